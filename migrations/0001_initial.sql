@@ -1,0 +1,416 @@
+-- The first step of the tables: sql/state as a whole, in the order of its file numbers.
+-- Why: makes the schema. Locks: none that anybody could wait for. Duration: under a second.
+-- Written by `python -m pyengine.admin.bundle --initial`; not edited by hand.
+
+-- state/10_schema.sql
+
+-- The schema, its domains and the two tables that describe the installation itself.
+-- Functions, grants and anything that a run touches live elsewhere.
+
+create schema durable;
+comment on schema durable is
+  'pyengine: durable execution as a PostgreSQL schema. Start at the views runs, promises, tasks and journal_events; durable.check() lists violated laws. A leading underscore means: only functions of this schema touch it.';
+
+create domain durable.epoch_ms as bigint
+  constraint epoch_ms_not_negative check (value >= 0);
+comment on domain durable.epoch_ms is
+  'An instant: milliseconds since the Unix epoch, read from the database clock. 9007199254740991 (2^53 - 1) means never.';
+
+create table durable.settings (
+  name text not null,
+  value text not null,
+  description text not null,
+  constraint settings_pk primary key (name),
+  constraint settings_name_is_plain check (name ~ '^[a-z][a-z0-9_]*$')
+);
+comment on table durable.settings is
+  'Knobs of the engine, one row each. Change a value with durable.set_setting(name, value); it holds from the next call on.';
+comment on column durable.settings.value is 'The value as text; durable.set_setting checks that it has the type of the default.';
+comment on column durable.settings.description is 'What the knob does and in which unit; rewritten by every install.';
+
+create table durable.migrations (
+  id integer not null,
+  name text not null,
+  sha256 text not null,
+  applied_at timestamptz not null default now(),
+  constraint migrations_pk primary key (id),
+  constraint migrations_sha256_is_hex check (sha256 ~ '^[0-9a-f]{64}$')
+);
+comment on table durable.migrations is 'Steps of migrations/ that were applied here, in order. Written by the installer only.';
+comment on column durable.migrations.sha256 is 'Checksum of the file as applied: a step that was edited afterwards is refused.';
+comment on column durable.migrations.applied_at is 'When it was applied here.';
+
+-- state/20_promises.sql
+
+-- Durable promises: runs, timers, external promises and whatever protocol clients create.
+-- A finished local step has no row here: its journal row is its promise (51_journal.sql).
+
+create table durable._promises (
+  timeout_at durable.epoch_ms not null,
+  created_at durable.epoch_ms not null,
+  settled_at durable.epoch_ms,
+  execution bigint,
+  head bigint,
+  child integer,
+  task_version integer,
+  timer boolean not null default false,
+  external boolean not null default false,
+  id text collate "C" not null,
+  state text not null default 'pending',
+  tenant text not null default '',
+  target text,
+  param_headers jsonb,
+  param_data text,
+  value_headers jsonb,
+  value_data text,
+  tags jsonb not null default '{}',
+  ikey_create text,
+  ikey_complete text,
+  constraint promises_pk primary key (id),
+  constraint promises_id_is_1_to_1024_bytes check (octet_length(id) between 1 and 1024),
+  constraint promises_state_is_known
+    check (state in ('pending', 'resolved', 'rejected', 'rejected_canceled', 'rejected_timedout')),
+  constraint promises_created_by_timeout check (created_at <= timeout_at),
+  constraint promises_pending_are_born_before_timeout check (state <> 'pending' or created_at < timeout_at),
+  constraint promises_settled_at_iff_not_pending check ((state <> 'pending') = (settled_at is not null)),
+  constraint promises_settled_between_birth_and_timeout
+    check (settled_at is null or (created_at <= settled_at and settled_at <= timeout_at)),
+  constraint promises_pending_have_no_value
+    check (state <> 'pending' or (value_data is null and value_headers is null)),
+  constraint promises_timedout_are_settled_at_timeout
+    check (state <> 'rejected_timedout' or settled_at = timeout_at),
+  constraint promises_deadline_verdict_has_no_value
+    check (settled_at is distinct from timeout_at or (value_data is null and value_headers is null)),
+  constraint promises_deadline_verdict_follows_timer
+    check (settled_at is distinct from timeout_at
+           or state = case when timer then 'resolved' else 'rejected_timedout' end),
+  constraint promises_timers_have_no_target check (not (timer and target is not null)),
+  constraint promises_targets_are_not_empty check (target <> ''),
+  constraint promises_targeted_and_timers_are_external check (external or (target is null and not timer)),
+  constraint promises_owner_and_child_come_together check ((execution is null) = (child is null)),
+  constraint promises_child_not_negative check (child >= 0),
+  constraint promises_heads_are_targeted check (head is null or target is not null),
+  constraint promises_task_version_iff_targeted_and_settled
+    check ((task_version is not null) = (target is not null and state <> 'pending')),
+  constraint promises_tags_are_an_object check (jsonb_typeof(tags) = 'object')
+) with (fillfactor = 85);
+
+comment on table durable._promises is
+  'Durable promises. People read the view durable.promises. Written twice in a life: at birth and by _settle, the only UPDATE out of pending.';
+comment on column durable._promises.id is 'Chosen by the creator, bytewise order. A child of a run is <run id>.<number>; such an id is reserved to that run.';
+comment on column durable._promises.timeout_at is 'Deadline. At this instant the promise counts as expired: resolved if a timer, else rejected_timedout.';
+comment on column durable._promises.created_at is 'Instant of birth; equals timeout_at if the promise was born dead.';
+comment on column durable._promises.settled_at is 'Instant of a client verdict, or timeout_at for a deadline verdict.';
+comment on column durable._promises.execution is 'Owner: the execution whose journal records this promise; null for a free-standing one. Set at birth only.';
+comment on column durable._promises.child is 'Number of this promise among the children of its owner.';
+comment on column durable._promises.head is 'The execution that this promise is the result of; null unless it is a run.';
+comment on column durable._promises.task_version is 'Last version of the task, kept when settlement removes the task row.';
+comment on column durable._promises.timer is 'Expiry resolves it (tag resonate:timer = true).';
+comment on column durable._promises.external is 'Somebody outside may settle or await it, so its deadline is enforced by the sweep.';
+comment on column durable._promises.target is 'Canonical address of the workers that shall run it; not null means that it has a task.';
+comment on column durable._promises.param_headers is 'String to string; names the codec of param_data. Null: none given.';
+comment on column durable._promises.param_data is 'Creation payload, opaque text. Our codec writes plain JSON.';
+comment on column durable._promises.value_data is 'Settlement payload, opaque text; an error as JSON if rejected. Immutable once written.';
+comment on column durable._promises.value_headers is 'String to string; null: none, our codec''s value is read as its param.';
+comment on column durable._promises.tags is 'String to string as the creator sent them; what a rule reads stands in a column of its own.';
+comment on column durable._promises.ikey_create is 'Idempotency key given at creation (older API); null: none.';
+comment on column durable._promises.ikey_complete is 'Idempotency key given at settlement (older API); null: none or a deadline verdict.';
+
+create index promises_by_timeout_due on durable._promises (timeout_at)
+  where state = 'pending' and external and timeout_at < 9007199254740991;
+comment on index durable.promises_by_timeout_due is 'Serves the deadline sweep of durable.tick(): promises that can expire.';
+
+create type durable.promise_record as (
+  id text, state text, param_headers jsonb, param_data text, value_headers jsonb, value_data text, tags jsonb,
+  timeout_at bigint, created_at bigint, settled_at bigint
+);
+comment on type durable.promise_record is 'A promise as the protocol answers it. Instants in ms since the epoch.';
+
+-- state/30_tasks.sql
+
+-- Tasks: the right to run a targeted promise, one row while the promise is pending.
+-- Hot and narrow: no payload, nothing that a lease renewal changes is indexed.
+
+create table durable._tasks (
+  deadline durable.epoch_ms not null,
+  expires_at durable.epoch_ms,
+  retry_at durable.epoch_ms,
+  prefer_until durable.epoch_ms,
+  execution bigint,
+  version integer not null default 0,
+  ttl integer,
+  priority smallint not null default 0,
+  crashes smallint not null default 0,
+  attempt smallint not null default 0,
+  attempt_open boolean not null default false,
+  id text collate "C" not null,
+  state text not null default 'pending',
+  queue text not null,
+  workflow text,
+  workflow_version text,
+  pid text,
+  preference text,
+  constraint tasks_pk primary key (id),
+  constraint tasks_state_is_known check (state in ('pending', 'acquired', 'suspended', 'halted')),
+  constraint tasks_version_not_negative check (version >= 0),
+  constraint tasks_acquired_version_positive check (state <> 'acquired' or version >= 1),
+  constraint tasks_pid_iff_acquired check ((state = 'acquired') = (pid is not null)),
+  constraint tasks_ttl_iff_acquired check ((state = 'acquired') = (ttl is not null)),
+  constraint tasks_ttl_positive check (ttl > 0),
+  constraint tasks_lease_iff_acquired check ((state = 'acquired') = (expires_at is not null)),
+  constraint tasks_retry_at_iff_pending check ((state = 'pending') = (retry_at is not null)),
+  constraint tasks_queue_not_empty check (queue <> ''),
+  constraint tasks_workflow_and_version_come_together check ((workflow is null) = (workflow_version is null)),
+  constraint tasks_crashes_not_negative check (crashes >= 0),
+  constraint tasks_attempt_not_negative check (attempt >= 0)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+
+comment on table durable._tasks is
+  'Tasks of pending targeted promises. Settlement removes the row and keeps its version on the promise; the view durable.tasks shows those as fulfilled.';
+comment on column durable._tasks.id is 'Id of the promise.';
+comment on column durable._tasks.state is 'pending: waits for a worker; acquired: leased; suspended: waits for promises; halted: set aside until continued.';
+comment on column durable._tasks.version is 'Fencing token: raised by one at each acquire and never elsewhere.';
+comment on column durable._tasks.deadline is 'Copy of the promise''s timeout_at, immutable: task operations need no promise lock.';
+comment on column durable._tasks.expires_at is 'Instant at which the lease ends unless renewed.';
+comment on column durable._tasks.retry_at is 'Not to be dispatched before this instant.';
+comment on column durable._tasks.ttl is 'Length of the lease that the holder asked for, in ms.';
+comment on column durable._tasks.pid is 'Worker that holds the lease.';
+comment on column durable._tasks.queue is 'Group of a poll://any@group target, else the whole canonical address. Smaller priority is claimed first.';
+comment on column durable._tasks.priority is 'Smaller is claimed first.';
+comment on column durable._tasks.workflow is 'Name that a worker must have registered to claim it; null: only protocol clients can serve it.';
+comment on column durable._tasks.preference is 'Worker that has the coroutine warm or that the address prefers.';
+comment on column durable._tasks.prefer_until is 'Until this instant only the preferred worker may claim it.';
+comment on column durable._tasks.execution is 'Head of the run; null for a task without journal.';
+comment on column durable._tasks.crashes is 'Leases lost in a row; progress resets it, more than the setting max_crashes halts the task.';
+comment on column durable._tasks.attempt is 'Attempts of the invocation that the owner''s journal knows of.';
+comment on column durable._tasks.attempt_open is 'The owner''s journal has InvokeStarted(attempt) without an end of it.';
+
+create index tasks_by_queue_ready on durable._tasks (queue, priority, retry_at, id) where state = 'pending';
+comment on index durable.tasks_by_queue_ready is 'Serves the claim of worker_turn_v1 and task_offer.';
+create index tasks_by_pid_acquired on durable._tasks (pid) where state = 'acquired';
+comment on index durable.tasks_by_pid_acquired is 'Serves lease expiry and what a worker holds; a renewal does not touch it.';
+
+create table durable._resumes (
+  task_id text collate "C" not null,
+  awaited_id text collate "C" not null,
+  constraint resumes_pk primary key (task_id, awaited_id)
+);
+comment on table durable._resumes is
+  'Wake reasons not yet handed to a worker: awaited settled for this task. Cleared by acquire, suspend and settlement.';
+comment on column durable._resumes.task_id is 'The task that was woken or that will find the settled promise when it looks.';
+comment on column durable._resumes.awaited_id is 'The promise that settled.';
+
+create table durable._workers (
+  id text collate "C" not null,
+  number integer not null generated always as identity,
+  present boolean not null default false,
+  seen_at durable.epoch_ms not null,
+  missing_at durable.epoch_ms,
+  started_at durable.epoch_ms not null,
+  queues text[] not null,
+  workflows text[] not null,
+  versions text[] not null,
+  about jsonb not null default '{}',
+  constraint workers_pk primary key (id),
+  constraint workers_number_unique unique (number),
+  constraint workers_workflows_have_versions check (cardinality(workflows) = cardinality(versions))
+) with (fillfactor = 50);
+comment on table durable._workers is 'Worker processes that said hello and not yet goodbye.';
+comment on column durable._workers.number is 'Key of the presence lock: a session-level advisory lock that Postgres frees when the connection dies.';
+comment on column durable._workers.present is 'The worker holds its presence lock on a session of its own; false: only leases tell whether it lives.';
+comment on column durable._workers.seen_at is 'Last hello, heartbeat or presence call.';
+comment on column durable._workers.missing_at is 'When durable.tick() first found the presence lock free; a later call of the worker clears it.';
+comment on column durable._workers.started_at is 'First hello.';
+comment on column durable._workers.queues is 'Queues that it claims from.';
+comment on column durable._workers.workflows is 'Names of the workflows that it can run.';
+comment on column durable._workers.versions is 'Version of each of workflows.';
+comment on column durable._workers.about is 'Host, process id and versions, for people.';
+
+create type durable.task_record as (
+  id text, state text, version integer, resumes integer, ttl integer, pid text
+);
+comment on type durable.task_record is 'A task as the protocol answers it; ttl in ms.';
+
+-- state/40_callbacks.sql
+
+-- Who waits for a promise: tasks (callbacks) and addresses (listeners). Rows exist only while the promise is pending.
+
+create table durable._callbacks (
+  awaited_id text collate "C" not null,
+  awaiter_id text collate "C" not null,
+  constraint callbacks_pk primary key (awaited_id, awaiter_id),
+  constraint callbacks_awaiter_is_not_awaited check (awaited_id <> awaiter_id)
+);
+comment on table durable._callbacks is
+  'Tasks to resume when a promise settles. Consumed by _settle in the settling transaction. A run''s own children get theirs at birth.';
+comment on column durable._callbacks.awaited_id is 'An external pending promise.';
+comment on column durable._callbacks.awaiter_id is 'A targeted promise, whose task is resumed.';
+
+create table durable._listeners (
+  awaited_id text collate "C" not null,
+  address text not null,
+  constraint listeners_pk primary key (awaited_id, address),
+  constraint listeners_address_not_empty check (address <> '')
+);
+comment on table durable._listeners is 'Addresses to tell when a promise settles; each becomes one row of _unblocks.';
+comment on column durable._listeners.awaited_id is 'An external pending promise.';
+comment on column durable._listeners.address is 'Canonical address.';
+
+-- state/50_executions.sql
+
+-- Execution heads: one row a run, the O(1) summary of its journal that every append is checked against.
+
+create table durable._executions (
+  execution bigint not null generated by default as identity,
+  bucket integer not null,
+  next_seq integer not null default 0,
+  next_child integer not null default 0,
+  suspend_seq integer,
+  wait_left integer,
+  wait_kind text,
+  waiting_on integer[],
+  reserved integer[] not null default '{}',
+  open_steps integer[] not null default '{}',
+  open_attempts integer[] not null default '{}',
+  id text collate "C" not null,
+  status text not null default 'running',
+  tenant text not null default '',
+  workflow text not null,
+  workflow_version text not null,
+  key text,
+  digest bytea,
+  problem text,
+  constraint executions_pk primary key (execution),
+  constraint executions_status_is_known
+    check (status in ('running', 'blocked', 'cancelling', 'completed', 'failed', 'cancelled')),
+  constraint executions_next_seq_not_negative check (next_seq >= 0),
+  constraint executions_next_child_not_negative check (next_child >= 0),
+  constraint executions_wait_iff_blocked
+    check ((status = 'blocked') = (waiting_on is not null)
+           and (status = 'blocked') = (wait_kind is not null) and (status = 'blocked') = (wait_left is not null)),
+  constraint executions_wait_is_unsatisfied check (wait_left > 0),
+  constraint executions_wait_is_on_something check (cardinality(waiting_on) > 0),
+  constraint executions_wait_kind_is_known check (wait_kind in ('single', 'any', 'all')),
+  constraint executions_single_waits_on_one check (wait_kind <> 'single' or cardinality(waiting_on) = 1),
+  constraint executions_open_steps_have_attempts check (cardinality(open_steps) = cardinality(open_attempts))
+) with (fillfactor = 60);
+
+comment on table durable._executions is
+  'Heads of runs: status and counters that equal the fold of the journal (law INV-4). People read the view durable.runs.';
+comment on column durable._executions.execution is 'Short key of the run, used by the journal and by workers.';
+comment on column durable._executions.id is 'Id of the run, which is the id of its promise. The promise''s column head points back.';
+comment on column durable._executions.bucket is 'Journal partition: the week in which the run started, or the newest one that existed then.';
+comment on column durable._executions.next_seq is 'Number of logical events so far, hence the next sequence number.';
+comment on column durable._executions.next_child is 'One more than the largest child number in the journal.';
+comment on column durable._executions.reserved is 'Child numbers below next_child that no row carries yet: local steps in flight or given up.';
+comment on column durable._executions.open_steps is 'Local steps with an intent row and no completion row.';
+comment on column durable._executions.open_attempts is 'For each open step its attempt: positive while it runs, negative once it failed and waits to be tried again.';
+comment on column durable._executions.suspend_seq is 'next_seq at the last suspend: the worker that has the coroutine warm needs only what came after.';
+comment on column durable._executions.waiting_on is 'Child numbers of the wait of a blocked run.';
+comment on column durable._executions.wait_kind is 'single, any: one of them ends the wait; all: every one of them.';
+comment on column durable._executions.wait_left is 'How many more of waiting_on must resolve.';
+comment on column durable._executions.key is 'Idempotency key of the start; unique for tenant and workflow.';
+comment on column durable._executions.digest is 'Digest of the code that acquired the run last.';
+comment on column durable._executions.problem is 'Why the run was halted, as JSON; null when nothing is wrong.';
+
+create unique index executions_by_key on durable._executions (tenant, workflow, key) where key is not null;
+comment on index durable.executions_by_key is 'Decides that a second start with the same key is the same run.';
+
+-- state/51_journal.sql
+
+-- The execution journal: append-only, written by _append alone, one row for up to three logical events of one transaction.
+-- The view durable.journal_events gives the logical stream.
+
+create table durable._journal (
+  execution bigint not null,
+  ts durable.epoch_ms not null,
+  bucket integer not null,
+  seq integer not null,
+  child integer,
+  attempt smallint,
+  type "char" not null,
+  name text,
+  input_hash bytea,
+  data text,
+  constraint journal_pk primary key (execution, seq, bucket),
+  constraint journal_seq_not_negative check (seq >= 0),
+  constraint journal_starts_with_started check ((seq = 0) = (type = 'S'))
+) partition by list (bucket);
+
+comment on table durable._journal is
+  'What happened to each run, in order. A row of type t covers the sequence numbers [seq, seq + durable._width(t)). Rows are never updated.';
+comment on column durable._journal.bucket is 'Partition: the bucket of the execution.';
+comment on column durable._journal.seq is 'First sequence number of the row.';
+comment on column durable._journal.ts is 'Instant of the transaction''s writes; replay never uses it.';
+comment on column durable._journal.child is 'Number of the child that the row is about.';
+comment on column durable._journal.attempt is 'Attempt of the invocation, from 1.';
+comment on column durable._journal.type is 'Letter of durable.journal_types(), which tells the logical events that the row stands for.';
+comment on column durable._journal.name is 'Function, workflow or promise name: compared on every replay.';
+comment on column durable._journal.input_hash is 'First 8 bytes of the hash of name and arguments: compared on every replay.';
+comment on column durable._journal.data is 'Result, error, captured value or wait as JSON text. Null where a promise row holds it.';
+
+create table durable._buckets (
+  bucket integer not null,
+  constraint buckets_pk primary key (bucket)
+);
+comment on table durable._buckets is 'Weeks (since the epoch) that have a journal partition. durable.tick() opens them ahead of time.';
+
+create type durable._event as (
+  execution bigint, type "char", child integer, attempt integer, name text, input_hash bytea, data text
+);
+comment on type durable._event is 'One journal row to be written, before it has a sequence number.';
+
+create type durable._settled as (
+  id text, state text, execution bigint, child integer, head bigint, timer boolean, attempt integer, attempt_open boolean
+);
+comment on type durable._settled is 'A promise that the current transaction settled, with what its owner''s journal must know.';
+
+create type durable._fact as (
+  child integer, name text, hash text, attempt integer, value text, error text, retry_in bigint, begun boolean,
+  param text
+);
+comment on type durable._fact is 'What a worker reports of a local step: begun, an attempt failed, done or failed for good.';
+
+create type durable._act as (
+  "do" text, child integer, name text, version text, queue text, hash text, param text, timeout bigint,
+  detached boolean, duration bigint, value text
+);
+comment on type durable._act is 'What a coroutine did: start a run, a timer, make a promise, capture a value.';
+
+create type durable._ending as (
+  "do" text, "on" integer[], kind text, value text, error text, retry_in bigint, problem text
+);
+comment on type durable._ending is 'How a bundle leaves the task: suspend, complete, fail, release or halt.';
+
+create type durable._bundle as (
+  execution bigint, version integer, seen integer, facts durable._fact[], acts durable._act[], ending durable._ending,
+  id text, verdict text, state text, seq integer, next integer
+);
+comment on type durable._bundle is 'Everything that one execution reports in a turn, and what became of it.';
+
+-- state/60_messages.sql
+
+-- Messages that must leave the database, and the memory that keeps hints rare. Delivery policy lives in logic.
+
+create table durable._unblocks (
+  created_at durable.epoch_ms not null,
+  claimed_until durable.epoch_ms not null default 0,
+  attempts integer not null default 0,
+  promise_id text collate "C" not null,
+  address text not null,
+  constraint unblocks_pk primary key (promise_id, address),
+  constraint unblocks_address_not_empty check (address <> '')
+);
+comment on table durable._unblocks is
+  'Listeners to be told that a promise settled: kept until acknowledged, so delivery is at least once.';
+comment on column durable._unblocks.claimed_until is 'A courier holds it until this instant.';
+comment on column durable._unblocks.created_at is 'When the promise settled.';
+comment on column durable._unblocks.attempts is 'Deliveries begun so far.';
+
+create unlogged table durable._hints (
+  sent_at durable.epoch_ms not null,
+  channel text not null,
+  constraint hints_pk primary key (channel)
+) with (fillfactor = 50);
+comment on table durable._hints is 'When a plain SQL caller last sent a hint on a channel: keeps hints to one in 50 ms. Losing it is harmless.';
+comment on column durable._hints.sent_at is 'Instant of the last hint.';

@@ -1,0 +1,27 @@
+-- The only file that reads a clock. Tests replace _now_ms(); production has no time door.
+
+create or replace function durable._now_ms()
+returns bigint language sql volatile parallel unsafe
+as $$ select floor(extract(epoch from clock_timestamp()) * 1000)::bigint $$;
+comment on function durable._now_ms() is
+  'The instant, in ms since the epoch. Every operation calls it once, after its last lock, and passes the answer down.';
+
+create or replace function durable._never()
+returns bigint language sql immutable parallel safe
+as $$ select 9007199254740991 $$;
+comment on function durable._never() is 'The deadline of what has none: 2^53 - 1, the largest integer that every JSON reader keeps exact.';
+
+create or replace function durable._at(p_ms bigint)
+returns timestamptz language sql immutable parallel safe
+as $$ select case when p_ms >= 9007199254740991 then 'infinity' else to_timestamp(p_ms / 1000.0) end $$;
+comment on function durable._at(bigint) is 'Milliseconds as timestamptz, for views; never as infinity.';
+
+create or replace function durable._ms(p_span interval)
+returns bigint language sql immutable parallel safe
+as $$ select floor(extract(epoch from p_span) * 1000)::bigint $$;
+comment on function durable._ms(interval) is 'A span in milliseconds; a month counts 30 days.';
+
+create or replace function durable._week(p_ms bigint)
+returns integer language sql immutable parallel safe
+as $$ select (p_ms / 604800000)::integer $$;
+comment on function durable._week(bigint) is 'Week since the epoch: the journal bucket of runs that start then.';

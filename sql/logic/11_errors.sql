@@ -1,0 +1,108 @@
+-- One function for each failure that has a name. Nothing else in this schema raises.
+-- They are volatile: an immutable one could be called while planning a branch that is never reached.
+-- MESSAGE is constant and short, DETAIL says which object, HINT says what to do.
+
+create or replace function durable.error_codes()
+returns table (code text, name text, meaning text, retryable boolean)
+language sql immutable parallel safe
+as $$
+  values
+    ('WF001', 'not_found', 'no such run, promise, task or setting', false),
+    ('WF002', 'lease_lost', 'the task is not held at that version any more', false),
+    ('WF003', 'conflict', 'the object is in a state that does not allow this', false),
+    ('WF004', 'invalid_argument', 'an argument is malformed; nothing was looked at or written', false),
+    ('WF005', 'not_awaitable', 'a promise that nobody outside settles cannot be awaited', false),
+    ('WF006', 'nondeterminism', 'a journal append does not fit the journal', false),
+    ('WF007', 'schema_mismatch', 'the program and the schema do not speak the same protocol', false),
+    ('WF008', 'payload_too_large', 'a payload is larger than the setting payload_max_bytes', false),
+    ('WF009', 'run_conflict', 'the id or key belongs to a run with another workflow or input', false)
+$$;
+comment on function durable.error_codes() is
+  'SQLSTATEs of this schema. Class WF is outside what the standard reserves; programs branch on the code, never on the text.';
+
+create or replace function durable._fail_not_found(p_kind text, p_id text)
+returns void language plpgsql volatile
+as $$
+begin
+  raise exception 'not found'
+    using errcode = 'WF001', detail = format('There is no %s %L.', p_kind, p_id),
+          hint = 'Look at select id, state from durable.runs or durable.promises.';
+end
+$$;
+comment on function durable._fail_not_found(text, text) is 'Raises WF001.';
+
+create or replace function durable._fail_lease_lost(p_id text, p_version integer)
+returns void language plpgsql volatile
+as $$
+begin
+  raise exception 'lease lost'
+    using errcode = 'WF002', detail = format('Task %L is not acquired at version %s.', p_id, p_version),
+          hint = 'Drop the work: another worker has it, or the promise is settled.';
+end
+$$;
+comment on function durable._fail_lease_lost(text, integer) is 'Raises WF002: the fence.';
+
+create or replace function durable._fail_conflict(p_what text, p_hint text default 'Read the object again before you go on.')
+returns void language plpgsql volatile
+as $$
+begin
+  raise exception 'conflict' using errcode = 'WF003', detail = p_what, hint = p_hint;
+end
+$$;
+comment on function durable._fail_conflict(text, text) is 'Raises WF003.';
+
+create or replace function durable._fail_invalid(
+  p_what text, p_hint text default 'Nothing was written; mend the argument and call again.')
+returns void language plpgsql volatile
+as $$
+begin
+  raise exception 'invalid argument' using errcode = 'WF004', detail = p_what, hint = p_hint;
+end
+$$;
+comment on function durable._fail_invalid(text, text) is 'Raises WF004.';
+
+create or replace function durable._fail_not_awaitable(p_id text)
+returns void language plpgsql volatile
+as $$
+begin
+  raise exception 'not awaitable'
+    using errcode = 'WF005', detail = format('Promise %L does not exist or has no target, timer or external tag.', p_id),
+          hint = 'Create it with the tag resonate:external = true.';
+end
+$$;
+comment on function durable._fail_not_awaitable(text) is 'Raises WF005.';
+
+create or replace function durable._fail_journal(p_execution bigint, p_type "char", p_child integer, p_why text)
+returns boolean language plpgsql volatile
+as $$
+begin
+  raise exception 'journal append refused'
+    using errcode = 'WF006',
+          detail = format('Execution %s, row type %L, child %s: %s.', p_execution, p_type, coalesce(p_child::text, '-'), p_why),
+          hint = 'select * from durable.journal_events where execution = ...; the code may have changed.';
+end
+$$;
+comment on function durable._fail_journal(bigint, "char", integer, text) is
+  'Raises WF006. Returns boolean so that it can stand in the failing branch of a WHERE.';
+
+create or replace function durable._fail_too_large(p_what text, p_bytes bigint, p_limit bigint)
+returns void language plpgsql volatile
+as $$
+begin
+  raise exception 'payload too large'
+    using errcode = 'WF008', detail = format('%s has %s bytes, the limit is %s.', p_what, p_bytes, p_limit),
+          hint = 'Store it elsewhere and pass a reference, or durable.set_setting(''payload_max_bytes'', ...).';
+end
+$$;
+comment on function durable._fail_too_large(text, bigint, bigint) is 'Raises WF008.';
+
+create or replace function durable._fail_run_conflict(p_id text, p_what text)
+returns void language plpgsql volatile
+as $$
+begin
+  raise exception 'run conflict'
+    using errcode = 'WF009', detail = format('Run %L exists with another %s.', p_id, p_what),
+          hint = 'Use another id or key, or start it with the same workflow and input to get the same run.';
+end
+$$;
+comment on function durable._fail_run_conflict(text, text) is 'Raises WF009.';

@@ -1,0 +1,94 @@
+-- Every lock that waits. One order: promises by id, tasks by id, heads by number; nobody who holds a later class waits
+-- for an earlier one, so there is no cycle. Claims and sweeps use SKIP LOCKED in their own files and never wait.
+-- Lock first, then read in a new statement: a statement's snapshot predates its own waiting.
+
+create or replace function durable._lock_promises(p_ids text[])
+returns void language plpgsql volatile
+as $$
+begin
+  perform from durable._promises p where p.id = any (p_ids) order by p.id for no key update;
+end
+$$;
+comment on function durable._lock_promises(text[]) is
+  'Class 1. One mode for settling and awaiting alike: two modes in one pass would need two passes, hence two orders.';
+
+create or replace function durable._lock_tasks(p_ids text[])
+returns void language plpgsql volatile
+as $$
+begin
+  perform from durable._tasks t where t.id = any (p_ids) order by t.id for no key update;
+end
+$$;
+comment on function durable._lock_tasks(text[]) is
+  'Class 2, where the holder keeps its right: own turn, renewal, waking. Lets a user''s fence (FOR KEY SHARE) pass.';
+
+create or replace function durable._lock_tasks_away(p_ids text[])
+returns void language plpgsql volatile
+as $$
+begin
+  perform from durable._tasks t where t.id = any (p_ids) order by t.id for update;
+end
+$$;
+comment on function durable._lock_tasks_away(text[]) is
+  'Class 2, where the holder loses its right: acquire, halt, settlement from outside. Waits for the commit of a user''s fence.';
+
+create or replace function durable._lock_fence(p_id text)
+returns void language plpgsql volatile
+as $$
+begin
+  perform from durable._tasks t where t.id = p_id for key share;
+end
+$$;
+comment on function durable._lock_fence(text) is
+  'Class 2, for a user''s own transaction: lets turns and renewals pass, makes a takeover wait for the commit.';
+
+create or replace function durable._lock_heads(p_executions bigint[])
+returns void language plpgsql volatile
+as $$
+begin
+  perform from durable._executions h where h.execution = any (p_executions) order by h.execution for no key update;
+end
+$$;
+comment on function durable._lock_heads(bigint[]) is 'Class 3.';
+
+create or replace function durable._heads_of(p_settle text[], p_tasks text[])
+returns bigint[] language plpgsql stable
+as $$
+begin
+  return (
+    select array_agg(u.execution) from (
+      select p.head as execution from durable._promises p where p.id = any (p_settle) and p.head is not null
+      union
+      select p.execution from durable._promises p where p.id = any (p_settle) and p.execution is not null
+      union
+      select t.execution from durable._tasks t where t.id = any (p_tasks) and t.execution is not null
+    ) u);
+end
+$$;
+comment on function durable._heads_of(text[], text[]) is
+  'Heads that settling p_settle touches: their own, their owners'', and those of the awaiting tasks p_tasks.';
+
+create or replace function durable._awaiters_of(p_ids text[])
+returns text[] language plpgsql stable
+as $$
+begin
+  return (
+    select coalesce(array_agg(distinct c.awaiter_id), '{}') from durable._callbacks c where c.awaited_id = any (p_ids));
+end
+$$;
+comment on function durable._awaiters_of(text[]) is
+  'Tasks that settling p_ids may wake. Stable once the promises are locked: registering takes the same lock.';
+
+create or replace function durable._lock_settlement(p_ids text[])
+returns void language plpgsql volatile
+as $$
+declare
+  v_awaiters text[];
+begin
+  perform durable._lock_promises(p_ids);
+  v_awaiters := durable._awaiters_of(p_ids);
+  perform durable._lock_tasks_away(p_ids || v_awaiters);
+  perform durable._lock_heads(durable._heads_of(p_ids, p_ids || v_awaiters));
+end
+$$;
+comment on function durable._lock_settlement(text[]) is 'All locks of a settlement from outside, in the one order.';

@@ -1,0 +1,52 @@
+-- The knobs: their defaults, how they are read and how they are changed.
+
+insert into durable.settings (name, value, description) values
+  ('conformance', 'compatible', 'compatible: what current SDKs need; strict: what the protocol specification says'),
+  ('hints', 'coalesce', 'hints of plain SQL callers: off, coalesce (at most one notification a channel in 50 ms) or commit'),
+  ('lease_ttl_ms', '15000', 'length of a worker''s lease in ms; renewed every half of it'),
+  ('max_crashes', '5', 'leases lost in a row after which a task is halted'),
+  ('max_in_flight', '400', 'runs that one worker process holds at a time'),
+  ('max_warm', '2000', 'suspended coroutines that one worker process keeps warm'),
+  ('payload_max_bytes', '67108864', 'payloads above this are refused'),
+  ('payload_warn_bytes', '1048576', 'payloads above this are reported in the log'),
+  ('prefer_ms', '200', 'how long a woken task waits for the worker that has its coroutine warm'),
+  ('presence_grace_ms', '1000', 'a presence lock must be found free twice, this far apart, before its tasks are taken'),
+  ('retry_offer_ms', '5000', 'a task that was offered by message is offered again after this, unless acquired'),
+  ('stall_limit_ms', '30000', 'a worker whose event loop does not tick for this long stops renewing its leases'),
+  ('sweep_limit', '500', 'deadlines settled in one transaction, at most')
+on conflict (name) do update set description = excluded.description;
+
+create or replace function durable._setting(p_name text)
+returns text language sql stable
+as $$ select s.value from durable.settings s where s.name = p_name $$;
+comment on function durable._setting(text) is 'Value of a setting as text.';
+
+create or replace function durable._setting_int(p_name text)
+returns bigint language sql stable
+as $$ select s.value::bigint from durable.settings s where s.name = p_name $$;
+comment on function durable._setting_int(text) is 'Value of a numeric setting.';
+
+create or replace function durable.set_setting(name text, value text)
+returns text language plpgsql volatile
+as $$
+declare
+  v_old text;
+begin
+  v_old := durable._setting($1);
+  if v_old is null then
+    perform durable._fail_not_found('setting', $1);
+  elsif v_old ~ '^\d+$' and ($2 is null or $2 !~ '^\d{1,15}$') then
+    perform durable._fail_invalid(format('Setting %I takes a whole number, not %L.', $1, $2));
+  elsif $1 = 'hints' and coalesce($2, '') <> all (array['off', 'coalesce', 'commit']) then
+    perform durable._fail_invalid('Setting hints is off, coalesce or commit.');
+  elsif $1 = 'conformance' and coalesce($2, '') <> all (array['compatible', 'strict']) then
+    perform durable._fail_invalid('Setting conformance is compatible or strict.');
+  elsif $1 in ('lease_ttl_ms', 'retry_offer_ms', 'sweep_limit', 'payload_max_bytes') and $2::bigint = 0 then
+    perform durable._fail_invalid(format('Setting %I must be more than 0.', $1));
+  end if;
+  update durable.settings s set value = $2 where s.name = $1;
+  return v_old;
+end
+$$ set search_path = '';
+comment on function durable.set_setting(text, text) is
+  'Changes a knob and returns its old value. WF001 for an unknown name, WF004 for a value of the wrong type.';

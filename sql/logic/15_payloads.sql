@@ -1,0 +1,34 @@
+-- Payloads: their limit, and how opaque text becomes readable JSON for people.
+
+create or replace function durable._check_payload(p_what text, p_text text)
+returns void language plpgsql stable
+as $$
+begin
+  if octet_length(p_text) > 1000 and octet_length(p_text) > durable._setting_int('payload_max_bytes') then
+    perform durable._fail_too_large(p_what, octet_length(p_text), durable._setting_int('payload_max_bytes'));
+  end if;
+end
+$$;
+comment on function durable._check_payload(text, text) is
+  'Raises WF008 for a payload over the limit. Up to 1000 bytes pass without reading the setting.';
+
+create or replace function durable._json(p_text text)
+returns jsonb language plpgsql immutable
+as $$
+begin
+  return p_text::jsonb;
+exception when invalid_text_representation or untranslatable_character then
+  return to_jsonb(p_text);
+end
+$$;
+comment on function durable._json(text) is 'Text as JSON where it is JSON, else as a JSON string: payloads of other codecs stay visible.';
+
+create or replace function durable._error_of(p_state text, p_data text)
+returns text language sql immutable parallel safe
+as $$
+  select coalesce(p_data, case p_state
+    when 'rejected_timedout' then '{"type": "Timeout", "message": "the deadline passed"}'
+    when 'rejected_canceled' then '{"type": "Cancelled", "message": "cancelled"}'
+    else '{"type": "Rejected", "message": "rejected without a reason"}' end)
+$$;
+comment on function durable._error_of(text, text) is 'The error of a rejected promise as JSON text, also where nobody gave one.';

@@ -1,0 +1,55 @@
+-- Messages: hints (look again) and unblocks (a promise settled). Nothing else says NOTIFY.
+-- A hint may be lost; rows are the truth. A committing notification takes a database-wide lock, so workers send theirs in
+-- a transaction of their own, and plain SQL callers at most one a channel in 50 ms.
+
+create or replace function durable.hint_v1(p_ready boolean, p_settled boolean)
+returns void language plpgsql volatile
+as $$
+begin
+  if p_ready then
+    perform pg_notify('durable_ready', '');
+  end if;
+  if p_settled then
+    perform pg_notify('durable_settled', '');
+  end if;
+end
+$$ set search_path = '';
+comment on function durable.hint_v1(boolean, boolean) is
+  'For processes of ours, after their commit and alone in a transaction: tasks became ready, promises settled.';
+
+create or replace function durable._hint(p_channel text, p_now bigint)
+returns void language plpgsql volatile
+as $$
+declare
+  v_mode text := durable._setting('hints');
+begin
+  if v_mode = 'off' then
+    return;
+  elsif v_mode = 'coalesce' then
+    if not pg_try_advisory_xact_lock(1685417571, hashtext(p_channel)) then
+      return;
+    end if;
+    insert into durable._hints as h (channel, sent_at) values (p_channel, p_now)
+      on conflict (channel) do update set sent_at = excluded.sent_at where h.sent_at not between p_now - 49 and p_now;
+    if not found then
+      return;
+    end if;
+  end if;
+  perform pg_notify(p_channel, '');
+end
+$$;
+comment on function durable._hint(text, bigint) is
+  'For plain SQL callers, inside their transaction. Whoever does not get the advisory lock leaves it to the one who has it and to polling.';
+
+create or replace function durable._unblock(p_settled text[], p_now bigint)
+returns void language plpgsql volatile
+as $$
+begin
+  with gone as (
+    delete from durable._listeners l where l.awaited_id = any (p_settled) returning l.awaited_id, l.address
+  )
+  insert into durable._unblocks (promise_id, address, created_at)
+  select g.awaited_id, g.address, p_now from gone g;
+end
+$$;
+comment on function durable._unblock(text[], bigint) is 'Turns the listeners of settled promises into one unblock row each.';

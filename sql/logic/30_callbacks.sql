@@ -1,0 +1,67 @@
+-- Who waits: registration, and the resume stage of the settlement chain, in which awaiters become pending.
+-- Nothing here writes a promise.
+
+create or replace function durable._register(p_awaited text[], p_awaiter text)
+returns void language sql volatile
+as $$
+  insert into durable._callbacks (awaited_id, awaiter_id) select a.id, p_awaiter from unnest(p_awaited) as a (id)
+  on conflict do nothing
+$$;
+comment on function durable._register(text[], text) is
+  'Registers a task on promises that the caller has locked and found pending and external.';
+
+create or replace function durable._prefer_until(p_preference text, p_now bigint)
+returns bigint language sql stable
+as $$
+  select p_now + durable._setting_int('prefer_ms') from durable._workers w where w.id = p_preference and w.present
+$$;
+comment on function durable._prefer_until(text, bigint) is
+  'Until when only the preferred worker may claim a woken task; null when it is not known to be there.';
+
+create or replace function durable._fire(p_settled durable._settled[], p_now bigint)
+returns table (resumed bigint[], queues text[])
+language plpgsql volatile
+as $$
+begin
+  return query
+  with gone as (
+    delete from durable._callbacks c using unnest(p_settled) s
+    where c.awaited_id = s.id
+    returning c.awaited_id, c.awaiter_id, s.execution, s.child
+  ), awaiter as (
+    select t.id, t.state, t.execution, t.retry_at, h.status, h.wait_kind, h.wait_left, array_agg(g.awaited_id) as awaited,
+           count(*) filter (where g.execution = t.execution and g.child = any (h.waiting_on)) as hits
+    from gone g
+    join durable._tasks t on t.id = g.awaiter_id
+    left join durable._executions h on h.execution = t.execution
+    where t.deadline > p_now
+    group by t.id, h.execution
+  ), verdict as (
+    select a.*, case
+        when a.execution is null then a.state = 'suspended'
+        else a.status = 'blocked' and a.hits > 0 and (a.wait_kind <> 'all' or a.wait_left <= a.hits) end as satisfied
+    from awaiter a
+  ), woken as (
+    update durable._tasks t
+    set state = 'pending', retry_at = p_now, prefer_until = durable._prefer_until(t.preference, p_now)
+    from verdict v where t.id = v.id and v.satisfied and v.state = 'suspended'
+    returning t.queue
+  ), early as (
+    update durable._tasks t set retry_at = p_now
+    from verdict v where t.id = v.id and v.state = 'pending' and v.execution is not null and v.retry_at > p_now
+    returning t.queue
+  ), counted as (
+    update durable._executions h set wait_left = h.wait_left - v.hits
+    from verdict v where h.execution = v.execution and v.wait_kind = 'all' and v.hits > 0 and not v.satisfied
+  ), noted as (
+    insert into durable._resumes (task_id, awaited_id)
+    select v.id, x from verdict v, unnest(v.awaited) x where v.satisfied or v.state <> 'suspended'
+    on conflict do nothing
+  )
+  select (select array_agg(v.execution order by v.execution) from verdict v where v.satisfied and v.execution is not null),
+         (select coalesce(array_agg(distinct u.queue), '{}')
+          from (select w.queue from woken w union all select e.queue from early e) u);
+end
+$$;
+comment on function durable._fire(durable._settled[], bigint) is
+  'Consumes the callbacks of settled promises. Outcomes for an awaiter: absent, fulfilled, expired (nothing); resumed (suspended and satisfied); buffered or duplicate (a row of _resumes). A run waiting for all is woken once; a halted one only stops being blocked. Returns the runs resumed and their queues; the caller holds all locks.';

@@ -1,0 +1,99 @@
+-- The settlement chain settle, resume, execute, for any number of promises at once. Every settlement goes through here:
+-- a client's verdict, a worker's, a fence's, a deadline's. The one UPDATE that takes a promise out of pending stands here.
+
+create or replace function durable._settle_rows(
+  p_ids text[], p_states text[], p_headers jsonb[], p_data text[], p_now bigint)
+returns durable._settled[] language plpgsql volatile
+as $$
+declare
+  v_settled durable._settled[];
+begin
+  with settled as (
+    update durable._promises p
+    set state = case when p.timeout_at > p_now then v.state when p.timer then 'resolved' else 'rejected_timedout' end,
+        settled_at = least(p_now, p.timeout_at),
+        value_headers = case when p.timeout_at > p_now then v.headers end,
+        value_data = case when p.timeout_at > p_now then v.data end,
+        task_version = t.version
+    from unnest(p_ids, p_states, p_headers, p_data) with ordinality as v (id, state, headers, data, ord)
+    left join durable._tasks t on t.id = v.id
+    where p.id = v.id and p.state = 'pending' and (v.state is not null or p.timeout_at <= p_now)
+    returning v.ord, p.id, p.state, p.execution, p.child, p.head, p.timer, t.attempt::integer as attempt, t.attempt_open
+  )
+  select coalesce(array_agg(row(s.id, s.state, s.execution, s.child, s.head, s.timer, s.attempt, s.attempt_open)
+                            ::durable._settled order by s.ord), '{}')
+  into v_settled from settled s;
+  return v_settled;
+end
+$$;
+comment on function durable._settle_rows(text[], text[], jsonb[], text[], bigint) is
+  'Writes verdicts on pending promises. At or after its deadline a promise gets the deadline verdict, whatever was asked; a null state asks for that only.';
+
+create or replace function durable._owner_events(p_settled durable._settled[])
+returns durable._event[] language plpgsql stable
+as $$
+begin
+  return (
+    select coalesce(array_agg(row(
+      s.execution,
+      case when s.timer then 'Z' when s.attempt_open then 'd' else 'D' end,
+      s.child,
+      case when s.timer then null when s.attempt_open then s.attempt else coalesce(s.attempt, 0) + 1 end,
+      null, null, null)::durable._event order by s.ord), '{}')
+    from unnest(p_settled) with ordinality as s (id, state, execution, child, head, timer, attempt, attempt_open, ord)
+    join durable._executions o on o.execution = s.execution
+    where o.status in ('running', 'blocked', 'cancelling'));
+end
+$$;
+comment on function durable._owner_events(durable._settled[]) is
+  'What the owners'' journals say of settled children: TimerFired or InvokeCompleted, with InvokeStarted before it if none is open. Owners that have ended record nothing (R16).';
+
+create or replace function durable._end_events(p_settled durable._settled[])
+returns durable._event[] language plpgsql stable
+as $$
+begin
+  return (
+    select coalesce(array_agg(row(s.head, x.type, null, null, null, null, null)::durable._event order by s.ord, x.ord), '{}')
+    from unnest(p_settled) with ordinality as s (id, state, execution, child, head, timer, attempt, attempt_open, ord)
+    join durable._executions h on h.execution = s.head
+    cross join lateral unnest(case
+      when s.state = 'resolved' then array['C'::"char"]
+      when s.state <> 'rejected_canceled' then array['F'::"char"]
+      when h.status = 'cancelling' then array['Y'::"char"]
+      else array['Q'::"char", 'Y'::"char"] end) with ordinality as x (type, ord));
+end
+$$;
+comment on function durable._end_events(durable._settled[]) is 'What a settled run''s own journal ends with.';
+
+create or replace function durable._settle(
+  p_ids text[], p_states text[], p_headers jsonb[], p_data text[], p_now bigint)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_settled durable._settled[];
+  v_ids text[];
+  v_owner durable._event[];
+  v_events durable._event[];
+  v_resumed bigint[];
+  v_queues text[];
+begin
+  v_settled := durable._settle_rows(p_ids, p_states, p_headers, p_data, p_now);
+  if v_settled = '{}' then
+    return '{}';
+  end if;
+  v_ids := array(select s.id from unnest(v_settled) s);
+  with gone as (delete from durable._tasks t where t.id = any (v_ids) returning t.id)
+  delete from durable._resumes r using gone g where r.task_id = g.id;
+  perform durable._unblock(v_ids, p_now);
+  v_owner := durable._owner_events(v_settled);
+  select f.resumed, f.queues into v_resumed, v_queues from durable._fire(v_settled, p_now) f;
+  v_events := v_owner
+    || array(select row(r.execution, 'W', null, null, null, null, null)::durable._event
+             from unnest(v_resumed) as r (execution))
+    || durable._end_events(v_settled);
+  perform durable._append(v_events, p_now);
+  return v_queues;
+end
+$$;
+comment on function durable._settle(text[], text[], jsonb[], text[], bigint) is
+  'Settles promises whose locks (_lock_settlement) the caller holds, ends their tasks, tells listeners, resumes awaiters, writes all journals. Linear: settles nothing else. Returns the queues that got ready tasks.';

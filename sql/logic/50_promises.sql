@@ -1,0 +1,245 @@
+-- Operations on promises: what the protocol offers to clients, and the short verbs for people.
+-- Knows of tasks only that a targeted promise is born with one.
+
+create or replace function durable._promise_record(p_promise durable._promises)
+returns durable.promise_record language sql immutable
+as $$
+  select row(p_promise.id, p_promise.state, p_promise.param_headers, p_promise.param_data, p_promise.value_headers,
+             p_promise.value_data,
+             case when p_promise.target is null or p_promise.tags ? 'resonate:target' then p_promise.tags
+                  else p_promise.tags || jsonb_build_object('resonate:target', p_promise.target) end,
+             p_promise.timeout_at, p_promise.created_at, p_promise.settled_at)::durable.promise_record
+$$;
+comment on function durable._promise_record(durable._promises) is 'A stored promise as clients see it.';
+
+create or replace function durable._step_record(p_id text)
+returns durable.promise_record language sql stable
+as $$
+  select row(p_id,
+             case when j.type is null then 'pending' when j.type in ('L', 'c', 'k') then 'resolved' else 'rejected' end,
+             null, null, null, j.data, '{}'::jsonb, durable._never(), i.ts, j.ts)::durable.promise_record
+  from durable._promises p
+  join durable._executions h on h.execution = p.head
+  join durable._journal i on i.bucket = h.bucket and i.execution = h.execution
+       and i.child = substring(p_id from '\.(\d{1,9})$')::integer and i.type in ('L', 'E', 'f', 'l')
+  left join durable._journal j on j.bucket = h.bucket and j.execution = h.execution and j.child = i.child
+       and j.type in ('L', 'E', 'c', 'e', 'k', 'K')
+  where p.id = substring(p_id from '^(.*)\.\d{1,9}$')
+$$;
+comment on function durable._step_record(text) is 'A local step as a promise: it has no row of its own, its journal rows are it.';
+
+create or replace function durable._expire(p_id text)
+returns text[] language plpgsql volatile
+as $$
+begin
+  perform durable._lock_settlement(array[p_id]);
+  return durable._settle(array[p_id], array[null::text], array[null::jsonb], array[null::text], durable._now_ms());
+end
+$$;
+comment on function durable._expire(text) is
+  'Persists the deadline verdict of a promise found past its deadline, before anybody is told of it.';
+
+create or replace function durable.promise_get(p_id text)
+returns durable.promise_record language plpgsql volatile
+as $$
+declare
+  v_promise durable._promises;
+  v_record durable.promise_record;
+begin
+  select * into v_promise from durable._promises p where p.id = p_id;
+  if not found then
+    v_record := durable._step_record(p_id);
+    if v_record.id is null then
+      perform durable._fail_not_found('promise', p_id);
+    end if;
+    return v_record;
+  end if;
+  if v_promise.state = 'pending' and v_promise.timeout_at <= durable._now_ms() then
+    perform durable._expire(p_id);
+    select * into v_promise from durable._promises p where p.id = p_id;
+  end if;
+  return durable._promise_record(v_promise);
+end
+$$ set search_path = '';
+comment on function durable.promise_get(text) is
+  'The promise as it is now. One found past its deadline is settled first, so that "timed out" is always a stored fact. WF001 if there is none.';
+
+create or replace function durable._check_promise(p_id text, p_timeout_at bigint, p_param_data text, p_tags jsonb)
+returns void language plpgsql stable
+as $$
+begin
+  if p_id is null or octet_length(p_id) not between 1 and 512 then
+    perform durable._fail_invalid(
+      format('A promise id has 1 to 512 bytes, this one has %s.', coalesce(octet_length(p_id), 0)));
+  elsif p_timeout_at is null or p_timeout_at not between 0 and durable._never() then
+    perform durable._fail_invalid(format('Promise %L: timeout_at must be between 0 and 2^53 - 1 ms.', p_id));
+  elsif p_tags is null or jsonb_typeof(p_tags) <> 'object' then
+    perform durable._fail_invalid(format('Promise %L: tags must be a JSON object of strings.', p_id));
+  elsif exists (select from jsonb_each(p_tags) e where jsonb_typeof(e.value) <> 'string') then
+    perform durable._fail_invalid(format('Promise %L: every tag must be a string.', p_id));
+  elsif p_tags ? 'resonate:target' and durable._canonical_address(p_tags ->> 'resonate:target') is null then
+    perform durable._fail_invalid(format('Promise %L: target %L cannot be routed.', p_id, p_tags ->> 'resonate:target'),
+                                  'Use poll://any@group, poll://uni@group/id or http(s)://host/path.');
+  elsif p_tags ? 'resonate:target' and p_tags ->> 'resonate:timer' = 'true' then
+    perform durable._fail_invalid(format('Promise %L: a timer has no target.', p_id));
+  elsif p_tags ? 'resonate:delay' and (not p_tags ? 'resonate:target' or p_tags ->> 'resonate:delay' !~ '^\d{1,15}$'
+                                       or (p_tags ->> 'resonate:delay')::bigint >= p_timeout_at) then
+    perform durable._fail_invalid(
+      format('Promise %L: resonate:delay is an instant in ms before the timeout, with a target.', p_id));
+  elsif exists (select from durable._promises p
+                where p.id = substring(p_id from '^(.*)\.\d{1,9}$') and p.head is not null) then
+    perform durable._fail_invalid(format('Id %L is reserved to the run it would be a child of.', p_id));
+  end if;
+  perform durable._check_payload(format('Parameter of promise %L', p_id), p_param_data);
+end
+$$;
+comment on function durable._check_promise(text, bigint, text, jsonb) is 'Door checks of a creation: WF004 or WF008 before any state is looked at.';
+
+create or replace function durable.promise_create(
+  p_id text, p_timeout_at bigint, p_param_data text default null, p_param_headers jsonb default null,
+  p_tags jsonb default '{}')
+returns durable.promise_record language plpgsql volatile
+as $$
+declare
+  v_now bigint;
+  v_target text := durable._canonical_address(p_tags ->> 'resonate:target');
+  v_timer boolean := coalesce(p_tags ->> 'resonate:timer' = 'true', false);
+  v_dead boolean;
+begin
+  perform durable._check_promise(p_id, p_timeout_at, p_param_data, p_tags);
+  v_now := durable._now_ms();
+  v_dead := p_timeout_at <= v_now;
+  insert into durable._promises (id, state, timeout_at, created_at, settled_at, timer, external, target, task_version,
+                                 param_headers, param_data, tags)
+  values (p_id, case when not v_dead then 'pending' when v_timer then 'resolved' else 'rejected_timedout' end,
+          p_timeout_at, least(v_now, p_timeout_at), case when v_dead then p_timeout_at end, v_timer,
+          v_timer or v_target is not null or coalesce(p_tags ->> 'resonate:external' = 'true', false),
+          v_target, case when v_dead and v_target is not null then 0 end, p_param_headers, p_param_data, p_tags)
+  on conflict do nothing;
+  if found and not v_dead and v_target is not null then
+    insert into durable._tasks (id, deadline, retry_at, queue, preference, prefer_until)
+    select p_id, p_timeout_at, greatest((p_tags ->> 'resonate:delay')::bigint, v_now), durable._queue_of(v_target),
+           durable._preference_of(v_target), durable._prefer_until(durable._preference_of(v_target), v_now);
+    perform durable._hint('durable_ready', v_now);
+  end if;
+  return durable.promise_get(p_id);
+end
+$$ set search_path = '';
+comment on function durable.promise_create(text, bigint, text, jsonb, jsonb) is
+  'Creates a free-standing promise, or returns the one that has this id, unchanged. With the tag resonate:target it gets a task. A timeout in the past makes it settled at birth. WF004, WF008.';
+
+create or replace function durable.promise_settle(
+  p_id text, p_state text, p_value_data text default null, p_value_headers jsonb default null)
+returns durable.promise_record language plpgsql volatile
+as $$
+declare
+  v_now bigint;
+begin
+  if p_id is null or p_id = '' then
+    perform durable._fail_invalid('A promise id is not empty.');
+  elsif p_state is null or p_state not in ('resolved', 'rejected', 'rejected_canceled') then
+    perform durable._fail_invalid(format('A promise is settled resolved, rejected or rejected_canceled, not %L.', p_state));
+  end if;
+  perform durable._check_payload(format('Value of promise %L', p_id), p_value_data);
+  perform durable._lock_settlement(array[p_id]);
+  v_now := durable._now_ms();
+  if durable._settle(array[p_id], array[p_state], array[p_value_headers], array[p_value_data], v_now) <> '{}' then
+    perform durable._hint('durable_ready', v_now);
+  end if;
+  perform durable._hint('durable_settled', v_now);
+  return durable.promise_get(p_id);
+end
+$$ set search_path = '';
+comment on function durable.promise_settle(text, text, text, jsonb) is
+  'Settles a pending promise and runs the settlement chain. One that is settled already, or past its deadline, is returned as it is: read its state. WF001, WF004, WF008.';
+
+create or replace function durable.promise_register_callback(p_awaited text, p_awaiter text)
+returns durable.promise_record language plpgsql volatile
+as $$
+declare
+  v_awaiter durable._promises;
+  v_awaited durable._promises;
+  v_now bigint;
+begin
+  if p_awaited is null or p_awaiter is null or p_awaited = p_awaiter then
+    perform durable._fail_invalid(format('Promise %L cannot await %L.', p_awaiter, p_awaited));
+  end if;
+  perform durable._lock_promises(array[p_awaited]);
+  select * into v_awaited from durable._promises p where p.id = p_awaited;
+  if not found then
+    perform durable._fail_not_found('promise', p_awaited);
+  end if;
+  select * into v_awaiter from durable._promises p where p.id = p_awaiter;
+  if not found or v_awaiter.target is null then
+    perform durable._fail_conflict(format('Awaiter %L has no task.', p_awaiter), 'Create it with the tag resonate:target.');
+  elsif not v_awaited.external then
+    perform durable._fail_not_awaitable(p_awaited);
+  end if;
+  v_now := durable._now_ms();
+  if v_awaited.state = 'pending' and v_awaited.timeout_at > v_now
+     and v_awaiter.state = 'pending' and v_awaiter.timeout_at > v_now then
+    perform durable._register(array[p_awaited], p_awaiter);
+  end if;
+  return durable.promise_get(p_awaited);
+end
+$$ set search_path = '';
+comment on function durable.promise_register_callback(text, text) is
+  'Resume the task of p_awaiter when p_awaited settles. If the answer is settled, nothing was registered: go on at once. WF001, WF003, WF004, WF005.';
+
+create or replace function durable.promise_register_listener(p_awaited text, p_address text)
+returns durable.promise_record language plpgsql volatile
+as $$
+declare
+  v_awaited durable._promises;
+begin
+  if durable._canonical_address(p_address) is null then
+    perform durable._fail_invalid(format('Address %L cannot be routed.', p_address));
+  end if;
+  perform durable._lock_promises(array[p_awaited]);
+  select * into v_awaited from durable._promises p where p.id = p_awaited;
+  if not found then
+    perform durable._fail_not_found('promise', p_awaited);
+  elsif not v_awaited.external then
+    perform durable._fail_not_awaitable(p_awaited);
+  end if;
+  if v_awaited.state = 'pending' and v_awaited.timeout_at > durable._now_ms() then
+    insert into durable._listeners (awaited_id, address) values (p_awaited, durable._canonical_address(p_address))
+      on conflict do nothing;
+  end if;
+  return durable.promise_get(p_awaited);
+end
+$$ set search_path = '';
+comment on function durable.promise_register_listener(text, text) is
+  'Send unblock to an address when the promise settles. If the answer is settled, it is the notification. WF001, WF004, WF005.';
+
+create or replace function durable.create_promise(id text, timeout interval default null, tags jsonb default '{}')
+returns text language sql volatile
+as $$
+  select (durable.promise_create($1, case when $2 is null then durable._never() else durable._now_ms() + durable._ms($2) end,
+                                 p_tags => '{"resonate:external": "true"}'::jsonb || $3)).id
+$$ set search_path = '';
+comment on function durable.create_promise(text, interval, jsonb) is
+  'For people: a promise that anybody may settle with durable.resolve or durable.reject.';
+
+create or replace function durable.resolve(id text, value jsonb default 'null')
+returns text language sql volatile
+as $$ select (durable.promise_settle($1, 'resolved', $2::text)).state $$ set search_path = '';
+comment on function durable.resolve(text, jsonb) is 'For people: settles a promise with a value; answers the state it has now.';
+
+create or replace function durable.reject(id text, error jsonb default '{"type": "Rejected", "message": "rejected"}')
+returns text language sql volatile
+as $$ select (durable.promise_settle($1, 'rejected', $2::text)).state $$ set search_path = '';
+comment on function durable.reject(text, jsonb) is
+  'For people: settles a promise with an error {"type", "message"}; answers the state it has now.';
+
+create or replace function durable._due_in(p_now bigint)
+returns bigint language plpgsql stable
+as $$
+begin
+  return (
+    select case when min(p.timeout_at) > p_now then min(p.timeout_at) - p_now when min(p.timeout_at) <= p_now then 0 end
+    from durable._promises p
+    where p.state = 'pending' and p.external and p.timeout_at < 9007199254740991);
+end
+$$;
+comment on function durable._due_in(bigint) is 'Milliseconds until the next deadline of a promise; null if there is none.';

@@ -1,0 +1,161 @@
+-- Leases: the one version check, renewal, loss and presence.
+
+create or replace function durable._hold_lease(p_id text, p_version integer, p_now bigint)
+returns durable._tasks language plpgsql volatile
+as $$
+declare
+  v_task durable._tasks;
+begin
+  select * into v_task from durable._tasks t where t.id = p_id;
+  if not found and not exists (select from durable._promises p where p.id = p_id and p.target is not null) then
+    perform durable._fail_not_found('task', p_id);
+  elsif v_task.state is distinct from 'acquired' or v_task.version is distinct from p_version or v_task.deadline <= p_now then
+    perform durable._fail_lease_lost(p_id, p_version);
+  end if;
+  return v_task;
+end
+$$;
+comment on function durable._hold_lease(text, integer, bigint) is
+  'The fence of single-task doors: acquired, at this version, before the deadline; else WF002, or WF001 where there is no task. The caller holds the task''s lock.';
+
+create or replace function durable._holds(p_task durable._tasks, p_version integer, p_now bigint)
+returns boolean language sql immutable
+as $$
+  select p_task.state is not distinct from 'acquired' and p_task.version = p_version and p_task.deadline > p_now
+$$;
+comment on function durable._holds(durable._tasks, integer, bigint) is
+  'The same rule for sets of tasks. "is not distinct from" keeps the planner from reading a partial index whole where the rows are known by key.';
+
+create or replace function durable._ready(p_task durable._tasks, p_now bigint)
+returns boolean language sql immutable
+as $$
+  select p_task.state is not distinct from 'pending' and p_task.retry_at <= p_now and p_task.deadline > p_now
+$$;
+comment on function durable._ready(durable._tasks, bigint) is 'The task may be claimed now; for rows known by key.';
+
+create or replace function durable.fence(id text, version integer)
+returns void language plpgsql volatile
+as $$
+begin
+  perform durable._lock_fence($1);
+  perform durable._hold_lease($1, $2, durable._now_ms());
+end
+$$ set search_path = '';
+comment on function durable.fence(text, integer) is
+  'For a transaction of your own: commits only while that lease is held. Renewals pass; a takeover waits for your commit. WF001, WF002.';
+
+create or replace function durable._interrupted(p_reason text)
+returns text language sql immutable parallel safe
+as $$
+  select jsonb_build_object('error', jsonb_build_object('type', 'Interrupted', 'message', p_reason), 'interrupted', true)::text
+$$;
+comment on function durable._interrupted(text) is 'Data of an InvokeRetrying that is no failure of the function.';
+
+create or replace function durable._interrupt(p_executions bigint[], p_reason text, p_now bigint)
+returns void language plpgsql volatile
+as $$
+declare
+  v_events durable._event[];
+begin
+  v_events := array(
+    select row(h.execution, 'r', s.child, s.attempt, null, null, durable._interrupted(p_reason))::durable._event
+    from durable._executions h, unnest(h.open_steps, h.open_attempts) as s (child, attempt)
+    where h.execution = any (p_executions) and s.attempt > 0
+    order by h.execution, s.child);
+  perform durable._append(v_events, p_now);
+end
+$$;
+comment on function durable._interrupt(bigint[], text, bigint) is
+  'Closes the open attempts of local steps of runs that left their worker.';
+
+create or replace function durable._lose(p_ids text[], p_reason text, p_now bigint)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_executions bigint[];
+  v_halted text[];
+  v_queues text[];
+begin
+  if p_ids = '{}' then
+    return '{}';
+  end if;
+  v_executions := array(select t.execution from durable._tasks t where t.id = any (p_ids) and t.execution is not null);
+  perform durable._interrupt(v_executions, p_reason, p_now);
+  perform durable._append(array(
+    select row(p.execution, 'i', p.child, t.attempt, null, null, durable._interrupted(p_reason))::durable._event
+    from durable._tasks t
+    join durable._promises p on p.id = t.id
+    join durable._executions o on o.execution = p.execution and o.status in ('running', 'blocked', 'cancelling')
+    where t.id = any (p_ids) and t.attempt_open order by p.execution, p.child), p_now);
+  with lost as (
+    update durable._tasks t
+    set crashes = t.crashes + (t.execution is not null)::integer, attempt_open = false, pid = null, ttl = null, expires_at = null,
+        preference = null, prefer_until = null,
+        state = case when t.execution is null or t.crashes < l.crashes then 'pending' else 'halted' end,
+        retry_at = case when t.execution is null or t.crashes < l.crashes then p_now end
+    from (select durable._setting_int('max_crashes') as crashes) l
+    where t.id = any (p_ids)
+    returning t.id, t.state, t.queue
+  )
+  select array_agg(l.id) filter (where l.state = 'halted'),
+         coalesce(array_agg(distinct l.queue) filter (where l.state = 'pending'), '{}')
+  into v_halted, v_queues from lost l;
+  update durable._executions h
+  set problem = jsonb_build_object('type', 'Crashed', 'message',
+                                   'its workers were lost too often in a row; durable.resume(id) tries again')::text
+  where h.execution = any (v_executions) and h.id = any (v_halted);
+  return v_queues;
+end
+$$;
+comment on function durable._lose(text[], text, bigint) is
+  'Takes leased tasks from their holder: pending again, or halted after too many crashes of a run. The version stays, the next acquire raises it. The caller holds tasks and heads.';
+
+create or replace function durable.worker_heartbeat_v1(p_worker text, p_executions bigint[], p_versions integer[])
+returns bigint[] language plpgsql volatile
+as $$
+declare
+  v_ids text[];
+  v_now bigint;
+  v_kept bigint[];
+begin
+  v_ids := array(select h.id from durable._executions h where h.execution = any (p_executions));
+  perform durable._lock_tasks(v_ids);
+  v_now := durable._now_ms();
+  update durable._workers w set seen_at = v_now, missing_at = null where w.id = p_worker;
+  with kept as (
+    update durable._tasks t set expires_at = v_now + t.ttl
+    from unnest(p_executions, p_versions) as r (execution, version)
+    where t.id = any (v_ids) and t.execution = r.execution and t.pid = p_worker and durable._holds(t, r.version, v_now)
+    returning t.execution
+  )
+  select array_agg(k.execution) into v_kept from kept k;
+  return array(select e from unnest(p_executions) e where e <> all (coalesce(v_kept, '{}')) order by e);
+end
+$$ set search_path = '';
+comment on function durable.worker_heartbeat_v1(text, bigint[], integer[]) is
+  'Renews the leases of what the worker really runs, for the ttl it asked for; answers the executions it has lost.';
+
+create or replace function durable.task_heartbeat(p_pid text, p_ids text[], p_versions integer[])
+returns integer language plpgsql volatile
+as $$
+declare
+  v_now bigint;
+  v_count integer;
+begin
+  perform durable._lock_tasks(p_ids);
+  v_now := durable._now_ms();
+  update durable._tasks t set expires_at = v_now + t.ttl
+  from unnest(p_ids, p_versions) as r (id, version)
+  where t.id = r.id and t.pid = p_pid and durable._holds(t, r.version, v_now);
+  get diagnostics v_count = row_count;
+  return v_count;
+end
+$$ set search_path = '';
+comment on function durable.task_heartbeat(text, text[], integer[]) is
+  'Renews leases of a process; pairs that it does not hold are skipped. Answers how many were renewed.';
+
+create or replace function durable._presence_lock(p_number integer)
+returns boolean language sql volatile
+as $$ select pg_try_advisory_xact_lock_shared(1685417570, p_number) $$;
+comment on function durable._presence_lock(integer) is
+  'True if nobody holds the presence lock of that worker: its connection is gone. Taken shared, so that looking never looks like presence.';

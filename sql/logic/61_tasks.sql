@@ -1,0 +1,344 @@
+-- Operations on tasks. Each single-task door locks, reads the clock, passes the fence, then writes.
+
+create or replace function durable._task_record(p_id text)
+returns durable.task_record language plpgsql stable
+as $$
+declare
+  v_record durable.task_record;
+begin
+  select t.id, t.state, t.version, (select count(*) from durable._resumes r where r.task_id = t.id), t.ttl, t.pid
+  into v_record from durable._tasks t where t.id = p_id;
+  if not found then
+    select p.id, 'fulfilled', p.task_version, 0, null, null into v_record
+    from durable._promises p where p.id = p_id and p.target is not null;
+  end if;
+  return v_record;
+end
+$$;
+comment on function durable._task_record(text) is 'A task as clients see it; null if the promise has none.';
+
+create or replace function durable.task_get(p_id text)
+returns durable.task_record language plpgsql volatile
+as $$
+declare
+  v_record durable.task_record;
+begin
+  if exists (select from durable._tasks t where t.id = p_id and t.deadline <= durable._now_ms()) then
+    perform durable._expire(p_id);
+  end if;
+  v_record := durable._task_record(p_id);
+  if v_record.id is null then
+    perform durable._fail_not_found('task', p_id);
+  end if;
+  return v_record;
+end
+$$ set search_path = '';
+comment on function durable.task_get(text) is 'The task as it is now; fulfilled once its promise is settled or past its deadline. WF001.';
+
+create or replace function durable._started_events(p_ids text[])
+returns durable._event[] language plpgsql stable
+as $$
+begin
+  return (
+    select coalesce(array_agg(row(p.execution, 'b', p.child, t.attempt + 1, null, null, null)::durable._event
+                              order by p.execution, p.child), '{}')
+    from durable._tasks t
+    join durable._promises p on p.id = t.id
+    join durable._executions o on o.execution = p.execution and o.status in ('running', 'blocked', 'cancelling')
+    where t.id = any (p_ids) and not t.attempt_open);
+end
+$$;
+comment on function durable._started_events(text[]) is 'InvokeStarted in the journals of the owners of tasks about to be acquired.';
+
+create or replace function durable._acquire(p_ids text[], p_pid text, p_ttl integer, p_now bigint)
+returns void language plpgsql volatile
+as $$
+declare
+  v_events durable._event[];
+begin
+  v_events := durable._started_events(p_ids);
+  perform durable._append(v_events, p_now);
+  update durable._tasks t
+  set state = 'acquired', version = t.version + 1, pid = p_pid, ttl = p_ttl, expires_at = p_now + p_ttl,
+      retry_at = null, prefer_until = null, preference = null,
+      attempt = t.attempt + (not t.attempt_open)::integer, attempt_open = true
+  where t.id = any (p_ids);
+  delete from durable._resumes r where r.task_id = any (p_ids);
+end
+$$;
+comment on function durable._acquire(text[], text, integer, bigint) is
+  'pending to acquired, version + 1. The caller holds the tasks and the heads of their owners, and has checked that they are pending and alive.';
+
+create or replace function durable.task_acquire(p_id text, p_version integer, p_pid text, p_ttl integer)
+returns durable.task_record language plpgsql volatile
+as $$
+declare
+  v_task durable._tasks;
+begin
+  if p_pid is null or p_pid = '' or p_ttl is null or p_ttl < 1 then
+    perform durable._fail_invalid('An acquire names its process and a ttl of at least 1 ms.');
+  end if;
+  perform durable._lock_tasks_away(array[p_id]);
+  perform durable._lock_heads(durable._heads_of(array[p_id], array[p_id]));
+  select * into v_task from durable._tasks t where t.id = p_id;
+  if not found or v_task.state <> 'pending' or v_task.version is distinct from p_version
+     or v_task.deadline <= durable._now_ms() then
+    if not exists (select from durable._promises p where p.id = p_id and p.target is not null) then
+      perform durable._fail_not_found('task', p_id);
+    end if;
+    perform durable._fail_conflict(format('Task %L is not pending at version %s.', p_id, p_version));
+  end if;
+  perform durable._acquire(array[p_id], p_pid, p_ttl, durable._now_ms());
+  return durable._task_record(p_id);
+end
+$$ set search_path = '';
+comment on function durable.task_acquire(text, integer, text, integer) is
+  'Takes a pending task at exactly this version; the answer carries the new one, which every later call names. WF001, WF003, WF004.';
+
+create or replace function durable._let_go(p_ids text[], p_retry_in bigint[], p_now bigint)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_queues text[];
+begin
+  with freed as (
+    update durable._tasks t
+    set state = 'pending', retry_at = p_now + case when exists (select from durable._resumes r where r.task_id = t.id)
+                                                   then 0 else greatest(coalesce(g.retry_in, 0), 0) end,
+        preference = case when g.retry_in > 0 then t.pid end, pid = null, ttl = null, expires_at = null, crashes = 0
+    from unnest(p_ids, p_retry_in) as g (id, retry_in)
+    where t.id = g.id
+    returning t.queue, t.retry_at
+  )
+  select coalesce(array_agg(distinct f.queue) filter (where f.retry_at <= p_now), '{}') into v_queues from freed f;
+  return v_queues;
+end
+$$;
+comment on function durable._let_go(text[], bigint[], bigint) is
+  'acquired to pending, at once or after retry_in ms; a promise that settled meanwhile makes it at once. Version and wake reasons stay.';
+
+create or replace function durable.task_release(p_id text, p_version integer)
+returns void language plpgsql volatile
+as $$
+declare
+  v_task durable._tasks;
+  v_now bigint;
+begin
+  perform durable._lock_tasks_away(array[p_id]);
+  perform durable._lock_heads(durable._heads_of('{}', array[p_id]));
+  v_now := durable._now_ms();
+  v_task := durable._hold_lease(p_id, p_version, v_now);
+  perform durable._interrupt(array[v_task.execution], 'released', v_now);
+  perform durable._let_go(array[p_id], array[0::bigint], v_now);
+  perform durable._hint('durable_ready', v_now);
+end
+$$ set search_path = '';
+comment on function durable.task_release(text, integer) is 'Gives a task back at once. WF001, WF002.';
+
+create or replace function durable._suspend(p_ids text[], p_workers text[])
+returns void language plpgsql volatile
+as $$
+begin
+  update durable._tasks t
+  set state = 'suspended', pid = null, ttl = null, expires_at = null, crashes = 0, preference = w.worker
+  from unnest(p_ids, p_workers) as w (id, worker)
+  where t.id = w.id;
+  delete from durable._resumes r where r.task_id = any (p_ids);
+end
+$$;
+comment on function durable._suspend(text[], text[]) is
+  'acquired to suspended, remembering the worker as preference. The caller has checked that something unresolved is registered.';
+
+create or replace function durable.task_suspend(p_id text, p_version integer, p_awaited text[])
+returns boolean language plpgsql volatile
+as $$
+declare
+  v_task durable._tasks;
+  v_now bigint;
+  v_bad text;
+  v_children integer[];
+begin
+  if p_awaited is null or p_awaited = '{}' or p_id = any (p_awaited)
+     or cardinality(p_awaited) <> (select count(distinct a) from unnest(p_awaited) a) then
+    perform durable._fail_invalid(format('Task %L must await one or more distinct other promises.', p_id));
+  end if;
+  perform durable._lock_promises(p_awaited);
+  perform durable._lock_tasks(array[p_id]);
+  perform durable._lock_heads(durable._heads_of('{}', array[p_id]));
+  v_now := durable._now_ms();
+  v_task := durable._hold_lease(p_id, p_version, v_now);
+  select a into v_bad from unnest(p_awaited) a
+  where not exists (select from durable._promises p where p.id = a and p.external) limit 1;
+  if found then
+    perform durable._fail_not_awaitable(v_bad);
+  end if;
+  if exists (select from durable._promises p
+             where p.id = any (p_awaited) and (p.state <> 'pending' or p.timeout_at <= v_now)) then
+    delete from durable._resumes r where r.task_id = p_id;
+    return false;
+  end if;
+  if v_task.execution is not null then
+    v_children := array(select p.child from durable._promises p
+                        where p.id = any (p_awaited) and p.execution = v_task.execution order by p.child);
+    if cardinality(v_children) < cardinality(p_awaited) then
+      perform durable._fail_conflict(format('Run %L can await only its own children.', p_id));
+    end if;
+    perform durable._await(array[v_task.execution], array[row('suspend', v_children,
+      case when cardinality(v_children) = 1 then 'single' else 'any' end, null, null, null, null)::durable._ending], v_now);
+  end if;
+  perform durable._register(p_awaited, p_id);
+  perform durable._suspend(array[p_id], array[v_task.pid]);
+  return true;
+end
+$$ set search_path = '';
+comment on function durable.task_suspend(text, integer, text[]) is
+  'Suspends until one of the promises settles. False (the protocol''s 300): one is settled already, nothing was registered, go on. WF001, WF002, WF004, WF005.';
+
+create or replace function durable.task_fulfill(
+  p_id text, p_version integer, p_state text, p_value_data text default null, p_value_headers jsonb default null)
+returns durable.promise_record language plpgsql volatile
+as $$
+declare
+  v_now bigint;
+begin
+  if p_state is null or p_state not in ('resolved', 'rejected', 'rejected_canceled') then
+    perform durable._fail_invalid(format('A task is fulfilled resolved, rejected or rejected_canceled, not %L.', p_state));
+  end if;
+  perform durable._check_payload(format('Value of task %L', p_id), p_value_data);
+  perform durable._lock_settlement(array[p_id]);
+  v_now := durable._now_ms();
+  perform durable._hold_lease(p_id, p_version, v_now);
+  if durable._settle(array[p_id], array[p_state], array[p_value_headers], array[p_value_data], v_now) <> '{}' then
+    perform durable._hint('durable_ready', v_now);
+  end if;
+  perform durable._hint('durable_settled', v_now);
+  return durable.promise_get(p_id);
+end
+$$ set search_path = '';
+comment on function durable.task_fulfill(text, integer, text, text, jsonb) is
+  'Settles the task''s own promise under its lease. Not idempotent: the second call gets WF002. WF001, WF002, WF004, WF008.';
+
+create or replace function durable.task_fence_settle(
+  p_id text, p_version integer, p_promise_id text, p_state text, p_value_data text default null)
+returns durable.promise_record language plpgsql volatile
+as $$
+declare
+  v_awaiters text[];
+begin
+  if p_promise_id = p_id then
+    perform durable._fail_invalid(format('Task %L cannot fence its own promise; use task_fulfill.', p_id));
+  end if;
+  perform durable._lock_promises(array[p_promise_id]);
+  v_awaiters := durable._awaiters_of(array[p_promise_id]);
+  perform durable._lock_tasks_away(v_awaiters || array[p_id, p_promise_id]);
+  perform durable._hold_lease(p_id, p_version, durable._now_ms());
+  return durable.promise_settle(p_promise_id, p_state, p_value_data);
+end
+$$ set search_path = '';
+comment on function durable.task_fence_settle(text, integer, text, text, text) is
+  'Settles another promise only if the lease is held, in one transaction. The lease is not touched. WF001, WF002, WF004, WF008.';
+
+create or replace function durable.task_fence_create(
+  p_id text, p_version integer, p_promise_id text, p_timeout_at bigint, p_param_data text default null,
+  p_param_headers jsonb default null, p_tags jsonb default '{}')
+returns durable.promise_record language plpgsql volatile
+as $$
+declare
+  v_record durable.promise_record;
+begin
+  if p_promise_id = p_id then
+    perform durable._fail_invalid(format('Task %L cannot create its own promise.', p_id));
+  end if;
+  v_record := durable.promise_create(p_promise_id, p_timeout_at, p_param_data, p_param_headers, p_tags);
+  perform durable._lock_tasks(array[p_id]);
+  perform durable._hold_lease(p_id, p_version, durable._now_ms());
+  return v_record;
+end
+$$ set search_path = '';
+comment on function durable.task_fence_create(text, integer, text, bigint, text, jsonb, jsonb) is
+  'Creates a promise only if the lease is held: a lost lease undoes the creation. WF001, WF002, WF004, WF008.';
+
+create or replace function durable._halt_runs(p_ids text[], p_problems text[], p_now bigint)
+returns void language plpgsql volatile
+as $$
+begin
+  if p_ids = '{}' then
+    return;
+  end if;
+  perform durable._interrupt(array(select t.execution from durable._tasks t where t.id = any (p_ids)), 'halted', p_now);
+  update durable._tasks t
+  set state = 'halted', pid = null, ttl = null, expires_at = null, retry_at = null, prefer_until = null, preference = null
+  where t.id = any (p_ids);
+  update durable._executions h set problem = u.problem
+  from unnest(p_ids, p_problems) as u (id, problem)
+  join durable._tasks t on t.id = u.id
+  where h.execution = t.execution;
+end
+$$;
+comment on function durable._halt_runs(text[], text[], bigint) is 'Sets tasks aside and notes why on their heads.';
+
+create or replace function durable.task_halt(p_id text)
+returns void language plpgsql volatile
+as $$
+declare
+  v_now bigint;
+  v_task durable._tasks;
+begin
+  perform durable._lock_tasks_away(array[p_id]);
+  perform durable._lock_heads(durable._heads_of('{}', array[p_id]));
+  v_now := durable._now_ms();
+  select * into v_task from durable._tasks t where t.id = p_id;
+  if not found or v_task.deadline <= v_now then
+    if not exists (select from durable._promises p where p.id = p_id and p.target is not null) then
+      perform durable._fail_not_found('task', p_id);
+    end if;
+    perform durable._fail_conflict(format('Task %L is fulfilled.', p_id));
+  end if;
+  if v_task.state <> 'halted' then
+    perform durable._halt_runs(array[p_id], array['{"type": "Halted", "message": "set aside by hand"}'], v_now);
+  end if;
+end
+$$ set search_path = '';
+comment on function durable.task_halt(text) is
+  'Sets a task aside: not dispatched until task_continue. Wake reasons are kept. WF001, WF003.';
+
+create or replace function durable.task_continue(p_id text)
+returns void language plpgsql volatile
+as $$
+declare
+  v_now bigint;
+begin
+  perform durable._lock_tasks_away(array[p_id]);
+  perform durable._lock_heads(durable._heads_of('{}', array[p_id]));
+  v_now := durable._now_ms();
+  update durable._tasks t set state = 'pending', retry_at = v_now, crashes = 0
+  where t.id = p_id and t.state = 'halted' and t.deadline > v_now;
+  if not found then
+    if not exists (select from durable._promises p where p.id = p_id and p.target is not null) then
+      perform durable._fail_not_found('task', p_id);
+    end if;
+    perform durable._fail_conflict(format('Task %L is not halted.', p_id));
+  end if;
+  update durable._executions h set problem = null from durable._tasks t where t.id = p_id and h.execution = t.execution;
+  perform durable._hint('durable_ready', v_now);
+end
+$$ set search_path = '';
+comment on function durable.task_continue(text) is 'Makes a halted task pending again. WF001, WF003.';
+
+create or replace function durable.task_offer(p_queue text, p_limit integer default 100)
+returns table (id text, version integer) language plpgsql volatile
+as $$
+declare
+  v_now bigint := durable._now_ms();
+begin
+  return query
+  update durable._tasks t set retry_at = v_now + durable._setting_int('retry_offer_ms')
+  where t.id in (
+    select c.id from durable._tasks c
+    where c.queue = p_queue and c.state = 'pending' and c.retry_at <= v_now and c.deadline > v_now
+    order by c.priority, c.retry_at, c.id limit p_limit for update skip locked)
+  returning t.id, t.version;
+end
+$$ set search_path = '';
+comment on function durable.task_offer(text, integer) is
+  'Execute messages for processes that acquire by message: due tasks of a queue. Each is offered again after retry_offer_ms, unless acquired.';

@@ -1,0 +1,206 @@
+-- What workers report: bundles are read once, judged one by one, and turned into journal rows and children.
+-- A bundle that does not fit never spoils the others. Leases and endings are composed in 75_turn.sql.
+
+create or replace function durable._read_bundles(p_bundles jsonb)
+returns durable._bundle[] language plpgsql stable
+as $$
+begin
+  return (select coalesce(array_agg(row(b.execution, b.version, b.seen, coalesce(b.facts, '{}'), coalesce(b.acts, '{}'), b."end",
+                                h.id, null, null, null, null)::durable._bundle order by h.id), '{}')
+  from jsonb_to_recordset(p_bundles)
+         as b (execution bigint, version integer, seen integer, facts durable._fact[], acts durable._act[],
+               "end" durable._ending)
+  left join durable._executions h on h.execution = b.execution);
+end
+$$;
+comment on function durable._read_bundles(jsonb) is 'The jsonb argument as typed bundles, in the order of run ids.';
+
+create or replace function durable._fact_type(
+  p_begun boolean, p_retried boolean, p_failed boolean, p_attempt integer, p_before integer, p_free boolean)
+returns "char" language sql immutable
+as $$
+  select case
+    when p_before is null and (p_attempt <> 1 or not p_free) then null
+    when p_before = p_attempt and p_begun then null
+    when p_before is not null and p_before <> p_attempt and (p_attempt = 1 or p_before <> 1 - p_attempt) then null
+    when p_begun then case when p_before is null then 'l' else 's' end
+    when p_retried then case when p_before is null then 'f' when p_before > 0 then 'r' else 't' end
+    when p_failed then case when p_before is null then 'E' when p_before > 0 then 'e' else 'K' end
+    when p_before is null then 'L'
+    when p_before > 0 then 'c'
+    else 'k'
+  end::"char"
+$$;
+comment on function durable._fact_type(boolean, boolean, boolean, integer, integer, boolean) is
+  'Row type for a fact about a local step whose open attempt is p_before (negative: it failed; null: none), or null if it does not fit. p_free: its number can be taken.';
+
+create or replace function durable._fact_data(
+  p_begun boolean, p_retry_in bigint, p_param text, p_error text, p_value text, p_now bigint)
+returns text language sql immutable
+as $$
+  select case
+    when p_begun then p_param
+    when p_retry_in is not null
+      then '{"error": ' || p_error || ', "retry_at": ' || (p_now + p_retry_in)::text || ', "interrupted": false}'
+    when p_error is not null then p_error
+    else p_value
+  end
+$$;
+comment on function durable._fact_data(boolean, bigint, text, text, text, bigint) is
+  'Journal data of a fact: input, failed attempt, error or result.';
+
+create or replace function durable._fact_events(p_bundles durable._bundle[], p_now bigint)
+returns durable._event[] language plpgsql stable
+as $$
+begin
+  return array(
+    select row(g.execution, g.type, g.child, g.attempt, g.name, g.hash, g.data)::durable._event
+    from (
+      select f.*, bool_and(f.type is not null) over (partition by f.execution, f.child) as fits
+      from (
+        select b.execution, u.ord, u.child, u.attempt, u.name, decode(u.hash, 'hex') as hash,
+               durable._fact_data(u.begun, u.retry_in, u.param, u.error, u.value, p_now) as data,
+               durable._fact_type(u.begun, u.retry_in is not null, u.error is not null, u.attempt,
+                 coalesce(lag(case when u.begun then u.attempt when u.retry_in is not null then -u.attempt else 0 end)
+                            over (partition by b.execution, u.child order by u.ord),
+                          h.open_attempts[array_position(h.open_steps, u.child)]),
+                 u.child >= h.next_child or u.child = any (h.reserved)) as type
+        from unnest(p_bundles) b
+        join durable._executions h on h.execution = b.execution
+        cross join lateral unnest(b.facts) with ordinality
+          as u (child, name, hash, attempt, value, error, retry_in, begun, param, ord)
+        where b.verdict <> 'lost' and h.status = 'running'
+      ) f
+    ) g
+    where g.fits
+    order by g.execution, g.ord);
+end
+$$;
+comment on function durable._fact_events(durable._bundle[], bigint) is
+  'Journal rows for the facts that fit; a fact that was recorded before, by a turn whose answer got lost, does not.';
+
+create or replace function durable._act_events(p_bundles durable._bundle[], p_now bigint)
+returns durable._event[] language plpgsql stable
+as $$
+begin
+  return array(
+    select row(
+      b.execution,
+      case a."do" when 'run' then 'I' when 'timer' then 'T' when 'promise' then 'X' when 'random' then 'n'
+                  when 'time' then 'm' end,
+      a.child, null, a.name, decode(a.hash, 'hex'),
+      case when a."do" = 'timer' then jsonb_build_object('duration', a.duration, 'fire_at', p_now + a.duration)::text
+           when a."do" in ('random', 'time') then a.value end)::durable._event
+    from unnest(p_bundles) b
+    cross join lateral unnest(b.acts) with ordinality
+      as a ("do", child, name, version, queue, hash, param, timeout, detached, duration, value, ord)
+    where b.verdict = 'ok'
+    order by b.execution, a.ord);
+end
+$$;
+comment on function durable._act_events(durable._bundle[], bigint) is 'Journal rows for what the coroutines of accepted bundles did.';
+
+create or replace function durable._strayed(p_waiting_on integer[])
+returns durable._ending language sql immutable
+as $$
+  select row('halt', null, null, null, null, null, jsonb_build_object('type', 'Nondeterminism', 'message',
+    'the run is blocked on children ' || array_to_string(p_waiting_on, ', ') || ', but the code went on')::text)::durable._ending
+$$;
+comment on function durable._strayed(integer[]) is 'Ending for a blocked run that was offered again and did not wait for the same (R20).';
+
+create or replace function durable._misfits(p_bundles durable._bundle[])
+returns bigint[] language plpgsql stable
+as $$
+begin
+  return array(
+    select u.execution
+    from (
+      select b.execution, a.child, h.next_child, h.reserved
+      from unnest(p_bundles) b
+      join durable._executions h on h.execution = b.execution
+      cross join lateral unnest(b.acts) a
+      union all
+      select distinct b.execution, f.child, h.next_child, h.reserved
+      from unnest(p_bundles) b
+      join durable._executions h on h.execution = b.execution
+      cross join lateral unnest(b.facts) f
+      where f.child <> all (h.open_steps)
+    ) u
+    group by u.execution
+    having count(*) <> count(distinct u.child) or not bool_and(u.child >= u.next_child or u.child = any (u.reserved)));
+end
+$$;
+comment on function durable._misfits(durable._bundle[]) is
+  'Executions whose bundle takes a child number that is taken. Commands are known by number, not by place, so rows between do no harm.';
+
+create or replace function durable._judge(p_bundles durable._bundle[], p_worker text, p_now bigint)
+returns durable._bundle[] language plpgsql stable
+as $$
+declare
+  v_misfits bigint[] := durable._misfits(p_bundles);
+begin
+  return array(
+    select case
+        when v.verdict = 'ok' and h.status = 'blocked' and (b.acts <> '{}' or b.facts <> '{}')
+          then row(b.execution, b.version, b.seen, '{}', '{}', durable._strayed(h.waiting_on), b.id, 'ok', 'halted',
+                   h.next_seq, h.next_seq)::durable._bundle
+        else row(b.execution, b.version, b.seen, b.facts, b.acts, b.ending, b.id, v.verdict, 'acquired',
+                 h.next_seq, h.next_seq)::durable._bundle end
+    from unnest(p_bundles) b
+    left join durable._executions h on h.execution = b.execution
+    left join durable._tasks t on t.id = b.id
+    cross join lateral (select case
+      when h.execution is null or t.pid is distinct from p_worker or not coalesce(durable._holds(t, b.version, p_now), false)
+        then 'lost'
+      when h.status = 'cancelling' or b.execution = any (v_misfits) then 'moved'
+      else 'ok' end) as v (verdict)
+    order by b.id);
+end
+$$;
+comment on function durable._judge(durable._bundle[], text, bigint) is
+  'A verdict for each bundle: lost (drop it), moved (replay from the journal) or ok. The caller holds tasks and heads.';
+
+create or replace function durable._make_children(p_bundles durable._bundle[], p_now bigint)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_queues text[];
+begin
+  if not exists (select from unnest(p_bundles) b where b.acts <> '{}' and b.verdict = 'ok') then
+    return '{}';
+  end if;
+  with act as materialized (
+    select b.id || '.' || a.child as id, b.id as parent, b.execution, a.child, a."do", a.name, a.version, a.param,
+           coalesce(a.queue, t.queue) as queue, t.priority, coalesce(a.detached, false) as detached, h.tenant,
+           case when a."do" = 'timer' then p_now + a.duration
+                when a.timeout is null then durable._never() else p_now + a.timeout end as timeout_at,
+           case when a."do" = 'run' then durable._next_execution() end as head
+    from unnest(p_bundles) b
+    join durable._tasks t on t.id = b.id
+    join durable._executions h on h.execution = b.execution
+    cross join lateral unnest(b.acts) a
+    where b.verdict = 'ok' and a."do" in ('run', 'timer', 'promise')
+  ), begun as (
+    select durable._begin(array_agg(a.head), array_agg(a.id), array_agg(a.tenant), array_agg(a.name), array_agg(a.version),
+                          null, p_now)
+    from act a where a."do" = 'run' having count(*) > 0
+  ), promise as (
+    insert into durable._promises (id, tenant, timeout_at, created_at, execution, head, child, timer, external, target,
+                                   param_data, param_headers)
+    select a.id, a.tenant, a.timeout_at, p_now, a.execution, a.head, a.child, a."do" = 'timer', true,
+           case when a."do" = 'run' then 'poll://any@' || a.queue end, a.param,
+           case when a."do" = 'run' then '{"codec": "json"}'::jsonb end
+    from act a
+  ), task as (
+    insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, workflow, workflow_version)
+    select a.id, a.head, a.timeout_at, p_now, a.queue, a.priority, a.name, a.version from act a where a."do" = 'run'
+  ), callback as (
+    insert into durable._callbacks (awaited_id, awaiter_id) select a.id, a.parent from act a where not a.detached
+  )
+  select coalesce(array_agg(distinct a.queue) filter (where a."do" = 'run'), '{}') into v_queues
+  from act a left join begun on true;
+  return v_queues;
+end
+$$;
+comment on function durable._make_children(durable._bundle[], bigint) is
+  'Creates the promises of new children, the tasks and heads of child runs, and the parent''s callbacks. Returns the queues of child runs.';

@@ -1,0 +1,397 @@
+-- The worker's turn: one call, one transaction, for every execution that moved. It composes what lies below.
+-- Order, once for all bundles: promises, tasks, the claim (SKIP LOCKED), heads, the clock, a verdict each, the writes.
+
+create or replace function durable.worker_hello_v1(
+  p_worker text, p_queues text[], p_workflows text[], p_versions text[], p_about jsonb)
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_number integer;
+  v_now bigint := durable._now_ms();
+begin
+  insert into durable._workers as w (id, seen_at, started_at, queues, workflows, versions, about)
+  values (p_worker, v_now, v_now, p_queues, p_workflows, p_versions, coalesce(p_about, '{}'))
+  on conflict (id) do update
+    set seen_at = v_now, missing_at = null, queues = p_queues, workflows = p_workflows, versions = p_versions
+  returning w.number into v_number;
+  return jsonb_build_object('number', v_number, 'now', v_now,
+    'settings', (select jsonb_object_agg(s.name, s.value) from durable.settings s));
+end
+$$ set search_path = '';
+comment on function durable.worker_hello_v1(text, text[], text[], text[], jsonb) is
+  'Registers a worker process under its fresh id; answers the key of its presence lock and the settings.';
+
+create or replace function durable.worker_present_v1(p_worker text, p_present boolean)
+returns boolean language plpgsql volatile
+as $$
+declare
+  v_present boolean;
+begin
+  update durable._workers w
+  set present = p_present and not durable._presence_lock(w.number), seen_at = durable._now_ms(), missing_at = null
+  where w.id = p_worker
+  returning w.present into v_present;
+  return coalesce(v_present, false);
+end
+$$ set search_path = '';
+comment on function durable.worker_present_v1(text, boolean) is
+  'Declares or withdraws presence. Call it from another session than the one that holds the lock: it is believed only if the lock is seen held.';
+
+create or replace function durable.worker_bye_v1(p_worker text)
+returns integer language plpgsql volatile
+as $$
+declare
+  v_ids text[];
+  v_now bigint;
+begin
+  v_ids := array(select t.id from durable._tasks t where t.pid = p_worker and t.state = 'acquired');
+  perform durable._lock_tasks_away(v_ids);
+  v_ids := array(select t.id from durable._tasks t where t.id = any (v_ids) and t.pid = p_worker and t.state = 'acquired');
+  perform durable._lock_heads(durable._heads_of('{}', v_ids));
+  v_now := durable._now_ms();
+  perform durable._interrupt(array(select t.execution from durable._tasks t where t.id = any (v_ids)), 'released', v_now);
+  perform durable._let_go(v_ids, array_fill(0::bigint, array[cardinality(v_ids)]), v_now);
+  delete from durable._workers w where w.id = p_worker;
+  return cardinality(v_ids);
+end
+$$ set search_path = '';
+comment on function durable.worker_bye_v1(text) is 'Orderly end: gives all held tasks back at once and forgets the worker. Answers how many.';
+
+create or replace function durable._rows(
+  p_execution bigint, p_bucket integer, p_id text, p_from integer, p_upto integer)
+returns json language plpgsql stable
+as $$
+begin
+  return (
+    select coalesce(json_agg(json_build_array(j.seq, j.type, j.child, j.attempt, j.name, encode(j.input_hash, 'hex'),
+        case when p.id is null then j.data when p.state = 'resolved' then p.value_data
+             else durable._error_of(p.state, p.value_data) end,
+        p.state = 'resolved') order by j.seq), '[]')
+    from durable._journal j
+    left join durable._promises p on j.type in ('d', 'D') and p.id = p_id || '.' || j.child
+    where j.execution = p_execution and j.bucket = p_bucket and j.seq >= p_from and j.seq < p_upto);
+end
+$$;
+comment on function durable._rows(bigint, integer, text, integer, integer) is
+  'Journal rows [seq, type, child, attempt, name, hash, data, ok] with the values of children, for replay.';
+
+create or replace function durable.worker_journal_v1(p_worker text, p_execution bigint, p_version integer)
+returns json language sql volatile
+as $$
+  select json_build_object('next', h.next_seq, 'rows', durable._rows(h.execution, h.bucket, h.id, 0, h.next_seq))
+  from durable._executions h
+  join durable._tasks t on t.id = h.id
+  where h.execution = p_execution and t.pid = p_worker and durable._holds(t, p_version, durable._now_ms())
+$$ set search_path = '';
+comment on function durable.worker_journal_v1(text, bigint, integer) is
+  'The whole journal of a held run, to replay it from the start; null if the lease is lost.';
+
+create or replace function durable._claimable(
+  p_worker text, p_queues text[], p_workflows text[], p_versions text[], p_want integer)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_now bigint := durable._now_ms();
+begin
+  return array(
+    select x.id
+    from unnest(p_queues) as q (queue)
+    cross join lateral (
+      select t.id from durable._tasks t
+      where t.queue = q.queue and t.state = 'pending' and t.retry_at <= v_now and t.deadline > v_now
+        and (t.prefer_until is null or t.prefer_until <= v_now or t.preference = p_worker)
+        and exists (select from unnest(p_workflows, p_versions) as w (workflow, version)
+                    where w.workflow = t.workflow and w.version = t.workflow_version)
+      order by t.priority, t.retry_at, t.id
+      limit p_want for update skip locked) x
+    limit p_want);
+end
+$$;
+comment on function durable._claimable(text, text[], text[], text[], integer) is
+  'Locks up to p_want ready tasks that this worker can run, skipping what others hold.';
+
+create or replace function durable._lock_turn(
+  p_bundles durable._bundle[], p_claim text[], p_settle text[], p_awaiters text[])
+returns void language plpgsql volatile
+as $$
+begin
+  perform durable._lock_heads(
+    array(select b.execution from unnest(p_bundles) b)
+    || durable._heads_of(p_settle || p_claim, p_awaiters || p_claim));
+end
+$$;
+comment on function durable._lock_turn(durable._bundle[], text[], text[], text[]) is
+  'Class 3 of a turn: heads of bundles, of owners and awaiters of what is settled, of what is claimed and of its owners.';
+
+create or replace function durable._may_suspend(p_bundle durable._bundle, p_head durable._executions)
+returns boolean language sql stable
+as $$
+  select p_bundle.facts = '{}' and p_head.status = 'running' and (p_bundle.seen = p_bundle.seq or not exists (
+    select from durable._journal j
+    join durable.journal_types() y on y.type = j.type
+    where j.execution = p_head.execution and j.bucket = p_head.bucket and j.seq >= p_bundle.seen
+      and j.seq < p_bundle.seq and y.resolves))
+$$;
+comment on function durable._may_suspend(durable._bundle, durable._executions) is
+  'Nothing was resolved that the coroutine has not seen.';
+
+create or replace function durable._end_suspends(p_bundles durable._bundle[], p_worker text, p_now bigint)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_ids text[];
+  v_bad text[];
+  v_fresh text[];
+begin
+  select coalesce(array_agg(b.id) filter (where u.resolvable and (durable._may_suspend(row(b.*)::durable._bundle, h)
+                                                                  or (h.status = 'blocked' and u.same))), '{}'),
+         coalesce(array_agg(b.id) filter (where not u.resolvable and durable._may_suspend(row(b.*)::durable._bundle, h)
+                                             or (h.status = 'blocked' and not u.same)), '{}'),
+         coalesce(array_agg(b.id) filter (where u.resolvable and durable._may_suspend(row(b.*)::durable._bundle, h)), '{}')
+  into v_ids, v_bad, v_fresh
+  from unnest(p_bundles) b
+  join durable._executions h on h.execution = b.execution
+  cross join lateral (
+    select cardinality((b.ending)."on") = (
+             select count(*) from durable._callbacks c
+             where c.awaiter_id = b.id
+               and c.awaited_id in (select b.id || '.' || n from unnest((b.ending)."on") n)) as resolvable,
+           h.waiting_on @> (b.ending)."on" and h.waiting_on <@ (b.ending)."on" as same) u
+  where b.verdict = 'ok' and (b.ending)."do" = 'suspend';
+  perform durable._await(array(select b.execution from unnest(p_bundles) b where b.id = any (v_fresh)),
+                         array(select b.ending from unnest(p_bundles) b where b.id = any (v_fresh)), p_now);
+  perform durable._suspend(v_ids, array_fill(p_worker, array[cardinality(v_ids)]));
+  perform durable._halt_runs(v_bad, array_fill(
+    '{"type": "Nondeterminism", "message": "the wait is not one that the journal knows: nothing would ever end it"}'::text,
+    array[cardinality(v_bad)]), p_now);
+  return v_ids;
+end
+$$;
+comment on function durable._end_suspends(durable._bundle[], text, bigint) is
+  'Suspends the runs whose coroutine has seen everything. A run that is blocked already may only wait for the same again (R20).';
+
+create or replace function durable._end_others(p_bundles durable._bundle[], p_now bigint)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_free text[];
+  v_halt text[];
+begin
+  v_free := array(select b.id from unnest(p_bundles) b where b.verdict = 'ok' and (b.ending)."do" = 'release');
+  v_halt := array(select b.id from unnest(p_bundles) b where b.verdict = 'ok' and (b.ending)."do" = 'halt');
+  perform durable._halt_runs(v_halt, array(
+    select (b.ending).problem from unnest(p_bundles) b where b.verdict = 'ok' and (b.ending)."do" = 'halt'), p_now);
+  if v_free = '{}' then
+    return '{}';
+  end if;
+  perform durable._interrupt(array(select b.execution from unnest(p_bundles) b where b.id = any (v_free)), 'released', p_now);
+  update durable._executions h set suspend_seq = h.next_seq
+  from unnest(p_bundles) b where b.id = any (v_free) and h.execution = b.execution and (b.ending).retry_in > 0;
+  return durable._let_go(v_free, array(select (b.ending).retry_in from unnest(p_bundles) b where b.id = any (v_free)), p_now);
+end
+$$;
+comment on function durable._end_others(durable._bundle[], bigint) is 'Releases and halts what the bundles ask for; returns queues of released tasks that are ready.';
+
+create or replace function durable._end_settles(p_bundles durable._bundle[], p_now bigint)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_ids text[];
+  v_states text[];
+  v_data text[];
+begin
+  select array_agg(b.id), array_agg(case (b.ending)."do" when 'complete' then 'resolved' else 'rejected' end),
+         array_agg(coalesce((b.ending).error, (b.ending).value))
+  into v_ids, v_states, v_data
+  from unnest(p_bundles) b where b.verdict = 'ok' and (b.ending)."do" in ('complete', 'fail');
+  if v_ids is null then
+    return '{}';
+  end if;
+  return durable._settle(v_ids, v_states, array_fill(null::jsonb, array[cardinality(v_ids)]), v_data, p_now);
+end
+$$;
+comment on function durable._end_settles(durable._bundle[], bigint) is 'Settles the promises of runs that completed or failed.';
+
+create or replace function durable._renew(p_bundles durable._bundle[], p_now bigint)
+returns void language plpgsql volatile
+as $$
+begin
+  update durable._tasks t set expires_at = p_now + t.ttl, crashes = 0
+  from unnest(p_bundles) b
+  where t.id = b.id and b.verdict = 'ok' and durable._holds(t, b.version, p_now)
+    and (t.expires_at - p_now < t.ttl / 2 or (t.crashes > 0 and b.facts <> '{}'));
+end
+$$;
+comment on function durable._renew(durable._bundle[], bigint) is
+  'Renews leases in their second half only: a renewal in every turn costs an eighth more WAL and buys nothing.';
+
+create or replace function durable._claim(
+  p_ids text[], p_worker text, p_ttl_ms integer, p_code jsonb, p_now bigint)
+returns json language plpgsql volatile
+as $$
+declare
+  v_ids text[];
+  v_warm text[];
+begin
+  select coalesce(array_agg(t.id), '{}'), coalesce(array_agg(t.id) filter (where t.preference = p_worker), '{}')
+  into v_ids, v_warm
+  from durable._tasks t
+  where t.id = any (p_ids) and durable._ready(t, p_now);
+  if v_ids = '{}' then
+    return '[]';
+  end if;
+  perform durable._acquire(v_ids, p_worker, p_ttl_ms, p_now);
+  update durable._executions h set digest = decode(c.digest, 'hex')
+  from durable._tasks t
+  join jsonb_to_recordset(p_code) as c (workflow text, version text, digest text)
+    on c.workflow = t.workflow and c.version = t.workflow_version
+  where t.id = any (v_ids) and h.execution = t.execution and h.digest is distinct from decode(c.digest, 'hex');
+  return (
+    select json_agg(json_build_object('execution', h.execution, 'id', t.id, 'version', t.version, 'workflow', t.workflow,
+      'workflow_version', t.workflow_version, 'param', p.param_data, 'from', f.seq, 'next', h.next_seq,
+      'rows', durable._rows(h.execution, h.bucket, t.id, f.seq, h.next_seq),
+      'crashes', t.crashes, 'started_at', p.created_at, 'queue', t.queue) order by h.execution)
+    from durable._tasks t
+    join durable._executions h on h.execution = t.execution
+    join durable._promises p on p.id = t.id
+    cross join lateral (select case when t.id = any (v_warm) then h.suspend_seq else 0 end) as f (seq)
+    where t.id = any (v_ids));
+end
+$$;
+comment on function durable._claim(text[], text, integer, jsonb, bigint) is
+  'Acquires locked tasks and hands them out with input and journal; a worker that has the coroutine warm gets what came after its suspend.';
+
+create or replace function durable._verdicts(p_bundles durable._bundle[], p_worker text)
+returns json language plpgsql stable
+as $$
+begin
+  return (
+    select json_build_object('execution', json_agg(b.execution order by b.ord), 'verdict', json_agg(b.verdict order by b.ord),
+      'state', json_agg(case when b.verdict = 'lost' then 'lost' when t.state is null then 'done'
+                             when t.state = 'pending' or t.version > b.version then 'released' else t.state end order by b.ord),
+      'seq', json_agg(b.seq order by b.ord), 'next', json_agg(b.next order by b.ord))
+    from unnest(p_bundles) with ordinality
+           as b (execution, version, seen, facts, acts, ending, id, verdict, state, seq, next, ord)
+    left join durable._tasks t on t.id = b.id);
+end
+$$;
+comment on function durable._verdicts(durable._bundle[], text) is 'The answer to each bundle, as parallel arrays: a third cheaper for both sides than an object each.';
+
+create or replace function durable._tails(p_bundles durable._bundle[], p_now bigint)
+returns json language plpgsql stable
+as $$
+begin
+  return (
+    select coalesce(json_agg(json_build_array(
+      b.execution, durable._rows(h.execution, h.bucket, h.id, b.seen, b.seq),
+      durable._rows(h.execution, h.bucket, h.id, b.next, h.next_seq))), '[]')
+    from unnest(p_bundles) b
+    join durable._executions h on h.execution = b.execution
+    join durable._tasks t on t.id = b.id
+    where b.verdict = 'ok' and durable._holds(t, b.version, p_now) and (b.seen < b.seq or b.next < h.next_seq));
+end
+$$;
+comment on function durable._tails(durable._bundle[], bigint) is
+  'For held runs: rows that others appended before and after what the bundle wrote, [execution, before, after].';
+
+create or replace function durable._write_bundles(p_bundles durable._bundle[], p_now bigint)
+returns durable._bundle[] language plpgsql volatile
+as $$
+declare
+  v_events durable._event[];
+begin
+  v_events := durable._act_events(p_bundles, p_now) || durable._fact_events(p_bundles, p_now);
+  if v_events = '{}' then
+    return p_bundles;
+  end if;
+  perform durable._append(v_events, p_now);
+  return array(
+    select row(b.execution, b.version, b.seen, b.facts, b.acts, b.ending, b.id, b.verdict, b.state, b.seq,
+               coalesce(h.next_seq, b.next))::durable._bundle
+    from unnest(p_bundles) b left join durable._executions h on h.execution = b.execution order by b.id);
+end
+$$;
+comment on function durable._write_bundles(durable._bundle[], bigint) is 'Appends acts and facts; answers the bundles with where their rows end.';
+
+create or replace function durable.worker_turn_v1(
+  p_worker text, p_queues text[], p_workflows text[], p_versions text[], p_digests text[], p_want integer,
+  p_bundles jsonb, p_ttl_ms integer)
+returns json language plpgsql volatile
+as $$
+declare
+  v_bundles durable._bundle[] := durable._read_bundles(p_bundles);
+  v_settle text[];
+  v_awaiters text[];
+  v_claim text[] := '{}';
+  v_queues text[] := '{}';
+  v_code jsonb;
+  v_tasks json;
+  v_now bigint;
+begin
+  v_settle := array(select b.id from unnest(v_bundles) b where b.id is not null and (b.ending)."do" in ('complete', 'fail'));
+  if v_bundles <> '{}' then
+    perform durable._lock_promises(v_settle);
+    v_awaiters := durable._awaiters_of(v_settle);
+    perform durable._lock_tasks(array(select b.id from unnest(v_bundles) b) || v_awaiters);
+  end if;
+  if p_want > 0 then
+    v_claim := durable._claimable(p_worker, p_queues, p_workflows, p_versions, p_want);
+  end if;
+  perform durable._lock_turn(v_bundles, v_claim, v_settle, v_awaiters);
+  v_now := durable._now_ms();
+  if v_bundles <> '{}' then
+    v_bundles := durable._write_bundles(durable._judge(v_bundles, p_worker, v_now), v_now);
+    v_queues := durable._make_children(v_bundles, v_now);
+    perform durable._end_suspends(v_bundles, p_worker, v_now);
+    v_queues := v_queues || durable._end_settles(v_bundles, v_now) || durable._end_others(v_bundles, v_now);
+    perform durable._renew(v_bundles, v_now);
+    v_claim := v_claim || array(select t.id from durable._tasks t where t.id = any (v_awaiters) and durable._ready(t, v_now)
+                                and t.preference = p_worker and p_want >= 0);
+  end if;
+  if v_claim <> '{}' then
+    select jsonb_agg(jsonb_build_object('workflow', w.name, 'version', w.version, 'digest', w.digest)) into v_code
+    from unnest(p_workflows, p_versions, p_digests) as w (name, version, digest);
+    v_tasks := durable._claim(v_claim, p_worker, p_ttl_ms, v_code, v_now);
+  end if;
+  return json_build_object('now', v_now, 'bundles', durable._verdicts(v_bundles, p_worker),
+    'tails', durable._tails(v_bundles, v_now), 'tasks', coalesce(v_tasks, '[]'),
+    'hints', array(select distinct q from unnest(v_queues) q), 'settled', v_settle <> '{}',
+    'due_in', durable._due_in(v_now));
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.worker_turn_v1(text, text[], text[], text[], text[], integer, jsonb, integer) is
+  'One round trip of a worker: reports bundles (facts, acts, ending), claims up to p_want tasks, renews. p_want < 0 claims nothing, not even what this turn woke. Verdicts ok, moved, lost; a stale bundle never spoils the others.';
+
+create or replace function durable.worker_adrift_v1(p_worker text, p_known bigint[])
+returns integer language plpgsql volatile
+as $$
+declare
+  v_ids text[];
+  v_now bigint;
+begin
+  v_ids := array(select t.id from durable._tasks t
+                 where t.pid = p_worker and t.state = 'acquired' and t.execution is not null and t.execution <> all (p_known));
+  if v_ids = '{}' then
+    return 0;
+  end if;
+  perform durable._lock_tasks_away(v_ids);
+  v_ids := array(select t.id from durable._tasks t where t.id = any (v_ids) and t.pid = p_worker and t.state = 'acquired');
+  perform durable._lock_heads(durable._heads_of('{}', v_ids));
+  v_now := durable._now_ms();
+  perform durable._interrupt(array(select t.execution from durable._tasks t where t.id = any (v_ids)), 'released', v_now);
+  perform durable._let_go(v_ids, array_fill(0::bigint, array[cardinality(v_ids)]), v_now);
+  return cardinality(v_ids);
+end
+$$ set search_path = '';
+comment on function durable.worker_adrift_v1(text, bigint[]) is
+  'After a turn whose answer got lost: gives back what this worker acquired in it, which is all it holds but does not know. Not while a turn is in flight. Answers how many.';
+
+create or replace function durable.worker_watch_v1(p_worker text)
+returns integer language sql stable
+as $$
+  select case when exists (select from durable._tasks t where t.state = 'acquired' and t.pid <> p_worker)
+              then 1 else -1 end * (select count(*)::integer from durable._workers w where w.present or w.id = p_worker)
+$$ set search_path = '';
+comment on function durable.worker_watch_v1(text) is
+  'How many workers share the watch over leases: positive while others hold tasks, so that tick is called often; else negative.';

@@ -1,0 +1,116 @@
+-- Everything that time starts: promise deadlines, lost leases, journal partitions ahead.
+-- Any number of callers, bounded, SKIP LOCKED; a missed call only delays.
+
+create or replace function durable._gone_workers(p_now bigint)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_grace bigint := durable._setting_int('presence_grace_ms');
+  v_looked text[];
+begin
+  v_looked := array(
+    select w.id from durable._workers w where w.present
+      and (w.missing_at is null or w.missing_at <= p_now - v_grace) order by w.id for update skip locked);
+  update durable._workers w
+  set missing_at = case when durable._presence_lock(w.number) then coalesce(w.missing_at, p_now) end
+  where w.id = any (v_looked) and (w.missing_at is not null or durable._presence_lock(w.number));
+  return array(select w.id from durable._workers w
+               where w.id = any (v_looked) and w.present and w.missing_at <= p_now - v_grace);
+end
+$$;
+comment on function durable._gone_workers(bigint) is
+  'Workers whose presence lock was found free twice, presence_grace_ms apart, with no sign of life between.';
+
+create or replace function durable._expired_tasks(p_gone text[], p_now bigint, p_limit integer)
+returns text[] language sql volatile
+as $$
+  select coalesce(array_agg(x.id), '{}') from (
+    select t.id from durable._tasks t
+    where t.state = 'acquired' and (t.expires_at <= p_now or t.pid = any (p_gone)) and t.deadline > p_now
+    order by t.id limit p_limit for update skip locked) x
+$$;
+comment on function durable._expired_tasks(text[], bigint, integer) is 'Locks tasks whose lease ended or whose worker is gone.';
+
+create or replace function durable._open_buckets(p_now bigint)
+returns integer language plpgsql volatile
+as $$
+declare
+  v_week integer;
+  v_count integer := 0;
+begin
+  for v_week in
+    select w from generate_series(durable._week(p_now), durable._week(p_now) + 4) w
+    where not exists (select from durable._buckets b where b.bucket = w)
+  loop
+    if not pg_try_advisory_xact_lock(1685417573, 0) then
+      return v_count;
+    end if;
+    if not exists (select from durable._buckets b where b.bucket = v_week) then
+      execute format('create table durable._journal_%s partition of durable._journal for values in (%s)', v_week, v_week);
+      execute format('comment on table durable._journal_%s is %L', v_week,
+                     'Journal of runs that started in this week since the epoch.');
+      insert into durable._buckets (bucket) values (v_week);
+      v_count := v_count + 1;
+    end if;
+  end loop;
+  return v_count;
+end
+$$;
+comment on function durable._open_buckets(bigint) is
+  'Makes the journal partitions of this week and the four after it. The only dynamic SQL of the schema: names and values are numbers.';
+
+create or replace function durable.tick_v1(p_limit integer)
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_limit integer := least(p_limit, durable._setting_int('sweep_limit'));
+  v_due text[];
+  v_lost text[];
+  v_awaiters text[];
+  v_gone text[];
+  v_queues text[] := '{}';
+  v_now bigint := durable._now_ms();
+begin
+  v_due := array(
+    select p.id from durable._promises p
+    where p.state = 'pending' and p.external and p.timeout_at < 9007199254740991 and p.timeout_at <= v_now
+    order by p.timeout_at limit v_limit for no key update skip locked);
+  v_awaiters := durable._awaiters_of(v_due);
+  perform durable._lock_tasks_away(v_due || v_awaiters);
+  v_gone := durable._gone_workers(v_now);
+  v_lost := durable._expired_tasks(v_gone, v_now, v_limit);
+  perform durable._lock_heads(durable._heads_of(v_due || v_lost, v_due || v_awaiters || v_lost));
+  v_now := durable._now_ms();
+  v_queues := durable._settle(v_due, array_fill(null::text, array[cardinality(v_due)]),
+    array_fill(null::jsonb, array[cardinality(v_due)]), array_fill(null::text, array[cardinality(v_due)]), v_now);
+  v_lost := array(select t.id from durable._tasks t
+                  where t.id = any (v_lost) and t.state = 'acquired' and (t.expires_at <= v_now or t.pid = any (v_gone)));
+  v_queues := v_queues || durable._lose(v_lost, 'lease lost', v_now);
+  delete from durable._workers w
+  where (w.id = any (v_gone) or (w.seen_at < v_now - 3600000 and not w.present))
+    and not exists (select from durable._tasks t where t.pid = w.id and t.state = 'acquired');
+  perform durable._open_buckets(v_now);
+  return jsonb_build_object('promises', cardinality(v_due), 'leases', cardinality(v_lost), 'next_due_ms', durable._due_in(v_now),
+    'more', cardinality(v_due) = v_limit or cardinality(v_lost) = v_limit,
+    'hints', to_jsonb(array(select distinct q from unnest(v_queues) q)));
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.tick_v1(integer) is
+  'Settles due promises and takes lost leases, at most p_limit of each. Answers what it did, ms until the next deadline and whether to call again.';
+
+create or replace function durable.tick()
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_answer jsonb := durable.tick_v1(500);
+begin
+  if v_answer -> 'hints' <> '[]' then
+    perform durable._hint('durable_ready', durable._now_ms());
+  end if;
+  return v_answer;
+end
+$$ set search_path = '';
+comment on function durable.tick() is 'For people and for pg_cron where no worker runs: one bounded round of housekeeping.';
+
+select durable._open_buckets(durable._now_ms());

@@ -1,0 +1,83 @@
+-- Durable promises: runs, timers, external promises and whatever protocol clients create.
+-- A finished local step has no row here: its journal row is its promise (51_journal.sql).
+
+create table durable._promises (
+  timeout_at durable.epoch_ms not null,
+  created_at durable.epoch_ms not null,
+  settled_at durable.epoch_ms,
+  execution bigint,
+  head bigint,
+  child integer,
+  task_version integer,
+  timer boolean not null default false,
+  external boolean not null default false,
+  id text collate "C" not null,
+  state text not null default 'pending',
+  tenant text not null default '',
+  target text,
+  param_headers jsonb,
+  param_data text,
+  value_headers jsonb,
+  value_data text,
+  tags jsonb not null default '{}',
+  ikey_create text,
+  ikey_complete text,
+  constraint promises_pk primary key (id),
+  constraint promises_id_is_1_to_1024_bytes check (octet_length(id) between 1 and 1024),
+  constraint promises_state_is_known
+    check (state in ('pending', 'resolved', 'rejected', 'rejected_canceled', 'rejected_timedout')),
+  constraint promises_created_by_timeout check (created_at <= timeout_at),
+  constraint promises_pending_are_born_before_timeout check (state <> 'pending' or created_at < timeout_at),
+  constraint promises_settled_at_iff_not_pending check ((state <> 'pending') = (settled_at is not null)),
+  constraint promises_settled_between_birth_and_timeout
+    check (settled_at is null or (created_at <= settled_at and settled_at <= timeout_at)),
+  constraint promises_pending_have_no_value
+    check (state <> 'pending' or (value_data is null and value_headers is null)),
+  constraint promises_timedout_are_settled_at_timeout
+    check (state <> 'rejected_timedout' or settled_at = timeout_at),
+  constraint promises_deadline_verdict_has_no_value
+    check (settled_at is distinct from timeout_at or (value_data is null and value_headers is null)),
+  constraint promises_deadline_verdict_follows_timer
+    check (settled_at is distinct from timeout_at
+           or state = case when timer then 'resolved' else 'rejected_timedout' end),
+  constraint promises_timers_have_no_target check (not (timer and target is not null)),
+  constraint promises_targets_are_not_empty check (target <> ''),
+  constraint promises_targeted_and_timers_are_external check (external or (target is null and not timer)),
+  constraint promises_owner_and_child_come_together check ((execution is null) = (child is null)),
+  constraint promises_child_not_negative check (child >= 0),
+  constraint promises_heads_are_targeted check (head is null or target is not null),
+  constraint promises_task_version_iff_targeted_and_settled
+    check ((task_version is not null) = (target is not null and state <> 'pending')),
+  constraint promises_tags_are_an_object check (jsonb_typeof(tags) = 'object')
+) with (fillfactor = 85);
+
+comment on table durable._promises is
+  'Durable promises. People read the view durable.promises. Written twice in a life: at birth and by _settle, the only UPDATE out of pending.';
+comment on column durable._promises.id is 'Chosen by the creator, bytewise order. A child of a run is <run id>.<number>; such an id is reserved to that run.';
+comment on column durable._promises.timeout_at is 'Deadline. At this instant the promise counts as expired: resolved if a timer, else rejected_timedout.';
+comment on column durable._promises.created_at is 'Instant of birth; equals timeout_at if the promise was born dead.';
+comment on column durable._promises.settled_at is 'Instant of a client verdict, or timeout_at for a deadline verdict.';
+comment on column durable._promises.execution is 'Owner: the execution whose journal records this promise; null for a free-standing one. Set at birth only.';
+comment on column durable._promises.child is 'Number of this promise among the children of its owner.';
+comment on column durable._promises.head is 'The execution that this promise is the result of; null unless it is a run.';
+comment on column durable._promises.task_version is 'Last version of the task, kept when settlement removes the task row.';
+comment on column durable._promises.timer is 'Expiry resolves it (tag resonate:timer = true).';
+comment on column durable._promises.external is 'Somebody outside may settle or await it, so its deadline is enforced by the sweep.';
+comment on column durable._promises.target is 'Canonical address of the workers that shall run it; not null means that it has a task.';
+comment on column durable._promises.param_headers is 'String to string; names the codec of param_data. Null: none given.';
+comment on column durable._promises.param_data is 'Creation payload, opaque text. Our codec writes plain JSON.';
+comment on column durable._promises.value_data is 'Settlement payload, opaque text; an error as JSON if rejected. Immutable once written.';
+comment on column durable._promises.value_headers is 'String to string; null: none, our codec''s value is read as its param.';
+comment on column durable._promises.tags is 'String to string as the creator sent them; what a rule reads stands in a column of its own.';
+comment on column durable._promises.ikey_create is 'Idempotency key given at creation (older API); null: none.';
+comment on column durable._promises.ikey_complete is 'Idempotency key given at settlement (older API); null: none or a deadline verdict.';
+
+create index promises_by_timeout_due on durable._promises (timeout_at)
+  where state = 'pending' and external and timeout_at < 9007199254740991;
+comment on index durable.promises_by_timeout_due is 'Serves the deadline sweep of durable.tick(): promises that can expire.';
+
+create type durable.promise_record as (
+  id text, state text, param_headers jsonb, param_data text, value_headers jsonb, value_data text, tags jsonb,
+  timeout_at bigint, created_at bigint, settled_at bigint
+);
+comment on type durable.promise_record is 'A promise as the protocol answers it. Instants in ms since the epoch.';

@@ -1,0 +1,102 @@
+-- Tasks: the right to run a targeted promise, one row while the promise is pending.
+-- Hot and narrow: no payload, nothing that a lease renewal changes is indexed.
+
+create table durable._tasks (
+  deadline durable.epoch_ms not null,
+  expires_at durable.epoch_ms,
+  retry_at durable.epoch_ms,
+  prefer_until durable.epoch_ms,
+  execution bigint,
+  version integer not null default 0,
+  ttl integer,
+  priority smallint not null default 0,
+  crashes smallint not null default 0,
+  attempt smallint not null default 0,
+  attempt_open boolean not null default false,
+  id text collate "C" not null,
+  state text not null default 'pending',
+  queue text not null,
+  workflow text,
+  workflow_version text,
+  pid text,
+  preference text,
+  constraint tasks_pk primary key (id),
+  constraint tasks_state_is_known check (state in ('pending', 'acquired', 'suspended', 'halted')),
+  constraint tasks_version_not_negative check (version >= 0),
+  constraint tasks_acquired_version_positive check (state <> 'acquired' or version >= 1),
+  constraint tasks_pid_iff_acquired check ((state = 'acquired') = (pid is not null)),
+  constraint tasks_ttl_iff_acquired check ((state = 'acquired') = (ttl is not null)),
+  constraint tasks_ttl_positive check (ttl > 0),
+  constraint tasks_lease_iff_acquired check ((state = 'acquired') = (expires_at is not null)),
+  constraint tasks_retry_at_iff_pending check ((state = 'pending') = (retry_at is not null)),
+  constraint tasks_queue_not_empty check (queue <> ''),
+  constraint tasks_workflow_and_version_come_together check ((workflow is null) = (workflow_version is null)),
+  constraint tasks_crashes_not_negative check (crashes >= 0),
+  constraint tasks_attempt_not_negative check (attempt >= 0)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+
+comment on table durable._tasks is
+  'Tasks of pending targeted promises. Settlement removes the row and keeps its version on the promise; the view durable.tasks shows those as fulfilled.';
+comment on column durable._tasks.id is 'Id of the promise.';
+comment on column durable._tasks.state is 'pending: waits for a worker; acquired: leased; suspended: waits for promises; halted: set aside until continued.';
+comment on column durable._tasks.version is 'Fencing token: raised by one at each acquire and never elsewhere.';
+comment on column durable._tasks.deadline is 'Copy of the promise''s timeout_at, immutable: task operations need no promise lock.';
+comment on column durable._tasks.expires_at is 'Instant at which the lease ends unless renewed.';
+comment on column durable._tasks.retry_at is 'Not to be dispatched before this instant.';
+comment on column durable._tasks.ttl is 'Length of the lease that the holder asked for, in ms.';
+comment on column durable._tasks.pid is 'Worker that holds the lease.';
+comment on column durable._tasks.queue is 'Group of a poll://any@group target, else the whole canonical address. Smaller priority is claimed first.';
+comment on column durable._tasks.priority is 'Smaller is claimed first.';
+comment on column durable._tasks.workflow is 'Name that a worker must have registered to claim it; null: only protocol clients can serve it.';
+comment on column durable._tasks.preference is 'Worker that has the coroutine warm or that the address prefers.';
+comment on column durable._tasks.prefer_until is 'Until this instant only the preferred worker may claim it.';
+comment on column durable._tasks.execution is 'Head of the run; null for a task without journal.';
+comment on column durable._tasks.crashes is 'Leases lost in a row; progress resets it, more than the setting max_crashes halts the task.';
+comment on column durable._tasks.attempt is 'Attempts of the invocation that the owner''s journal knows of.';
+comment on column durable._tasks.attempt_open is 'The owner''s journal has InvokeStarted(attempt) without an end of it.';
+
+create index tasks_by_queue_ready on durable._tasks (queue, priority, retry_at, id) where state = 'pending';
+comment on index durable.tasks_by_queue_ready is 'Serves the claim of worker_turn_v1 and task_offer.';
+create index tasks_by_pid_acquired on durable._tasks (pid) where state = 'acquired';
+comment on index durable.tasks_by_pid_acquired is 'Serves lease expiry and what a worker holds; a renewal does not touch it.';
+
+create table durable._resumes (
+  task_id text collate "C" not null,
+  awaited_id text collate "C" not null,
+  constraint resumes_pk primary key (task_id, awaited_id)
+);
+comment on table durable._resumes is
+  'Wake reasons not yet handed to a worker: awaited settled for this task. Cleared by acquire, suspend and settlement.';
+comment on column durable._resumes.task_id is 'The task that was woken or that will find the settled promise when it looks.';
+comment on column durable._resumes.awaited_id is 'The promise that settled.';
+
+create table durable._workers (
+  id text collate "C" not null,
+  number integer not null generated always as identity,
+  present boolean not null default false,
+  seen_at durable.epoch_ms not null,
+  missing_at durable.epoch_ms,
+  started_at durable.epoch_ms not null,
+  queues text[] not null,
+  workflows text[] not null,
+  versions text[] not null,
+  about jsonb not null default '{}',
+  constraint workers_pk primary key (id),
+  constraint workers_number_unique unique (number),
+  constraint workers_workflows_have_versions check (cardinality(workflows) = cardinality(versions))
+) with (fillfactor = 50);
+comment on table durable._workers is 'Worker processes that said hello and not yet goodbye.';
+comment on column durable._workers.number is 'Key of the presence lock: a session-level advisory lock that Postgres frees when the connection dies.';
+comment on column durable._workers.present is 'The worker holds its presence lock on a session of its own; false: only leases tell whether it lives.';
+comment on column durable._workers.seen_at is 'Last hello, heartbeat or presence call.';
+comment on column durable._workers.missing_at is 'When durable.tick() first found the presence lock free; a later call of the worker clears it.';
+comment on column durable._workers.started_at is 'First hello.';
+comment on column durable._workers.queues is 'Queues that it claims from.';
+comment on column durable._workers.workflows is 'Names of the workflows that it can run.';
+comment on column durable._workers.versions is 'Version of each of workflows.';
+comment on column durable._workers.about is 'Host, process id and versions, for people.';
+
+create type durable.task_record as (
+  id text, state text, version integer, resumes integer, ttl integer, pid text
+);
+comment on type durable.task_record is 'A task as the protocol answers it; ttl in ms.';

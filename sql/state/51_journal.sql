@@ -1,0 +1,69 @@
+-- The execution journal: append-only, written by _append alone, one row for up to three logical events of one transaction.
+-- The view durable.journal_events gives the logical stream.
+
+create table durable._journal (
+  execution bigint not null,
+  ts durable.epoch_ms not null,
+  bucket integer not null,
+  seq integer not null,
+  child integer,
+  attempt smallint,
+  type "char" not null,
+  name text,
+  input_hash bytea,
+  data text,
+  constraint journal_pk primary key (execution, seq, bucket),
+  constraint journal_seq_not_negative check (seq >= 0),
+  constraint journal_starts_with_started check ((seq = 0) = (type = 'S'))
+) partition by list (bucket);
+
+comment on table durable._journal is
+  'What happened to each run, in order. A row of type t covers the sequence numbers [seq, seq + durable._width(t)). Rows are never updated.';
+comment on column durable._journal.bucket is 'Partition: the bucket of the execution.';
+comment on column durable._journal.seq is 'First sequence number of the row.';
+comment on column durable._journal.ts is 'Instant of the transaction''s writes; replay never uses it.';
+comment on column durable._journal.child is 'Number of the child that the row is about.';
+comment on column durable._journal.attempt is 'Attempt of the invocation, from 1.';
+comment on column durable._journal.type is 'Letter of durable.journal_types(), which tells the logical events that the row stands for.';
+comment on column durable._journal.name is 'Function, workflow or promise name: compared on every replay.';
+comment on column durable._journal.input_hash is 'First 8 bytes of the hash of name and arguments: compared on every replay.';
+comment on column durable._journal.data is 'Result, error, captured value or wait as JSON text. Null where a promise row holds it.';
+
+create table durable._buckets (
+  bucket integer not null,
+  constraint buckets_pk primary key (bucket)
+);
+comment on table durable._buckets is 'Weeks (since the epoch) that have a journal partition. durable.tick() opens them ahead of time.';
+
+create type durable._event as (
+  execution bigint, type "char", child integer, attempt integer, name text, input_hash bytea, data text
+);
+comment on type durable._event is 'One journal row to be written, before it has a sequence number.';
+
+create type durable._settled as (
+  id text, state text, execution bigint, child integer, head bigint, timer boolean, attempt integer, attempt_open boolean
+);
+comment on type durable._settled is 'A promise that the current transaction settled, with what its owner''s journal must know.';
+
+create type durable._fact as (
+  child integer, name text, hash text, attempt integer, value text, error text, retry_in bigint, begun boolean,
+  param text
+);
+comment on type durable._fact is 'What a worker reports of a local step: begun, an attempt failed, done or failed for good.';
+
+create type durable._act as (
+  "do" text, child integer, name text, version text, queue text, hash text, param text, timeout bigint,
+  detached boolean, duration bigint, value text
+);
+comment on type durable._act is 'What a coroutine did: start a run, a timer, make a promise, capture a value.';
+
+create type durable._ending as (
+  "do" text, "on" integer[], kind text, value text, error text, retry_in bigint, problem text
+);
+comment on type durable._ending is 'How a bundle leaves the task: suspend, complete, fail, release or halt.';
+
+create type durable._bundle as (
+  execution bigint, version integer, seen integer, facts durable._fact[], acts durable._act[], ending durable._ending,
+  id text, verdict text, state text, seq integer, next integer
+);
+comment on type durable._bundle is 'Everything that one execution reports in a turn, and what became of it.';

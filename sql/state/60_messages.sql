@@ -1,0 +1,24 @@
+-- Messages that must leave the database, and the memory that keeps hints rare. Delivery policy lives in logic.
+
+create table durable._unblocks (
+  created_at durable.epoch_ms not null,
+  claimed_until durable.epoch_ms not null default 0,
+  attempts integer not null default 0,
+  promise_id text collate "C" not null,
+  address text not null,
+  constraint unblocks_pk primary key (promise_id, address),
+  constraint unblocks_address_not_empty check (address <> '')
+);
+comment on table durable._unblocks is
+  'Listeners to be told that a promise settled: kept until acknowledged, so delivery is at least once.';
+comment on column durable._unblocks.claimed_until is 'A courier holds it until this instant.';
+comment on column durable._unblocks.created_at is 'When the promise settled.';
+comment on column durable._unblocks.attempts is 'Deliveries begun so far.';
+
+create unlogged table durable._hints (
+  sent_at durable.epoch_ms not null,
+  channel text not null,
+  constraint hints_pk primary key (channel)
+) with (fillfactor = 50);
+comment on table durable._hints is 'When a plain SQL caller last sent a hint on a channel: keeps hints to one in 50 ms. Losing it is harmless.';
+comment on column durable._hints.sent_at is 'Instant of the last hint.';
