@@ -1,5 +1,5 @@
--- Every lock that waits. One order: promises by id, tasks by id, heads by number; nobody who holds a later class waits
--- for an earlier one, so there is no cycle. Claims and sweeps use SKIP LOCKED in their own files and never wait.
+-- Every lock that waits. One order: worker rows, promises by id, tasks by id, heads by number; nobody who holds a later
+-- class waits for an earlier one, so there is no cycle. Claims and sweeps use SKIP LOCKED in their own files and never wait.
 -- Lock first, then read in a new statement: a statement's snapshot predates its own waiting.
 
 create or replace function durable._lock_promises(p_ids text[])

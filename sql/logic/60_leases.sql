@@ -118,10 +118,10 @@ declare
   v_now bigint;
   v_kept bigint[];
 begin
+  update durable._workers w set seen_at = durable._now_ms(), missing_at = null where w.id = p_worker;
   v_ids := array(select h.id from durable._executions h where h.execution = any (p_executions));
   perform durable._lock_tasks(v_ids);
   v_now := durable._now_ms();
-  update durable._workers w set seen_at = v_now, missing_at = null where w.id = p_worker;
   with kept as (
     update durable._tasks t set expires_at = v_now + t.ttl
     from unnest(p_executions, p_versions) as r (execution, version)

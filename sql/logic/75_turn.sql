@@ -37,22 +37,36 @@ $$ set search_path = '';
 comment on function durable.worker_present_v1(text, boolean) is
   'Declares or withdraws presence. Call it from another session than the one that holds the lock: it is believed only if the lock is seen held.';
 
-create or replace function durable.worker_bye_v1(p_worker text)
+create or replace function durable.worker_adrift_v1(p_worker text, p_known bigint[])
 returns integer language plpgsql volatile
 as $$
 declare
   v_ids text[];
   v_now bigint;
 begin
-  v_ids := array(select t.id from durable._tasks t where t.pid = p_worker and t.state = 'acquired');
+  v_ids := array(select t.id from durable._tasks t
+                 where t.pid = p_worker and t.state = 'acquired' and t.execution is not null and t.execution <> all (p_known));
+  if v_ids = '{}' then
+    return 0;
+  end if;
   perform durable._lock_tasks_away(v_ids);
   v_ids := array(select t.id from durable._tasks t where t.id = any (v_ids) and t.pid = p_worker and t.state = 'acquired');
   perform durable._lock_heads(durable._heads_of('{}', v_ids));
   v_now := durable._now_ms();
   perform durable._interrupt(array(select t.execution from durable._tasks t where t.id = any (v_ids)), 'released', v_now);
   perform durable._let_go(v_ids, array_fill(0::bigint, array[cardinality(v_ids)]), v_now);
-  delete from durable._workers w where w.id = p_worker;
   return cardinality(v_ids);
+end
+$$ set search_path = '';
+comment on function durable.worker_adrift_v1(text, bigint[]) is
+  'After a turn whose answer got lost: gives back what this worker acquired in it, which is all it holds but does not know. Not while a turn is in flight. Answers how many.';
+
+create or replace function durable.worker_bye_v1(p_worker text)
+returns integer language plpgsql volatile
+as $$
+begin
+  delete from durable._workers w where w.id = p_worker;
+  return durable.worker_adrift_v1(p_worker, '{}');
 end
 $$ set search_path = '';
 comment on function durable.worker_bye_v1(text) is 'Orderly end: gives all held tasks back at once and forgets the worker. Answers how many.';
@@ -362,30 +376,6 @@ $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collap
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.worker_turn_v1(text, text[], text[], text[], text[], integer, jsonb, integer) is
   'One round trip of a worker: reports bundles (facts, acts, ending), claims up to p_want tasks, renews. p_want < 0 claims nothing, not even what this turn woke. Verdicts ok, moved, lost; a stale bundle never spoils the others.';
-
-create or replace function durable.worker_adrift_v1(p_worker text, p_known bigint[])
-returns integer language plpgsql volatile
-as $$
-declare
-  v_ids text[];
-  v_now bigint;
-begin
-  v_ids := array(select t.id from durable._tasks t
-                 where t.pid = p_worker and t.state = 'acquired' and t.execution is not null and t.execution <> all (p_known));
-  if v_ids = '{}' then
-    return 0;
-  end if;
-  perform durable._lock_tasks_away(v_ids);
-  v_ids := array(select t.id from durable._tasks t where t.id = any (v_ids) and t.pid = p_worker and t.state = 'acquired');
-  perform durable._lock_heads(durable._heads_of('{}', v_ids));
-  v_now := durable._now_ms();
-  perform durable._interrupt(array(select t.execution from durable._tasks t where t.id = any (v_ids)), 'released', v_now);
-  perform durable._let_go(v_ids, array_fill(0::bigint, array[cardinality(v_ids)]), v_now);
-  return cardinality(v_ids);
-end
-$$ set search_path = '';
-comment on function durable.worker_adrift_v1(text, bigint[]) is
-  'After a turn whose answer got lost: gives back what this worker acquired in it, which is all it holds but does not know. Not while a turn is in flight. Answers how many.';
 
 create or replace function durable.worker_watch_v1(p_worker text)
 returns integer language sql stable

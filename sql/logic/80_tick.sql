@@ -5,17 +5,12 @@ create or replace function durable._gone_workers(p_now bigint)
 returns text[] language plpgsql volatile
 as $$
 declare
-  v_grace bigint := durable._setting_int('presence_grace_ms');
-  v_looked text[];
+  v_free text[] := array(select w.id from durable._workers w where w.present and durable._presence_lock(w.number));
 begin
-  v_looked := array(
-    select w.id from durable._workers w where w.present
-      and (w.missing_at is null or w.missing_at <= p_now - v_grace) order by w.id for update skip locked);
-  update durable._workers w
-  set missing_at = case when durable._presence_lock(w.number) then coalesce(w.missing_at, p_now) end
-  where w.id = any (v_looked) and (w.missing_at is not null or durable._presence_lock(w.number));
+  update durable._workers w set missing_at = null where w.missing_at is not null and w.id <> all (v_free);
+  update durable._workers w set missing_at = p_now where w.id = any (v_free) and w.missing_at is null;
   return array(select w.id from durable._workers w
-               where w.id = any (v_looked) and w.present and w.missing_at <= p_now - v_grace);
+               where w.id = any (v_free) and w.missing_at <= p_now - durable._setting_int('presence_grace_ms'));
 end
 $$;
 comment on function durable._gone_workers(bigint) is
@@ -71,13 +66,13 @@ declare
   v_queues text[] := '{}';
   v_now bigint := durable._now_ms();
 begin
+  v_gone := durable._gone_workers(v_now);
   v_due := array(
     select p.id from durable._promises p
     where p.state = 'pending' and p.external and p.timeout_at < 9007199254740991 and p.timeout_at <= v_now
     order by p.timeout_at limit v_limit for no key update skip locked);
   v_awaiters := durable._awaiters_of(v_due);
   perform durable._lock_tasks_away(v_due || v_awaiters);
-  v_gone := durable._gone_workers(v_now);
   v_lost := durable._expired_tasks(v_gone, v_now, v_limit);
   perform durable._lock_heads(durable._heads_of(v_due || v_lost, v_due || v_awaiters || v_lost));
   v_now := durable._now_ms();
