@@ -51,6 +51,28 @@ end
 $$;
 comment on function durable._lock_heads(bigint[]) is 'Class 3.';
 
+create or replace function durable._ancestors(p_id text)
+returns text[] language sql immutable parallel safe
+as $$
+  select array(
+    select substring(p_id from '^(.+)(?:\.\d{1,9}){' || n || '}$')
+    from generate_series(1, cardinality(string_to_array(substring(p_id from '(?:\.\d{1,9})+$'), '.')) - 1) n)
+$$;
+comment on function durable._ancestors(text) is 'Ids of the runs whose descendant this id would be: x.1.2 has x.1 and x.';
+
+create or replace function durable._lock_family(p_id text, p_run boolean)
+returns void language plpgsql volatile
+as $$
+begin
+  if p_run then
+    perform pg_advisory_xact_lock(1685417574, hashtext(p_id));
+  end if;
+  perform pg_advisory_xact_lock_shared(1685417574, hashtext(a.id)) from unnest(durable._ancestors(p_id)) as a (id);
+end
+$$;
+comment on function durable._lock_family(text, boolean) is
+  'Before a promise with an id of its creator''s choice is born: a run waits for creators of what would be its children, and they for it. Ids without a number at the end pass freely.';
+
 create or replace function durable._heads_of(p_settle text[], p_tasks text[])
 returns bigint[] language plpgsql stable
 as $$

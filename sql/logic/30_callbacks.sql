@@ -1,5 +1,6 @@
 -- Who waits: registration, and the resume stage of the settlement chain, in which awaiters become pending.
--- Nothing here writes a promise.
+-- Nothing here writes a promise. Tasks are joined from the left wherever the other side drives: their table is emptied all
+-- the time, and a plan that starts from a table believed empty reads its whole index for each row of the other.
 
 create or replace function durable._register(p_awaited text[], p_awaiter text)
 returns void language sql volatile
@@ -32,9 +33,9 @@ begin
     select t.id, t.state, t.execution, t.retry_at, h.status, h.wait_kind, h.wait_left, array_agg(g.awaited_id) as awaited,
            count(*) filter (where g.execution = t.execution and g.child = any (h.waiting_on)) as hits
     from gone g
-    join durable._tasks t on t.id = g.awaiter_id
+    left join durable._tasks t on t.id = g.awaiter_id
     left join durable._executions h on h.execution = t.execution
-    where t.deadline > p_now
+    where coalesce(t.deadline > p_now, false)
     group by t.id, h.execution
   ), verdict as (
     select a.*, case

@@ -86,19 +86,17 @@ begin
                                        or (p_tags ->> 'resonate:delay')::bigint >= p_timeout_at) then
     perform durable._fail_invalid(
       format('Promise %L: resonate:delay is an instant in ms before the timeout, with a target.', p_id));
-  elsif exists (select from durable._promises p
-                where p.id = substring(p_id from '^(.*)\.\d{1,9}$') and p.head is not null) then
-    perform durable._fail_invalid(format('Id %L is reserved to the run it would be a child of.', p_id));
+  elsif exists (select from durable._promises p where p.id = any (durable._ancestors(p_id)) and p.head is not null) then
+    perform durable._fail_invalid(format('Id %L is reserved to the run it would be a descendant of.', p_id));
   end if;
   perform durable._check_payload(format('Parameter of promise %L', p_id), p_param_data);
 end
 $$;
 comment on function durable._check_promise(text, bigint, text, jsonb) is 'Door checks of a creation: WF004 or WF008 before any state is looked at.';
 
-create or replace function durable.promise_create(
-  p_id text, p_timeout_at bigint, p_param_data text default null, p_param_headers jsonb default null,
-  p_tags jsonb default '{}')
-returns durable.promise_record language plpgsql volatile
+create or replace function durable._create_promise(
+  p_id text, p_timeout_at bigint, p_param_data text, p_param_headers jsonb, p_tags jsonb)
+returns void language plpgsql volatile
 as $$
 declare
   v_now bigint;
@@ -106,6 +104,7 @@ declare
   v_timer boolean := coalesce(p_tags ->> 'resonate:timer' = 'true', false);
   v_dead boolean;
 begin
+  perform durable._lock_family(p_id, false);
   perform durable._check_promise(p_id, p_timeout_at, p_param_data, p_tags);
   v_now := durable._now_ms();
   v_dead := p_timeout_at <= v_now;
@@ -122,11 +121,37 @@ begin
            durable._preference_of(v_target), durable._prefer_until(durable._preference_of(v_target), v_now);
     perform durable._hint('durable_ready', v_now);
   end if;
+end
+$$;
+comment on function durable._create_promise(text, bigint, text, jsonb, jsonb) is
+  'Inserts a free-standing promise and its task unless the id is taken, which includes waiting for a concurrent creator.';
+
+create or replace function durable.promise_create(
+  p_id text, p_timeout_at bigint, p_param_data text default null, p_param_headers jsonb default null,
+  p_tags jsonb default '{}')
+returns durable.promise_record language plpgsql volatile
+as $$
+begin
+  perform durable._create_promise(p_id, p_timeout_at, p_param_data, p_param_headers, p_tags);
   return durable.promise_get(p_id);
 end
 $$ set search_path = '';
 comment on function durable.promise_create(text, bigint, text, jsonb, jsonb) is
   'Creates a free-standing promise, or returns the one that has this id, unchanged. With the tag resonate:target it gets a task. A timeout in the past makes it settled at birth. WF004, WF008.';
+
+create or replace function durable._check_verdict(p_id text, p_state text, p_value_data text)
+returns void language plpgsql stable
+as $$
+begin
+  if p_id is null or p_id = '' then
+    perform durable._fail_invalid('A promise id is not empty.');
+  elsif p_state is null or p_state not in ('resolved', 'rejected', 'rejected_canceled') then
+    perform durable._fail_invalid(format('A promise is settled resolved, rejected or rejected_canceled, not %L.', p_state));
+  end if;
+  perform durable._check_payload(format('Value of promise %L', p_id), p_value_data);
+end
+$$;
+comment on function durable._check_verdict(text, text, text) is 'Door checks of a settlement: WF004 or WF008 before any state is looked at.';
 
 create or replace function durable.promise_settle(
   p_id text, p_state text, p_value_data text default null, p_value_headers jsonb default null)
@@ -135,12 +160,7 @@ as $$
 declare
   v_now bigint;
 begin
-  if p_id is null or p_id = '' then
-    perform durable._fail_invalid('A promise id is not empty.');
-  elsif p_state is null or p_state not in ('resolved', 'rejected', 'rejected_canceled') then
-    perform durable._fail_invalid(format('A promise is settled resolved, rejected or rejected_canceled, not %L.', p_state));
-  end if;
-  perform durable._check_payload(format('Value of promise %L', p_id), p_value_data);
+  perform durable._check_verdict(p_id, p_state, p_value_data);
   perform durable._lock_settlement(array[p_id]);
   v_now := durable._now_ms();
   if durable._settle(array[p_id], array[p_state], array[p_value_headers], array[p_value_data], v_now) <> '{}' then

@@ -124,8 +124,8 @@ begin
   v_now := durable._now_ms();
   with kept as (
     update durable._tasks t set expires_at = v_now + t.ttl
-    from unnest(p_executions, p_versions) as r (execution, version)
-    where t.id = any (v_ids) and t.execution = r.execution and t.pid = p_worker and durable._holds(t, r.version, v_now)
+    where t.id = any (v_ids) and t.pid = p_worker
+      and durable._holds(t, p_versions[array_position(p_executions, t.execution)], v_now)
     returning t.execution
   )
   select array_agg(k.execution) into v_kept from kept k;
@@ -145,8 +145,8 @@ begin
   perform durable._lock_tasks(p_ids);
   v_now := durable._now_ms();
   update durable._tasks t set expires_at = v_now + t.ttl
-  from unnest(p_ids, p_versions) as r (id, version)
-  where t.id = r.id and t.pid = p_pid and durable._holds(t, r.version, v_now);
+  where t.id = any (p_ids) and t.pid = p_pid
+    and durable._holds(t, p_versions[array_position(p_ids, t.id)], v_now);
   get diagnostics v_count = row_count;
   return v_count;
 end

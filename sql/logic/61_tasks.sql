@@ -104,10 +104,10 @@ begin
   with freed as (
     update durable._tasks t
     set state = 'pending', retry_at = p_now + case when exists (select from durable._resumes r where r.task_id = t.id)
-                                                   then 0 else greatest(coalesce(g.retry_in, 0), 0) end,
-        preference = case when g.retry_in > 0 then t.pid end, pid = null, ttl = null, expires_at = null, crashes = 0
-    from unnest(p_ids, p_retry_in) as g (id, retry_in)
-    where t.id = g.id
+                                                   then 0 else greatest(p_retry_in[array_position(p_ids, t.id)], 0) end,
+        preference = case when p_retry_in[array_position(p_ids, t.id)] > 0 then t.pid end,
+        pid = null, ttl = null, expires_at = null, crashes = 0
+    where t.id = any (p_ids)
     returning t.queue, t.retry_at
   )
   select coalesce(array_agg(distinct f.queue) filter (where f.retry_at <= p_now), '{}') into v_queues from freed f;
@@ -135,19 +135,37 @@ end
 $$ set search_path = '';
 comment on function durable.task_release(text, integer) is 'Gives a task back at once. WF001, WF002.';
 
-create or replace function durable._suspend(p_ids text[], p_workers text[])
+create or replace function durable._suspend(p_ids text[])
 returns void language plpgsql volatile
 as $$
 begin
   update durable._tasks t
-  set state = 'suspended', pid = null, ttl = null, expires_at = null, crashes = 0, preference = w.worker
-  from unnest(p_ids, p_workers) as w (id, worker)
-  where t.id = w.id;
+  set state = 'suspended', pid = null, ttl = null, expires_at = null, crashes = 0, preference = t.pid
+  where t.id = any (p_ids);
   delete from durable._resumes r where r.task_id = any (p_ids);
 end
 $$;
-comment on function durable._suspend(text[], text[]) is
+comment on function durable._suspend(text[]) is
   'acquired to suspended, remembering the worker as preference. The caller has checked that something unresolved is registered.';
+
+create or replace function durable._await_again(p_execution bigint, p_children integer[], p_now bigint)
+returns void language plpgsql volatile
+as $$
+declare
+  v_head durable._executions;
+begin
+  select * into v_head from durable._executions h where h.execution = p_execution;
+  if v_head.status <> 'blocked' then
+    perform durable._await(array[p_execution], array[row('suspend', p_children,
+      case when cardinality(p_children) = 1 then 'single' else 'any' end, null, null, null, null)::durable._ending], p_now);
+  elsif not (v_head.waiting_on @> p_children and v_head.waiting_on <@ p_children) then
+    perform durable._fail_conflict(
+      format('Run %L waits for %s in its journal, not for %s.', v_head.id, v_head.waiting_on, p_children));
+  end if;
+end
+$$;
+comment on function durable._await_again(bigint, integer[], bigint) is
+  'Blocks a run''s journal on children; one that is blocked already, having been continued after a halt, may only wait for the same again (R20).';
 
 create or replace function durable.task_suspend(p_id text, p_version integer, p_awaited text[])
 returns boolean language plpgsql volatile
@@ -183,11 +201,10 @@ begin
     if cardinality(v_children) < cardinality(p_awaited) then
       perform durable._fail_conflict(format('Run %L can await only its own children.', p_id));
     end if;
-    perform durable._await(array[v_task.execution], array[row('suspend', v_children,
-      case when cardinality(v_children) = 1 then 'single' else 'any' end, null, null, null, null)::durable._ending], v_now);
+    perform durable._await_again(v_task.execution, v_children, v_now);
   end if;
   perform durable._register(p_awaited, p_id);
-  perform durable._suspend(array[p_id], array[v_task.pid]);
+  perform durable._suspend(array[p_id]);
   return true;
 end
 $$ set search_path = '';
@@ -201,10 +218,7 @@ as $$
 declare
   v_now bigint;
 begin
-  if p_state is null or p_state not in ('resolved', 'rejected', 'rejected_canceled') then
-    perform durable._fail_invalid(format('A task is fulfilled resolved, rejected or rejected_canceled, not %L.', p_state));
-  end if;
-  perform durable._check_payload(format('Value of task %L', p_id), p_value_data);
+  perform durable._check_verdict(p_id, p_state, p_value_data);
   perform durable._lock_settlement(array[p_id]);
   v_now := durable._now_ms();
   perform durable._hold_lease(p_id, p_version, v_now);
@@ -228,6 +242,7 @@ begin
   if p_promise_id = p_id then
     perform durable._fail_invalid(format('Task %L cannot fence its own promise; use task_fulfill.', p_id));
   end if;
+  perform durable._check_verdict(p_promise_id, p_state, p_value_data);
   perform durable._lock_promises(array[p_promise_id]);
   v_awaiters := durable._awaiters_of(array[p_promise_id]);
   perform durable._lock_tasks_away(v_awaiters || array[p_id, p_promise_id]);
@@ -243,20 +258,19 @@ create or replace function durable.task_fence_create(
   p_param_headers jsonb default null, p_tags jsonb default '{}')
 returns durable.promise_record language plpgsql volatile
 as $$
-declare
-  v_record durable.promise_record;
 begin
   if p_promise_id = p_id then
     perform durable._fail_invalid(format('Task %L cannot create its own promise.', p_id));
   end if;
-  v_record := durable.promise_create(p_promise_id, p_timeout_at, p_param_data, p_param_headers, p_tags);
-  perform durable._lock_tasks(array[p_id]);
+  perform durable._create_promise(p_promise_id, p_timeout_at, p_param_data, p_param_headers, p_tags);
+  perform durable._lock_promises(array[p_promise_id]);
+  perform durable._lock_tasks(durable._awaiters_of(array[p_promise_id]) || array[p_id, p_promise_id]);
   perform durable._hold_lease(p_id, p_version, durable._now_ms());
-  return v_record;
+  return durable.promise_get(p_promise_id);
 end
 $$ set search_path = '';
 comment on function durable.task_fence_create(text, integer, text, bigint, text, jsonb, jsonb) is
-  'Creates a promise only if the lease is held: a lost lease undoes the creation. WF001, WF002, WF004, WF008.';
+  'Creates a promise only if the lease is held: a lost lease undoes the creation. Locks what an expired promise of that id needs before it looks. WF001, WF002, WF004, WF008.';
 
 create or replace function durable._halt_runs(p_ids text[], p_problems text[], p_now bigint)
 returns void language plpgsql volatile

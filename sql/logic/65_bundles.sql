@@ -176,7 +176,7 @@ begin
                 when a.timeout is null then durable._never() else p_now + a.timeout end as timeout_at,
            case when a."do" = 'run' then durable._next_execution() end as head
     from unnest(p_bundles) b
-    join durable._tasks t on t.id = b.id
+    left join durable._tasks t on t.id = b.id
     join durable._executions h on h.execution = b.execution
     cross join lateral unnest(b.acts) a
     where b.verdict = 'ok' and a."do" in ('run', 'timer', 'promise')

@@ -149,7 +149,7 @@ $$;
 comment on function durable._may_suspend(durable._bundle, durable._executions) is
   'Nothing was resolved that the coroutine has not seen.';
 
-create or replace function durable._end_suspends(p_bundles durable._bundle[], p_worker text, p_now bigint)
+create or replace function durable._end_suspends(p_bundles durable._bundle[], p_now bigint)
 returns text[] language plpgsql volatile
 as $$
 declare
@@ -174,14 +174,14 @@ begin
   where b.verdict = 'ok' and (b.ending)."do" = 'suspend';
   perform durable._await(array(select b.execution from unnest(p_bundles) b where b.id = any (v_fresh)),
                          array(select b.ending from unnest(p_bundles) b where b.id = any (v_fresh)), p_now);
-  perform durable._suspend(v_ids, array_fill(p_worker, array[cardinality(v_ids)]));
+  perform durable._suspend(v_ids);
   perform durable._halt_runs(v_bad, array_fill(
     '{"type": "Nondeterminism", "message": "the wait is not one that the journal knows: nothing would ever end it"}'::text,
     array[cardinality(v_bad)]), p_now);
   return v_ids;
 end
 $$;
-comment on function durable._end_suspends(durable._bundle[], text, bigint) is
+comment on function durable._end_suspends(durable._bundle[], bigint) is
   'Suspends the runs whose coroutine has seen everything. A run that is blocked already may only wait for the same again (R20).';
 
 create or replace function durable._end_others(p_bundles durable._bundle[], p_now bigint)
@@ -231,9 +231,10 @@ returns void language plpgsql volatile
 as $$
 begin
   update durable._tasks t set expires_at = p_now + t.ttl, crashes = 0
-  from unnest(p_bundles) b
-  where t.id = b.id and b.verdict = 'ok' and durable._holds(t, b.version, p_now)
-    and (t.expires_at - p_now < t.ttl / 2 or (t.crashes > 0 and b.facts <> '{}'));
+  where t.id = any (array(select b.id from unnest(p_bundles) b where b.verdict = 'ok'))
+    and durable._holds(t, t.version, p_now)
+    and (t.expires_at - p_now < t.ttl / 2
+         or (t.crashes > 0 and t.id = any (array(select b.id from unnest(p_bundles) b where b.facts <> '{}'))));
 end
 $$;
 comment on function durable._renew(durable._bundle[], bigint) is
@@ -301,8 +302,8 @@ begin
       durable._rows(h.execution, h.bucket, h.id, b.next, h.next_seq))), '[]')
     from unnest(p_bundles) b
     join durable._executions h on h.execution = b.execution
-    join durable._tasks t on t.id = b.id
-    where b.verdict = 'ok' and durable._holds(t, b.version, p_now) and (b.seen < b.seq or b.next < h.next_seq));
+    left join durable._tasks t on t.id = b.id
+    where b.verdict = 'ok' and durable._holds(t, b.version, p_now) is true and (b.seen < b.seq or b.next < h.next_seq));
 end
 $$;
 comment on function durable._tails(durable._bundle[], bigint) is
@@ -356,7 +357,7 @@ begin
   if v_bundles <> '{}' then
     v_bundles := durable._write_bundles(durable._judge(v_bundles, p_worker, v_now), v_now);
     v_queues := durable._make_children(v_bundles, v_now);
-    perform durable._end_suspends(v_bundles, p_worker, v_now);
+    perform durable._end_suspends(v_bundles, v_now);
     v_queues := v_queues || durable._end_settles(v_bundles, v_now) || durable._end_others(v_bundles, v_now);
     perform durable._renew(v_bundles, v_now);
     v_claim := v_claim || array(select t.id from durable._tasks t where t.id = any (v_awaiters) and durable._ready(t, v_now)

@@ -49,7 +49,7 @@ create table durable._promises (
   constraint promises_task_version_iff_targeted_and_settled
     check ((task_version is not null) = (target is not null and state <> 'pending')),
   constraint promises_tags_are_an_object check (jsonb_typeof(tags) = 'object')
-) with (fillfactor = 85);
+) with (fillfactor = 90);
 
 comment on table durable._promises is
   'Durable promises. People read the view durable.promises. Written twice in a life: at birth and by _settle, the only UPDATE out of pending.';
