@@ -42,7 +42,7 @@ def server(dsn: str | None) -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="pyengine-bench-", dir="/tmp"))
     settings_ = {"shared_buffers": "512MB", "max_wal_size": "4GB"}
     try:
-        with EmbeddedPostgres(folder / "pg", settings=settings_) as embedded:
+        with EmbeddedPostgres(folder, settings=settings_) as embedded:
             migrate.install(embedded.dsn)
             yield embedded.dsn
     finally:

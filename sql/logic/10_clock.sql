@@ -11,6 +11,15 @@ returns bigint language sql immutable parallel safe
 as $$ select 9007199254740991 $$;
 comment on function durable._never() is 'The deadline of what has none: 2^53 - 1, the largest integer that every JSON reader keeps exact.';
 
+create or replace function durable._later(p_now bigint, p_span bigint)
+returns bigint language sql immutable parallel safe
+as $$
+  select case when p_span is null then durable._never()
+              else p_now + least(greatest(p_span, 1), durable._never() - p_now) end
+$$;
+comment on function durable._later(bigint, bigint) is
+  'The instant so many ms after p_now: at least one later, since nothing is born at its own deadline, at most never; null means never.';
+
 create or replace function durable._at(p_ms bigint)
 returns timestamptz language sql immutable parallel safe
 as $$ select case when p_ms >= 9007199254740991 then 'infinity' else to_timestamp(p_ms / 1000.0) end $$;

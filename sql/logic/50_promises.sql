@@ -28,16 +28,19 @@ as $$
 $$;
 comment on function durable._step_record(text) is 'A local step as a promise: it has no row of its own, its journal rows are it.';
 
-create or replace function durable._expire(p_id text)
-returns text[] language plpgsql volatile
+create or replace function durable._expire(p_ids text[])
+returns void language plpgsql volatile
 as $$
+declare
+  v_count integer := cardinality(p_ids);
 begin
-  perform durable._lock_settlement(array[p_id]);
-  return durable._settle(array[p_id], array[null::text], array[null::jsonb], array[null::text], durable._now_ms());
+  perform durable._lock_settlement(p_ids);
+  perform durable._settle(p_ids, array_fill(null::text, array[v_count]), array_fill(null::jsonb, array[v_count]),
+                          array_fill(null::text, array[v_count]), durable._now_ms());
 end
 $$;
-comment on function durable._expire(text) is
-  'Persists the deadline verdict of a promise found past its deadline, before anybody is told of it.';
+comment on function durable._expire(text[]) is
+  'Persists the deadline verdicts of promises found past their deadline, before anybody is told of them.';
 
 create or replace function durable.promise_get(p_id text)
 returns durable.promise_record language plpgsql volatile
@@ -55,7 +58,7 @@ begin
     return v_record;
   end if;
   if v_promise.state = 'pending' and v_promise.timeout_at <= durable._now_ms() then
-    perform durable._expire(p_id);
+    perform durable._expire(array[p_id]);
     select * into v_promise from durable._promises p where p.id = p_id;
   end if;
   return durable._promise_record(v_promise);

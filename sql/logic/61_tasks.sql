@@ -24,7 +24,7 @@ declare
   v_record durable.task_record;
 begin
   if exists (select from durable._tasks t where t.id = p_id and t.deadline <= durable._now_ms()) then
-    perform durable._expire(p_id);
+    perform durable._expire(array[p_id]);
   end if;
   v_record := durable._task_record(p_id);
   if v_record.id is null then

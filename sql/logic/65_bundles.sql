@@ -34,6 +34,15 @@ $$;
 comment on function durable._fact_type(boolean, boolean, boolean, integer, integer, boolean) is
   'Row type for a fact about a local step whose open attempt is p_before (negative: it failed; null: none), or null if it does not fit. p_free: its number can be taken.';
 
+create or replace function durable._recorded(p_begun boolean, p_retried boolean, p_attempt integer, p_open integer)
+returns boolean language sql immutable
+as $$
+  select coalesce(case when p_begun then 2 * p_attempt when p_retried then 2 * p_attempt + 1 end
+                  <= case when p_open > 0 then 2 * p_open else 1 - 2 * p_open end, false)
+$$;
+comment on function durable._recorded(boolean, boolean, integer, integer) is
+  'A begin or a failed attempt that the head, whose open attempt of the step is p_open, knows of: sent again after a lost answer, and left out so that what follows it is not.';
+
 create or replace function durable._fact_data(
   p_begun boolean, p_retry_in bigint, p_param text, p_error text, p_value text, p_now bigint)
 returns text language sql immutable
@@ -62,14 +71,15 @@ begin
                durable._fact_data(u.begun, u.retry_in, u.param, u.error, u.value, p_now) as data,
                durable._fact_type(u.begun, u.retry_in is not null, u.error is not null, u.attempt,
                  coalesce(lag(case when u.begun then u.attempt when u.retry_in is not null then -u.attempt else 0 end)
-                            over (partition by b.execution, u.child order by u.ord),
-                          h.open_attempts[array_position(h.open_steps, u.child)]),
+                            over (partition by b.execution, u.child order by u.ord), o.attempt),
                  u.child >= h.next_child or u.child = any (h.reserved)) as type
         from unnest(p_bundles) b
         join durable._executions h on h.execution = b.execution
         cross join lateral unnest(b.facts) with ordinality
           as u (child, name, hash, attempt, value, error, retry_in, begun, param, ord)
+        cross join lateral (select h.open_attempts[array_position(h.open_steps, u.child)]) as o (attempt)
         where b.verdict <> 'lost' and h.status = 'running'
+          and not durable._recorded(u.begun, u.retry_in is not null, u.attempt, o.attempt)
       ) f
     ) g
     where g.fits
@@ -89,7 +99,8 @@ begin
       case a."do" when 'run' then 'I' when 'timer' then 'T' when 'promise' then 'X' when 'random' then 'n'
                   when 'time' then 'm' end,
       a.child, null, a.name, decode(a.hash, 'hex'),
-      case when a."do" = 'timer' then jsonb_build_object('duration', a.duration, 'fire_at', p_now + a.duration)::text
+      case when a."do" = 'timer'
+             then jsonb_build_object('duration', a.duration, 'fire_at', durable._later(p_now, a.duration))::text
            when a."do" in ('random', 'time') then a.value end)::durable._event
     from unnest(p_bundles) b
     cross join lateral unnest(b.acts) with ordinality
@@ -172,8 +183,7 @@ begin
   with act as materialized (
     select b.id || '.' || a.child as id, b.id as parent, b.execution, a.child, a."do", a.name, a.version, a.param,
            coalesce(a.queue, t.queue) as queue, t.priority, coalesce(a.detached, false) as detached, h.tenant,
-           case when a."do" = 'timer' then p_now + a.duration
-                when a.timeout is null then durable._never() else p_now + a.timeout end as timeout_at,
+           durable._later(p_now, case when a."do" = 'timer' then a.duration else a.timeout end) as timeout_at,
            case when a."do" = 'run' then durable._next_execution() end as head
     from unnest(p_bundles) b
     left join durable._tasks t on t.id = b.id

@@ -25,18 +25,18 @@ begin
     perform durable._fail_invalid(format('%L is not a queue name.', p_queue));
   elsif p_version is null or p_version = '' then
     perform durable._fail_invalid('A workflow version is not empty.');
-  elsif exists (select from durable._promises p where p.id = substring(p_id from '^(.*)\.\d{1,9}$') and p.head is not null) then
-    perform durable._fail_invalid(format('Id %L is reserved to the run it would be a child of.', p_id));
+  elsif exists (select from durable._promises p where p.id = any (durable._ancestors(p_id)) and p.head is not null) then
+    perform durable._fail_invalid(format('Id %L is reserved to the run it would be a descendant of.', p_id));
   elsif not exists (select from durable._promises r where r.id = p_id)
         and exists (select from durable._promises p
-                    where p.id >= p_id || '.' and p.id < p_id || '/' and substr(p.id, length(p_id) + 2) ~ '^\d{1,9}$') then
-    perform durable._fail_invalid(format('Promises with ids %L exist, which would be children of this run.', p_id || '.<n>'));
+                    where p.id >= p_id || '.' and p.id < p_id || '/' and substr(p.id, length(p_id) + 1) ~ '^(\.\d{1,9})+$') then
+    perform durable._fail_invalid(format('Promises with ids %L exist, which would be descendants of this run.', p_id || '.<n>'));
   end if;
 end
 $$;
 comment on function durable._check_start(text, jsonb, text, text, text) is 'Door checks of a start. Raises WF004.';
 
-create or replace function durable._same_start(p_id text, p_workflow text, p_args text)
+create or replace function durable._same_start(p_id text, p_workflow text, p_args text, p_tenant text)
 returns void language plpgsql stable
 as $$
 declare
@@ -47,6 +47,8 @@ begin
   select * into v_head from durable._executions h where h.execution = v_promise.head;
   if v_head.execution is null then
     perform durable._fail_conflict(format('Id %L belongs to a promise that is no run.', p_id), 'Use another id.');
+  elsif v_head.tenant <> p_tenant then
+    perform durable._fail_run_conflict(p_id, 'tenant');
   elsif v_head.workflow <> p_workflow then
     perform durable._fail_run_conflict(p_id, 'workflow, ' || v_head.workflow);
   elsif v_promise.param_data is distinct from p_args and v_promise.param_data::jsonb is distinct from p_args::jsonb then
@@ -54,7 +56,7 @@ begin
   end if;
 end
 $$;
-comment on function durable._same_start(text, text, text) is
+comment on function durable._same_start(text, text, text, text) is
   'A second start with the same id or key is the same run, if workflow and input are the same; else WF009.';
 
 create or replace function durable._start(
@@ -67,7 +69,10 @@ declare
   v_now bigint;
   v_head bigint;
 begin
-  perform durable._check_start(p_workflow, p_args::jsonb, p_id, p_queue, p_version);
+  if p_id is not null then
+    perform durable._lock_family(p_id, true);
+  end if;
+  perform durable._check_start(p_workflow, durable._json(p_args), p_id, p_queue, p_version);
   perform durable._check_payload(format('Input of a run of %s', p_workflow), p_args);
   v_id := coalesce(p_id, durable._root_id(p_tenant, p_workflow, coalesce(p_key, gen_random_uuid()::text)));
   v_now := durable._now_ms();
@@ -76,17 +81,17 @@ begin
   end if;
   v_head := durable._next_execution();
   insert into durable._promises (id, tenant, head, timeout_at, created_at, external, target, param_headers, param_data, tags)
-  values (v_id, p_tenant, v_head, coalesce(v_now + p_timeout_ms, durable._never()), v_now, true, 'poll://any@' || p_queue,
+  values (v_id, p_tenant, v_head, durable._later(v_now, p_timeout_ms), v_now, true, 'poll://any@' || p_queue,
           '{"codec": "json"}', p_args, p_tags)
   on conflict do nothing;
   if not found then
-    perform durable._same_start(v_id, p_workflow, p_args);
+    perform durable._same_start(v_id, p_workflow, p_args, p_tenant);
     return query select v_id, false;
     return;
   end if;
   perform durable._begin(array[v_head], array[v_id], array[p_tenant], array[p_workflow], array[p_version], p_key, v_now);
   insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, workflow, workflow_version)
-  values (v_id, v_head, coalesce(v_now + p_timeout_ms, durable._never()), v_now + coalesce(p_delay_ms, 0), p_queue,
+  values (v_id, v_head, durable._later(v_now, p_timeout_ms), v_now + coalesce(p_delay_ms, 0), p_queue,
           p_priority, p_workflow, p_version);
   return query select v_id, true;
 end
@@ -110,7 +115,7 @@ begin
       if p_id is not null and p_id <> v_id then
         perform durable._fail_run_conflict(v_id, 'id for this key');
       end if;
-      perform durable._same_start(v_id, p_workflow, p_args);
+      perform durable._same_start(v_id, p_workflow, p_args, p_tenant);
       return query select v_id, false;
       return;
     end if;
@@ -169,16 +174,23 @@ comment on function durable.version() is
   'Last migration applied, and the worker protocols (the _vN of worker functions) served. Programs check it on connect.';
 
 create or replace function durable.results_v1(p_ids text[])
-returns table (id text, state text, value text, error text) language sql volatile
+returns table (id text, state text, value text, error text) language plpgsql volatile
 as $$
-  select i.id, v.state, case when v.state = 'resolved' then p.value_data end,
-         case when v.state <> 'resolved' then durable._error_of(v.state, p.value_data) end
+declare
+  v_due text[];
+begin
+  v_due := array(select p.id from durable._promises p
+                 where p.id = any (p_ids) and p.state = 'pending' and p.timeout_at <= durable._now_ms());
+  if v_due <> '{}' then
+    perform durable._expire(v_due);
+  end if;
+  return query
+  select i.id, p.state, case when p.state = 'resolved' then p.value_data end,
+         case when p.state <> 'resolved' then durable._error_of(p.state, p.value_data) end
   from unnest(p_ids) as i (id)
   left join durable._promises p on p.id = i.id
-  cross join lateral (select case when p.state = 'pending' and p.timeout_at <= durable._now_ms()
-                                  then case when p.timer then 'resolved' else 'rejected_timedout' end
-                                  else p.state end) as v (state)
-  where v.state is distinct from 'pending'
+  where p.state is distinct from 'pending';
+end
 $$ set search_path = '';
 comment on function durable.results_v1(text[]) is
-  'For our clients: those of the promises that are settled, payloads as text; state null where there is no such promise. A deadline that has passed counts, noticed or not.';
+  'For our clients: those of the promises that are settled, payloads as text; state null where there is no such promise. A deadline that has passed is settled before it is told: who settles at this moment may still win.';

@@ -137,17 +137,42 @@ $$;
 comment on function durable._lock_turn(durable._bundle[], text[], text[], text[]) is
   'Class 3 of a turn: heads of bundles, of owners and awaiters of what is settled, of what is claimed and of its owners.';
 
-create or replace function durable._may_suspend(p_bundle durable._bundle, p_head durable._executions)
+create or replace function durable._has_seen(p_bundle durable._bundle, p_head durable._executions)
 returns boolean language sql stable
 as $$
-  select p_bundle.facts = '{}' and p_head.status = 'running' and (p_bundle.seen = p_bundle.seq or not exists (
+  select p_bundle.facts = '{}' and (p_bundle.seen = p_bundle.seq or not exists (
     select from durable._journal j
     join durable.journal_types() y on y.type = j.type
     where j.execution = p_head.execution and j.bucket = p_head.bucket and j.seq >= p_bundle.seen
       and j.seq < p_bundle.seq and y.resolves))
 $$;
-comment on function durable._may_suspend(durable._bundle, durable._executions) is
+comment on function durable._has_seen(durable._bundle, durable._executions) is
   'Nothing was resolved that the coroutine has not seen.';
+
+create or replace function durable._open_of(p_id text, p_children integer[])
+returns integer[] language plpgsql stable
+as $$
+begin
+  return array(
+    select distinct n from unnest(p_children) n
+    where exists (select from durable._callbacks c where c.awaited_id = p_id || '.' || n and c.awaiter_id = p_id));
+end
+$$;
+comment on function durable._open_of(text, integer[]) is 'Those children that have not resolved yet and will wake the run.';
+
+create or replace function durable._wait_fits(p_wait durable._ending, p_head durable._executions)
+returns boolean language sql stable
+as $$
+  select coalesce(case
+    when cardinality(p_wait."on") = 0 or p_wait.kind not in ('single', 'any', 'all') then false
+    when p_wait.kind = 'single' and cardinality(p_wait."on") > 1 then false
+    when p_head.status <> 'blocked' then cardinality(durable._open_of(p_head.id, p_wait."on")) = cardinality(p_wait."on")
+    else p_head.waiting_on @> p_wait."on" and p_wait."on" @> o.children
+         and (cardinality(o.children) = 1 or (p_wait.kind = 'all') = (p_head.wait_kind = 'all')) end, false)
+  from (select case when p_head.status = 'blocked' then durable._open_of(p_head.id, p_head.waiting_on) end) as o (children)
+$$;
+comment on function durable._wait_fits(durable._ending, durable._executions) is
+  'The wait can end: all it names are open children. A run that is blocked already, having been continued after a halt, may only wait for the same again, with or without what resolved since (R20).';
 
 create or replace function durable._end_suspends(p_bundles durable._bundle[], p_now bigint)
 returns text[] language plpgsql volatile
@@ -156,24 +181,27 @@ declare
   v_ids text[];
   v_bad text[];
   v_fresh text[];
+  v_open bigint[];
 begin
-  select coalesce(array_agg(b.id) filter (where u.resolvable and (durable._may_suspend(row(b.*)::durable._bundle, h)
-                                                                  or (h.status = 'blocked' and u.same))), '{}'),
-         coalesce(array_agg(b.id) filter (where not u.resolvable and durable._may_suspend(row(b.*)::durable._bundle, h)
-                                             or (h.status = 'blocked' and not u.same)), '{}'),
-         coalesce(array_agg(b.id) filter (where u.resolvable and durable._may_suspend(row(b.*)::durable._bundle, h)), '{}')
-  into v_ids, v_bad, v_fresh
+  select coalesce(array_agg(b.id) filter (where u.fits), '{}'), coalesce(array_agg(b.id) filter (where not u.fits), '{}'),
+         coalesce(array_agg(b.id) filter (where u.fits and h.status = 'running'), '{}'),
+         array_agg(b.execution) filter (where u.fits and 0 < any (h.open_attempts))
+  into v_ids, v_bad, v_fresh, v_open
   from unnest(p_bundles) b
   join durable._executions h on h.execution = b.execution
-  cross join lateral (
-    select cardinality((b.ending)."on") = (
-             select count(*) from durable._callbacks c
-             where c.awaiter_id = b.id
-               and c.awaited_id in (select b.id || '.' || n from unnest((b.ending)."on") n)) as resolvable,
-           h.waiting_on @> (b.ending)."on" and h.waiting_on <@ (b.ending)."on" as same) u
-  where b.verdict = 'ok' and (b.ending)."do" = 'suspend';
+  cross join lateral (select durable._wait_fits(b.ending, h)) as u (fits)
+  where b.verdict = 'ok' and (b.ending)."do" = 'suspend' and h.status in ('running', 'blocked')
+    and durable._has_seen(row(b.*)::durable._bundle, h);
+  if v_open is not null then
+    perform durable._interrupt(v_open, 'given up', p_now);
+  end if;
   perform durable._await(array(select b.execution from unnest(p_bundles) b where b.id = any (v_fresh)),
                          array(select b.ending from unnest(p_bundles) b where b.id = any (v_fresh)), p_now);
+  if v_open is not null or v_ids <> v_fresh then
+    update durable._executions h set suspend_seq = b.next
+    from unnest(p_bundles) b
+    where h.execution = b.execution and (b.execution = any (v_open) or (b.id = any (v_ids) and b.id <> all (v_fresh)));
+  end if;
   perform durable._suspend(v_ids);
   perform durable._halt_runs(v_bad, array_fill(
     '{"type": "Nondeterminism", "message": "the wait is not one that the journal knows: nothing would ever end it"}'::text,
@@ -182,7 +210,7 @@ begin
 end
 $$;
 comment on function durable._end_suspends(durable._bundle[], bigint) is
-  'Suspends the runs whose coroutine has seen everything. A run that is blocked already may only wait for the same again (R20).';
+  'Suspends the runs whose coroutine has seen everything; steps that it gave up while they ran are closed first. What comes after its bundle is the tail it gets when it is warm.';
 
 create or replace function durable._end_others(p_bundles durable._bundle[], p_now bigint)
 returns text[] language plpgsql volatile
@@ -199,7 +227,7 @@ begin
     return '{}';
   end if;
   perform durable._interrupt(array(select b.execution from unnest(p_bundles) b where b.id = any (v_free)), 'released', p_now);
-  update durable._executions h set suspend_seq = h.next_seq
+  update durable._executions h set suspend_seq = b.next
   from unnest(p_bundles) b where b.id = any (v_free) and h.execution = b.execution and (b.ending).retry_in > 0;
   return durable._let_go(v_free, array(select (b.ending).retry_in from unnest(p_bundles) b where b.id = any (v_free)), p_now);
 end
@@ -361,7 +389,7 @@ begin
     v_queues := v_queues || durable._end_settles(v_bundles, v_now) || durable._end_others(v_bundles, v_now);
     perform durable._renew(v_bundles, v_now);
     v_claim := v_claim || array(select t.id from durable._tasks t where t.id = any (v_awaiters) and durable._ready(t, v_now)
-                                and t.preference = p_worker and p_want >= 0);
+                                and t.preference = p_worker and t.execution is not null and p_want >= 0);
   end if;
   if v_claim <> '{}' then
     select jsonb_agg(jsonb_build_object('workflow', w.name, 'version', w.version, 'digest', w.digest)) into v_code

@@ -16,6 +16,20 @@ $$;
 comment on function durable._gone_workers(bigint) is
   'Workers whose presence lock was found free twice, presence_grace_ms apart, with no sign of life between.';
 
+create or replace function durable._forget_workers(p_gone text[], p_now bigint)
+returns void language plpgsql volatile
+as $$
+begin
+  delete from durable._workers w where w.id = any (array(
+    select x.id from durable._workers x
+    where ((x.id = any (p_gone) and x.missing_at is not null) or (x.seen_at < p_now - 3600000 and not x.present))
+      and not exists (select from durable._tasks t where t.pid = x.id and t.state = 'acquired')
+    for update skip locked));
+end
+$$;
+comment on function durable._forget_workers(text[], bigint) is
+  'Deletes workers that are gone or were not seen for an hour and hold nothing. Skips what is locked: a heartbeat holds its row and waits for tasks that the sweep has.';
+
 create or replace function durable._expired_tasks(p_gone text[], p_now bigint, p_limit integer)
 returns text[] language sql volatile
 as $$
@@ -41,7 +55,8 @@ begin
       return v_count;
     end if;
     if not exists (select from durable._buckets b where b.bucket = v_week) then
-      execute format('create table durable._journal_%s partition of durable._journal for values in (%s)', v_week, v_week);
+      execute format('create table durable._journal_%s (like durable._journal including all)', v_week);
+      execute format('alter table durable._journal attach partition durable._journal_%s for values in (%s)', v_week, v_week);
       execute format('comment on table durable._journal_%s is %L', v_week,
                      'Journal of runs that started in this week since the epoch.');
       insert into durable._buckets (bucket) values (v_week);
@@ -52,7 +67,7 @@ begin
 end
 $$;
 comment on function durable._open_buckets(bigint) is
-  'Makes the journal partitions of this week and the four after it. The only dynamic SQL of the schema: names and values are numbers.';
+  'Makes the journal partitions of this week and the four after it. The only dynamic SQL of the schema: names and values are numbers. Attached, because "partition of" would wait for every open transaction that touched the journal, and the engine behind it.';
 
 create or replace function durable.tick_v1(p_limit integer)
 returns jsonb language plpgsql volatile
@@ -79,11 +94,10 @@ begin
   v_queues := durable._settle(v_due, array_fill(null::text, array[cardinality(v_due)]),
     array_fill(null::jsonb, array[cardinality(v_due)]), array_fill(null::text, array[cardinality(v_due)]), v_now);
   v_lost := array(select t.id from durable._tasks t
-                  where t.id = any (v_lost) and t.state = 'acquired' and (t.expires_at <= v_now or t.pid = any (v_gone)));
+                  where t.id = any (v_lost) and t.state = 'acquired' and t.deadline > v_now
+                    and (t.expires_at <= v_now or t.pid = any (v_gone)));
   v_queues := v_queues || durable._lose(v_lost, 'lease lost', v_now);
-  delete from durable._workers w
-  where (w.id = any (v_gone) or (w.seen_at < v_now - 3600000 and not w.present))
-    and not exists (select from durable._tasks t where t.pid = w.id and t.state = 'acquired');
+  perform durable._forget_workers(v_gone, v_now);
   perform durable._open_buckets(v_now);
   return jsonb_build_object('promises', cardinality(v_due), 'leases', cardinality(v_lost), 'next_due_ms', durable._due_in(v_now),
     'more', cardinality(v_due) = v_limit or cardinality(v_lost) = v_limit,

@@ -111,7 +111,8 @@ as $$
     ('C-2 pending_iff_live', (p.state = 'pending') <> (h.status in ('running', 'blocked', 'cancelling'))),
     ('C-3 suspended_iff_blocked', t.state = 'suspended' and h.status <> 'blocked'),
     ('C-3 acquired_is_not_fresh_blocked', t.state = 'acquired' and h.status = 'blocked' and t.version < 2),
-    ('X-5 wait_is_on_pending_children', h.status = 'blocked' and h.wait_left is distinct from (
+    ('X-5 wait_is_on_pending_children', h.status = 'blocked' and p.timeout_at > durable._now_ms()
+      and h.wait_left is distinct from (
       select case when h.wait_kind = 'all' then count(*) else least(count(*), 1) end
       from unnest(h.waiting_on) n
       join durable._promises c on c.id = h.id || '.' || n and c.execution = h.execution and c.state = 'pending')),

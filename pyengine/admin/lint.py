@@ -1,0 +1,62 @@
+"""The house rules of the SQL sources, as far as they can be read from the text.
+
+    python -m pyengine.admin.lint          prints file:line: [rule] message; exit code 1 if any
+
+Lives here: running the rules of ``lint_shape`` and ``lint_places``. May not: rewrite SQL, connect, know
+PostgreSQL's types (what needs those is asked of a live catalogue by ``tests/style``). Each rule has a
+self-test that feeds it a source which breaks it.
+
+Theory: PL/pgSQL checks no name when a function is created, and no reader checks "only this file does that"
+by eye for long. The laws are therefore rules about tokens. A rule yields (statement, line, what is wrong);
+its name is its function's name.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyengine.admin import lint_places, lint_shape
+from pyengine.admin.inventory import read
+from pyengine.sources import Sources, found
+
+__all__ = ["RULES", "Finding", "lint", "main"]
+
+RULES = {**lint_shape.RULES, **lint_places.RULES}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One breach of one rule."""
+
+    rule: str
+    file: str
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"sql/{self.file}:{self.line}: [{self.rule}] {self.message}"
+
+
+def lint(sources: Sources, only: Sequence[str] = ()) -> list[Finding]:
+    """All findings in a tree of SQL files, or those of the rules named."""
+    inventory = read(sources)
+    return [
+        Finding(rule=name, file=statement.file.name, line=line, message=message)
+        for name, check in RULES.items()
+        if not only or name in only
+        for statement, line, message in check(inventory)
+    ]
+
+
+def main() -> int:
+    """Print the findings; return the exit code."""
+    findings = lint(found())
+    for finding in findings:
+        print(finding)
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

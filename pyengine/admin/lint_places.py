@@ -1,0 +1,251 @@
+"""House rules about places: which file may do what, and that everything else goes through it.
+
+Lives here: the laws "one place each" as rules about tokens of bodies. May not: look at headers or names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from pyengine.admin.inventory import Found, Inventory, Rule, Token, Tokens, at, of_schema, split
+from pyengine.sources import SCHEMA
+
+__all__ = ["RULES"]
+
+CLOCKS = frozenset(
+    [
+        "now",
+        "clock_timestamp",
+        "statement_timestamp",
+        "transaction_timestamp",
+        "current_timestamp",
+        "current_date",
+        "current_time",
+        "localtime",
+        "localtimestamp",
+        "timeofday",
+    ]
+)
+ROW_LOCKS = (("for", "update"), ("for", "no", "key", "update"), ("for", "share"), ("for", "key", "share"))
+# files that take rows away from each other and never wait: only with SKIP LOCKED
+SKIPPERS = frozenset(
+    {"61_tasks", "63_queues", "75_turn", "78_claims", "80_tick", "81_schedules", "85_retention"}
+)
+# files that make or drop partitions, the one thing that has no static form
+DYNAMIC = frozenset({"80_tick", "85_retention"})
+
+
+def calls(inventory: Inventory) -> Found:
+    """Functions and views are used by files of the same or a higher number only."""
+    where: dict[str, list[int]] = {}
+    for routine in inventory.routines:
+        where.setdefault(routine.name, []).append(routine.statement.file.number)
+    for item in inventory.items:
+        if item.kind == "view":
+            where.setdefault(item.name, []).append(item.statement.file.number)
+    for name, statement, tokens in inventory.bodies():
+        for index in range(len(tokens)):
+            callee = of_schema(tokens, index)
+            if callee in where and min(where[callee]) > statement.file.number:
+                yield statement, tokens[index].line, f"{name} uses {callee}, which has a higher number"
+
+
+def qualified_tables(inventory: Inventory) -> Found:
+    """Every table is written with its schema, so a body means the same under any search_path."""
+    for name, statement, tokens in inventory.bodies():
+        local = set(_ctes(tokens))
+        for index, token in enumerate(tokens[:-1]):
+            after = _relation_after(tokens, index)
+            if after is None or after.kind == "body":
+                continue
+            if after.text not in local:
+                yield statement, after.line, f"{name}: {token.text} {after.text} without its schema"
+
+
+def _ctes(tokens: Tokens) -> Iterator[str]:
+    for index in range(1, len(tokens) - 1):
+        if at(tokens, index, "as") and tokens[index + 1].text in ("(", "materialized", "not"):
+            name = index - 1
+            if tokens[name].text == ")":
+                while name > 0 and tokens[name].text != "(":
+                    name -= 1
+                name -= 1
+            yield tokens[name].text
+
+
+def _relation_after(tokens: Tokens, index: int) -> Token | None:
+    """The unqualified name that stands where a table is expected, or None."""
+    word = tokens[index]
+    before = tokens[index - 1].text if index else ""
+    if word.kind != "word" or word.text not in ("from", "join", "into", "update"):
+        return None
+    if (word.text == "from" and before in ("distinct", "not")) or (
+        word.text == "from" and _inside_call(tokens, index)
+    ):
+        return None
+    if word.text == "into" and before not in ("insert", "merge"):
+        return None
+    if word.text == "update" and (
+        before in ("for", "key", "do", "on", "or", "before", "after") or at(tokens, index + 1, "of")
+    ):
+        return None
+    place = index + 1
+    while tokens[place].text in ("only", "lateral"):
+        place += 1
+    name, follower = tokens[place], tokens[place + 1].text if place + 1 < len(tokens) else ""
+    plain = name.kind == "quoted" or re.fullmatch(r"[a-z_]\w*", name.text) is not None
+    called = follower == "(" and word.text != "into"
+    if not plain or name.text in ("select", "values", "rows", "set") or follower == "." or called:
+        return None
+    return name
+
+
+def _inside_call(tokens: Tokens, index: int) -> bool:
+    """Whether this FROM belongs to extract(x from y), trim(... from y) or substring(y from 1)."""
+    depth = 0
+    for place in range(index - 1, 0, -1):
+        depth += (tokens[place].text == ")") - (tokens[place].text == "(")
+        if depth < 0:
+            return tokens[place - 1].text in ("extract", "trim", "substring", "overlay", "position")
+    return False
+
+
+def dynamic_sql(inventory: Inventory) -> Found:
+    """EXECUTE of a string stands only where partitions are made."""
+    for routine in inventory.routines:
+        for token in routine.body:
+            if (
+                token.kind == "word"
+                and token.text == "execute"
+                and routine.statement.file.stem not in DYNAMIC
+            ):
+                yield routine.statement, token.line, f"{routine.name}: dynamic execute"
+
+
+def clock(inventory: Inventory) -> Found:
+    """10_clock is the only file that reads a clock."""
+    for name, statement, tokens in inventory.bodies():
+        for index, token in enumerate(tokens):
+            called = token.text.startswith(("current_", "local")) or at(tokens, index + 1, "(")
+            if token.kind == "word" and token.text in CLOCKS and called and statement.file.stem != "10_clock":
+                yield statement, token.line, f"{name} reads a clock: {token.text}"
+
+
+def row_locks(inventory: Inventory) -> Found:
+    """Waiting row locks stand in 12_locks; claims and sweeps may lock with SKIP LOCKED."""
+    for name, statement, tokens in inventory.bodies():
+        stem = statement.file.stem
+        for index, token in enumerate(tokens):
+            if token.text == "lock" and index + 1 < len(tokens) and tokens[index + 1].text == "table":
+                yield statement, token.line, f"{name} locks a whole table"
+            if stem == "12_locks" or not any(at(tokens, index, *words) for words in ROW_LOCKS):
+                continue
+            rest = [later.text for later in tokens[index : index + 12]]
+            skips = any(rest[place : place + 2] == ["skip", "locked"] for place in range(len(rest)))
+            if stem not in SKIPPERS or not skips:
+                yield statement, token.line, f"{name}: {' '.join(rest[:4])} outside of 12_locks"
+
+
+def notify(inventory: Inventory) -> Found:
+    """20_messages is the only file that notifies."""
+    for name, statement, tokens in inventory.bodies():
+        for token in tokens:
+            if (
+                token.text in ("pg_notify", "notify")
+                and token.kind == "word"
+                and statement.file.stem != "20_messages"
+            ):
+                yield statement, token.line, f"{name} notifies"
+
+
+def journal(inventory: Inventory) -> Found:
+    """Only 25_journal inserts into the journal; retention may move and delete rows; nothing updates them."""
+    for name, statement, tokens in inventory.bodies():
+        stem = statement.file.stem
+        for index, token in enumerate(tokens):
+            inserts = at(tokens, index, "insert", "into", SCHEMA, ".", "_journal") and stem != "25_journal"
+            updates = at(tokens, index, "update", SCHEMA, ".", "_journal") and stem not in (
+                "25_journal",
+                "85_retention",
+            )
+            deletes = at(tokens, index, "delete", "from", SCHEMA, ".", "_journal") and stem != "85_retention"
+            if inserts or updates or deletes:
+                yield statement, token.line, f"{name}: {token.text} on the journal"
+
+
+def settlement(inventory: Inventory) -> Found:
+    """One UPDATE in all sources assigns a promise's state, and it stands in 40_settlement."""
+    places = [
+        (name, statement, tokens[index].line)
+        for name, statement, tokens in inventory.bodies()
+        for index in range(len(tokens))
+        if "state" in _assigned(tokens, index, "_promises")
+    ]
+    stray = [place for place in places if place[1].file.stem != "40_settlement"]
+    for name, statement, line in [*stray, *[place for place in places if place not in stray][1:]]:
+        yield statement, line, f"{name} takes a promise out of pending; _settle in 40_settlement does that"
+
+
+def _assigned(tokens: Tokens, index: int, table: str) -> set[str]:
+    """Columns that an UPDATE of the table, or the DO UPDATE of an INSERT, sets, if one begins here."""
+    update = at(tokens, index, "update", SCHEMA, ".", table)
+    insert = at(tokens, index, "insert", "into", SCHEMA, ".", table)
+    if not (update or insert):
+        return set()
+    place = index
+    while place < len(tokens) and not (tokens[place].text == "set" and tokens[place].kind == "word"):
+        if tokens[place].text == ";":
+            return set()
+        place += 1
+    depth, end = 0, place + 1
+    while end < len(tokens) and depth >= 0:
+        word = tokens[end].text if tokens[end].kind == "word" else ""
+        depth += (word == "(") - (word == ")")
+        if depth == 0 and word in ("from", "where", "returning", ";"):
+            break
+        end += 1
+    targets: set[str] = set()
+    for part in split(tokens[place + 1 : end]):
+        upto = next((i for i, token in enumerate(part) if token.text == "="), 0)
+        targets |= {token.text for token in part[:upto]}
+    return targets
+
+
+def raises(inventory: Inventory) -> Found:
+    """11_errors is the only file that raises, and 95_rpc the only one that catches everything."""
+    for name, statement, tokens in inventory.bodies():
+        for index, token in enumerate(tokens):
+            if token.text == "raise" and token.kind == "word" and statement.file.stem != "11_errors":
+                yield statement, token.line, f"{name} raises; errors have names in 11_errors"
+            if at(tokens, index, "when", "others") and statement.file.stem != "95_rpc":
+                yield statement, token.line, f"{name} catches everything"
+
+
+def insert_columns(inventory: Inventory) -> Found:
+    """INSERT names its columns: two healthy databases may differ in column order."""
+    for name, statement, tokens in inventory.bodies():
+        for index in range(len(tokens)):
+            if not at(tokens, index, "insert", "into") or of_schema(tokens, index + 2) is None:
+                continue
+            place = index + 5
+            place += 2 if at(tokens, place, "as") else 0
+            if not at(tokens, place, "(") or tokens[place + 1].text in ("select", "values"):
+                yield statement, tokens[index].line, f"{name}: insert without a list of columns"
+
+
+RULES: dict[str, Rule] = {
+    check.__name__: check
+    for check in (
+        calls,
+        qualified_tables,
+        dynamic_sql,
+        clock,
+        row_locks,
+        notify,
+        journal,
+        settlement,
+        raises,
+        insert_columns,
+    )
+}

@@ -1,0 +1,227 @@
+"""House rules about the shape of the SQL sources: statements, headers, names, lengths, comments.
+
+Lives here: what one object at a time must look like. May not: say which file may do what (that is
+``lint_places``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from pyengine.admin.inventory import CLAUSES, Found, Inventory, Rule, Statement, Tokens, at
+from pyengine.sources import SCHEMA
+
+__all__ = ["RULES"]
+
+MAX_LINES = 60
+MAX_WIDTH = 130
+LANGUAGES = ("sql", "plpgsql")
+
+
+def statements(inventory: Inventory) -> Found:
+    """State is made with plain CREATE, logic with CREATE OR REPLACE, and nothing drops."""
+    allowed = {
+        "state": ("create", "comment", "alter", "insert"),
+        "logic": ("create", "comment", "grant", "revoke", "alter", "do"),
+    }
+    # rows that every installation has, and what makes the first partitions
+    seeds = (["insert", "into", SCHEMA, ".", "settings"], ["select", SCHEMA, ".", "_open_buckets", "("])
+    for statement in inventory.statements:
+        words = [token.text for token in statement.tokens[:12]]
+        room = statement.file.room
+        if words[0] not in allowed[room] and words[:5] not in seeds:
+            yield statement, statement.line, f"{words[0]} does not belong in sql/{room}"
+        if words[0] == "create" and "exists" in words:
+            yield statement, statement.line, "create if not exists hides drift"
+        if statement.head in ("create function", "create procedure", "create view") and room == "state":
+            yield statement, statement.line, f"{statement.head} belongs in sql/logic"
+        if words[0] == "create" and room == "logic" and words[1:3] != ["or", "replace"]:
+            yield statement, statement.line, "logic is applied again and again: create or replace"
+
+
+def header_order(inventory: Inventory) -> Found:
+    """Clauses in one order: returns, language, volatility, strict, security, parallel, as, set."""
+    ranks = {word: rank for rank, words in enumerate(CLAUSES) for word in words}
+    for routine in inventory.routines:
+        order = [ranks[word] for word in routine.clauses]
+        if order != sorted(order):
+            yield (
+                routine.statement,
+                routine.statement.line,
+                f"{routine.name}: clauses stand as {routine.clauses}",
+            )
+
+
+def language(inventory: Inventory) -> Found:
+    """SQL or PL/pgSQL with a dollar-quoted body."""
+    for routine in inventory.routines:
+        if routine.language not in LANGUAGES or not any(token.kind == "body" for token in routine.header):
+            yield (
+                routine.statement,
+                routine.statement.line,
+                f"{routine.name}: language sql or plpgsql, body in dollar quotes",
+            )
+
+
+def volatility(inventory: Inventory) -> Found:
+    """Immutable, stable or volatile is written out."""
+    for routine in inventory.routines:
+        if not routine.volatility:
+            yield (
+                routine.statement,
+                routine.statement.line,
+                f"{routine.name}: volatility is left to the default",
+            )
+
+
+def search_path(inventory: Inventory) -> Found:
+    """Pinned to nothing on entry points, never on helpers in SQL: those could not be inlined then."""
+    for routine in inventory.routines:
+        if routine.public and routine.language == "plpgsql" and not routine.pinned:
+            yield (
+                routine.statement,
+                routine.statement.line,
+                f"{routine.name}: entry point without set search_path = ''",
+            )
+        if not routine.public and routine.language == "sql" and routine.pinned:
+            yield (
+                routine.statement,
+                routine.statement.line,
+                f"{routine.name}: a pinned sql helper is never inlined",
+            )
+        words = [token.text for token in routine.header]
+        if routine.pinned and words[words.index("search_path") + 1 :][:2] != ["=", ""]:
+            yield (
+                routine.statement,
+                routine.statement.line,
+                f"{routine.name}: search_path is pinned to '' only",
+            )
+
+
+def parameter_names(inventory: Inventory) -> Found:
+    """``p_`` everywhere, except in the verbs that people call with ``id => 'x'``."""
+    for routine in inventory.routines:
+        bare = [name for name in routine.parameters if not name.startswith("p_")]
+        for_people = routine.public and not re.search(r"_v\d+$", routine.name)
+        if bare and (not for_people or len(bare) != len(routine.parameters)):
+            yield (
+                routine.statement,
+                routine.statement.line,
+                f"{routine.name}: parameter {', '.join(bare)} without p_",
+            )
+
+
+def length(inventory: Inventory) -> Found:
+    """A function fits a screen."""
+    for routine in inventory.routines:
+        lines = routine.statement.end_line - routine.statement.line + 1
+        if lines > MAX_LINES:
+            yield (
+                routine.statement,
+                routine.statement.line,
+                f"{routine.name}: {lines} lines, {MAX_LINES} allowed",
+            )
+
+
+def layout(inventory: Inventory) -> Found:
+    """No tabs, trailing blanks, capital keywords; lines of a readable width (texts of comments excepted)."""
+    for file in inventory.files:
+        statement = next((s for s in inventory.statements if s.file is file), None)
+        if statement is None:
+            continue
+        for number, line in enumerate(file.text.split("\n"), start=1):
+            if "\t" in line or line != line.rstrip():
+                yield statement, number, "tab or trailing blank"
+            if len(line) > MAX_WIDTH and not line.lstrip().startswith(("'", "comment on")):
+                yield statement, number, f"{len(line)} columns, {MAX_WIDTH} allowed"
+            if re.match(r"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|COMMENT|BEGIN|WITH)\b", line):
+                yield statement, number, "keywords are written in lower case"
+
+
+def comments(inventory: Inventory) -> Found:
+    """Everything that psql lists is explained by COMMENT ON in the same file."""
+    named: list[tuple[str, str, Statement]] = [
+        ("table", t.name, t.statement) for t in inventory.tables.values()
+    ]
+    named += (("function", routine.name, routine.statement) for routine in inventory.routines)
+    named += (
+        (i.kind, i.name, i.statement)
+        for i in inventory.items
+        if i.kind in ("view", "domain", "index", "type")
+    )
+    for table in inventory.tables.values():
+        if not at(table.statement.tokens, 4, "partition"):
+            named += (
+                ("column", f"{table.name}.{c}", table.statement) for c in _columns_with_rule(table.columns)
+            )
+    for kind, name, statement in named:
+        comment = inventory.comments.get((kind, name))
+        if comment is None:
+            yield statement, statement.line, f"{kind} {name} has no comment on {kind}"
+        elif comment.file is not statement.file:
+            yield (
+                comment,
+                comment.line,
+                f"the comment on {kind} {name} stands in another file than {kind} {name}",
+            )
+
+
+def _columns_with_rule(columns: dict[str, Tokens]) -> Iterator[str]:
+    """Columns whose meaning, unit or content the name alone does not tell."""
+    for name, definition in columns.items():
+        words = {token.text for token in definition}
+        if name.endswith(("_at", "_ms", "_hash", "_until")) or words & {
+            "jsonb",
+            "epoch_ms",
+            "char",
+            "bytea",
+            "[",
+        }:
+            yield name
+
+
+def names_of_constraints(inventory: Inventory) -> Found:
+    """Every constraint and index has a name of its own."""
+    kinds = {"primary", "unique", "check", "references", "foreign", "exclude"}
+    for table in inventory.tables.values():
+        parts = [*table.constraints, *table.columns.values()]
+        for part in parts:
+            yield from _unnamed(table.statement, part, kinds)
+    for statement in inventory.statements:
+        if statement.head == "alter table":
+            yield from _unnamed(statement, statement.tokens, kinds)
+    for item in inventory.items:
+        if item.kind == "index" and not item.name:
+            yield item.statement, item.statement.line, "index without a name"
+        if item.kind == "domain" and any(token.text == "check" for token in item.statement.tokens):
+            yield from _unnamed(item.statement, item.statement.tokens, kinds)
+
+
+def _unnamed(statement: Statement, tokens: Tokens, kinds: set[str]) -> Found:
+    depth = 0
+    for index, token in enumerate(tokens):
+        if token.kind != "word":
+            continue
+        depth += (token.text == "(") - (token.text == ")")
+        if depth == 0 and token.text in kinds and not (index >= 2 and tokens[index - 2].text == "constraint"):
+            inside = [earlier.text for earlier in tokens[:index]]
+            if "constraint" not in inside or token.text in ("primary", "unique", "check", "exclude"):
+                yield statement, token.line, f"{token.text} without constraint <name>"
+
+
+RULES: dict[str, Rule] = {
+    check.__name__: check
+    for check in (
+        statements,
+        header_order,
+        language,
+        volatility,
+        search_path,
+        parameter_names,
+        length,
+        layout,
+        comments,
+        names_of_constraints,
+    )
+}

@@ -1,0 +1,337 @@
+"""Bring a database to the schema of this code: the numbered steps of the tables, then the functions and
+views as a whole.
+
+Lives here: ``install``, ``migrate``, ``status``. May not: know what any file says, or decide anything about
+runs.
+
+Theory: one transaction, one advisory lock, both held from the first look to the last grant, so any number
+of concurrent installs is as good as one and a failure leaves nothing behind. Steps go forward only and each
+applied step's checksum is kept: an edited step is an error, not a surprise. Functions and views are
+replaced in place, which keeps what others built on them; what the sources no longer define is dropped.
+Where a shape changed so that replacing is impossible, all of them are dropped and made anew in the same
+transaction. Grants come from the last logic file, so every re-application restores them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+from psycopg.rows import TupleRow
+
+from pyengine.errors import EngineError, NotFound, SchemaMismatch, Unavailable
+from pyengine.sources import SCHEMA, VERSION, Migration, Sources, found
+
+__all__ = ["INSTALL_LOCK", "Report", "Status", "install", "migrate", "status"]
+
+INSTALL_LOCK = int.from_bytes(b"durable", "big")
+WAIT_FOR_OTHERS = "5min"
+WAIT_FOR_TABLES = "10s"
+
+Connection = psycopg.Connection[TupleRow]
+Catalogue = dict[tuple[str, str], str]
+
+# what PostgreSQL says when an object cannot be replaced in place
+_SHAPE_CHANGED = (
+    psycopg.errors.AmbiguousFunction,
+    psycopg.errors.DependentObjectsStillExist,
+    psycopg.errors.InvalidFunctionDefinition,
+    psycopg.errors.InvalidTableDefinition,
+    psycopg.errors.WrongObjectType,
+)
+_CREATED = re.compile(
+    rf"^create or replace (?:function|procedure|view|trigger) (?:{SCHEMA}\.)?(\w+)", re.M | re.I
+)
+
+_SESSION = f"""
+set local lock_timeout = '{WAIT_FOR_OTHERS}';
+set local statement_timeout = 0;
+set local idle_in_transaction_session_timeout = 0;
+set local client_min_messages = warning;
+set local check_function_bodies = on;
+set local search_path = '';
+select pg_advisory_xact_lock({INSTALL_LOCK});
+set local lock_timeout = '{WAIT_FOR_TABLES}';
+"""
+
+_OBJECTS = """
+select 'function', p.oid::regprocedure::text, p.xmin::text || p.ctid::text
+  from pg_proc p where p.pronamespace = %(schema)s::regnamespace
+union all
+select 'view', c.oid::regclass::text, r.xmin::text || r.ctid::text
+  from pg_class c join pg_rewrite r on r.ev_class = c.oid and r.rulename = '_RETURN'
+  where c.relnamespace = %(schema)s::regnamespace and c.relkind = 'v'
+union all
+select 'trigger', format('%%I on %%s', t.tgname, t.tgrelid::regclass), t.xmin::text || t.ctid::text
+  from pg_trigger t join pg_class c on c.oid = t.tgrelid
+  where c.relnamespace = %(schema)s::regnamespace and not t.tgisinternal and t.tgparentid = 0
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What an install or a migration did; empty fields mean that there was nothing to do."""
+
+    applied: tuple[str, ...] = ()
+    logic: bool = False
+    dropped: tuple[str, ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        """Whether the database is another than before."""
+        return bool(self.applied or self.logic or self.dropped)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """How a database stands to the sources of this code."""
+
+    installed: bool
+    applied: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
+    logic_current: bool = False
+    version: str | None = None
+
+    @property
+    def current(self) -> bool:
+        """Whether an install would have nothing to do."""
+        return self.installed and not self.pending and self.logic_current
+
+
+def install(dsn: str, *, sources: Sources | None = None, reapply: bool = False) -> Report:
+    """Bring the database to the schema of this code, from nothing or from any older version.
+
+    Args:
+        dsn: connection string of PostgreSQL.
+        sources: another tree of SQL files, for tests.
+        reapply: write functions, views and grants anew even if they look current.
+
+    Raises:
+        SchemaMismatch: the database is newer than the code, or an applied step was edited.
+        Unavailable: no connection, or a lock was not had in time.
+        EngineError: a statement failed; the message names file and line, nothing was changed.
+    """
+    return _bring_up(dsn, sources or found(), reapply=reapply, must_exist=False)
+
+
+def migrate(dsn: str, *, sources: Sources | None = None, reapply: bool = False) -> Report:
+    """Like ``install``, but only for a database that already has the schema.
+
+    Raises:
+        NotFound: there is no schema to migrate.
+    """
+    return _bring_up(dsn, sources or found(), reapply=reapply, must_exist=True)
+
+
+def status(dsn: str, *, sources: Sources | None = None) -> Status:
+    """Compare the database with the sources, changing nothing.
+
+    Raises:
+        SchemaMismatch: the database is newer than the code, or an applied step was edited.
+        Unavailable: no connection.
+    """
+    with _connected(dsn) as conn:
+        return _status(conn, sources or found())
+
+
+def _bring_up(dsn: str, sources: Sources, *, reapply: bool, must_exist: bool) -> Report:
+    with _connected(dsn) as conn:
+        now = _status(conn, sources)
+        if must_exist and not now.installed:
+            raise NotFound(f"this database has no schema {SCHEMA}", hint="run: pyengine install")
+        if now.current and not reapply:
+            return Report()
+        with conn.transaction():
+            _locked(conn)
+            now = _status(conn, sources)
+            for step in sources.migration_steps():
+                if step.name in now.pending:
+                    _run(conn, step.path, step.text)
+                    _record_step(conn, step)
+            if now.logic_current and not reapply:
+                return Report(applied=now.pending)
+            dropped = _apply_logic(conn, sources)
+            _record_setting(
+                conn, "logic_sha256", sources.logic_sha256(), "checksum of sql/logic as installed"
+            )
+            _record_setting(conn, "engine_version", VERSION, "version of pyengine that installed sql/logic")
+            return Report(applied=now.pending, logic=True, dropped=dropped)
+
+
+@contextmanager
+def _connected(dsn: str) -> Iterator[Connection]:
+    try:
+        conn = psycopg.connect(
+            dsn, autocommit=True, prepare_threshold=None, application_name="pyengine admin"
+        )
+    except psycopg.OperationalError as error:
+        raise Unavailable(f"cannot connect to the database: {error}") from error
+    except psycopg.ProgrammingError as error:
+        raise EngineError(f"not a connection string: {error}") from error
+    with conn:
+        yield conn
+
+
+def _locked(conn: Connection) -> None:
+    try:
+        conn.execute(_SESSION.encode())
+    except psycopg.errors.LockNotAvailable as error:
+        raise Unavailable(
+            f"another install has been running for {WAIT_FOR_OTHERS}",
+            hint="look for application_name 'pyengine admin' in pg_stat_activity",
+        ) from error
+
+
+def _status(conn: Connection, sources: Sources) -> Status:
+    steps = sources.migration_steps()
+    # asked of the tables: to_regclass() may answer from a cache older than the lock that we have waited for
+    if not _exists(conn, f"pg_tables where schemaname = '{SCHEMA}' and tablename = 'migrations'"):
+        if _exists(conn, f"pg_namespace where nspname = '{SCHEMA}'"):
+            raise SchemaMismatch(
+                f"this database has a schema {SCHEMA} that pyengine did not make",
+                hint=f"rename or drop it: alter schema {SCHEMA} rename to ...",
+            )
+        return Status(installed=False, pending=tuple(step.name for step in steps))
+    recorded = conn.execute(f"select id, name, sha256 from {SCHEMA}.migrations order by id").fetchall()
+    _verify(recorded, steps)
+    settings: dict[str, str] = dict(
+        conn.execute(
+            f"select name, value from {SCHEMA}.settings where name in ('logic_sha256', 'engine_version')"
+        ).fetchall()
+    )
+    version = settings.get("engine_version")
+    if version is not None and _ordered(version) > _ordered(VERSION):
+        raise _newer(f"it was installed by pyengine {version}")
+    return Status(
+        installed=True,
+        applied=tuple(name for _, name, _ in recorded),
+        pending=tuple(step.name for step in steps[len(recorded) :]),
+        logic_current=settings.get("logic_sha256") == sources.logic_sha256(),
+        version=version,
+    )
+
+
+def _verify(recorded: list[TupleRow], steps: tuple[Migration, ...]) -> None:
+    known = {step.id: step for step in steps}
+    for id_, name, sha256 in recorded:
+        step = known.get(id_)
+        if step is None:
+            raise _newer(f"it has migration {name}")
+        if step.name != name or step.sha256 != sha256:
+            raise SchemaMismatch(
+                f"migrations/{step.path.name} differs from the {name} that this database has applied",
+                hint="an applied migration is never edited: restore the file and write a new one "
+                "(a development database of an unreleased 0001 is dropped and made anew)",
+            )
+
+
+def _newer(why: str) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"the database is newer than this pyengine {VERSION}: {why}",
+        hint="upgrade pyengine here; an older one can work beside it for two releases, but not install",
+    )
+
+
+def _apply_logic(conn: Connection, sources: Sources) -> tuple[str, ...]:
+    before = _objects(conn)
+    try:
+        with conn.transaction():
+            defined = _define(conn, sources)
+            _drop(conn, set(before) - defined)
+    except EngineError as error:
+        if not isinstance(error.__cause__, _SHAPE_CHANGED):
+            raise
+        _drop(conn, set(before))
+        _define(conn, sources)
+    return tuple(sorted(f"{kind} {name}" for kind, name in set(before) - set(_objects(conn))))
+
+
+def _define(conn: Connection, sources: Sources) -> set[tuple[str, str]]:
+    """Run every logic file; return what they define.
+
+    What a file defines is what it touched in the catalogue and also names itself: a grant on all functions
+    touches everything.
+    """
+    defined: set[tuple[str, str]] = set()
+    seen = _objects(conn)
+    for path in sources.logic_files():
+        text = path.read_text(encoding="utf-8")
+        _run(conn, path, text)
+        now = _objects(conn)
+        names = {match.group(1).lower() for match in _CREATED.finditer(text)}
+        defined |= {key for key, row in now.items() if seen.get(key) != row and _bare(key) in names}
+        seen = now
+    return defined
+
+
+def _bare(key: tuple[str, str]) -> str:
+    """``durable.start(text,jsonb)`` -> ``start``; ``guard on durable._journal`` -> ``guard``."""
+    return re.split(r"[ (]", key[1].removeprefix(f"{SCHEMA}."), maxsplit=1)[0].strip('"').lower()
+
+
+def _objects(conn: Connection) -> Catalogue:
+    rows = conn.execute(_OBJECTS, {"schema": SCHEMA}).fetchall()
+    return {(kind, name): row for kind, name, row in rows}
+
+
+def _drop(conn: Connection, objects: set[tuple[str, str]]) -> None:
+    try:
+        for kind, name in sorted(objects):
+            if kind == "trigger":
+                conn.execute(f"drop trigger {name}".encode())
+        for kind, word in (("view", "view"), ("function", "routine")):
+            names = sorted(name for its_kind, name in objects if its_kind == kind)
+            if names:
+                conn.execute(f"drop {word} {', '.join(names)} restrict".encode())
+    except psycopg.errors.DependentObjectsStillExist as error:
+        raise SchemaMismatch(
+            "objects of yours stand on functions or views that this version changes or drops",
+            detail=error.diag.message_detail,
+            hint="drop those objects, install, and make them again; nothing was changed",
+        ) from error
+
+
+def _run(conn: Connection, path: Path, text: str) -> None:
+    try:
+        conn.execute(text.encode())
+    except psycopg.errors.LockNotAvailable as error:
+        raise Unavailable(
+            f"{path.name}: a table or view was locked for longer than {WAIT_FOR_TABLES}; nothing was changed",
+            hint="look for long transactions in pg_stat_activity, then try again",
+        ) from error
+    except psycopg.Error as error:
+        position = error.diag.statement_position
+        line = text.count("\n", 0, int(position) - 1) + 1 if position else None
+        where = f"{path.parent.name}/{path.name}" + (f":{line}" if line else "")
+        raise EngineError(
+            f"{where}: {error.diag.message_primary or error} ({error.sqlstate}); nothing was changed",
+            detail=error.diag.message_detail or error.diag.context,
+            hint=error.diag.message_hint,
+        ) from error
+
+
+def _record_step(conn: Connection, step: Migration) -> None:
+    conn.execute(
+        f"insert into {SCHEMA}.migrations (id, name, sha256, applied_at) values (%s, %s, %s, now())",
+        (step.id, step.name, step.sha256),
+    )
+
+
+def _record_setting(conn: Connection, name: str, value: str, description: str) -> None:
+    conn.execute(
+        f"insert into {SCHEMA}.settings as s (name, value, description) values (%s, %s, %s) "
+        "on conflict (name) do update set value = excluded.value, description = excluded.description",
+        (name, value, description),
+    )
+
+
+def _ordered(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+
+
+def _exists(conn: Connection, what: str) -> bool:
+    return conn.execute(f"select from pg_catalog.{what}".encode()).fetchone() is not None

@@ -1,0 +1,395 @@
+"""`App`: the front door for Python.
+
+What lives here: the decorators, and the shortest ways to run, start and serve workflows. What may not: any of the work; that is in
+client.py and worker.py. The theory: importing costs nothing, so an `App` is a registry and a place to look for a database;
+connections, threads and servers begin with the first verb. Without a URL the embedded Postgres is used, for as long as anybody here
+needs it. `run` is for development and scripts: it brings the schema, a worker and a client, and takes all of it away again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, ParamSpec, TypeVar, overload
+from weakref import WeakKeyDictionary
+
+from pyengine.client import Client, Run
+from pyengine.connection import Database
+from pyengine.errors import EngineError, InvalidRequest
+from pyengine.listen import Listener
+from pyengine.registry import OnInterrupt, Registry, Step, Workflow, make_step, make_workflow
+from pyengine.retry import Duration, Retry
+from pyengine.worker import Worker
+
+__all__ = ["App"]
+
+logger = logging.getLogger("pyengine.app")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+_HALTED_CHECK_S = 2.0
+
+
+class _Place:
+    """The database of an app in one event loop, shared by its clients and workers."""
+
+    def __init__(self, database: Database, release: Callable[[], object]) -> None:
+        self.database = database
+        self.listener = Listener(database)
+        self.client: Client | None = None
+        self.release = release
+        self.users = 0
+
+
+class App:
+    """Workflows and steps, and where their runs are kept.
+
+    Args:
+        database_url: postgresql://...; None means PYENGINE_DATABASE_URL, DATABASE_URL, else the embedded Postgres.
+        data_dir: folder of the embedded Postgres.
+    """
+
+    def __init__(self, database_url: str | None = None, *, data_dir: Path | str | None = None) -> None:
+        self.registry = Registry()
+        self._database_url = database_url
+        self._data_dir = None if data_dir is None else Path(data_dir)
+        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, _Place] = WeakKeyDictionary()
+
+    # -- decorators
+
+    @overload
+    def step(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
+    @overload
+    def step(self, fn: Callable[P, R], /) -> Step[P, R]: ...
+    @overload
+    def step(
+        self,
+        *,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        intent: bool = False,
+        on_interrupt: OnInterrupt = "retry",
+    ) -> _StepDecorator: ...
+    def step(
+        self,
+        fn: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        intent: bool = False,
+        on_interrupt: OnInterrupt = "retry",
+    ) -> Any:
+        """Make a function a step; with or without options.
+
+        Args:
+            fn: an async function, or a plain one, which runs in a thread.
+            name: its name in the journal; the function's name by default.
+            retry: when a failed attempt is made again; None means never.
+            timeout: limit of one attempt.
+            intent: record an attempt before it begins.
+            on_interrupt: "fail" if an attempt cut off by a crash must not be made again.
+
+        Raises:
+            InvalidRequest: an option is wrong, or another step has that name.
+        """
+
+        def decorate(fn: Callable[..., Any]) -> Step[..., Any]:
+            made: Step[..., Any] = make_step(
+                fn, name=name, retry=retry, timeout=timeout, intent=intent, on_interrupt=on_interrupt
+            )
+            return self.registry.add_step(made)
+
+        return decorate if fn is None else decorate(fn)
+
+    @overload
+    def workflow(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+    @overload
+    def workflow(
+        self,
+        *,
+        name: str | None = None,
+        version: str = "1",
+        queue: str | None = None,
+        deadline: Duration | None = None,
+    ) -> _WorkflowDecorator: ...
+    def workflow(
+        self,
+        fn: Callable[..., Coroutine[Any, Any, Any]] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        version: str = "1",
+        queue: str | None = None,
+        deadline: Duration | None = None,
+    ) -> Any:
+        """Make an async function a workflow; with or without options.
+
+        Args:
+            fn: the function.
+            name: what runs are started by; the function's name by default.
+            version: only workers that know this version run it.
+            queue: queue of its runs.
+            deadline: a run that takes longer times out.
+
+        Raises:
+            InvalidRequest: an option is wrong, or another workflow has that name and version.
+        """
+
+        def decorate(fn: Callable[..., Coroutine[Any, Any, Any]]) -> Workflow[..., Any]:
+            made: Workflow[..., Any] = make_workflow(
+                fn, name=name, version=version, queue=queue, deadline=deadline
+            )
+            return self.registry.add_workflow(made)
+
+        return decorate if fn is None else decorate(fn)
+
+    def error(self, cls: type[BaseException]) -> type[BaseException]:
+        """Let an exception class come back from the journal as itself; usable as a decorator."""
+        return self.registry.add_error(cls)
+
+    # -- verbs
+
+    def run(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a workflow here and now and return its result: for development, scripts and tests.
+
+        Installs the schema, runs a worker in this process until the run has ended, and stops it.
+
+        Raises:
+            RunFailed: the workflow failed; its error is the cause.
+            InvalidRequest: called inside an event loop, where `await app.start(...)` belongs.
+        """
+        _refuse_loop("app.run")
+
+        async def main() -> R:
+            async with self._place(install=True) as place, self._serving(place, {}) as worker:
+                run = await place_client(self, place).start(workflow, *args, **kwargs)
+                return await _ended(run, worker)
+
+        with _runner() as runner:
+            return runner.run(main())
+
+    def serve(self, **options: Any) -> None:
+        """Run a worker until SIGINT or SIGTERM; takes the options of `worker`.
+
+        The first signal stops it in an orderly way, a second one ends the process at once.
+        """
+        _refuse_loop("app.serve")
+
+        async def main() -> None:
+            stop = asyncio.Event()
+            _stop_on_signals(stop)
+            async with self.worker(**options) as worker:
+                stopped = asyncio.create_task(stop.wait())
+                ended = asyncio.create_task(worker.wait())
+                await asyncio.wait((stopped, ended), return_when=asyncio.FIRST_COMPLETED)
+                stopped.cancel()
+                if ended.done():
+                    ended.result()
+                ended.cancel()
+
+        with _runner() as runner:
+            runner.run(main())
+
+    @contextlib.asynccontextmanager
+    async def worker(
+        self,
+        *,
+        queues: Sequence[str] = ("default",),
+        concurrency: int | None = None,
+        step_concurrency: int = 1000,
+        threads: int = 16,
+    ) -> AsyncIterator[Worker]:
+        """Run a worker for the length of an `async with` block.
+
+        Args:
+            queues: which queues to serve.
+            concurrency: runs worked on at a time; None means the setting max_in_flight of the database.
+            step_concurrency: async steps at a time.
+            threads: sync steps at a time.
+
+        Raises:
+            Unavailable: the database cannot be reached.
+            SchemaMismatch: its schema does not fit.
+        """
+        options = {
+            "queues": queues,
+            "concurrency": concurrency,
+            "step_concurrency": step_concurrency,
+            "threads": threads,
+        }
+        async with self._place() as place, self._serving(place, options) as worker:
+            yield worker
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        """Give a client for the length of an `async with` block; it shares the connections of this app.
+
+        Raises:
+            Unavailable: the database cannot be reached.
+            SchemaMismatch: its schema does not fit.
+        """
+        async with self._place() as place:
+            client = place_client(self, place)
+            await client.open()
+            yield client
+
+    async def start(self, workflow: Workflow[..., T], *args: Any, **options: Any) -> Run[T]:
+        """Start a run; arguments and options as for `Client.start`.
+
+        The connections stay open until `close`, or until the last `worker` or `client` block of this event loop ends.
+        """
+        place = self._places.get(asyncio.get_running_loop())
+        if place is None:
+            place = await self._open_place(install=False)
+        return await place_client(self, place).start(workflow, *args, **options)
+
+    async def close(self) -> None:
+        """Close what `start` opened in this event loop."""
+        place = self._places.get(asyncio.get_running_loop())
+        if place is not None and not place.users:
+            await self._close_place(place)
+
+    # -- places
+
+    @contextlib.asynccontextmanager
+    async def _place(self, *, install: bool = False) -> AsyncIterator[_Place]:
+        place = self._places.get(asyncio.get_running_loop()) or await self._open_place(install=install)
+        place.users += 1
+        try:
+            yield place
+        finally:
+            place.users -= 1
+            if not place.users:
+                await self._close_place(place)
+
+    async def _open_place(self, *, install: bool) -> _Place:
+        from pyengine.embedded import EmbeddedPostgres, database_url
+
+        target = database_url(self._database_url, self._data_dir)
+        release: Callable[[], object] = lambda: None  # noqa: E731
+        if target.url is None:
+            server = EmbeddedPostgres(target.data_dir)
+            url, release = await asyncio.to_thread(server.start), server.stop
+        else:
+            url = target.url
+        try:
+            if install or target.embedded:
+                from pyengine.admin import migrate
+
+                await asyncio.to_thread(migrate.install, url)
+            database = Database(url)
+            await database.open()
+        except BaseException:
+            await asyncio.to_thread(release)
+            raise
+        place = self._places[asyncio.get_running_loop()] = _Place(database, release)
+        return place
+
+    async def _close_place(self, place: _Place) -> None:
+        self._places.pop(asyncio.get_running_loop(), None)
+        if place.client is not None:
+            await place.client.close()
+        await asyncio.to_thread(place.release)
+
+    @contextlib.asynccontextmanager
+    async def _serving(self, place: _Place, options: dict[str, Any]) -> AsyncIterator[Worker]:
+        async with Worker(self.registry, place.database, listener=place.listener, **options) as worker:
+            yield worker
+
+
+class _StepDecorator:
+    """For the type checker: what `@app.step(...)` returns."""
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Step[P, R]: ...
+    def __call__(self, fn: Callable[..., Any], /) -> Any:
+        raise NotImplementedError
+
+
+class _WorkflowDecorator:
+    """For the type checker: what `@app.workflow(...)` returns."""
+
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]:
+        raise NotImplementedError
+
+
+def place_client(app: App, place: _Place) -> Client:
+    """Return the one client of a place."""
+    if place.client is None:
+        place.client = Client(place.database, registry=app.registry, listener=place.listener)
+    return place.client
+
+
+async def _ended(run: Run[T], worker: Worker) -> T:
+    """Wait for a run that a worker of this process serves; its end, or the worker's."""
+    failed = asyncio.create_task(worker.wait())
+    try:
+        while True:
+            waiting = asyncio.create_task(run.result(timeout=_HALTED_CHECK_S))
+            await asyncio.wait((waiting, failed), return_when=asyncio.FIRST_COMPLETED)
+            if failed.done() and not waiting.done():
+                waiting.cancel()
+                failed.result()
+            try:
+                return await waiting
+            except TimeoutError:
+                status = await run.get()
+                if status.state == "halted":
+                    raise EngineError(
+                        f"run {run.id} is halted: {status.problem}", hint=f"pyengine show {run.id}"
+                    ) from None
+    finally:
+        failed.cancel()
+
+
+def _refuse_loop(what: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise InvalidRequest(
+        f"{what} starts an event loop of its own and cannot be called inside one",
+        hint="use: async with app.worker(): run = await app.start(workflow, ...); await run",
+    )
+
+
+def _runner() -> asyncio.Runner:
+    """Return a runner with uvloop, if it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
+def _stop_on_signals(stop: asyncio.Event) -> None:
+    """Set `stop` at the first SIGINT or SIGTERM; leave at once at the second."""
+    loop = asyncio.get_running_loop()
+
+    def stop_or_leave(number: int) -> None:
+        if stop.is_set():
+            os._exit(128 + number)
+        logger.info("signal %d: stopping; a second one ends the process at once", number)
+        stop.set()
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(stop_or_leave, number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        try:
+            loop.add_signal_handler(number, stop_or_leave, number)
+        except (NotImplementedError, RuntimeError):
+            signal.signal(number, handler)

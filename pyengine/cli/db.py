@@ -1,0 +1,213 @@
+"""Commands about the database: ``pyengine db init|migrate|status|set|psql``.
+
+Lives here: what they ask and how they print it. May not: contain SQL (``queries.py``, ``pyengine.admin``).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import signal
+import subprocess
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pyengine.cli.command import command
+from pyengine.cli.database import Database, Invocation
+from pyengine.cli.output import clip, listed, printable, redact, table
+from pyengine.errors import InvalidRequest, NotFound
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pyengine.admin.migrate import Report
+
+__all__ = ["app"]
+
+OLDEST_SERVER = 150000
+
+app = typer.Typer(
+    help="The database: install the schema, look at it, change settings.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@command(app)
+def init(at: Invocation) -> None:
+    """Install the schema, or bring it up to date; run again, it changes nothing."""
+    from pyengine.admin import migrate
+
+    with at.database(create=True, schema=False) as db:
+        _refuse_old_server(db)
+        _report(at, db, migrate.install(db.url))
+
+
+@command(app, "migrate")
+def bring_up_to_date(at: Invocation) -> None:
+    """Bring an installed schema to this version of pyengine."""
+    from pyengine.admin import migrate
+
+    with at.database(schema=False) as db:
+        if not migrate.status(db.url).installed:
+            raise NotFound("this database has no schema durable", hint="pyengine db init")
+        _report(at, db, migrate.migrate(db.url))
+
+
+@command(app)
+def status(at: Invocation) -> None:
+    """Show server, schema, migrations, settings and counts; exit 5 if the schema is not up to date."""
+    from pyengine.admin import migrate
+    from pyengine.cli import queries
+    from pyengine.sources import VERSION
+
+    with at.database(schema=False) as db:
+        schema = migrate.status(db.url)
+        server_version, size_bytes = queries.server(db.conn)
+        document: dict[str, Any] = {
+            "pyengine": VERSION,
+            "database": {
+                "place": redact(db.place),
+                "embedded": db.target.embedded,
+                "source": db.target.source,
+                "server_version": server_version,
+                "size_bytes": size_bytes,
+                "psql": db.psql_line,
+            },
+            "schema": {**asdict(schema), "current": schema.current},
+            "settings": [],
+            "runs": {},
+            "workers": [],
+        }
+        if schema.installed:
+            document["settings"] = queries.settings(db.conn)
+            if not schema.pending:  # the views of an older schema may not know these columns
+                document["runs"] = queries.counts(db.conn)
+                document["workers"] = queries.workers(db.conn)
+    at.out.answer(document, lambda console: _show_status(console, document))
+    if not schema.current:
+        at.out.note(
+            f"the schema is not up to date; run: pyengine db {'migrate' if schema.installed else 'init'}"
+        )
+        raise typer.Exit(5)
+
+
+@command(app, "set")
+def change(
+    at: Invocation,
+    name: Annotated[str, typer.Argument(help="Name of the setting.")],
+    value: Annotated[str, typer.Argument(help="Its new value.")],
+) -> None:
+    """Change a setting of the engine; it holds from the next call on."""
+    from pyengine.cli import queries
+
+    if "\0" in value:
+        raise InvalidRequest("a setting has no NUL character")
+    with at.database() as db:
+        known = [one.name for one in queries.settings(db.conn)]
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
+            ask = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise NotFound(
+                f"there is no setting {clip(name, 60)!r}{ask}", hint="pyengine db status lists them"
+            )
+        old = queries.change_setting(db.conn, name, value)
+    document = {"name": name, "old": old, "value": value}
+    at.out.answer(document, lambda console: console.print(f"{name}: {old} -> {printable(value)}"))
+
+
+@command(app, context_settings={"ignore_unknown_options": True})
+def psql(
+    at: Invocation,
+    more: Annotated[
+        list[str] | None, typer.Argument(metavar="[PSQL OPTIONS]...", help="Given to psql.")
+    ] = None,
+) -> None:
+    """Open the database in psql; the embedded server is held until psql ends."""
+    with at.database(schema=False) as db:
+        command_line = [*db.psql, *(more or [])]
+        if at.out.json:
+            at.out.answer({"command": command_line}, lambda _: None)
+            return
+        code = _run_psql(db, command_line)
+    if code:
+        raise typer.Exit(code)
+
+
+def _run_psql(db: Database, command_line: list[str]) -> int:
+    import psycopg
+
+    password = psycopg.conninfo.conninfo_to_dict(db.url).get("password")
+    environment = os.environ | ({"PGPASSWORD": str(password)} if password else {})
+    interrupt = signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is psql's: it ends a query, not the server
+    try:
+        # the environment, not the command line, which every user of the machine can read
+        running = subprocess.Popen(
+            command_line, env=environment, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+        )
+        return running.wait()
+    except FileNotFoundError as error:
+        raise NotFound(
+            f"there is no program {command_line[0]} here",
+            hint="install PostgreSQL's client (apt install postgresql-client), or: pyengine db psql --json",
+        ) from error
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
+
+
+def _refuse_old_server(db: Database) -> None:
+    if db.conn.info.server_version < OLDEST_SERVER:
+        from pyengine.cli import queries
+
+        raise InvalidRequest(
+            f"this server is PostgreSQL {queries.server(db.conn)[0]}, pyengine needs 15 or later",
+            hint="name a newer one with --database-url, or unset it to use the embedded Postgres",
+        )
+
+
+def _report(at: Invocation, db: Database, report: Report) -> None:
+    document = {"place": redact(db.place), **asdict(report), "changed": report.changed, "psql": db.psql_line}
+
+    def render(console: Console) -> None:
+        for step in report.applied:
+            console.print(f"applied {step}")
+        if report.logic:
+            console.print("wrote functions and views anew")
+        for name in report.dropped:
+            console.print(f"dropped {printable(name)}")
+        console.print(f"schema durable is up to date in the {redact(db.place)}", soft_wrap=True)
+        console.print("look around: pyengine db psql", style="dim")
+
+    at.out.answer(document, render)
+
+
+def _show_status(console: Console, document: dict[str, Any]) -> None:
+    from rich.text import Text
+
+    database, schema = document["database"], document["schema"]
+    missing = "missing" if not schema["installed"] else "not up to date"
+    facts = {
+        "pyengine": document["pyengine"],
+        "database": database["place"],
+        "server": f"PostgreSQL {database['server_version']}, {database['size_bytes'] / 2**20:.1f} MiB",
+        "schema": "up to date" if schema["current"] else missing,
+        "migrations": listed(list(schema["applied"])) or "none applied",
+        "pending": listed(list(schema["pending"])),
+        "psql": database["psql"],
+        "runs": ", ".join(f"{number} {state}" for state, number in document["runs"].items()) or "none",
+        "workers": listed([worker["id"] for worker in document["workers"]]) or "none",
+    }
+    for name, value in facts.items():
+        if value:
+            line = Text(f"{name:<11}", style="bold").append(printable(str(value)), style="not bold")
+            console.print(line, soft_wrap=True)
+    if document["settings"]:
+        shown = table("SETTING", "VALUE", "")
+        for one in document["settings"]:
+            shown.add_row(one.name, printable(one.value), Text(printable(one.description), style="dim"))
+        console.print()
+        console.print(shown)

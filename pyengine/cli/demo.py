@@ -1,0 +1,210 @@
+"""``pyengine demo``: the command, its progress on the screen, and its exit code.
+
+Lives here: what the command is told, and how it shows that it goes on. May not: the work (``pyengine.demo``).
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pyengine.cli.command import command
+from pyengine.cli.database import Database, Invocation
+from pyengine.cli.output import printable, program, redact, span
+from pyengine.errors import RunFailed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+    from pyengine.demo.effects import Progress
+    from pyengine.demo.job import Job
+    from pyengine.demo.run import Outcome
+
+__all__ = ["add_to"]
+
+LINE_EVERY_S = 1.0
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make this function a command."""
+    command(app)(demo)
+
+
+def demo(
+    at: Invocation,
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            show_default=False,
+            help="Folder of *.dist-info folders or wheels, or a virtual environment; "
+            "the running environment by default.",
+        ),
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Do it anew, even if it is done already.")] = False,
+) -> None:
+    """Audit installed packages, kill -9 the workers meanwhile, and show that nothing is lost.
+
+    Compares every installed file with the hash in its RECORD; exit 1 if one does not match or is missing.
+    """
+    from pyengine.demo.job import prepare
+
+    job = prepare(path)
+    with at.database(create=True, schema=False) as db:
+        _install(db)
+        code = _run(at, db, job, again=_again(at, path), fresh=fresh)
+    if code:
+        raise typer.Exit(code)
+
+
+def _install(db: Database) -> None:
+    from pyengine.admin import migrate
+    from pyengine.demo import effects
+
+    migrate.install(db.url)
+    effects.install(db.conn)
+
+
+def _again(at: Invocation, path: Path | None) -> str:
+    """The same command once more."""
+    return shlex.join([*program(), "demo", *([] if path is None else [str(path)]), *at.words()])
+
+
+def _run(at: Invocation, db: Database, job: Job, *, again: str, fresh: bool) -> int:
+    from pyengine.demo import report, run
+
+    run_id = run.settle_id(db.conn, job, fresh=fresh)
+    try:
+        with _screen(at, db, job) as screen:
+            outcome = run.drive(db, job, run_id, screen)
+    except KeyboardInterrupt:
+        at.out.note(
+            f"\nstopped; run {run_id} is in the database. Go on with: {again.replace(' --fresh', '')}"
+        )
+        raise
+    if outcome.state != "completed":
+        from pyengine.cli.timeline import error_text
+
+        raise RunFailed(
+            f"run {run_id} {outcome.state}: {error_text(outcome.error)}",
+            hint=f"{shlex.join(program())} show {run_id}; or do it anew: {again} --fresh",
+        )
+    account = report.collect(db, outcome, shlex.join([*program(), "db", "psql", *at.words()]))
+
+    def show(console: Console) -> None:
+        if outcome.found_finished:
+            console.print(
+                f"Run {run_id} is this audit, finished; no file has changed since, by size and times. "
+                f"To read all again: {again} --fresh",
+                soft_wrap=True,
+            )
+        report.show(console, outcome, account)
+        _show_time(console, outcome)
+
+    at.out.answer(report.document(job, outcome, account), show)
+    return 1 if account.problems or account.broken_laws or account.repeated.after_recorded else 0
+
+
+def _show_time(console: Console, outcome: Outcome) -> None:
+    if outcome.seconds:
+        console.print(f"took {span(outcome.seconds)}", style="dim")
+
+
+class _Silent:
+    """No screen: the answer is a document."""
+
+    def begin(self, run_id: str) -> None:
+        """Say nothing."""
+
+    def say(self, text: str) -> None:
+        """Say nothing."""
+
+    def progress(self, done: Progress, *, waiting: bool) -> None:
+        """Show nothing."""
+
+
+_WAITING = "waiting until the leases of the killed worker are taken over"
+
+
+class _Lines:
+    """Progress where nobody looks through a window: a line now and then."""
+
+    def __init__(self, console: Console, job: Job, place: str) -> None:
+        self._console = console
+        self._job = job
+        self._place = place
+        self._said_at = 0.0
+        self._last = ""
+
+    def begin(self, run_id: str) -> None:
+        """Say where the run is."""
+        self.say(f"run {run_id} in the {self._place}; two workers")
+        if pause_ms := self._job.limits.pause_ms:
+            self.say(f"(so few files are read before anybody can kill: each step waits {pause_ms} ms)")
+
+    def say(self, text: str) -> None:
+        """Print one line."""
+        self._console.print(printable(text), soft_wrap=True)
+
+    def progress(self, done: Progress, *, waiting: bool) -> None:
+        """Print a line if there is something new to say and the last one is a while ago."""
+        line = f"{done.files:,} of {self._job.files:,} files" + (f" ({_WAITING})" if waiting else "")
+        finished = done.files >= self._job.files
+        if line != self._last and (finished or time.monotonic() - self._said_at > LINE_EVERY_S):
+            self._said_at, self._last = time.monotonic(), line
+            self.say(line)
+
+
+class _Window(_Lines):
+    """Progress as a bar that moves; what is said stands above it."""
+
+    def __init__(self, console: Console, job: Job, place: str) -> None:
+        super().__init__(console, job, place)
+        self._bar: Bar | None = None
+        self._task: TaskID | None = None
+
+    def begin(self, run_id: str) -> None:
+        """Say where the run is, and show the bar."""
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        super().begin(run_id)
+        columns = (BarColumn(bar_width=40), MofNCompleteColumn(), TextColumn("files"), TimeElapsedColumn())
+        self._bar = Progress(*columns, TextColumn("{task.fields[note]}", style="dim"), console=self._console)
+        self._task = self._bar.add_task("audit", total=max(self._job.files, 1), note="")
+        self._bar.start()
+
+    def progress(self, done: Progress, *, waiting: bool) -> None:
+        """Move the bar."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done.files, note=_WAITING if waiting else "")
+
+    def end(self) -> None:
+        """Let the bar stand as it is."""
+        if self._bar is not None:
+            self._bar.stop()
+
+
+@contextmanager
+def _screen(at: Invocation, db: Database, job: Job) -> Iterator[_Silent | _Lines]:
+    if at.out.json:
+        yield _Silent()
+        return
+    console = at.out.console()
+    what = f"{job.distributions} distributions, {job.files:,} files, {job.bytes / 1e6:,.1f} MB"
+    console.print(f"audit of {what} in {printable(', '.join(job.places))}", style="bold", soft_wrap=True)
+    if not sys.stdout.isatty():
+        yield _Lines(console, job, redact(db.place))
+        return
+    window = _Window(console, job, redact(db.place))
+    try:
+        yield window
+    finally:
+        window.end()

@@ -1,0 +1,169 @@
+"""How answers look: one JSON document, or text for people.
+
+Lives here: the choice between the two, the printable form of values, hiding passwords. May not: ask the
+database. Text of people and of the database never reaches the terminal as markup or as control characters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+__all__ = [
+    "Output",
+    "clip",
+    "compact",
+    "listed",
+    "printable",
+    "program",
+    "redact",
+    "span",
+    "state_text",
+    "table",
+]
+
+WIDTH_OF_PIPES = 160
+_URL_PASSWORD = re.compile(r"(\w://[^\s:/@]*:)\S*@")
+_NAMED_PASSWORD = re.compile(r"(password=)('[^']*'|[^\s&]+)", re.IGNORECASE)
+_STATE_STYLES = {
+    "completed": "green",
+    "running": "cyan",
+    "waiting": "blue",
+    "failed": "bold red",
+    "timed_out": "bold red",
+    "cancelled": "yellow",
+    "halted": "bold red",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """Where answers go: to people, or as one JSON document to programs."""
+
+    json: bool = False
+
+    def answer(self, document: Any, show: Callable[[Console], None]) -> None:
+        """Print the answer of a command: the document with ``--json``, else what `show` prints."""
+        if self.json:
+            sys.stdout.write(json.dumps(document, default=_plain, indent=2, ensure_ascii=True) + "\n")
+            sys.stdout.flush()
+        else:
+            show(self.console())
+
+    def note(self, text: str) -> None:
+        """Tell people something beside the answer, on stderr; programs do not get it."""
+        if not self.json:
+            sys.stderr.write(printable(redact(text), keep="\n") + "\n")
+            sys.stderr.flush()
+
+    def console(self) -> Console:
+        """A console for text; wide where nobody looks at it through a window."""
+        from rich.console import Console
+
+        known = sys.stdout.isatty() or "COLUMNS" in os.environ
+        return Console(width=None if known else WIDTH_OF_PIPES, highlight=False, markup=False, emoji=False)
+
+
+def _plain(value: Any) -> Any:
+    """What `json` cannot write itself."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return str(value)
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return text without control characters, surrogates and the like; those in `keep` stay."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in keep else c.encode("unicode_escape", "replace").decode() for c in text
+    )
+
+
+def redact(text: str) -> str:
+    """Return text without the passwords of URLs, and without those that this process was told."""
+    for secret in sorted(_secrets(), key=len, reverse=True):
+        text = text.replace(secret, "***")
+    text = _URL_PASSWORD.sub(r"\1***@", text)
+    return _NAMED_PASSWORD.sub(r"\1***", text)
+
+
+def _secrets() -> set[str]:
+    told = [os.environ.get(name, "") for name in ("PYENGINE_DATABASE_URL", "DATABASE_URL")]
+    told += [word.partition("=")[2] if word.startswith("--") else word for word in sys.argv[1:]]
+    found = {os.environ.get("PGPASSWORD", "")}
+    for url in told:
+        if match := re.search(r"://[^\s:/@]*:(\S*)@", url):
+            # libpq ends the password at the first @, others at the last
+            found |= {match[1], unquote(match[1]), *match[1].split("@")}
+    # a password of one or two letters is in every sentence; the URL's own form is hidden in any case
+    return {secret for secret in found if len(secret) > 2}
+
+
+def compact(value: Any) -> str:
+    """Return a JSON value on one line."""
+    return printable(json.dumps(value, ensure_ascii=False, default=_plain))
+
+
+def program() -> list[str]:
+    """Return the words that start this command, as people typed them."""
+    name = os.path.basename(sys.argv[0]) if sys.argv else ""
+    return ["python", "-m", "pyengine"] if name in ("__main__.py", "-m", "-c") else ["pyengine"]
+
+
+def clip(text: str, width: int) -> str:
+    """Cut text to a width, showing that it was cut."""
+    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
+
+
+def listed(words: list[str], limit: int = 8) -> str:
+    """Return words with commas, the first few of them."""
+    more = f" and {len(words) - limit} more" if len(words) > limit else ""
+    return ", ".join(words[:limit]) + more
+
+
+def span(duration: timedelta | float) -> str:
+    """Return a duration as people say it: 412 ms, 3.4 s, 5m 12s, 2h 5m, 3d 4h."""
+    s = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if s < 0.9995:
+        return f"{s * 1000:.0f} ms"
+    if s < 59.95:
+        return f"{s:.1f} s"
+    minutes, seconds = divmod(round(s), 60)
+    if minutes < 60:
+        return f"{minutes}m {seconds}s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h {minutes}m" if hours < 48 else f"{hours // 24}d {hours % 24}h"
+
+
+def state_text(state: str) -> Text:
+    """The state of a run in its colour."""
+    from rich.text import Text
+
+    return Text(state, style=_STATE_STYLES.get(state, ""))
+
+
+def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    """A table without lines; columns named in `right` hold numbers."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return made

@@ -1,0 +1,263 @@
+"""What the command line asks the database, in SQL.
+
+Lives here: every SQL text of the command line, one function each, on the people's views and functions of the
+schema. May not: print, or decide. Workers never come here: what they call stands in ``procedures.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from psycopg.rows import class_row, dict_row, scalar_row
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+    from psycopg.rows import TupleRow
+
+__all__ = [
+    "STATES",
+    "Event",
+    "Filter",
+    "Run",
+    "Setting",
+    "Start",
+    "broken_laws",
+    "change_setting",
+    "counts",
+    "events",
+    "family",
+    "ids_like",
+    "known_workflows",
+    "result",
+    "run",
+    "runs",
+    "server",
+    "settings",
+    "start",
+    "versions",
+    "workers",
+]
+
+# waits_for reads people's column of the same name; a deadline of never is infinity, which Python has not
+_RUN = """
+select r.id, r.workflow, r.version, r.state, r.queue, r.parent, r.key, r.args, r.result, r.error, r.problem,
+       r.worker, r.crashes, r.waits_for, r.created_at, r.settled_at, r.age,
+       nullif(r.deadline, 'infinity') as deadline,
+       case when r.state in ('queued', 'scheduled') then r.not_before end as not_before,
+       r.events, r.children, r.tags
+from durable.runs r
+"""
+
+STATES = (
+    "scheduled", "queued", "running", "waiting", "halted", "completed", "failed", "timed_out", "cancelled",
+)  # fmt: skip
+"""States of a run, as the view ``durable.runs`` writes them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A row of ``durable.runs``."""
+
+    id: str
+    workflow: str
+    version: str
+    state: str
+    queue: str
+    parent: str | None
+    key: str | None
+    args: Any
+    result: Any
+    error: Any
+    problem: Any
+    worker: str | None
+    crashes: int | None
+    waits_for: list[str]
+    created_at: datetime
+    settled_at: datetime | None
+    age: timedelta
+    deadline: datetime | None
+    not_before: datetime | None
+    events: int
+    children: int
+    tags: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A row of ``durable.journal_events``."""
+
+    seq: int
+    event: str
+    at: datetime
+    child: int | None
+    attempt: int | None
+    name: str | None
+    payload: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A row of ``durable.settings``."""
+
+    name: str
+    value: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which runs are listed; None means any."""
+
+    state: str | None = None
+    workflow: str | None = None
+    roots_only: bool = False
+    limit: int = 20
+
+
+def runs(conn: Connection[TupleRow], wanted: Filter) -> list[Run]:
+    """Return the newest runs that pass the filter, newest first."""
+    with conn.cursor(row_factory=class_row(Run)) as cursor:
+        return cursor.execute(
+            f"""{_RUN}
+            where (%(state)s::text is null or r.state = %(state)s)
+              and (%(workflow)s::text is null or r.workflow = %(workflow)s)
+              and not (%(roots)s and r.parent is not null)
+            order by r.created_at desc, r.execution desc limit %(limit)s""",
+            {
+                "state": wanted.state,
+                "workflow": wanted.workflow,
+                "roots": wanted.roots_only,
+                "limit": wanted.limit,
+            },
+        ).fetchall()
+
+
+def run(conn: Connection[TupleRow], id: str) -> Run | None:
+    """Return one run."""
+    with conn.cursor(row_factory=class_row(Run)) as cursor:
+        return cursor.execute(f"{_RUN} where r.id = %s", (id,)).fetchone()
+
+
+def family(conn: Connection[TupleRow], id: str) -> list[Run]:
+    """Return the child runs of a run and theirs, in the order of their numbers."""
+    with conn.cursor(row_factory=class_row(Run)) as cursor:
+        found = cursor.execute(
+            f"{_RUN} where r.id > %(id)s || '.' and r.id < %(id)s || '/' and r.parent is not null", {"id": id}
+        ).fetchall()
+    below = len(id) + 1
+    return sorted(found, key=lambda one: [int(number) for number in one.id[below:].split(".")])
+
+
+def ids_like(conn: Connection[TupleRow], id: str) -> list[str]:
+    """Return the ids of runs that begin with an id (ASCII), as far as people started them."""
+    with conn.cursor(row_factory=scalar_row) as cursor:
+        found = cursor.execute(
+            "select id from durable.runs where id >= %(id)s and id < %(id)s || '~' and parent is null",
+            {"id": id},
+        ).fetchall()
+    return [str(one) for one in found]
+
+
+def events(conn: Connection[TupleRow], id: str) -> list[Event]:
+    """Return the journal of a run as its logical events."""
+    with conn.cursor(row_factory=class_row(Event)) as cursor:
+        return cursor.execute(
+            """select seq, event, at, child, attempt, name, payload
+               from durable.journal_events where id = %s order by seq""",
+            (id,),
+        ).fetchall()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What a run is started with; None means the default of ``durable.start``."""
+
+    workflow: str
+    args: str
+    id: str | None = None
+    key: str | None = None
+    queue: str = "default"
+    version: str = "1"
+
+
+def start(conn: Connection[TupleRow], wanted: Start) -> str:
+    """Start a run, or find the one that has this id or key; return its id."""
+    with conn.cursor(row_factory=scalar_row) as cursor:
+        return str(
+            cursor.execute(
+                """select durable.start(workflow => %s, args => %s::jsonb, id => %s, key => %s, queue => %s,
+                                        version => %s)""",
+                (wanted.workflow, wanted.args, wanted.id, wanted.key, wanted.queue, wanted.version),
+            ).fetchone()
+        )
+
+
+def result(conn: Connection[TupleRow], id: str) -> tuple[str, Any, Any]:
+    """Return state of the promise, value and error of a run as they are now."""
+    row = conn.execute("select state, value, error from durable.result(%s)", (id,)).fetchone()
+    return row if row is not None else ("pending", None, None)
+
+
+def workers(conn: Connection[TupleRow]) -> list[dict[str, Any]]:
+    """Return the workers that said hello and were heard of within two minutes, or hold their presence."""
+    with conn.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(
+            """select w.id, w.present, durable._at(w.seen_at) as seen_at,
+                      durable._at(w.started_at) as started_at, w.queues, w.workflows, w.versions, w.about
+               from durable._workers w
+               where (w.present and w.missing_at is null) or w.seen_at > durable._now_ms() - 120000
+               order by w.started_at"""
+        ).fetchall()
+
+
+def known_workflows(conn: Connection[TupleRow]) -> list[str]:
+    """Return the names of workflows that live workers serve or that runs were made of."""
+    served = {name for worker in workers(conn) for name in worker["workflows"]}
+    with conn.cursor(row_factory=scalar_row) as cursor:
+        made = cursor.execute("select distinct workflow from durable.runs").fetchall()
+    return sorted(served | {str(name) for name in made})
+
+
+def broken_laws(conn: Connection[TupleRow]) -> list[dict[str, Any]]:
+    """Return the rows of ``durable.check()``."""
+    with conn.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute("select law, id, detail from durable.check() order by law, id").fetchall()
+
+
+def settings(conn: Connection[TupleRow]) -> list[Setting]:
+    """Return the knobs, without what the installer notes for itself."""
+    with conn.cursor(row_factory=class_row(Setting)) as cursor:
+        return cursor.execute(
+            """select name, value, description from durable.settings
+               where name not in ('logic_sha256', 'engine_version') order by name"""
+        ).fetchall()
+
+
+def change_setting(conn: Connection[TupleRow], name: str, value: str) -> str:
+    """Change a knob; return its old value."""
+    row = conn.execute("select durable.set_setting(%s, %s)", (name, value)).fetchone()
+    return str(row[0]) if row else ""
+
+
+def counts(conn: Connection[TupleRow]) -> dict[str, int]:
+    """Return how many runs there are in each state."""
+    rows = conn.execute("select state, count(*) from durable.runs group by state order by state").fetchall()
+    return {str(state): int(number) for state, number in rows}
+
+
+def versions(conn: Connection[TupleRow]) -> tuple[int, int, int]:
+    """Return the schema's version, and the lowest and highest worker protocol that it serves."""
+    row = conn.execute(
+        "select schema_version, lowest_worker_protocol, highest_worker_protocol from durable.version()"
+    ).fetchone()
+    return row if row is not None else (0, 0, 0)
+
+
+def server(conn: Connection[TupleRow]) -> tuple[str, int]:
+    """Return the server's version as text, and the bytes of this database."""
+    row = conn.execute(
+        "select current_setting('server_version'), pg_database_size(current_database())"
+    ).fetchone()
+    return row if row is not None else ("", 0)

@@ -1,0 +1,156 @@
+"""The command line as a whole: its groups, its exit codes, and the one place where errors become messages.
+
+Lives here: `run`. May not: do the work of a command. Exit codes: 0 done; 1 the answer is bad (a failed run, a
+violated law, a file that does not match); 2 wrong usage; 3 no such thing; 4 no database; 5 the schema does
+not fit; 6 in conflict with what is there; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from pyengine.cli import db, demo, runs, worker
+from pyengine.cli.command import AsJson, DatabaseUrl, DataDir, remember
+from pyengine.cli.output import Output, printable, redact
+from pyengine.errors import (
+    Conflict,
+    EmbeddedPostgresError,
+    EngineError,
+    InvalidRequest,
+    NotFound,
+    PayloadTooLarge,
+    RunFailed,
+    SchemaMismatch,
+    Unavailable,
+)
+
+__all__ = ["run"]
+
+_EXIT_CODES: tuple[tuple[type[EngineError], int], ...] = (
+    (RunFailed, 1),
+    (InvalidRequest, 2),
+    (PayloadTooLarge, 2),
+    (NotFound, 3),
+    (Unavailable, 4),
+    (EmbeddedPostgresError, 4),
+    (SchemaMismatch, 5),
+    (Conflict, 6),
+)
+_NEXT = {
+    2: "pyengine --help",
+    3: "pyengine ps",
+    4: "pyengine db status",
+    5: "pyengine db status",
+    6: "pyengine ps",
+}
+
+# what typer raises for wrong usage; some versions of it bring a click of their own
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+_ClickException: type[Exception] = _UsageError.__bases__[0]
+
+app = typer.Typer(
+    name="pyengine",
+    help="Durable execution that is a PostgreSQL schema.",
+    epilog="Begin with: pyengine demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(db.app, name="db")
+demo.add_to(app)
+worker.add_to(app)
+runs.add_to(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from pyengine.sources import VERSION
+
+        typer.echo(f"pyengine {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    ctx: typer.Context,
+    *,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Durable execution that is a PostgreSQL schema."""
+    remember(ctx, {"database_url": database_url, "data_dir": data_dir, "as_json": as_json})
+
+
+def run(argv: list[str]) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+        argv: the words after ``pyengine``.
+    """
+    out = Output(json="--json" in argv)
+    try:
+        code = typer.main.get_command(app).main(args=argv, prog_name="pyengine", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except EngineError as error:
+        return _fail(out, error)
+    except _ClickException as error:
+        return _wrong_usage(out, error)
+    except (KeyboardInterrupt, typer.Abort):
+        out.note("interrupted")
+        return 130
+    except BrokenPipeError:
+        # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:  # the process boundary: the database's own errors become ours, others are bugs
+        ours = _of_database(error)
+        if ours is None:
+            raise
+        return _fail(out, ours)
+
+
+def _of_database(error: Exception) -> EngineError | None:
+    psycopg = sys.modules.get("psycopg")
+    if psycopg is None or not isinstance(error, psycopg.Error):
+        return None
+    from pyengine.cli.database import explain
+
+    return explain(error)
+
+
+def _fail(out: Output, error: EngineError) -> int:
+    code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1)
+    message = f"{error.message}: {error.detail}" if error.detail else error.message
+    _say(out, code, (type(error).__name__, message, error.hint or _NEXT.get(code)))
+    return code
+
+
+def _wrong_usage(out: Output, error: Exception) -> int:
+    if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help, and in some versions printed
+        if text := str(error):
+            typer.echo(text)
+        return 2
+    context = getattr(error, "ctx", None)
+    path = getattr(context, "command_path", "pyengine")
+    message = str(getattr(error, "format_message", lambda: error)())
+    _say(out, 2, ("InvalidRequest", message, f"{path} --help"))
+    return 2
+
+
+def _say(out: Output, code: int, what: tuple[str, str, str | None]) -> None:
+    kind, message, hint = (printable(redact(text), keep="\n") if text else None for text in what)
+    if out.json:
+        document = {"error": {"type": kind, "message": message, "hint": hint, "exit_code": code}}
+        out.answer(document, lambda _: None)
+        return
+    lines = [f"error: {message}", *([f"hint: {hint}"] if hint else [])]
+    sys.stderr.write("\n".join(lines) + "\n")

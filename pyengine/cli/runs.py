@@ -1,0 +1,357 @@
+"""Commands about runs: start, ps, show, check.
+
+Lives here: what they ask and how they print it. May not: contain SQL (``queries.py``).
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pyengine.cli.command import command
+from pyengine.cli.database import Database, Invocation
+from pyengine.cli.output import Output, clip, compact, listed, printable, span, state_text, table
+from pyengine.errors import InvalidRequest, NotFound, RunFailed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pyengine.cli.queries import Run
+
+__all__ = ["add_to", "checked_id", "show_tree"]
+
+FIRST_LOOK_S = 0.02
+LONGEST_PAUSE_S = 0.5
+TREE_LINES = 40
+MAX_ID_BYTES = 1024
+MAX_START_BYTES = 512  # the rest is for the numbers of children
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make these functions commands."""
+    command(app)(start)
+    command(app)(ps)
+    command(app)(show)
+    command(app)(check)
+
+
+def start(
+    at: Invocation,
+    workflow: Annotated[str, typer.Argument(help="Name of the workflow.")],
+    args: Annotated[
+        str, typer.Argument(help="""Arguments as JSON: '["world"]' or '{"name": "world"}'.""")
+    ] = "[]",
+    id: Annotated[
+        str | None, typer.Option("--id", help="Id of the run: the same id is the same run.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Idempotency key, unique for the workflow.")
+    ] = None,
+    queue: Annotated[str, typer.Option("--queue", "-q", help="Queue.")] = "default",
+    version: Annotated[str, typer.Option("--workflow-version", help="Version of the workflow.")] = "1",
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; exit 1 if it fails.")] = False,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", help="With --wait: at most so many seconds.")
+    ] = None,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Also if no worker knows the workflow.")] = False,
+) -> None:
+    """Start a run of a workflow."""
+    from pyengine.cli import queries
+
+    _refuse_args(workflow, args)
+    wanted = queries.Start(
+        workflow=_text("a workflow name", workflow),
+        args=args,
+        id=None if id is None else checked_id(id, most=MAX_START_BYTES),
+        key=None if key is None else _text("a key", key),
+        queue=_text("a queue name", queue),
+        version=_text("a version", version),
+    )
+    with at.database(create=True) as db:
+        note = _who_serves(db, workflow, anyway=anyway)
+        id = queries.start(db.conn, wanted)
+        run = queries.run(db.conn, id)
+        if note:
+            at.out.note(note)
+        if wait:
+            run = _wait(at.out, db, id, timeout)
+        at.out.answer(run, lambda console: _show_started(console, run))
+    if wait and run is not None and run.state != "completed":
+        raise typer.Exit(1)
+
+
+def ps(
+    at: Invocation,
+    state: Annotated[str | None, typer.Option("--state", "-s", help="Only runs in this state.")] = None,
+    workflow: Annotated[
+        str | None, typer.Option("--workflow", "-w", help="Only runs of this workflow.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="At most so many.")] = 20,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Child runs too; so does any filter.")
+    ] = False,
+) -> None:
+    """List runs, newest first."""
+    from pyengine.cli import queries
+
+    if state is not None and state not in queries.STATES:
+        raise InvalidRequest(f"{state!r} is no state of a run", hint=f"one of {', '.join(queries.STATES)}")
+    wanted = queries.Filter(
+        state=state,
+        workflow=None if workflow is None else _text("a workflow name", workflow),
+        roots_only=not everything and state is None and workflow is None,
+        limit=limit + 1,
+    )
+    with at.database() as db:
+        found = queries.runs(db.conn, wanted)
+        if not found and workflow is not None:
+            _refuse_unknown(db, workflow)
+    more, found = len(found) > limit, found[:limit]
+    at.out.answer(found, lambda console: _show_runs(console, found, more=more))
+
+
+def show(
+    at: Invocation,
+    id: Annotated[str, typer.Argument(help="Id of the run.")],
+) -> None:
+    """Show a run: its child runs, and its journal."""
+    from pyengine.cli import queries, timeline
+
+    with at.database() as db:
+        run = queries.run(db.conn, checked_id(id))
+        if run is None:
+            raise NotFound(f"there is no run {clip(id, 80)!r}", hint="pyengine ps --all")
+        family = queries.family(db.conn, id)
+        events = queries.events(db.conn, id)
+
+    def render(console: Console) -> None:
+        _show_facts(console, run)
+        if family:
+            console.print()
+            show_tree(console, run, family)
+        console.print("\njournal", style="bold")
+        timeline.show(console, timeline.lines(events))
+
+    at.out.answer({"run": run, "children": family, "journal": events}, render)
+
+
+def check(at: Invocation) -> None:
+    """Check the laws of the engine in this database; exit 1 if one is broken."""
+    from pyengine.cli import queries
+
+    with at.database() as db:
+        broken = queries.broken_laws(db.conn)
+
+    def render(console: Console) -> None:
+        if not broken:
+            console.print("durable.check(): no law is broken", style="green")
+            return
+        shown = table("LAW", "ID", "DETAIL")
+        for row in broken:
+            shown.add_row(*(printable(str(row[name] or "")) for name in ("law", "id", "detail")))
+        console.print(shown)
+
+    at.out.answer(broken, render)
+    if broken:
+        at.out.note(
+            f"{len(broken)} laws are broken: a bug of pyengine or a hand in its tables; pyengine db psql"
+        )
+        raise typer.Exit(1)
+
+
+def checked_id(id: str, *, most: int = MAX_ID_BYTES) -> str:
+    """Return an id that can be one.
+
+    Args:
+        id: what people typed.
+        most: its bytes at most.
+
+    Raises:
+        InvalidRequest: it is empty or too long, or no text.
+    """
+    size = len(_text("a run id", id).encode())
+    if not 1 <= size <= most:
+        raise InvalidRequest(
+            f"a run id has 1 to {most} bytes, this one has {size}", hint="pyengine ps lists the ids there are"
+        )
+    return id
+
+
+def _text(what: str, text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"{what} is UTF-8 text, not {text!r}") from error
+    if "\0" in text:
+        raise InvalidRequest(f"{what} has no NUL character")
+    return text
+
+
+def _refuse_args(workflow: str, args: str) -> None:
+    example = f"""pyengine start {workflow} '["world"]'"""
+    try:
+        value = json.loads(_text("the arguments", args))
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(
+            f"the arguments are not JSON: {error}", hint=f"for example: {example}"
+        ) from error
+    if not isinstance(value, list | dict):
+        raise InvalidRequest(
+            "the arguments are a JSON array (by position) or object (by name), "
+            f"not {clip(compact(value), 40)}",
+            hint=f"for example: {example}",
+        )
+
+
+def _who_serves(db: Database, workflow: str, *, anyway: bool) -> str | None:
+    """Return what to tell people if nobody serves the workflow; refuse what looks like a slip of the pen."""
+    from pyengine.cli import queries
+
+    workers = queries.workers(db.conn)
+    if any(workflow in worker["workflows"] for worker in workers):
+        return None
+    known = queries.known_workflows(db.conn)
+    if workflow not in known and not anyway and (workers or _near(workflow, known)):
+        raise NotFound(
+            f"no worker knows a workflow {clip(workflow, 80)!r}{_known(workflow, known)}",
+            hint="if its worker comes later, add --anyway",
+        )
+    return f"no worker that serves {workflow} is running; the run waits for: pyengine worker MODULE:APP"
+
+
+def _refuse_unknown(db: Database, workflow: str) -> None:
+    from pyengine.cli import queries
+
+    known = queries.known_workflows(db.conn)
+    if workflow not in known:
+        raise NotFound(
+            f"no workflow is named {clip(workflow, 80)!r}{_known(workflow, known)}", hint="pyengine ps"
+        )
+
+
+def _near(name: str, known: list[str]) -> list[str]:
+    return difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+
+
+def _known(name: str, known: list[str]) -> str:
+    if near := _near(name, known):
+        return f"; did you mean {' or '.join(near)}?"
+    return f"; known are {listed(known)}" if known else ""
+
+
+def _wait(out: Output, db: Database, id: str, timeout_s: float | None) -> Run | None:
+    """Look until the run has ended, is halted, or the time is over."""
+    from pyengine.cli import queries
+
+    pause_s, ends_at = FIRST_LOOK_S, None if timeout_s is None else time.monotonic() + timeout_s
+    try:
+        while queries.result(db.conn, id)[0] == "pending":
+            run = queries.run(db.conn, id)
+            if run is None or run.state == "halted":
+                return run
+            if ends_at is not None and time.monotonic() >= ends_at:
+                raise RunFailed(
+                    f"run {id} is still {run.state} after {timeout_s:g} s",
+                    hint=f"it goes on: pyengine show {id}",
+                )
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+    except KeyboardInterrupt:
+        out.note(f"no longer waiting; the run goes on: pyengine show {id}")
+        raise
+    return queries.run(db.conn, id)
+
+
+def _outcome(run: Run) -> str:
+    """The one thing about a run that people want to see beside its state."""
+    from pyengine.cli.timeline import error_text
+
+    if run.state == "completed":
+        return compact(run.result)
+    if run.error is not None:
+        return error_text(run.error)
+    if run.problem is not None:
+        return error_text(run.problem)
+    if run.waits_for:
+        return "waits for " + listed(run.waits_for, 2)
+    if run.state in ("queued", "scheduled"):
+        return f"queue {run.queue}"
+    return f"worker {run.worker}" if run.worker else ""
+
+
+def _show_started(console: Console, run: Run | None) -> None:
+    from rich.text import Text
+
+    if run is None:
+        return
+    line = Text(printable(run.id), style="bold").append("  ").append_text(state_text(run.state))
+    if run.state not in ("queued", "running"):
+        line.append("  " + printable(_outcome(run)))
+    console.print(line, soft_wrap=True)
+    if run.state == "halted":
+        console.print(f"look at it: pyengine show {run.id}", soft_wrap=True)
+
+
+def _show_runs(console: Console, found: list[Run], *, more: bool) -> None:
+    if not found:
+        console.print("no runs")
+        return
+    shown = table("ID", "WORKFLOW", "STATE", "AGE", "CHILDREN", "", right=("AGE", "CHILDREN"))
+    for run in found:
+        shown.add_row(
+            printable(run.id),
+            printable(run.workflow),
+            state_text(run.state),
+            span(run.age),
+            str(run.children or ""),
+            clip(printable(_outcome(run)), 60),
+        )
+    console.print(shown)
+    if more:
+        console.print(f"and more; the first {len(found)} are shown: --limit {10 * len(found)}", style="dim")
+
+
+def _show_facts(console: Console, run: Run) -> None:
+    facts: dict[str, Any] = {
+        "workflow": run.workflow if run.version == "1" else f"{run.workflow} (version {run.version})",
+        "state": run.state,
+        "outcome": _outcome(run),
+        "arguments": compact(run.args),
+        "queue": run.queue,
+        "parent": run.parent,
+        "key": run.key,
+        "worker": run.worker,
+        "created": f"{run.created_at:%Y-%m-%d %H:%M:%S %Z}",
+        "took" if run.settled_at else "age": span(run.age),
+        "deadline": None if run.deadline is None else f"{run.deadline:%Y-%m-%d %H:%M:%S %Z}",
+        "crashes": run.crashes or None,
+    }
+    console.print(printable(run.id), style="bold", soft_wrap=True)
+    for name, value in facts.items():
+        if value:
+            text = clip(printable(str(value)), max(console.width * 4, 200))
+            console.print(f"  {name:<10} {text}", soft_wrap=True)
+
+
+def show_tree(console: Console, root: Run, family: list[Run]) -> None:
+    """Print the child runs of a run as a tree."""
+    from rich.text import Text
+    from rich.tree import Tree
+
+    def label(run: Run) -> Text:
+        text = Text(printable(run.id.rpartition(".")[2] if run.parent else run.id), style="bold")
+        text.append(f"  {printable(run.workflow)}  ", style="").append_text(state_text(run.state))
+        text.append(f"  {span(run.age)}  ", style="dim")
+        return text.append(clip(printable(_outcome(run)), max(console.width - text.cell_len - 8, 20)))
+
+    tree = Tree(label(root))
+    branches = {root.id: tree}
+    for run in family[:TREE_LINES]:
+        branches[run.id] = branches.get(run.parent or root.id, tree).add(label(run))
+    if len(family) > TREE_LINES:
+        tree.add(f"and {len(family) - TREE_LINES} more")
+    console.print(tree)

@@ -1,0 +1,175 @@
+"""A journal as people read it: one line for each thing that happened.
+
+Lives here: folding the logical events of a run into lines. May not: ask the database, or print. Events that
+were written in one moment about one child (scheduled, started, completed) are one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pyengine.cli.output import clip, compact, listed, printable, span
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["JournalEvent", "Line", "error_text", "lines", "show"]
+
+_STYLES = {"ok": "green", "bad": "bold red", "again": "yellow", "quiet": "dim"}
+
+
+class JournalEvent(Protocol):
+    """What a line needs of an event."""
+
+    @property
+    def seq(self) -> int: ...
+    @property
+    def event(self) -> str: ...
+    @property
+    def at(self) -> datetime: ...
+    @property
+    def child(self) -> int | None: ...
+    @property
+    def attempt(self) -> int | None: ...
+    @property
+    def name(self) -> str | None: ...
+    @property
+    def payload(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line: when; where in the journal; what; how it is coloured."""
+
+    at: datetime
+    seq: int
+    what: str
+    value: str = ""
+    style: str = ""
+
+
+def lines(events: Sequence[JournalEvent]) -> list[Line]:
+    """Fold the events of one run into lines."""
+    names: dict[int | None, str] = {
+        one.child: one.name for one in events if one.name and one.child is not None
+    }
+    kinds: dict[int | None, str] = {
+        one.child: _payload(one).get("kind", "Timer")
+        for one in events
+        if one.event in ("InvokeScheduled", "TimerScheduled")
+    }
+    made = []
+    for group in _moments(events):
+        first = group[0]
+        what, value, style = _told(group, _subject(first, kinds, names))
+        made.append(Line(at=first.at, seq=first.seq, what=what, value=value, style=style))
+    return made
+
+
+def _moments(events: Sequence[JournalEvent]) -> Iterator[list[JournalEvent]]:
+    """Group what was written together about one child; an end closes the group."""
+    for _, together in groupby(events, key=lambda one: (one.child, one.at)):
+        group: list[JournalEvent] = []
+        for one in together:
+            group.append(one)
+            if one.child is None or one.event in ("InvokeCompleted", "InvokeRetrying", "TimerFired"):
+                yield group
+                group = []
+        if group:
+            yield group
+
+
+def _payload(event: JournalEvent) -> dict[str, Any]:
+    return event.payload if isinstance(event.payload, dict) else {}
+
+
+def _subject(event: JournalEvent, kinds: dict[int | None, str], names: dict[int | None, str]) -> str:
+    kind = {"Local": "step", "Function": "child run", "External": "promise", "Timer": "sleep"}.get(
+        kinds.get(event.child, ""), ""
+    )
+    name = names.get(event.child) or ""
+    number = "" if event.child is None else f"[{event.child}]"
+    return printable(" ".join(part for part in (kind, name, number) if part))
+
+
+def _told(group: list[JournalEvent], subject: str) -> tuple[str, str, str]:
+    """What one group of events says: the words, the value, the style."""
+    last, payload = group[-1], _payload(group[-1])
+    attempt = f", attempt {last.attempt}" if (last.attempt or 1) > 1 else ""
+    match last.event:
+        case "ExecutionStarted":
+            return "started with", compact(payload.get("input")), ""
+        case "ExecutionCompleted":
+            return "completed", compact(payload.get("result")), "ok"
+        case "ExecutionFailed":
+            return "failed", error_text(payload.get("error")), "bad"
+        case "ExecutionCancelled" | "CancelRequested":
+            return "cancelled" if last.event[0] == "E" else "cancel requested", compact(last.payload), "again"
+        case "ExecutionAwaiting":
+            return "waits for", _waits(payload), "quiet"
+        case "ExecutionResumed":
+            return "resumed", "", "quiet"
+        case "InvokeCompleted" if "error" in payload:
+            return f"{subject} failed{attempt}", error_text(payload["error"]), "bad"
+        case "InvokeCompleted":
+            return f"{subject} done{attempt}", compact(payload.get("result")), "ok"
+        case "InvokeRetrying" if payload.get("interrupted"):
+            return f"{subject} interrupted, attempt {last.attempt}", error_text(payload.get("error")), "again"
+        case "InvokeRetrying":
+            return (
+                f"{subject} failed, attempt {last.attempt}, tried again",
+                error_text(payload.get("error")),
+                "again",
+            )
+        case "InvokeStarted":
+            return f"{subject} began{attempt}", "", ""
+        case "InvokeScheduled":
+            return f"{subject} started", compact(payload["input"]) if "input" in payload else "", ""
+        case "TimerScheduled":
+            return f"{subject} for {span(float(payload.get('duration', 0)) / 1000)}", "", ""
+        case "TimerFired":
+            return f"{subject} over", "", "ok"
+        case "RandomGenerated" | "TimeRecorded":
+            word = "random value" if last.event[0] == "R" else "time"
+            return f"{word} [{last.child}]", compact(payload.get("value")), "quiet"
+        case other:
+            return printable(other), compact(last.payload), ""
+
+
+def _waits(payload: dict[str, Any]) -> str:
+    on = [f"[{number}]" for number in payload.get("on", [])]
+    kind = {"all": "all of ", "any": "any of "}.get(str(payload.get("kind")), "") if len(on) > 1 else ""
+    return kind + listed(on, 6)
+
+
+def error_text(error: Any) -> str:
+    """Return an error of the journal on one line: its class and its message."""
+    if not isinstance(error, dict):
+        return compact(error)
+    kind, message = error.get("type"), error.get("message")
+    return printable(f"{kind}: {message}" if kind and message else str(kind or message or compact(error)))
+
+
+def show(console: Console, folded: Sequence[Line], *, mark: str = "") -> None:
+    """Print lines, times counted from the first.
+
+    Args:
+        console: where to.
+        folded: the lines.
+        mark: printed before those that have a mark of their own in `seq` -1; empty if there are none.
+    """
+    from rich.text import Text
+
+    width = min(max((len(line.what) for line in folded), default=0), 48)
+    for line in folded:
+        offset = (line.at - folded[0].at).total_seconds()
+        where = mark if line.seq < 0 else str(line.seq)
+        text = Text(f"  {offset:>8.3f} s  {where:>{max(4, len(mark))}}  ", style="dim")
+        text.append(line.what.ljust(width) if line.value else line.what, style=_STYLES.get(line.style, ""))
+        if line.value:
+            text.append("  " + clip(line.value, max(console.width - text.cell_len - 2, 20)))
+        console.print(text, no_wrap=True, overflow="ellipsis", crop=True)

@@ -1,0 +1,141 @@
+"""``pyengine worker MODULE:APP``: serve the workflows of an application until told to stop.
+
+Lives here: finding the application, and the life of the process. May not: what a worker does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+import traceback
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pyengine.cli.command import command
+from pyengine.cli.database import Invocation
+from pyengine.cli.output import clip, listed, redact
+from pyengine.errors import EngineError, InvalidRequest, NotFound
+
+if TYPE_CHECKING:
+    from pyengine.app import App
+
+__all__ = ["add_to", "load"]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make this function a command."""
+    command(app)(worker)
+
+
+def worker(
+    at: Invocation,
+    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the App is, such as hello:app.")],
+    queue: Annotated[
+        list[str] | None, typer.Option("--queue", "-q", help="Queue to serve; may be repeated.")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", "-c", min=1, help="Runs worked on at a time.")
+    ] = None,
+    threads: Annotated[int, typer.Option("--threads", min=1, help="Sync steps at a time.")] = 16,
+) -> None:
+    """Run a worker until Ctrl-C or SIGTERM; it gives its work back before it ends."""
+    found = load(app)
+    _direct(found, at)
+    names = sorted({one.name for one in found.registry.workflows()})
+    if not names:
+        raise NotFound(f"{app} has no workflow", hint="put @app.workflow on an async function")
+    queues = queue or ["default"]
+    where = replace(at, database_url=found._database_url, data_dir=found._data_dir)
+    with where.database(create=True) as db:  # held for as long as the worker runs
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        told = {"process": os.getpid(), "workflows": names, "queues": queues, "database": redact(db.place)}
+        at.out.answer(
+            told,
+            lambda console: console.print(
+                f"worker {told['process']} serves {listed(names)} from queue {listed(queues)} "
+                f"in the {told['database']}; Ctrl-C stops it",
+                soft_wrap=True,
+            ),
+        )
+        found.serve(queues=queues, concurrency=concurrency, threads=threads)
+    at.out.note("worker stopped; its work is given back")
+
+
+def _direct(found: App, at: Invocation) -> None:
+    """What the command line says of the database counts more than what the code says."""
+    if at.database_url is not None:
+        found._database_url = at.database_url
+        found._data_dir = None
+    elif at.data_dir is not None:
+        found._data_dir = at.data_dir
+
+
+def load(name: str) -> App:
+    """Import an application, as seen from the working directory.
+
+    Args:
+        name: ``module:attribute``, or only the module if there is one App in it; ``hello.py`` is ``hello``.
+
+    Raises:
+        NotFound: there is no such module or attribute.
+        InvalidRequest: it is no App.
+        EngineError: the module cannot be imported.
+    """
+    from pyengine.app import App
+
+    module_name, _, attribute = name.partition(":")
+    module_name = module_name.removesuffix(".py").replace("/", ".")
+    module = _import(module_name)
+    if not attribute:
+        apps = [one for one, value in vars(module).items() if isinstance(value, App)]
+        if len(apps) != 1:
+            raise InvalidRequest(
+                f"module {module_name} has {len(apps)} Apps",
+                hint=f"pyengine worker {module_name}:{apps[0] if apps else 'app'}",
+            )
+        attribute = apps[0]
+    try:
+        found: Any = module
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except AttributeError as error:
+        apps = [one for one, value in vars(module).items() if isinstance(value, App)]
+        raise NotFound(
+            f"module {module_name} has no {clip(attribute, 60)!r}",
+            hint=f"pyengine worker {module_name}:{apps[0]}" if apps else "write app = App() in it",
+        ) from error
+    if not isinstance(found, App):
+        raise InvalidRequest(
+            f"{module_name}:{attribute} is a {type(found).__name__}, not an App",
+            hint="name the object that app = App() made",
+        )
+    return found
+
+
+def _import(name: str) -> Any:
+    if not name or not all(part.isidentifier() for part in name.split(".")):
+        raise InvalidRequest(f"{clip(name, 60)!r} is no module name", hint="pyengine worker hello:app")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+            raise NotFound(
+                f"there is no module {name} in {here} or among the installed ones",
+                hint="go to the folder of its file, or install it",
+            ) from error
+        raise EngineError(f"module {name} imports {error.name}, which is not installed") from error
+    except Exception as error:  # boundary to user code: its import failed, and where is what people need
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise EngineError(
+            f"module {name} cannot be imported: {type(error).__name__}: {error} "
+            f"({place.filename}, line {place.lineno})",
+            hint=f"python -c 'import {name}' shows the whole traceback",
+        ) from error

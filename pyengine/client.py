@@ -1,0 +1,463 @@
+"""Starting runs and waiting for them, from any process.
+
+What lives here: `Client`, `Run` (a handle), `RunStatus`, and the one loop that waits for all handles of a client. What may not: running
+anything; a client needs no worker in its process and no code, a workflow's name will do. The theory: a start is idempotent, because
+every run has an id before it is sent; so after a lost connection it is simply sent again. Waiting is looking: one query for
+all handles, at once after a hint, and by itself with growing pauses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar, cast, overload
+
+import asyncpg
+import msgspec
+
+from pyengine.codec import Codec, TypeCodec, type_codec
+from pyengine.connection import Database, LinkPool, mapped
+from pyengine.errors import EngineError, InvalidRequest, NotFound, RunCancelled, RunFailed, RunTimedOut
+from pyengine.listen import Listener, Looks
+from pyengine.procedures import LIST_RUNS, RESULTS, RUN, START, START_WITHIN
+from pyengine.registry import Registry, Workflow, WorkflowDef
+from pyengine.retry import Duration, optional_duration, parse_duration
+
+__all__ = ["Client", "Run", "RunState", "RunStatus"]
+
+logger = logging.getLogger("pyengine.client")
+
+T = TypeVar("T")
+
+RunState: TypeAlias = Literal[
+    "scheduled", "queued", "running", "waiting", "halted", "completed", "failed", "timed_out", "cancelled"
+]
+
+_LOOK_LONGEST_S = 3.0
+_MANY = 50
+_ENDED: dict[str, tuple[type[RunFailed], str]] = {
+    "rejected": (RunFailed, "failed"),
+    "rejected_timedout": (RunTimedOut, "did not end before its deadline"),
+    "rejected_canceled": (RunCancelled, "was cancelled"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """A run as it is now.
+
+    Args:
+        id: run id.
+        workflow: workflow name.
+        version: workflow version.
+        state: where it stands.
+        queue: its queue.
+        priority: smaller is claimed first.
+        args: its arguments as plain JSON values.
+        result: its result as a plain JSON value, once completed.
+        error: its error, once it ended otherwise.
+        problem: why it is halted.
+        worker: who works on it.
+        crashes: workers lost with it in a row.
+        waits_for: ids of what it waits for.
+        created_at: when it was started.
+        settled_at: when it ended.
+        deadline: when it times out.
+        parent: id of the run that started it.
+        key: its idempotency key.
+        events: length of its journal.
+    """
+
+    id: str
+    workflow: str
+    version: str
+    state: RunState
+    queue: str | None
+    priority: int | None
+    args: Any
+    result: Any
+    error: BaseException | None
+    problem: Any
+    worker: str | None
+    crashes: int | None
+    waits_for: tuple[str, ...]
+    created_at: datetime
+    settled_at: datetime | None
+    deadline: datetime | None
+    parent: str | None
+    key: str | None
+    events: int
+
+
+class Run(Generic[T]):
+    """A handle of one run; awaiting it is `result()`.
+
+    Attributes:
+        id: run id.
+        created: whether this start made it; None if the handle was made for a run that exists.
+    """
+
+    def __init__(self, client: Client, id: str, codec: TypeCodec, *, created: bool | None = None) -> None:
+        self._client = client
+        self._codec = codec
+        self.id = id
+        self.created = created
+
+    async def result(self, *, timeout: Duration | None = None) -> T:
+        """Wait for the end of the run and return what its workflow returned.
+
+        Args:
+            timeout: how long to wait; the run goes on when the wait is over.
+
+        Raises:
+            RunFailed: it failed; its error is the cause. RunTimedOut, RunCancelled: it ended so.
+            TimeoutError: it has not ended yet.
+            NotFound: there is no such run.
+            DecodeError: its result does not fit the annotation.
+        """
+        return cast("T", await self._client._result(self.id, self._codec, timeout))
+
+    async def get(self) -> RunStatus:
+        """Return the run as it is now.
+
+        Raises:
+            NotFound: there is no such run.
+        """
+        return await self._client.get(self.id)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self.result().__await__()
+
+    def __repr__(self) -> str:
+        return f"<run {self.id}>"
+
+
+class Client:
+    """Starts runs and waits for them.
+
+    Args:
+        database: the database or its URL.
+        registry: code known here: types of results by workflow name, and error classes.
+        listener: shared with the worker of this process.
+        connections: connections for statements, at most; one more listens for hints.
+
+    Use it as an async context manager, or call `close` at the end.
+    """
+
+    def __init__(
+        self,
+        database: Database | str,
+        *,
+        registry: Registry | None = None,
+        listener: Listener | None = None,
+        connections: int = 4,
+    ) -> None:
+        self._database = Database(database) if isinstance(database, str) else database
+        self._registry = registry or Registry()
+        self._codec = Codec(self._registry.errors)
+        self._listener = listener or Listener(self._database)
+        self._links = LinkPool(self._database, "client", connections)
+        self._waiting: dict[str, list[asyncio.Future[Any]]] = {}
+        self._looks = Looks(longest_s=_LOOK_LONGEST_S)
+        self._wake = asyncio.Event()
+        self._waiter: asyncio.Task[None] | None = None
+        self._opening = asyncio.Lock()
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Check the database; every other method does that at its first use.
+
+        Raises:
+            Unavailable: it cannot be reached.
+            SchemaMismatch: its schema does not fit.
+        """
+        async with self._opening:
+            if self._closed:
+                raise InvalidRequest("this client is closed")
+            await self._database.open()
+
+    async def close(self) -> None:
+        """Close the connections; whoever still waits for a result gets a CancelledError."""
+        self._closed = True
+        if self._waiter is not None:
+            self._waiter.cancel()
+            await asyncio.gather(self._waiter, return_exceptions=True)
+            self._listener.unsubscribe("durable_settled", self._hinted)
+            await self._listener.stop()
+            self._waiter = None
+        for futures in self._waiting.values():
+            for future in futures:
+                future.cancel()
+        self._waiting.clear()
+        await self._links.close()
+
+    # -- starting
+
+    @overload
+    async def start(
+        self,
+        workflow: Workflow[..., T],
+        *args: Any,
+        id: str | None = None,
+        key: str | None = None,
+        queue: str | None = None,
+        version: str | None = None,
+        delay: Duration | None = None,
+        timeout: Duration | None = None,
+        priority: int = 0,
+        conn: Any = None,
+        **kwargs: Any,
+    ) -> Run[T]: ...
+    @overload
+    async def start(
+        self,
+        workflow: str,
+        *args: Any,
+        id: str | None = None,
+        key: str | None = None,
+        queue: str | None = None,
+        version: str | None = None,
+        delay: Duration | None = None,
+        timeout: Duration | None = None,
+        priority: int = 0,
+        conn: Any = None,
+        **kwargs: Any,
+    ) -> Run[Any]: ...
+    async def start(
+        self,
+        workflow: Workflow[..., Any] | str,
+        *args: Any,
+        id: str | None = None,
+        key: str | None = None,
+        queue: str | None = None,
+        version: str | None = None,
+        delay: Duration | None = None,
+        timeout: Duration | None = None,
+        priority: int = 0,
+        conn: Any = None,
+        **kwargs: Any,
+    ) -> Run[Any]:
+        """Start a run, or find the one that has this id or key.
+
+        Args:
+            workflow: the workflow, or its name.
+            args: its arguments.
+            id: id of the run, up to 512 bytes; the same id is the same run.
+            key: idempotency key, unique for the workflow.
+            queue: None means the workflow's own queue, or "default".
+            version: None means the workflow's own version, or "1".
+            delay: not to be begun before.
+            timeout: the run times out after this; None means the workflow's own deadline, or none.
+            priority: smaller is claimed first.
+            conn: an asyncpg connection, in whose transaction the run is started: a rollback leaves nothing.
+            kwargs: its arguments by name.
+
+        Raises:
+            InvalidRequest: the arguments do not fit the workflow, or an option is wrong.
+            RunConflict: a run with this id or key exists and has other input.
+            Unavailable: the database cannot be reached.
+        """
+        definition = self._definition(workflow, version)
+        name = workflow if isinstance(workflow, str) else workflow.name
+        deadline_ms = optional_duration(timeout, what="timeout")
+        if definition is not None:
+            queue, version = queue or definition.queue, version or definition.version
+            deadline_ms = definition.deadline_ms if timeout is None else deadline_ms
+        if id is None and key is None:
+            id = _new_id()
+        row = await self._start(
+            conn,
+            name,
+            self._input(definition, args, kwargs),
+            id,
+            key,
+            queue or "default",
+            version or "1",
+            optional_duration(delay, what="delay"),
+            deadline_ms,
+            priority,
+        )
+        return Run(self, row["id"], _result_codec(definition), created=row["created"])
+
+    async def _start(self, conn: Any, *values: Any) -> Any:
+        if conn is not None:
+            try:
+                return await conn.fetchrow(START_WITHIN.sql, *values, "{}", "")
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+                raise mapped(error, "the caller's connection") from error
+        await self.open()
+        row = (await self._links.rows(START, *values, "{}", ""))[0]
+        if row["created"]:
+            self._listener.tell("durable_ready")
+            await self._listening()
+            self._listener.send("durable_ready")
+        return row
+
+    def _definition(self, workflow: Workflow[..., Any] | str, version: str | None) -> WorkflowDef | None:
+        if isinstance(workflow, Workflow):
+            return workflow.definition
+        if not isinstance(workflow, str):
+            raise InvalidRequest(f"{workflow!r} is no workflow", hint="decorate the function with @app.workflow")
+        try:
+            return self._registry.workflow(workflow, version)
+        except NotFound:
+            return None
+
+    def _input(self, definition: WorkflowDef | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        if definition is not None:
+            return definition.signature.encode(args, kwargs)
+        if args and kwargs:
+            raise InvalidRequest(
+                "arguments of a workflow that is known by name only are all by position, or all by name"
+            )
+        return self._codec.encode(list(args) if args or not kwargs else kwargs, where="the arguments")
+
+    # -- looking
+
+    def run(self, id: str, workflow: Workflow[..., T] | None = None) -> Run[T]:
+        """Return a handle for a run that exists.
+
+        Args:
+            id: run id.
+            workflow: gives the type of the result; without it that is plain JSON.
+        """
+        return Run(self, id, _result_codec(None if workflow is None else workflow.definition))
+
+    async def get(self, id: str) -> RunStatus:
+        """Return a run as it is now.
+
+        Raises:
+            NotFound: there is no such run.
+        """
+        await self.open()
+        rows = await self._links.rows(RUN, id)
+        if not rows:
+            raise NotFound(f"there is no run {id!r}")
+        return self._status(rows[0])
+
+    async def list(
+        self, *, workflow: str | None = None, state: RunState | None = None, limit: int = 100
+    ) -> list[RunStatus]:
+        """Return runs, newest first.
+
+        Args:
+            workflow: only of this workflow.
+            state: only in this state.
+            limit: at most so many.
+        """
+        await self.open()
+        return [self._status(row) for row in await self._links.rows(LIST_RUNS, workflow, state, limit)]
+
+    def _status(self, row: Any) -> RunStatus:
+        def value(name: str) -> Any:
+            return None if row[name] is None else msgspec.json.decode(row[name])
+
+        fields = dict(row) | {name: value(name) for name in ("args", "result", "problem")}
+        fields["error"] = None if row["error"] is None else self._codec.decode_error(row["error"])
+        fields["waits_for"] = tuple(row["waits_for"] or ())
+        return RunStatus(**fields)
+
+    # -- waiting
+
+    async def _result(self, id: str, codec: TypeCodec, timeout: Duration | None) -> Any:
+        timeout_s = None if timeout is None else parse_duration(timeout, what="timeout") / 1000
+        await self.open()
+        await self._listening()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(id, []).append(future)
+        self._hinted()
+        try:
+            async with asyncio.timeout(timeout_s):
+                row = await future
+        except TimeoutError:
+            raise TimeoutError(f"run {id} has not ended after {timeout_s:g} s; it goes on") from None
+        finally:
+            futures = self._waiting.get(id, [])
+            if future in futures:
+                futures.remove(future)
+                if not futures:
+                    del self._waiting[id]
+        return self._outcome(id, codec, row)
+
+    def _outcome(self, id: str, codec: TypeCodec, row: Any) -> Any:
+        state = row["state"]
+        if state is None:
+            raise NotFound(f"there is no run {id!r}")
+        if state == "resolved":
+            return self._codec.decode(row["value"] or "null", codec.annotation, where=f"the result of run {id}")
+        cls, words = _ENDED[state]
+        cause = self._codec.decode_error(row["error"])
+        if cls is RunFailed:
+            raise cls(f"run {id} failed: {cause}", run_id=id) from cause
+        raise cls(f"run {id} {words}", run_id=id)
+
+    def _hinted(self) -> None:
+        if self._waiting:
+            self._looks.hinted(asyncio.get_running_loop().time())
+            self._wake.set()
+
+    async def _listening(self) -> None:
+        if self._waiter is not None:
+            return
+        async with self._opening:
+            if self._waiter is None:
+                await self._listener.start()
+                self._listener.subscribe("durable_settled", self._hinted)
+                self._waiter = asyncio.create_task(self._wait())
+
+    async def _wait(self) -> None:
+        """Look for the ends of all runs that somebody waits for."""
+        loop = asyncio.get_running_loop()
+        while True:
+            now_s = loop.time()
+            if not self._waiting or self._looks.at > now_s:
+                self._wake.clear()
+                handle = loop.call_at(self._looks.at, self._wake.set) if self._waiting else None
+                await self._wake.wait()
+                if handle is not None:
+                    handle.cancel()
+                continue
+            ids = list(self._waiting)
+            try:
+                rows = await self._links.rows(RESULTS, ids)
+            except EngineError as error:
+                logger.warning("waiting for %d runs: %s", len(ids), error.message)
+                self._looks.looked(loop.time(), found=False)
+                await asyncio.sleep(1)
+                continue
+            for row in rows:
+                for future in self._waiting.pop(row["id"], ()):
+                    if not future.done():
+                        future.set_result(row)
+            ended_s = loop.time()
+            self._looks.looked(ended_s, found=bool(rows))
+            if len(ids) > _MANY:
+                # a long look must not follow a long look at every hint
+                await asyncio.sleep(min(0.2, 2 * (ended_s - now_s)))
+
+
+def _result_codec(definition: WorkflowDef | None) -> TypeCodec:
+    return type_codec(Any) if definition is None else definition.signature.result
+
+
+def _new_id() -> str:
+    """Return an id that no other run has; ids of one time stand together in the indexes."""
+    return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"
+
+
+Handles: TypeAlias = Sequence[Run[Any]]

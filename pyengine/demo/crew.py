@@ -1,0 +1,121 @@
+"""The worker processes of the demo: started, watched, killed, stopped.
+
+Lives here: processes. May not: know what the job is. Each process is in a session of its own, so that Ctrl-C
+reaches the command alone, and notices by the end of its standard input that the command is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from pyengine.errors import EngineError
+
+__all__ = ["Crew", "Member"]
+
+STOP_TIMEOUT_S = 8.0
+LOST_MEMBERS_MAX = 3
+_LOG_LINES = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One worker process."""
+
+    label: str
+    process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        """Its process number."""
+        return self.process.pid
+
+
+class Crew:
+    """The worker processes that serve one queue.
+
+    Args:
+        url: the database; goes to them through the environment, where other users cannot read it.
+        queue: the queue.
+        log: what they say.
+    """
+
+    def __init__(self, url: str, queue: str, log: IO[bytes]) -> None:
+        self._url = url
+        self._queue = queue
+        self._log = log
+        self._started = 0
+        self._lost = 0
+        self.members: list[Member] = []
+
+    def start(self) -> Member:
+        """Start one more worker."""
+        self._started += 1
+        label = f"worker {self._started}"
+        package = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join(part for part in (package, os.environ.get("PYTHONPATH")) if part)
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "pyengine.demo.worker", self._queue],
+            env=os.environ
+            | {"PYENGINE_DATABASE_URL": self._url, "PYENGINE_DEMO_WORKER": label, "PYTHONPATH": path},
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
+        self.members.append(Member(label=label, process=process))
+        return self.members[-1]
+
+    def kill(self, member: Member) -> None:
+        """Kill one worker as ``kill -9`` does, and wait until it is gone."""
+        os.kill(member.pid, signal.SIGKILL)
+        self._gone(member)
+
+    def replace_the_lost(self) -> list[Member]:
+        """Start a worker for each one that ended by itself; return those that ended.
+
+        Raises:
+            EngineError: that happens again and again.
+        """
+        lost = [member for member in self.members if member.process.poll() is not None]
+        for member in lost:
+            self._gone(member)
+            self._lost += 1
+            if self._lost > LOST_MEMBERS_MAX:
+                raise EngineError(
+                    f"{member.label} ended by itself with exit code {member.process.returncode}",
+                    detail=self._end_of_log(),
+                    hint="pyengine db status",
+                )
+            self.start()
+        return lost
+
+    def stop(self) -> None:
+        """Let all workers stop in an orderly way; kill those that do not."""
+        for member in self.members:
+            if member.process.poll() is None:
+                member.process.terminate()
+        ends_at = time.monotonic() + STOP_TIMEOUT_S
+        for member in list(self.members):
+            try:
+                member.process.wait(max(ends_at - time.monotonic(), 0.01))
+            except subprocess.TimeoutExpired:
+                member.process.kill()
+            self._gone(member)
+
+    def _gone(self, member: Member) -> None:
+        member.process.wait()
+        if member.process.stdin is not None:
+            member.process.stdin.close()
+        self.members.remove(member)
+
+    def _end_of_log(self) -> str:
+        self._log.flush()
+        lines = Path(self._log.name).read_text(errors="replace").strip().splitlines()
+        return " | ".join(lines[-_LOG_LINES:])

@@ -1,0 +1,43 @@
+"""``python -m pyengine.demo.worker QUEUE``: one worker process of the demo.
+
+Lives here: the life of the process. It ends in an orderly way when it is told to (SIGTERM) and when whoever
+started it is gone (end of standard input).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+
+from pyengine.demo.audit import WORKER, app, writer
+
+CONCURRENCY = 4
+"""Runs that one worker works on at a time: few, so that there is something to do for the other one."""
+
+
+async def serve(queue: str) -> None:
+    """Run the audit's workflows until told to stop."""
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, told.set)
+
+    def watch() -> None:
+        sys.stdin.buffer.read()
+        loop.call_soon_threadsafe(told.set)
+
+    threading.Thread(target=watch, daemon=True).start()
+    async with app.worker(queues=[queue], concurrency=CONCURRENCY, threads=CONCURRENCY) as worker:
+        writer().present(worker.id, os.getpid())
+        ended = asyncio.ensure_future(worker.wait())
+        stopped = asyncio.ensure_future(told.wait())
+        await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if ended.done():
+            await ended
+
+
+if __name__ == "__main__":
+    os.environ.setdefault(WORKER, f"process {os.getpid()}")
+    asyncio.run(serve(sys.argv[1]))

@@ -1,0 +1,378 @@
+"""Every error that leaves the engine, and how database errors become Python ones.
+
+    EngineError
+    ├── InvalidRequest (WF004)          the question itself is wrong
+    ├── NotFound (WF001)                no such run, promise, workflow, queue
+    ├── Conflict (WF003)                the state does not allow it
+    │   ├── LeaseLost (WF002)           another worker holds the task now
+    │   └── RunConflict (WF009)         same id or key, other input
+    ├── NotAwaitable (WF005)            waiting for it could never end
+    ├── NondeterminismError (WF006)     code and journal disagree
+    ├── SchemaMismatch (WF007)          library and database schema do not fit
+    ├── PayloadTooLarge (WF008)
+    ├── EncodeError, DecodeError        a value that does not survive the journal
+    ├── Unavailable                     the database is down; try again
+    ├── EmbeddedPostgresError           our own Postgres could not be started
+    ├── ForbiddenInWorkflow             threads, sockets, ... inside workflow code
+    ├── StepTimeout, StepInterrupted    a step took too long; was cut off
+    ├── RunFailed                       a run ended with an error (it is the cause)
+    │   ├── RunTimedOut
+    │   └── RunCancelled
+    └── RemoteError                     an error whose class is unknown here
+    Evicted (BaseException)             control signal, never an answer
+
+Rules: attributes instead of parsed texts; the default message is the first line of the class docstring; every
+error can be pickled; SQLSTATE class ``WF`` maps one to one through ``ERROR_CODES``. Nothing here imports
+another module of the package.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+__all__ = [
+    "ERROR_CODES",
+    "Conflict",
+    "DecodeError",
+    "EmbeddedPostgresError",
+    "EncodeError",
+    "EngineError",
+    "Evicted",
+    "ForbiddenInWorkflow",
+    "InvalidRequest",
+    "LeaseLost",
+    "NondeterminismError",
+    "NotAwaitable",
+    "NotFound",
+    "PayloadTooLarge",
+    "RemoteError",
+    "RunCancelled",
+    "RunConflict",
+    "RunFailed",
+    "RunTimedOut",
+    "SchemaMismatch",
+    "StepInterrupted",
+    "StepTimeout",
+    "Unavailable",
+    "from_sqlstate",
+]
+
+
+class EngineError(Exception):
+    """The engine could not do what it was asked to do.
+
+    Args:
+        message: what happened, where, and what to do next.
+        detail: facts for the log (the DETAIL of a database error).
+        hint: the next thing to try (the HINT of a database error).
+    """
+
+    sqlstate: ClassVar[str | None] = None
+
+    def __init__(self, message: str = "", *, detail: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or type(self).__name__).splitlines()[0])
+        self.detail = detail
+        self.hint = hint
+
+    @property
+    def message(self) -> str:
+        """What happened, without detail and hint."""
+        return str(self.args[0]) if self.args else type(self).__name__
+
+    def __str__(self) -> str:
+        lines = [self.message]
+        if self.detail:
+            lines.append(f"detail: {self.detail}")
+        if self.hint:
+            lines.append(f"hint: {self.hint}")
+        return "\n".join(lines)
+
+
+class InvalidRequest(EngineError):
+    """The request is wrong in itself; sending it again does not help."""
+
+    sqlstate = "WF004"
+
+
+class NotFound(EngineError):
+    """What the request names does not exist."""
+
+    sqlstate = "WF001"
+
+
+class Conflict(EngineError):
+    """The present state does not allow the request."""
+
+    sqlstate = "WF003"
+
+
+class LeaseLost(Conflict):
+    """Another worker holds the task now; this one must drop it."""
+
+    sqlstate = "WF002"
+
+
+class RunConflict(Conflict):
+    """A run with the same id or key exists and has other input."""
+
+    sqlstate = "WF009"
+
+
+class NotAwaitable(EngineError):
+    """Waiting for this could never end."""
+
+    sqlstate = "WF005"
+
+
+class NondeterminismError(EngineError):
+    """The workflow code does not do what its journal says it did.
+
+    Args:
+        run_id: the run that was halted.
+        child: the child number at which code and journal part.
+        expected: what the journal holds there, one line.
+        got: what the code did there, one line.
+        neighbours: up to three lines of the journal around that child.
+    """
+
+    sqlstate = "WF006"
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        run_id: str | None = None,
+        child: int | None = None,
+        expected: str | None = None,
+        got: str | None = None,
+        neighbours: tuple[str, ...] = (),
+        detail: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, detail=detail, hint=hint)
+        self.run_id = run_id
+        self.child = child
+        self.expected = expected
+        self.got = got
+        self.neighbours = neighbours
+
+
+class SchemaMismatch(EngineError):
+    """The schema in the database does not fit this version of the library."""
+
+    sqlstate = "WF007"
+
+
+class PayloadTooLarge(EngineError):
+    """A value is larger than the limit of the engine.
+
+    Args:
+        size: bytes of the encoded value.
+        limit: bytes allowed.
+        where: the run and the step it belongs to.
+    """
+
+    sqlstate = "WF008"
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        size: int | None = None,
+        limit: int | None = None,
+        where: str | None = None,
+        detail: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, detail=detail, hint=hint)
+        self.size = size
+        self.limit = limit
+        self.where = where
+
+
+class _ValueError(EngineError):
+    """A value and its text do not fit."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        where: str | None = None,
+        detail: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, detail=detail, hint=hint)
+        self.where = where
+
+
+class EncodeError(_ValueError):
+    """A value cannot be written to the journal so that it comes back equal."""
+
+
+class DecodeError(_ValueError):
+    """A recorded text does not fit the type that the code declares."""
+
+
+class Unavailable(EngineError):
+    """The database cannot be reached at the moment; trying again may help."""
+
+    retryable: ClassVar[bool] = True
+
+
+class EmbeddedPostgresError(EngineError):
+    """The embedded Postgres could not be found, started or used."""
+
+
+class ForbiddenInWorkflow(EngineError):
+    """Workflow code may not do this, because a replay could not repeat it; do it in a step."""
+
+
+class StepTimeout(EngineError):
+    """A step took longer than its timeout.
+
+    Args:
+        step: name of the step.
+        timeout_ms: the timeout that it had.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        step: str | None = None,
+        timeout_ms: int | None = None,
+        detail: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, detail=detail, hint=hint)
+        self.step = step
+        self.timeout_ms = timeout_ms
+
+
+class StepInterrupted(EngineError):
+    """A step with on_interrupt="fail" was cut off by a crash and is not run again."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        step: str | None = None,
+        detail: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, detail=detail, hint=hint)
+        self.step = step
+
+
+class RunFailed(EngineError):
+    """A run ended with an error, which is the cause of this one.
+
+    Args:
+        run_id: the run that failed.
+        workflow: its workflow name.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        run_id: str | None = None,
+        workflow: str | None = None,
+        detail: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, detail=detail, hint=hint)
+        self.run_id = run_id
+        self.workflow = workflow
+
+
+class RunTimedOut(RunFailed):
+    """A run did not end before its deadline."""
+
+
+class RunCancelled(RunFailed):
+    """A run was cancelled."""
+
+
+class RemoteError(EngineError):
+    """An error that came back from the journal and whose class is not known here.
+
+    Args:
+        message: text of the original error.
+        type: class name of the original error.
+        module: module of that class.
+        data: what the original carried besides its text (JSON values).
+        traceback: its traceback as text.
+        cause: the error it was raised from.
+        retryable: false if the original said that trying again is useless.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        type: str = "Exception",
+        module: str | None = None,
+        data: Any = None,
+        traceback: str | None = None,
+        cause: BaseException | None = None,
+        retryable: bool = True,
+    ) -> None:
+        super().__init__(message or type)
+        self.type = type
+        self.module = module
+        self.data = data
+        self.traceback = traceback
+        self.cause = cause
+        self.retryable = retryable
+        self.__cause__ = cause
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}" if self.message != self.type else self.type
+
+
+class Evicted(BaseException):
+    """The coroutine is being thrown away; the run itself goes on elsewhere or later.
+
+    It derives from BaseException, like GeneratorExit, so that user code that catches Exception does not take
+    it for an answer of a step. It is never recorded.
+    """
+
+
+ERROR_CODES: dict[str, type[EngineError]] = {
+    str(cls.sqlstate): cls
+    for cls in (
+        NotFound,
+        LeaseLost,
+        Conflict,
+        InvalidRequest,
+        NotAwaitable,
+        NondeterminismError,
+        SchemaMismatch,
+        PayloadTooLarge,
+        RunConflict,
+    )
+}
+
+# connection exceptions, too many connections, server shutting down or starting
+_UNAVAILABLE_CLASSES = ("08",)
+_UNAVAILABLE_CODES = frozenset({"53300", "57P01", "57P02", "57P03", "57P05"})
+
+
+def from_sqlstate(
+    code: str | None, message: str = "", detail: str | None = None, hint: str | None = None
+) -> EngineError:
+    """Return the error (not raised) that stands for a database error.
+
+    Args:
+        code: five-character SQLSTATE, or None if the error has none.
+        message: primary message.
+        detail: DETAIL, if any.
+        hint: HINT, if any.
+    """
+    code = code or ""
+    cls = ERROR_CODES.get(code)
+    if cls is None:
+        down = code[:2] in _UNAVAILABLE_CLASSES or code in _UNAVAILABLE_CODES
+        cls = Unavailable if down else EngineError
+    return cls(message, detail=detail, hint=hint)

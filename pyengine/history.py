@@ -1,0 +1,157 @@
+"""The journal of one run, indexed for replay.
+
+What lives here: which row gave a child number away, which rows complete children and in what order, what is
+known of the attempts of a step, and how a row reads in an error. What may not: a coroutine, a decision
+whether code and journal agree (replay.py). Rows are only ever added at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from pyengine.model import ALLOCATING, RESOLVING, ROW_WIDTH, Fact, Row
+
+__all__ = ["Attempts", "History", "describe", "fact_row"]
+
+_KINDS = {
+    "L": "step",
+    "E": "step",
+    "f": "step",
+    "l": "step",
+    "I": "child run",
+    "X": "promise",
+    "T": "timer",
+    "n": "random value",
+    "m": "time",
+}
+_ATTEMPT = frozenset("flsrt")
+_MADE_BY_CODE = frozenset("IXTnmA")
+
+
+class _Retrying(msgspec.Struct):
+    """The data of a row that ends an attempt which is followed by another one."""
+
+    retry_at: int | None = None
+    interrupted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempts:
+    """What the journal knows of the attempts of one open step; fields as in StepCall."""
+
+    attempt: int = 1
+    failures: int = 0
+    retry_at_ms: int | None = None
+    begun: bool = False
+    interrupted: bool = False
+
+
+_FIRST = Attempts()
+
+
+class History:
+    """Journal rows in order, and where to find what in them."""
+
+    __slots__ = ("_attempts", "allocated", "made_seq", "max_child", "next_seq", "resolvers")
+
+    def __init__(self) -> None:
+        self.allocated: dict[int, Row] = {}
+        self.resolvers: list[Row] = []
+        self.next_seq = 0
+        """The logical number that the next row will have."""
+        self.max_child = -1
+        """The highest child number that a row has given away."""
+        self.made_seq = -1
+        """The last row that the coroutine itself brought about, other than by calling a step."""
+        self._attempts: dict[int, list[Row]] = {}
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Append rows, in journal order."""
+        row = None
+        for row in rows:
+            kind, child = row.type, row.child
+            if child is not None:
+                if kind in ALLOCATING:
+                    self.allocated.setdefault(child, row)
+                    self.max_child = max(self.max_child, child)
+                if kind in RESOLVING:
+                    self.resolvers.append(row)
+                elif kind in _ATTEMPT:
+                    self._attempts.setdefault(child, []).append(row)
+            if kind in _MADE_BY_CODE:
+                self.made_seq = row.seq
+        if row is not None:
+            self.next_seq = row.seq + ROW_WIDTH.get(row.type, 1)
+
+    def attempts(self, child: int) -> Attempts:
+        """Return what is known of the attempts of a step that is not completed."""
+        if child not in self._attempts:
+            return _FIRST
+        ended, failures, begun = 0, 0, 0
+        last = _Retrying()
+        for row in self._attempts[child]:
+            number = row.attempt or ended + 1
+            if row.type in "ls":
+                begun = number
+                continue
+            last = msgspec.json.decode(row.data, type=_Retrying) if row.data else _Retrying()
+            failures += not last.interrupted
+            ended = max(ended, number)
+        is_begun = begun > ended
+        return Attempts(
+            attempt=begun if is_begun else ended + 1,
+            failures=failures,
+            retry_at_ms=last.retry_at,
+            begun=is_begun,
+            interrupted=last.interrupted,
+        )
+
+    def neighbours(self, child: int) -> tuple[str, ...]:
+        """Return one line for each recorded child from the one before to the one after."""
+        around = range(max(0, child - 1), child + 2)
+        return tuple(f"{n}: {describe(self.allocated[n])}" for n in around if n in self.allocated)
+
+
+def describe(row: Row) -> str:
+    """Return how an allocating row reads in an error: kind, name and input hash."""
+    return described(_KINDS.get(row.type, f"row of type {row.type}"), row.name, row.hash)
+
+
+def described(kind: str, name: str | None, input_hash: str | None) -> str:
+    """Return how a call reads in an error."""
+    words = [kind]
+    if name:
+        words.append(name)
+    if input_hash:
+        words.append(f"(input {input_hash})")
+    return " ".join(words)
+
+
+def fact_row(fact: Fact, seq: int, history: History) -> Row:
+    """Return the row that a fact becomes when a turn takes it.
+
+    Args:
+        fact: what the worker reported.
+        seq: logical number of the row.
+        history: the journal before it, which decides between fused and separate forms.
+    """
+    first = fact.child not in history.allocated
+    data: str | None
+    if fact.begun:
+        kind, data = "l" if first else "s", fact.param
+    elif fact.value is not None:
+        kind, data = "L" if first else "c", fact.value
+    elif fact.retry_in_ms is None:
+        kind, data = "E" if first else "e", fact.error
+    else:
+        kind, data = "f" if first else "r", None
+    return Row(seq, kind, fact.child, fact.attempt, fact.name, fact.hash, data)
+
+
+def add_facts(history: History, facts: Sequence[Fact]) -> None:
+    """Append the rows of facts that a turn took."""
+    for fact in facts:
+        history.add((fact_row(fact, history.next_seq, history),))

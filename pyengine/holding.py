@@ -1,0 +1,445 @@
+"""From answers of turns to moves of runs, and from moves to bundles.
+
+What lives here: `Holdings`: the runs that the worker holds, those it keeps warm, the queue of those with something to report, and what each
+verdict means for them. What may not: SQL, connections, when a turn is sent (worker.py), how a step is run (steps.py). The theory: a
+claimed run is replayed from its journal or, if its coroutine is still warm, continued with what came after its suspend. `ok`: the
+bundle's rows and those around it are loaded and the coroutine goes on. `moved`: the journal holds what the coroutine has not
+seen, so it is thrown away and replayed; attempts under way go on if the replay asks for them again. `lost`: the run is
+somebody else's now, so everything of it stops here and nothing of it is reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from msgspec.structs import replace
+
+from pyengine.codec import Codec
+from pyengine.errors import EngineError
+from pyengine.model import (
+    Act,
+    Complete,
+    Fact,
+    Fail,
+    Halt,
+    MakePromise,
+    Moves,
+    Row,
+    RunChild,
+    RunInfo,
+    StartTimer,
+    StepCall,
+    Suspend,
+)
+from pyengine.registry import Registry
+from pyengine.replay import Replay
+from pyengine.retry import Randomness
+from pyengine.runs import HeldRun
+from pyengine.steps import StepRunner, next_attempt
+from pyengine.turn import Answer, Bundle, Release, Task, Verdict
+
+__all__ = ["RELEASE_AFTER_MS", "DatabaseClock", "Holdings", "Hooks"]
+
+logger = logging.getLogger("pyengine.worker")
+
+RELEASE_AFTER_MS = 5_000
+"""An attempt that is further away than this does not keep its run here, in milliseconds."""
+
+BUNDLES_MAX = 1000
+TURN_BYTES_MAX = 8 << 20
+_SLICE_S = 0.002
+_OUTSIDE = frozenset("IXT")
+_NOTHING: tuple[list[Row], list[Row]] = ([], [])
+
+
+class DatabaseClock:
+    """The database's time between two of its answers: the last one plus what has passed since."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._offset_ms = 0.0
+
+    def set(self, now_ms: int) -> None:
+        """Note an instant that the database just told."""
+        self._offset_ms = now_ms - self._loop.time() * 1000
+
+    def now_ms(self) -> int:
+        """Return the instant, epoch milliseconds."""
+        return int(self._offset_ms + self._loop.time() * 1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """What the holdings ask of the worker.
+
+    Args:
+        news: a run was put into the queue.
+        fetch: get the journal of a run, then call `journal_came`.
+        timer: a deadline of a run's own making, by the loop's clock.
+    """
+
+    news: Callable[[], None]
+    fetch: Callable[[HeldRun], None]
+    timer: Callable[[float], None]
+
+
+class Holdings:
+    """All runs of this worker.
+
+    Args:
+        registry: the code.
+        codec: values and errors.
+        clock: the database's time.
+        randomness: what `ctx.random` draws from.
+        max_warm: suspended coroutines kept, at most.
+        hooks: the worker.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        codec: Codec,
+        clock: DatabaseClock,
+        randomness: Randomness,
+        max_warm: int,
+        hooks: Hooks,
+    ) -> None:
+        self._registry = registry
+        self._codec = codec
+        self._clock = clock
+        self._randomness = randomness
+        self._max_warm = max_warm
+        self._hooks = hooks
+        self._loop = asyncio.get_running_loop()
+        self.steps: StepRunner
+        self.held: dict[int, HeldRun] = {}
+        self.warm: OrderedDict[int, HeldRun] = OrderedDict()
+        self.queue: deque[HeldRun] = deque()
+
+    # -- what is to be reported
+
+    def news(self, held: HeldRun) -> None:
+        """Put a run into the queue of those to report, unless it is there or its bundle is on its way."""
+        if held.queued or held.flight is not None or held.loading or held.dropped:
+            return
+        held.queued = True
+        self.queue.append(held)
+        self._hooks.news()
+
+    def keep(self) -> None:
+        """Report also the runs to whose journals others may have appended."""
+        for held in self.held.values():
+            if held.outside and held.flight is None and not held.keep:
+                held.keep = True
+                self.news(held)
+
+    def collect(self) -> list[Bundle]:
+        """Return bundles of the queue, as many as fit in one turn."""
+        bundles: list[Bundle] = []
+        size = 0
+        queue = self.queue
+        while queue and len(bundles) < BUNDLES_MAX and size < TURN_BYTES_MAX:
+            held = queue.popleft()
+            held.queued = False
+            if held.dropped or held.loading or held.flight is not None or not held.has_news:
+                continue
+            bundle = held.load_bundle()
+            for fact in bundle.facts:
+                size += len(fact.value or fact.error or fact.param or "")
+            bundles.append(bundle)
+        return bundles
+
+    # -- what was answered
+
+    async def apply(self, answer: Answer) -> None:
+        """Do what an answer says, letting others run every few milliseconds."""
+        loop = self._loop
+        self._clock.set(answer.now)
+        tails = {execution: (before, after) for execution, before, after in answer.tails}
+        until_s = loop.time() + _SLICE_S
+        verdicts = answer.bundles
+        if verdicts is not None and verdicts.execution:
+            for verdict in verdicts.each():
+                held = self.held.get(verdict.execution)
+                if held is not None and held.flight is not None:
+                    self._judged(held, verdict, tails.get(verdict.execution, _NOTHING), answer.now)
+                if loop.time() > until_s:
+                    await asyncio.sleep(0)
+                    until_s = loop.time() + _SLICE_S
+        for task in answer.tasks:
+            self._claimed(task)
+            if loop.time() > until_s:
+                await asyncio.sleep(0)
+                until_s = loop.time() + _SLICE_S
+
+    def _judged(
+        self, held: HeldRun, verdict: Verdict, tail: tuple[list[Row], list[Row]], now_ms: int
+    ) -> None:
+        if verdict.verdict == "ok":
+            self._taken(held, verdict, tail, now_ms)
+        elif verdict.verdict == "moved":
+            self._moved(held)
+        else:
+            logger.info("run.lost", extra={"run_id": held.info.id, "version": held.version})
+            self.drop(held)
+
+    def _taken(
+        self, held: HeldRun, verdict: Verdict, tail: tuple[list[Row], list[Row]], now_ms: int
+    ) -> None:
+        """The bundle is in the journal."""
+        flight, held.flight = held.flight, None
+        assert flight is not None
+        before, after = tail
+        end = flight.end
+        if isinstance(end, Complete | Fail | Halt):
+            if isinstance(end, Halt):
+                logger.error("run.halted", extra={"run_id": held.info.id, "problem": end.problem})
+            self.drop(held)
+            return
+        replay = held.replay
+        replay.accept(tail=before, facts=flight.facts, next_seq=verdict.next, now_ms=now_ms)
+        if after:
+            replay.load(after)
+        if flight.acts:
+            self._note_deadlines(flight.acts)
+        if verdict.state != "acquired":
+            # a release does not ask whether the coroutine has seen everything
+            self._left(held, verdict.state, up_to_date=isinstance(end, Suspend) or verdict.seq == flight.seen)
+            return
+        if held.blocked:
+            calls, held.blocked = held.blocked, ()
+            for call in calls:
+                self._start_call(held, call)
+        if held.next_calls:
+            for call in held.recorded_calls(flight.facts, now_ms):
+                self._start_call(held, call)
+        if flight.facts or before or after or end is not None:
+            self._advance(held)
+        elif held.has_news:
+            self.news(held)
+
+    def _left(self, held: HeldRun, state: str, *, up_to_date: bool) -> None:
+        """The run is suspended or released, with its coroutine warm; or set aside, or ended by others."""
+        if state in ("suspended", "released") and up_to_date:
+            del self.held[held.execution]
+            for child in tuple(held.steps):
+                self.steps.cancel(held, child)
+            self.warm[held.execution] = held
+            while len(self.warm) > self._max_warm:
+                self.drop(self.warm.popitem(last=False)[1])
+        else:
+            if state == "halted":
+                logger.error("run.halted", extra={"run_id": held.info.id})
+            self.drop(held)
+
+    def _note_deadlines(self, acts: Sequence[Act]) -> None:
+        now_s = self._loop.time()
+        for act in acts:
+            if isinstance(act, StartTimer):
+                self._hooks.timer(now_s + act.duration_ms / 1000)
+            elif isinstance(act, RunChild | MakePromise) and act.timeout_ms is not None:
+                self._hooks.timer(now_s + act.timeout_ms / 1000)
+
+    # -- coroutines
+
+    def _advance(self, held: HeldRun) -> None:
+        self._take(held, self._drive(held))
+
+    def _drive(self, held: HeldRun) -> Moves:
+        try:
+            return held.replay.advance()
+        except Exception as error:  # boundary to user code and to the machine that drives it
+            logger.exception("run.replay_failed", extra={"run_id": held.info.id})
+            problem = {"type": type(error).__name__, "message": str(error)}
+            return Moves(end=Halt(problem=msgspec.json.encode(problem).decode()))
+
+    def _take(self, held: HeldRun, moves: Moves) -> None:
+        for child in moves.given_up:
+            self.steps.cancel(held, child)
+        held.take(moves)
+        if moves.steps and not moves.acts:
+            for call in moves.steps:
+                self._start_call(held, call)
+        if held.has_news:
+            self.news(held)
+        elif held.parked:
+            self._release_if_idle(held)
+
+    def _start_call(self, held: HeldRun, call: StepCall) -> None:
+        if call.retry_at_ms is not None:
+            delay_ms = call.retry_at_ms - self._clock.now_ms()
+            if delay_ms > 0:
+                held.parked[call.child] = call
+                self._loop.call_later(delay_ms / 1000, self._unpark, held, call)
+                self._release_if_idle(held)
+                return
+        self.steps.start(held, call)
+
+    def _unpark(self, held: HeldRun, call: StepCall) -> None:
+        if held.parked.get(call.child) is call and self.held.get(held.execution) is held:
+            del held.parked[call.child]
+            self.steps.start(held, call)
+
+    def _release_if_idle(self, held: HeldRun) -> None:
+        """Give a run back that only waits for an attempt which is far away."""
+        if held.parked and held.idle:
+            soonest_ms = min(call.retry_at_ms or 0 for call in held.parked.values()) - self._clock.now_ms()
+            if soonest_ms > RELEASE_AFTER_MS:
+                held.end = Release(retry_in_ms=soonest_ms)
+                self.news(held)
+
+    # -- claims
+
+    def _claimed(self, task: Task) -> None:
+        stale = self.held.get(task.execution)
+        if stale is not None:
+            self.drop(stale)
+        warm = self.warm.pop(task.execution, None)
+        if warm is not None and task.from_seq and task.version == warm.version + 1:
+            self._continue(warm, task)
+            return
+        if warm is not None:
+            self.drop(warm)
+        held = HeldRun(_info(task), self._replay(_info(task)))
+        self.held[task.execution] = held
+        if task.from_seq == 0:
+            self._loaded(held, task.rows)
+        else:
+            held.loading = True
+            self._hooks.fetch(held)
+
+    def _continue(self, held: HeldRun, task: Task) -> None:
+        held.version = task.version
+        self.held[task.execution] = held
+        if task.rows:
+            held.replay.load(task.rows)
+        parked, held.parked = held.parked, {}
+        for call in parked.values():
+            self._start_call(held, call)
+        self._advance(held)
+
+    def _loaded(self, held: HeldRun, rows: list[Row]) -> None:
+        held.replay.load(rows)
+        held.outside = any(row.type in _OUTSIDE for row in rows)
+        self._advance(held)
+
+    def _replay(self, info: RunInfo) -> Replay:
+        workflow = self._registry.workflow(info.workflow, info.workflow_version)
+        return Replay(workflow, info, self._clock.now_ms, self._randomness, self._codec)
+
+    # -- starting over
+
+    def _moved(self, held: HeldRun) -> None:
+        held.loading = True
+        self._hooks.fetch(held)
+
+    def journal_came(self, held: HeldRun, rows: list[Row] | None, next_seq: int = 0) -> None:
+        """Replay a run from its journal.
+
+        Args:
+            held: a run that was marked `loading`.
+            rows: its whole journal; None if it is lost.
+            next_seq: the logical number after them.
+        """
+        if held.dropped or self.held.get(held.execution) is not held:
+            return
+        if rows is None:
+            self.drop(held)
+            return
+        held.loading = False
+        if held.moved_at == next_seq:
+            # it moved, and nothing had: the next holder may know better
+            logger.warning("run.stuck", extra={"run_id": held.info.id})
+            held.facts, held.flight, held.end = [], None, Release(retry_in_ms=1000)
+            self.steps.cancel_all(held)
+            held.acts, held.blocked = (), ()
+            self.news(held)
+            return
+        if held.flight is not None:
+            held.moved_at = next_seq
+        old = held.replay
+        unsent = held.start_over(self._replay(held.info))
+        _evict(old)
+        held.replay.load(rows)
+        held.outside = any(row.type in _OUTSIDE for row in rows)
+        self._take(held, self._adopt(held, self._drive(held), unsent))
+
+    def _adopt(self, held: HeldRun, moves: Moves, unsent: dict[tuple[int, int], Fact]) -> Moves:
+        """Go on with the attempts under way, and report the outcomes not taken yet, that the replay asks for again."""
+        new: list[StepCall] = []
+        kept: set[int] = set()
+        for call in moves.steps:
+            run = held.steps.get(call.child)
+            fact = unsent.get((call.child, call.attempt))
+            if run is not None and run.call.hash == call.hash and run.call.attempt == call.attempt:
+                run.begun = call.begun
+                kept.add(call.child)
+            elif fact is not None and fact.hash == call.hash:
+                held.facts.append(fact)
+                if fact.retry_in_ms is not None:
+                    held.next_calls[call.child] = next_attempt(call)
+            else:
+                new.append(call)
+        for child in tuple(held.steps):
+            if child not in kept:
+                self.steps.cancel(held, child)
+        return replace(moves, steps=tuple(new))
+
+    # -- the end
+
+    def drop(self, held: HeldRun) -> None:
+        """Forget a run: its steps are cancelled and its coroutine is thrown away."""
+        held.dropped = True
+        self.steps.cancel_all(held)
+        if self.held.get(held.execution) is held:
+            del self.held[held.execution]
+        _evict(held.replay)
+
+    def lose(self, pairs: list[tuple[int, int]]) -> None:
+        """Drop runs whose lease is lost.
+
+        Args:
+            pairs: executions and versions; a run that was claimed anew since is meant no more, and one whose bundle is on its way
+                gets its verdict from there.
+        """
+        for execution, version in pairs:
+            held = self.held.get(execution)
+            if held is not None and held.version == version and held.flight is None:
+                logger.info("run.lost", extra={"run_id": held.info.id, "version": version})
+                self.drop(held)
+
+    def close(self) -> None:
+        """Drop everything."""
+        for held in (*self.held.values(), *self.warm.values()):
+            self.drop(held)
+        self.warm.clear()
+
+
+def _info(task: Task) -> RunInfo:
+    return RunInfo(
+        id=task.id,
+        execution=task.execution,
+        version=task.version,
+        workflow=task.workflow,
+        workflow_version=task.workflow_version,
+        param=task.param or "[]",
+        started_at_ms=task.started_at,
+        queue=task.queue,
+        crashes=task.crashes,
+    )
+
+
+def _evict(replay: Replay) -> None:
+    try:
+        replay.evict()
+    except SystemExit:
+        # a workflow has no process to leave
+        logger.warning("run.evicted_with_exit", extra={"run_id": replay.run.id})
+    except EngineError as error:
+        logger.warning("run.evicted_with_error", extra={"run_id": replay.run.id, "problem": error.message})

@@ -1,0 +1,141 @@
+"""What time starts: calling `tick` when it is due.
+
+What lives here: `Housekeeper`, which knows when to call, and nothing of what a tick does; that is SQL. The theory: every worker may call, any
+number of them at once; a call that is missed only delays. A process wakes for the timers that it made itself, and a little later for
+those of others, in case their maker is gone. While others hold tasks the workers share a watch over them, about one call
+a second in all; when nobody holds anything a call every few seconds is enough.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from pyengine.connection import Link
+from pyengine.errors import EngineError
+from pyengine.procedures import TICK
+
+__all__ = ["Housekeeper", "TickAnswer"]
+
+logger = logging.getLogger("pyengine.housekeeping")
+
+TICK_LIMIT = 500
+WATCH_EVERY_S = 1.05
+IDLE_EVERY_S = 5.0
+ACTIVE_S = 60.0
+_LATE_S = 0.002
+_TIMERS_MAX = 100_000
+
+
+class TickAnswer(msgspec.Struct):
+    """What a tick answers."""
+
+    promises: int
+    leases: int
+    next_due_ms: int | None
+    more: bool
+    hints: list[str]
+
+
+class Housekeeper:
+    """Calls `tick` when something is due.
+
+    Args:
+        link: a connection of its own, because a tick may wait for locks.
+        worker: id of this worker.
+        ticked: called with each answer that did something.
+
+    Attributes:
+        others: whether other workers are there.
+    """
+
+    def __init__(self, link: Link, worker: str, *, ticked: Callable[[TickAnswer], None]) -> None:
+        self._link = link
+        self._worker = worker
+        self._ticked = ticked
+        self._timers: list[float] = []
+        self._due_s: float | None = None
+        self._watch_s = 0.0
+        self._active_until_s = 0.0
+        self._wake = asyncio.Event()
+        self._waits_until_s = 0.0
+        # apart, so that not all workers wake for the timer of one that is gone
+        self._patience_s = 0.05 + random.random() * 0.45
+        self.others = True
+
+    def note_timer(self, due_s: float) -> None:
+        """A deadline of our own making, by the loop's clock."""
+        if len(self._timers) < _TIMERS_MAX:
+            heapq.heappush(self._timers, due_s + _LATE_S)
+        self._rearm(due_s)
+
+    def note_due(self, now_s: float, due_in_ms: int | None) -> None:
+        """The next deadline of all, as a turn or a tick answered."""
+        self._due_s = None if due_in_ms is None else now_s + due_in_ms / 1000 + self._patience_s
+        if self._due_s is not None:
+            self._rearm(self._due_s)
+
+    def note_activity(self, now_s: float) -> None:
+        """Somebody is at work: leases may need watching soon."""
+        self._active_until_s = now_s + ACTIVE_S
+        if self._watch_s > now_s + WATCH_EVERY_S:
+            self._watch_s = now_s + WATCH_EVERY_S
+            self._rearm(self._watch_s)
+
+    async def run(self) -> None:
+        """Call tick whenever it is due, for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            now_s = loop.time()
+            self._waits_until_s = at_s = self._next_s()
+            if at_s > now_s:
+                self._wake.clear()
+                handle = loop.call_at(at_s, self._wake.set)
+                await self._wake.wait()
+                handle.cancel()
+                continue
+            while self._timers and self._timers[0] <= now_s:
+                heapq.heappop(self._timers)
+            self._due_s = None
+            await self._tick(loop)
+
+    def _next_s(self) -> float:
+        at_s = self._watch_s
+        if self._timers:
+            at_s = min(at_s, self._timers[0])
+        if self._due_s is not None:
+            at_s = min(at_s, self._due_s)
+        return at_s
+
+    def _rearm(self, at_s: float) -> None:
+        if at_s < self._waits_until_s - _LATE_S / 2:
+            self._wake.set()
+
+    async def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            rows: list[Any] = await self._link.rows(TICK, TICK_LIMIT, self._worker)
+        except EngineError as error:
+            logger.debug("tick: %s", error.message)
+            self._watch_s = loop.time() + WATCH_EVERY_S
+            await asyncio.sleep(WATCH_EVERY_S)
+            return
+        answer = msgspec.json.decode(rows[0]["answer"], type=TickAnswer)
+        workers: int = rows[0]["watch"]
+        now_s = loop.time()
+        self.others = abs(workers) > 1
+        if workers > 0 or self._active_until_s > now_s:
+            self._watch_s = now_s + max(WATCH_EVERY_S, 0.5 * abs(workers))
+        else:
+            self._watch_s = now_s + IDLE_EVERY_S * (0.9 + 0.2 * random.random())
+        if answer.more:
+            self._due_s = now_s
+        else:
+            self.note_due(now_s, answer.next_due_ms)
+        if answer.promises or answer.leases:
+            self._ticked(answer)

@@ -1,0 +1,172 @@
+"""Hints: when to look at the database again.
+
+What lives here: `Listener`, the one LISTEN connection of a process, and `Looks`, the times at which somebody who waits looks. What
+may not: rows; a hint says nothing but "look again", may be lost and may come for nothing. The theory: after a hint the row may not
+be there yet or may be gone again, so one looks at once and after 5, 20, 80, 320 ms and 1 s, then with growing pauses. Without any
+hint the same pauses find everything, only later; so a pooler, which cannot pass hints on, costs latency and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+from pyengine.connection import Database, Link
+from pyengine.errors import EngineError
+from pyengine.procedures import HINT
+
+__all__ = ["Channel", "Listener", "Looks"]
+
+logger = logging.getLogger("pyengine.listen")
+
+Channel: TypeAlias = Literal["durable_ready", "durable_settled"]
+
+_AFTER_HINT_S = (0.0, 0.005, 0.02, 0.08, 0.32, 1.0)
+_HINT_EVERY_S = 0.02
+
+
+class Looks:
+    """The times to look, told in seconds of a monotonic clock.
+
+    Args:
+        longest_s: the longest pause, in seconds.
+    """
+
+    def __init__(self, *, longest_s: float) -> None:
+        self._longest_s = longest_s
+        self._steps = 0
+        self._at = 0.0
+
+    @property
+    def at(self) -> float:
+        """When to look next."""
+        return self._at
+
+    def hinted(self, now: float) -> None:
+        """Look at once, and soon again."""
+        self._steps = 0
+        self._at = min(self._at, now) if self._at else now
+
+    def looked(self, now: float, *, found: bool) -> None:
+        """Note that one has looked; where something was found there may be more."""
+        if found:
+            self._steps = 0
+        self._steps += 1
+        if self._steps < len(_AFTER_HINT_S):
+            pause = _AFTER_HINT_S[self._steps]
+        else:
+            pause = min(self._longest_s, 2.0 ** (self._steps - len(_AFTER_HINT_S)))
+            pause *= 0.8 + 0.2 * random.random()
+        self._at = now + pause
+
+
+class Listener:
+    """Receives hints for a whole process, and sends those of its workers and clients.
+
+    Args:
+        database: where to.
+
+    A subscriber is called in the event loop's thread, also each time the connection had to be made anew, because hints may have
+    been missed.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._link = Link(database, "listen", prepare=self._listen)
+        self._subscribers: dict[Channel, list[Callable[[], None]]] = {"durable_ready": [], "durable_settled": []}
+        self._lost = asyncio.Event()
+        self._pending: set[Channel] = set()
+        self._send_soon = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._users = 0
+
+    @property
+    def hears(self) -> bool:
+        """Whether hints arrive at present."""
+        return self._link.alive and not self._database.pooled
+
+    def subscribe(self, channel: Channel, subscriber: Callable[[], None]) -> None:
+        """Call `subscriber` at each hint."""
+        self._subscribers[channel].append(subscriber)
+
+    def unsubscribe(self, channel: Channel, subscriber: Callable[[], None]) -> None:
+        """Do not call it any more."""
+        if subscriber in self._subscribers[channel]:
+            self._subscribers[channel].remove(subscriber)
+
+    async def start(self) -> None:
+        """Begin to listen; may be called by several users, each of which calls `stop`.
+
+        Raises:
+            EngineError: the database cannot be reached.
+        """
+        self._users += 1
+        if self._users > 1:
+            return
+        try:
+            await self._link.connected()
+        except BaseException:
+            self._users = 0
+            raise
+        self._tasks = [asyncio.create_task(self._keep_listening()), asyncio.create_task(self._send_hints())]
+
+    async def stop(self) -> None:
+        """End listening once the last user stops."""
+        self._users -= 1
+        if self._users:
+            return
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        await self._link.close()
+
+    def tell(self, channel: Channel) -> None:
+        """Call the subscribers of this process directly."""
+        for subscriber in tuple(self._subscribers[channel]):
+            subscriber()
+
+    def send(self, channel: Channel) -> None:
+        """Send a hint to the other processes: soon, several at once, outside any transaction of the caller."""
+        self._pending.add(channel)
+        self._send_soon.set()
+
+    async def send_now(self, channel: Channel) -> None:
+        """Send a hint and wait until it is sent, or not."""
+        try:
+            await self._link.run(HINT, channel == "durable_ready", channel == "durable_settled")
+        except EngineError as error:
+            logger.debug("hint not sent: %s", error.message)
+
+    async def _listen(self, conn: Any) -> None:
+        if not self._database.pooled:
+            for channel in self._subscribers:
+                await conn.add_listener(channel, self._heard)
+        conn.add_termination_listener(lambda _: self._lost.set())
+
+    def _heard(self, conn: Any, pid: int, channel: Channel, payload: str) -> None:
+        if pid != conn.get_server_pid():
+            self.tell(channel)
+
+    async def _keep_listening(self) -> None:
+        while True:
+            await self._lost.wait()
+            self._lost.clear()
+            await self._link.connected_sometime(what="hints")
+            for channel in self._subscribers:
+                self.tell(channel)
+
+    async def _send_hints(self) -> None:
+        while True:
+            await self._send_soon.wait()
+            self._send_soon.clear()
+            channels, self._pending = self._pending, set()
+            try:
+                await self._link.run(HINT, "durable_ready" in channels, "durable_settled" in channels)
+            except EngineError as error:
+                # a hint may be lost; the connection is made anew by the other task
+                logger.debug("hint not sent: %s", error.message)
+            await asyncio.sleep(_HINT_EVERY_S)

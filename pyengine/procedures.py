@@ -1,0 +1,165 @@
+"""Every SQL text of the Python side, and nothing else.
+
+What lives here: one `Procedure` for each function of schema `durable` that this package calls: its name, what it takes and answers,
+and the statement with `$n`, which asyncpg uses as it is and psycopg through raw cursors. What may not: a connection, a decision.
+Names that end in `_v1` are the worker protocol: they live two releases, so old and new processes share a database.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "BYE",
+    "HEARTBEAT",
+    "HELLO",
+    "HINT",
+    "JOURNAL",
+    "LIST_RUNS",
+    "PRESENT",
+    "RELEASE_UNKNOWN",
+    "RESULTS",
+    "RUN",
+    "SESSION",
+    "START",
+    "START_WITHIN",
+    "TAKE_PRESENCE",
+    "TICK",
+    "TURN",
+    "VERSION",
+    "WORKER_PROTOCOL",
+    "Procedure",
+]
+
+WORKER_PROTOCOL = 1
+"""The `_vN` that this package speaks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Procedure:
+    """One statement.
+
+    Args:
+        name: what errors and logs call it.
+        signature: what it takes and answers, for readers.
+        sql: the statement with `$n`.
+    """
+
+    name: str
+    signature: str
+    sql: str
+
+
+VERSION = Procedure(
+    name="version",
+    signature="() -> (schema_version, lowest_worker_protocol, highest_worker_protocol)",
+    sql="select schema_version, lowest_worker_protocol, highest_worker_protocol from durable.version()",
+)
+
+SESSION = Procedure(
+    name="session",
+    signature="() -> the server's process of this session; behind a pooler another one than was announced",
+    sql="select pg_backend_pid()",
+)
+
+HELLO = Procedure(
+    name="worker_hello_v1",
+    signature="(worker, queues[], workflows[], versions[], about jsonb) -> jsonb {number, settings, now}",
+    sql="select durable.worker_hello_v1($1, $2, $3, $4, $5)",
+)
+
+TURN = Procedure(
+    name="worker_turn_v1",
+    signature="(worker, queues[], workflows[], versions[], digests[], want, bundles jsonb, ttl_ms) -> json",
+    sql="select durable.worker_turn_v1($1, $2, $3, $4, $5, $6, $7, $8)",
+)
+
+JOURNAL = Procedure(
+    name="worker_journal_v1",
+    signature="(worker, execution, version) -> json {next, rows} or null if the lease is lost",
+    sql="select durable.worker_journal_v1($1, $2, $3)",
+)
+
+HEARTBEAT = Procedure(
+    name="worker_heartbeat_v1",
+    signature="(worker, executions[], versions[]) -> executions[] that are lost",
+    sql="select durable.worker_heartbeat_v1($1, $2, $3)",
+)
+
+TAKE_PRESENCE = Procedure(
+    name="presence lock",
+    signature="(number) -> boolean, true if this session holds the lock now",
+    sql="select pg_try_advisory_lock(1685417570, $1)",
+)
+
+PRESENT = Procedure(
+    name="worker_present_v1",
+    signature="(worker, present) -> boolean, true if it is believed",
+    sql="select durable.worker_present_v1($1, $2)",
+)
+
+RELEASE_UNKNOWN = Procedure(
+    name="worker_adrift_v1",
+    signature="(worker, known executions[]) -> number of tasks given back",
+    sql="select durable.worker_adrift_v1($1, $2)",
+)
+
+BYE = Procedure(
+    name="worker_bye_v1",
+    signature="(worker) -> number of tasks given back",
+    sql="select durable.worker_bye_v1($1)",
+)
+
+TICK = Procedure(
+    name="tick_v1",
+    signature="(limit, worker) -> (jsonb {promises, leases, next_due_ms, more, hints}, workers that hold tasks or could)",
+    sql="select durable.tick_v1($1) as answer, durable.worker_watch_v1($2) as watch",
+)
+
+HINT = Procedure(
+    name="hint_v1",
+    signature="(ready, settled)",
+    sql="select durable.hint_v1($1, $2)",
+)
+
+START = Procedure(
+    name="start_v1",
+    signature="(workflow, args, id, key, queue, version, delay_ms, timeout_ms, priority, tags jsonb, tenant) -> (id, created)",
+    sql="select id, created from durable.start_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+)
+
+START_WITHIN = Procedure(
+    name="start_v1",
+    signature="the same inside a caller's transaction, which sends the hint when it commits",
+    sql=(
+        "select s.id, s.created, case when s.created then durable._hint('durable_ready', durable._now_ms()) end "
+        "from durable.start_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) s"
+    ),
+)
+
+RESULTS = Procedure(
+    name="results_v1",
+    signature="(ids[]) -> (id, state, value text, error text) of those that are settled or unknown (state null)",
+    sql="select id, state, value, error from durable.results_v1($1)",
+)
+
+_STATUS = (
+    "select id, workflow, version, state, queue, priority, args::text, result::text, error::text, problem::text, "
+    "worker, crashes, waits_for, created_at, settled_at, nullif(deadline, 'infinity') as deadline, parent, key, events "
+    "from durable.runs"
+)
+
+RUN = Procedure(
+    name="run",
+    signature="(id) -> one row of the view durable.runs",
+    sql=f"{_STATUS} where id = $1",
+)
+
+LIST_RUNS = Procedure(
+    name="runs",
+    signature="(workflow or null, state or null, limit) -> rows of the view durable.runs, newest first",
+    sql=(
+        f"{_STATUS} where ($1::text is null or workflow = $1) and ($2::text is null or state = $2) "
+        "order by execution desc limit $3"
+    ),
+)

@@ -1,0 +1,390 @@
+"""The replay machine: journal rows in, moves out.
+
+What lives here: `Replay`, which drives a coroutine by its journal. What may not: asyncpg, threads, real time,
+real randomness (both are handed in), sending anything. The theory: one counter for each run gives every call
+its child number in call order (matching.py); the coroutine is advanced by completion rows only, one at a
+time, in journal order, each until nothing is ready any more. So a live run and any later replay of its
+journal make the same calls with the same numbers, whatever the branches inside. Results are always read from
+their recorded text, so live code sees what a replay will see. Where code and journal disagree the run halts
+and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import Context
+
+import msgspec
+
+from pyengine.codec import Codec
+from pyengine.errors import (
+    DecodeError,
+    EngineError,
+    ForbiddenInWorkflow,
+    NotAwaitable,
+    RemoteError,
+    RunCancelled,
+    RunFailed,
+    RunTimedOut,
+)
+from pyengine.forbidden import nested_loop_hint
+from pyengine.history import History, add_facts
+from pyengine.loop import DeterministicTask, TimerToken
+from pyengine.matching import Matcher, OpenStep
+from pyengine.model import (
+    Complete,
+    End,
+    Fact,
+    Fail,
+    Halt,
+    Moves,
+    Row,
+    RunInfo,
+    StartTimer,
+    StepCall,
+    Suspend,
+    WaitKind,
+)
+from pyengine.registry import WorkflowDef
+from pyengine.retry import Randomness
+from pyengine.scope import scope
+from pyengine.waits import Call
+
+__all__ = ["Replay"]
+
+logger = logging.getLogger("pyengine.workflow")
+
+_VALUES = frozenset("Lck")
+_ERRORS = frozenset("EeK")
+_CHILDREN = frozenset("dD")
+_ENDED_FROM_OUTSIDE: dict[str | None, tuple[type[RunFailed], str]] = {
+    "Timeout": (RunTimedOut, "did not end before its deadline"),
+    "Cancelled": (RunCancelled, "was cancelled"),
+}
+_UNREADABLE = (msgspec.ValidationError, msgspec.DecodeError)
+
+
+class _FireAt(msgspec.Struct):
+    fire_at: int | None = None
+
+
+class Replay:
+    """Drives the coroutine of one run.
+
+    Args:
+        workflow: the code.
+        run: which run it is.
+        now_ms: reads the clock, epoch milliseconds; asked for new values of `ctx.now` only.
+        randomness: source of new values of `ctx.random` and `ctx.uuid4`.
+        codec: reads and writes values; bounds their size.
+
+    The worker loads rows and calls `advance`; it sends what the `Moves` say in a turn; if the turn took them
+    it calls `accept`, if it answers `moved` or `lost` it calls `evict` and forgets this object.
+    """
+
+    def __init__(
+        self,
+        workflow: WorkflowDef,
+        run: RunInfo,
+        now_ms: Callable[[], int],
+        randomness: Randomness,
+        codec: Codec,
+    ) -> None:
+        self.workflow = workflow
+        self.run = run
+        self._codec = codec
+        self._history = History()
+        self._matcher = Matcher(run, self._history, now_ms=now_ms, randomness=randomness, codec=codec)
+        self._loop = self._matcher.loop
+        self._main: DeterministicTask | None = None
+        self._end: End | None = None
+        self._applied = 0
+        self._handed_out: set[int] = set()
+        self._acts_out: list[StartTimer] = []
+        self._fire_at_ms: dict[int, int] = {}
+        self._evicted = False
+
+    @property
+    def next_seq(self) -> int:
+        """The logical number after the last row that was loaded."""
+        return self._history.next_seq
+
+    @property
+    def finished(self) -> bool:
+        """Whether the workflow returned, raised or was halted; it cannot be advanced any more."""
+        return isinstance(self._end, Complete | Fail | Halt)
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the journal shows that the coroutine was past its present point before."""
+        return self._matcher.replaying
+
+    def load(self, rows: Iterable[Row]) -> None:
+        """Append journal rows: those of a claim, or the tail that a turn returned."""
+        self._history.add(rows)
+
+    def accept(self, *, tail: Sequence[Row], facts: Sequence[Fact], next_seq: int, now_ms: int) -> None:
+        """Note that a turn took the bundle with the acts of the last advance.
+
+        Args:
+            tail: rows that others appended before it.
+            facts: the facts of the bundle that were taken, in their order.
+            next_seq: the logical number after the rows of the bundle.
+            now_ms: the turn's own time, at which its timers were started.
+        """
+        self._history.add(tail)
+        add_facts(self._history, facts)
+        self._history.next_seq = next_seq
+        for timer in self._acts_out:
+            self._fire_at_ms[timer.child] = now_ms + timer.duration_ms
+        self._acts_out.clear()
+
+    def advance(self) -> Moves:
+        """Advance the coroutine by every row that was loaded, and return what is new since the last advance.
+
+        Raises:
+            EngineError: it was evicted.
+            KeyboardInterrupt: raised inside workflow code; evict this object.
+        """
+        if self._evicted and not self.finished:
+            raise EngineError(f"run {self.run.id}: its coroutine was evicted and cannot be advanced")
+        if not self.finished:
+            self._end = end = self._drive()
+            if isinstance(end, Complete | Fail | Halt):
+                self.evict()
+        return self._moves()
+
+    def evict(self) -> None:
+        """Throw the coroutine away: its `finally` blocks run, and every durable call in them is dead.
+
+        Raises:
+            KeyboardInterrupt, SystemExit: raised by workflow code meanwhile.
+        """
+        if not self._evicted:
+            self._evicted = self._matcher.dead = True
+            try:
+                # the loop may close a coroutine outside of its task: there, too, calls must be dead
+                self._inside().run(self._loop.evict)
+            finally:
+                self._report_unhandled()
+
+    # -- driving
+
+    def _drive(self) -> End | None:
+        try:
+            with self._loop.installed():
+                self._apply_rows()
+        except ForbiddenInWorkflow as error:
+            return self._halted() or Fail(error=self._codec.encode_error(error))
+        except SystemExit as error:
+            # a workflow has no process to leave
+            return self._halted() or Fail(error=self._codec.encode_error(error))
+        halted = self._halted() or self._unreached()
+        if halted is not None:
+            return halted
+        main = self._main
+        if main is None or main.done():
+            return self._end if main is None else self._result(main)
+        return self._wait()
+
+    def _apply_rows(self) -> None:
+        """Advance by one completion row at a time, each until nothing is ready."""
+        loop, matcher, resolvers = self._loop, self._matcher, self._history.resolvers
+        if self._main is None and not self._start():
+            return
+        main = self._main
+        assert main is not None
+        while self._applied < len(resolvers) and not (main.done() or matcher.dead):
+            row = resolvers[self._applied]
+            self._applied += 1
+            matcher.at_seq = row.seq
+            self._apply(row)
+            loop.run_until_quiet()
+
+    def _start(self) -> bool:
+        try:
+            args, kwargs = self.workflow.signature.decode(self.run.param)
+            coroutine = self.workflow.fn(*args, **kwargs)
+        except EngineError as error:
+            self._end = Fail(error=self._codec.encode_error(error))
+            return False
+        self._main = self._loop.create_task(coroutine, name=self.run.workflow, context=self._inside())
+        self._loop.run_until_quiet()
+        return True
+
+    def _inside(self) -> Context:
+        """Return a context in which code belongs to this run and sees nothing of the worker's own."""
+        context = Context()
+        context.run(scope.set, self._matcher)
+        return context
+
+    def _apply(self, row: Row) -> None:
+        child = row.child
+        assert child is not None
+        call = self._matcher.calls.pop(child, None)
+        kind = row.type
+        if call is None:
+            if child >= self._matcher.next_child:
+                self._matcher.halt("no such call yet", self._history.allocated.get(child, row), child=child)
+            elif kind == "Z" and self._loop.fire(TimerToken(child)):
+                self._loop.advance_to(self._virtual_s(row))
+            return
+        self._matcher.open_steps.pop(child, None)
+        self._handed_out.discard(child)
+        if call.done():
+            return
+        if kind in _VALUES or (kind in _CHILDREN and row.ok):
+            self._succeed(call, row)
+        elif kind in _ERRORS:
+            call.fail(self._codec.decode_error(row.data))
+        elif kind == "Z":
+            self._loop.advance_to(self._virtual_s(row))
+            call.set_result(None)
+        else:
+            call.fail(self._child_error(call, row))
+
+    def _succeed(self, call: Call, row: Row) -> None:
+        try:
+            call.set_result(call.codec.unpack(row.data or "null"))
+        except _UNREADABLE as error:
+            where = f"the recorded result of {call.kind} {call.name} (run {self.run.id}, child {call.child})"
+            call.fail(DecodeError(f"{where} does not fit its annotation: {error}", where=where))
+
+    def _child_error(self, call: Call, row: Row) -> BaseException:
+        """Return what a child run or promise that was not resolved raises in the code that waits for it."""
+        error = self._codec.decode_error(row.data)
+        # what the database says when nobody gave an error has no module
+        said = error.type if isinstance(error, RemoteError) and error.module is None else None
+        if call.kind == "promise":
+            return TimeoutError(f"promise {call.id} timed out") if said == "Timeout" else error
+        if said in _ENDED_FROM_OUTSIDE:
+            cls, words = _ENDED_FROM_OUTSIDE[said]
+            return cls(f"run {call.id} of workflow {call.name} {words}", run_id=call.id, workflow=call.name)
+        failed = RunFailed(
+            f"run {call.id} of workflow {call.name} failed: {error}", run_id=call.id, workflow=call.name
+        )
+        failed.__cause__ = error
+        return failed
+
+    def _virtual_s(self, row: Row) -> float:
+        """Return the virtual time of a timer: its nominal instant, not when it was noticed."""
+        child = row.child
+        assert child is not None
+        started = self._history.allocated.get(child)
+        for data in (row.data, started.data if started is not None else None):
+            fire_at_ms = msgspec.json.decode(data, type=_FireAt).fire_at if data else None
+            if fire_at_ms is not None:
+                break
+        else:
+            fire_at_ms = self._fire_at_ms.pop(child, None)
+        if fire_at_ms is None:
+            return self._loop.time()
+        return (fire_at_ms - self.run.started_at_ms) / 1000
+
+    # -- how it ended
+
+    def _halted(self) -> Halt | None:
+        problem = self._matcher.problem
+        return None if problem is None else Halt(problem=problem)
+
+    def _unreached(self) -> Halt | None:
+        """Halt if the journal holds calls that the code did not make, though it was advanced by every row."""
+        matcher, history = self._matcher, self._history
+        if self._main is None or matcher.next_child > history.max_child:
+            return None
+        child = min(n for n in history.allocated if n >= matcher.next_child)
+        got = "no more calls: the workflow ended" if self._main.done() else "no such call: the workflow waits"
+        matcher.halt(got, history.allocated[child], child=child)
+        return self._halted()
+
+    def _result(self, main: DeterministicTask) -> End:
+        if main.cancelled():
+            return Fail(
+                error=self._codec.encode_error(
+                    EngineError(f"run {self.run.id}: the workflow cancelled itself (asyncio.CancelledError)")
+                )
+            )
+        error = main.exception()
+        if error is None:
+            where = f"the result of workflow {self.run.workflow} (run {self.run.id})"
+            try:
+                value = self._codec.encode(
+                    main.result(), self.workflow.signature.result.annotation, where=where
+                )
+                return Complete(value=value)
+            except EngineError as refused:
+                error = refused
+        hint = nested_loop_hint(error)
+        if hint is not None:
+            error.add_note(hint)
+        return Fail(error=self._codec.encode_error(error))
+
+    def _wait(self) -> End | None:
+        """Return what a coroutine that is not done waits for; None while local steps are outstanding."""
+        calls = self._matcher.calls
+        if self._matcher.open_steps:
+            return None
+        waiting = {child for child, call in calls.items() if not call.done() and call.awaited}
+        waiting.update(self._loop.pending_timers)
+        if not waiting:
+            stuck = NotAwaitable(
+                f"run {self.run.id}: workflow {self.run.workflow} waits for something that can never happen",
+                hint="no step, child run, timer or promise is pending; who should set that event?",
+            )
+            return Fail(error=self._codec.encode_error(stuck))
+        return Suspend(on=tuple(sorted(waiting)), kind=self._wait_kind(waiting))
+
+    def _wait_kind(self, waiting: set[int]) -> WaitKind:
+        if len(waiting) == 1:
+            return "single"
+        for gathering in self._matcher.gatherings:
+            members = [one for one in gathering.members if not one.done()]
+            if (
+                not gathering.done()
+                and all(isinstance(one, Call) for one in members)
+                and {one.child for one in members if isinstance(one, Call)} == waiting
+            ):
+                return "all"
+        return "any"
+
+    def _moves(self) -> Moves:
+        matcher, end = self._matcher, self._end
+        if isinstance(end, Halt):
+            return Moves(end=end)
+        acts, matcher.acts = tuple(matcher.acts), []
+        new, matcher.new_steps = matcher.new_steps, []
+        given_up, matcher.given_up = matcher.given_up, []
+        self._acts_out.extend(act for act in acts if isinstance(act, StartTimer))
+        dropped = tuple(child for child in given_up if child in self._handed_out)
+        if self.finished:
+            return Moves(acts=acts, end=end, given_up=dropped)
+        open_steps = matcher.open_steps
+        steps = tuple(self._step_call(child, open_steps[child]) for child in new if child in open_steps)
+        self._handed_out.update(step.child for step in steps)
+        return Moves(acts=acts, steps=steps, end=end, waiting_steps=len(open_steps), given_up=dropped)
+
+    def _step_call(self, child: int, open_step: OpenStep) -> StepCall:
+        args, kwargs = open_step.args or open_step.step.signature.decode(open_step.packed)
+        attempts = self._history.attempts(child)
+        return StepCall(
+            child=child,
+            step=open_step.step,
+            args=args,
+            kwargs=kwargs,
+            name=open_step.step.name,
+            hash=open_step.hash,
+            param=open_step.packed.decode(),
+            attempt=attempts.attempt,
+            failures=attempts.failures,
+            retry_at_ms=attempts.retry_at_ms,
+            begun=attempts.begun,
+            interrupted=attempts.interrupted,
+        )
+
+    def _report_unhandled(self) -> None:
+        """Log errors that no code was left to receive."""
+        for one in self._loop.unhandled:
+            fields = {"run_id": self.run.id, "problem": one.message}
+            logger.warning("workflow.unhandled_error", extra=fields, exc_info=one.error)
+        self._loop.unhandled.clear()

@@ -1,0 +1,174 @@
+"""When a failed step is tried again, and how durations are written.
+
+What lives here: `Retry`, the policy of a step, and `parse_duration`. What may not: sleeping, clocks,
+counting. The policy answers one question, how many milliseconds until the next attempt, from the number of
+failures so far; the journal does the counting. Attempts that were cut off (lease lost, worker released) are
+no failures and never reach a policy.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol, TypeAlias
+
+from pyengine.errors import InvalidRequest
+
+__all__ = ["NO_RETRY", "Duration", "Randomness", "Retry", "optional_duration", "parse_duration"]
+
+Duration: TypeAlias = str | float | timedelta
+"""A text such as "30s" or "1h30m", seconds as a number, or a timedelta."""
+
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)", re.IGNORECASE)
+_MAX_MS = 2**53 - 1
+
+
+class Randomness(Protocol):
+    """The part of `random.Random` that the engine uses."""
+
+    def random(self) -> float: ...
+
+    def getrandbits(self, k: int, /) -> int: ...
+
+
+def parse_duration(duration: Duration, *, what: str = "duration") -> int:
+    """Return a duration in milliseconds.
+
+    Args:
+        duration: "250ms", "30s", "5m", "1h30m", "2d", "1w", or a number of seconds, or a timedelta.
+        what: what it is for, named in the error.
+
+    Raises:
+        InvalidRequest: the text cannot be read, or the duration is negative, infinite or absurdly long.
+    """
+    if isinstance(duration, timedelta):
+        ms = duration / timedelta(milliseconds=1)
+    elif isinstance(duration, bool) or not isinstance(duration, int | float | str):
+        raise InvalidRequest(f"{what}: {duration!r} is not a duration", hint=_HINT)
+    elif isinstance(duration, str):
+        ms = _parse_text(duration, what)
+    else:
+        ms = duration * 1000
+    if not math.isfinite(ms) or not 0 <= ms <= _MAX_MS:
+        raise InvalidRequest(f"{what}: {duration!r} must be at least 0 and finite", hint=_HINT)
+    return math.ceil(round(ms, 6))
+
+
+_HINT = 'write "250ms", "30s", "5m", "1h30m", "2d", a number of seconds, or a timedelta'
+
+
+def _parse_text(text: str, what: str) -> float:
+    ms, at = 0.0, 0
+    while match := _PART.match(text, at):
+        ms += float(match[1]) * _UNIT_MS[match[2].lower()]
+        at = match.end()
+    if at == 0 or text[at:].strip():
+        raise InvalidRequest(f"{what}: {text!r} is not a duration", hint=_HINT)
+    return ms
+
+
+def optional_duration(duration: Duration | None, *, what: str = "duration") -> int | None:
+    """Return a duration in milliseconds, or None for None."""
+    return None if duration is None else parse_duration(duration, what=what)
+
+
+def _exception_types(types: object, what: str) -> tuple[type[BaseException], ...]:
+    listed = types if isinstance(types, tuple) else (types,)
+    for cls in listed:
+        if not (isinstance(cls, type) and issubclass(cls, BaseException)):
+            raise InvalidRequest(f"Retry({what}=...): {cls!r} is not an exception class")
+    return listed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """How often and when a failed step is tried again.
+
+    A step without a policy is tried once: only the author of a step knows whether it may run twice. `Retry()`
+    tries five times.
+
+    Args:
+        max_attempts: attempts in all, the first one included; None means no limit.
+        initial: delay after the first failure.
+        backoff: factor from one delay to the next, at least 1.
+        max_delay: no computed delay is longer.
+        jitter: up to this share of a delay (0 to 1) is cut off at random, so that many do not return at once.
+        only: errors worth trying again; empty means all.
+        unless: errors not worth trying again; wins over `only`.
+
+    An error whose attribute `retryable` is False is final. An error with an attribute `retry_after` (seconds
+    or timedelta) sets its own delay in place of the computed one.
+    """
+
+    max_attempts: int | None = 5
+    initial: Duration = "1s"
+    backoff: float = 2.0
+    max_delay: Duration = "5m"
+    jitter: float = 0.2
+    only: tuple[type[BaseException], ...] = ()
+    unless: tuple[type[BaseException], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.max_attempts is not None and self.max_attempts < 1:
+            raise InvalidRequest(
+                f"Retry(max_attempts={self.max_attempts!r}): at least 1, or None for no limit"
+            )
+        if not (math.isfinite(self.backoff) and self.backoff >= 1):
+            raise InvalidRequest(f"Retry(backoff={self.backoff!r}): a factor of at least 1")
+        if not 0 <= self.jitter <= 1:
+            raise InvalidRequest(f"Retry(jitter={self.jitter!r}): a share between 0 and 1")
+        object.__setattr__(self, "only", _exception_types(self.only, "only"))
+        object.__setattr__(self, "unless", _exception_types(self.unless, "unless"))
+        parse_duration(self.initial, what="Retry(initial=...)")
+        parse_duration(self.max_delay, what="Retry(max_delay=...)")
+
+    def retries(self, error: BaseException) -> bool:
+        """Whether an error of this kind is worth another attempt at all."""
+        if getattr(error, "retryable", True) is False or isinstance(error, self.unless):
+            return False
+        return not self.only or isinstance(error, self.only)
+
+    def delay_ms(self, failures: int, error: BaseException, randomness: Randomness) -> int | None:
+        """Return milliseconds until the next attempt, or None if there is none.
+
+        Args:
+            failures: failed attempts so far, this one included.
+            error: what the last attempt raised.
+            randomness: source of the jitter.
+        """
+        if self.max_attempts is not None and failures >= self.max_attempts:
+            return None
+        if not self.retries(error):
+            return None
+        asked = _retry_after_ms(error)
+        if asked is not None:
+            return asked
+        ceiling = parse_duration(self.max_delay)
+        delay: float = parse_duration(self.initial)
+        # past the ceiling the power only grows, and would overflow
+        if delay and self.backoff > 1 and failures - 1 > math.log(max(1.0, ceiling / delay), self.backoff):
+            delay = ceiling
+        else:
+            delay = min(ceiling, delay * self.backoff ** (failures - 1))
+        return round(delay * (1 - self.jitter * randomness.random()))
+
+
+def _retry_after_ms(error: BaseException) -> int | None:
+    after = getattr(error, "retry_after", None)
+    if after is None:
+        return None
+    if isinstance(after, int | float) and not isinstance(after, bool):
+        after = max(0, after)
+    elif isinstance(after, timedelta):
+        after = max(timedelta(0), after)
+    try:
+        return parse_duration(after)
+    except InvalidRequest:
+        return None
+
+
+NO_RETRY = Retry(max_attempts=1)
+"""The policy of a step that names none."""

@@ -1,0 +1,168 @@
+"""The runs that this worker holds.
+
+What lives here: `HeldRun`, everything the worker knows of one run between turns: its coroutine, what it is to report, its steps. What may
+not: the database, tasks of the event loop, other runs. The theory: a run is reported when something of it moved, and has at most
+one bundle on the way. The coroutine is advanced only by rows that a turn returned; so facts wait for their turn, a step waits until
+the acts of the same advance are recorded, and the next attempt of a step until the failure of the last one is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from pyengine.model import Act, Fact, MakePromise, Moves, RunChild, RunInfo, StartTimer, StepCall, Suspend
+from pyengine.replay import Replay
+from pyengine.turn import Bundle, Ending
+
+if TYPE_CHECKING:
+    from pyengine.steps import StepRun
+
+__all__ = ["FACTS_MAX", "HeldRun"]
+
+FACTS_MAX = 1000
+"""Facts of one run in one bundle, at most."""
+
+
+class HeldRun:
+    """One run under this worker's lease, or suspended with its coroutine kept warm.
+
+    Args:
+        info: which run.
+        replay: its coroutine.
+
+    Attributes:
+        version: version of the lease.
+        facts: to be reported.
+        acts: to be reported; the coroutine did them.
+        end: to be reported; how the run leaves this worker.
+        blocked: steps that wait until the acts are recorded.
+        next_calls: attempts that wait until the last fact about their step is recorded.
+        parked: attempts that wait for their moment, by child number.
+        steps: attempts under way, by child number.
+        flight: the bundle on its way.
+        queued: it stands in the worker's queue of runs to report.
+        keep: report it even if nothing moved, to get what others appended.
+        loading: its journal is being fetched; nothing is reported meanwhile.
+        outside: others may append to its journal: it has child runs, timers or promises.
+        dropped: it is not ours any more.
+        moved_at: next_seq at the last verdict `moved`.
+    """
+
+    __slots__ = (
+        "acts",
+        "blocked",
+        "dropped",
+        "end",
+        "facts",
+        "flight",
+        "info",
+        "keep",
+        "loading",
+        "moved_at",
+        "next_calls",
+        "outside",
+        "parked",
+        "queued",
+        "replay",
+        "steps",
+        "version",
+    )
+
+    def __init__(self, info: RunInfo, replay: Replay) -> None:
+        self.info = info
+        self.version = info.version
+        self.replay = replay
+        self.facts: list[Fact] = []
+        self.acts: tuple[Act, ...] = ()
+        self.end: Ending | None = None
+        self.blocked: tuple[StepCall, ...] = ()
+        self.next_calls: dict[int, StepCall] = {}
+        self.parked: dict[int, StepCall] = {}
+        self.steps: dict[int, StepRun] = {}
+        self.flight: Bundle | None = None
+        self.queued = False
+        self.keep = False
+        self.loading = False
+        self.outside = False
+        self.dropped = False
+        self.moved_at = -1
+
+    @property
+    def execution(self) -> int:
+        """Number of the run."""
+        return self.info.execution
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is anything to report."""
+        return bool(self.facts or self.acts or self.end is not None or self.keep)
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that is left to do here is to wait for parked attempts."""
+        return not (self.steps or self.next_calls or self.blocked or self.has_news or self.flight is not None)
+
+    def take(self, moves: Moves) -> None:
+        """Note what an advance brought; its steps are the caller's business, as soon as `blocked` is not for them."""
+        self.acts = moves.acts
+        self.end = moves.end
+        if moves.acts:
+            self.blocked = moves.steps
+            if not self.outside:
+                self.outside = any(
+                    isinstance(act, StartTimer | MakePromise) or (isinstance(act, RunChild) and not act.detached)
+                    for act in moves.acts
+                )
+
+    def load_bundle(self) -> Bundle:
+        """Return what is to be reported, as the bundle on its way."""
+        facts = self.facts
+        if len(facts) > FACTS_MAX:
+            facts, self.facts = facts[:FACTS_MAX], facts[FACTS_MAX:]
+            # a suspend would be refused while facts are outstanding
+            end, self.end = (None, self.end) if isinstance(self.end, Suspend) else (self.end, None)
+        else:
+            self.facts = []
+            end, self.end = self.end, None
+        bundle = Bundle(
+            self.info.execution, self.version, self.replay.next_seq, facts=facts, acts=self.acts, end=end
+        )
+        self.acts = ()
+        self.keep = False
+        self.flight = bundle
+        return bundle
+
+    def recorded_calls(self, facts: Iterable[Fact], now_ms: int) -> list[StepCall]:
+        """Return the attempts that waited for these facts to be recorded.
+
+        Args:
+            facts: recorded facts.
+            now_ms: the instant of the turn that recorded them, from which delays count.
+        """
+        ready = []
+        for fact in facts:
+            call = self.next_calls.get(fact.child)
+            if call is None or fact.begun != call.begun:
+                continue
+            if fact.begun:
+                ready.append(self.next_calls.pop(fact.child))
+            elif fact.retry_in_ms is not None:
+                ready.append(replace(self.next_calls.pop(fact.child), retry_at_ms=now_ms + fact.retry_in_ms))
+        return ready
+
+    def start_over(self, replay: Replay) -> dict[tuple[int, int], Fact]:
+        """Take a coroutine that is being replayed from the journal in place of the old one.
+
+        What was to be reported is taken back and returned by child and attempt: the replay decides what is still wanted. Attempts
+        under way go on.
+        """
+        sent = self.flight.facts if self.flight is not None else ()
+        unsent = {(fact.child, fact.attempt): fact for fact in (*sent, *self.facts) if not fact.begun}
+        self.replay = replay
+        self.facts, self.acts, self.end, self.blocked, self.flight = [], (), None, (), None
+        self.next_calls.clear()
+        self.parked.clear()
+        return unsent

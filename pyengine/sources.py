@@ -1,0 +1,119 @@
+"""Where the engine's SQL lies, and in which order it is read.
+
+Lives here: finding ``sql/`` and ``migrations/`` (package data of an installed wheel, or the folders of a
+checkout), the ordered lists of their files, their checksums, and the version of the code. May not: parse
+SQL, open a connection, know what a file says.
+
+Theory: state (tables, indexes) changes only by the numbered steps of ``migrations/``; logic (functions,
+views, grants) is written anew as a whole whenever its checksum differs from the one the database has
+recorded. The number at the front of a file's name is its place in the dependency order, in every folder.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["SCHEMA", "VERSION", "Migration", "Sources", "found", "text_sha256"]
+
+VERSION = "0.1.0"
+SCHEMA = "durable"
+
+_NUMBERED = re.compile(r"^(\d{2,})_[a-z0-9_]+$")
+_MIGRATION = re.compile(r"^(\d{4})_([a-z0-9_]+)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """One numbered step of the tables: ``0001_initial.sql`` has id 1 and name ``0001_initial``."""
+
+    id: int
+    name: str
+    path: Path
+
+    @property
+    def text(self) -> str:
+        """The step as it is run."""
+        return self.path.read_text(encoding="utf-8")
+
+    @property
+    def sha256(self) -> str:
+        """Checksum by which an edit after the fact is noticed."""
+        return text_sha256(self.text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """The two folders from which a database is built."""
+
+    sql: Path
+    migrations: Path
+
+    def state_files(self) -> tuple[Path, ...]:
+        """Tables and indexes as they are today, in dependency order."""
+        return _numbered(self.sql / "state")
+
+    def logic_files(self) -> tuple[Path, ...]:
+        """Functions, views and grants, in dependency order."""
+        return _numbered(self.sql / "logic")
+
+    def migration_steps(self) -> tuple[Migration, ...]:
+        """The numbered steps of the tables, lowest first.
+
+        Raises:
+            ValueError: a file is misnamed, or a number is missing or used twice.
+        """
+        steps = []
+        for path in sorted(self.migrations.glob("*.sql")):
+            match = _MIGRATION.match(path.stem)
+            if match is None:
+                raise ValueError(f"{path}: a migration is named NNNN_words.sql")
+            steps.append(Migration(id=int(match.group(1)), name=path.stem, path=path))
+        for expected, step in enumerate(steps, start=1):
+            if step.id != expected:
+                raise ValueError(
+                    f"{step.path}: expected number {expected:04d}; numbers are consecutive and unique"
+                )
+        return tuple(steps)
+
+    def logic_sha256(self) -> str:
+        """One checksum over names and texts of all logic files."""
+        digest = hashlib.sha256()
+        for path in self.logic_files():
+            digest.update(f"{path.name}\n{text_sha256(path.read_text(encoding='utf-8'))}\n".encode())
+        return digest.hexdigest()
+
+
+def text_sha256(text: str) -> str:
+    """Checksum of one SQL text; line ends of another platform do not change it."""
+    return hashlib.sha256(text.replace("\r\n", "\n").encode()).hexdigest()
+
+
+@functools.cache
+def found() -> Sources:
+    """The SQL that belongs to this code: package data if installed, else the checkout.
+
+    Raises:
+        FileNotFoundError: neither is there, so the installation is damaged.
+    """
+    package = Path(__file__).resolve().parent
+    for sql, migrations in (
+        (package / "_sql", package / "_migrations"),
+        (package.parent / "sql", package.parent / "migrations"),
+    ):
+        if sql.is_dir() and migrations.is_dir():
+            return Sources(sql=sql, migrations=migrations)
+    raise FileNotFoundError(f"no SQL sources in or beside {package}; install pyengine again")
+
+
+def _numbered(folder: Path) -> tuple[Path, ...]:
+    files = sorted(folder.glob("*.sql"))
+    for path in files:
+        if _NUMBERED.match(path.stem) is None:
+            raise ValueError(
+                f"{path}: a file of sql/ is named NN_words.sql, its number is its place in the order"
+            )
+    return tuple(files)

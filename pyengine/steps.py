@@ -1,0 +1,335 @@
+"""Running the bodies of steps.
+
+What lives here: `StepRunner`, which makes one attempt of a step and turns its outcome into a `Fact`. What may not: turns, the journal. The
+theory: an attempt ends in exactly one fact, or in none if nobody wants it any more (its run was lost, given back or has ended, or
+the step was given up). Async bodies are tasks of the worker's loop, sync ones run in threads. A failure that the policy wants
+tried again is a fact too, and the next attempt waits for it to be recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from pyengine.codec import Codec
+from pyengine.errors import EncodeError, EngineError, PayloadTooLarge, StepInterrupted, StepTimeout
+from pyengine.model import Fact, StepCall, StepInfo
+from pyengine.retry import Randomness
+from pyengine.runs import HeldRun
+from pyengine.scope import current_step
+from pyengine.threads import Job, ThreadPool
+
+__all__ = ["StepRun", "StepRunner", "next_attempt"]
+
+logger = logging.getLogger("pyengine.steps")
+
+_EAGER = sys.version_info >= (3, 12)
+UNWIND_S = 5.0
+"""How long an async body may take to end after it was cancelled, in seconds."""
+
+
+class StepRun:
+    """One attempt under way.
+
+    Attributes:
+        held: its run.
+        call: which attempt.
+        begun: the journal knows, or will know with the next turn, that it has begun.
+        started_s: when the body began, by the loop's clock; 0 while it waits for its turn.
+        wanted: somebody waits for the outcome.
+        timed_out: it was cancelled because its time was over.
+    """
+
+    __slots__ = ("begun", "call", "held", "job", "started_s", "task", "timed_out", "timer", "wanted")
+
+    def __init__(self, held: HeldRun, call: StepCall) -> None:
+        self.held = held
+        self.call = call
+        self.begun = call.begun
+        self.started_s = 0.0
+        self.wanted = True
+        self.timed_out = False
+        self.task: asyncio.Task[None] | None = None
+        self.job: Job | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+
+def next_attempt(call: StepCall) -> StepCall:
+    """Return the attempt that follows one that failed."""
+    return replace(
+        call,
+        attempt=call.attempt + 1,
+        failures=call.failures + 1,
+        begun=False,
+        interrupted=False,
+        retry_at_ms=None,
+    )
+
+
+class StepRunner:
+    """Makes attempts.
+
+    Args:
+        loop: the worker's loop.
+        codec: writes results and errors.
+        randomness: source of the jitter of retries.
+        concurrency: async bodies at a time; more wait.
+        threads: sync bodies at a time; more wait.
+        news: called when a run got a fact to report.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        codec: Codec,
+        randomness: Randomness,
+        concurrency: int,
+        threads: int,
+        news: Callable[[HeldRun], None],
+    ) -> None:
+        self._loop = loop
+        self._codec = codec
+        self._randomness = randomness
+        self._concurrency = concurrency
+        self._pool = ThreadPool(loop, threads)
+        self._news = news
+        self._active = 0
+        self._waiting: deque[StepRun] = deque()
+        self._unwinding: set[asyncio.Task[None]] = set()
+        self._refusing = False
+
+    def refuse(self) -> None:
+        """Start nothing any more."""
+        self._refusing = True
+
+    def start(self, held: HeldRun, call: StepCall) -> None:
+        """Make an attempt of a step, or refuse to, according to its definition."""
+        if self._refusing:
+            return
+        step = call.step
+        if call.interrupted and step.on_interrupt == "fail":
+            error = StepInterrupted(
+                f"step {call.name} of run {held.info.id} was cut off in attempt {call.attempt - 1} and must not run twice",
+                step=call.name,
+                hint="find out what it did, and go on from there in the workflow",
+            )
+            self._report(held, call, error=self._codec.encode_error(error))
+        elif step.intent and not call.begun:
+            held.next_calls[call.child] = replace(call, begun=True)
+            self._report(held, call, begun=True, param=call.param)
+        else:
+            run = StepRun(held, call)
+            held.steps[call.child] = run
+            if not step.is_async:
+                self._start_in_thread(run)
+            elif self._active < self._concurrency:
+                self._start_task(run)
+            else:
+                self._waiting.append(run)
+
+    def note_begun(self, run: StepRun) -> None:
+        """Report that an attempt that takes long has begun."""
+        if run.begun or not run.started_s:
+            return
+        run.begun = True
+        self._report(run.held, run.call, begun=True, param=run.call.param)
+
+    def cancel(self, held: HeldRun, child: int) -> None:
+        """Stop an attempt whose outcome nobody wants."""
+        held.parked.pop(child, None)
+        held.next_calls.pop(child, None)
+        run = held.steps.pop(child, None)
+        if run is not None:
+            self._abandon(run)
+
+    def cancel_all(self, held: HeldRun) -> None:
+        """Stop all attempts of a run."""
+        held.parked.clear()
+        held.next_calls.clear()
+        for run in held.steps.values():
+            self._abandon(run)
+        held.steps.clear()
+
+    async def unwound(self) -> None:
+        """Wait until cancelled bodies have ended, within bounds."""
+        pending = {task for task in self._unwinding if not task.done()}
+        if pending:
+            _, pending = await asyncio.wait(pending, timeout=UNWIND_S)
+        for task in pending:
+            logger.warning("a cancelled step does not end: %s", task.get_coro())
+
+    def close(self) -> None:
+        """Let the threads end that are not busy."""
+        self._pool.close()
+
+    # -- bodies
+
+    def _start_task(self, run: StepRun) -> None:
+        self._active += 1
+        self._set_timer(run)
+        if _EAGER:
+            run.task = asyncio.Task(self._execute(run), loop=self._loop, eager_start=True)  # type: ignore[call-arg]
+        else:
+            run.task = self._loop.create_task(self._execute(run))
+
+    async def _execute(self, run: StepRun) -> None:
+        call = run.call
+        if not run.wanted:
+            self._leave()
+            return
+        run.started_s = self._loop.time()
+        current_step.set(StepInfo(run_id=run.held.info.id, child=call.child, attempt=call.attempt, name=call.name))
+        try:
+            value = await call.step.fn(*call.args, **call.kwargs)
+        except asyncio.CancelledError:
+            self._leave()
+            if run.timed_out:
+                self._fail(run, self._timeout_error(call))
+            else:
+                self._fail(run, EngineError(f"step {call.name} cancelled itself (asyncio.CancelledError)"))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # boundary to user code: whatever a step raises is its outcome
+            self._leave()
+            self._fail(run, error)
+        else:
+            self._leave()
+            self._succeed(run, value)
+
+    def _leave(self) -> None:
+        self._active -= 1
+        while self._waiting and self._active < self._concurrency:
+            run = self._waiting.popleft()
+            if run.wanted:
+                self._start_task(run)
+
+    def _start_in_thread(self, run: StepRun) -> None:
+        run.job = self._pool.submit(partial(self._thread_body, run), partial(self._thread_done, run))
+
+    def _thread_body(self, run: StepRun) -> Any:
+        call = run.call
+        run.started_s = self._loop.time()
+        if call.step.timeout_ms is not None:
+            self._loop.call_soon_threadsafe(self._set_timer, run)
+        current_step.set(StepInfo(run_id=run.held.info.id, child=call.child, attempt=call.attempt, name=call.name))
+        return call.step.fn(*call.args, **call.kwargs)
+
+    def _thread_done(self, run: StepRun, value: Any, error: BaseException | None) -> None:
+        if error is None:
+            self._succeed(run, value)
+        else:
+            self._fail(run, error)
+
+    # -- time
+
+    def _set_timer(self, run: StepRun) -> None:
+        timeout_ms = run.call.step.timeout_ms
+        if timeout_ms is not None and run.wanted and run.held.steps.get(run.call.child) is run:
+            run.timer = self._loop.call_later(timeout_ms / 1000, self._time_out, run)
+
+    def _time_out(self, run: StepRun) -> None:
+        if not run.wanted:
+            return
+        if run.task is None or run.timed_out:
+            # a thread cannot be stopped, and a body that does not give way is left behind
+            logger.warning(
+                "step %s of run %s does not end at its timeout; it is left behind", run.call.name, run.held.info.id
+            )
+            self._fail(run, self._timeout_error(run.call))
+            run.wanted = False
+            return
+        run.timed_out = True
+        run.timer = self._loop.call_later(UNWIND_S, self._time_out, run)
+        run.task.cancel()
+
+    @staticmethod
+    def _timeout_error(call: StepCall) -> StepTimeout:
+        timeout_ms = call.step.timeout_ms or 0
+        return StepTimeout(
+            f"step {call.name} took longer than {timeout_ms / 1000:g} s", step=call.name, timeout_ms=timeout_ms
+        )
+
+    def _abandon(self, run: StepRun) -> None:
+        run.wanted = False
+        if run.timer is not None:
+            run.timer.cancel()
+        if run.job is not None:
+            run.job.cancelled = True
+        task = run.task
+        # a task that has not begun finds out by itself
+        if task is not None and run.started_s and not task.done():
+            self._unwinding.add(task)
+            task.add_done_callback(self._unwinding.discard)
+            task.cancel()
+
+    # -- outcomes
+
+    def _succeed(self, run: StepRun, value: Any) -> None:
+        if not self._ended(run):
+            return
+        call = run.call
+        try:
+            text = self._codec.encode(
+                value,
+                call.step.signature.result.annotation,
+                where=f"the result of step {call.name} of run {run.held.info.id}",
+            )
+        except (EncodeError, PayloadTooLarge) as error:
+            # the body would give the same again
+            self._report(run.held, call, error=self._codec.encode_error(error))
+        else:
+            self._report(run.held, call, value=text)
+
+    def _fail(self, run: StepRun, error: BaseException) -> None:
+        if not self._ended(run):
+            return
+        call, held = run.call, run.held
+        failures = call.failures + 1
+        delay_ms = call.step.retry.delay_ms(failures, error, self._randomness)
+        text = self._codec.encode_error(error)
+        if delay_ms is not None:
+            held.next_calls[call.child] = next_attempt(call)
+        self._report(held, call, error=text, retry_in_ms=delay_ms)
+
+    def _ended(self, run: StepRun) -> bool:
+        """Take an attempt off the books; false if nobody wants its outcome."""
+        if run.timer is not None:
+            run.timer.cancel()
+        if not run.wanted:
+            return False
+        run.held.steps.pop(run.call.child, None)
+        return True
+
+    def _report(
+        self,
+        held: HeldRun,
+        call: StepCall,
+        *,
+        value: str | None = None,
+        error: str | None = None,
+        retry_in_ms: int | None = None,
+        begun: bool = False,
+        param: str | None = None,
+    ) -> None:
+        held.facts.append(
+            Fact(
+                child=call.child,
+                name=call.name,
+                hash=call.hash,
+                attempt=call.attempt,
+                value=value,
+                error=error,
+                retry_in_ms=retry_in_ms,
+                begun=begun,
+                param=param,
+            )
+        )
+        self._news(held)

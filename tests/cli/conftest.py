@@ -1,0 +1,97 @@
+"""What tests of the command line have: the command itself, in this process, and runs to look at."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pytest
+
+from pyengine.cli.root import run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """The one JSON document that ``--json`` printed."""
+        return json.loads(self.out)
+
+
+Command = Callable[..., Answer]
+
+
+@pytest.fixture
+def pyengine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run the command with some words, without a database in the environment."""
+    for name in ("PYENGINE_DATABASE_URL", "DATABASE_URL", "PYENGINE_DATA_DIR", "COLUMNS", "PGPASSWORD"):
+        monkeypatch.delenv(name, raising=False)
+
+    def call(*words: str) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["pyengine", *words])
+        capsys.readouterr()
+        code = run(list(words))
+        printed = capsys.readouterr()
+        return Answer(code=code, out=printed.out, err=printed.err)
+
+    return call
+
+
+@pytest.fixture
+def at_database(pyengine: Command, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The command, with the test's own database named by the environment."""
+    monkeypatch.setenv("PYENGINE_DATABASE_URL", dsn)
+    return pyengine
+
+
+class Player:
+    """A worker without code: it reports what a test tells it to."""
+
+    def __init__(self, dsn: str) -> None:
+        self.conn = psycopg.connect(dsn, autocommit=True)
+
+    def hello(self, *workflows: str) -> None:
+        """Say that these workflows are served."""
+        self.conn.execute(
+            "select durable.worker_hello_v1('player', '{default}', %s, %s, '{}')",
+            (list(workflows), ["1"] * len(workflows)),
+        )
+
+    def claim(self, *workflows: str) -> list[dict[str, Any]]:
+        """Take all runs of these workflows that are ready."""
+        return list(self._turn(list(workflows), 100, [])["tasks"])
+
+    def report(self, task: dict[str, Any], **bundle: Any) -> dict[str, Any]:
+        """Report facts, acts and an end of a run."""
+        made = {"facts": [], "acts": [], "end": None} | bundle
+        made |= {"execution": task["execution"], "version": task["version"], "seen": task["next"]}
+        answer = self._turn([], -1, [made])
+        task["next"] = answer["bundles"]["next"][0]
+        return answer
+
+    def _turn(self, workflows: list[str], want: int, bundles: list[Any]) -> dict[str, Any]:
+        row = self.conn.execute(
+            "select durable.worker_turn_v1('player', '{default}', %s, %s, %s, %s, %s::jsonb, 15000)",
+            (workflows, ["1"] * len(workflows), ["00"] * len(workflows), want, json.dumps(bundles)),
+        ).fetchone()
+        assert row is not None
+        answer: dict[str, Any] = row[0]
+        return answer
+
+
+@pytest.fixture
+def player(dsn: str) -> Any:
+    """A worker without code."""
+    made = Player(dsn)
+    yield made
+    made.conn.close()

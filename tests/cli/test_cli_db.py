@@ -1,0 +1,126 @@
+"""What ``pyengine db ...`` answers, and what is said of databases that are down, empty or too new."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+SECRET = "tops3cret"
+
+
+def test_status_tells_everything(at_database: Any) -> None:
+    """Version, migrations, server, settings and counts, as text and as one document."""
+    document = at_database("db", "status", "--json").document
+    assert document["schema"]["current"] is True
+    assert document["schema"]["applied"]
+    assert document["database"]["embedded"] is False
+    assert {one["name"] for one in document["settings"]} >= {"lease_ttl_ms", "max_crashes"}
+    shown = at_database("db", "status").out
+    for words in ("PostgreSQL", "up to date", "lease_ttl_ms", "PYENGINE_DATABASE_URL"):
+        assert words in shown
+
+
+def test_set_changes_and_answers_the_old(at_database: Any, conn: psycopg.Connection[Any]) -> None:
+    """A setting is changed in the database, and its old value answered."""
+    answer = at_database("db", "set", "lease_ttl_ms", "5000", "--json")
+    assert answer.document == {"name": "lease_ttl_ms", "old": "15000", "value": "5000"}
+    assert conn.execute("select durable._setting('lease_ttl_ms')").fetchone() == ("5000",)
+
+
+def test_what_the_installer_notes_is_no_setting(at_database: Any) -> None:
+    """Checksum and version are not to be set by hand."""
+    assert at_database("db", "set", "logic_sha256", "0").code == 3
+
+
+def test_init_twice_is_as_good_as_once(pyengine: Any, empty_database: Callable[[], str]) -> None:
+    """The first init installs, the second changes nothing; until then the schema is missed."""
+    url = empty_database()
+    missed = pyengine("--database-url", url, "ps")
+    assert (missed.code, "pyengine db init" in missed.err) == (5, True)
+    assert pyengine("db", "migrate", "--database-url", url).code == 3
+    assert pyengine("db", "status", "--database-url", url).code == 5
+    assert pyengine("db", "init", "--database-url", url, "--json").document["applied"]
+    assert pyengine("db", "init", "--database-url", url, "--json").document["changed"] is False
+    assert pyengine("--database-url", url, "ps", "--json").document == []
+
+
+def test_a_newer_schema_is_told(at_database: Any, conn: psycopg.Connection[Any]) -> None:
+    """A database of a later version says: upgrade, not: broken."""
+    conn.execute(
+        "insert into durable.migrations (id, name, sha256) values (9999, '9999_later', repeat('0', 64))"
+    )
+    for words in (["ps"], ["db", "status"], ["db", "init"]):
+        answer = at_database(*words)
+        assert answer.code == 5
+        assert "newer" in answer.err
+        assert "pgrade" in answer.err
+
+
+def test_an_older_schema_is_told(at_database: Any, conn: psycopg.Connection[Any]) -> None:
+    """A database of an earlier version says: migrate."""
+    conn.execute("delete from durable.migrations")
+    answer = at_database("ps")
+    assert (answer.code, "pyengine db migrate" in answer.err) == (5, True)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("", "empty"),
+        ("nonsense", "postgresql://"),
+        (f"mysql://me:{SECRET}@h/db", "postgresql://"),
+        (f"postgresql://me:{SECRET}@127.0.0.1:70000/db", "port"),
+        (f"postgresql://me:{SECRET}@127.0.0.1:1/db", "127.0.0.1:1/db"),
+        (f"postgresql://me:p@{SECRET}@127.0.0.1:1/db", "127.0.0.1:1/db"),
+        (f"postgresql://127.0.0.1:1/db?user=me&password={SECRET}", "127.0.0.1:1/db"),
+        (f"postgresql://me:{SECRET}@127.0.0.1:1/db?nosuchoption=1", ""),
+    ],
+)
+@pytest.mark.parametrize("named_by", ["argument", "environment"])
+def test_a_database_that_is_not_there_is_one_message(
+    pyengine: Any, monkeypatch: pytest.MonkeyPatch, url: str, said: str, named_by: str
+) -> None:
+    """A URL that is wrong or whose server is down exits 4, is never replaced, and shows no password."""
+    words = ["ps"]
+    if named_by == "argument":
+        words += ["--database-url", url]
+    else:
+        monkeypatch.setenv("PYENGINE_DATABASE_URL", url)
+    for answer in (pyengine(*words), pyengine("db", "psql", *words[1:]), pyengine(*words, "--json")):
+        assert answer.code == 4
+        assert said in answer.err + answer.out
+        assert SECRET not in answer.err + answer.out
+        assert len(answer.err.splitlines()) <= 2
+
+
+def test_both_doors_at_once_are_refused(pyengine: Any, tmp_path: Path) -> None:
+    """--data-dir with a URL is a contradiction that is told."""
+    answer = pyengine("ps", "--database-url", "postgresql://h/db", "--data-dir", str(tmp_path))
+    assert answer.code == 2
+    assert "--data-dir" in answer.err
+
+
+def test_reading_commands_make_no_server(pyengine: Any, tmp_path: Path) -> None:
+    """Where the embedded Postgres was never started, looking does not start it."""
+    answer = pyengine("ps", "--data-dir", str(tmp_path / "none"))
+    assert (answer.code, "pyengine db init" in answer.err) == (3, True)
+    assert not (tmp_path / "none").exists()
+
+
+def test_psql_gets_the_right_database(at_database: Any, dsn: str) -> None:
+    """psql is started on the database that is meant, with what is given to it, and its exit code is ours."""
+    command = at_database("db", "psql", "--json").document["command"]
+    assert psycopg.conninfo.conninfo_to_dict(dsn)["dbname"] in command[1]
+    assert SECRET not in " ".join(command)
+    assert at_database("db", "psql", "-c", "select 1").code == 0
+    assert at_database("db", "psql", "-v", "ON_ERROR_STOP=1", "-c", "select nonsense").code != 0
+
+
+def test_version_and_help_need_no_database(pyengine: Any) -> None:
+    """--version and --help answer at once."""
+    assert pyengine("--version").out.startswith("pyengine ")
+    assert "demo" in pyengine("--help").out

@@ -1,0 +1,192 @@
+"""What ``pyengine start|ps|show|check`` answer, on runs that a worker without code plays."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import psycopg
+import pytest
+
+
+def fact(child: int, name: str, **outcome: Any) -> dict[str, Any]:
+    """One fact about a local step."""
+    return {"child": child, "name": name, "hash": "0123456789abcdef", "attempt": 1} | outcome
+
+
+@pytest.fixture
+def finished(conn: psycopg.Connection[Any], player: Any) -> str:
+    """A run with a step and a child run, both done."""
+    conn.execute("select durable.start('parent', '[1]', id => 'order')")
+    (task,) = player.claim("parent")
+    child = {
+        "do": "run",
+        "child": 1,
+        "name": "ship",
+        "version": "1",
+        "hash": "0123456789abcdef",
+        "param": "[2]",
+    }
+    player.report(task, facts=[fact(0, "charge", value='{"paid": true}')])
+    player.report(task, acts=[child], end={"do": "suspend", "on": [1], "kind": "single"})
+    (shipped,) = player.claim("ship")
+    player.report(shipped, end={"do": "complete", "value": '"sent"'})
+    (task,) = player.claim("parent")
+    player.report(task, end={"do": "complete", "value": '["done"]'})
+    return "order"
+
+
+def test_start_answers_the_id(at_database: Any, player: Any) -> None:
+    """A start answers id and state, and the same id again is the same run."""
+    player.hello("hello")
+    first = at_database("start", "hello", '["world"]', "--id", "a", "--json")
+    assert (first.code, first.document["id"], first.document["state"]) == (0, "a", "queued")
+    assert at_database("start", "hello", '["world"]', "--id", "a", "--json").document["id"] == "a"
+    assert "a  queued" in at_database("start", "hello", '["world"]', "--id", "a").out
+
+
+def test_start_of_another_input_is_a_conflict(at_database: Any, player: Any) -> None:
+    """The same id with other input exits 6 and names the run."""
+    player.hello("hello")
+    at_database("start", "hello", '["world"]', "--id", "a")
+    again = at_database("start", "hello", '["you"]', "--id", "a")
+    assert again.code == 6
+    assert "Run 'a' exists with another input" in again.err
+
+
+WRONG = (
+    (["start", "hello", "world"], "not JSON"),
+    (["start", "hello", "3"], "JSON array"),
+    (["start", "hello", "[]", "--id", ""], "1 to"),
+    (["start", "hello", "[]", "--id", "x" * 2000], "this one has 2000"),
+    (["start", "hello", "[]", "--id", "x" * 600], "512 bytes"),
+    (["start", "hello", "[]", "--queue", "a/b"], "not a queue name"),
+    (["start", "", "[]"], "1 to 256 bytes"),
+    (["start", "hello", '["\\u0000"]'], "u0000"),
+    (["ps", "--state", "asleep"], "no state"),
+    (["ps", "--limit", "0"], "limit"),
+    (["show", ""], "this one has 0"),
+    (["show", "x" * 5000], "this one has 5000"),
+    (["show"], "'id'"),
+    (["frobnicate"], "frobnicate"),
+    (["db", "set", "lease_ttl_ms", "soon"], "whole number"),
+)
+
+
+def test_wrong_words_are_two_lines(at_database: Any) -> None:
+    """Wrong arguments exit 2 with one or two lines: what is wrong, and what to type."""
+    for words, said in WRONG:
+        answer = at_database(*words)
+        assert (words, answer.code, answer.out) == (words, 2, "")
+        assert said.lower() in answer.err.lower()
+        assert len(answer.err.strip().splitlines()) <= 2
+        as_json = at_database(*words, "--json")
+        assert (words, as_json.code, as_json.err) == (words, 2, "")
+        assert as_json.document["error"]["message"]
+
+
+def test_what_does_not_exist_is_named(at_database: Any, player: Any) -> None:
+    """Unknown run, workflow and setting exit 3; what is near is offered."""
+    player.hello("hello", "goodbye")
+    assert "no run 'nowhere'" in at_database("show", "nowhere").err
+    slip = at_database("start", "helo", "[]")
+    assert (slip.code, "did you mean hello?" in slip.err) == (3, True)
+    assert at_database("start", "helo", "[]", "--anyway").code == 0
+    assert at_database("ps", "--workflow", "nothing").code == 3
+    setting = at_database("db", "set", "lease_ttl", "3")
+    assert (setting.code, "lease_ttl_ms" in setting.err) == (3, True)
+
+
+def test_start_without_workers_says_so(at_database: Any) -> None:
+    """Where no worker was ever seen, a run is started and people are told what it waits for."""
+    answer = at_database("start", "hello", "[]")
+    assert answer.code == 0
+    assert "pyengine worker" in answer.err
+
+
+def test_ps_lists_roots_and_filters(at_database: Any, finished: str) -> None:
+    """Without a filter, the runs that people started; with one, or with --all, children too."""
+    assert [run["id"] for run in at_database("ps", "--json").document] == ["order"]
+    assert [run["id"] for run in at_database("ps", "--all", "--json").document] == ["order.1", "order"]
+    assert [run["id"] for run in at_database("ps", "-w", "ship", "--json").document] == ["order.1"]
+    assert at_database("ps", "-s", "failed", "--json").document == []
+    shown = at_database("ps").out
+    assert "order" in shown
+    assert "completed" in shown
+
+
+def test_show_tells_the_whole_run(at_database: Any, finished: str) -> None:
+    """A run is shown with its children and one line for each thing that happened."""
+    document = at_database("show", finished, "--json").document
+    assert document["run"]["result"] == ["done"]
+    assert [child["id"] for child in document["children"]] == ["order.1"]
+    assert [event["seq"] for event in document["journal"]] == list(range(len(document["journal"])))
+    shown = at_database("show", finished).out
+    for words in (
+        "started with",
+        "step charge [0] done",
+        "child run ship [1] started",
+        "waits for",
+        "completed",
+    ):
+        assert words in shown
+    assert '{"paid": true}' in shown
+
+
+def test_wait_tells_the_end(at_database: Any, player: Any) -> None:
+    """--wait exits 0 with the result of a completed run and 1 for a failed one."""
+    player.hello("hello")
+    for id, end in (
+        ("good", {"do": "complete", "value": '"hi"'}),
+        ("bad", {"do": "fail", "error": '{"type": "Oops"}'}),
+    ):
+        at_database("start", "hello", "[]", "--id", id)
+        (task,) = player.claim("hello")
+        player.report(task, end=end)
+    good = at_database("start", "hello", "[]", "--id", "good", "--wait", "--json")
+    assert (good.code, good.document["result"]) == (0, "hi")
+    bad = at_database("start", "hello", "[]", "--id", "bad", "--wait")
+    assert (bad.code, "Oops" in bad.out) == (1, True)
+    late = at_database("start", "hello", "[]", "--id", "late", "--wait", "--timeout", "0")
+    assert (late.code, "pyengine show late" in late.err) == (1, True)
+
+
+def test_wait_stops_at_a_halted_run(at_database: Any, player: Any) -> None:
+    """A halted run is not waited for: what it is halted for is shown."""
+    player.hello("hello")
+    at_database("start", "hello", "[]", "--id", "a")
+    (task,) = player.claim("hello")
+    player.report(
+        task, end={"do": "halt", "problem": '{"type": "NondeterminismError", "message": "other code"}'}
+    )
+    answer = at_database("start", "hello", "[]", "--id", "a", "--wait")
+    assert answer.code == 1
+    assert "other code" in answer.out
+
+
+def test_check_is_empty(at_database: Any, finished: str) -> None:
+    """A healthy database breaks no law: exit 0 and an empty list."""
+    answer = at_database("check", "--json")
+    assert (answer.code, answer.document) == (0, [])
+
+
+@pytest.mark.unlawful
+def test_check_names_a_broken_law(at_database: Any, conn: psycopg.Connection[Any]) -> None:
+    """A broken law exits 1 and is named with its object."""
+    conn.execute("select durable.start('hello', '[]', id => 'a')")
+    conn.execute("delete from durable._tasks")
+    answer = at_database("check")
+    assert answer.code == 1
+    assert "orphan_invokes" in answer.out
+    assert json.loads(at_database("check", "--json").out)[0]["id"] == "a"
+
+
+def test_text_of_strangers_is_no_markup(at_database: Any, conn: psycopg.Connection[Any]) -> None:
+    """Ids and values reach the terminal as they are: neither markup nor control characters."""
+    id = "[red]x[/red]\x1b[31m"
+    conn.execute("select durable.start('hello', %s::jsonb, id => %s)", (json.dumps([id]), id))
+    for words in (["ps"], ["show", id]):
+        answer = at_database(*words)
+        assert answer.code == 0
+        assert "[red]x[/red]" in answer.out
+        assert "\x1b" not in answer.out

@@ -1,0 +1,271 @@
+"""Exceptions come back as themselves where that is safe, else as RemoteError; writing one never fails."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from pyengine import errors
+from pyengine.errors import EngineError, NondeterminismError, PayloadTooLarge, RemoteError, RunFailed
+from pyengine.failures import Failures
+
+ran: list[str] = []
+
+
+class Plain(Exception):
+    pass
+
+
+class Carrying(Exception):
+    """Its __init__ must not run when it is read back."""
+
+    when: datetime
+
+    def __init__(self, code: int, *, when: datetime) -> None:
+        super().__init__(f"code {code}")
+        ran.append("init")
+        self.code = code
+        self.when = when
+
+
+@dataclass
+class Declined(Exception):
+    amount: int
+    reason: str = "none"
+
+
+class Odd(Exception):
+    def __new__(cls, *args: Any) -> Odd:
+        ran.append("new")
+        return super().__new__(cls, *args)
+
+
+class Nasty(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
+def through(error: BaseException, classes: Any = None) -> BaseException:
+    """Write an error and read it back."""
+    failures = Failures(classes)
+    return failures.decode(failures.encode(error))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("x"),
+        KeyError("k"),
+        ZeroDivisionError(),
+        FileNotFoundError(2, "no such file"),
+        ExceptionGroup("two", [ValueError("a"), KeyError("b")]),
+        Plain("a", 1, None),
+        Declined(5, "poor"),
+        EngineError("m", detail="d", hint="h"),
+        PayloadTooLarge("m", size=3, limit=2, where="w"),
+        RunFailed("m", run_id="r", workflow="w"),
+    ],
+)
+def test_same_class_again(error: Exception) -> None:
+    """Builtin, imported and our own errors come back as their own class with arguments and attributes."""
+    back = through(error)
+    assert type(back) is type(error) and str(back) == str(error)
+    if not isinstance(error, ExceptionGroup):
+        assert back.args == error.args and back.__dict__ == error.__dict__
+
+
+def test_group_members() -> None:
+    """The members of a group come back too."""
+    back = through(ExceptionGroup("two", [ValueError("a"), ExceptionGroup("in", [KeyError("b")])]))
+    assert isinstance(back, ExceptionGroup)
+    assert [type(one) for one in back.exceptions] == [ValueError, ExceptionGroup]
+
+
+def test_init_never_runs() -> None:
+    """Attributes are put back by their annotations; no __init__ of a user's class runs."""
+    error = Carrying(7, when=datetime(2026, 1, 2))
+    ran.clear()
+    back = through(error)
+    assert isinstance(back, Carrying) and (back.code, back.when, back.args) == (
+        7,
+        datetime(2026, 1, 2),
+        ("code 7",),
+    )
+    assert ran == []
+
+
+def test_own_allocation_is_not_run() -> None:
+    """A class that allocates its instances its own way stays foreign."""
+    error = Odd("x")
+    ran.clear()
+    back = through(error)
+    assert isinstance(back, RemoteError) and back.type == "Odd" and ran == []
+
+
+def test_shape_that_does_not_fit() -> None:
+    """An attribute of another type, or one that is missing, makes it foreign, with all its facts."""
+    text = Failures().encode(Declined(5))
+    for change in ({"data": {"reason": "x"}}, {"data": {"amount": "many", "reason": "x"}}, {"args": 5}):
+        back = Failures().decode(json.dumps({**json.loads(text), **change}))
+        assert isinstance(back, RemoteError) and back.type == "Declined" and back.module == __name__
+
+
+def test_local_class_needs_registering() -> None:
+    """A class inside a function is found only if it was registered: by module and name, or by name alone."""
+
+    class Local(Exception):
+        pass
+
+    assert isinstance(through(Local("x")), RemoteError)
+    classes = {(Local.__module__, Local.__qualname__): Local}
+    assert type(through(Local("x"), classes)) is Local
+    back = Failures(classes).decode(json.dumps({"type": Local.__qualname__, "message": "from SQL"}))
+    assert type(back) is Local and back.args == ("from SQL",)
+
+
+def test_nothing_is_imported() -> None:
+    """A module that is not imported stays so."""
+    assert "this" not in sys.modules
+    back = Failures().decode('{"type": "Secret", "module": "this", "message": "m"}')
+    assert isinstance(back, RemoteError) and "this" not in sys.modules
+    for name in ("system", "SystemExit", "type", "StopIteration.x"):
+        assert isinstance(Failures().decode(json.dumps({"type": name, "module": "builtins"})), RemoteError)
+
+
+def test_stop_iteration_stays_foreign() -> None:
+    """StopIteration cannot be raised into a coroutine, so it comes back as a foreign error."""
+    assert isinstance(through(StopIteration(1)), RemoteError)
+
+
+def test_causes() -> None:
+    """Causes and contexts come back; a suppressed context does not; depth is bounded."""
+    try:
+        try:
+            raise KeyError("inner")
+        except KeyError as inner:
+            raise ValueError("outer") from inner
+    except ValueError as error:
+        back = through(error)
+    assert isinstance(back.__cause__, KeyError)
+    hidden = ValueError("outer")
+    hidden.__context__, hidden.__suppress_context__ = KeyError("inner"), True
+    assert through(hidden).__cause__ is None
+    looped = ValueError("a")
+    looped.__cause__ = KeyError("b")
+    looped.__cause__.__cause__ = looped
+    assert isinstance(through(looped), ValueError)
+
+
+def test_foreign_errors_are_handed_on() -> None:
+    """A RemoteError that is raised again is written as what it was at first."""
+    record = {"type": "app.Broken", "module": "other", "message": "m", "data": {"a": 1}, "retryable": False}
+    first = Failures().decode(json.dumps(record))
+    second = through(first)
+    assert isinstance(second, RemoteError)
+    assert (second.type, second.module, second.message, second.data, second.retryable) == (
+        "app.Broken",
+        "other",
+        "m",
+        {"a": 1},
+        False,
+    )
+
+
+def test_degrading() -> None:
+    """What cannot be written is written as its repr and flagged; builtin classes survive that, others not."""
+    text = Failures().encode(ValueError(object(), float("nan"), "a\0b\ud800"))
+    record = json.loads(text)
+    assert (
+        record["lossy"] is True
+        and record["args"][1] == "nan"
+        and "\0" not in json.dumps(record, ensure_ascii=False)
+    )
+    assert isinstance(Failures().decode(text), ValueError)
+    assert isinstance(through(Plain(object())), RemoteError)
+    assert json.loads(Failures().encode(Nasty()))["message"] == "<Nasty>"
+    deep: Any = []
+    for _ in range(2000):
+        deep = [deep]
+    assert "lossy" in Failures().encode(ValueError(deep))
+
+
+def test_retryable_is_recorded() -> None:
+    """An error that says that it is final is written as final."""
+    error = Plain("x")
+    error.retryable = False  # type: ignore[attr-defined]
+    assert json.loads(Failures().encode(error))["retryable"] is False
+    assert json.loads(Failures().encode(Plain("x")))["retryable"] is True
+
+
+@pytest.mark.parametrize(
+    ("text", "type_name", "message"),
+    [
+        (None, "Exception", "unknown error"),
+        ("", "Exception", "unknown error"),
+        ("plain text", "Exception", "plain text"),
+        ('"a text"', "Exception", "a text"),
+        ("[1,2]", "Exception", "[1,2]"),
+        ('{"type": 5, "message": ["x"]}', "5", "['x']"),
+        ('{"code": 1}', "Exception", "Exception"),
+        ('{"type": "Timeout", "message": "the deadline passed"}', "Timeout", "the deadline passed"),
+    ],
+)
+def test_what_others_wrote(text: str | None, type_name: str, message: str) -> None:
+    """Whatever somebody else settled a promise with becomes an error that can be raised."""
+    back = Failures().decode(text)
+    assert isinstance(back, RemoteError) and (back.type, back.message) == (type_name, message)
+
+
+def test_written_by_sql() -> None:
+    """A type and a message are enough for builtin classes and our own."""
+    assert isinstance(Failures().decode('{"type": "ValueError", "message": "m"}'), ValueError)
+    back = Failures().decode('{"type": "RunTimedOut", "message": "m"}')
+    assert isinstance(back, errors.RunTimedOut) and back.run_id is None and back.message == "m"
+
+
+def test_notes_and_traceback() -> None:
+    """Notes come back, and the traceback is kept as text, bounded."""
+    try:
+        raise ValueError("x")
+    except ValueError as error:
+        error.add_note("look here")
+        record, back = json.loads(Failures().encode(error)), through(error)
+    assert back.__notes__ == ["look here"]
+    assert "test_notes_and_traceback" in record["traceback"]
+    assert len(json.loads(Failures().encode(ValueError("x" * 99_999)))["traceback"]) <= 16_000
+
+
+def test_errors_can_be_pickled() -> None:
+    """Every error of the tree survives pickle with its attributes."""
+    for name in errors.__all__:
+        cls = getattr(errors, name)
+        if isinstance(cls, type):
+            one = cls("m")
+            back = pickle.loads(pickle.dumps(one))
+            assert type(back) is cls and back.args == one.args and back.__dict__ == one.__dict__
+    error = NondeterminismError("m", run_id="r", child=3, neighbours=("a",))
+    assert pickle.loads(pickle.dumps(error)).neighbours == ("a",)
+
+
+def test_sqlstates() -> None:
+    """SQLSTATE, class and code table agree; a dead connection is Unavailable, the rest an EngineError."""
+    assert {code: cls.sqlstate for code, cls in errors.ERROR_CODES.items()} == {
+        c: c for c in errors.ERROR_CODES
+    }
+    assert sorted(errors.ERROR_CODES) == [f"WF00{n}" for n in range(1, 10)]
+    for code, cls in errors.ERROR_CODES.items():
+        error = errors.from_sqlstate(code, "m", "d", "h")
+        assert type(error) is cls and str(error) == "m\ndetail: d\nhint: h"
+    for code in ("08006", "57P01", "53300"):
+        assert isinstance(errors.from_sqlstate(code, "m"), errors.Unavailable)
+    assert type(errors.from_sqlstate("23505", "m")) is type(errors.from_sqlstate(None, "m")) is EngineError
+    assert str(errors.LeaseLost()) == "Another worker holds the task now; this one must drop it."

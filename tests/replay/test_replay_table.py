@@ -1,0 +1,528 @@
+"""The replay machine as a table: journal and code in, moves out. No database, no clock, no thread."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from pyengine.codec import Codec, input_hash
+from pyengine.context import ctx
+from pyengine.errors import (
+    InvalidRequest,
+    NotAwaitable,
+    PayloadTooLarge,
+    RemoteError,
+    RunCancelled,
+    RunFailed,
+    RunTimedOut,
+)
+from pyengine.model import (
+    Captured,
+    Complete,
+    Fail,
+    MakePromise,
+    Row,
+    RunChild,
+    RunInfo,
+    StartTimer,
+    Suspend,
+)
+from pyengine.registry import make_workflow
+from pyengine.replay import Replay
+from tests.replay.memory_run import STARTED_MS, MemoryRun, add, greet, ship, step, workflow
+
+
+def test_sequence_of_steps() -> None:
+    """A step is handed out once; its row, warm or cold, gives the same result and the same numbers."""
+
+    async def code(name: str) -> str:
+        first = await greet(name)
+        return first + str(await add(len(first), 1))
+
+    run = MemoryRun(workflow(code), "world")
+    (call,) = run.moves.steps
+    assert (call.child, call.name, call.args, call.kwargs, call.attempt) == (0, "greet", ("world",), {}, 1)
+    assert call.hash == input_hash("greet", call.param) and call.param == '["world"]'
+    assert run.moves.end is None and run.moves.waiting_steps == 1
+    assert run.warm.advance().steps == (), "each step is handed out once"
+    run.complete(0, "hello world")
+    assert run.moves.steps[0].args == (11, 1)
+    run.complete(1, 12)
+    assert run.value == "hello world12"
+    assert run.cold().end == run.end and run.cold().acts == ()
+
+
+def test_result_is_read_back_live() -> None:
+    """A live run sees what a replay will see: the recorded text, not the worker's object."""
+
+    @step
+    async def when() -> datetime:
+        raise AssertionError
+
+    async def code() -> str:
+        return type(await when()).__name__
+
+    run = MemoryRun(workflow(code))
+    run.complete(0, "2026-01-02T03:04:05Z")
+    assert run.value == "datetime"
+
+
+def test_step_gets_a_copy_of_its_arguments() -> None:
+    """A step that changes its argument must not change the workflow's own object."""
+
+    @step
+    async def grow(items: list[int]) -> int:
+        raise AssertionError
+
+    async def code() -> int:
+        items = [1]
+        await grow(items)
+        return len(items)
+
+    run = MemoryRun(workflow(code))
+    run.moves.steps[0].args[0].append(2)
+    run.complete(0, 1)
+    assert run.value == 1
+
+
+def test_acts_in_call_order() -> None:
+    """One counter numbers steps, children, timers, promises and captured values in the order of the calls."""
+
+    async def code() -> Any:
+        child = ctx.start(ship, 7, queue="post", timeout="1h")
+        promise = ctx.promise(int, timeout="30s", name="approval")
+        moment, number, unique = ctx.now(), ctx.random(), ctx.uuid4()
+        nap = ctx.sleep("5s")
+        first = greet("a")
+        await asyncio.sleep(2)
+        return [
+            child.id,
+            promise.id,
+            moment.isoformat(),
+            number,
+            str(unique),
+            await child,
+            await promise,
+            await nap,
+            await first,
+        ]
+
+    run = MemoryRun(workflow(code))
+    child, promise, moment, number, unique, nap, sleep = run.moves.acts
+    digest = input_hash("ship", "[7]")
+    assert child == RunChild(
+        child=0,
+        name="ship",
+        version="1",
+        queue="post",
+        hash=digest,
+        param="[7]",
+        timeout_ms=3_600_000,
+        detached=False,
+    )
+    assert promise == MakePromise(child=1, name="approval", timeout_ms=30_000)
+    assert moment == Captured(child=2, kind="time", name="now", value=str(STARTED_MS))
+    assert isinstance(number, Captured) and (number.child, number.kind, number.name) == (
+        3,
+        "random",
+        "random",
+    )
+    assert isinstance(unique, Captured) and (unique.child, unique.kind, unique.name) == (4, "random", "uuid4")
+    assert nap == StartTimer(child=5, duration_ms=5_000)
+    assert [one.child for one in run.moves.steps] == [6]
+    assert sleep == StartTimer(child=7, duration_ms=2_000)
+    for child_number, value in ((6, "x"), (5, None), (7, None), (1, 42), (0, "done")):
+        run.complete(child_number, value)
+    assert run.value[:3] == ["run-1.0", "run-1.1", "2023-11-14T22:13:20+00:00"]
+    assert run.value[5:] == ["done", 42, None, "x"]
+    run.seed, run.now_ms = 99, 0
+    assert run.cold().end == run.end, "captured values come from the journal"
+
+
+@pytest.mark.parametrize(
+    ("code", "on", "kind"),
+    [
+        (lambda: ctx.sleep(1), (0,), "single"),
+        (lambda: asyncio.sleep(1), (0,), "single"),
+        (lambda: ctx.gather(ctx.sleep(1), ctx.promise(), ship(1)), (0, 1, 2), "all"),
+        (lambda: asyncio.gather(ctx.sleep(1), ctx.promise(), ship(1)), (0, 1, 2), "any"),
+        (lambda: ctx.gather(ctx.sleep(1), asyncio.sleep(1)), (0, 1), "any"),
+        (lambda: ctx.gather(ctx.sleep(1)), (0,), "single"),
+        (lambda: ctx.first(ctx.sleep(1), ctx.promise()), (0, 1), "any"),
+        (lambda: asyncio.wait_for(ctx.promise(), 5), (0, 1), "any"),
+        (lambda: asyncio.gather(ctx.gather(ctx.promise(), ctx.promise()), ctx.sleep(1)), (0, 1, 2), "any"),
+    ],
+)
+def test_wait_kinds(code: Any, on: tuple[int, ...], kind: str) -> None:
+    """A blocked run names everything it waits for; All only where one ctx.gather is the whole wait."""
+
+    async def body() -> None:
+        await code()
+
+    run = MemoryRun(workflow(body))
+    assert run.end == Suspend(on=on, kind=kind)  # type: ignore[arg-type]
+    assert run.cold().end == run.end
+
+
+def test_gather_wakes_with_what_is_left() -> None:
+    """An All wait that was woken early goes on with its remaining members."""
+
+    async def code() -> list[Any]:
+        return list(await ctx.gather(*[ship(n) for n in range(3)]))
+
+    run = MemoryRun(workflow(code))
+    assert run.complete(1, "b").end == Suspend(on=(0, 2), kind="all")
+    run.complete_all([(2, "c", None), (0, "a", None)])
+    assert run.value == ["a", "b", "c"]
+
+
+def test_unawaited_calls_do_not_wake() -> None:
+    """What nobody waits for at the moment is not part of the wait, yet its completion is kept for later."""
+
+    async def code() -> list[Any]:
+        child = ctx.start(ship, 1)
+        await ctx.sleep(1)
+        return [child.done(), await child]
+
+    run = MemoryRun(workflow(code))
+    assert run.end == Suspend(on=(1,), kind="single")
+    run.complete_all([(0, "early", None), (1, None, None)])
+    assert run.value == [True, "early"]
+
+
+def test_outstanding_step_keeps_the_run() -> None:
+    """While a local step is outstanding nothing is suspended; when only others are left it is."""
+
+    async def code() -> int:
+        a, _ = await asyncio.gather(add(1, 2), ctx.sleep(60))
+        return a
+
+    run = MemoryRun(workflow(code))
+    assert run.end is None and run.moves.waiting_steps == 1 and len(run.moves.acts) == 1
+    assert run.complete(0, 3).end == Suspend(on=(1,), kind="single")
+    run.complete(1)
+    assert run.value == 3
+
+
+def test_waiting_for_nothing_fails() -> None:
+    """A workflow that waits for what can never happen fails at once and says so."""
+
+    async def code() -> None:
+        ctx.start(ship, 1)
+        await asyncio.Event().wait()
+
+    run = MemoryRun(workflow(code))
+    assert isinstance(run.error, NotAwaitable) and "can never happen" in str(run.error)
+
+
+def test_timeout_gives_a_step_up() -> None:
+    """A step that is given up is reported once, holds nothing, and its late row is ignored."""
+
+    async def code() -> str:
+        try:
+            async with asyncio.timeout(5):
+                await greet("slow")
+        except TimeoutError:
+            return f"late {asyncio.get_running_loop().time()} {await add(1, 1)}"
+        return "in time"
+
+    run = MemoryRun(workflow(code))
+    assert run.moves.acts == (StartTimer(child=0, duration_ms=5000),) and run.end is None
+    slow = run.moves.steps[0]
+    moves = run.complete(0)
+    assert moves.given_up == (1,) and moves.waiting_steps == 1 and moves.steps[0].child == 2
+    assert run.warm.advance().given_up == ()
+    run.open[1] = slow
+    run.complete(1, "too late")
+    run.complete(2, 2)
+    assert run.value == "late 5.0 2"
+    assert run.cold().end == run.end
+
+
+def test_given_up_timer_is_ignored() -> None:
+    """The timer of a timeout that was not needed fires into the void and does not move virtual time."""
+
+    async def code() -> list[Any]:
+        async with asyncio.timeout(5):
+            await greet("quick")
+        await ctx.promise()
+        return [asyncio.get_running_loop().time()]
+
+    run = MemoryRun(workflow(code))
+    run.complete(1, "x")
+    assert run.end == Suspend(on=(2,), kind="single")
+    run.complete(0)
+    assert run.end == Suspend(on=(2,), kind="single")
+    run.complete(2)
+    assert run.value == [0.0] and run.cold().end == run.end
+
+
+def test_virtual_time_is_nominal() -> None:
+    """After a timer, time is its nominal instant: recorded when it was made, warm and cold alike."""
+
+    async def code() -> list[float]:
+        loop, times = asyncio.get_running_loop(), []
+        for delay in (1.5, 2):
+            await ctx.sleep(delay)
+            times.append(loop.time())
+        await asyncio.sleep(0.25)
+        return [*times, loop.time()]
+
+    run = MemoryRun(workflow(code))
+    for child in range(3):
+        run.now_ms += 100_000
+        run.complete(child)
+    assert run.value == [1.5, 102.001, 200.252]
+    assert run.cold().end == run.end
+
+
+def test_sleep_until() -> None:
+    """sleep_until reads the clock once; an instant that has passed still takes a number."""
+    target = datetime.fromtimestamp(STARTED_MS / 1000, UTC) + timedelta(milliseconds=1500)
+
+    async def code() -> str:
+        await ctx.sleep_until(target)
+        await ctx.sleep_until(target - timedelta(days=1))
+        return "awake"
+
+    run = MemoryRun(workflow(code))
+    assert run.moves.acts == (StartTimer(child=0, duration_ms=1500),)
+    run.now_ms += 10_000
+    assert run.complete(0).acts == (StartTimer(child=1, duration_ms=0),)
+    run.complete(1)
+    assert run.value == "awake" and run.cold().end == run.end
+
+
+def test_first_leaves_the_losers() -> None:
+    """ctx.first gives index and value of the winner; the run may end with the loser outstanding."""
+
+    async def code() -> list[Any]:
+        return list(await ctx.first(greet("a"), ctx.promise(str)))
+
+    run = MemoryRun(workflow(code))
+    run.complete(1, "outside")
+    assert run.value == [1, "outside"] and run.moves.waiting_steps == 0
+    assert run.cold().end == run.end
+
+
+def test_as_completed() -> None:
+    """ctx.as_completed gives results in the order of the journal."""
+
+    async def code() -> list[str]:
+        return [await one for one in ctx.as_completed(greet("a"), greet("b"), greet("c"))]
+
+    run = MemoryRun(workflow(code))
+    for child, value in ((2, "c"), (0, "a"), (1, "b")):
+        run.complete(child, value)
+    assert run.value == ["c", "a", "b"] and run.cold().end == run.end
+
+
+def test_step_is_a_coroutine_too() -> None:
+    """What a step call returns may be given to create_task and TaskGroup, like a coroutine."""
+
+    async def code() -> list[int]:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(add(n, 1)) for n in range(3)]
+        one = asyncio.create_task(add(9, 9))
+        return [task.result() for task in tasks] + [await one]
+
+    run = MemoryRun(workflow(code))
+    assert [call.child for call in run.moves.steps] == [0, 1, 2]
+    run.complete_all([(2, 3, None), (1, 2, None), (0, 1, None)])
+    run.complete(3, 18)
+    assert run.value == [1, 2, 3, 18]
+
+
+def test_child_run_errors() -> None:
+    """A failed child raises RunFailed with its error as cause; deadline and cancel have their own classes."""
+
+    async def code() -> list[str]:
+        seen = []
+        for order in range(3):
+            try:
+                await ship(order)
+            except RunFailed as error:
+                seen.append(f"{type(error).__name__} {error.run_id} {type(error.__cause__).__name__}")
+        return seen
+
+    run = MemoryRun(workflow(code))
+    run.complete(0, error=KeyError("k"))
+    run.complete(1, error='{"type": "Timeout", "message": "the deadline passed"}')
+    run.complete(2, error='{"type": "Cancelled", "message": "cancelled"}')
+    assert run.value == [
+        "RunFailed run-1.0 KeyError",
+        f"{RunTimedOut.__name__} run-1.1 NoneType",
+        f"{RunCancelled.__name__} run-1.2 NoneType",
+    ]
+
+
+def test_promise_errors() -> None:
+    """A rejected promise raises what was recorded; one that timed out raises TimeoutError."""
+
+    async def code() -> list[str]:
+        seen = []
+        for _ in range(3):
+            try:
+                await ctx.promise()
+            except Exception as error:
+                seen.append(f"{type(error).__name__}: {error}")
+        return seen
+
+    run = MemoryRun(workflow(code))
+    run.complete(0, error=ValueError("no"))
+    run.complete(1, error='{"type": "Timeout", "message": "the deadline passed"}')
+    run.complete(2, error="not even JSON")
+    assert run.value == [
+        "ValueError: no",
+        "TimeoutError: promise run-1.1 timed out",
+        "RemoteError: Exception: not even JSON",
+    ]
+
+
+def test_step_errors() -> None:
+    """A failed step raises its own class if that is known, else RemoteError with its type."""
+
+    class Local(Exception):
+        pass
+
+    async def code() -> list[str]:
+        seen = []
+        for _ in range(2):
+            try:
+                await greet("x")
+            except (LookupError, RemoteError) as error:
+                seen.append(str(getattr(error, "type", type(error).__name__)))
+        return seen
+
+    run = MemoryRun(workflow(code))
+    run.complete(0, error=IndexError("i"))
+    run.complete(1, error=Local("l"))
+    assert run.value == ["IndexError", Local.__qualname__]
+
+
+def test_detached_child_cannot_be_awaited() -> None:
+    """A detached child takes a number and an act, and waiting for it is refused at once."""
+
+    async def code() -> str:
+        child = ctx.start(ship, 1, detached=True)
+        with pytest.raises(NotAwaitable):
+            await child
+        return child.id
+
+    run = MemoryRun(workflow(code))
+    act = run.moves.acts[0]
+    assert isinstance(act, RunChild) and act.detached
+    assert run.value == "run-1.0"
+
+
+def test_failure_of_the_workflow() -> None:
+    """What the workflow raises, or a result that cannot be recorded, is the run's error."""
+
+    async def raises() -> None:
+        raise ValueError("no such thing")
+
+    async def unwritable() -> str:
+        return 5  # type: ignore[return-value]
+
+    assert isinstance(MemoryRun(workflow(raises)).error, ValueError)
+    assert "the result of workflow unwritable (run run-1)" in str(MemoryRun(workflow(unwritable)).error)
+
+
+def test_wrong_arguments_fail_the_run() -> None:
+    """A run that was started with wrong arguments fails and names the function and the parameter."""
+
+    async def code(n: int) -> int:
+        return n
+
+    run = MemoryRun(workflow(code), "x")
+    assert isinstance(run.error, InvalidRequest) and "workflow code, argument 'n'" in str(run.error)
+
+
+def test_arguments_by_name() -> None:
+    """A run may be started with a JSON object of named arguments."""
+    info = RunInfo(id="r", execution=1, version=1, workflow="w", param='{"name": "world", "n": 2}')
+
+    @make_workflow
+    async def code(name: str, n: int = 1) -> str:
+        return name * n
+
+    import random
+
+    replay = Replay(code.definition, info, lambda: 0, random.Random(), Codec())
+    assert replay.advance().end == Complete(value='"worldworld"')
+    assert replay.finished
+
+
+def test_payload_limit() -> None:
+    """An input or a result over the limit is refused by name of run and step, and leaves no trace."""
+
+    async def code() -> str:
+        with pytest.raises(PayloadTooLarge, match="input of step greet of run run-1"):
+            _ = greet("x" * 100)
+        return str(await greet("short")) * 100
+
+    run = MemoryRun(workflow(code), codec=Codec(max_bytes=50))
+    assert [call.child for call in run.moves.steps] == [0], "the refused call took no number"
+    run.complete(0, "hello")
+    assert isinstance(run.error, PayloadTooLarge) and run.error.limit == 50
+
+
+def test_attempts_from_the_journal() -> None:
+    """Attempt, failures and the next date come from the rows; interrupted attempts are no failures."""
+    digest = input_hash("greet", '["a"]')
+
+    def row(seq: int, kind: str, attempt: int, data: Any = None) -> Row:
+        return Row(seq, kind, 0, attempt, "greet", digest, json.dumps(data))
+
+    async def code() -> str:
+        return await greet("a")
+
+    failed = {"error": {}, "retry_at": 5, "interrupted": False}
+    cut = {"error": {}, "retry_at": 9, "interrupted": True}
+    table: list[tuple[list[Row], tuple[Any, ...]]] = [
+        ([row(1, "f", 1, failed)], (2, 1, 5, False, False)),
+        ([row(1, "f", 1, failed), row(4, "t", 2, failed)], (3, 2, 5, False, False)),
+        ([row(1, "f", 1, failed), row(4, "t", 2, cut)], (3, 1, 9, False, True)),
+        ([row(1, "l", 1)], (1, 0, None, True, False)),
+        ([row(1, "l", 1), row(3, "r", 1, cut)], (2, 0, 9, False, True)),
+        ([row(1, "l", 1), row(3, "r", 1, failed), row(4, "s", 2)], (2, 1, 5, True, False)),
+    ]
+    for rows, expected in table:
+        (call,) = MemoryRun(workflow(code), rows=[Row(0, "S"), *rows]).moves.steps
+        got = (call.attempt, call.failures, call.retry_at_ms, call.begun, call.interrupted)
+        assert got == expected, rows
+        assert call.args == ("a",)
+
+
+def test_log_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """ctx.log is silent where the journal shows that the run was past that point, and only there."""
+
+    async def code() -> None:
+        ctx.log.warning("begin")
+        await greet("a")
+        ctx.log.warning("middle")
+        await ctx.sleep(1)
+        ctx.log.warning("end")
+
+    run = MemoryRun(workflow(code))
+    run.complete(0, "x")
+    assert [record.message for record in caplog.records] == ["begin", "middle"]
+    caplog.clear()
+    run.rows.append(Row(run.next_seq, "Z", 1))
+    assert isinstance(run.cold().end, Complete)
+    assert [record.message for record in caplog.records] == ["end"]
+    assert caplog.records[0].__dict__["run_id"] == "run-1"
+    run.warm.evict()
+
+
+def test_rows_count_logical_events() -> None:
+    """next_seq counts the logical events that rows stand for."""
+    run = MemoryRun(ship, 1)
+    replay = run.replay()
+    replay.load([Row(0, "S"), Row(1, "L", 0), Row(4, "T", 1), Row(5, "Z", 1)])
+    assert replay.next_seq == 6
+    assert isinstance(run.end, Complete | Fail)

@@ -1,0 +1,118 @@
+"""Steps and workflows keep the types of the functions they wrap, as mypy sees them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+SAMPLE = """
+from __future__ import annotations
+
+import asyncio
+from typing import assert_type
+
+from pyengine.context import ctx
+from pyengine.registry import make_step, make_workflow
+
+
+@make_step
+async def greet(name: str, times: int = 1) -> str:
+    return name * times
+
+
+@make_step
+def count(text: str) -> int:
+    return len(text)
+
+
+@make_workflow
+async def child(n: int) -> list[str]:
+    return [await greet("x", n)]
+
+
+@make_workflow
+async def parent(name: str) -> int:
+    text = await greet(name, times=2)
+    assert_type(text, str)
+    assert_type(await count(text), int)
+    assert_type(await child(3), list[str])
+    handle = ctx.start(child, 3)
+    assert_type(handle.id, str)
+    assert_type(await handle, list[str])
+    promise = ctx.promise(int, timeout="1h")
+    assert_type(await promise, int)
+    a, b = await ctx.gather(greet("a"), count("b"))
+    assert_type(a, str)
+    assert_type(b, int)
+    assert_type(await ctx.gather(*[greet(str(n)) for n in range(3)]), list[str])
+    assert_type(await ctx.first(greet("a"), greet("b")), tuple[int, str])
+    for one in ctx.as_completed(greet("a"), greet("b")):
+        assert_type(await one, str)
+    task = asyncio.create_task(greet("t"))
+    assert_type(await task, str)
+    x, y = await asyncio.gather(greet("a"), count("b"))
+    assert_type(x, str)
+    assert_type(y, int)
+    await asyncio.wait_for(ctx.sleep("1s"), 2)
+    return len(text)
+"""
+
+WRONG = """
+from pyengine.context import ctx
+from pyengine.registry import make_step, make_workflow
+
+
+@make_step
+async def greet(name: str) -> str:
+    return name
+
+
+@make_workflow
+async def hello(name: str) -> int:
+    await greet(5)
+    await greet()
+    number: int = await greet("x")
+    ctx.start(greet, "x")
+    return number
+"""
+
+
+def check(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run mypy --strict over a text."""
+    sample = folder / "sample.py"
+    sample.write_text(text)
+    options = [
+        "--strict",
+        "--no-error-summary",
+        "--no-incremental",
+        "--config-file=",
+        "--follow-imports=silent",
+    ]
+    return subprocess.run(
+        [sys.executable, "-m", "mypy", *options, str(sample)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_types_are_kept(tmp_path: Path) -> None:
+    """await greet("x") is a str, a gather is a tuple of its members' types, a handle knows its result."""
+    pytest.importorskip("mypy")
+    done = check(SAMPLE, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_wrong_calls_are_found(tmp_path: Path) -> None:
+    """Wrong arguments and wrong results are errors of the type checker, each on its line."""
+    pytest.importorskip("mypy")
+    done = check(WRONG, tmp_path)
+    lines = [int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error:" in line]
+    assert lines == [13, 14, 15, 16], done.stdout + done.stderr

@@ -1,0 +1,57 @@
+"""Law: what pip installs holds the SQL of this tree, and the code finds it wherever it lies."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+
+from pyengine import sources
+from tests.support.tree import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def installed() -> Distribution:
+    """The installed distribution, if it is a copy of this tree (as in .ci/run) and not a link to it."""
+    try:
+        found = distribution("pyengine")
+    except PackageNotFoundError:
+        pytest.skip("pyengine is not installed, the checkout is used")
+    if not any("_sql" in path.parts for path in found.files or ()):
+        pytest.skip("pyengine is installed as a link to a checkout")
+    return found
+
+
+def test_the_wheel_holds_every_sql_file(installed: Distribution) -> None:
+    """Each file of sql/ and migrations/ is package data, byte for byte."""
+    packed = {path.as_posix(): Path(str(path.locate())) for path in installed.files or ()}
+    for folder in ("sql", "migrations"):
+        for path in sorted((ROOT / folder).rglob("*.sql")):
+            name = f"pyengine/_{folder}/{path.relative_to(ROOT / folder).as_posix()}"
+            assert name in packed, name
+            assert packed[name].read_bytes() == path.read_bytes(), f"{name} is stale: install again"
+
+
+def test_the_wheel_says_the_version_of_the_code(installed: Distribution) -> None:
+    """The version stands in one place, pyengine/sources.py."""
+    assert installed.version == sources.VERSION
+    assert installed.metadata["License-Expression"] == "Apache-2.0"
+
+
+def test_the_sources_are_found() -> None:
+    """State, logic and migrations are there, in the order of their numbers."""
+    here = sources.found()
+    for paths in (here.state_files(), here.logic_files()):
+        assert paths
+        assert list(paths) == sorted(paths)
+    assert here.migration_steps()[0].name == "0001_initial"
+
+
+def test_both_folders_are_packed() -> None:
+    """The build puts top-level sql/ and migrations/ where pyengine/sources.py looks for them."""
+    packed = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert packed == {"sql": "pyengine/_sql", "migrations": "pyengine/_migrations"}

@@ -1,0 +1,114 @@
+"""Law: sql/state and the migrations tell of one and the same database.
+
+Build A is sql/state + sql/logic, what a reader sees; build B is migrations + sql/logic, what an installed
+database went through; build C is the one-file bundle, for people with psql alone. Their catalogues must
+agree in everything but the order of columns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pyengine.admin import bundle, migrate
+from pyengine.errors import InvalidRequest
+from pyengine.sources import Sources, found
+from tests.support.catalogue import build_from_sources, differences, settings, snapshot
+
+MakeDatabase = Callable[[], str]
+
+
+def test_state_and_migrations_agree(empty_database: MakeDatabase) -> None:
+    """A database from sql/state and one from migrations/ differ in nothing."""
+    a, b = empty_database(), empty_database()
+    build_from_sources(a, found())
+    migrate.install(b)
+    different = differences(snapshot(a), snapshot(b))
+    assert not different, "\n".join(different)
+    assert settings(a) == settings(b)
+
+
+def test_bundle_and_migrations_agree(empty_database: MakeDatabase) -> None:
+    """A database from the one-file bundle is the installer's, and the installer finds nothing to do there."""
+    a, b = empty_database(), empty_database()
+    with psycopg.connect(a, autocommit=True) as conn:
+        conn.execute(bundle.bundle(found()).encode())
+    assert not migrate.install(a).changed
+    migrate.install(b)
+    different = differences(snapshot(a), snapshot(b))
+    assert not different, "\n".join(different)
+
+
+def test_applying_the_logic_twice_changes_nothing(dsn: str) -> None:
+    """Functions, views and grants written anew are what they were."""
+    before, knobs = snapshot(dsn), settings(dsn)
+    report = migrate.install(dsn, reapply=True)
+    assert report.logic
+    assert report.dropped == ()
+    assert not differences(before, snapshot(dsn))
+    assert settings(dsn) == knobs
+
+
+def test_a_changed_setting_survives_an_install(dsn: str) -> None:
+    """What an administrator has set, an upgrade leaves alone."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("update durable.settings set value = '777' where name = 'sweep_limit'")
+    migrate.install(dsn, reapply=True)
+    assert settings(dsn)["sweep_limit"] == "777"
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ("alter table durable._promises add column colour text", "column _promises.colour"),
+        ("alter table durable._promises alter column state drop default", "column _promises.state"),
+        (
+            "alter table durable._promises drop constraint promises_child_not_negative",
+            "promises_child_not_negative",
+        ),
+        ("create index extra on durable._promises (state)", "relation extra"),
+        ("comment on table durable._promises is 'other'", "relation _promises"),
+        ("alter function durable._now_ms() parallel safe", "_now_ms"),
+        ("grant select on durable._promises to public", "relation _promises"),
+        ("create function durable._more() returns int language sql as 'select 1'", "_more"),
+    ],
+)
+def test_the_comparison_can_fail(dsn: str, change: str, what: str) -> None:
+    """A column, default, constraint, index, comment, property, grant or function that differs is seen."""
+    before = snapshot(dsn)
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute(change.encode())
+    different = differences(before, snapshot(dsn))
+    assert any(what in each for each in different), different
+
+
+def test_the_first_migration_follows_the_state() -> None:
+    """Until it is released, 0001_initial.sql is what `python -m pyengine.admin.bundle --initial` writes."""
+    sources = found()
+    sums = sources.migrations / "SHA256SUMS"
+    first = (sources.migrations / "0001_initial.sql").read_text(encoding="utf-8")
+    if not sums.exists():
+        assert first == bundle.initial(sources), "run: python -m pyengine.admin.bundle --initial"
+        return
+    for line in sums.read_text(encoding="utf-8").splitlines():
+        wanted, name = line.split()
+        assert hashlib.sha256((sources.migrations / name).read_bytes()).hexdigest() == wanted, (
+            f"{name} is released"
+        )
+
+
+def test_a_released_first_migration_is_not_rewritten(tmp_path: Path) -> None:
+    """With SHA256SUMS beside it, 0001_initial.sql never follows sql/state again."""
+    for folder in ("sql/state", "sql/logic", "migrations"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "sql/state/10_schema.sql").write_text("create schema durable;\n")
+    sources = Sources(sql=tmp_path / "sql", migrations=tmp_path / "migrations")
+    assert bundle.write_initial(sources)
+    assert not bundle.write_initial(sources)
+    (tmp_path / "migrations/SHA256SUMS").write_text("")
+    with pytest.raises(InvalidRequest, match="released"):
+        bundle.write_initial(sources)

@@ -1,0 +1,64 @@
+"""Law: every file has a room, told in one sentence of rooms.toml, and every sentence has its file."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from tests.support.tree import files
+
+ROOMS: dict[str, str] = tomllib.loads((Path(__file__).parent / "rooms.toml").read_text(encoding="utf-8"))[
+    "rooms"
+]
+
+
+def homeless(paths: Iterable[str], rooms: Mapping[str, str]) -> list[str]:
+    """Files that no line of the map covers."""
+    return [path for path in paths if not any(fnmatchcase(path, pattern) for pattern in rooms)]
+
+
+def empty_rooms(paths: Iterable[str], rooms: Mapping[str, str]) -> list[str]:
+    """Lines of the map that cover no file."""
+    known = list(paths)
+    return [pattern for pattern in rooms if not any(fnmatchcase(path, pattern) for path in known)]
+
+
+def test_every_file_has_its_sentence() -> None:
+    """A new file needs a sentence first: what lives there."""
+    without = homeless(files(), ROOMS)
+    assert not without, "give these files a sentence in tests/style/rooms.toml:\n" + "\n".join(without)
+
+
+def test_every_sentence_has_its_file() -> None:
+    """The map names no file that is gone."""
+    gone = empty_rooms(files(), ROOMS)
+    assert not gone, "these lines of tests/style/rooms.toml have no file any more:\n" + "\n".join(gone)
+
+
+def test_tests_of_logic_bear_its_names() -> None:
+    """A numbered test of sql/logic begins with the number and noun of the file that it is about."""
+    logic = tuple(f"test_{Path(path).stem}" for path in files() if path.startswith("sql/logic/"))
+    tests = [Path(path).stem for path in files() if path.startswith("tests/sql/test_")]
+    strange = [name for name in tests if name[5:6].isdigit() and not name.startswith(logic)]
+    assert not strange
+
+
+def test_sentences_are_sentences() -> None:
+    """What stands in the map is a sentence, and says more than the name."""
+    short = [
+        path for path, sentence in ROOMS.items() if not sentence.endswith(".") or len(sentence.split()) < 4
+    ]
+    assert not short
+
+
+def test_the_map_can_be_broken() -> None:
+    """A stray file, a dead line and a pattern are told apart."""
+    rooms = {
+        "a.py": "What a is here for.",
+        "results/*.md": "Results of the measurements.",
+        "gone.py": "Was here once upon.",
+    }
+    assert homeless(["a.py", "b.py", "results/x.md", "results/x.json"], rooms) == ["b.py", "results/x.json"]
+    assert empty_rooms(["a.py", "results/x.md"], rooms) == ["gone.py"]

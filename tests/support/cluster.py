@@ -1,0 +1,148 @@
+"""One Postgres server for a test session, shared by all xdist workers, and what pytest-postgresql wants to
+know of it.
+
+The process that pytest was started in makes one folder and puts its name into the environment, which the
+workers inherit; each of them attaches to the same embedded server, and whoever leaves last stops it.
+Durability is off (crash tests make a server of their own). Every worker has its own template database with
+the schema installed, and every test a clone of it, so order and number of workers do not matter.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from pyengine.admin import migrate
+from pyengine.embedded import EmbeddedPostgres
+
+FOLDER = "PYENGINE_TEST_CLUSTER"
+ROLES_LOCK = 4242
+# short, because the path of a socket is limited, and open to the user who runs the server when we are root
+BASE = "/tmp" if os.name == "posix" else None
+SETTINGS = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "max_connections": "200",
+    "shared_buffers": "64MB",
+    "autovacuum": "off",
+    "deadlock_timeout": "200ms",
+    "track_functions": "all",
+    "timezone": "UTC",
+}
+
+_END_ALL = "select pg_terminate_backend(a.pid) from pg_stat_activity a where a.datname = %s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """Address of the server in the shape that pytest-postgresql's ``depends_on`` reads."""
+
+    host: str
+    port: int
+    user: str
+    password: str | None = None
+    options: str = ""
+    maintenance_dbname: str = "postgres"
+    template_dbname: str | None = None
+
+    def dsn(self, dbname: str) -> str:
+        """URL of one of its databases, for psycopg and asyncpg."""
+        return f"postgresql://{self.user}@/{dbname}?host={self.host}&port={self.port}"
+
+
+class Cluster:
+    """The running server of this session as seen by one process."""
+
+    def __init__(self, folder: str | None = None) -> None:
+        self._own = folder is None and FOLDER not in os.environ
+        self.folder = Path(folder or os.environ.get(FOLDER) or make_folder())
+        self._embedded = EmbeddedPostgres(self.folder, settings=SETTINGS)
+
+    def __enter__(self) -> Self:
+        self._embedded.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._embedded.stop()
+        if self._own:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def server(self) -> Server:
+        """Where it listens."""
+        parts: dict[str, Any] = conninfo_to_dict(self._embedded.dsn)
+        return Server(host=str(parts["host"]), port=int(parts["port"]), user=str(parts["user"]))
+
+
+def make_folder() -> str:
+    """A new folder; not below pytest's tmp_path, which the server's user may not enter when we are root."""
+    return tempfile.mkdtemp(prefix="pyengine-tests-", dir=BASE)
+
+
+def begin_session() -> None:
+    """In the process that pytest was started in: choose the folder of all workers; the server makes it."""
+    os.environ[FOLDER] = str(Path(BASE or tempfile.gettempdir()) / f"pyengine-tests-{secrets.token_hex(6)}")
+
+
+def end_session() -> None:
+    """In that process, when all workers are gone."""
+    folder = os.environ.pop(FOLDER, None)
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def install_schema(*, host: str, port: int, user: str, dbname: str, **_: object) -> None:
+    """Loader of the template database. Roles belong to the cluster, so workers install in turn."""
+    dsn = make_conninfo(host=host, port=port, user=user, dbname=dbname)
+    with psycopg.connect(make_conninfo(dsn, dbname="postgres"), autocommit=True) as turn:
+        turn.execute("select pg_advisory_lock(%s)", (ROLES_LOCK,))
+        migrate.install(dsn)
+
+
+def deadlocks(server: Server, dbname: str) -> int:
+    """Deadlocks that PostgreSQL has counted in one database; ends whoever is still connected to it.
+
+    A backend reports what it counted when it ends, so the number is complete only when all are gone.
+    """
+    with psycopg.connect(server.dsn("postgres"), autocommit=True) as conn:
+        end = time.monotonic() + 10
+        while conn.execute(_END_ALL, (dbname,)).rowcount and time.monotonic() < end:
+            time.sleep(0.002)
+        row = conn.execute("select deadlocks from pg_stat_database where datname = %s", (dbname,)).fetchone()
+    return int(row[0]) if row else 0
+
+
+def broken_laws(dsn: str) -> list[tuple[Any, ...]]:
+    """Rows of durable.check(): one for each violated law; none where the test dropped the schema."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        if conn.execute("select to_regproc('durable.check')").fetchone() == (None,):
+            return []
+        return conn.execute("select * from durable.check()").fetchall()
+
+
+def fresh_database(server: Server, name: str) -> str:
+    """Make an empty database (dropping an older one of that name) and return its URL."""
+    with psycopg.connect(server.dsn("postgres"), autocommit=True) as conn:
+        conn.execute(f'drop database if exists "{name}" with (force)'.encode())
+        conn.execute(f'create database "{name}" template template0'.encode())
+    return server.dsn(name)
+
+
+def drop_database(server: Server, name: str) -> None:
+    """Drop a database of `fresh_database`, with whoever is still connected."""
+    with suppress(psycopg.OperationalError), psycopg.connect(server.dsn("postgres"), autocommit=True) as conn:
+        conn.execute(f'drop database if exists "{name}" with (force)'.encode())

@@ -1,0 +1,65 @@
+"""The files of this repository as the style tests see them, without what tools leave behind."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+LEFT_BEHIND = {"__pycache__", "build", "dist", "venv", "htmlcov", "node_modules"}
+# hidden entries that belong to the project
+KEPT_HIDDEN = {".ci", ".gitignore", ".pre-commit-config.yaml", ".github"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Module:
+    """A Python file with its syntax tree."""
+
+    path: str
+    text: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """Its syntax tree."""
+        return ast.parse(self.text, filename=self.path)
+
+    @property
+    def dotted(self) -> str:
+        """``pyengine/admin/lint.py`` -> ``pyengine.admin.lint``."""
+        return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+    def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+        """All functions and methods, nested ones too."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield node
+
+
+def files(root: Path = ROOT) -> list[str]:
+    """Paths of all files of the project, with forward slashes, sorted."""
+    found = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if _kept(name) and not name.endswith(".egg-info")]
+        found += [
+            (Path(folder) / name).relative_to(root).as_posix()
+            for name in names
+            if _kept(name) and not name.endswith((".pyc", ".pyo", ".swp", "~"))
+        ]
+    return sorted(found)
+
+
+def modules(*roots: str) -> list[Module]:
+    """The Python files below these folders of the project."""
+    return [
+        Module(path=path, text=(ROOT / path).read_text(encoding="utf-8"))
+        for path in files()
+        if path.endswith(".py") and path.split("/", 1)[0] in roots
+    ]
+
+
+def _kept(name: str) -> bool:
+    return name not in LEFT_BEHIND and (not name.startswith(".") or name in KEPT_HIDDEN)

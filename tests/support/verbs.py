@@ -1,0 +1,250 @@
+"""What tests of the schema say to it: statements as (text, parameters), bundles of a worker's turn, and its
+answer as an object.
+
+One function for each thing a program does, so that the tests read as programs. Nothing here decides or
+asserts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.rows import TupleRow
+
+Connection = psycopg.Connection[TupleRow]
+Call = tuple[str, tuple[Any, ...]]
+NEVER = 9007199254740991
+TTL_MS = 15_000
+HASH = "00000000000000aa"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A task that a worker holds: what it needs to report on it."""
+
+    execution: int
+    id: str
+    version: int
+    next: int
+    rows: tuple[tuple[Any, ...], ...] = ()
+    start: int = 0
+    crashes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """The answer of worker_turn_v1."""
+
+    raw: dict[str, Any]
+
+    @property
+    def tasks(self) -> list[Held]:
+        """Tasks that the turn handed out, by execution."""
+        return [
+            Held(
+                execution=each["execution"],
+                id=each["id"],
+                version=each["version"],
+                next=each["next"],
+                rows=tuple(map(tuple, each["rows"])),
+                start=each["from"],
+                crashes=each["crashes"],
+            )
+            for each in self.raw["tasks"]
+        ]
+
+    def of(self, held: Held) -> tuple[str, str]:
+        """Verdict and state of one bundle."""
+        about = self.raw["bundles"]
+        place = about["execution"].index(held.execution)
+        return about["verdict"][place], about["state"][place]
+
+    def next_of(self, held: Held) -> int:
+        """Where the journal of one bundle ends now."""
+        about = self.raw["bundles"]
+        return int(about["next"][about["execution"].index(held.execution)])
+
+    def tail(self, held: Held) -> list[tuple[Any, ...]]:
+        """Rows that others appended to a held run, before and after what its bundle wrote."""
+        for execution, before, after in self.raw["tails"]:
+            if execution == held.execution:
+                return [tuple(row) for row in (*before, *after)]
+        return []
+
+
+def done(child: int, value: str = "1", *, attempt: int = 1, name: str = "step") -> dict[str, Any]:
+    """A fact: the step succeeded."""
+    return {"child": child, "name": name, "hash": HASH, "attempt": attempt, "value": value}
+
+
+def broken(
+    child: int, *, attempt: int = 1, retry_in: int | None = None, name: str = "step"
+) -> dict[str, Any]:
+    """A fact: the step failed, for good or to be tried again."""
+    fact = {"child": child, "name": name, "hash": HASH, "attempt": attempt, "error": '{"type": "Oops"}'}
+    return fact if retry_in is None else {**fact, "retry_in": retry_in}
+
+
+def begun(child: int, *, attempt: int = 1, name: str = "step") -> dict[str, Any]:
+    """A fact: the step is running."""
+    return {"child": child, "name": name, "hash": HASH, "attempt": attempt, "begun": True, "param": "[]"}
+
+
+def run(child: int, **more: Any) -> dict[str, Any]:
+    """An act: start a child run."""
+    about = {"name": "w", "version": "1", "queue": None, "hash": HASH, "param": "[]", "timeout": None}
+    return {"do": "run", "child": child, **about, "detached": False, **more}
+
+
+def timer(child: int, ms: int) -> dict[str, Any]:
+    """An act: sleep."""
+    return {"do": "timer", "child": child, "duration": ms}
+
+
+def promise(child: int, timeout: int | None = None) -> dict[str, Any]:
+    """An act: make a promise that somebody outside settles."""
+    return {"do": "promise", "child": child, "name": "label", "timeout": timeout}
+
+
+def captured(child: int, value: str = "0.5", *, kind: str = "random") -> dict[str, Any]:
+    """An act: a value that replay must not compute again."""
+    return {"do": kind, "child": child, "name": kind, "value": value}
+
+
+def suspend(*on: int, kind: str | None = None) -> dict[str, Any]:
+    """An end: wait for children."""
+    return {"do": "suspend", "on": list(on), "kind": kind or ("single" if len(on) == 1 else "any")}
+
+
+def complete(value: str = '"done"') -> dict[str, Any]:
+    """An end: the run has its result."""
+    return {"do": "complete", "value": value}
+
+
+def fail(error: str = '{"type": "Boom"}') -> dict[str, Any]:
+    """An end: the run failed."""
+    return {"do": "fail", "error": error}
+
+
+def release(retry_in: int = 0) -> dict[str, Any]:
+    """An end: give the run back."""
+    return {"do": "release", "retry_in": retry_in}
+
+
+def halt(problem: str = '{"type": "Nondeterminism"}') -> dict[str, Any]:
+    """An end: set the run aside."""
+    return {"do": "halt", "problem": problem}
+
+
+def bundle(
+    held: Held,
+    *,
+    facts: Sequence[dict[str, Any]] = (),
+    acts: Sequence[dict[str, Any]] = (),
+    end: dict[str, Any] | None = None,
+    seen: int | None = None,
+) -> dict[str, Any]:
+    """What one run reports; `seen` is what it was handed out with unless told otherwise."""
+    return {
+        "execution": held.execution,
+        "version": held.version,
+        "seen": held.next if seen is None else seen,
+        "facts": list(facts),
+        "acts": list(acts),
+        "end": end,
+    }
+
+
+def turn(
+    worker: str,
+    *bundles: dict[str, Any],
+    want: int = -1,
+    queues: Sequence[str] = ("default",),
+    workflows: Sequence[str] = ("w",),
+    ttl_ms: int = TTL_MS,
+) -> Call:
+    """A worker's turn; it claims nothing unless `want` says so."""
+    names = list(workflows)
+    return "select durable.worker_turn_v1(%s, %s, %s, %s, %s, %s, %s::jsonb, %s)", (
+        worker,
+        list(queues),
+        names,
+        ["1"] * len(names),
+        ["ab"] * len(names),
+        want,
+        json.dumps(bundles),
+        ttl_ms,
+    )
+
+
+def settle(id_: str, value: str = "1", *, state: str = "resolved") -> Call:
+    """Settle a promise from outside."""
+    return "select state, value_data from durable.promise_settle(%s, %s, %s)", (id_, state, value)
+
+
+def create(id_: str, timeout_at: int = NEVER, **tags: str) -> Call:
+    """Create a free-standing promise; tags are named without their prefix."""
+    named = json.dumps({f"resonate:{name}": text for name, text in tags.items()})
+    return "select state from durable.promise_create(%s, %s, p_tags => %s::jsonb)", (id_, timeout_at, named)
+
+
+def start(id_: str, args: str = "[]", *, workflow: str = "w", key: str | None = None, **more: Any) -> Call:
+    """Start a run; `more` are named arguments of durable.start."""
+    extra = "".join(f", {name} => %s" for name in more)
+    text = f"select durable.start(%s, %s::jsonb, id => %s, key => %s{extra})"
+    return text, (workflow, args, id_, key, *more.values())
+
+
+def ask(conn: Connection, call: Call) -> tuple[Any, ...]:
+    """Run a statement and return its first row."""
+    row = conn.execute(call[0].encode(), call[1]).fetchone()
+    assert row is not None, f"no row: {call[0]}"
+    return tuple(row)
+
+
+def take_turn(conn: Connection, worker: str, *bundles: dict[str, Any], **options: Any) -> Turn:
+    """Run a worker's turn."""
+    return Turn(raw=ask(conn, turn(worker, *bundles, **options))[0])
+
+
+def begin_run(conn: Connection, id_: str, worker: str = "W", **options: Any) -> Held:
+    """Start a run of its own queue and let the worker claim it."""
+    ask(conn, start(id_, queue=f"q-{id_}", **options))
+    return claim(conn, worker, f"q-{id_}")
+
+
+def claim(conn: Connection, worker: str, queue: str, **options: Any) -> Held:
+    """Claim the one ready task of a queue."""
+    tasks = take_turn(conn, worker, want=1, queues=[queue], **options).tasks
+    assert len(tasks) == 1, f"{len(tasks)} tasks in queue {queue}"
+    return tasks[0]
+
+
+def task_of(conn: Connection, id_: str) -> tuple[Any, ...] | None:
+    """State, version and pid of a task as stored; None once it is fulfilled."""
+    return conn.execute("select state, version, pid from durable._tasks where id = %s", (id_,)).fetchone()
+
+
+def promise_of(conn: Connection, id_: str) -> tuple[Any, ...] | None:
+    """State and value of a promise as stored."""
+    return conn.execute("select state, value_data from durable._promises where id = %s", (id_,)).fetchone()
+
+
+def events_of(conn: Connection, id_: str) -> list[str]:
+    """The logical events of a run, in order."""
+    rows = conn.execute("select event from durable.journal_events where id = %s order by seq", (id_,))
+    return [event for (event,) in rows]
+
+
+def types_of(conn: Connection, id_: str) -> str:
+    """The row types of a run's journal, in order, as one word."""
+    row = conn.execute(
+        "select string_agg(j.type::text, '' order by j.seq) from durable._journal j "
+        "join durable._executions h on h.execution = j.execution where h.id = %s",
+        (id_,),
+    ).fetchone()
+    return str(row[0]) if row else ""

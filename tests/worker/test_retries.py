@@ -1,0 +1,269 @@
+"""Attempts of steps: how often, when, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import psycopg
+import pytest
+
+from pyengine import App, Retry, ctx
+from pyengine.errors import EncodeError, RunFailed, StepTimeout
+
+Connection = psycopg.Connection[tuple[object, ...]]
+FAST = Retry(max_attempts=3, initial="5ms", jitter=0)
+
+
+def row_types(conn: Connection, child: int = 0) -> str:
+    """The letters of the journal rows of one child, in order."""
+    rows = conn.execute("select type from durable._journal where child = %s order by execution, seq", (child,))
+    return "".join(row[0].decode() if isinstance(row[0], bytes) else str(row[0]) for row in rows)
+
+
+def test_a_bare_step_is_tried_once(dsn: str) -> None:
+    """A step without a policy fails at its first failure."""
+    app = App(dsn)
+    attempts: list[int] = []
+
+    @app.step
+    async def fail() -> None:
+        attempts.append(ctx.step.attempt)
+        raise OSError("down")
+
+    @app.workflow
+    async def go() -> None:
+        await fail()
+
+    with pytest.raises(RunFailed, match="down"):
+        app.run(go)
+    assert attempts == [1]
+
+
+def test_a_failed_attempt_is_recorded_and_tried_again(dsn: str, conn: Connection) -> None:
+    """Each failed attempt has its journal row before the next one begins; the last one decides."""
+    app = App(dsn)
+    attempts: list[int] = []
+
+    @app.step(retry=FAST)
+    async def third_time() -> str:
+        attempts.append(ctx.step.attempt)
+        if ctx.step.attempt < 3:
+            raise OSError("not yet")
+        return "done"
+
+    @app.workflow
+    async def go() -> str:
+        return await third_time()
+
+    assert app.run(go) == "done"
+    assert attempts == [1, 2, 3]
+    assert row_types(conn) == "ftk"
+
+
+def test_the_policy_ends_with_the_last_error(dsn: str, conn: Connection) -> None:
+    """When the attempts are used up, the workflow gets the error of the last one."""
+    app = App(dsn)
+
+    @app.step(retry=FAST)
+    async def never() -> None:
+        raise OSError(f"attempt {ctx.step.attempt}")
+
+    @app.workflow
+    async def go() -> None:
+        await never()
+
+    with pytest.raises(RunFailed, match="attempt 3"):
+        app.run(go)
+    assert row_types(conn) == "ftK"
+
+
+def test_sync_steps_are_tried_again_too(dsn: str) -> None:
+    """The policy of a step in a thread is the same."""
+    app = App(dsn)
+
+    @app.step(retry=FAST)
+    def second_time() -> int:
+        if ctx.step.attempt < 2:
+            raise OSError("not yet")
+        return ctx.step.attempt
+
+    @app.workflow
+    async def go() -> int:
+        return await second_time()
+
+    assert app.run(go) == 2
+
+
+def test_retry_after_of_an_error_sets_the_delay(dsn: str, conn: Connection) -> None:
+    """An error that says when to come back is obeyed."""
+    app = App(dsn)
+
+    class BusyError(Exception):
+        retry_after = 0.01
+
+    @app.step(retry=Retry(max_attempts=2, initial="1h"))
+    async def busy() -> str:
+        if ctx.step.attempt == 1:
+            raise BusyError
+        return "done"
+
+    @app.workflow
+    async def go() -> str:
+        return await busy()
+
+    assert app.run(go) == "done"
+
+
+def test_a_result_that_cannot_be_written_is_a_failure_and_not_tried_again(dsn: str) -> None:
+    """A result that would not come back equal fails the step at once."""
+    app = App(dsn)
+    attempts: list[int] = []
+
+    @app.step(retry=FAST)
+    async def odd():  # type: ignore[no-untyped-def]
+        attempts.append(1)
+        return object()
+
+    @app.workflow
+    async def go() -> None:
+        await odd()
+
+    with pytest.raises(RunFailed) as failed:
+        app.run(go)
+    assert isinstance(failed.value.__cause__, EncodeError)
+    assert attempts == [1]
+
+
+def test_a_step_that_takes_too_long_is_cancelled(dsn: str) -> None:
+    """An async step is cancelled at its timeout, its cleanup runs, and the attempt failed with StepTimeout."""
+    app = App(dsn)
+    cleaned: list[int] = []
+
+    @app.step(timeout="50ms", retry=FAST)
+    async def hangs_once() -> int:
+        try:
+            if ctx.step.attempt == 1:
+                await asyncio.sleep(60)
+        finally:
+            cleaned.append(ctx.step.attempt)
+        return ctx.step.attempt
+
+    @app.step(timeout="50ms")
+    async def hangs() -> None:
+        await asyncio.sleep(60)
+
+    @app.workflow
+    async def go() -> int:
+        with pytest.raises(StepTimeout, match="longer than 0.05 s"):
+            await hangs()
+        return await hangs_once()
+
+    assert app.run(go) == 2
+    assert cleaned == [1, 2]
+
+
+def test_a_sync_step_that_takes_too_long_is_left_behind(dsn: str) -> None:
+    """A thread cannot be stopped: at its timeout the attempt has failed, and what the thread says later is ignored."""
+    app = App(dsn)
+    came_back: list[int] = []
+
+    @app.step(timeout="50ms", retry=FAST)
+    def slow_once() -> int:
+        attempt = ctx.step.attempt
+        if attempt == 1:
+            time.sleep(0.5)
+        came_back.append(attempt)
+        return attempt
+
+    @app.workflow
+    async def go() -> int:
+        result = await slow_once()
+        await ctx.sleep(0.6)
+        return result
+
+    assert app.run(go) == 2
+    assert came_back == [2, 1]
+
+
+def test_a_run_that_waits_long_for_its_next_attempt_gives_its_slot_away(dsn: str, conn: Connection) -> None:
+    """An attempt that is far away holds no lease; somebody else can be served meanwhile, and the policy's count is kept."""
+    app = App(dsn)
+
+    @app.step(retry=Retry(max_attempts=2, initial="1h", jitter=0))
+    async def later() -> str:
+        if ctx.step.attempt == 1:
+            raise OSError("down for an hour")
+        return f"attempt {ctx.step.attempt}"
+
+    @app.workflow
+    async def patient() -> str:
+        return await later()
+
+    @app.workflow
+    async def other() -> int:
+        return 1
+
+    async def main() -> str:
+        async with app.client() as client:
+            async with app.worker(concurrency=1):
+                waiting = await client.start(patient)
+                assert await (await client.start(other)) == 1
+                while (await waiting.get()).state != "scheduled":
+                    await asyncio.sleep(0.01)
+            an_hour_later(conn)
+            # another worker: the coroutine is not warm, the journal says how many attempts there were
+            async with app.worker():
+                return await waiting.result(timeout=20)
+
+    assert asyncio.run(main()) == "attempt 2"
+
+
+def an_hour_later(conn: Connection) -> None:
+    """Move what the database remembers into the past."""
+    conn.execute("update durable._tasks set retry_at = retry_at - 3600000")
+    conn.execute(
+        "update durable._journal set data = jsonb_set(data::jsonb, '{retry_at}', to_jsonb((data::jsonb ->> 'retry_at')::bigint "
+        "- 3600000))::text where type = 'f'"
+    )
+
+
+def test_a_step_that_raises_system_exit_fails_and_the_worker_lives(dsn: str) -> None:
+    """A step cannot end the process."""
+    app = App(dsn)
+
+    @app.step
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    @app.step
+    def leave_too() -> None:
+        raise SystemExit(4)
+
+    @app.workflow
+    async def go() -> str:
+        said = []
+        for step in (leave, leave_too):
+            try:
+                await step()
+            except BaseException as error:
+                said.append(str(error))
+        return " ".join(said)
+
+    assert app.run(go) == "SystemExit: 3 SystemExit: 4"
+
+
+def test_a_step_that_cancels_itself_fails(dsn: str) -> None:
+    """A CancelledError that nobody asked for is a failure and not silence."""
+    app = App(dsn)
+
+    @app.step
+    async def odd() -> None:
+        raise asyncio.CancelledError
+
+    @app.workflow
+    async def go() -> None:
+        await odd()
+
+    with pytest.raises(RunFailed, match="cancelled itself"):
+        app.run(go)
