@@ -1,18 +1,18 @@
 """Durable execution that is a PostgreSQL schema: plain Python functions that survive crashes.
 
-    from pyengine import App
+from pyengine import App
 
-    app = App()
+app = App()
 
-    @app.step
-    async def greet(name: str) -> str:
-        return f"hello {name}"
+@app.step
+async def greet(name: str) -> str:
+    return f"hello {name}"
 
-    @app.workflow
-    async def hello(name: str) -> str:
-        return await greet(name)
+@app.workflow
+async def hello(name: str) -> str:
+    return await greet(name)
 
-    print(app.run(hello, "world"))
+print(app.run(hello, "world"))
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """`App`: the front door for Python.
 
-What lives here: the decorators, and the shortest ways to run, start and serve workflows. What may not: any of the work; that is in
-client.py and worker.py. The theory: importing costs nothing, so an `App` is a registry and a place to look for a database;
-connections, threads and servers begin with the first verb. Without a URL the embedded Postgres is used, for as long as anybody here
-needs it. `run` is for development and scripts: it brings the schema, a worker and a client, and takes all of it away again.
+What lives here: the decorators, and the shortest ways to run, start and serve workflows. What may not: any
+of the work; that is in client.py and worker.py. The theory: importing costs nothing, so an `App` is a
+registry and a place to look for a database; connections, threads and servers begin with the first verb.
+Without a URL the embedded Postgres is used, for as long as anybody here needs it. `run` is for development
+and scripts: it brings the schema, a worker and a client, and takes all of it away again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from pyengine.client import Client, Run
@@ -53,7 +54,8 @@ class App:
     """Workflows and steps, and where their runs are kept.
 
     Args:
-        database_url: postgresql://...; None means PYENGINE_DATABASE_URL, DATABASE_URL, else the embedded Postgres.
+        database_url: postgresql://...; None means PYENGINE_DATABASE_URL, DATABASE_URL, else the embedded
+            Postgres.
         data_dir: folder of the embedded Postgres.
     """
 
@@ -72,6 +74,8 @@ class App:
     @overload
     def step(
         self,
+        fn: None = None,
+        /,
         *,
         name: str | None = None,
         retry: Retry | None = None,
@@ -117,6 +121,8 @@ class App:
     @overload
     def workflow(
         self,
+        fn: None = None,
+        /,
         *,
         name: str | None = None,
         version: str = "1",
@@ -173,7 +179,7 @@ class App:
 
         async def main() -> R:
             async with self._place(install=True) as place, self._serving(place, {}) as worker:
-                run = await place_client(self, place).start(workflow, *args, **kwargs)
+                run: Run[R] = await place_client(self, place).begin(workflow, args, kwargs)
                 return await _ended(run, worker)
 
         with _runner() as runner:
@@ -247,7 +253,8 @@ class App:
     async def start(self, workflow: Workflow[..., T], *args: Any, **options: Any) -> Run[T]:
         """Start a run; arguments and options as for `Client.start`.
 
-        The connections stay open until `close`, or until the last `worker` or `client` block of this event loop ends.
+        The connections stay open until `close`, or until the last `worker` or `client` block of this event
+        loop ends.
         """
         place = self._places.get(asyncio.get_running_loop())
         if place is None:
@@ -308,22 +315,19 @@ class App:
             yield worker
 
 
-class _StepDecorator:
-    """For the type checker: what `@app.step(...)` returns."""
+class _StepDecorator(Protocol):
+    """What `@app.step(...)` returns."""
 
     @overload
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
     @overload
     def __call__(self, fn: Callable[P, R], /) -> Step[P, R]: ...
-    def __call__(self, fn: Callable[..., Any], /) -> Any:
-        raise NotImplementedError
 
 
-class _WorkflowDecorator:
-    """For the type checker: what `@app.workflow(...)` returns."""
+class _WorkflowDecorator(Protocol):
+    """What `@app.workflow(...)` returns."""
 
-    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]:
-        raise NotImplementedError
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
 
 
 def place_client(app: App, place: _Place) -> Client:

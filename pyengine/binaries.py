@@ -164,17 +164,19 @@ def reachable_binaries(binaries: Binaries, home: Path, account: Account | None) 
     if account is None or _can_run(binaries.bin_dir, account):
         return binaries
     copy = home / f"pginstall-{binaries.version}"
-    if not (copy / "bin" / "postgres").exists():
+    prefix = binaries.bin_dir.parent
+    bin_dir = copy / prefix.parent.name / prefix.name / "bin"
+    if not (bin_dir / "postgres").exists():
         for old in (*home.glob("pginstall-[0-9]*"), *home.glob("pginstall.new")):
             shutil.rmtree(old)
-        _copy_install(binaries.bin_dir.parent, copy, account)
-    if not _can_run(copy / "bin", account):
+        _copy_install(prefix, copy, account)
+    if not _can_run(bin_dir, account):
         raise EmbeddedPostgresError(
             f"The user {account.name!r}, as whom root runs Postgres, can run neither "
             f"{binaries.bin_dir}/postgres nor the copy of it in {copy} (is it mounted noexec?). "
             "Set PYENGINE_PG_BIN to programs that he can reach, or PYENGINE_DATA_DIR to another folder."
         )
-    return Binaries(bin_dir=copy / "bin", source=binaries.source, version=binaries.version)
+    return Binaries(bin_dir=bin_dir, source=binaries.source, version=binaries.version)
 
 
 def can_enter(folder: Path, account: Account) -> bool:
@@ -254,19 +256,32 @@ def _account(name: str) -> Account | None:
 
 
 def _can_run(bin_dir: Path, account: Account) -> bool:
-    command = [str(bin_dir / "postgres"), "--version"]
-    try:
-        return subprocess.run(command, cwd="/", capture_output=True, **account.popen_args()).returncode == 0
-    except OSError:
-        return False
+    """Whether the account can run both programs; initdb needs a library of its own that postgres does not."""
+    for program in ("postgres", "initdb"):
+        command = [str(bin_dir / program), "--version"]
+        try:
+            done = subprocess.run(command, cwd="/", capture_output=True, **account.popen_args())
+        except OSError:
+            return False
+        if done.returncode:
+            return False
+    return True
 
 
 def _copy_install(prefix: Path, target: Path, account: Account) -> None:
-    """Copy an installation under another name and rename it, so that a half-made copy is never used."""
+    """Copy an installation under another name and rename it, so that a half-made copy is never used.
+
+    The last two folders of its path are kept, because programs of a wheel look for their libraries in the folder
+    `<package>.libs` beside the package.
+    """
     unfinished = target.with_name("pginstall.new")
+    package = prefix.parent
     for part in ("bin", "lib", "share"):
         if (prefix / part).is_dir():
-            shutil.copytree(prefix / part, unfinished / part, symlinks=True)
+            shutil.copytree(prefix / part, unfinished / package.name / prefix.name / part, symlinks=True)
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, unfinished / libraries.name, symlinks=True)
     for folder, names, files in os.walk(unfinished):  # a umask of 077 must not close the copy again
         for path in (folder, *(os.path.join(folder, each) for each in (*names, *files))):
             os.chown(path, account.uid, account.gid, follow_symlinks=False)

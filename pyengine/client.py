@@ -1,98 +1,40 @@
 """Starting runs and waiting for them, from any process.
 
-What lives here: `Client`, `Run` (a handle), `RunStatus`, and the one loop that waits for all handles of a client. What may not: running
-anything; a client needs no worker in its process and no code, a workflow's name will do. The theory: a start is idempotent, because
-every run has an id before it is sent; so after a lost connection it is simply sent again. Waiting is looking: one query for
-all handles, at once after a hint, and by itself with growing pauses.
+What lives here: `Client`, `Run` (a handle) and `RunStatus`. What may not: running anything; a client needs
+no worker in its process and no code, a workflow's name will do. The theory: a start is idempotent, because
+every run has an id before it is sent; so after a lost connection it is simply sent again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 import time
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar, cast, overload
+from collections.abc import Generator, Mapping
+from types import MappingProxyType, TracebackType
+from typing import Any, Generic, Self, TypeVar, cast, overload
 
 import asyncpg
 import msgspec
 
 from pyengine.codec import Codec, TypeCodec, type_codec
 from pyengine.connection import Database, LinkPool, mapped
-from pyengine.errors import EngineError, InvalidRequest, NotFound, RunCancelled, RunFailed, RunTimedOut
-from pyengine.listen import Listener, Looks
-from pyengine.procedures import LIST_RUNS, RESULTS, RUN, START, START_WITHIN
+from pyengine.errors import InvalidRequest, NotFound, RunCancelled, RunFailed, RunTimedOut
+from pyengine.listen import Listener
+from pyengine.procedures import LIST_RUNS, RUN, START, START_WITHIN
 from pyengine.registry import Registry, Workflow, WorkflowDef
+from pyengine.results import RunState, RunStatus, Waiting
 from pyengine.retry import Duration, optional_duration, parse_duration
 
 __all__ = ["Client", "Run", "RunState", "RunStatus"]
 
-logger = logging.getLogger("pyengine.client")
-
 T = TypeVar("T")
 
-RunState: TypeAlias = Literal[
-    "scheduled", "queued", "running", "waiting", "halted", "completed", "failed", "timed_out", "cancelled"
-]
-
-_LOOK_LONGEST_S = 3.0
-_MANY = 50
 _ENDED: dict[str, tuple[type[RunFailed], str]] = {
     "rejected": (RunFailed, "failed"),
     "rejected_timedout": (RunTimedOut, "did not end before its deadline"),
     "rejected_canceled": (RunCancelled, "was cancelled"),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunStatus:
-    """A run as it is now.
-
-    Args:
-        id: run id.
-        workflow: workflow name.
-        version: workflow version.
-        state: where it stands.
-        queue: its queue.
-        priority: smaller is claimed first.
-        args: its arguments as plain JSON values.
-        result: its result as a plain JSON value, once completed.
-        error: its error, once it ended otherwise.
-        problem: why it is halted.
-        worker: who works on it.
-        crashes: workers lost with it in a row.
-        waits_for: ids of what it waits for.
-        created_at: when it was started.
-        settled_at: when it ended.
-        deadline: when it times out.
-        parent: id of the run that started it.
-        key: its idempotency key.
-        events: length of its journal.
-    """
-
-    id: str
-    workflow: str
-    version: str
-    state: RunState
-    queue: str | None
-    priority: int | None
-    args: Any
-    result: Any
-    error: BaseException | None
-    problem: Any
-    worker: str | None
-    crashes: int | None
-    waits_for: tuple[str, ...]
-    created_at: datetime
-    settled_at: datetime | None
-    deadline: datetime | None
-    parent: str | None
-    key: str | None
-    events: int
 
 
 class Run(Generic[T]):
@@ -163,10 +105,7 @@ class Client:
         self._codec = Codec(self._registry.errors)
         self._listener = listener or Listener(self._database)
         self._links = LinkPool(self._database, "client", connections)
-        self._waiting: dict[str, list[asyncio.Future[Any]]] = {}
-        self._looks = Looks(longest_s=_LOOK_LONGEST_S)
-        self._wake = asyncio.Event()
-        self._waiter: asyncio.Task[None] | None = None
+        self._waiting = Waiting(self._links, self._listener)
         self._opening = asyncio.Lock()
         self._closed = False
 
@@ -194,16 +133,7 @@ class Client:
     async def close(self) -> None:
         """Close the connections; whoever still waits for a result gets a CancelledError."""
         self._closed = True
-        if self._waiter is not None:
-            self._waiter.cancel()
-            await asyncio.gather(self._waiter, return_exceptions=True)
-            self._listener.unsubscribe("durable_settled", self._hinted)
-            await self._listener.stop()
-            self._waiter = None
-        for futures in self._waiting.values():
-            for future in futures:
-                future.cancel()
-        self._waiting.clear()
+        await self._waiting.close()
         await self._links.close()
 
     # -- starting
@@ -272,6 +202,40 @@ class Client:
             RunConflict: a run with this id or key exists and has other input.
             Unavailable: the database cannot be reached.
         """
+        return await self.begin(
+            workflow,
+            args,
+            kwargs,
+            id=id,
+            key=key,
+            queue=queue,
+            version=version,
+            delay=delay,
+            timeout=timeout,
+            priority=priority,
+            conn=conn,
+        )
+
+    async def begin(
+        self,
+        workflow: Workflow[..., Any] | str,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        id: str | None = None,
+        key: str | None = None,
+        queue: str | None = None,
+        version: str | None = None,
+        delay: Duration | None = None,
+        timeout: Duration | None = None,
+        priority: int = 0,
+        conn: Any = None,
+    ) -> Run[Any]:
+        """Do what `start` does, for arguments whose names are names of options too.
+
+        Raises:
+            EngineError: as `start`.
+        """
         definition = self._definition(workflow, version)
         name = workflow if isinstance(workflow, str) else workflow.name
         deadline_ms = optional_duration(timeout, what="timeout")
@@ -283,7 +247,7 @@ class Client:
         row = await self._start(
             conn,
             name,
-            self._input(definition, args, kwargs),
+            self._input(definition, args, dict(kwargs)),
             id,
             key,
             queue or "default",
@@ -303,8 +267,8 @@ class Client:
         await self.open()
         row = (await self._links.rows(START, *values, "{}", ""))[0]
         if row["created"]:
+            await self._waiting.listen()
             self._listener.tell("durable_ready")
-            await self._listening()
             self._listener.send("durable_ready")
         return row
 
@@ -312,7 +276,9 @@ class Client:
         if isinstance(workflow, Workflow):
             return workflow.definition
         if not isinstance(workflow, str):
-            raise InvalidRequest(f"{workflow!r} is no workflow", hint="decorate the function with @app.workflow")
+            raise InvalidRequest(
+                f"{workflow!r} is no workflow", hint="decorate the function with @app.workflow"
+            )
         try:
             return self._registry.workflow(workflow, version)
         except NotFound:
@@ -372,83 +338,22 @@ class Client:
         fields["waits_for"] = tuple(row["waits_for"] or ())
         return RunStatus(**fields)
 
-    # -- waiting
-
     async def _result(self, id: str, codec: TypeCodec, timeout: Duration | None) -> Any:
         timeout_s = None if timeout is None else parse_duration(timeout, what="timeout") / 1000
         await self.open()
-        await self._listening()
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(id, []).append(future)
-        self._hinted()
-        try:
-            async with asyncio.timeout(timeout_s):
-                row = await future
-        except TimeoutError:
-            raise TimeoutError(f"run {id} has not ended after {timeout_s:g} s; it goes on") from None
-        finally:
-            futures = self._waiting.get(id, [])
-            if future in futures:
-                futures.remove(future)
-                if not futures:
-                    del self._waiting[id]
-        return self._outcome(id, codec, row)
-
-    def _outcome(self, id: str, codec: TypeCodec, row: Any) -> Any:
+        row = await self._waiting.wait(id, timeout_s)
         state = row["state"]
         if state is None:
             raise NotFound(f"there is no run {id!r}")
         if state == "resolved":
-            return self._codec.decode(row["value"] or "null", codec.annotation, where=f"the result of run {id}")
+            return self._codec.decode(
+                row["value"] or "null", codec.annotation, where=f"the result of run {id}"
+            )
         cls, words = _ENDED[state]
         cause = self._codec.decode_error(row["error"])
         if cls is RunFailed:
             raise cls(f"run {id} failed: {cause}", run_id=id) from cause
         raise cls(f"run {id} {words}", run_id=id)
-
-    def _hinted(self) -> None:
-        if self._waiting:
-            self._looks.hinted(asyncio.get_running_loop().time())
-            self._wake.set()
-
-    async def _listening(self) -> None:
-        if self._waiter is not None:
-            return
-        async with self._opening:
-            if self._waiter is None:
-                await self._listener.start()
-                self._listener.subscribe("durable_settled", self._hinted)
-                self._waiter = asyncio.create_task(self._wait())
-
-    async def _wait(self) -> None:
-        """Look for the ends of all runs that somebody waits for."""
-        loop = asyncio.get_running_loop()
-        while True:
-            now_s = loop.time()
-            if not self._waiting or self._looks.at > now_s:
-                self._wake.clear()
-                handle = loop.call_at(self._looks.at, self._wake.set) if self._waiting else None
-                await self._wake.wait()
-                if handle is not None:
-                    handle.cancel()
-                continue
-            ids = list(self._waiting)
-            try:
-                rows = await self._links.rows(RESULTS, ids)
-            except EngineError as error:
-                logger.warning("waiting for %d runs: %s", len(ids), error.message)
-                self._looks.looked(loop.time(), found=False)
-                await asyncio.sleep(1)
-                continue
-            for row in rows:
-                for future in self._waiting.pop(row["id"], ()):
-                    if not future.done():
-                        future.set_result(row)
-            ended_s = loop.time()
-            self._looks.looked(ended_s, found=bool(rows))
-            if len(ids) > _MANY:
-                # a long look must not follow a long look at every hint
-                await asyncio.sleep(min(0.2, 2 * (ended_s - now_s)))
 
 
 def _result_codec(definition: WorkflowDef | None) -> TypeCodec:
@@ -458,6 +363,3 @@ def _result_codec(definition: WorkflowDef | None) -> TypeCodec:
 def _new_id() -> str:
     """Return an id that no other run has; ids of one time stand together in the indexes."""
     return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"
-
-
-Handles: TypeAlias = Sequence[Run[Any]]

@@ -1,10 +1,11 @@
 """How this package reaches the database: connections, their checks, and what a failure of one means.
 
-What lives here: `Database` (where it is, whether it fits, how to connect) and `Link` (one connection that comes back by itself).
-What may not: SQL text, retries of a statement whose outcome is unknown; only the caller knows whether it may be sent twice.
-The theory: a database that is down is a state and not an error. Connecting goes on with growing pauses until it works or the
-caller gives up; a statement either failed in the database (its SQLSTATE becomes an error of errors.py) or its connection is gone
-(`Unavailable`). Behind a pooler a session is nobody's own, so nothing there may depend on one: no LISTEN, no named statement.
+What lives here: `Database` (where it is, whether it fits, how to connect) and `Link` (one connection that
+comes back by itself). What may not: SQL text, retries of a statement whose outcome is unknown; only the
+caller knows whether it may be sent twice. The theory: a database that is down is a state and not an error.
+Connecting goes on with growing pauses until it works or the caller gives up; a statement either failed in
+the database (its SQLSTATE becomes an error of errors.py) or its connection is gone (`Unavailable`). Behind
+a pooler a session is nobody's own, so nothing there may depend on one: no LISTEN, no named statement.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ _GONE = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, asyncio.T
 
 
 def backoff_s(failures: int) -> float:
-    """Return seconds to wait after so many failures in a row: doubling from 50 ms to 5 s, with full jitter."""
-    return min(_BACKOFF_MAX_S, 0.05 * 2 ** min(failures, 10)) * (0.5 + random.random() / 2)
+    """Return seconds to wait after so many failures in a row: from 50 ms on twice as long, at most 5 s."""
+    ceiling: float = min(_BACKOFF_MAX_S, 0.05 * 2 ** min(failures, 10))
+    return ceiling * (0.5 + random.random() / 2)
 
 
 def mapped(error: BaseException, where: str) -> EngineError:
@@ -61,8 +63,12 @@ def mapped(error: BaseException, where: str) -> EngineError:
         if type(known) is EngineError:
             return EngineError(f"{where}: {message} (SQLSTATE {code})", detail=known.detail, hint=known.hint)
         return known
-    reason = "no answer in time" if isinstance(error, asyncio.TimeoutError) else str(error) or type(error).__name__
-    return Unavailable(f"{where} cannot be reached: {reason}", hint="is the server running, and the address right?")
+    reason = (
+        "no answer in time" if isinstance(error, asyncio.TimeoutError) else str(error) or type(error).__name__
+    )
+    return Unavailable(
+        f"{where} cannot be reached: {reason}", hint="is the server running, and the address right?"
+    )
 
 
 def _named(dsn: str) -> str:
@@ -334,7 +340,8 @@ class LinkPool:
             self._free.put_nowait(link)
 
     async def rows(self, procedure: Procedure, *args: Any) -> list[Any]:
-        """Run a statement that may be run twice, and return its rows; tried once more if the connection was found dead.
+        """Run a statement that may be run twice, and return its rows; tried once more if the connection was
+        found dead.
 
         Raises:
             EngineError: by SQLSTATE; Unavailable if the database cannot be reached.

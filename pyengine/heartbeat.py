@@ -1,11 +1,13 @@
 """Signs of life, from a thread of their own.
 
-What lives here: `Heartbeat`: renewing leases, holding the presence lock, and watching the worker's event loop. What may not: what a run is.
-The theory: whether this process lives must not depend on whether user code lets its event loop turn. So leases are renewed by a
-thread with its own loop and its own connections; it tells when the worker's loop is blocked, with the stack, and it stops
-renewing when that lasts, so that a hung worker loses its work in bounded time. The presence lock belongs to a session
-of its own: Postgres frees it when this process dies, and others need not wait for leases to run out. It is declared from another
-session, which must see it held. When only that session breaks, presence is withdrawn at once, and declared again with a new one.
+What lives here: `Heartbeat`: renewing leases, holding the presence lock, and watching the worker's event
+loop. What may not: what a run is. The theory: whether this process lives must not depend on whether user
+code lets its event loop turn. So leases are renewed by a thread with its own loop and its own connections;
+it tells when the worker's loop is blocked, with the stack, and it stops renewing when that lasts, so that a
+hung worker loses its work in bounded time. The presence lock belongs to a session of its own: Postgres
+frees it when this process dies, and others need not wait for leases to run out. It is declared from another
+session, which must see it held. When only that session breaks, presence is withdrawn at once, and declared
+again with a new one.
 """
 
 from __future__ import annotations

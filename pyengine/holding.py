@@ -1,18 +1,19 @@
 """From answers of turns to moves of runs, and from moves to bundles.
 
-What lives here: `Holdings`: the runs that the worker holds, those it keeps warm, the queue of those with something to report, and what each
-verdict means for them. What may not: SQL, connections, when a turn is sent (worker.py), how a step is run (steps.py). The theory: a
-claimed run is replayed from its journal or, if its coroutine is still warm, continued with what came after its suspend. `ok`: the
-bundle's rows and those around it are loaded and the coroutine goes on. `moved`: the journal holds what the coroutine has not
-seen, so it is thrown away and replayed; attempts under way go on if the replay asks for them again. `lost`: the run is
-somebody else's now, so everything of it stops here and nothing of it is reported.
+What lives here: `Holdings`: the runs that the worker holds, those it keeps warm, and what each verdict
+means for them. What may not: SQL, connections, when a turn is sent (worker.py), how a step is run
+(steps.py). The theory: a claimed run is replayed from its journal or, if its coroutine is still warm,
+continued with what came after its suspend. `ok`: the bundle's rows and those around it are loaded and the
+coroutine goes on. `moved`: the journal holds what the coroutine has not seen, so it is thrown away and
+replayed; attempts under way go on if the replay asks for them again. `lost`: the run is somebody else's
+now, so everything of it stops here and nothing of it is reported.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from msgspec.structs import replace
 
 from pyengine.codec import Codec
 from pyengine.errors import EngineError
+from pyengine.housekeeping import DatabaseClock
 from pyengine.model import (
     Act,
     Complete,
@@ -39,9 +41,9 @@ from pyengine.model import (
 from pyengine.registry import Registry
 from pyengine.replay import Replay
 from pyengine.retry import Randomness
-from pyengine.runs import HeldRun
+from pyengine.runs import HeldRun, RunQueue, run_info
 from pyengine.steps import StepRunner, next_attempt
-from pyengine.turn import Answer, Bundle, Release, Task, Verdict
+from pyengine.turn import Answer, Release, Task, Verdict
 
 __all__ = ["RELEASE_AFTER_MS", "DatabaseClock", "Holdings", "Hooks"]
 
@@ -50,27 +52,9 @@ logger = logging.getLogger("pyengine.worker")
 RELEASE_AFTER_MS = 5_000
 """An attempt that is further away than this does not keep its run here, in milliseconds."""
 
-BUNDLES_MAX = 1000
-TURN_BYTES_MAX = 8 << 20
 _SLICE_S = 0.002
 _OUTSIDE = frozenset("IXT")
 _NOTHING: tuple[list[Row], list[Row]] = ([], [])
-
-
-class DatabaseClock:
-    """The database's time between two of its answers: the last one plus what has passed since."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._offset_ms = 0.0
-
-    def set(self, now_ms: int) -> None:
-        """Note an instant that the database just told."""
-        self._offset_ms = now_ms - self._loop.time() * 1000
-
-    def now_ms(self) -> int:
-        """Return the instant, epoch milliseconds."""
-        return int(self._offset_ms + self._loop.time() * 1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +62,12 @@ class Hooks:
     """What the holdings ask of the worker.
 
     Args:
-        news: a run was put into the queue.
+        max_warm: suspended coroutines kept, at most.
         fetch: get the journal of a run, then call `journal_came`.
         timer: a deadline of a run's own making, by the loop's clock.
     """
 
-    news: Callable[[], None]
+    max_warm: int
     fetch: Callable[[HeldRun], None]
     timer: Callable[[float], None]
 
@@ -96,7 +80,8 @@ class Holdings:
         codec: values and errors.
         clock: the database's time.
         randomness: what `ctx.random` draws from.
-        max_warm: suspended coroutines kept, at most.
+        steps: runs their steps.
+        queue: runs with something to report.
         hooks: the worker.
     """
 
@@ -107,30 +92,21 @@ class Holdings:
         codec: Codec,
         clock: DatabaseClock,
         randomness: Randomness,
-        max_warm: int,
+        steps: StepRunner,
+        queue: RunQueue,
         hooks: Hooks,
     ) -> None:
         self._registry = registry
         self._codec = codec
         self._clock = clock
         self._randomness = randomness
-        self._max_warm = max_warm
         self._hooks = hooks
         self._loop = asyncio.get_running_loop()
-        self.steps: StepRunner
+        self._steps = steps
         self.held: dict[int, HeldRun] = {}
         self.warm: OrderedDict[int, HeldRun] = OrderedDict()
-        self.queue: deque[HeldRun] = deque()
-
-    # -- what is to be reported
-
-    def news(self, held: HeldRun) -> None:
-        """Put a run into the queue of those to report, unless it is there or its bundle is on its way."""
-        if held.queued or held.flight is not None or held.loading or held.dropped:
-            return
-        held.queued = True
-        self.queue.append(held)
-        self._hooks.news()
+        self.queue = queue
+        self.news = queue.add
 
     def keep(self) -> None:
         """Report also the runs to whose journals others may have appended."""
@@ -138,22 +114,6 @@ class Holdings:
             if held.outside and held.flight is None and not held.keep:
                 held.keep = True
                 self.news(held)
-
-    def collect(self) -> list[Bundle]:
-        """Return bundles of the queue, as many as fit in one turn."""
-        bundles: list[Bundle] = []
-        size = 0
-        queue = self.queue
-        while queue and len(bundles) < BUNDLES_MAX and size < TURN_BYTES_MAX:
-            held = queue.popleft()
-            held.queued = False
-            if held.dropped or held.loading or held.flight is not None or not held.has_news:
-                continue
-            bundle = held.load_bundle()
-            for fact in bundle.facts:
-                size += len(fact.value or fact.error or fact.param or "")
-            bundles.append(bundle)
-        return bundles
 
     # -- what was answered
 
@@ -189,9 +149,7 @@ class Holdings:
             logger.info("run.lost", extra={"run_id": held.info.id, "version": held.version})
             self.drop(held)
 
-    def _taken(
-        self, held: HeldRun, verdict: Verdict, tail: tuple[list[Row], list[Row]], now_ms: int
-    ) -> None:
+    def _taken(self, held: HeldRun, verdict: Verdict, tail: tuple[list[Row], list[Row]], now_ms: int) -> None:
         """The bundle is in the journal."""
         flight, held.flight = held.flight, None
         assert flight is not None
@@ -229,9 +187,9 @@ class Holdings:
         if state in ("suspended", "released") and up_to_date:
             del self.held[held.execution]
             for child in tuple(held.steps):
-                self.steps.cancel(held, child)
+                self._steps.cancel(held, child)
             self.warm[held.execution] = held
-            while len(self.warm) > self._max_warm:
+            while len(self.warm) > self._hooks.max_warm:
                 self.drop(self.warm.popitem(last=False)[1])
         else:
             if state == "halted":
@@ -261,7 +219,7 @@ class Holdings:
 
     def _take(self, held: HeldRun, moves: Moves) -> None:
         for child in moves.given_up:
-            self.steps.cancel(held, child)
+            self._steps.cancel(held, child)
         held.take(moves)
         if moves.steps and not moves.acts:
             for call in moves.steps:
@@ -279,12 +237,12 @@ class Holdings:
                 self._loop.call_later(delay_ms / 1000, self._unpark, held, call)
                 self._release_if_idle(held)
                 return
-        self.steps.start(held, call)
+        self._steps.start(held, call)
 
     def _unpark(self, held: HeldRun, call: StepCall) -> None:
         if held.parked.get(call.child) is call and self.held.get(held.execution) is held:
             del held.parked[call.child]
-            self.steps.start(held, call)
+            self._steps.start(held, call)
 
     def _release_if_idle(self, held: HeldRun) -> None:
         """Give a run back that only waits for an attempt which is far away."""
@@ -306,7 +264,7 @@ class Holdings:
             return
         if warm is not None:
             self.drop(warm)
-        held = HeldRun(_info(task), self._replay(_info(task)))
+        held = HeldRun(run_info(task), self._replay(run_info(task)))
         self.held[task.execution] = held
         if task.from_seq == 0:
             self._loaded(held, task.rows)
@@ -357,7 +315,7 @@ class Holdings:
             # it moved, and nothing had: the next holder may know better
             logger.warning("run.stuck", extra={"run_id": held.info.id})
             held.facts, held.flight, held.end = [], None, Release(retry_in_ms=1000)
-            self.steps.cancel_all(held)
+            self._steps.cancel_all(held)
             held.acts, held.blocked = (), ()
             self.news(held)
             return
@@ -371,7 +329,9 @@ class Holdings:
         self._take(held, self._adopt(held, self._drive(held), unsent))
 
     def _adopt(self, held: HeldRun, moves: Moves, unsent: dict[tuple[int, int], Fact]) -> Moves:
-        """Go on with the attempts under way, and report the outcomes not taken yet, that the replay asks for again."""
+        """Go on with the attempts under way, and report the outcomes not taken yet, that the replay asks
+        for again.
+        """
         new: list[StepCall] = []
         kept: set[int] = set()
         for call in moves.steps:
@@ -388,7 +348,7 @@ class Holdings:
                 new.append(call)
         for child in tuple(held.steps):
             if child not in kept:
-                self.steps.cancel(held, child)
+                self._steps.cancel(held, child)
         return replace(moves, steps=tuple(new))
 
     # -- the end
@@ -396,7 +356,7 @@ class Holdings:
     def drop(self, held: HeldRun) -> None:
         """Forget a run: its steps are cancelled and its coroutine is thrown away."""
         held.dropped = True
-        self.steps.cancel_all(held)
+        self._steps.cancel_all(held)
         if self.held.get(held.execution) is held:
             del self.held[held.execution]
         _evict(held.replay)
@@ -405,8 +365,8 @@ class Holdings:
         """Drop runs whose lease is lost.
 
         Args:
-            pairs: executions and versions; a run that was claimed anew since is meant no more, and one whose bundle is on its way
-                gets its verdict from there.
+            pairs: executions and versions; a run that was claimed anew since is meant no more, and one
+                whose bundle is on its way gets its verdict from there.
         """
         for execution, version in pairs:
             held = self.held.get(execution)
@@ -419,20 +379,6 @@ class Holdings:
         for held in (*self.held.values(), *self.warm.values()):
             self.drop(held)
         self.warm.clear()
-
-
-def _info(task: Task) -> RunInfo:
-    return RunInfo(
-        id=task.id,
-        execution=task.execution,
-        version=task.version,
-        workflow=task.workflow,
-        workflow_version=task.workflow_version,
-        param=task.param or "[]",
-        started_at_ms=task.started_at,
-        queue=task.queue,
-        crashes=task.crashes,
-    )
 
 
 def _evict(replay: Replay) -> None:

@@ -1,9 +1,10 @@
 """What time starts: calling `tick` when it is due.
 
-What lives here: `Housekeeper`, which knows when to call, and nothing of what a tick does; that is SQL. The theory: every worker may call, any
-number of them at once; a call that is missed only delays. A process wakes for the timers that it made itself, and a little later for
-those of others, in case their maker is gone. While others hold tasks the workers share a watch over them, about one call
-a second in all; when nobody holds anything a call every few seconds is enough.
+What lives here: `Housekeeper`, which knows when to call, and nothing of what a tick does; that is SQL. The
+theory: every worker may call, any number of them at once; a call that is missed only delays. A process
+wakes for the timers that it made itself, and a little later for those of others, in case their maker is
+gone. While others hold tasks the workers share a watch over them, about one call a second in all; when
+nobody holds anything a call every few seconds is enough.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pyengine.connection import Link
 from pyengine.errors import EngineError
 from pyengine.procedures import TICK
 
-__all__ = ["Housekeeper", "TickAnswer"]
+__all__ = ["DatabaseClock", "Housekeeper", "TickAnswer"]
 
 logger = logging.getLogger("pyengine.housekeeping")
 
@@ -31,6 +32,22 @@ IDLE_EVERY_S = 5.0
 ACTIVE_S = 60.0
 _LATE_S = 0.002
 _TIMERS_MAX = 100_000
+
+
+class DatabaseClock:
+    """The database's time between two of its answers: the last one plus what has passed since."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._offset_ms = 0.0
+
+    def set(self, now_ms: int) -> None:
+        """Note an instant that the database just told."""
+        self._offset_ms = now_ms - self._loop.time() * 1000
+
+    def now_ms(self) -> int:
+        """Return the instant, epoch milliseconds."""
+        return int(self._offset_ms + self._loop.time() * 1000)
 
 
 class TickAnswer(msgspec.Struct):

@@ -1,9 +1,10 @@
 """Hints: when to look at the database again.
 
-What lives here: `Listener`, the one LISTEN connection of a process, and `Looks`, the times at which somebody who waits looks. What
-may not: rows; a hint says nothing but "look again", may be lost and may come for nothing. The theory: after a hint the row may not
-be there yet or may be gone again, so one looks at once and after 5, 20, 80, 320 ms and 1 s, then with growing pauses. Without any
-hint the same pauses find everything, only later; so a pooler, which cannot pass hints on, costs latency and nothing else.
+What lives here: `Listener`, the one LISTEN connection of a process, and `Looks`, the times at which
+somebody who waits looks. What may not: rows; a hint says nothing but "look again", may be lost and may come
+for nothing. The theory: after a hint the row may not be there yet or may be gone again, so one looks at
+once and after 5, 20, 80, 320 ms and 1 s, then with growing pauses. Without any hint the same pauses find
+everything, only later; so a pooler, which cannot pass hints on, costs latency and nothing else.
 """
 
 from __future__ import annotations
@@ -69,14 +70,17 @@ class Listener:
     Args:
         database: where to.
 
-    A subscriber is called in the event loop's thread, also each time the connection had to be made anew, because hints may have
-    been missed.
+    A subscriber is called in the event loop's thread, also each time the connection had to be made anew,
+    because hints may have been missed.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._link = Link(database, "listen", prepare=self._listen)
-        self._subscribers: dict[Channel, list[Callable[[], None]]] = {"durable_ready": [], "durable_settled": []}
+        self._subscribers: dict[Channel, list[Callable[[], None]]] = {
+            "durable_ready": [],
+            "durable_settled": [],
+        }
         self._lost = asyncio.Event()
         self._pending: set[Channel] = set()
         self._send_soon = asyncio.Event()
@@ -130,7 +134,7 @@ class Listener:
             subscriber()
 
     def send(self, channel: Channel) -> None:
-        """Send a hint to the other processes: soon, several at once, outside any transaction of the caller."""
+        """Send a hint to the other processes, soon and together with others."""
         self._pending.add(channel)
         self._send_soon.set()
 

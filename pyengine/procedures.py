@@ -1,8 +1,9 @@
 """Every SQL text of the Python side, and nothing else.
 
-What lives here: one `Procedure` for each function of schema `durable` that this package calls: its name, what it takes and answers,
-and the statement with `$n`, which asyncpg uses as it is and psycopg through raw cursors. What may not: a connection, a decision.
-Names that end in `_v1` are the worker protocol: they live two releases, so old and new processes share a database.
+What lives here: one `Procedure` for each function of schema `durable` that this package calls: its name,
+what it takes and answers, and the statement with `$n`, which asyncpg uses as it is and psycopg through raw
+cursors. What may not: a connection, a decision. Names that end in `_v1` are the worker protocol: they live
+two releases, so old and new processes share a database.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ BYE = Procedure(
 
 TICK = Procedure(
     name="tick_v1",
-    signature="(limit, worker) -> (jsonb {promises, leases, next_due_ms, more, hints}, workers that hold tasks or could)",
+    signature="(limit, worker) -> (jsonb {promises, leases, next_due_ms, more, hints}, workers that watch)",
     sql="select durable.tick_v1($1) as answer, durable.worker_watch_v1($2) as watch",
 )
 
@@ -124,7 +125,10 @@ HINT = Procedure(
 
 START = Procedure(
     name="start_v1",
-    signature="(workflow, args, id, key, queue, version, delay_ms, timeout_ms, priority, tags jsonb, tenant) -> (id, created)",
+    signature=(
+        "(workflow, args, id, key, queue, version, delay_ms, timeout_ms, priority, tags jsonb, tenant) "
+        "-> (id, created)"
+    ),
     sql="select id, created from durable.start_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
 )
 
@@ -132,21 +136,22 @@ START_WITHIN = Procedure(
     name="start_v1",
     signature="the same inside a caller's transaction, which sends the hint when it commits",
     sql=(
-        "select s.id, s.created, case when s.created then durable._hint('durable_ready', durable._now_ms()) end "
+        "select s.id, s.created, "
+        "case when s.created then durable._hint('durable_ready', durable._now_ms()) end "
         "from durable.start_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) s"
     ),
 )
 
 RESULTS = Procedure(
     name="results_v1",
-    signature="(ids[]) -> (id, state, value text, error text) of those that are settled or unknown (state null)",
+    signature="(ids[]) -> (id, state, value text, error text) of those settled or unknown (state null)",
     sql="select id, state, value, error from durable.results_v1($1)",
 )
 
 _STATUS = (
-    "select id, workflow, version, state, queue, priority, args::text, result::text, error::text, problem::text, "
-    "worker, crashes, waits_for, created_at, settled_at, nullif(deadline, 'infinity') as deadline, parent, key, events "
-    "from durable.runs"
+    "select id, workflow, version, state, queue, priority, args::text, result::text, error::text, "
+    "problem::text, worker, crashes, waits_for, created_at, settled_at, "
+    "nullif(deadline, 'infinity') as deadline, parent, key, events from durable.runs"
 )
 
 RUN = Procedure(

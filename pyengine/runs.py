@@ -1,29 +1,35 @@
 """The runs that this worker holds.
 
-What lives here: `HeldRun`, everything the worker knows of one run between turns: its coroutine, what it is to report, its steps. What may
-not: the database, tasks of the event loop, other runs. The theory: a run is reported when something of it moved, and has at most
-one bundle on the way. The coroutine is advanced only by rows that a turn returned; so facts wait for their turn, a step waits until
-the acts of the same advance are recorded, and the next attempt of a step until the failure of the last one is.
+What lives here: `HeldRun`, everything the worker knows of one run between turns: its coroutine, what it is
+to report, its steps; and `RunQueue`, those with something to report. What may not: the database, tasks of
+the event loop. The theory: a run is reported when something of it moved, and has at most one bundle on the
+way. The coroutine is advanced only by rows that a turn returned; so facts wait for their turn, a step waits
+until the acts of the same advance are recorded, and the next attempt of a step until the failure of the
+last one is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from pyengine.model import Act, Fact, MakePromise, Moves, RunChild, RunInfo, StartTimer, StepCall, Suspend
 from pyengine.replay import Replay
-from pyengine.turn import Bundle, Ending
+from pyengine.turn import Bundle, Ending, Task
 
 if TYPE_CHECKING:
     from pyengine.steps import StepRun
 
-__all__ = ["FACTS_MAX", "HeldRun"]
+__all__ = ["HeldRun", "RunQueue", "run_info"]
 
 FACTS_MAX = 1000
 """Facts of one run in one bundle, at most."""
+
+BUNDLES_MAX = 1000
+TURN_BYTES_MAX = 8 << 20
 
 
 class HeldRun:
@@ -106,14 +112,17 @@ class HeldRun:
         return not (self.steps or self.next_calls or self.blocked or self.has_news or self.flight is not None)
 
     def take(self, moves: Moves) -> None:
-        """Note what an advance brought; its steps are the caller's business, as soon as `blocked` is not for them."""
+        """Note what an advance brought; its steps are the caller's business, as soon as `blocked` is not
+        for them.
+        """
         self.acts = moves.acts
         self.end = moves.end
         if moves.acts:
             self.blocked = moves.steps
             if not self.outside:
                 self.outside = any(
-                    isinstance(act, StartTimer | MakePromise) or (isinstance(act, RunChild) and not act.detached)
+                    isinstance(act, StartTimer | MakePromise)
+                    or (isinstance(act, RunChild) and not act.detached)
                     for act in moves.acts
                 )
 
@@ -122,11 +131,13 @@ class HeldRun:
         facts = self.facts
         if len(facts) > FACTS_MAX:
             facts, self.facts = facts[:FACTS_MAX], facts[FACTS_MAX:]
-            # a suspend would be refused while facts are outstanding
-            end, self.end = (None, self.end) if isinstance(self.end, Suspend) else (self.end, None)
         else:
             self.facts = []
-            end, self.end = self.end, None
+        end = self.end
+        if self.facts and isinstance(end, Suspend):
+            end = None  # it would be refused while facts are outstanding
+        else:
+            self.end = None
         bundle = Bundle(
             self.info.execution, self.version, self.replay.next_seq, facts=facts, acts=self.acts, end=end
         )
@@ -156,7 +167,8 @@ class HeldRun:
     def start_over(self, replay: Replay) -> dict[tuple[int, int], Fact]:
         """Take a coroutine that is being replayed from the journal in place of the old one.
 
-        What was to be reported is taken back and returned by child and attempt: the replay decides what is still wanted. Attempts
+        What was to be reported is taken back and returned by child and attempt: the replay decides what is
+            still wanted. Attempts
         under way go on.
         """
         sent = self.flight.facts if self.flight is not None else ()
@@ -166,3 +178,57 @@ class HeldRun:
         self.next_calls.clear()
         self.parked.clear()
         return unsent
+
+
+class RunQueue:
+    """Runs with something to report, first come, first served.
+
+    Args:
+        wake: called when a run was added.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._runs: deque[HeldRun] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._runs)
+
+    def add(self, held: HeldRun) -> None:
+        """Put a run into the queue, unless it is there or its bundle is on its way."""
+        if held.queued or held.flight is not None or held.loading or held.dropped:
+            return
+        held.queued = True
+        self._runs.append(held)
+        self._wake()
+
+    def collect(self) -> list[Bundle]:
+        """Return the bundles of those that fit in one turn."""
+        bundles: list[Bundle] = []
+        size = 0
+        runs = self._runs
+        while runs and len(bundles) < BUNDLES_MAX and size < TURN_BYTES_MAX:
+            held = runs.popleft()
+            held.queued = False
+            if held.dropped or held.loading or held.flight is not None or not held.has_news:
+                continue
+            bundle = held.load_bundle()
+            for fact in bundle.facts:
+                size += len(fact.value or fact.error or fact.param or "")
+            bundles.append(bundle)
+        return bundles
+
+
+def run_info(task: Task) -> RunInfo:
+    """Return which run a claimed task is of."""
+    return RunInfo(
+        id=task.id,
+        execution=task.execution,
+        version=task.version,
+        workflow=task.workflow,
+        workflow_version=task.workflow_version,
+        param=task.param or "[]",
+        started_at_ms=task.started_at,
+        queue=task.queue,
+        crashes=task.crashes,
+    )

@@ -1,9 +1,10 @@
 """Running the bodies of steps.
 
-What lives here: `StepRunner`, which makes one attempt of a step and turns its outcome into a `Fact`. What may not: turns, the journal. The
-theory: an attempt ends in exactly one fact, or in none if nobody wants it any more (its run was lost, given back or has ended, or
-the step was given up). Async bodies are tasks of the worker's loop, sync ones run in threads. A failure that the policy wants
-tried again is a fact too, and the next attempt waits for it to be recorded.
+What lives here: `StepRunner`, which makes one attempt of a step and turns its outcome into a `Fact`. What
+may not: turns, the journal. The theory: an attempt ends in exactly one fact, or in none if nobody wants it
+any more (its run was lost, given back or has ended, or the step was given up). Async bodies are tasks of
+the worker's loop, sync ones run in threads. A failure that the policy wants tried again is a fact too, and
+the next attempt waits for it to be recorded.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ class StepRunner:
         step = call.step
         if call.interrupted and step.on_interrupt == "fail":
             error = StepInterrupted(
-                f"step {call.name} of run {held.info.id} was cut off in attempt {call.attempt - 1} and must not run twice",
+                f"step {call.name} of run {held.info.id} was cut off in attempt {call.attempt - 1}; "
+                "it must not run twice",
                 step=call.name,
                 hint="find out what it did, and go on from there in the workflow",
             )
@@ -186,7 +188,9 @@ class StepRunner:
             self._leave()
             return
         run.started_s = self._loop.time()
-        current_step.set(StepInfo(run_id=run.held.info.id, child=call.child, attempt=call.attempt, name=call.name))
+        current_step.set(
+            StepInfo(run_id=run.held.info.id, child=call.child, attempt=call.attempt, name=call.name)
+        )
         try:
             value = await call.step.fn(*call.args, **call.kwargs)
         except asyncio.CancelledError:
@@ -219,7 +223,9 @@ class StepRunner:
         run.started_s = self._loop.time()
         if call.step.timeout_ms is not None:
             self._loop.call_soon_threadsafe(self._set_timer, run)
-        current_step.set(StepInfo(run_id=run.held.info.id, child=call.child, attempt=call.attempt, name=call.name))
+        current_step.set(
+            StepInfo(run_id=run.held.info.id, child=call.child, attempt=call.attempt, name=call.name)
+        )
         return call.step.fn(*call.args, **call.kwargs)
 
     def _thread_done(self, run: StepRun, value: Any, error: BaseException | None) -> None:
@@ -241,7 +247,9 @@ class StepRunner:
         if run.task is None or run.timed_out:
             # a thread cannot be stopped, and a body that does not give way is left behind
             logger.warning(
-                "step %s of run %s does not end at its timeout; it is left behind", run.call.name, run.held.info.id
+                "step %s of run %s does not end at its timeout; it is left behind",
+                run.call.name,
+                run.held.info.id,
             )
             self._fail(run, self._timeout_error(run.call))
             run.wanted = False
@@ -254,7 +262,9 @@ class StepRunner:
     def _timeout_error(call: StepCall) -> StepTimeout:
         timeout_ms = call.step.timeout_ms or 0
         return StepTimeout(
-            f"step {call.name} took longer than {timeout_ms / 1000:g} s", step=call.name, timeout_ms=timeout_ms
+            f"step {call.name} took longer than {timeout_ms / 1000:g} s",
+            step=call.name,
+            timeout_ms=timeout_ms,
         )
 
     def _abandon(self, run: StepRun) -> None:

@@ -1,8 +1,9 @@
 """The threads in which plain `def` steps run.
 
-What lives here: a bounded pool whose threads can be abandoned. What may not: what a step is. The standard pool does not do, because
-the interpreter waits for its threads at exit: a step that hangs would keep a worker from stopping. These are daemon threads,
-and a worker that stops leaves behind whatever has not come back.
+What lives here: a bounded pool whose threads can be abandoned. What may not: what a step is. The standard
+pool does not do, because the interpreter waits for its threads at exit: a step that hangs would keep a
+worker from stopping. These are daemon threads, and a worker that stops leaves behind whatever has not come
+back.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ class Job:
     __slots__ = ("body", "cancelled", "context", "done")
 
     def __init__(
-        self, body: Callable[[], Any], done: Callable[[Any, BaseException | None], None], context: contextvars.Context
+        self,
+        body: Callable[[], Any],
+        done: Callable[[Any, BaseException | None], None],
+        context: contextvars.Context,
     ) -> None:
         self.body = body
         self.done = done

@@ -1,11 +1,13 @@
 """The worker's turn: everything that moved, in one round trip.
 
-What lives here: the shape of a bundle and of an answer on the wire, and `Turns`, which sends one turn at a time and sees to it that it
-arrives. What may not: what a bundle means for a run (runs.py), when to send (worker.py). The theory: a turn is idempotent. What it
-recorded cannot be recorded again, so when a connection is lost and the outcome is unknown the same bundles are sent again: what
-arrived the first time is then answered with `moved` or `lost`, and the journal tells. Only tasks that the lost turn claimed are
-unknown here; the worker gives those back (`uncertain`). A bundle that the database refuses with an error must not spoil the others:
-the batch is halved until it stands alone, and its run is halted with that error as its problem.
+What lives here: the shape of a bundle and of an answer on the wire, and `Turns`, which sends one turn at a
+time and sees to it that it arrives. What may not: what a bundle means for a run (runs.py), when to send
+(worker.py). The theory: a turn is idempotent. What it recorded cannot be recorded again, so when a
+connection is lost and the outcome is unknown the same bundles are sent again: what arrived the first time
+is then answered with `moved` or `lost`, and the journal tells. Only tasks that the lost turn claimed are
+unknown here; the worker gives those back (`uncertain`). A bundle that the database refuses with an error
+must not spoil the others: the batch is halved until it stands alone, and its run is halted with that error
+as its problem.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ logger = logging.getLogger("pyengine.turn")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """Give the task back; nobody is to take it before `retry_in_ms`, unless something it waits for resolves."""
+    """Give the task back; nobody is to take it before `retry_in_ms`, unless something it waits for
+    resolves.
+    """
 
     retry_in_ms: int = 0
 
@@ -270,7 +274,7 @@ def encode_bundles(bundles: Iterable[Bundle]) -> str:
     return _encode([_wire(bundle) for bundle in bundles]).decode()
 
 
-# the fault of a bundle: bad data, a broken constraint, a limit, a refusal of ours. All else may pass by itself.
+# the fault of a bundle: bad data, a broken constraint, a limit, a refusal of ours; all else may pass
 _POISON = ("22", "23", "54", "P0", "WF")
 
 

@@ -70,12 +70,13 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only --full runs."""
+    """Leave the large sizes to --full: they are deselected and counted, not skipped."""
     if config.getoption("--full"):
         return
-    for item in items:
-        if item.get_closest_marker("full"):
-            item.add_marker(pytest.mark.skip(reason="runs with --full"))
+    large = [item for item in items if item.get_closest_marker("full")]
+    if large:
+        config.hook.pytest_deselected(items=large)
+        items[:] = [item for item in items if item not in large]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyengine.cli.output import Output, printable, redact
+from pyengine.cli.output import Output, printable, program, redact
 from pyengine.errors import EngineError, InvalidRequest, NotFound, SchemaMismatch, Unavailable, from_sqlstate
 
 if TYPE_CHECKING:
@@ -46,11 +46,6 @@ class Database:
     url: str
     target: Target
     psql: tuple[str, ...]
-
-    @property
-    def psql_line(self) -> str:
-        """The command to type for psql."""
-        return shlex.join(self.psql)
 
     @property
     def place(self) -> str:
@@ -89,6 +84,11 @@ class Invocation:
                 hint="leave one of them out",
             )
         return target
+
+    @property
+    def psql_line(self) -> str:
+        """The command to type for psql; it also brings the embedded server back."""
+        return shlex.join([*program(), "db", "psql", *self.words()])
 
     def words(self) -> list[str]:
         """Return the options that name the same database again, without a password."""
@@ -185,8 +185,7 @@ def must_fit(conn: Connection[TupleRow]) -> None:
     from pyengine.sources import VERSION, found
 
     known = len(found().migration_steps())
-    present = conn.execute("select to_regprocedure('durable.version()') is not null").fetchone()
-    if present != (True,):
+    if not queries.installed(conn):
         raise SchemaMismatch("this database has no schema durable", hint="pyengine db init")
     version, lowest, highest = queries.versions(conn)
     if version > known or lowest > 1:

@@ -74,7 +74,7 @@ def status(at: Invocation) -> None:
                 "source": db.target.source,
                 "server_version": server_version,
                 "size_bytes": size_bytes,
-                "psql": db.psql_line,
+                "psql": at.psql_line,
             },
             "schema": {**asdict(schema), "current": schema.current},
             "settings": [],
@@ -170,7 +170,7 @@ def _refuse_old_server(db: Database) -> None:
 
 
 def _report(at: Invocation, db: Database, report: Report) -> None:
-    document = {"place": redact(db.place), **asdict(report), "changed": report.changed, "psql": db.psql_line}
+    document = {"place": redact(db.place), **asdict(report), "changed": report.changed, "psql": at.psql_line}
 
     def render(console: Console) -> None:
         for step in report.applied:
@@ -180,7 +180,7 @@ def _report(at: Invocation, db: Database, report: Report) -> None:
         for name in report.dropped:
             console.print(f"dropped {printable(name)}")
         console.print(f"schema durable is up to date in the {redact(db.place)}", soft_wrap=True)
-        console.print("look around: pyengine db psql", style="dim")
+        console.print(f"look around: {at.psql_line}", style="dim", soft_wrap=True)
 
     at.out.answer(document, render)
 
@@ -199,7 +199,8 @@ def _show_status(console: Console, document: dict[str, Any]) -> None:
         "pending": listed(list(schema["pending"])),
         "psql": database["psql"],
         "runs": ", ".join(f"{number} {state}" for state, number in document["runs"].items()) or "none",
-        "workers": listed([worker["id"] for worker in document["workers"]]) or "none",
+        "workers": listed([f"{one['id']} ({listed(one['workflows'])})" for one in document["workers"]])
+        or "none",
     }
     for name, value in facts.items():
         if value:

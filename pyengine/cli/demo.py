@@ -97,7 +97,7 @@ def _run(at: Invocation, db: Database, job: Job, *, again: str, fresh: bool) -> 
             f"run {run_id} {outcome.state}: {error_text(outcome.error)}",
             hint=f"{shlex.join(program())} show {run_id}; or do it anew: {again} --fresh",
         )
-    account = report.collect(db, outcome, shlex.join([*program(), "db", "psql", *at.words()]))
+    account = report.collect(db, outcome, at.psql_line)
 
     def show(console: Console) -> None:
         if outcome.found_finished:

@@ -29,6 +29,7 @@ __all__ = [
     "events",
     "family",
     "ids_like",
+    "installed",
     "known_workflows",
     "result",
     "run",
@@ -245,6 +246,11 @@ def counts(conn: Connection[TupleRow]) -> dict[str, int]:
     """Return how many runs there are in each state."""
     rows = conn.execute("select state, count(*) from durable.runs group by state order by state").fetchall()
     return {str(state): int(number) for state, number in rows}
+
+
+def installed(conn: Connection[TupleRow]) -> bool:
+    """Return whether the schema is there at all."""
+    return conn.execute("select to_regprocedure('durable.version()') is not null").fetchone() == (True,)
 
 
 def versions(conn: Connection[TupleRow]) -> tuple[int, int, int]:

@@ -300,7 +300,8 @@ def _show_runs(console: Console, found: list[Run], *, more: bool) -> None:
     if not found:
         console.print("no runs")
         return
-    shown = table("ID", "WORKFLOW", "STATE", "AGE", "CHILDREN", "", right=("AGE", "CHILDREN"))
+    shown = table("ID", "WORKFLOW", "STATE", "AGE", "CHILDREN", right=("AGE", "CHILDREN"))
+    shown.add_column("", no_wrap=True, overflow="ellipsis")
     for run in found:
         shown.add_row(
             printable(run.id),

@@ -7,6 +7,7 @@ started it is gone (end of standard input).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -24,8 +25,11 @@ async def serve(queue: str) -> None:
     loop.add_signal_handler(signal.SIGTERM, told.set)
 
     def watch() -> None:
-        sys.stdin.buffer.read()
-        loop.call_soon_threadsafe(told.set)
+        # not sys.stdin, whose lock a daemon thread would hold at the end of the process
+        while os.read(0, 1):
+            pass
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the worker has ended already
+            loop.call_soon_threadsafe(told.set)
 
     threading.Thread(target=watch, daemon=True).start()
     async with app.worker(queues=[queue], concurrency=CONCURRENCY, threads=CONCURRENCY) as worker:

@@ -35,6 +35,8 @@ begin
   v_old := durable._setting($1);
   if v_old is null then
     perform durable._fail_not_found('setting', $1);
+  elsif $1 in ('logic_sha256', 'engine_version') then
+    perform durable._fail_invalid(format('Setting %I is written by the installer only.', $1));
   elsif v_old ~ '^\d+$' and ($2 is null or $2 !~ '^\d{1,15}$') then
     perform durable._fail_invalid(format('Setting %I takes a whole number, not %L.', $1, $2));
   elsif $1 = 'hints' and coalesce($2, '') <> all (array['off', 'coalesce', 'commit']) then

@@ -304,7 +304,7 @@ $$;
 comment on function durable._claim(text[], text, integer, jsonb, bigint) is
   'Acquires locked tasks and hands them out with input and journal; a worker that has the coroutine warm gets what came after its suspend.';
 
-create or replace function durable._verdicts(p_bundles durable._bundle[], p_worker text)
+create or replace function durable._verdicts(p_bundles durable._bundle[])
 returns json language plpgsql stable
 as $$
 begin
@@ -318,7 +318,7 @@ begin
     left join durable._tasks t on t.id = b.id);
 end
 $$;
-comment on function durable._verdicts(durable._bundle[], text) is 'The answer to each bundle, as parallel arrays: a third cheaper for both sides than an object each.';
+comment on function durable._verdicts(durable._bundle[]) is 'The answer to each bundle, as parallel arrays: a third cheaper for both sides than an object each.';
 
 create or replace function durable._tails(p_bundles durable._bundle[], p_now bigint)
 returns json language plpgsql stable
@@ -396,7 +396,7 @@ begin
     from unnest(p_workflows, p_versions, p_digests) as w (name, version, digest);
     v_tasks := durable._claim(v_claim, p_worker, p_ttl_ms, v_code, v_now);
   end if;
-  return json_build_object('now', v_now, 'bundles', durable._verdicts(v_bundles, p_worker),
+  return json_build_object('now', v_now, 'bundles', durable._verdicts(v_bundles),
     'tails', durable._tails(v_bundles, v_now), 'tasks', coalesce(v_tasks, '[]'),
     'hints', array(select distinct q from unnest(v_queues) q), 'settled', v_settle <> '{}',
     'due_in', durable._due_in(v_now));

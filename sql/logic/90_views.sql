@@ -116,3 +116,12 @@ join durable._logical l on l.execution = h.execution and l.bucket = h.bucket
 left join durable._promises c on l.type in ('I', 'd', 'D') and c.id = p.id || '.' || l.child;
 comment on view durable.journal_events is
   'The journal as its logical events, seq 0, 1, 2, ... for each run: select * from durable.journal_events where id = ''order-42'' order by seq.';
+
+create or replace view durable.workers as
+select w.id, case when w.missing_at is not null then 'missing' when w.present then 'present' else 'by lease only' end as presence,
+       w.queues, array(select f || ' ' || v from unnest(w.workflows, w.versions) as x (f, v)) as workflows,
+       (select count(*) from durable._tasks t where t.pid = w.id and t.state = 'acquired') as held,
+       durable._at(w.started_at) as started_at, durable._at(w.seen_at) as seen_at, w.about
+from durable._workers w;
+comment on view durable.workers is
+  'Worker processes that said hello and not yet goodbye. held: runs under lease. A missing one lost its connection; its work is taken over.';

@@ -15,9 +15,9 @@ import sys
 from typing import Any
 
 import asyncpg
-from asyncpg.prepared_stmt import PreparedStatement
 
 from tests.crash.job import app
+from tests.support.turns import Send, carries, intercept
 
 
 def die() -> None:
@@ -33,13 +33,12 @@ class Assassin:
         self.turn = turn
         self.count = 0
 
-    async def watch(self, call: Any, sent: tuple[Any, ...]) -> Any:
+    async def watch(self, send: Send, sent: tuple[Any, ...]) -> Any:
         """Run one turn, or die."""
-        carries = any(isinstance(value, str) and value.startswith("[{") for value in sent)
-        if carries and self.place == "before" and self.count + 1 == self.turn:
+        if carries(sent) and self.place == "before" and self.count + 1 == self.turn:
             die()
-        answer = await call()
-        if carries or json.loads(answer)["tasks"]:
+        answer = await send()
+        if carries(sent) or json.loads(answer)["tasks"]:
             self.count += 1
             if self.count == self.turn:
                 if self.place == "commit":
@@ -48,27 +47,9 @@ class Assassin:
         return answer
 
 
-def arm(assassin: Assassin) -> None:
-    """Put the assassin between the worker and its turns."""
-    plain, prepared = asyncpg.Connection.fetchval, PreparedStatement.fetchval
-
-    async def fetchval(self: Any, query: str, *args: Any, **more: Any) -> Any:
-        if "worker_turn_v1" not in query:
-            return await plain(self, query, *args, **more)
-        return await assassin.watch(lambda: plain(self, query, *args, **more), args)
-
-    async def fetchval_prepared(self: Any, *args: Any, **more: Any) -> Any:
-        if "worker_turn_v1" not in self.get_query():
-            return await prepared(self, *args, **more)
-        return await assassin.watch(lambda: prepared(self, *args, **more), args)
-
-    asyncpg.Connection.fetchval = fetchval
-    PreparedStatement.fetchval = fetchval_prepared
-
-
 async def main(queue: str, place: str, turn: int) -> None:
     """Serve one queue until death or until its runs are settled."""
-    arm(Assassin(place, turn))
+    intercept(Assassin(place, turn).watch)
     conn = await asyncpg.connect(os.environ["PYENGINE_DATABASE_URL"])
     async with app.worker(queues=[queue]):
         while await conn.fetchval("select count(*) from durable._tasks where queue = $1", queue):

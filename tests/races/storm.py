@@ -22,7 +22,7 @@ from tests.races.shadow import DETACHED, Shadow
 from tests.support.verbs import NEVER, Call, Held, Turn, bundle, complete, create, settle, start, turn
 
 Session = psycopg.AsyncConnection[TupleRow]
-EXPECTED = frozenset({"WF001", "WF002", "WF003", "WF004", "WF009"})
+EXPECTED = frozenset({"WF001", "WF002", "WF003", "WF004", "WF005", "WF009"})
 TASKS, PROMISES, RUNS = 16, 24, 10
 TTLS = (60, 5_000, 15_000)
 TICK: Call = ("select durable.tick_v1(50)", ())
@@ -50,6 +50,7 @@ class World:
     effective: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     numbers: count[int] = field(default_factory=count)
+    recorded: dict[int, set[int]] = field(default_factory=dict)
 
     @property
     def done(self) -> int:
@@ -312,7 +313,7 @@ class Sailor:
         moving = [shadow for shadow in self.held.values() if world.rng.random() < 0.7]
         bundles = [shadow.move(world.rng, spread=shadow.id.count(".") < 2) for shadow in moving]
         if len(self.held) > len(moving) and world.rng.random() < 0.1:
-            bundles.append(self.stale())
+            bundles += self.stale()
         want = world.rng.choice((-1, 0, 1, 3)) if len(self.held) < 6 else -1
         call = turn(self.name, *bundles, want=want, workflows=("w", DETACHED), ttl_ms=world.rng.choice(TTLS))
         answer = await self.ask(call)
@@ -324,13 +325,28 @@ class Sailor:
             await self.ask(("select durable.worker_adrift_v1(%s, '{}')", (self.name,)))
             return
         for shadow in moving:
+            self.note_recorded(shadow, Turn(raw=answer))
             await self.after(shadow, shadow.take_answer(Turn(raw=answer)))
         await self.take_on(Turn(raw=answer))
 
-    def stale(self) -> dict[str, Any]:
-        """A bundle under a version that is over."""
-        shadow = next(iter(self.held.values()))
-        return bundle(Held(execution=shadow.execution + 1, id="", version=1, next=0), end=complete('"stale"'))
+    def note_recorded(self, shadow: Shadow, answer: Turn) -> None:
+        """Remember the results that the turn said it has written."""
+        if answer.raw["bundles"]["verdict"][answer.raw["bundles"]["execution"].index(shadow.execution)] == "ok":
+            over = {fact["child"] for fact in shadow.sent["facts"] if not fact.get("begun") and "retry_in" not in fact}
+            self.world.recorded.setdefault(shadow.execution, set()).update(over)
+
+    def hold(self, shadow: Shadow, held: Held) -> None:
+        """Hold a run; a whole journal must have every result that was ever acknowledged."""
+        if not held.start:
+            found = {row[2] for row in held.rows if row[1] in "LEcekK"}
+            assert self.world.recorded.get(held.execution, set()) <= found, f"results of {held.id} are lost"
+        self.held[held.execution] = shadow
+
+    def stale(self) -> list[dict[str, Any]]:
+        """A bundle for a run that somebody else holds, or nobody any more."""
+        other = max(self.held) + 1
+        held = Held(execution=other, id="", version=1, next=0)
+        return [] if other in self.held else [bundle(held, end=complete('"stale"'))]
 
     async def after(self, shadow: Shadow, state: str) -> None:
         """What a worker does with a run after its bundle was judged."""
@@ -350,7 +366,7 @@ class Sailor:
             if shadow is None:
                 await self.replay(held)
             else:
-                self.held[held.execution] = shadow
+                self.hold(shadow, held)
 
     async def replay(self, held: Held) -> None:
         """Start a held run again from its whole journal."""
@@ -363,7 +379,7 @@ class Sailor:
             )
             shadow = Shadow.of(whole, None)
             assert shadow is not None
-            self.held[held.execution] = shadow
+            self.hold(shadow, whole)
 
 
 async def rage(dsn: str, world: World, sessions: int) -> None:

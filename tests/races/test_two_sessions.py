@@ -21,6 +21,7 @@ from tests.support.verbs import (
     Connection,
     Held,
     Turn,
+    acquire,
     ask,
     begin_run,
     begun,
@@ -30,6 +31,7 @@ from tests.support.verbs import (
     create,
     done,
     fail,
+    park,
     promise,
     promise_of,
     release,
@@ -78,16 +80,6 @@ class World:
         held = begin_run(self.conn, self.id, worker)
         answer = take_turn(self.conn, worker, bundle(held, acts=acts))
         return Held(execution=held.execution, id=held.id, version=held.version, next=answer.next_of(held))
-
-
-def acquire(id_: str, version: int = 0, pid: str = "P") -> Call:
-    """A protocol client takes a task."""
-    return "select version from durable.task_acquire(%s, %s, %s, %s)", (id_, version, pid, TTL_MS)
-
-
-def park(id_: str, *awaited: str, version: int = 1) -> Call:
-    """A protocol client suspends its task."""
-    return "select durable.task_suspend(%s, %s, %s)", (id_, version, list(awaited))
 
 
 def one_winner(endings: Endings, *loser_codes: str) -> None:

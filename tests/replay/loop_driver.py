@@ -75,3 +75,8 @@ class Driver:
         while not task.done():
             self.fire_next()
         return task.result()
+
+
+def traced(name: str = "run-1") -> tuple[Driver, list[Any]]:
+    """Return a driver and an empty trace."""
+    return Driver(name), []

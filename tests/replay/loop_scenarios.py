@@ -24,7 +24,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any
 
-from tests.replay.loop_driver import Driver
+from tests.replay.loop_driver import Driver, traced
 
 Trace = list[Any]
 Program = Callable[[Driver, Trace], Coroutine[Any, Any, Any]]
@@ -164,7 +164,7 @@ PROGRAMS: tuple[Program, ...] = (gathering, grouping, waiting, queueing, timing)
 
 def play(program: Program, name: str = "run-1") -> Trace:
     """Run a program to its end; what completes next is chosen by arithmetic."""
-    driver, trace = Driver(name), []
+    driver, trace = traced(name)
     task = driver.start(lambda: program(driver, trace))
     choice = 7
     while not task.done():

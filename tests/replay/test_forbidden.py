@@ -15,7 +15,7 @@ import pytest
 from pyengine.errors import ForbiddenInWorkflow
 from pyengine.forbidden import nested_loop_hint
 from pyengine.loop import DeterministicLoop
-from tests.replay.loop_driver import Driver
+from tests.replay.loop_driver import Driver, traced
 
 Program = Callable[[], Coroutine[Any, Any, Any]]
 
@@ -105,7 +105,7 @@ def test_every_method_of_an_event_loop_is_answered() -> None:
 
 def test_another_thread_is_refused() -> None:
     """call_soon_threadsafe raises in the thread that calls it, and makes nothing ready."""
-    driver, seen = Driver(), []
+    driver, seen = traced()
 
     def call() -> None:
         try:

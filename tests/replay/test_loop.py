@@ -15,7 +15,7 @@ import pytest
 
 from pyengine.errors import ForbiddenInWorkflow
 from pyengine.loop import DeterministicLoop, TimerToken, loop_version
-from tests.replay.loop_driver import Driver, MemoryTimers
+from tests.replay.loop_driver import Driver, MemoryTimers, traced
 
 Program = Callable[[], Coroutine[Any, Any, Any]]
 
@@ -35,7 +35,7 @@ def outer_runners() -> list[Any]:
 
 def test_callbacks_run_first_in_first_out_until_quiet() -> None:
     """Callbacks run in the order they became ready, those they make after them, cancelled ones never."""
-    driver, seen = Driver(), []
+    driver, seen = traced()
     driver.loop.call_soon(lambda: driver.loop.call_soon(seen.append, 3))
     driver.loop.call_soon(seen.append, 1)
     driver.loop.call_soon(seen.append, 0).cancel()
@@ -51,16 +51,16 @@ def test_a_blocked_task_shows_as_idle_and_pending() -> None:
     driver = Driver()
     task = driver.start(driver.step)
     assert driver.loop.idle
-    assert driver.loop.pending_tasks == (task,)
+    assert list(driver.loop.pending_tasks) == [task]
     driver.complete(0, "done")
     assert task.result() == "done"
-    assert driver.loop.pending_tasks == ()
+    assert list(driver.loop.pending_tasks) == []
     driver.loop.close()
 
 
 def test_a_waiting_task_outlives_the_garbage_collector() -> None:
     """A task that nobody holds a reference to is not collected while it waits."""
-    driver, seen = Driver(), []
+    driver, seen = traced()
 
     async def child() -> None:
         event = asyncio.Event()
@@ -112,7 +112,7 @@ def test_task_names_do_not_depend_on_other_runs() -> None:
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
 def test_a_task_may_start_eagerly() -> None:
     """A task with eager_start runs to its first wait while it is made, and then as any other."""
-    driver, seen = Driver(), []
+    driver, seen = traced()
 
     async def child() -> None:
         seen.append("child")
@@ -173,7 +173,7 @@ def test_sleeps_and_timeouts_are_durable_timers() -> None:
 
 def test_no_timer_for_no_delay_and_none_for_ever() -> None:
     """sleep(0) and delays of 0 or less only yield; an infinite delay is no timer; NaN is refused."""
-    driver, seen = Driver(), []
+    driver, seen = traced()
 
     async def program() -> None:
         driver.loop.call_later(0, seen.append, "later")
@@ -192,7 +192,7 @@ def test_no_timer_for_no_delay_and_none_for_ever() -> None:
 
 def test_a_cancelled_timer_is_cancelled_once() -> None:
     """Cancelling a handle tells Timers once, after it fired not at all, and a late firing finds nobody."""
-    driver, seen = Driver(), []
+    driver, seen = traced()
     first, second = driver.loop.call_later(1, seen.append, 1), driver.loop.call_later(2, seen.append, 2)
     assert driver.loop.pending_timers == (0, 1)
     first.cancel()
@@ -207,7 +207,7 @@ def test_a_cancelled_timer_is_cancelled_once() -> None:
 
 def test_a_timer_cancelled_between_firing_and_running_does_not_run() -> None:
     """A fired timer that an earlier callback cancels stays silent, as in asyncio."""
-    driver, seen = Driver(), []
+    driver, seen = traced()
     handles = [driver.loop.call_later(1, seen.append, 1)]
     driver.loop.call_soon(handles[0].cancel)
     driver.loop.fire(TimerToken(0))
@@ -253,9 +253,10 @@ async def errors_of_a_group() -> Any:
 
 async def nested_timeouts() -> Any:
     """The inner timeout passes, the outer one cancels what is inside and turns into TimeoutError."""
-    seen = []
+    seen: list[Any] = []
+    outer = asyncio.timeout(0.02)
     try:
-        async with asyncio.timeout(0.02) as outer:
+        async with outer:
             try:
                 async with asyncio.timeout(5):
                     await asyncio.sleep(1)
@@ -345,7 +346,7 @@ def test_a_program_means_what_it_means_in_asyncio(program: Program) -> None:
 
 def test_an_async_generator_left_open_is_closed_inside_the_run() -> None:
     """Leaving an async for early closes the generator by a task of this loop, durable awaits included."""
-    driver, seen = Driver(), []
+    driver, seen = traced()
 
     async def numbers() -> AsyncIterator[int]:
         try:
@@ -365,7 +366,7 @@ def test_an_async_generator_left_open_is_closed_inside_the_run() -> None:
 
 def test_an_async_generator_freed_by_the_collector_does_not_run() -> None:
     """A generator that only the collector finds is reported, and runs no code at a moment of chance."""
-    driver, seen = Driver(), []
+    driver, seen = traced()
 
     async def numbers() -> AsyncIterator[int]:
         try:
@@ -471,7 +472,7 @@ def test_many_advances_share_one_installation(run: Callable[..., Any]) -> None:
 
 def test_an_interrupt_keeps_the_rest_ready() -> None:
     """After KeyboardInterrupt out of one task, the next advance goes on with the other callbacks."""
-    driver, seen = Driver(), []
+    driver, seen = traced()
 
     async def interrupted() -> None:
         raise KeyboardInterrupt

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pyengine.errors import Evicted
-from tests.replay.loop_driver import Driver
+from tests.replay.loop_driver import Driver, traced
 
 Program = Callable[[Driver, list[Any]], Coroutine[Any, Any, Any]]
 
@@ -38,7 +38,7 @@ def silence(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -
 
 def evicted(program: Program) -> tuple[Driver, list[Any]]:
     """Run a program until it blocks, evict it, and return what it traced."""
-    driver, trace = Driver(), []
+    driver, trace = traced()
     driver.start(lambda: program(driver, trace))
     scheduled = len(driver.timers.delays_s)
     driver.loop.evict()
@@ -117,6 +117,7 @@ async def in_a_timeout(driver: Driver, trace: list[Any]) -> None:
 async def in_primitives(driver: Driver, trace: list[Any]) -> None:
     """Locks, queues, conditions, waits and shields that are waited for."""
     lock, queue, condition = asyncio.Lock(), asyncio.Queue[int](), asyncio.Condition()
+    tasks: list[asyncio.Future[Any]]
 
     async def locked() -> None:
         async with lock:
@@ -128,7 +129,7 @@ async def in_primitives(driver: Driver, trace: list[Any]) -> None:
 
     tasks = [asyncio.create_task(locked()) for _ in range(3)]
     tasks += [asyncio.create_task(conditional()) for _ in range(3)]
-    tasks += [asyncio.create_task(queue.get()), asyncio.ensure_future(asyncio.Event().wait())]  # type: ignore
+    tasks += [asyncio.create_task(queue.get()), asyncio.ensure_future(asyncio.Event().wait())]
     tasks += [asyncio.ensure_future(asyncio.shield(asyncio.sleep(1))), asyncio.create_task(asyncio.sleep(9))]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED, timeout=7)
@@ -220,7 +221,7 @@ def test_code_that_swallows_once_meets_it_again() -> None:
 
 def test_timers_of_dead_code_block_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Code that is dead although its loop is open gets Evicted from its timers, and in the end a wait."""
-    driver, trace = Driver(), []
+    driver, trace = traced()
     driver.start(lambda: swallowing_sleep(driver, trace))
 
     def refuse(delay_s: float) -> Any:
@@ -328,7 +329,7 @@ def test_async_generators_run_their_finally_blocks() -> None:
 
 def test_a_task_that_never_ran_never_runs() -> None:
     """A run evicted before its first advance executes no line of its code."""
-    driver, trace = Driver(), []
+    driver, trace = traced()
     task = driver.loop.create_task(swallowing_all(driver, trace))
     driver.loop.evict()
     assert task.cancelled()
@@ -337,7 +338,7 @@ def test_a_task_that_never_ran_never_runs() -> None:
 
 def test_ready_work_is_dead_too() -> None:
     """A result that was set but not yet delivered reaches its code, whose next call is dead."""
-    driver, trace = Driver(), []
+    driver, trace = traced()
 
     async def program() -> None:
         trace.append(await driver.step())
@@ -358,7 +359,7 @@ def test_an_interrupt_leaves_after_all_is_closed(interrupt: type[BaseException])
     """KeyboardInterrupt and SystemExit out of a finally block are raised once everything has been unwound."""
 
     async def outer() -> None:
-        driver, trace = Driver(), []
+        driver, trace = traced()
 
         async def interrupted() -> None:
             try:
@@ -385,7 +386,7 @@ def test_an_interrupt_leaves_after_all_is_closed(interrupt: type[BaseException])
 
 def test_a_closed_loop_ignores_what_comes_late() -> None:
     """After eviction a late result, timer or second eviction does nothing."""
-    driver, trace = Driver(), []
+    driver, trace = traced()
     driver.start(lambda: in_a_timeout(driver, trace))
     call, due = driver.calls[0], list(driver.timers.due_s)
     driver.loop.evict()
@@ -403,7 +404,7 @@ def test_a_closed_loop_ignores_what_comes_late() -> None:
 
 def test_a_finished_run_closes_what_it_left_behind() -> None:
     """Closing after the main task is done evicts background tasks and keeps their siblings' errors."""
-    driver, trace = Driver(), []
+    driver, trace = traced()
 
     async def failing() -> None:
         raise ValueError("background")

@@ -54,7 +54,7 @@ def test_eviction_runs_finally_with_dead_calls(caplog: pytest.LogCaptureFixture)
 
 
 def test_eviction_never_runs_a_step_body() -> None:
-    """Code that swallows its eviction for ever is closed in the end, and no step runs as if outside a workflow."""
+    """Code that swallows its eviction for ever is closed; no step runs as if outside a workflow."""
     bodies: list[str] = []
 
     @step

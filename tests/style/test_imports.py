@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("loop", "waits", "context"),
     ("matching", "replay"),
     ("procedures", "connection", "listen"),
-    ("turn", "runs", "steps", "holding", "heartbeat", "housekeeping"),
+    ("turn", "runs", "steps", "holding", "heartbeat", "housekeeping", "exchange", "results"),
     ("worker", "client"),
     ("app",),
     ("cli", "demo", "gateway", "courier", "testing"),

@@ -248,3 +248,35 @@ def types_of(conn: Connection, id_: str) -> str:
         (id_,),
     ).fetchone()
     return str(row[0]) if row else ""
+
+
+def refusal(conn: Connection, call: Call) -> str:
+    """SQLSTATE with which a statement is refused; empty if it is not. Inside a transaction only the statement is undone."""
+    try:
+        with conn.transaction():
+            ask(conn, call)
+    except psycopg.Error as error:
+        return error.sqlstate or "?"
+    return ""
+
+
+def tick(conn: Connection, limit: int = 500) -> dict[str, Any]:
+    """One round of housekeeping."""
+    answer: dict[str, Any] = ask(conn, ("select durable.tick_v1(%s)", (limit,)))[0]
+    return answer
+
+
+def acquire(id_: str, version: int = 0, pid: str = "P", ttl_ms: int = TTL_MS) -> Call:
+    """A protocol client takes a task."""
+    return "select * from durable.task_acquire(%s, %s, %s, %s)", (id_, version, pid, ttl_ms)
+
+
+def park(id_: str, *awaited: str, version: int = 1) -> Call:
+    """A protocol client suspends its task."""
+    return "select durable.task_suspend(%s, %s, %s)", (id_, version, list(awaited))
+
+
+def take(conn: Connection, id_: str, timeout_at: int = NEVER, pid: str = "P") -> None:
+    """Create a protocol task and acquire it, at version 1."""
+    ask(conn, create(id_, timeout_at, target="g"))
+    ask(conn, acquire(id_, pid=pid))

@@ -30,7 +30,9 @@ def test_steps_of_a_gather_run_at_the_same_time(dsn: str) -> None:
 
 
 def test_branches_of_sequential_steps(dsn: str) -> None:
-    """Branches whose steps finish in any order give the same result when they are replayed by another worker."""
+    """Branches whose steps finish in any order give the same result when they are replayed by another
+    worker.
+    """
     app = App(dsn)
 
     @app.step
@@ -63,7 +65,9 @@ def test_branches_of_sequential_steps(dsn: str) -> None:
 
 
 def test_first_leaves_the_others_running(dsn: str) -> None:
-    """ctx.first gives the first result and its place; a step that nobody wants any more is cancelled at the end."""
+    """ctx.first gives the first result and its place; a step that nobody wants any more is cancelled at the
+    end.
+    """
     app = App(dsn)
     cancelled: list[str] = []
 
@@ -134,7 +138,9 @@ def test_hundreds_of_steps_of_one_run(dsn: str, conn: Connection) -> None:
         return sum(await asyncio.gather(*((step if n % 3 else in_thread)(n) for n in range(1500))))
 
     assert app.run(go) == sum(range(1500))
-    assert conn.execute("select count(*), count(distinct child) from durable._journal where type = 'L'").fetchone() == (
+    assert conn.execute(
+        "select count(*), count(distinct child) from durable._journal where type = 'L'"
+    ).fetchone() == (
         1500,
         1500,
     )

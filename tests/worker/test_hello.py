@@ -105,7 +105,9 @@ class Receipt:
 
 
 def test_values_keep_their_types(dsn: str) -> None:
-    """Arguments and results of steps and workflows come back as declared, in the workflow and in the client."""
+    """Arguments and results of steps and workflows come back as declared, in the workflow and in the
+    client.
+    """
     app = App(dsn)
     paid = Receipt(Decimal("1.50"), date(2026, 1, 2), datetime(2026, 1, 2, tzinfo=UTC), {"b", "a"})
 
@@ -130,7 +132,9 @@ def test_sync_steps_run_in_threads_with_their_context(dsn: str) -> None:
 
     @app.step
     def where() -> str:
-        seen.append((threading.current_thread() is threading.main_thread(), ctx.step.run_id, ctx.step.attempt))
+        seen.append(
+            (threading.current_thread() is threading.main_thread(), ctx.step.run_id, ctx.step.attempt)
+        )
         return ctx.step.idempotency_key
 
     @app.workflow

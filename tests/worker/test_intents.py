@@ -18,7 +18,10 @@ def test_an_intent_is_in_the_journal_before_the_body_runs(dsn: str, conn: Connec
 
     @app.step(intent=True)
     def look(word: str) -> list[str]:
-        return [row_types(conn), *[str(row[0]) for row in conn.execute("select data from durable._journal where child = 0")]]
+        return [
+            row_types(conn),
+            *[str(row[0]) for row in conn.execute("select data from durable._journal where child = 0")],
+        ]
 
     @app.workflow
     async def go() -> list[str]:
@@ -114,7 +117,7 @@ def stop_in_the_middle(dsn: str, app: App, workflow: str, began: list[int]) -> s
 
 
 def test_on_interrupt_fail_does_not_run_twice(dsn: str, conn: Connection) -> None:
-    """A step with on_interrupt="fail" that was cut off is not run again: the workflow gets StepInterrupted."""
+    """A step with on_interrupt="fail" that was cut off is not run again: StepInterrupted."""
     began: list[int] = []
     result = stop_in_the_middle(dsn, interrupted_app(dsn, began), "careful", began)
     assert "was cut off in attempt 1" in result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import psycopg
 import pytest
@@ -17,7 +18,9 @@ FAST = Retry(max_attempts=3, initial="5ms", jitter=0)
 
 def row_types(conn: Connection, child: int = 0) -> str:
     """The letters of the journal rows of one child, in order."""
-    rows = conn.execute("select type from durable._journal where child = %s order by execution, seq", (child,))
+    rows = conn.execute(
+        "select type from durable._journal where child = %s order by execution, seq", (child,)
+    )
     return "".join(row[0].decode() if isinstance(row[0], bytes) else str(row[0]) for row in rows)
 
 
@@ -121,7 +124,7 @@ def test_a_result_that_cannot_be_written_is_a_failure_and_not_tried_again(dsn: s
     attempts: list[int] = []
 
     @app.step(retry=FAST)
-    async def odd():  # type: ignore[no-untyped-def]
+    async def odd() -> Any:
         attempts.append(1)
         return object()
 
@@ -136,7 +139,7 @@ def test_a_result_that_cannot_be_written_is_a_failure_and_not_tried_again(dsn: s
 
 
 def test_a_step_that_takes_too_long_is_cancelled(dsn: str) -> None:
-    """An async step is cancelled at its timeout, its cleanup runs, and the attempt failed with StepTimeout."""
+    """An async step is cancelled at its timeout, its cleanup runs, and the attempt has failed."""
     app = App(dsn)
     cleaned: list[int] = []
 
@@ -155,7 +158,7 @@ def test_a_step_that_takes_too_long_is_cancelled(dsn: str) -> None:
 
     @app.workflow
     async def go() -> int:
-        with pytest.raises(StepTimeout, match="longer than 0.05 s"):
+        with pytest.raises(StepTimeout, match=r"longer than 0\.05 s"):
             await hangs()
         return await hangs_once()
 
@@ -164,7 +167,9 @@ def test_a_step_that_takes_too_long_is_cancelled(dsn: str) -> None:
 
 
 def test_a_sync_step_that_takes_too_long_is_left_behind(dsn: str) -> None:
-    """A thread cannot be stopped: at its timeout the attempt has failed, and what the thread says later is ignored."""
+    """A thread cannot be stopped: at its timeout the attempt has failed, and what the thread says later is
+    ignored.
+    """
     app = App(dsn)
     came_back: list[int] = []
 
@@ -187,7 +192,9 @@ def test_a_sync_step_that_takes_too_long_is_left_behind(dsn: str) -> None:
 
 
 def test_a_run_that_waits_long_for_its_next_attempt_gives_its_slot_away(dsn: str, conn: Connection) -> None:
-    """An attempt that is far away holds no lease; somebody else can be served meanwhile, and the policy's count is kept."""
+    """An attempt that is far away holds no lease; somebody else can be served meanwhile, and the policy's
+    count is kept.
+    """
     app = App(dsn)
 
     @app.step(retry=Retry(max_attempts=2, initial="1h", jitter=0))
@@ -223,8 +230,8 @@ def an_hour_later(conn: Connection) -> None:
     """Move what the database remembers into the past."""
     conn.execute("update durable._tasks set retry_at = retry_at - 3600000")
     conn.execute(
-        "update durable._journal set data = jsonb_set(data::jsonb, '{retry_at}', to_jsonb((data::jsonb ->> 'retry_at')::bigint "
-        "- 3600000))::text where type = 'f'"
+        "update durable._journal set data = jsonb_set(data::jsonb, '{retry_at}', "
+        "to_jsonb((data::jsonb ->> 'retry_at')::bigint - 3600000))::text where type = 'f'"
     )
 
 

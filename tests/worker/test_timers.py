@@ -27,7 +27,9 @@ def test_sleep_holds_nothing(dsn: str, conn: Connection) -> None:
             run = await client.start(nap)
             while (await run.get()).state != "waiting":
                 await asyncio.sleep(0.005)
-            assert conn.execute("select count(*) from durable._tasks where state = 'acquired'").fetchone() == (0,)
+            assert conn.execute(
+                "select count(*) from durable._tasks where state = 'acquired'"
+            ).fetchone() == (0,)
             return await run.result(timeout=20)
 
     assert asyncio.run(main()) >= 0.3
@@ -56,7 +58,7 @@ def test_asyncio_timeouts_are_durable_timers(dsn: str) -> None:
 
 
 def test_a_timer_beside_a_running_step(dsn: str) -> None:
-    """A run that holds its lease for a step notices what others append meanwhile: here, that a timer fired."""
+    """A run that holds its lease for a step notices meanwhile that a timer fired."""
     app = App(dsn)
     fired = asyncio.Event()
 

@@ -1,0 +1,240 @@
+"""The exchange of turns: when one leaves, what it asks for, and what follows from its answer.
+
+What lives here: `Exchange`, the two loops between the queue of runs with news and the holdings. What may
+not: the shape of a turn (turn.py), what a verdict means for a run (holding.py). The theory: one turn is on
+its way at any time, and the next one leaves as soon as it is back and anything has moved; so at rest a step
+costs one round trip, and under load hundreds of steps share a commit. While a turn is on its way the answer
+before it is worked through, so Python and Postgres work at the same time. Slots are taken by runs that are
+being worked on, not by those that wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass
+
+import msgspec
+
+from pyengine.connection import Link
+from pyengine.errors import EngineError
+from pyengine.holding import Holdings
+from pyengine.housekeeping import Housekeeper
+from pyengine.listen import Listener, Looks
+from pyengine.model import Row
+from pyengine.procedures import JOURNAL, RELEASE_UNKNOWN
+from pyengine.runs import HeldRun, RunQueue
+from pyengine.turn import Answer, Bundle, Identity, Turns
+
+__all__ = ["Exchange", "Parts"]
+
+logger = logging.getLogger("pyengine.exchange")
+
+_ANSWERS_MAX = 2
+_CLAIM_SHARE = 8
+_AGAIN_S = 1.0
+_ADRIFT_AGAIN_S = 5.0
+
+
+class _Journal(msgspec.Struct):
+    next: int
+    rows: list[Row]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What an exchange works with.
+
+    Args:
+        turns: sends turns.
+        side: a connection for everything else.
+        listener: hints, from and to others.
+        housekeeper: is told of deadlines.
+        queue: runs with something to report.
+        wake: set when there is something to do.
+    """
+
+    turns: Turns
+    side: Link
+    listener: Listener
+    housekeeper: Housekeeper
+    queue: RunQueue
+    wake: asyncio.Event
+
+
+class Exchange:
+    """Sends turns and has their answers worked through.
+
+    Args:
+        parts: what it works with.
+        identity: who takes turns.
+        slots: runs worked on at a time.
+        looks: when to look for runs to claim.
+    """
+
+    def __init__(self, parts: Parts, identity: Identity, *, slots: int, looks: Looks) -> None:
+        self._parts = parts
+        self._turns = parts.turns
+        self._turns.refused = self._refused
+        self._worker = identity.worker
+        self._queues = frozenset(identity.queues)
+        self._slots = slots
+        self._looks = looks
+        self._loop = asyncio.get_running_loop()
+        self._answers: deque[Answer] = deque()
+        self._returned = asyncio.Event()
+        self._fetches: set[asyncio.Task[None]] = set()
+        self._adrift_at_s: float | None = None
+        self._adrift_left = 0
+        self._stopping = False
+        self.holdings: Holdings
+
+    def look(self) -> None:
+        """Look for runs to claim at once, and soon again."""
+        self._looks.hinted(self._loop.time())
+        self._parts.wake.set()
+
+    # -- sending
+
+    async def send(self) -> None:
+        """Send turns until `stop`."""
+        queue, looks, loop, wake = self._parts.queue, self._looks, self._loop, self._parts.wake
+        while not self._stopping:
+            now_s = loop.time()
+            if self._adrift_at_s is not None and self._adrift_at_s <= now_s and not self._answers:
+                await self._give_back_unknown()
+            free = self._slots - len(self.holdings.held) - sum(len(answer.tasks) for answer in self._answers)
+            # a claim for a few slots is worth a turn of its own only if nothing else is going on
+            enough = free >= self._slots // _CLAIM_SHARE or not (queue or self._answers)
+            due = looks.at <= now_s
+            full = len(self._answers) >= _ANSWERS_MAX
+            if full or not (queue or (due and free > 0 and enough)):
+                wake.clear()
+                handle = loop.call_at(looks.at, wake.set) if free > 0 and not (due or full) else None
+                await wake.wait()
+                if handle is not None:
+                    handle.cancel()
+                continue
+            bundles = queue.collect()
+            free += sum(bundle.end is not None for bundle in bundles)
+            want = free if due and (free >= self._slots // _CLAIM_SHARE or not bundles) else 0
+            if bundles or want:
+                self._came_back(await self._turns.send(bundles, max(want, 0)), want)
+
+    async def finish(self) -> None:
+        """Stop sending; send what has moved once more when the last answer is worked through.
+
+        Raises:
+            EngineError: the last turn failed.
+        """
+        self.stop()
+        while self._answers:
+            await asyncio.sleep(0.001)
+        bundles = self._parts.queue.collect()
+        if bundles:
+            await self._turns.send_once(bundles, -1)
+
+    def stop(self) -> None:
+        """Send no further turn."""
+        self._stopping = True
+        self._parts.wake.set()
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        for task in self._fetches:
+            task.cancel()
+        await asyncio.gather(*self._fetches, return_exceptions=True)
+        await self._turns.close()
+
+    # -- answers
+
+    def _came_back(self, answers: list[Answer], want: int) -> None:
+        now_s, parts = self._loop.time(), self._parts
+        if self._turns.uncertain:
+            self._turns.uncertain = False
+            self._adrift_at_s, self._adrift_left = now_s, 2
+            # nobody knows what the lost turn did
+            parts.listener.send("durable_settled")
+            parts.listener.send("durable_ready")
+        claimed = sum(len(answer.tasks) for answer in answers)
+        if want > 0:
+            self._looks.looked(now_s, found=claimed > 0)
+            if claimed >= want:
+                self._looks.hinted(now_s)
+        for answer in answers:
+            parts.housekeeper.note_due(now_s, answer.due_in)
+            if answer.hints:
+                self._pass_on(answer.hints)
+            if answer.settled:
+                parts.listener.tell("durable_settled")
+                parts.listener.send("durable_settled")
+        if claimed:
+            parts.housekeeper.note_activity(now_s)
+        self._answers.extend(answers)
+        self._returned.set()
+
+    def _pass_on(self, queues: list[str]) -> None:
+        """Runs became ready in these queues: look, and tell others if they may have to serve them."""
+        mine = self._queues.intersection(queues)
+        if mine:
+            self._looks.hinted(self._loop.time())
+        if self._parts.housekeeper.others or len(mine) < len(queues):
+            self._parts.listener.send("durable_ready")
+
+    async def apply(self) -> None:
+        """Have answers worked through, one after the other, for ever."""
+        while True:
+            await self._returned.wait()
+            self._returned.clear()
+            while self._answers:
+                await self.holdings.apply(self._answers[0])
+                self._answers.popleft()
+                self._parts.wake.set()
+
+    def _refused(self, bundle: Bundle, error: EngineError) -> None:
+        held = self.holdings.held.get(bundle.execution)
+        run_id = held.info.id if held is not None else bundle.execution
+        logger.error("run %s: the database refuses what it reports; it is halted: %s", run_id, error)
+
+    async def _give_back_unknown(self) -> None:
+        """Give back what a turn whose answer was lost may have claimed; twice, because it may still be
+        under way.
+        """
+        known = list(self.holdings.held)
+        try:
+            released = await self._parts.side.run(RELEASE_UNKNOWN, self._worker, known)
+        except EngineError as error:
+            logger.debug("adrift: %s", error.message)
+            self._adrift_at_s = self._loop.time() + _AGAIN_S
+        else:
+            self._adrift_left -= 1
+            self._adrift_at_s = self._loop.time() + _ADRIFT_AGAIN_S if self._adrift_left else None
+            if released:
+                self.look()
+        if self._adrift_at_s is not None:
+            self._loop.call_at(self._adrift_at_s, self._parts.wake.set)
+
+    # -- journals
+
+    def fetch(self, held: HeldRun) -> None:
+        """Get the journal of a run and hand it to the holdings."""
+        task = self._loop.create_task(self._fetch(held))
+        self._fetches.add(task)
+        task.add_done_callback(self._fetches.discard)
+
+    async def _fetch(self, held: HeldRun) -> None:
+        while not held.dropped:
+            try:
+                text = await self._parts.side.run(JOURNAL, self._worker, held.execution, held.version)
+            except EngineError as error:
+                logger.debug("journal of run %s: %s", held.info.id, error.message)
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            if text is None:
+                self.holdings.journal_came(held, None)
+            else:
+                journal = msgspec.json.decode(text, type=_Journal)
+                self.holdings.journal_came(held, journal.rows, journal.next)
+            self._parts.wake.set()
+            return

@@ -1,0 +1,181 @@
+"""What a client learns of runs: where they stand, and how they end.
+
+What lives here: `RunStatus`, and `Waiting`, one loop for all runs that a client waits for. What may not:
+what an end means (client.py). The theory: waiting is looking. One query asks for all runs at once, at each
+hint that something settled and by itself with growing pauses; a database that is away is waited for as
+well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, TypeAlias
+
+from pyengine.connection import LinkPool
+from pyengine.errors import EngineError
+from pyengine.listen import Listener, Looks
+from pyengine.procedures import RESULTS
+
+__all__ = ["RunState", "RunStatus", "Waiting"]
+
+logger = logging.getLogger("pyengine.results")
+
+_LONGEST_S = 3.0
+_AGAIN_S = 1.0
+_MANY = 50
+_PAUSE_MAX_S = 0.2
+
+
+RunState: TypeAlias = Literal[
+    "scheduled", "queued", "running", "waiting", "halted", "completed", "failed", "timed_out", "cancelled"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """A run as it is now.
+
+    Args:
+        id: run id.
+        workflow: workflow name.
+        version: workflow version.
+        state: where it stands.
+        queue: its queue.
+        priority: smaller is claimed first.
+        args: its arguments as plain JSON values.
+        result: its result as a plain JSON value, once completed.
+        error: its error, once it ended otherwise.
+        problem: why it is halted.
+        worker: who works on it.
+        crashes: workers lost with it in a row.
+        waits_for: ids of what it waits for.
+        created_at: when it was started.
+        settled_at: when it ended.
+        deadline: when it times out.
+        parent: id of the run that started it.
+        key: its idempotency key.
+        events: length of its journal.
+    """
+
+    id: str
+    workflow: str
+    version: str
+    state: RunState
+    queue: str | None
+    priority: int | None
+    args: Any
+    result: Any
+    error: BaseException | None
+    problem: Any
+    worker: str | None
+    crashes: int | None
+    waits_for: tuple[str, ...]
+    created_at: datetime
+    settled_at: datetime | None
+    deadline: datetime | None
+    parent: str | None
+    key: str | None
+    events: int
+
+
+class Waiting:
+    """Waits for runs, all with one loop that begins with the first of them.
+
+    Args:
+        links: connections to ask on.
+        listener: hints.
+    """
+
+    def __init__(self, links: LinkPool, listener: Listener) -> None:
+        self._links = links
+        self._listener = listener
+        self._futures: dict[str, list[asyncio.Future[Any]]] = {}
+        self._looks = Looks(longest_s=_LONGEST_S)
+        self._wake = asyncio.Event()
+        self._starting = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    async def listen(self) -> None:
+        """Begin to listen for hints; they can be sent from then on too.
+
+        Raises:
+            EngineError: the database cannot be reached.
+        """
+        if self._task is not None:
+            return
+        async with self._starting:
+            if self._task is None:
+                await self._listener.start()
+                self._listener.subscribe("durable_settled", self._hinted)
+                self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        """Stop; whoever still waits gets a CancelledError."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+            self._listener.unsubscribe("durable_settled", self._hinted)
+            await self._listener.stop()
+        for futures in self._futures.values():
+            for future in futures:
+                future.cancel()
+        self._futures.clear()
+
+    async def wait(self, id: str, timeout_s: float | None) -> Any:
+        """Return the row of a run that has ended: state (None if there is no such run), value, error.
+
+        Raises:
+            TimeoutError: it has not ended in time.
+        """
+        await self.listen()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._futures.setdefault(id, []).append(future)
+        self._hinted()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError:
+            raise TimeoutError(f"run {id} has not ended after {timeout_s:g} s; it goes on") from None
+        finally:
+            futures = self._futures.get(id, [])
+            if future in futures:
+                futures.remove(future)
+                if not futures:
+                    del self._futures[id]
+
+    def _hinted(self) -> None:
+        if self._futures:
+            self._looks.hinted(asyncio.get_running_loop().time())
+            self._wake.set()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if not self._futures or self._looks.at > loop.time():
+                self._wake.clear()
+                handle = loop.call_at(self._looks.at, self._wake.set) if self._futures else None
+                await self._wake.wait()
+                if handle is not None:
+                    handle.cancel()
+                continue
+            try:
+                await self._look(loop)
+            except EngineError as error:
+                logger.warning("waiting for %d runs: %s", len(self._futures), error.message)
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        ids, began_s = list(self._futures), loop.time()
+        self._looks.looked(began_s, found=False)
+        rows = await self._links.rows(RESULTS, ids)
+        for row in rows:
+            for future in self._futures.pop(row["id"], ()):
+                if not future.done():
+                    future.set_result(row)
+        if len(ids) > _MANY:
+            # a long look must not follow a long look at every hint
+            await asyncio.sleep(min(_PAUSE_MAX_S, 2 * (loop.time() - began_s)))

@@ -1,0 +1,94 @@
+"""``pyengine worker MODULE:APP``: what it finds, and how it lives and ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HELLO = """
+from pyengine import App
+
+app = App()
+other = 3
+
+
+@app.step
+async def greet(name: str) -> str:
+    return f"hello {name}"
+
+
+@app.workflow
+async def hello(name: str) -> str:
+    return await greet(name)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with modules in it."""
+    (tmp_path / "cli_hello.py").write_text(HELLO)
+    (tmp_path / "cli_broken.py").write_text("import cli_hello\n1 / 0\n")
+    (tmp_path / "cli_needs.py").write_text("import no_such_module_at_all\n")
+    (tmp_path / "cli_empty.py").write_text("from pyengine import App\n\napp = App()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("cli_nosuch:app", 3, "there is no module cli_nosuch"),
+        ("cli_hello:ap", 3, "pyengine worker cli_hello:app"),
+        ("cli_hello:other", 2, "is a int, not an App"),
+        ("cli_hello:hello", 2, "is a Workflow, not an App"),
+        ("cli_broken:app", 1, "ZeroDivisionError: division by zero"),
+        ("cli_needs:app", 1, "imports no_such_module_at_all, which is not installed"),
+        ("cli_empty:app", 3, "has no workflow"),
+        ("cli-hello:app", 2, "no module name"),
+        ("", 2, "no module name"),
+    ],
+)
+def test_what_is_no_app_is_one_message(pyengine: Any, folder: Path, name: str, code: int, said: str) -> None:
+    """A wrong name exits with one or two lines that say what to type."""
+    answer = pyengine("worker", name)
+    assert answer.code == code
+    assert said in answer.err
+    assert len(answer.err.strip().splitlines()) <= 2
+
+
+def test_a_database_that_is_down_is_told(pyengine: Any, folder: Path) -> None:
+    """The worker does not begin without its database."""
+    answer = pyengine("worker", "cli_hello:app", "--database-url", "postgresql://me:tops3cret@127.0.0.1:1/db")
+    assert (answer.code, "tops3cret" in answer.err) == (4, False)
+
+
+def test_a_worker_serves_and_stops_when_told(at_database: Any, dsn: str, folder: Path) -> None:
+    """Runs are served by the working directory's module; SIGTERM ends it with exit code 0."""
+    package = str(Path(__file__).resolve().parents[2])
+    running = subprocess.Popen(
+        [sys.executable, "-m", "pyengine", "worker", "cli_hello", "--concurrency", "3"],
+        env=os.environ | {"PYENGINE_DATABASE_URL": dsn, "PYTHONPATH": package, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert running.stdout is not None
+        assert "serves hello from queue default" in running.stdout.readline()
+        good = at_database("start", "hello", '["world"]', "--wait", "--anyway", "--json")
+        assert (good.code, good.document["result"]) == (0, "hello world")
+        wrong = at_database("start", "hello", '{"nam": "x"}', "--wait")
+        assert (wrong.code, "'name'" in wrong.out) == (1, True)
+        assert "did you mean hello?" in at_database("start", "helo", "[]").err
+        assert "hello" in at_database("db", "status").out
+    finally:
+        running.send_signal(signal.SIGTERM)
+        _, errors = running.communicate()
+    assert (running.returncode, "Traceback" in errors) == (0, False)

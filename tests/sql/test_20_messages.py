@@ -1,0 +1,118 @@
+"""Law: a hint is sent by whoever made work, at most once a channel in 50 ms where plain SQL sends it, and never holds anybody up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from tests.support.clock import Clock
+from tests.support.verbs import Call, Connection, ask, create, settle, start, take
+
+
+@pytest.fixture
+def conn(dsn: str) -> Iterator[Connection]:
+    """Notifications leave with a commit: a session that commits each statement, in a database of its own."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def heard(dsn: str) -> Iterator[Connection]:
+    """A session that listens on both channels."""
+    with psycopg.connect(dsn, autocommit=True) as listener:
+        listener.execute("listen durable_ready")
+        listener.execute("listen durable_settled")
+        yield listener
+
+
+def drain(listener: Connection) -> list[str]:
+    """Channels of what has arrived; what was committed before is there after a round trip."""
+    listener.execute("select 1")
+    return sorted(message.channel for message in listener.notifies(timeout=0))
+
+
+@pytest.mark.parametrize(
+    ("ready", "settled", "channels"),
+    [(True, False, ["durable_ready"]), (False, True, ["durable_settled"]), (True, True, ["durable_ready", "durable_settled"])],
+)
+def test_hint_v1(
+    conn: Connection,
+    heard: Connection,
+    ready: bool,
+    settled: bool,
+    channels: list[str],
+) -> None:
+    """The hint of our processes goes to the channels that it names, without a payload."""
+    ask(conn, ("select durable.hint_v1(%s, %s)", (ready, settled)))
+    assert drain(heard) == channels
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"), [("off", 0), ("coalesce", 1), ("commit", 3)]
+)
+def test_modes(
+    conn: Connection, clock: Clock, heard: Connection, mode: str, expected: int
+) -> None:
+    """Off sends none, coalesce one for starts that follow each other closely, commit one for each."""
+    ask(conn, ("select durable.set_setting('hints', %s)", (mode,)))
+    for number in range(3):
+        ask(conn, start(f"r{number}"))
+    assert drain(heard).count("durable_ready") == expected
+    clock.advance(50)
+    ask(conn, start("later"))
+    assert drain(heard).count("durable_ready") == (1 if expected else 0)
+
+
+CALLS: dict[str, tuple[Call, list[str]]] = {
+    "start": (start("n"), ["durable_ready"]),
+    "start_again": (start("r"), []),
+    "create": (create("e", external="true"), []),
+    "create_task": (create("n", target="g"), ["durable_ready"]),
+    "settle": (settle("x"), ["durable_settled"]),
+    "settle_awaited": (settle("y"), ["durable_ready", "durable_settled"]),
+    "release": (("select durable.task_release('t', 1)", ()), ["durable_ready"]),
+    "tick": (("select durable.tick()", ()), []),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_who_hints(conn: Connection, clock: Clock, heard: Connection, name: str) -> None:
+    """An operation hints when it made a task ready or settled something, and only then."""
+    for promise in ("x", "y"):
+        ask(conn, create(promise, external="true"))
+    take(conn, "t")
+    take(conn, "waiter")
+    ask(conn, ("select durable.task_suspend('waiter', 1, '{y}')", ()))
+    ask(conn, start("r"))
+    clock.advance(1000)
+    drain(heard)
+    call, channels = CALLS[name]
+    ask(conn, call)
+    assert drain(heard) == channels
+
+
+def test_a_rollback_sends_nothing(
+    dsn: str, clock: Clock, heard: Connection
+) -> None:
+    """A start that is rolled back leaves no hint and does not swallow the next one."""
+    with psycopg.connect(dsn) as conn:
+        conn.execute("select durable.start('w', id => 'gone')")
+        conn.rollback()
+        assert drain(heard) == []
+        conn.execute("select durable.start('w', id => 'here')")
+        conn.commit()
+    assert drain(heard) == ["durable_ready"]
+
+
+def test_listeners_become_one_unblock_each(conn: Connection) -> None:
+    """Settlement turns each listener into one row to deliver, kept until acknowledged."""
+    ask(conn, create("x", external="true"))
+    for address in ("g", "poll://uni@g/w", "g"):
+        ask(conn, ("select durable.promise_register_listener('x', %s)", (address,)))
+    ask(conn, settle("x"))
+    ask(conn, settle("x"))
+    rows = conn.execute("select promise_id, address, attempts from durable._unblocks order by 2").fetchall()
+    assert rows == [("x", "poll://any@g", 0), ("x", "poll://uni@g/w", 0)]
+    assert conn.execute("select from durable._listeners").fetchall() == []

@@ -1,0 +1,241 @@
+"""Law: the journal has one writer, a closed grammar, dense numbers, and heads that equal its fold; what does not fit is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support.clock import Clock
+from tests.support.verbs import (
+    Connection,
+    ask,
+    begin_run,
+    begun,
+    broken,
+    bundle,
+    captured,
+    done,
+    events_of,
+    promise,
+    run,
+    suspend,
+    take_turn,
+    timer,
+    types_of,
+)
+
+EVENTS = {
+    "ExecutionStarted",
+    "ExecutionCompleted",
+    "ExecutionFailed",
+    "CancelRequested",
+    "ExecutionCancelled",
+    "InvokeScheduled",
+    "InvokeStarted",
+    "InvokeCompleted",
+    "InvokeRetrying",
+    "TimerScheduled",
+    "TimerFired",
+    "RandomGenerated",
+    "TimeRecorded",
+    "ExecutionAwaiting",
+    "ExecutionResumed",
+}
+STATUSES = ("running", "blocked", "cancelling", "completed", "failed", "cancelled")
+# what each status admits (journal.md 3); terminal ones admit nothing
+ADMITS = {
+    "running": "CFQLEfslrtcekKIXbidDTZnmA",
+    "blocked": "CFQsrtcekKbidDZW",
+    "cancelling": "CFYsrtcekKbidDZ",
+}
+
+
+def append(conn: Connection, execution: int, *events: tuple[str, int | None, int | None]) -> None:
+    """Append rows of (type, child, attempt) to one journal."""
+    rows = ", ".join(["row(%s, %s, %s, %s, null, null, null)::durable._event"] * len(events))
+    values: list[Any] = []
+    for kind, child, attempt in events:
+        values += [execution, kind, child, attempt]
+    conn.execute(f"select durable._append(array[{rows}], durable._now_ms())".encode(), values)
+
+
+def head(conn: Connection, id_: str, *columns: str) -> tuple[Any, ...]:
+    """Columns of a head."""
+    return ask(conn, (f"select {', '.join(columns)} from durable._executions where id = %s", (id_,)))
+
+
+def types(conn: Connection) -> dict[str, tuple[list[str], bool, bool]]:
+    """The grammar as the schema tells it."""
+    rows = conn.execute("select type::text, events, allocates, resolves from durable.journal_types()").fetchall()
+    return {kind: (events, allocates, resolves) for kind, events, allocates, resolves in rows}
+
+
+def test_the_grammar_is_one(conn: Connection) -> None:
+    """Width, allocation and status of a type are told the same by the fast functions and by the list for people."""
+    grammar = types(conn)
+    assert {event for events, _, _ in grammar.values() for event in events} == EVENTS
+    for kind, (events, allocates, resolves) in grammar.items():
+        found = ask(conn, ("select durable._width(%s), durable._allocates(%s), durable._is_local(%s)", (kind,) * 3))
+        assert found == (len(events), allocates, kind in "LEflsrtcekK")
+        assert resolves == (events[-1] in ("InvokeCompleted", "TimerFired"))
+        assert allocates == (events[0].endswith(("Scheduled", "Generated", "Recorded")))
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_what_a_status_admits(conn: Connection, status: str) -> None:
+    """Guard by status: the closed table of journal.md 3; nothing after an end, no second start."""
+    for kind in types(conn):
+        expected = kind in ADMITS.get(status, "")
+        assert ask(conn, ("select durable._may_append(%s, %s)", (status, kind))) == (expected,), kind
+
+
+# (rows before, refused row): type, child, attempt
+REFUSED: dict[str, tuple[Sequence[tuple[str, int | None, int | None]], tuple[str, int | None, int | None]]] = {
+    "second start": ((), ("S", None, None)),
+    "resume while running": ((), ("W", None, None)),
+    "cancelled without a request": ((), ("Y", None, None)),
+    "taken number": ((("L", 0, 1),), ("L", 0, 1)),
+    "taken number of another kind": ((("n", 0, None),), ("T", 0, None)),
+    "first attempt is 2": ((), ("L", 0, 2)),
+    "completion without a start": ((), ("c", 0, 1)),
+    "completion of another attempt": ((("l", 0, 1),), ("c", 0, 2)),
+    "start while one is open": ((("l", 0, 1),), ("s", 0, 2)),
+    "retry without a start": ((("f", 0, 1),), ("r", 0, 1)),
+    "start skips an attempt": ((("f", 0, 1),), ("s", 0, 3)),
+    "start after completion": ((("l", 0, 1), ("c", 0, 1)), ("s", 0, 2)),
+    "second completion": ((("l", 0, 1), ("c", 0, 1)), ("c", 0, 1)),
+    "after the end": ((("Q", None, None), ("Y", None, None)), ("L", 0, 1)),
+    "schedule while cancelling": ((("Q", None, None),), ("T", 0, None)),
+    "second request to cancel": ((("Q", None, None),), ("Q", None, None)),
+}
+
+# a bundle that takes one number twice is judged before anything is appended
+BY_BUNDLE = {"taken number of another kind"}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("at_once", [False, True], ids=["two_calls", "one_call"])
+def test_what_does_not_fit_is_refused(conn: Connection, name: str, at_once: bool) -> None:
+    """A row that breaks the grammar is WF006, in a call of its own or behind its cause, and nothing of the call is written."""
+    before, refused = REFUSED[name]
+    at_once = at_once and name not in BY_BUNDLE
+    held = begin_run(conn, "r")
+    if before and not at_once:
+        append(conn, held.execution, *before)
+    written = types_of(conn, "r")
+    with pytest.raises(psycopg.Error) as caught, conn.transaction():
+        append(conn, held.execution, *(before if at_once else ()), refused)
+    assert caught.value.sqlstate == "WF006"
+    assert types_of(conn, "r") == written
+
+
+def test_attempts_alternate(conn: Connection) -> None:
+    """Attempts are 1, 2, 3: a start, then its retry or completion, whatever rows they are fused into."""
+    held = begin_run(conn, "r")
+    append(conn, held.execution, ("f", 0, 1), ("t", 0, 2), ("s", 0, 3), ("r", 0, 3), ("k", 0, 4))
+    assert events_of(conn, "r")[1:] == [
+        "InvokeScheduled",
+        *["InvokeStarted", "InvokeRetrying"] * 3,
+        "InvokeStarted",
+        "InvokeCompleted",
+    ]
+    assert head(conn, "r", "open_steps", "open_attempts") == ([], [])
+
+
+def test_open_steps_are_the_last_row_of_each(conn: Connection) -> None:
+    """The head lists running attempts as positive, failed ones as negative numbers, by child."""
+    held = begin_run(conn, "r")
+    append(conn, held.execution, ("f", 0, 1), ("l", 1, 1), ("L", 2, 1), ("l", 3, 1), ("c", 3, 1))
+    assert head(conn, "r", "open_steps", "open_attempts") == ([0, 1], [-1, 1])
+    append(conn, held.execution, ("K", 0, 2), ("r", 1, 1))
+    assert head(conn, "r", "open_steps", "open_attempts") == ([1], [-1])
+
+
+@pytest.mark.parametrize(
+    ("children", "next_child", "reserved"),
+    [
+        ([[0, 1, 2]], 3, []),
+        ([[2]], 3, [0, 1]),
+        ([[2], [0]], 3, [1]),
+        ([[2], [0], [1]], 3, []),
+        ([[1, 3], [4]], 5, [0, 2]),
+        ([[0], [5], [2, 1]], 6, [3, 4]),
+        ([[3, 0]], 4, [1, 2]),
+    ],
+)
+def test_numbers_that_come_later_are_reserved(
+    conn: Connection, children: list[list[int]], next_child: int, reserved: list[int]
+) -> None:
+    """A number below the next one is carried by a row or reserved (law A-1)."""
+    held = begin_run(conn, "r")
+    for call in children:
+        append(conn, held.execution, *(("L", child, 1) for child in call))
+    assert head(conn, "r", "next_child", "reserved") == (next_child, reserved)
+
+
+def test_journal_events_are_dense(conn: Connection, clock: Clock) -> None:
+    """Rows of every kind spread into logical events 0, 1, 2, ... without a gap, and the head knows their number."""
+    held = begin_run(conn, "r")
+    acts = [run(3, queue="kids"), timer(4, 1000), promise(5), captured(6), captured(7, kind="time")]
+    facts = [done(0), broken(1), broken(2, retry_in=5), begun(8)]
+    answer = take_turn(conn, "W", bundle(held, facts=facts, acts=acts))
+    facts = [begun(2, attempt=2), broken(2, attempt=2, retry_in=5), done(2, attempt=3), done(8)]
+    answer = take_turn(conn, "W", bundle(held, facts=facts, seen=answer.next_of(held)))
+    take_turn(conn, "W", bundle(held, end=suspend(3, 4, 5), seen=answer.next_of(held)))
+    clock.advance(1000)
+    ask(conn, ("select durable.tick_v1(10)", ()))
+    rows = conn.execute("select seq, event, payload from durable.journal_events where id = 'r' order by seq").fetchall()
+    assert [seq for seq, _, _ in rows] == list(range(head(conn, "r", "next_seq")[0]))
+    assert {event for _, event, _ in rows} == EVENTS - {
+        "ExecutionCompleted",
+        "ExecutionFailed",
+        "CancelRequested",
+        "ExecutionCancelled",
+    }
+    assert types_of(conn, "r") == "SITXnmLEflsrkcAZW"
+
+
+def test_payloads_of_events(conn: Connection, clock: Clock) -> None:
+    """A logical event shows what happened: input, result, error, wait, instant."""
+    held = begin_run(conn, "r", args='["in"]')
+    acts = [timer(2, 70), captured(3, "0.25")]
+    take_turn(conn, "W", bundle(held, facts=[done(0, '"out"'), broken(1)], acts=acts))
+    ask(conn, ("select durable.promise_settle('r', 'resolved', '\"end\"')", ()))
+    rows = conn.execute(
+        "select event, payload, promise_id, name from durable.journal_events where id = 'r' order by seq"
+    ).fetchall()
+    seen = {(event, child): payload for event, payload, child, _ in rows}
+    assert seen["ExecutionStarted", None] == {"input": ["in"]}
+    assert seen["InvokeCompleted", "r.0"] == {"result": "out"}
+    assert seen["InvokeCompleted", "r.1"] == {"error": {"type": "Oops"}}
+    assert seen["TimerScheduled", "r.2"] == {"duration": 70, "fire_at": clock.now_ms + 70}
+    assert seen["RandomGenerated", "r.3"] == {"value": 0.25}
+    assert seen["ExecutionCompleted", None] == {"result": "end"}
+    assert {name for event, _, child, name in rows if child == "r.0" and event == "InvokeScheduled"} == {"step"}
+
+
+def test_an_await_is_written_as_it_was_asked(conn: Connection) -> None:
+    """ExecutionAwaiting names the children and the kind; the head counts how many must still resolve."""
+    held = begin_run(conn, "r")
+    answer = take_turn(conn, "W", bundle(held, acts=[promise(0), promise(1)]))
+    take_turn(conn, "W", bundle(held, end=suspend(1, 0, kind="all"), seen=answer.next_of(held)))
+    (data,) = ask(conn, ("select data from durable._journal where type = 'A'", ()))
+    assert json.loads(data) == {"on": [1, 0], "kind": "all"}
+    assert head(conn, "r", "status", "wait_kind", "wait_left") == ("blocked", "all", 2)
+
+
+def test_a_start_never_fails_for_want_of_a_partition(conn: Connection, clock: Clock) -> None:
+    """Beyond the newest partition a run is put into the newest one; the sweep opens this week's and four more."""
+    clock.set(clock.now_ms + 100 * 604_800_000)
+    begin_run(conn, "late")
+    (newest,) = ask(conn, ("select max(bucket) from durable._buckets", ()))
+    assert head(conn, "late", "bucket") == (newest,)
+    ask(conn, ("select durable.tick_v1(1)", ()))
+    weeks = [week for (week,) in conn.execute("select bucket from durable._buckets order by 1").fetchall()]
+    assert weeks[-5:] == list(range(clock.now_ms // 604_800_000, clock.now_ms // 604_800_000 + 5))
+    begin_run(conn, "new")
+    assert head(conn, "new", "bucket") == (clock.now_ms // 604_800_000,)

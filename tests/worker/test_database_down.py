@@ -1,0 +1,152 @@
+"""A database that goes away and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from pyengine import App
+from pyengine.admin import migrate
+from pyengine.embedded import EmbeddedPostgres
+from pyengine.errors import Unavailable
+from tests.support.cluster import SETTINGS, make_folder
+
+Connection = psycopg.Connection[tuple[object, ...]]
+
+
+def counting_app(dsn: str) -> tuple[App, list[int]]:
+    """Runs of ten steps that take a moment each; the list tells which bodies ran."""
+    app = App(dsn)
+    ran: list[int] = []
+
+    @app.step
+    async def step(n: int, k: int) -> int:
+        ran.append(100 * n + k)
+        await asyncio.sleep(0.005)
+        return 1
+
+    @app.workflow
+    async def ten(n: int) -> int:
+        return sum([await step(n, k) for k in range(10)])
+
+    return app, ran
+
+
+def cut(conn: Connection, role: str = "%") -> None:
+    """Break off the connections of one role, as a server crash or a firewall would."""
+    conn.execute(
+        "select pg_terminate_backend(pid) from pg_stat_activity "
+        "where application_name like 'pyengine ' || %s and datname = current_database()",
+        (role,),
+    )
+
+
+@pytest.mark.parametrize("role", ["turn", "side", "listen", "heartbeat", "client", "%"])
+def test_lost_connections_lose_nothing(dsn: str, conn: Connection, role: str) -> None:
+    """Whichever connection breaks, and however often, every run ends with its result and no step is
+    recorded twice.
+    """
+    app, _ = counting_app(dsn)
+
+    async def main() -> list[int]:
+        async with app.worker(), app.client() as client:
+            runs = [await client.start("ten", n) for n in range(20)]
+            waiting = asyncio.ensure_future(asyncio.gather(*(run.result(timeout=30) for run in runs)))
+            for _ in range(10):
+                cut(conn, role)
+                await asyncio.sleep(0.02)
+            return await waiting
+
+    assert asyncio.run(main()) == [10] * 20
+    assert conn.execute("select count(*) from durable._journal where type = 'L'").fetchone() == (200,)
+
+
+def test_a_turn_whose_outcome_is_unknown(dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns whose answers are lost after the commit are sent again: nothing is recorded twice, no step of a
+    live worker runs twice, and what they claimed is given back at once."""
+    from pyengine import turn
+
+    app, ran = counting_app(dsn)
+    plain, lost = turn.Turns._once, []
+
+    async def once(self: turn.Turns, bundles: list[turn.Bundle], want: int) -> turn.Answer:
+        answer = await plain(self, bundles, want)
+        if len(lost) < 12 and (bundles or answer.tasks):
+            lost.append(1)
+            if len(lost) % 2:
+                raise Unavailable("the answer was lost")
+        return answer
+
+    monkeypatch.setattr(turn.Turns, "_once", once)
+
+    async def main() -> list[int]:
+        async with app.client() as client:
+            runs = [await client.start("ten", n) for n in range(10)]
+            async with app.worker():
+                return await asyncio.gather(*(run.result(timeout=30) for run in runs))
+
+    assert asyncio.run(main()) == [10] * 10
+    assert conn.execute("select count(*) from durable._journal where type = 'L'").fetchone() == (100,)
+    assert sorted(ran) == sorted(set(ran))
+    assert conn.execute("select count(*) from durable._journal where type = 'r'").fetchone() == (0,)
+
+
+@pytest.fixture
+def own_server() -> Iterator[EmbeddedPostgres]:
+    """A server that a test may stop."""
+    folder = make_folder()
+    server = EmbeddedPostgres(folder, settings=SETTINGS)
+    server.start()
+    yield server
+    server.stop()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_the_server_stops_and_starts_again(own_server: EmbeddedPostgres) -> None:
+    """While the server is down the worker keeps what it has, and goes on when it is back."""
+    dsn = own_server.dsn
+    migrate.install(dsn)
+    app, _ = counting_app(dsn)
+
+    async def main() -> list[int]:
+        async with app.worker(), app.client() as client:
+            runs = [await client.start("ten", n) for n in range(10)]
+            await asyncio.sleep(0.02)
+            await asyncio.to_thread(own_server.stop)
+            with pytest.raises(Unavailable):
+                await client.start("ten", 99)
+            await asyncio.sleep(0.3)
+            await asyncio.to_thread(own_server.start)
+            return await asyncio.gather(*(run.result(timeout=30) for run in runs))
+
+    assert asyncio.run(main()) == [10] * 10
+
+
+def test_a_worker_stops_although_the_server_is_down(own_server: EmbeddedPostgres) -> None:
+    """A worker that cannot say goodbye ends all the same, and soon."""
+    dsn = own_server.dsn
+    migrate.install(dsn)
+    app, _ = counting_app(dsn)
+
+    async def main() -> None:
+        async with app.worker(), app.client() as client:
+            await client.start("ten", 1)
+            await asyncio.to_thread(own_server.stop)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_no_server_at_the_start_is_a_clear_error() -> None:
+    """A worker does not start without a database, and says which one it wanted."""
+    app, _ = counting_app("postgresql://me:geheim@127.0.0.1:1/shop")
+
+    async def main() -> None:
+        async with app.worker():
+            raise AssertionError("it started")
+
+    with pytest.raises(Unavailable, match=r"'shop' on 127\.0\.0\.1:1"):
+        asyncio.run(main())

@@ -1,0 +1,199 @@
+"""How a worker ends: in order, by signal, with work in its hands."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import psycopg
+
+from pyengine import App, ctx
+
+Connection = psycopg.Connection[tuple[object, ...]]
+
+
+def test_work_is_given_back_at_once(dsn: str, conn: Connection) -> None:
+    """A worker that stops releases what it holds: no lease must run out, nothing counts as a crash, steps
+    are cancelled.
+    """
+    app = App(dsn)
+    cancelled: list[int] = []
+
+    @app.step
+    async def slow(n: int) -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(n)
+            raise
+
+    @app.workflow
+    async def go(n: int) -> None:
+        await slow(n)
+
+    async def main() -> None:
+        async with app.client() as client:
+            for n in range(3):
+                await client.start(go, n)
+            async with app.worker():
+                while conn.execute(
+                    "select count(*) from durable._tasks where state = 'acquired'"
+                ).fetchone() != (3,):
+                    await asyncio.sleep(0.005)
+                await asyncio.sleep(0.05)
+
+    asyncio.run(main())
+    assert sorted(cancelled) == [0, 1, 2]
+    assert conn.execute("select distinct state, crashes, pid from durable._tasks").fetchall() == [
+        ("pending", 0, None)
+    ]
+    assert conn.execute("select count(*) from durable._workers").fetchone() == (0,)
+
+
+def test_what_was_done_is_reported_before_the_end(dsn: str, conn: Connection) -> None:
+    """A step that ended before the stop is not run again."""
+    app = App(dsn)
+    ran: list[str] = []
+
+    @app.step
+    async def first() -> int:
+        ran.append("first")
+        return 1
+
+    @app.step
+    async def second() -> int:
+        ran.append("second")
+        if len(ran) == 2:
+            await asyncio.sleep(60)
+        return 2
+
+    @app.workflow
+    async def go() -> int:
+        return await first() + await second()
+
+    async def main() -> int:
+        async with app.client() as client:
+            run = await client.start(go)
+            async with app.worker():
+                while len(ran) < 2:
+                    await asyncio.sleep(0.001)
+            async with app.worker():
+                return await run.result(timeout=20)
+
+    assert asyncio.run(main()) == 3
+    assert ran == ["first", "second", "second"]
+
+
+def test_sync_steps_are_abandoned(dsn: str) -> None:
+    """A thread that hangs does not keep a worker from stopping, and what it says later is ignored."""
+    app = App(dsn)
+    release = threading.Event()
+    began = threading.Event()
+
+    @app.step
+    def hang() -> int:
+        began.set()
+        release.wait(30)
+        return 1
+
+    @app.workflow
+    async def go() -> int:
+        return await hang()
+
+    async def main() -> None:
+        async with app.client() as client:
+            await client.start(go)
+            async with app.worker():
+                while not began.is_set():
+                    await asyncio.sleep(0.005)
+
+    try:
+        asyncio.run(main())
+        assert not release.is_set()
+    finally:
+        release.set()
+
+
+SERVED = """
+import sys
+from pyengine import App, ctx
+app = App()
+
+@app.step
+def hang(path: str) -> None:
+    open(path, "w").close()
+    import time
+    time.sleep(600)
+
+@app.workflow
+async def go(path: str) -> None:
+    await hang(path)
+
+if __name__ == "__main__":
+    app.serve()
+"""
+
+
+def test_a_signal_stops_a_worker_in_order(dsn: str, conn: Connection, tmp_path: os.PathLike[str]) -> None:
+    """SIGTERM: the process ends with code 0 although a thread hangs, and its run is pending again at once."""
+    script, mark = os.path.join(tmp_path, "served.py"), os.path.join(tmp_path, "mark")
+    with open(script, "w", encoding="utf-8") as file:
+        file.write(SERVED)
+    conn.execute("select durable.start('go', jsonb_build_array(%s::text))", (mark,))
+    process = subprocess.Popen(
+        [sys.executable, script], env={**os.environ, "PYENGINE_DATABASE_URL": dsn, "PYTHONPATH": os.getcwd()}
+    )
+    try:
+        while not os.path.exists(mark):
+            assert process.poll() is None
+            process.poll() or threading.Event().wait(0.02)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+    assert conn.execute("select state, crashes from durable._tasks").fetchall() == [("pending", 0)]
+    assert conn.execute("select count(*) from durable._workers").fetchone() == (0,)
+
+
+def test_suspended_coroutines_are_closed_at_the_end(dsn: str) -> None:
+    """A warm coroutine's finally blocks run when its worker stops, and nothing of them is recorded."""
+    app = App(dsn)
+    said: list[str] = []
+
+    @app.workflow
+    async def nap() -> int:
+        try:
+            await ctx.sleep(0.2)
+        finally:
+            said.append("finally")
+        return 1
+
+    async def main() -> int:
+        async with app.client() as client:
+            run = await client.start(nap)
+            async with app.worker():
+                while (await run.get()).state != "waiting":
+                    await asyncio.sleep(0.005)
+            assert said == ["finally"]
+            async with app.worker():
+                return await run.result(timeout=20)
+
+    assert asyncio.run(main()) == 1
+    assert said == ["finally", "finally"]
+
+
+def test_app_run_twice_in_one_process(dsn: str) -> None:
+    """Nothing of a run stays behind that the next one would stumble over."""
+    app = App(dsn)
+
+    @app.workflow
+    async def go(n: int) -> int:
+        return n
+
+    threads = threading.active_count()
+    assert [app.run(go, n) for n in range(3)] == [0, 1, 2]
+    assert threading.active_count() <= threads + 1
