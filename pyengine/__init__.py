@@ -1,52 +1,59 @@
 """Durable execution that is a PostgreSQL schema: plain Python functions that survive crashes.
 
-from pyengine import App
+    from pyengine import App
 
-app = App()
+    app = App()
 
-@app.step
-async def greet(name: str) -> str:
-    return f"hello {name}"
+    @app.step
+    async def greet(name: str) -> str:
+        return f"hello {name}"
 
-@app.workflow
-async def hello(name: str) -> str:
-    return await greet(name)
+    @app.workflow
+    async def hello(name: str) -> str:
+        return await greet(name)
 
-print(app.run(hello, "world"))
+    print(app.run(hello, "world"))
+
+Names are imported when they are first used: a command that starts no worker does not wait for its modules.
 """
 
 from __future__ import annotations
 
-from pyengine.app import App
-from pyengine.client import Client, Run, RunStatus
-from pyengine.context import ctx
-from pyengine.errors import (
-    Conflict,
-    DecodeError,
-    EmbeddedPostgresError,
-    EncodeError,
-    EngineError,
-    ForbiddenInWorkflow,
-    InvalidRequest,
-    LeaseLost,
-    NondeterminismError,
-    NotAwaitable,
-    NotFound,
-    PayloadTooLarge,
-    RemoteError,
-    RunCancelled,
-    RunConflict,
-    RunFailed,
-    RunTimedOut,
-    SchemaMismatch,
-    StepInterrupted,
-    StepTimeout,
-    Unavailable,
-)
-from pyengine.registry import Step, Workflow
-from pyengine.retry import Retry
-from pyengine.sources import VERSION as __version__
-from pyengine.worker import Worker
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyengine.app import App
+    from pyengine.client import Client, Run
+    from pyengine.context import ctx
+    from pyengine.errors import (
+        Conflict,
+        DecodeError,
+        EmbeddedPostgresError,
+        EncodeError,
+        EngineError,
+        ForbiddenInWorkflow,
+        InvalidRequest,
+        LeaseLost,
+        NondeterminismError,
+        NotAwaitable,
+        NotFound,
+        PayloadTooLarge,
+        RemoteError,
+        RunCancelled,
+        RunConflict,
+        RunFailed,
+        RunTimedOut,
+        SchemaMismatch,
+        StepInterrupted,
+        StepTimeout,
+        Unavailable,
+    )
+    from pyengine.registry import Step, Workflow
+    from pyengine.results import RunStatus
+    from pyengine.retry import Retry
+    from pyengine.sources import VERSION as __version__
+    from pyengine.worker import Worker
 
 __all__ = [
     "App",
@@ -81,3 +88,30 @@ __all__ = [
     "__version__",
     "ctx",
 ]
+
+_HOMES = {
+    "App": "app",
+    "Client": "client",
+    "Run": "client",
+    "RunStatus": "results",
+    "Retry": "retry",
+    "Step": "registry",
+    "Worker": "worker",
+    "Workflow": "registry",
+    "ctx": "context",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        value: Any = importlib.import_module("pyengine.sources").VERSION
+    elif name in __all__:
+        value = getattr(importlib.import_module(f"pyengine.{_HOMES.get(name, 'errors')}"), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

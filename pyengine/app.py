@@ -21,9 +21,8 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from pyengine.client import Client, Run
-from pyengine.connection import Database
 from pyengine.errors import EngineError, InvalidRequest
-from pyengine.listen import Listener
+from pyengine.place import Place
 from pyengine.registry import OnInterrupt, Registry, Step, Workflow, make_step, make_workflow
 from pyengine.retry import Duration, Retry
 from pyengine.worker import Worker
@@ -39,17 +38,6 @@ T = TypeVar("T")
 _HALTED_CHECK_S = 2.0
 
 
-class _Place:
-    """The database of an app in one event loop, shared by its clients and workers."""
-
-    def __init__(self, database: Database, release: Callable[[], object]) -> None:
-        self.database = database
-        self.listener = Listener(database)
-        self.client: Client | None = None
-        self.release = release
-        self.users = 0
-
-
 class App:
     """Workflows and steps, and where their runs are kept.
 
@@ -61,9 +49,20 @@ class App:
 
     def __init__(self, database_url: str | None = None, *, data_dir: Path | str | None = None) -> None:
         self.registry = Registry()
-        self._database_url = database_url
+        self._database_url: str | None
+        self._data_dir: Path | None
+        self.use_database(database_url, data_dir=data_dir)
+        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, Place] = WeakKeyDictionary()
+
+    def use_database(self, url: str | None = None, *, data_dir: Path | str | None = None) -> None:
+        """Say where the runs are kept, whatever the app was made with; connections that are open stay.
+
+        Args:
+            url: postgresql://...; None means as for `App()`.
+            data_dir: folder of the embedded Postgres.
+        """
+        self._database_url = url
         self._data_dir = None if data_dir is None else Path(data_dir)
-        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, _Place] = WeakKeyDictionary()
 
     # -- decorators
 
@@ -176,10 +175,12 @@ class App:
             InvalidRequest: called inside an event loop, where `await app.start(...)` belongs.
         """
         _refuse_loop("app.run")
+        if self.registry.workflow(workflow.name, workflow.definition.version) is not workflow.definition:
+            raise InvalidRequest(f"workflow {workflow.name!r} belongs to another App")
 
         async def main() -> R:
             async with self._place(install=True) as place, self._serving(place, {}) as worker:
-                run: Run[R] = await place_client(self, place).begin(workflow, args, kwargs)
+                run: Run[R] = await place.client.begin(workflow, args, kwargs)
                 return await _ended(run, worker)
 
         with _runner() as runner:
@@ -211,7 +212,7 @@ class App:
     async def worker(
         self,
         *,
-        queues: Sequence[str] = ("default",),
+        queues: Sequence[str] | None = None,
         concurrency: int | None = None,
         step_concurrency: int = 1000,
         threads: int = 16,
@@ -219,7 +220,7 @@ class App:
         """Run a worker for the length of an `async with` block.
 
         Args:
-            queues: which queues to serve.
+            queues: which queues to serve; None means "default" and every queue that a workflow here names.
             concurrency: runs worked on at a time; None means the setting max_in_flight of the database.
             step_concurrency: async steps at a time.
             threads: sync steps at a time.
@@ -246,9 +247,7 @@ class App:
             SchemaMismatch: its schema does not fit.
         """
         async with self._place() as place:
-            client = place_client(self, place)
-            await client.open()
-            yield client
+            yield place.client
 
     async def start(self, workflow: Workflow[..., T], *args: Any, **options: Any) -> Run[T]:
         """Start a run; arguments and options as for `Client.start`.
@@ -256,61 +255,39 @@ class App:
         The connections stay open until `close`, or until the last `worker` or `client` block of this event
         loop ends.
         """
-        place = self._places.get(asyncio.get_running_loop())
-        if place is None:
-            place = await self._open_place(install=False)
-        return await place_client(self, place).start(workflow, *args, **options)
+        place = self._here()
+        await place.open(install=False)
+        return await place.client.start(workflow, *args, **options)
 
     async def close(self) -> None:
         """Close what `start` opened in this event loop."""
         place = self._places.get(asyncio.get_running_loop())
         if place is not None and not place.users:
-            await self._close_place(place)
+            del self._places[asyncio.get_running_loop()]
+            await place.close()
 
     # -- places
 
+    def _here(self) -> Place:
+        loop = asyncio.get_running_loop()
+        place = self._places.get(loop)
+        if place is None:
+            place = self._places[loop] = Place(self.registry, self._database_url, self._data_dir)
+        return place
+
     @contextlib.asynccontextmanager
-    async def _place(self, *, install: bool = False) -> AsyncIterator[_Place]:
-        place = self._places.get(asyncio.get_running_loop()) or await self._open_place(install=install)
+    async def _place(self, *, install: bool = False) -> AsyncIterator[Place]:
+        place = self._here()
         place.users += 1
         try:
+            await place.open(install=install)
             yield place
         finally:
             place.users -= 1
-            if not place.users:
-                await self._close_place(place)
-
-    async def _open_place(self, *, install: bool) -> _Place:
-        from pyengine.embedded import EmbeddedPostgres, database_url
-
-        target = database_url(self._database_url, self._data_dir)
-        release: Callable[[], object] = lambda: None  # noqa: E731
-        if target.url is None:
-            server = EmbeddedPostgres(target.data_dir)
-            url, release = await asyncio.to_thread(server.start), server.stop
-        else:
-            url = target.url
-        try:
-            if install or target.embedded:
-                from pyengine.admin import migrate
-
-                await asyncio.to_thread(migrate.install, url)
-            database = Database(url)
-            await database.open()
-        except BaseException:
-            await asyncio.to_thread(release)
-            raise
-        place = self._places[asyncio.get_running_loop()] = _Place(database, release)
-        return place
-
-    async def _close_place(self, place: _Place) -> None:
-        self._places.pop(asyncio.get_running_loop(), None)
-        if place.client is not None:
-            await place.client.close()
-        await asyncio.to_thread(place.release)
+            await self.close()
 
     @contextlib.asynccontextmanager
-    async def _serving(self, place: _Place, options: dict[str, Any]) -> AsyncIterator[Worker]:
+    async def _serving(self, place: Place, options: dict[str, Any]) -> AsyncIterator[Worker]:
         async with Worker(self.registry, place.database, listener=place.listener, **options) as worker:
             yield worker
 
@@ -328,13 +305,6 @@ class _WorkflowDecorator(Protocol):
     """What `@app.workflow(...)` returns."""
 
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
-
-
-def place_client(app: App, place: _Place) -> Client:
-    """Return the one client of a place."""
-    if place.client is None:
-        place.client = Client(place.database, registry=app.registry, listener=place.listener)
-    return place.client
 
 
 async def _ended(run: Run[T], worker: Worker) -> T:

@@ -116,8 +116,13 @@ class Database:
         self.pooled = True
         conn = await self.connect("check")
         try:
-            self.pooled = conn.get_server_pid() != await call(conn, SESSION, where=self.where)
-            await self._check_version(conn)
+            # a pooler announces a process of its own; the transaction keeps both statements in one session
+            async with conn.transaction():
+                self.pooled = conn.get_server_pid() != await conn.fetchval(SESSION.sql)
+                await self._check_version(conn)
+        except (asyncpg.PostgresError, *_GONE) as error:
+            conn.terminate()
+            raise mapped(error, self.where) from error
         except BaseException:
             conn.terminate()
             raise
@@ -190,18 +195,6 @@ def _keep_alive(conn: Any) -> None:
         for name, value in options.items():
             if hasattr(socket, name):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-async def call(conn: Any, procedure: Procedure, *args: Any, where: str) -> Any:
-    """Return the first column of the first row.
-
-    Raises:
-        EngineError: by SQLSTATE; Unavailable if the connection is gone, and then the outcome is unknown.
-    """
-    try:
-        return await conn.fetchval(procedure.sql, *args)
-    except (asyncpg.PostgresError, *_GONE) as error:
-        raise mapped(error, where) from error
 
 
 class Link:
@@ -295,7 +288,11 @@ class Link:
         async with self._lock:
             conn = self._conn if self.alive else await self.connected()
             try:
-                return await action(conn)
+                if not self.database.pooled:
+                    return await action(conn)
+                # a pooler may change sessions between the two round trips of one statement
+                async with conn.transaction():
+                    return await action(conn)
             except asyncpg.PostgresError as error:
                 raise mapped(error, self.database.where) from error
             except _GONE as error:

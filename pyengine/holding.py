@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -24,24 +24,19 @@ from pyengine.codec import Codec
 from pyengine.errors import EngineError
 from pyengine.housekeeping import DatabaseClock
 from pyengine.model import (
-    Act,
     Complete,
     Fact,
     Fail,
     Halt,
-    MakePromise,
     Moves,
     Row,
-    RunChild,
     RunInfo,
-    StartTimer,
     StepCall,
-    Suspend,
 )
 from pyengine.registry import Registry
 from pyengine.replay import Replay
 from pyengine.retry import Randomness
-from pyengine.runs import HeldRun, RunQueue, run_info
+from pyengine.runs import HeldRun, RunQueue, deadlines_ms, run_info
 from pyengine.steps import StepRunner, next_attempt
 from pyengine.turn import Answer, Release, Task, Verdict
 
@@ -53,6 +48,8 @@ RELEASE_AFTER_MS = 5_000
 """An attempt that is further away than this does not keep its run here, in milliseconds."""
 
 _SLICE_S = 0.002
+_KEEP_EVERY_S = 0.01
+_KEEP_EACH_S = 0.001
 _OUTSIDE = frozenset("IXT")
 _NOTHING: tuple[list[Row], list[Row]] = ([], [])
 
@@ -105,15 +102,24 @@ class Holdings:
         self._steps = steps
         self.held: dict[int, HeldRun] = {}
         self.warm: OrderedDict[int, HeldRun] = OrderedDict()
-        self.queue = queue
         self.news = queue.add
+        self._keep_timer: asyncio.TimerHandle | None = None
+        self._keep_every_s = self._kept_s = 0.0
 
     def keep(self) -> None:
-        """Report also the runs to whose journals others may have appended."""
-        for held in self.held.values():
-            if held.outside and held.flight is None and not held.keep:
-                held.keep = True
-                self.news(held)
+        """Report also the runs to whose journals others may have appended, now or a little later."""
+        if self._keep_timer is None:
+            self._keep_timer = self._loop.call_at(self._kept_s + self._keep_every_s, self._keep)
+
+    def _keep(self) -> None:
+        self._keep_timer = None
+        self._kept_s = self._loop.time()
+        runs = [held for held in self.held.values() if held.outside and held.flight is None]
+        # many such runs are asked for less often
+        self._keep_every_s = _KEEP_EVERY_S + _KEEP_EACH_S * len(runs)
+        for held in runs:
+            held.keep = True
+            self.news(held)
 
     # -- what was answered
 
@@ -164,11 +170,10 @@ class Holdings:
         replay.accept(tail=before, facts=flight.facts, next_seq=verdict.next, now_ms=now_ms)
         if after:
             replay.load(after)
-        if flight.acts:
-            self._note_deadlines(flight.acts)
+        for deadline_ms in deadlines_ms(flight.acts):
+            self._hooks.timer(self._loop.time() + deadline_ms / 1000)
         if verdict.state != "acquired":
-            # a release does not ask whether the coroutine has seen everything
-            self._left(held, verdict.state, up_to_date=isinstance(end, Suspend) or verdict.seq == flight.seen)
+            self._left(held, verdict.state)
             return
         if held.blocked:
             calls, held.blocked = held.blocked, ()
@@ -182,9 +187,9 @@ class Holdings:
         elif held.has_news:
             self.news(held)
 
-    def _left(self, held: HeldRun, state: str, *, up_to_date: bool) -> None:
+    def _left(self, held: HeldRun, state: str) -> None:
         """The run is suspended or released, with its coroutine warm; or set aside, or ended by others."""
-        if state in ("suspended", "released") and up_to_date:
+        if state in ("suspended", "released"):
             del self.held[held.execution]
             for child in tuple(held.steps):
                 self._steps.cancel(held, child)
@@ -195,14 +200,6 @@ class Holdings:
             if state == "halted":
                 logger.error("run.halted", extra={"run_id": held.info.id})
             self.drop(held)
-
-    def _note_deadlines(self, acts: Sequence[Act]) -> None:
-        now_s = self._loop.time()
-        for act in acts:
-            if isinstance(act, StartTimer):
-                self._hooks.timer(now_s + act.duration_ms / 1000)
-            elif isinstance(act, RunChild | MakePromise) and act.timeout_ms is not None:
-                self._hooks.timer(now_s + act.timeout_ms / 1000)
 
     # -- coroutines
 
@@ -376,6 +373,8 @@ class Holdings:
 
     def close(self) -> None:
         """Drop everything."""
+        if self._keep_timer is not None:
+            self._keep_timer.cancel()
         for held in (*self.held.values(), *self.warm.values()):
             self.drop(held)
         self.warm.clear()

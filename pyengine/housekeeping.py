@@ -32,6 +32,7 @@ IDLE_EVERY_S = 5.0
 ACTIVE_S = 60.0
 _LATE_S = 0.002
 _TIMERS_MAX = 100_000
+_JITTER_MS = 1_000
 
 
 class DatabaseClock:
@@ -40,14 +41,18 @@ class DatabaseClock:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._offset_ms = 0.0
+        self._last_ms = 0
 
     def set(self, now_ms: int) -> None:
         """Note an instant that the database just told."""
         self._offset_ms = now_ms - self._loop.time() * 1000
 
     def now_ms(self) -> int:
-        """Return the instant, epoch milliseconds."""
-        return int(self._offset_ms + self._loop.time() * 1000)
+        """Return the instant, epoch milliseconds; it goes back only where the clock jumps back."""
+        now_ms = int(self._offset_ms + self._loop.time() * 1000)
+        if not self._last_ms - _JITTER_MS < now_ms < self._last_ms:
+            self._last_ms = now_ms
+        return self._last_ms
 
 
 class TickAnswer(msgspec.Struct):

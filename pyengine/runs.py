@@ -11,7 +11,7 @@ last one is.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -23,7 +23,7 @@ from pyengine.turn import Bundle, Ending, Task
 if TYPE_CHECKING:
     from pyengine.steps import StepRun
 
-__all__ = ["HeldRun", "RunQueue", "run_info"]
+__all__ = ["HeldRun", "RunQueue", "deadlines_ms", "run_info"]
 
 FACTS_MAX = 1000
 """Facts of one run in one bundle, at most."""
@@ -232,3 +232,12 @@ def run_info(task: Task) -> RunInfo:
         queue=task.queue,
         crashes=task.crashes,
     )
+
+
+def deadlines_ms(acts: Iterable[Act]) -> Iterator[int]:
+    """Return in how many milliseconds what a coroutine made is due."""
+    for act in acts:
+        if isinstance(act, StartTimer):
+            yield act.duration_ms
+        elif isinstance(act, RunChild | MakePromise) and act.timeout_ms is not None:
+            yield act.timeout_ms

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import platform
@@ -47,6 +48,7 @@ logger = logging.getLogger("pyengine.worker")
 _POLL_LONGEST_S = 5.0
 _POLL_POOLED_S = 2.0
 _SECOND_S = 1.0
+_KEEP_EVERY = 5
 _GOODBYE_S = 3.0
 _LOOP_TICK_S = 0.25
 
@@ -57,7 +59,7 @@ class Worker:
     Args:
         registry: workflows and steps.
         database: where the runs are, or its URL.
-        queues: which queues to serve.
+        queues: which queues to serve; None means "default" and those that workflows of the registry name.
         concurrency: runs worked on at a time; None means the setting max_in_flight of the database.
         step_concurrency: async steps at a time.
         threads: sync steps at a time.
@@ -71,12 +73,15 @@ class Worker:
         registry: Registry,
         database: Database | str,
         *,
-        queues: Sequence[str] = ("default",),
+        queues: Sequence[str] | None = None,
         concurrency: int | None = None,
         step_concurrency: int = 1000,
         threads: int = 16,
         listener: Listener | None = None,
     ) -> None:
+        if queues is None:
+            named = {one.queue for one in registry.workflows() if one.queue is not None}
+            queues = sorted({"default"} | named)
         if isinstance(queues, str) or not queues:
             raise InvalidRequest("queues is a list of queue names, at least one")
         if min(1 if concurrency is None else concurrency, step_concurrency, threads) < 1:
@@ -125,7 +130,7 @@ class Worker:
         names, versions = [one.name for one in workflows], [one.version for one in workflows]
         about = {"host": socket.gethostname(), "process": os.getpid(), "python": platform.python_version()}
         hello = (self.id, list(self.queues), names, versions, msgspec.json.encode(about).decode())
-        self._side = Link(self._database, "side")
+        self._side, self._ticks = Link(self._database, "side"), Link(self._database, "tick")
         answer = await say_hello(self._side, hello)
         settings = {name: int(value) for name, value in answer["settings"].items() if str(value).isdigit()}
         identity = Identity(
@@ -153,7 +158,7 @@ class Worker:
     def _assemble(self, turns: Turns, identity: Identity, settings: dict[str, int]) -> None:
         wake = asyncio.Event()
         queue = RunQueue(wake.set)
-        self._housekeeper = Housekeeper(self._side, self.id, ticked=self._did_tick)
+        self._housekeeper = Housekeeper(self._ticks, self.id, ticked=self._did_tick)
         self._exchange = Exchange(
             Parts(
                 turns=turns,
@@ -222,10 +227,10 @@ class Worker:
         Raises:
             BaseException: what ended one of its loops, if it did not stop in an orderly way.
         """
-        while self._tasks and not self._stopping:
+        if self._tasks:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-            if self._failed is not None:
-                raise self._failed
+        if self._failed is not None:
+            raise self._failed
 
     async def stop(self) -> None:
         """Stop in an orderly way: running steps are cancelled, all work is given back at once."""
@@ -275,7 +280,7 @@ class Worker:
         if self._listening:
             self._listening = False
             await self._listener.stop()
-        await asyncio.gather(self._exchange.close(), self._side.close())
+        await asyncio.gather(self._exchange.close(), self._side.close(), self._ticks.close())
 
     async def _guard(self, body: Callable[[], Awaitable[None]]) -> None:
         """A loop that ends by itself has failed: nothing works without it."""
@@ -284,8 +289,9 @@ class Worker:
         except asyncio.CancelledError:
             raise
         except Exception as error:  # boundary of the process: log it, and let whoever waits see it
-            logger.exception("worker %s cannot go on", self.id)
+            logger.exception("worker %s cannot go on; it stops", self.id)
             self._failed = error
+            self._stopped_by_itself = self._loop.create_task(self.stop())
 
     # -- hints and time
 
@@ -307,9 +313,11 @@ class Worker:
         self._tick_handle = self._loop.call_later(_LOOP_TICK_S, self._tick_loop)
 
     async def _each_second(self) -> None:
-        """Report attempts that take long."""
-        while True:
+        """Report attempts that take long, and see after runs that wait for others beside their steps."""
+        for second in itertools.count():
             await asyncio.sleep(_SECOND_S)
+            if second % _KEEP_EVERY == 0:
+                self._holdings.keep()
             since_s = self._loop.time() - _SECOND_S
             for held in tuple(self._holdings.held.values()):
                 for run in tuple(held.steps.values()):

@@ -55,8 +55,10 @@ create or replace function durable._ancestors(p_id text)
 returns text[] language sql immutable parallel safe
 as $$
   select array(
-    select substring(p_id from '^(.+)(?:\.\d{1,9}){' || n || '}$')
-    from generate_series(1, cardinality(string_to_array(substring(p_id from '(?:\.\d{1,9})+$'), '.')) - 1) n)
+    select array_to_string(s.parts[1:n], '.')
+    from (select string_to_array(p_id, '.') as parts,
+                 cardinality(string_to_array(substring(p_id from '(?:\.\d{1,9})+$'), '.')) - 1 as numbers) s
+    cross join generate_series(cardinality(s.parts) - 1, cardinality(s.parts) - s.numbers, -1) n)
 $$;
 comment on function durable._ancestors(text) is 'Ids of the runs whose descendant this id would be: x.1.2 has x.1 and x.';
 

@@ -63,7 +63,8 @@ begin
   end if;
   return durable._promise_record(v_promise);
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.promise_get(text) is
   'The promise as it is now. One found past its deadline is settled first, so that "timed out" is always a stored fact. WF001 if there is none.';
 
@@ -138,7 +139,8 @@ begin
   perform durable._create_promise(p_id, p_timeout_at, p_param_data, p_param_headers, p_tags);
   return durable.promise_get(p_id);
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.promise_create(text, bigint, text, jsonb, jsonb) is
   'Creates a free-standing promise, or returns the one that has this id, unchanged. With the tag resonate:target it gets a task. A timeout in the past makes it settled at birth. WF004, WF008.';
 
@@ -172,7 +174,8 @@ begin
   perform durable._hint('durable_settled', v_now);
   return durable.promise_get(p_id);
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.promise_settle(text, text, text, jsonb) is
   'Settles a pending promise and runs the settlement chain. One that is settled already, or past its deadline, is returned as it is: read its state. WF001, WF004, WF008.';
 
@@ -205,7 +208,8 @@ begin
   end if;
   return durable.promise_get(p_awaited);
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.promise_register_callback(text, text) is
   'Resume the task of p_awaiter when p_awaited settles. If the answer is settled, nothing was registered: go on at once. WF001, WF003, WF004, WF005.';
 
@@ -231,7 +235,8 @@ begin
   end if;
   return durable.promise_get(p_awaited);
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.promise_register_listener(text, text) is
   'Send unblock to an address when the promise settles. If the answer is settled, it is the notification. WF001, WF004, WF005.';
 

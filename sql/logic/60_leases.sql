@@ -40,7 +40,8 @@ begin
   perform durable._lock_fence($1);
   perform durable._hold_lease($1, $2, durable._now_ms());
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.fence(text, integer) is
   'For a transaction of your own: commits only while that lease is held. Renewals pass; a takeover waits for your commit. WF001, WF002.';
 
@@ -131,7 +132,8 @@ begin
   select array_agg(k.execution) into v_kept from kept k;
   return array(select e from unnest(p_executions) e where e <> all (coalesce(v_kept, '{}')) order by e);
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.worker_heartbeat_v1(text, bigint[], integer[]) is
   'Renews the leases of what the worker really runs, for the ttl it asked for; answers the executions it has lost.';
 
@@ -150,7 +152,8 @@ begin
   get diagnostics v_count = row_count;
   return v_count;
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.task_heartbeat(text, text[], integer[]) is
   'Renews leases of a process; pairs that it does not hold are skipped. Answers how many were renewed.';
 

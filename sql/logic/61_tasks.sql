@@ -32,7 +32,8 @@ begin
   end if;
   return v_record;
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.task_get(text) is 'The task as it is now; fulfilled once its promise is settled or past its deadline. WF001.';
 
 create or replace function durable._started_events(p_ids text[])
@@ -91,7 +92,8 @@ begin
   perform durable._acquire(array[p_id], p_pid, p_ttl, durable._now_ms());
   return durable._task_record(p_id);
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.task_acquire(text, integer, text, integer) is
   'Takes a pending task at exactly this version; the answer carries the new one, which every later call names. WF001, WF003, WF004.';
 
@@ -132,7 +134,8 @@ begin
   perform durable._let_go(array[p_id], array[0::bigint], v_now);
   perform durable._hint('durable_ready', v_now);
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.task_release(text, integer) is 'Gives a task back at once. WF001, WF002.';
 
 create or replace function durable._suspend(p_ids text[])
@@ -207,7 +210,8 @@ begin
   perform durable._suspend(array[p_id]);
   return true;
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.task_suspend(text, integer, text[]) is
   'Suspends until one of the promises settles. False (the protocol''s 300): one is settled already, nothing was registered, go on. WF001, WF002, WF004, WF005.';
 
@@ -228,7 +232,8 @@ begin
   perform durable._hint('durable_settled', v_now);
   return durable.promise_get(p_id);
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.task_fulfill(text, integer, text, text, jsonb) is
   'Settles the task''s own promise under its lease. Not idempotent: the second call gets WF002. WF001, WF002, WF004, WF008.';
 
@@ -249,7 +254,8 @@ begin
   perform durable._hold_lease(p_id, p_version, durable._now_ms());
   return durable.promise_settle(p_promise_id, p_state, p_value_data);
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.task_fence_settle(text, integer, text, text, text) is
   'Settles another promise only if the lease is held, in one transaction. The lease is not touched. WF001, WF002, WF004, WF008.';
 
@@ -268,7 +274,8 @@ begin
   perform durable._hold_lease(p_id, p_version, durable._now_ms());
   return durable.promise_get(p_promise_id);
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.task_fence_create(text, integer, text, bigint, text, jsonb, jsonb) is
   'Creates a promise only if the lease is held: a lost lease undoes the creation. Locks what an expired promise of that id needs before it looks. WF001, WF002, WF004, WF008.';
 
@@ -312,7 +319,8 @@ begin
     perform durable._halt_runs(array[p_id], array['{"type": "Halted", "message": "set aside by hand"}'], v_now);
   end if;
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.task_halt(text) is
   'Sets a task aside: not dispatched until task_continue. Wake reasons are kept. WF001, WF003.';
 
@@ -336,7 +344,8 @@ begin
   update durable._executions h set problem = null from durable._tasks t where t.id = p_id and h.execution = t.execution;
   perform durable._hint('durable_ready', v_now);
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.task_continue(text) is 'Makes a halted task pending again. WF001, WF003.';
 
 create or replace function durable.task_offer(p_queue text, p_limit integer default 100)
@@ -353,6 +362,7 @@ begin
     order by c.priority, c.retry_at, c.id limit p_limit for update skip locked)
   returning t.id, t.version;
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.task_offer(text, integer) is
   'Execute messages for processes that acquire by message: due tasks of a queue. Each is offered again after retry_offer_ms, unless acquired.';

@@ -123,7 +123,8 @@ begin
   return query select * from durable._start(p_workflow, p_args, p_id, p_key, p_queue, p_version, p_delay_ms,
                                               p_timeout_ms, p_priority, p_tags, p_tenant);
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.start_v1(text, text, text, text, text, text, bigint, bigint, integer, jsonb, text) is
   'For our clients: starts a run, or finds the one that has this id or key; two starts with one key wait for each other. Sends no hint. WF004, WF008, WF009.';
 
@@ -142,7 +143,8 @@ begin
   end if;
   return v_run.id;
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.start(text, jsonb, text, text, text, text, interval, interval, integer, jsonb, text) is
   'Starts a run of a workflow and answers its id: select durable.start(''hello'', ''["world"]''). In your transaction: a rollback leaves nothing. The same id or key again is the same run; with other input it is WF009. WF004, WF008.';
 
@@ -158,7 +160,8 @@ begin
     case when v_record.state = 'pending' then null
          when v_record.state like 'rejected%' then durable._json(durable._error_of(v_record.state, v_record.value_data)) end;
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.result(text) is 'State, value and error of a run or promise as it is now; never waits. WF001.';
 
 create or replace function durable.resume(id text)
@@ -191,6 +194,7 @@ begin
   left join durable._promises p on p.id = i.id
   where p.state is distinct from 'pending';
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.results_v1(text[]) is
   'For our clients: those of the promises that are settled, payloads as text; state null where there is no such promise. A deadline that has passed is settled before it is told: who settles at this moment may still win.';

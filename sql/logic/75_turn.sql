@@ -17,7 +17,8 @@ begin
   return jsonb_build_object('number', v_number, 'now', v_now,
     'settings', (select jsonb_object_agg(s.name, s.value) from durable.settings s));
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.worker_hello_v1(text, text[], text[], text[], jsonb) is
   'Registers a worker process under its fresh id; answers the key of its presence lock and the settings.';
 
@@ -33,7 +34,8 @@ begin
   returning w.present into v_present;
   return coalesce(v_present, false);
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.worker_present_v1(text, boolean) is
   'Declares or withdraws presence. Call it from another session than the one that holds the lock: it is believed only if the lock is seen held.';
 
@@ -57,7 +59,8 @@ begin
   perform durable._let_go(v_ids, array_fill(0::bigint, array[cardinality(v_ids)]), v_now);
   return cardinality(v_ids);
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.worker_adrift_v1(text, bigint[]) is
   'After a turn whose answer got lost: gives back what this worker acquired in it, which is all it holds but does not know. Not while a turn is in flight. Answers how many.';
 
@@ -68,7 +71,8 @@ begin
   delete from durable._workers w where w.id = p_worker;
   return durable.worker_adrift_v1(p_worker, '{}');
 end
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.worker_bye_v1(text) is 'Orderly end: gives all held tasks back at once and forgets the worker. Answers how many.';
 
 create or replace function durable._rows(
@@ -96,7 +100,8 @@ as $$
   from durable._executions h
   join durable._tasks t on t.id = h.id
   where h.execution = p_execution and t.pid = p_worker and durable._holds(t, p_version, durable._now_ms())
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.worker_journal_v1(text, bigint, integer) is
   'The whole journal of a held run, to replay it from the start; null if the lease is lost.';
 
@@ -155,16 +160,17 @@ as $$
 begin
   return array(
     select distinct n from unnest(p_children) n
-    where exists (select from durable._callbacks c where c.awaited_id = p_id || '.' || n and c.awaiter_id = p_id));
+    where (select count(*) from durable._callbacks c where c.awaited_id = p_id || '.' || n and c.awaiter_id = p_id) > 0);
 end
 $$;
-comment on function durable._open_of(text, integer[]) is 'Those children that have not resolved yet and will wake the run.';
+comment on function durable._open_of(text, integer[]) is
+  'Those children that have not resolved yet and will wake the run. Counts, because an exists becomes a join that may read all callbacks first.';
 
 create or replace function durable._wait_fits(p_wait durable._ending, p_head durable._executions)
 returns boolean language sql stable
 as $$
   select coalesce(case
-    when cardinality(p_wait."on") = 0 or p_wait.kind not in ('single', 'any', 'all') then false
+    when cardinality(p_wait."on") = 0 or (p_wait.kind in ('single', 'any', 'all')) is not true then false
     when p_wait.kind = 'single' and cardinality(p_wait."on") > 1 then false
     when p_head.status <> 'blocked' then cardinality(durable._open_of(p_head.id, p_wait."on")) = cardinality(p_wait."on")
     else p_head.waiting_on @> p_wait."on" and p_wait."on" @> o.children
@@ -218,6 +224,7 @@ as $$
 declare
   v_free text[];
   v_halt text[];
+  v_queues text[];
 begin
   v_free := array(select b.id from unnest(p_bundles) b where b.verdict = 'ok' and (b.ending)."do" = 'release');
   v_halt := array(select b.id from unnest(p_bundles) b where b.verdict = 'ok' and (b.ending)."do" = 'halt');
@@ -227,12 +234,17 @@ begin
     return '{}';
   end if;
   perform durable._interrupt(array(select b.execution from unnest(p_bundles) b where b.id = any (v_free)), 'released', p_now);
-  update durable._executions h set suspend_seq = b.next
+  update durable._executions h set suspend_seq = case when b.seen < b.seq then b.seen else b.next end
   from unnest(p_bundles) b where b.id = any (v_free) and h.execution = b.execution and (b.ending).retry_in > 0;
-  return durable._let_go(v_free, array(select (b.ending).retry_in from unnest(p_bundles) b where b.id = any (v_free)), p_now);
+  v_queues := durable._let_go(
+    v_free, array(select (b.ending).retry_in from unnest(p_bundles) b where b.id = any (v_free)), p_now);
+  update durable._tasks t set preference = null
+  from unnest(p_bundles) b where b.id = any (v_free) and t.id = b.id and b.seen < b.seq and b.seq < b.next;
+  return v_queues;
 end
 $$;
-comment on function durable._end_others(durable._bundle[], bigint) is 'Releases and halts what the bundles ask for; returns queues of released tasks that are ready.';
+comment on function durable._end_others(durable._bundle[], bigint) is
+  'Releases and halts what the bundles ask for; returns queues of released tasks that are ready. A worker that comes back to a run of its own gets what its coroutine has not seen, or all of it if rows of others lie before its own.';
 
 create or replace function durable._end_settles(p_bundles durable._bundle[], p_now bigint)
 returns text[] language plpgsql volatile
@@ -411,6 +423,7 @@ returns integer language sql stable
 as $$
   select case when exists (select from durable._tasks t where t.state = 'acquired' and t.pid <> p_worker)
               then 1 else -1 end * (select count(*)::integer from durable._workers w where w.present or w.id = p_worker)
-$$ set search_path = '';
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.worker_watch_v1(text) is
   'How many workers share the watch over leases: positive while others hold tasks, so that tick is called often; else negative.';

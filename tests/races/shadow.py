@@ -154,7 +154,7 @@ class Shadow:
         return complete() if kind < 12 else fail() if kind < 14 else None
 
     def take_answer(self, turn: Turn) -> str:
-        """Advance by the answer to the bundle that was sent; tells acquired, suspended, moved, gone."""
+        """Advance by the answer to the bundle that was sent; tells acquired, suspended (and warm), moved, gone."""
         held = Held(execution=self.execution, id=self.id, version=self.version, next=self.next)
         verdict, state = turn.of(held)
         if verdict != "ok":
@@ -166,7 +166,11 @@ class Shadow:
             over = not fact.get("begun") and fact.get("retry_in") is None
             self.steps[fact["child"]] = 0 if over else fact["attempt"] if fact.get("begun") else -fact["attempt"]
         self.steps = {child: attempt for child, attempt in self.steps.items() if attempt}
-        self.next = turn.next_of(held)
+        about = turn.raw["bundles"]
+        unseen = state == "released" and about["seq"][about["execution"].index(self.execution)] > self.next
+        if not unseen:
+            self.next = turn.next_of(held)
         if state == "acquired":
             self.load(turn.tail(held))
-        return state if state in ("acquired", "suspended") else "gone"
+        later = state == "released" and (self.sent["end"] or {}).get("retry_in", 0) > 0
+        return "suspended" if later else state if state in ("acquired", "suspended") else "gone"

@@ -119,6 +119,7 @@ BY_BUNDLE = {"taken number of another kind"}
 
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("at_once", [False, True], ids=["two_calls", "one_call"])
+@pytest.mark.unlawful
 def test_what_does_not_fit_is_refused(conn: Connection, name: str, at_once: bool) -> None:
     """A row that breaks the grammar is WF006, in a call of its own or behind its cause, and nothing of the call is written."""
     before, refused = REFUSED[name]

@@ -25,6 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("procedures", "connection", "listen"),
     ("turn", "runs", "steps", "holding", "heartbeat", "housekeeping", "exchange", "results"),
     ("worker", "client"),
+    ("place",),
     ("app",),
     ("cli", "demo", "gateway", "courier", "testing"),
     ("__main__",),

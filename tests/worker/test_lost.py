@@ -180,7 +180,7 @@ async def vanish(worker: Worker) -> None:
     await asyncio.gather(*worker._tasks, return_exceptions=True)
     worker._steps.refuse()
     worker._holdings.close()
-    await worker._turns.close()
+    await worker._exchange.close()
     await worker._side.close()
     await worker._listener.stop()
 
@@ -276,18 +276,17 @@ end $$
 
 def test_app_run_tells_that_its_run_is_halted(dsn: str, conn: Connection) -> None:
     """`app.run` does not wait for ever for a run that is set aside."""
-    conn.execute(POISON)
     app = App(dsn)
 
     @app.step
-    async def step() -> str:
-        return "poison"
+    def set_aside() -> None:
+        conn.execute("select durable.task_halt(%s)", (ctx.step.run_id,))
 
     @app.workflow
-    async def go() -> str:
-        return await step()
+    async def go() -> None:
+        await set_aside()
 
-    with pytest.raises(EngineError, match=r"is halted.*poison refused"):
+    with pytest.raises(EngineError, match=r"is halted.*by hand"):
         app.run(go)
 
 

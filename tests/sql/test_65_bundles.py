@@ -1,0 +1,278 @@
+"""Law: a bundle is judged by itself: what fits is written, what was written before is left out, and a stale one spoils nobody's turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.clock import Clock
+from tests.support.verbs import (
+    NEVER,
+    Connection,
+    Held,
+    ask,
+    begin_run,
+    begun,
+    broken,
+    bundle,
+    captured,
+    claim,
+    complete,
+    done,
+    halt,
+    promise,
+    promise_of,
+    release,
+    run,
+    suspend,
+    take_turn,
+    task_of,
+    timer,
+    types_of,
+)
+
+Fact = dict[str, Any]
+
+
+def report(conn: Connection, held: Held, **parts: Any) -> str:
+    """Report a bundle of a coroutine that has seen everything; returns the verdict."""
+    (seen,) = ask(conn, ("select next_seq from durable._executions where execution = %s", (held.execution,)))
+    return take_turn(conn, "W", bundle(held, seen=seen, **parts)).of(held)[0]
+
+
+def head(conn: Connection, *columns: str) -> tuple[Any, ...]:
+    """Columns of the one head."""
+    return ask(conn, (f"select {', '.join(columns)} from durable._executions where id = 'r'", ()))
+
+
+# name -> (facts of each turn, row types after ExecutionStarted, open attempts at the end)
+STORIES: dict[str, tuple[list[list[Fact]], str, list[int]]] = {
+    "done at once": ([[done(0)]], "L", []),
+    "failed for good at once": ([[broken(0)]], "E", []),
+    "failed, to be tried again": ([[broken(0, retry_in=5)]], "f", [-1]),
+    "begun": ([[begun(0)]], "l", [1]),
+    "begun and done in one turn": ([[begun(0), done(0)]], "lc", []),
+    "begun, done later": ([[begun(0)], [done(0)]], "lc", []),
+    "begun, failed for good later": ([[begun(0)], [broken(0)]], "le", []),
+    "begun, failed, tried again, done": (
+        [[begun(0)], [broken(0, retry_in=5)], [begun(0, attempt=2)], [done(0, attempt=2)]],
+        "lrsc",
+        [],
+    ),
+    "failed, failed, done": (
+        [[broken(0, retry_in=5)], [broken(0, attempt=2, retry_in=5)], [done(0, attempt=3)]],
+        "ftk",
+        [],
+    ),
+    "failed, failed for good": ([[broken(0, retry_in=5)], [broken(0, attempt=2)]], "fK", []),
+    "three attempts in one turn": (
+        [[broken(0, retry_in=5), broken(0, attempt=2, retry_in=5), done(0, attempt=3)]],
+        "ftk",
+        [],
+    ),
+    "two steps out of order": ([[done(1), done(0)]], "LL", []),
+    "a later number first": ([[done(3)], [done(1), begun(0)], [done(0), done(2)]], "LLlcL", []),
+}
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_facts_of_every_kind(conn: Connection, story: str) -> None:
+    """A step's life is written as fused rows in the order told, and the head knows its open attempt."""
+    turns, types, open_attempts = STORIES[story]
+    held = begin_run(conn, "r")
+    for facts in turns:
+        assert report(conn, held, facts=facts) == "ok"
+    assert types_of(conn, "r") == f"S{types}"
+    assert head(conn, "open_attempts") == (open_attempts,)
+
+
+@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize("seen", ["old", "new"])
+def test_a_turn_sent_again_writes_nothing_twice(conn: Connection, story: str, seen: str) -> None:
+    """After a lost answer the same bundle, with the old or the new seq, leaves the journal as it is."""
+    turns, types, open_attempts = STORIES[story]
+    held = begin_run(conn, "r")
+    for facts in turns:
+        (before,) = head(conn, "next_seq")
+        report(conn, held, facts=facts)
+        again = bundle(held, facts=facts, seen=before if seen == "old" else head(conn, "next_seq")[0])
+        assert take_turn(conn, "W", again).of(held)[0] in ("ok", "moved")
+    assert types_of(conn, "r") == f"S{types}"
+    assert head(conn, "open_attempts") == (open_attempts,)
+
+
+def test_what_follows_a_fact_sent_again_is_taken(conn: Connection) -> None:
+    """A result that comes in the same bundle as an intent which is recorded already is not lost."""
+    held = begin_run(conn, "r")
+    report(conn, held, facts=[begun(0), broken(1, retry_in=5), broken(2, retry_in=5)])
+    report(conn, held, facts=[broken(2, attempt=2, retry_in=5)])
+    facts = [
+        *[begun(0), done(0)],
+        *[broken(1, retry_in=5), begun(1, attempt=2)],
+        *[broken(2, retry_in=5), broken(2, attempt=2, retry_in=5), done(2, attempt=3)],
+    ]
+    assert report(conn, held, facts=facts) == "ok"
+    assert types_of(conn, "r") == "Slfftcsk"
+    assert head(conn, "open_steps", "open_attempts") == ([1], [2])
+
+
+def test_acts_sent_again_are_moved(conn: Connection) -> None:
+    """Acts whose numbers are taken by the same bundle's first arrival are refused as moved, and nobody is born twice."""
+    held = begin_run(conn, "r")
+    acts = [run(0), timer(1, 5), promise(2), captured(3)]
+    assert report(conn, held, acts=acts) == "ok"
+    assert report(conn, held, acts=acts) == "moved"
+    assert types_of(conn, "r") == "SITXn"
+    assert len(conn.execute("select from durable._promises where execution is not null").fetchall()) == 3
+
+
+@pytest.mark.parametrize(
+    ("facts", "acts"),
+    [
+        ([done(0)], []),
+        ([done(2)], [timer(2, 5)]),
+        ([], [timer(2, 5), promise(2)]),
+        ([], [timer(1, 5)]),
+        ([done(0)], [timer(2, 5)]),
+    ],
+    ids=["fact taken", "fact and act", "two acts", "act taken", "fact taken, act free"],
+)
+def test_a_number_is_taken_once(conn: Connection, facts: list[Fact], acts: list[Fact]) -> None:
+    """A bundle that takes a number twice, or one that is taken, has moved; its acts are not written."""
+    held = begin_run(conn, "r")
+    report(conn, held, facts=[done(0)], acts=[captured(1)])
+    assert report(conn, held, facts=facts, acts=acts) == "moved"
+    assert types_of(conn, "r").replace("L", "", 1).replace("n", "", 1) in ("S", "SL")
+    assert conn.execute("select from durable._promises where execution is not null").fetchall() == []
+
+
+def test_facts_of_a_moved_bundle_are_taken(conn: Connection) -> None:
+    """Work that was done is not lost because the coroutine's next commands do not fit."""
+    held = begin_run(conn, "r")
+    report(conn, held, facts=[begun(0)], acts=[captured(1)])
+    assert report(conn, held, facts=[done(0)], acts=[timer(1, 5)]) == "moved"
+    assert types_of(conn, "r") == "Snlc"
+
+
+def test_reserved_numbers(conn: Connection) -> None:
+    """Steps in flight keep their numbers: later commands take later ones, and the results fit in whenever they come."""
+    held = begin_run(conn, "r")
+    report(conn, held, acts=[timer(3, 5)])
+    assert head(conn, "next_child", "reserved") == (4, [0, 1, 2])
+    report(conn, held, facts=[done(1)], acts=[captured(5)])
+    assert head(conn, "next_child", "reserved") == (6, [0, 2, 4])
+    assert report(conn, held, facts=[broken(0), begun(2)], acts=[promise(4)]) == "ok"
+    assert head(conn, "next_child", "reserved") == (6, [])
+
+
+def test_a_stale_bundle_spoils_nobody(conn: Connection) -> None:
+    """Lost and moved bundles in one turn with good ones: each gets its own verdict, the good ones are written."""
+    good, moved, lost, gone = (begin_run(conn, name) for name in ("good", "moved", "lost", "gone"))
+    other = begin_run(conn, "other", "V")
+    take_turn(conn, "W", bundle(moved, acts=[captured(0)]))
+    ask(conn, ("select durable.task_release('lost', 1)", ()))
+    ask(conn, ("select durable.promise_settle('gone', 'resolved')", ()))
+    nowhere = Held(execution=10**9, id="?", version=1, next=1)
+    answer = take_turn(
+        conn,
+        "W",
+        bundle(good, facts=[done(0)], acts=[promise(1)]),
+        bundle(moved, acts=[timer(0, 5)], end=complete()),
+        *(bundle(each, facts=[done(0)], acts=[promise(1)], end=complete()) for each in (lost, gone, other, nowhere)),
+    )
+    assert answer.of(good) == ("ok", "acquired")
+    assert answer.of(moved) == ("moved", "acquired")
+    assert [answer.of(each) for each in (lost, gone, other, nowhere)] == [("lost", "lost")] * 4
+    assert [types_of(conn, name) for name in ("good", "moved", "lost", "gone", "other")] == ["SXL", "Sn", "S", "SC", "S"]
+    assert promise_of(conn, "moved") == ("pending", None)
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_another_version_is_lost(conn: Connection, version: int) -> None:
+    """A bundle counts at the version of the lease alone."""
+    held = begin_run(conn, "r")
+    wrong = Held(execution=held.execution, id="r", version=version, next=1)
+    assert take_turn(conn, "W", bundle(wrong, facts=[done(0)])).of(held) == ("lost", "lost")
+    assert types_of(conn, "r") == "S"
+
+
+def test_a_bundle_past_the_deadline_is_lost(conn: Connection, clock: Clock) -> None:
+    """A run whose deadline has passed takes nothing more, swept or not."""
+    held = begin_run(conn, "r", timeout="1 s")
+    clock.advance(1000)
+    assert take_turn(conn, "W", bundle(held, facts=[done(0)], end=complete())).of(held) == ("lost", "lost")
+
+
+def test_children_are_made_as_asked(conn: Connection, clock: Clock) -> None:
+    """A child run, a timer and an external promise get promises of the run, with deadline, queue, priority, tenant and callback."""
+    ask(conn, ("select durable.start('w', id => 'r', queue => 'g', priority => 3, tenant => 'acme')", ()))
+    held = claim(conn, "W", "g")
+    acts = [
+        run(0, name="v", version="2", param='["x"]'),
+        run(1, queue="h", timeout=500, detached=True),
+        timer(2, 300),
+        promise(3),
+        promise(4, 400),
+    ]
+    report(conn, held, acts=acts)
+    rows = conn.execute(
+        "select p.id, p.timeout_at, p.timer, p.target, p.tenant, exists (select from durable._callbacks c "
+        "where c.awaited_id = p.id and c.awaiter_id = 'r') from durable._promises p where p.execution = %s order by child",
+        (held.execution,),
+    ).fetchall()
+    now = clock.now_ms
+    assert rows == [
+        ("r.0", NEVER, False, "poll://any@g", "acme", True),
+        ("r.1", now + 500, False, "poll://any@h", "acme", False),
+        ("r.2", now + 300, True, None, "acme", True),
+        ("r.3", NEVER, False, None, "acme", True),
+        ("r.4", now + 400, False, None, "acme", True),
+    ]
+    tasks = conn.execute("select id, queue, priority, workflow, workflow_version from durable._tasks order by id").fetchall()
+    assert tasks[1:] == [("r.0", "g", 3, "v", "2"), ("r.1", "h", 3, "w", "1")]
+    assert ask(conn, ("select param_data from durable._promises where id = 'r.0'", ())) == ('["x"]',)
+
+
+@pytest.mark.parametrize("act", [timer(0, 0), timer(0, -5), timer(0, 2**62), promise(0, 0), run(0, timeout=-1)])
+def test_spans_beyond_reason(conn: Connection, clock: Clock, act: Fact) -> None:
+    """A sleep of nothing, until the past, or for ever does not break the turn: at least a millisecond, at most never."""
+    held = begin_run(conn, "r")
+    other = begin_run(conn, "s")
+    answer = take_turn(conn, "W", bundle(held, acts=[act]), bundle(other, facts=[done(0)]))
+    assert (answer.of(held)[0], answer.of(other)[0]) == ("ok", "ok")
+    (until,) = ask(conn, ("select timeout_at from durable._promises where id = 'r.0'", ()))
+    assert until == (NEVER if act.get("duration", 0) > 10 else clock.now_ms + 1)
+
+
+def test_a_blocked_run_that_goes_on_is_halted(conn: Connection) -> None:
+    """A run that is blocked in its journal and whose code does something else is nondeterministic (R20)."""
+    held = begin_run(conn, "r")
+    report(conn, held, acts=[promise(0)])
+    report(conn, held, end=suspend(0))
+    ask(conn, ("select durable.task_halt('r')", ()))
+    ask(conn, ("select durable.resume('r')", ()))
+    again = claim(conn, "W", "q-r")
+    answer = take_turn(conn, "W", bundle(again, acts=[timer(1, 5)], end=suspend(0, 1)))
+    assert answer.of(again)[1] == "halted"
+    (problem,) = ask(conn, ("select problem ->> 'type' from durable.runs", ()))
+    assert problem == "Nondeterminism"
+    assert types_of(conn, "r") == "SXA"
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "stored"),
+    [
+        (None, "acquired", "acquired"),
+        (release(), "released", "pending"),
+        (halt(), "halted", "halted"),
+        (complete(), "done", None),
+        ({"do": "fail", "error": "{}"}, "done", None),
+    ],
+    ids=["keep", "release", "halt", "complete", "fail"],
+)
+def test_endings(conn: Connection, end: Fact | None, state: str, stored: str | None) -> None:
+    """Each ending leaves the task in its state, and the answer says so."""
+    held = begin_run(conn, "r")
+    assert take_turn(conn, "W", bundle(held, end=end)).of(held) == ("ok", state)
+    assert (task_of(conn, "r") or (None,))[0] == stored
