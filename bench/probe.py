@@ -1,4 +1,5 @@
-"""What a server can do and what a workload left there. Reads counters and writes one table of its own; runs no workflow."""
+"""What a server can do and what a workload left there. Reads counters and writes one table of its own; runs
+no workflow."""
 
 from __future__ import annotations
 
@@ -22,9 +23,13 @@ class Space:
 
 
 def commits_per_s(dsn: str, seconds: float = 0.5) -> float:
-    """Single-row INSERT commits a second of one connection: what the machine and its disk give at this moment."""
+    """Single-row INSERT commits a second of one connection: what the machine and its disk give at this
+    moment."""
     with psycopg.connect(dsn, autocommit=True) as conn:
-        conn.execute("create table if not exists public.bench_probe (id bigint generated always as identity, at timestamptz)")
+        conn.execute(
+            "create table if not exists public.bench_probe (id bigint generated always as identity, "
+            "at timestamptz)"
+        )
         begin = time.perf_counter()
         count = 0
         while (spent := time.perf_counter() - begin) < seconds:
@@ -37,7 +42,8 @@ def space(dsn: str) -> Space:
     """Counters as they are now."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         row = conn.execute(
-            "select (pg_current_wal_insert_lsn() - '0/0')::bigint, (select sum(pg_total_relation_size(c.oid))::bigint"
+            "select (pg_current_wal_insert_lsn() - '0/0')::bigint, (select "
+            "sum(pg_total_relation_size(c.oid))::bigint"
             " from pg_class c where c.relnamespace = 'durable'::regnamespace and c.relkind in ('r', 'p'))"
         ).fetchone()
     assert row is not None
@@ -48,8 +54,10 @@ def settings(dsn: str) -> str:
     """Version and the settings that decide, in one line."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         row = conn.execute(
-            "select 'PostgreSQL ' || current_setting('server_version') || ', ' || string_agg(name || ' ' || setting || coalesce(unit, ''),"
-            " ', ' order by name) from pg_settings where name in ('fsync', 'synchronous_commit', 'shared_buffers', 'max_wal_size')"
+            "select 'PostgreSQL ' || current_setting('server_version') || ', ' || string_agg(name || "
+            "' ' || setting || coalesce(unit, ''),"
+            " ', ' order by name) from pg_settings where name in ('fsync', 'synchronous_commit', "
+            "'shared_buffers', 'max_wal_size')"
         ).fetchone()
     assert row is not None
     return str(row[0])

@@ -1,7 +1,8 @@
-"""Measure the engine against the commit probe of the same server: python -m bench.run [--quick] [--dsn URL] [--out FILE]
+"""Measure the engine against the commit probe of the same server: python -m bench.run [--quick] [--dsn URL]
+[--out FILE]
 
-One worker process serves; starts come through the SQL door in bulk, so that the worker's speed is what is seen. Every figure stands
-beside the probe that was taken a moment before it.
+One worker process serves; starts come through the SQL door in bulk, so that the worker's speed is what is
+seen. Every figure stands beside the probe that was taken a moment before it.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ def worker(dsn: str) -> Iterator[None]:
     """One worker process for the bench's workflows."""
     process = subprocess.Popen(
         [sys.executable, "-m", "pyengine", "--database-url", dsn, "worker", "bench.workloads.basic:app"],
-        cwd=ROOT, env={**os.environ, "PYENGINE_DATABASE_URL": dsn}, stdout=subprocess.DEVNULL,
+        cwd=ROOT,
+        env={**os.environ, "PYENGINE_DATABASE_URL": dsn},
+        stdout=subprocess.DEVNULL,
     )
     try:
         yield
@@ -68,7 +71,8 @@ def backlog(dsn: str, workflow: str, count: int) -> None:
     with psycopg.connect(dsn, autocommit=True) as conn:
         for begin in range(0, count, 500):
             conn.execute(
-                "select durable.start(%s, jsonb_build_array(n), id => gen_random_uuid()::text) from generate_series(%s, %s) n",
+                "select durable.start(%s, jsonb_build_array(n), id => gen_random_uuid()::text) from "
+                "generate_series(%s, %s) n",
                 (workflow, begin + 1, min(begin + 500, count)),
             )
         conn.execute("vacuum analyze")
@@ -77,7 +81,10 @@ def backlog(dsn: str, workflow: str, count: int) -> None:
 def drain(dsn: str, count: int) -> float:
     """Seconds until the backlog is settled, from the first claim on."""
     with psycopg.connect(dsn, autocommit=True) as conn, worker(dsn):
-        while not conn.execute("select count(*) from durable._tasks where version > 0 or (select count(*) from durable._tasks) = 0").fetchone()[0]:  # type: ignore[index]
+        while not conn.execute(
+            "select count(*) from durable._tasks where version > 0 or (select count(*) from "
+            "durable._tasks) = 0"
+        ).fetchone()[0]:  # type: ignore[index]
             time.sleep(0.002)
         begin = time.perf_counter()
         while conn.execute("select count(*) from durable._tasks").fetchone() != (0,):
@@ -95,9 +102,21 @@ def throughput(dsn: str, workflow: str, runs: int, steps: int) -> list[Line]:
     after = space(dsn)
     unit = "steps/s" if steps else "runs/s"
     return [
-        (f"{workflow}, {runs} runs", f"{rate:,.0f} {unit}", f"{rate / probe:.2f} x probe ({probe:,.0f} commits/s)"),
-        (f"{workflow}, WAL a run", f"{(after.wal - middle.wal) / runs:,.0f} bytes", f"and {(middle.wal - before.wal) / runs:,.0f} at the start"),
-        (f"{workflow}, bytes left a run", f"{(after.bytes - before.bytes) / runs:,.0f} bytes", "tables and indexes, before vacuum"),
+        (
+            f"{workflow}, {runs} runs",
+            f"{rate:,.0f} {unit}",
+            f"{rate / probe:.2f} x probe ({probe:,.0f} commits/s)",
+        ),
+        (
+            f"{workflow}, WAL a run",
+            f"{(after.wal - middle.wal) / runs:,.0f} bytes",
+            f"and {(middle.wal - before.wal) / runs:,.0f} at the start",
+        ),
+        (
+            f"{workflow}, bytes left a run",
+            f"{(after.bytes - before.bytes) / runs:,.0f} bytes",
+            "tables and indexes, before vacuum",
+        ),
     ]
 
 
@@ -125,7 +144,11 @@ def latency(dsn: str, count: int) -> list[Line]:
         spent = asyncio.run(_latencies(dsn, count, 0.02))
     p50, p99 = statistics.median(spent), spent[int(len(spent) * 0.99)]
     return [
-        ("start to result, idle, p50", f"{p50:.2f} ms", f"{p50 / probe_ms:.1f} commits of the probe ({probe_ms:.2f} ms each)"),
+        (
+            "start to result, idle, p50",
+            f"{p50:.2f} ms",
+            f"{p50 / probe_ms:.1f} commits of the probe ({probe_ms:.2f} ms each)",
+        ),
         ("start to result, idle, p99", f"{p99:.2f} ms", f"{p99 / probe_ms:.1f} commits of the probe"),
     ]
 
@@ -138,20 +161,31 @@ def fan_out(dsn: str, width: int, rounds: int) -> list[Line]:
         time.sleep(2)
         for number in range(rounds):
             begin = time.perf_counter()
-            conn.execute("select durable.start('fan_out', jsonb_build_array(%s::integer), id => %s)", (width, f"fan-{time.time_ns()}-{number}"))
+            conn.execute(
+                "select durable.start('fan_out', jsonb_build_array(%s::integer), id => %s)",
+                (width, f"fan-{time.time_ns()}-{number}"),
+            )
             while conn.execute("select count(*) from durable._tasks").fetchone() != (0,):
                 time.sleep(0.002)
             spent.append((time.perf_counter() - begin) * 1000)
     middle = statistics.median(spent)
-    return [(f"fan-out and fan-in of {width} children", f"{middle:.0f} ms", f"{middle / probe_ms:.0f} commits of the probe")]
+    return [
+        (
+            f"fan-out and fan-in of {width} children",
+            f"{middle:.0f} ms",
+            f"{middle / probe_ms:.0f} commits of the probe",
+        )
+    ]
 
 
 def report(dsn: str, lines: list[Line], command: str) -> str:
     """The results as Markdown."""
     rows = "\n".join(f"| {what} | {figure} | {against} |" for what, figure, against in lines)
     return (
-        f"# First figures\n\n{datetime.now(UTC):%Y-%m-%d}, one worker process, {os.cpu_count()} cores, Python {platform.python_version()}, "
-        f"{settings(dsn)}.\nRepeat with `{command}`.\n\n| what | figure | against the probe of the same run |\n|---|---:|---|\n{rows}\n"
+        f"# First figures\n\n{datetime.now(UTC):%Y-%m-%d}, one worker process, {os.cpu_count()} "
+        f"cores, Python {platform.python_version()}, "
+        f"{settings(dsn)}.\nRepeat with `{command}`.\n\n| what | figure | against the probe of the "
+        f"same run |\n|---|---:|---|\n{rows}\n"
     )
 
 

@@ -271,7 +271,8 @@ def _can_run(bin_dir: Path, account: Account) -> bool:
 def _copy_install(prefix: Path, target: Path, account: Account) -> None:
     """Copy an installation under another name and rename it, so that a half-made copy is never used.
 
-    The last two folders of its path are kept, because programs of a wheel look for their libraries in the folder
+    The last two folders of its path are kept, because programs of a wheel look for their libraries in the
+    folder
     `<package>.libs` beside the package.
     """
     unfinished = target.with_name("pginstall.new")

@@ -26,7 +26,8 @@ logger = logging.getLogger("pyengine.listen")
 Channel: TypeAlias = Literal["durable_ready", "durable_settled"]
 
 _AFTER_HINT_S = (0.0, 0.005, 0.02, 0.08, 0.32, 1.0)
-_HINT_EVERY_S = 0.02
+_HINT_PAUSE_S = 0.002
+_HINT_PAUSE_MAX_S = 0.02
 
 
 class Looks:
@@ -164,6 +165,7 @@ class Listener:
                 self.tell(channel)
 
     async def _send_hints(self) -> None:
+        pause_s = _HINT_PAUSE_S
         while True:
             await self._send_soon.wait()
             self._send_soon.clear()
@@ -173,4 +175,6 @@ class Listener:
             except EngineError as error:
                 # a hint may be lost; the connection is made anew by the other task
                 logger.debug("hint not sent: %s", error.message)
-            await asyncio.sleep(_HINT_EVERY_S)
+            # the first one goes at once; where one follows the other they go together
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _HINT_PAUSE_MAX_S) if self._pending else _HINT_PAUSE_S

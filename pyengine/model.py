@@ -189,8 +189,17 @@ class StepCall(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool = False
 
 
-class Fact(msgspec.Struct, frozen=True, kw_only=True):
+class Fact(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    rename={"retry_in_ms": "retry_in"},
+    gc=False,
+):
     """What became of one attempt of a local step; exactly one of value, error, begun is given.
+
+    It is written to a turn as it stands here.
 
     Args:
         child: child number.

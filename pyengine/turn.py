@@ -108,18 +108,6 @@ class Identity:
     ttl_ms: int
 
 
-class _Fact(msgspec.Struct, omit_defaults=True, gc=False):
-    child: int
-    name: str
-    hash: str
-    attempt: int
-    value: str | None = None
-    error: str | None = None
-    retry_in: int | None = None
-    begun: bool = False
-    param: str | None = None
-
-
 class _Act(msgspec.Struct, omit_defaults=True, gc=False):
     do: str
     child: int
@@ -148,7 +136,7 @@ class _Bundle(msgspec.Struct, omit_defaults=True, gc=False):
     execution: int
     version: int
     seen: int
-    facts: list[_Fact] = []
+    facts: Sequence[Fact] = ()
     acts: list[_Act] = []
     end: _End | None = None
 
@@ -256,12 +244,7 @@ def _wire_end(end: Ending) -> _End:
 
 
 def _wire(bundle: Bundle) -> _Bundle:
-    wire = _Bundle(bundle.execution, bundle.version, bundle.seen)
-    if bundle.facts:
-        wire.facts = [
-            _Fact(f.child, f.name, f.hash, f.attempt, f.value, f.error, f.retry_in_ms, f.begun, f.param)
-            for f in bundle.facts
-        ]
+    wire = _Bundle(bundle.execution, bundle.version, bundle.seen, bundle.facts)
     if bundle.acts:
         wire.acts = [_wire_act(act) for act in bundle.acts]
     if bundle.end is not None:

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
-import uvloop
-
 import report
 import soak
+import uvloop
 from drive import Metered, Worker, commit_probe, start_runs
 from server import private_server, wheel_binaries
 from variants import VARIANTS, flags_of, sql_of

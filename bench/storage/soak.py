@@ -1,4 +1,5 @@
-"""The soak: what a claim costs once many finished runs have passed through the ready index or a ready table.
+"""The soak: what a claim costs once many finished runs have passed through the ready index or a ready
+table.
 
 No-op runs (claim, complete) churn through both shapes, stage by stage and side by side: first vacuumed as
 autovacuum would, then under an old snapshot that lets nothing be removed, then with the snapshot gone, then
@@ -12,7 +13,6 @@ from typing import Any
 
 import asyncpg
 import orjson
-
 from drive import Metered, Worker, start_runs
 from variants import flags_of, sql_of
 

@@ -1,4 +1,5 @@
-"""The workflows of the first figures: nothing at all, ten steps, one step, fan-out. Their bodies do no work of their own."""
+"""The workflows of the first figures: nothing at all, ten steps, one step, fan-out. Their bodies do no work
+of their own."""
 
 from __future__ import annotations
 

@@ -44,7 +44,8 @@ def missing(dsn: str) -> list[tuple[Any, ...]]:
 
 
 def extra(dsn: str) -> int:
-    """Traces beyond one for each attempt that the journal knows of: bodies that ran and were killed before they were recorded."""
+    """Traces beyond one for each attempt that the journal knows of: bodies that ran and were killed before
+    they were recorded."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         row = conn.execute(
             "select count(*) - (select count(*) from durable.journal_events where event = 'InvokeStarted'"

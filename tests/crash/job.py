@@ -1,7 +1,7 @@
 """The work that crash tests kill workers in: steps that leave a trace of their own outside the engine.
 
-Each step writes one row into `effects` on a connection of its own, committed before it returns, so that a step which ran again can be
-counted without asking the journal. Nothing here asserts.
+Each step writes one row into `effects` on a connection of its own, committed before it returns, so that a
+step which ran again can be counted without asking the journal. Nothing here asserts.
 """
 
 from __future__ import annotations

@@ -19,14 +19,22 @@ WAIT_S = 120.0
 
 def environment(dsn: str) -> dict[str, str]:
     """Environment of a child: the test's database and nothing else of the caller's choice."""
-    return {**os.environ, "PYENGINE_DATABASE_URL": dsn, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+    return {
+        **os.environ,
+        "PYENGINE_DATABASE_URL": dsn,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+    }
 
 
 def launch(dsn: str, *command: str, folder: Path = ROOT) -> subprocess.Popen[bytes]:
     """Start a Python process of ours."""
     return subprocess.Popen(
-        [sys.executable, *command], cwd=folder, env=environment(dsn), stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        [sys.executable, *command],
+        cwd=folder,
+        env=environment(dsn),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
     )
 
 
@@ -64,7 +72,8 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def until(dsn: str, question: str, *args: object) -> None:
-    """Wait until a query answers true, through a server that comes back; fail with what the runs look like if it never does."""
+    """Wait until a query answers true, through a server that comes back; fail with what the runs look like
+    if it never does."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         with suppress(psycopg.OperationalError), psycopg.connect(dsn, autocommit=True) as conn:
@@ -76,7 +85,8 @@ def until(dsn: str, question: str, *args: object) -> None:
         time.sleep(0.05)
     with psycopg.connect(dsn, autocommit=True) as conn:
         runs = conn.execute(
-            "select id, state, worker, crashes, problem, waits_for from durable.runs where state <> 'completed' limit 10"
+            "select id, state, worker, crashes, problem, waits_for from durable.runs where state <> "
+            "'completed' limit 10"
         ).fetchall()
     raise AssertionError(f"never true: {question}\nruns that are not done: {runs}")
 
@@ -84,4 +94,6 @@ def until(dsn: str, question: str, *args: object) -> None:
 def start(dsn: str, run: str, workflow: str, args: str, queue: str = "default") -> None:
     """Start a run through the SQL door."""
     with psycopg.connect(dsn, autocommit=True) as conn:
-        conn.execute("select durable.start(%s, %s::jsonb, id => %s, queue => %s)", (workflow, args, run, queue))
+        conn.execute(
+            "select durable.start(%s, %s::jsonb, id => %s, queue => %s)", (workflow, args, run, queue)
+        )

@@ -20,7 +20,9 @@ SIZES = [
 def progress(dsn: str) -> tuple[bool, int]:
     """Whether the run is over, and how many events it has."""
     with psycopg.connect(dsn, autocommit=True) as conn:
-        row = conn.execute("select state = 'completed', events from durable.runs where id = 'long'").fetchone()
+        row = conn.execute(
+            "select state = 'completed', events from durable.runs where id = 'long'"
+        ).fetchone()
     assert row is not None
     return bool(row[0]), int(row[1])
 
@@ -29,7 +31,8 @@ def progress(dsn: str) -> tuple[bool, int]:
 def test_a_long_run_survives_workers_killed_every_second(
     dsn: str, steps: int, sleeps: int, figures: Callable[[str, str], None]
 ) -> None:
-    """A run with many steps and sleeps completes although a worker is killed every second, and no recorded step runs again."""
+    """A run with many steps and sleeps completes although a worker is killed every second, and no recorded
+    step runs again."""
     effects.prepare(dsn)
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("select durable.set_setting('max_crashes', '1000')")
@@ -59,4 +62,7 @@ def test_a_long_run_survives_workers_killed_every_second(
     assert result == (sum(range(steps)),)
     assert effects.repeated(dsn) == []
     assert effects.missing(dsn) == []
-    figures(f"long run {steps}", f"{steps} steps and {sleeps} sleeps, {kills} workers killed, 0 recorded steps ran again")
+    figures(
+        f"long run {steps}",
+        f"{steps} steps and {sleeps} sleeps, {kills} workers killed, 0 recorded steps ran again",
+    )

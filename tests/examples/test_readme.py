@@ -1,7 +1,8 @@
 """The README's code blocks do what the text around them says.
 
-Python blocks run as programs of their own, the SQL block runs statement by statement in psql's place, and every command of the shell blocks
-exists. The table "How a run travels" is checked in tests/worker/test_walk.py.
+Python blocks run as programs of their own, the SQL block runs statement by statement in psql's place, and
+every command of the shell blocks exists. The table "How a run travels" is checked in
+tests/worker/test_walk.py.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def run_block(dsn: str, code: str, folder: Path) -> str:
     """Run a Python block as a program and answer what it printed."""
     file = folder / "block.py"
     file.write_text(code, encoding="utf-8")
-    done = subprocess.run([sys.executable, file], env=environment(dsn), cwd=folder, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, file], env=environment(dsn), cwd=folder, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -52,9 +55,14 @@ def test_there_is_no_block_that_nothing_runs() -> None:
     assert len(blocks("sql")) == 1
 
 
-def test_the_sql_block_starts_and_shows_a_run(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a worker running, the SQL block starts a run, reads its result and its journal, and finds no law violated."""
-    (tmp_path / "hello.py").write_text(blocks("python")[0].replace('print(app.run(hello, "world"))', ""), encoding="utf-8")
+def test_the_sql_block_starts_and_shows_a_run(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a worker running, the SQL block starts a run, reads its result and its journal, and finds no law
+    violated."""
+    (tmp_path / "hello.py").write_text(
+        blocks("python")[0].replace('print(app.run(hello, "world"))', ""), encoding="utf-8"
+    )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     text = re.sub(r"--.*", "", blocks("sql")[0])
     start, result, runs, journal, check = (part.strip() for part in text.split(";") if part.strip())
@@ -64,7 +72,13 @@ def test_the_sql_block_starts_and_shows_a_run(dsn: str, tmp_path: Path, monkeypa
         assert conn.execute(result.encode()).fetchall() == [("resolved", "hello world", None)]
         assert [row[:2] for row in conn.execute(runs.encode())] == [("hello-1", "completed")]
         events = [row[1] for row in conn.execute(journal.encode())]
-        assert events == ["ExecutionStarted", "InvokeScheduled", "InvokeStarted", "InvokeCompleted", "ExecutionCompleted"]
+        assert events == [
+            "ExecutionStarted",
+            "InvokeScheduled",
+            "InvokeStarted",
+            "InvokeCompleted",
+            "ExecutionCompleted",
+        ]
         assert conn.execute(check.encode()).fetchall() == []
 
 
@@ -77,7 +91,12 @@ def shell_commands() -> list[str]:
 @pytest.mark.parametrize("command", shell_commands())
 def test_commands_of_the_readme_exist(command: str) -> None:
     """Every pyengine command that the README names has a help text."""
-    done = subprocess.run([sys.executable, "-m", "pyengine", *command.split(), "--help"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "pyengine", *command.split(), "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     assert "Usage" in done.stdout
 

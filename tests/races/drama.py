@@ -1,7 +1,8 @@
 """Plays small programs of several sessions in a given order and tells how each statement ended.
 
-A program is a list of transactions, a transaction a list of actions. An action is a statement or a function of Python (which moves the
-clock). The order names whose turn it is; a session that waits for another's lock keeps its further actions until it is free.
+A program is a list of transactions, a transaction a list of actions. An action is a statement or a function
+of Python (which moves the clock). The order names whose turn it is; a session that waits for another's lock
+keeps its further actions until it is free.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def transaction(*actions: Call) -> list[Action]:
 
 def orders(programs: Mapping[str, Program]) -> list[tuple[str, ...]]:
     """Every order of the programs' actions; a begin belongs to the action after it."""
-    counts = {name: [name] * sum(action != "begin" for action in program) for name, program in programs.items()}
+    counts = {
+        name: [name] * sum(action != "begin" for action in program) for name, program in programs.items()
+    }
     return list(interleavings(*counts.values()))
 
 

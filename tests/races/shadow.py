@@ -1,7 +1,9 @@
-"""The shadow of a coroutine: what a worker must know of a run to report on it, moved at random instead of by code.
+"""The shadow of a coroutine: what a worker must know of a run to report on it, moved at random instead of
+by code.
 
-It follows the rules that the worker follows: it is advanced only by rows that a turn returned, it takes child numbers in order, it waits
-only for children that are open, and a run that is blocked already it lets wait for the same again.
+It follows the rules that the worker follows: it is advanced only by rows that a turn returned, it takes
+child numbers in order, it waits only for children that are open, and a run that is blocked already it lets
+wait for the same again.
 """
 
 from __future__ import annotations
@@ -52,12 +54,15 @@ class Shadow:
 
     @classmethod
     def of(cls, held: Held, warm: Shadow | None) -> Shadow | None:
-        """The run as it was claimed; None if the worker was given a tail and has lost the coroutine it belongs to."""
+        """The run as it was claimed; None if the worker was given a tail and has lost the coroutine it
+        belongs to."""
         if held.start and warm is None:
             return None
         shadow = cls(execution=held.execution, id=held.id, version=held.version)
         if held.start and warm is not None:
-            assert 0 <= held.start - warm.next <= 1, "the tail begins where the coroutine stopped, or after the await"
+            assert 0 <= held.start - warm.next <= 1, (
+                "the tail begins where the coroutine stopped, or after the await"
+            )
             shadow.next_child, shadow.open, shadow.steps = warm.next_child, warm.open, warm.steps
         shadow.load(held.rows)
         shadow.next = held.next
@@ -137,7 +142,11 @@ class Shadow:
         return facts
 
     def _acts(self, rng: Random, *, spread: bool) -> list[dict[str, Any]]:
-        kinds = [lambda n: timer(n, rng.choice((0, 1, 20))), captured, lambda n: promise(n, rng.choice((None, 30)))]
+        kinds = [
+            lambda n: timer(n, rng.choice((0, 1, 20))),
+            captured,
+            lambda n: promise(n, rng.choice((None, 30))),
+        ]
         if spread:
             kinds += [run, run, lambda n: run(n, name=DETACHED, detached=True), lambda n: run(n, timeout=50)]
         return [rng.choice(kinds)(self._take(rng)) for _ in range(rng.randrange(1, 4))]
@@ -154,7 +163,8 @@ class Shadow:
         return complete() if kind < 12 else fail() if kind < 14 else None
 
     def take_answer(self, turn: Turn) -> str:
-        """Advance by the answer to the bundle that was sent; tells acquired, suspended (and warm), moved, gone."""
+        """Advance by the answer to the bundle that was sent; tells acquired, suspended (and warm), moved,
+        gone."""
         held = Held(execution=self.execution, id=self.id, version=self.version, next=self.next)
         verdict, state = turn.of(held)
         if verdict != "ok":
@@ -164,7 +174,9 @@ class Shadow:
                 self.open.add(act["child"])
         for fact in self.sent["facts"]:
             over = not fact.get("begun") and fact.get("retry_in") is None
-            self.steps[fact["child"]] = 0 if over else fact["attempt"] if fact.get("begun") else -fact["attempt"]
+            self.steps[fact["child"]] = (
+                0 if over else fact["attempt"] if fact.get("begun") else -fact["attempt"]
+            )
         self.steps = {child: attempt for child, attempt in self.steps.items() if attempt}
         about = turn.raw["bundles"]
         unseen = state == "released" and about["seq"][about["execution"].index(self.execution)] > self.next

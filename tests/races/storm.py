@@ -1,7 +1,8 @@
-"""A storm: sessions that do everything to the same few objects at once, mostly with versions that are current, so that it has an effect.
+"""A storm: sessions that do everything to the same few objects at once, mostly with versions that are
+current, so that it has an effect.
 
-What lives here: the crew of sessions, their operations, the counts, and the calm after the storm, in which everything that was begun is
-driven to its end. The laws are asserted by the tests.
+What lives here: the crew of sessions, their operations, the counts, and the calm after the storm, in which
+everything that was begun is driven to its end. The laws are asserted by the tests.
 """
 
 from __future__ import annotations
@@ -73,7 +74,11 @@ class World:
 
     def share(self, *kinds: str) -> float:
         """Effective share of these kinds, in percent."""
-        return 100 * sum(self.effective[kind] for kind in kinds) / max(1, sum(self.tried[kind] for kind in kinds))
+        return (
+            100
+            * sum(self.effective[kind] for kind in kinds)
+            / max(1, sum(self.tried[kind] for kind in kinds))
+        )
 
 
 class Sailor:
@@ -127,7 +132,9 @@ class Sailor:
         name = f"{world.rng.choice('xyz')}{next(world.numbers)}"
         timeout = NEVER if world.rng.random() < 0.7 else int(time() * 1000) + world.rng.randrange(-5, 400)
         if world.rng.random() < 0.3 or len(world.tasks) < TASKS // 2:
-            world.count("create", await self.ask(create(name, timeout, target=f"any-{world.rng.randrange(3)}")))
+            world.count(
+                "create", await self.ask(create(name, timeout, target=f"any-{world.rng.randrange(3)}"))
+            )
             world.tasks[name] = Known(id=name)
             for old in list(world.tasks)[:-TASKS]:
                 world.promises.insert(0, old)
@@ -179,7 +186,11 @@ class Sailor:
     async def settle(self) -> None:
         """Settle a promise: an external one mostly, sometimes a task's or a run's."""
         world = self.world
-        name = world.some_promise() if world.rng.random() < 0.9 or not world.runs else world.rng.choice(world.runs)
+        name = (
+            world.some_promise()
+            if world.rng.random() < 0.9 or not world.runs
+            else world.rng.choice(world.runs)
+        )
         value = f'"{next(world.numbers)}"'
         state = world.rng.choice(("resolved", "rejected", "rejected_canceled"))
         found = await self.ask(settle(name, value, state=state))
@@ -252,7 +263,9 @@ class Sailor:
         self.world.count("heartbeat", await self.ask(call))
         runs = [(shadow.execution, shadow.version) for shadow in self.held.values()]
         statement = "select durable.worker_heartbeat_v1(%s, %s, %s)"
-        lost = await self.ask((statement, (self.name, [each for each, _ in runs], [each for _, each in runs])))
+        lost = await self.ask(
+            (statement, (self.name, [each for each, _ in runs], [each for _, each in runs]))
+        )
         for execution in lost or ():
             self.held.pop(execution, None)
 
@@ -280,7 +293,10 @@ class Sailor:
         world = self.world
         if world.rng.random() < 0.5 and world.tasks:
             waiter = world.rng.choice(sorted(world.tasks))
-            call = ("select state from durable.promise_register_callback(%s, %s)", (world.some_promise(), waiter))
+            call = (
+                "select state from durable.promise_register_callback(%s, %s)",
+                (world.some_promise(), waiter),
+            )
         else:
             statement = "select state from durable.promise_register_listener(%s, %s)"
             call = (statement, (world.some_promise(), f"g{world.rng.randrange(3)}"))
@@ -301,7 +317,11 @@ class Sailor:
     async def start(self) -> None:
         """Start a run, sometimes one that exists."""
         world = self.world
-        name = f"r{next(world.numbers)}" if not world.runs or world.rng.random() < 0.8 else world.rng.choice(world.runs)
+        name = (
+            f"r{next(world.numbers)}"
+            if not world.runs or world.rng.random() < 0.8
+            else world.rng.choice(world.runs)
+        )
         timeout = world.rng.choice((None, None, "150 ms"))
         world.count("start", await self.ask(start(name, timeout=timeout, priority=world.rng.randrange(3))))
         world.runs.append(name)
@@ -331,8 +351,15 @@ class Sailor:
 
     def note_recorded(self, shadow: Shadow, answer: Turn) -> None:
         """Remember the results that the turn said it has written."""
-        if answer.raw["bundles"]["verdict"][answer.raw["bundles"]["execution"].index(shadow.execution)] == "ok":
-            over = {fact["child"] for fact in shadow.sent["facts"] if not fact.get("begun") and "retry_in" not in fact}
+        if (
+            answer.raw["bundles"]["verdict"][answer.raw["bundles"]["execution"].index(shadow.execution)]
+            == "ok"
+        ):
+            over = {
+                fact["child"]
+                for fact in shadow.sent["facts"]
+                if not fact.get("begun") and "retry_in" not in fact
+            }
             self.world.recorded.setdefault(shadow.execution, set()).update(over)
 
     def hold(self, shadow: Shadow, held: Held) -> None:
@@ -396,7 +423,8 @@ async def rage(dsn: str, world: World, sessions: int) -> None:
 
 
 async def calm(dsn: str) -> int:
-    """Drive everything to its end with nothing but protocol operations and turns; returns how many rings of awaits had to be broken."""
+    """Drive everything to its end with nothing but protocol operations and turns; returns how many rings of
+    awaits had to be broken."""
     rings = 0
     session = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
     async with session:
@@ -407,7 +435,9 @@ async def calm(dsn: str) -> int:
         )
         for _ in range(2000):
             if not await stir(session):
-                cursor = await session.execute("select id from durable._tasks where state = 'suspended' order by id limit 1")
+                cursor = await session.execute(
+                    "select id from durable._tasks where state = 'suspended' order by id limit 1"
+                )
                 stuck = await cursor.fetchone()
                 if stuck is None:
                     break
@@ -422,7 +452,9 @@ async def stir(session: Session) -> bool:
     await session.execute("select durable.task_continue(id) from durable._tasks where state = 'halted'")
     for queue in ("any-0", "any-1", "any-2"):
         await session.execute(
-            "select (durable.task_acquire(o.id, o.version, 'calm', 60000)).version from durable.task_offer(%s) o", (queue,)
+            "select (durable.task_acquire(o.id, o.version, 'calm', 60000)).version from "
+            "durable.task_offer(%s) o",
+            (queue,),
         )
     await session.execute(
         "select durable.task_fulfill(id, version, 'resolved', '1') from durable._tasks "
@@ -435,8 +467,10 @@ async def stir(session: Session) -> bool:
     call = turn("end", *ended)
     await session.execute(call[0].encode(), call[1])
     cursor = await session.execute(
-        "select count(*) from durable._tasks t where t.state <> 'suspended' or exists (select from durable._callbacks c "
-        "join durable._promises p on p.id = c.awaited_id where c.awaiter_id = t.id and p.timeout_at < 9007199254740991)"
+        "select count(*) from durable._tasks t where t.state <> 'suspended' or exists (select from "
+        "durable._callbacks c "
+        "join durable._promises p on p.id = c.awaited_id where c.awaiter_id = t.id and p.timeout_at "
+        "< 9007199254740991)"
     )
     left = await cursor.fetchone()
     return left is not None and left[0] > 0

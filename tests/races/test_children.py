@@ -1,7 +1,8 @@
-"""Law: workers that serve each other's child runs, turn by turn, neither lock in a circle nor leave a parent waiting for a child that is done.
+"""Law: workers that serve each other's child runs, turn by turn, neither lock in a circle nor leave a
+parent waiting for a child that is done.
 
-Each worker serves one queue and starts its children in the other one, so that every settlement wakes a parent whose task and head the other
-worker may be writing at that moment.
+Each worker serves one queue and starts its children in the other one, so that every settlement wakes a
+parent whose task and head the other worker may be writing at that moment.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Law: locks are taken in one order, whatever an operation finds on its way; a user's fence waits for nobody who keeps his right, and
-whoever takes the right away waits for the user's commit.
+"""Law: locks are taken in one order, whatever an operation finds on its way; a user's fence waits for
+nobody who keeps his right, and whoever takes the right away waits for the user's commit.
 
-The first part leads sessions into the few places where an operation locks something that its arguments do not name.
+The first part leads sessions into the few places where an operation locks something that its arguments do
+not name.
 """
 
 from __future__ import annotations
@@ -65,8 +66,11 @@ def test_goodbye_and_sweep_meet_at_the_workers_row(conn: Connection, clock: Cloc
     assert gone.value() == 1
 
 
-def test_fenced_create_of_an_expired_promise_keeps_the_order(conn: Connection, clock: Clock, stage: Stage) -> None:
-    """A fenced create that finds the promise expired locks its awaiters and the fencing task in the order of ids."""
+def test_fenced_create_of_an_expired_promise_keeps_the_order(
+    conn: Connection, clock: Clock, stage: Stage
+) -> None:
+    """A fenced create that finds the promise expired locks its awaiters and the fencing task in the order
+    of ids."""
     tasks = {name: begin_run(conn, name, "W") for name in ("t1", "t2")}
     ask(conn, create("x", clock.now_ms + 10, external="true"))
     ask(conn, ("select from durable.promise_register_callback('x', 't2')", ()))
@@ -91,7 +95,8 @@ def test_fenced_create_of_an_expired_promise_keeps_the_order(conn: Connection, c
     ids=["turn", "heartbeat"],
 )
 def test_a_fence_lets_the_holder_pass(conn: Connection, clock: Clock, stage: Stage, renewal: object) -> None:
-    """While a user's transaction stands in the fence, turns and heartbeats of the holder do not wait for it."""
+    """While a user's transaction stands in the fence, turns and heartbeats of the holder do not wait for
+    it."""
     held = begin_run(conn, "r")
     clock.advance(TTL_MS - 1)
     user, worker = stage.player("user"), stage.player("worker")
@@ -114,7 +119,9 @@ def test_a_fence_lets_the_holder_pass(conn: Connection, clock: Clock, stage: Sta
     ],
     ids=["halt", "cancel", "bye", "release"],
 )
-def test_whoever_takes_the_right_away_waits_for_the_fence(conn: Connection, stage: Stage, taking: Call) -> None:
+def test_whoever_takes_the_right_away_waits_for_the_fence(
+    conn: Connection, stage: Stage, taking: Call
+) -> None:
     """What ends a lease waits until the user's transaction in the fence has committed."""
     held = begin_run(conn, "r")
     user, taker = stage.player("user"), stage.player("taker")
@@ -129,10 +136,9 @@ def test_whoever_takes_the_right_away_waits_for_the_fence(conn: Connection, stag
 
 
 @pytest.mark.parametrize("end", [complete(), release(), suspend(0)], ids=["complete", "release", "suspend"])
-def test_the_holders_own_end_and_a_fence(
-    conn: Connection, stage: Stage, end: dict[str, object]
-) -> None:
-    """A turn that ends the lease itself lets the user commit: it settles after the fence, and what keeps the version passes."""
+def test_the_holders_own_end_and_a_fence(conn: Connection, stage: Stage, end: dict[str, object]) -> None:
+    """A turn that ends the lease itself lets the user commit: it settles after the fence, and what keeps
+    the version passes."""
     held = begin_run(conn, "r")
     take_turn(conn, "W", bundle(held, acts=[run(0, queue="kids")]))
     user, worker = stage.player("user"), stage.player("worker")
@@ -189,7 +195,8 @@ def test_a_settlement_waits_for_a_turn_and_sees_its_callback(conn: Connection, s
 
 
 def test_the_next_partition_is_made_beside_a_writer(conn: Connection, clock: Clock, stage: Stage) -> None:
-    """Journal partitions ahead are opened while a transaction that has written the journal is still open, and block no reader."""
+    """Journal partitions ahead are opened while a transaction that has written the journal is still open,
+    and block no reader."""
     writer, sweep, reader = stage.player("writer"), stage.player("sweep"), stage.player("reader")
     writer.begin()
     writer.do("select durable.start('w', id => 'open')").rows()

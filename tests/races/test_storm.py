@@ -1,4 +1,5 @@
-"""Law: many sessions that do everything to the same objects at once break no law, never lock in a circle, and leave nobody stranded."""
+"""Law: many sessions that do everything to the same objects at once break no law, never lock in a circle,
+and leave nobody stranded."""
 
 from __future__ import annotations
 
@@ -18,13 +19,16 @@ KINDS = ("fence", "suspend", "settle")
 def summary(world: World, seed: int, rings: int) -> str:
     """The figures of a storm as a table."""
     lines = [
-        f"{world.done:,} operations from {SESSIONS} sessions, seed {seed}, deadlocks 0, durable.check() empty, nobody stranded "
+        f"{world.done:,} operations from {SESSIONS} sessions, seed {seed}, deadlocks 0, "
+        f"durable.check() empty, nobody stranded "
         f"({rings} rings of awaits broken at the end)",
         "",
         "| operation | tried | effective |",
         "|---|---|---|",
     ]
-    lines += [f"| {kind} | {tried:,} | {world.share(kind):.0f} % |" for kind, tried in sorted(world.tried.items())]
+    lines += [
+        f"| {kind} | {tried:,} | {world.share(kind):.0f} % |" for kind, tried in sorted(world.tried.items())
+    ]
     refusals = ", ".join(f"{code} {number:,}" for code, number in sorted(world.refused.items()))
     return "\n".join([*lines, "", f"Refused: {refusals}."])
 
@@ -32,9 +36,7 @@ def summary(world: World, seed: int, rings: int) -> str:
 @pytest.mark.parametrize(
     "size", [pytest.param(4_000, id="4k"), pytest.param(200_000, id="200k", marks=pytest.mark.full)]
 )
-def test_storm(
-    dsn: str, conn: Connection, seed: int, size: int, figures: Callable[[str, str], None]
-) -> None:
+def test_storm(dsn: str, conn: Connection, seed: int, size: int, figures: Callable[[str, str], None]) -> None:
     """After the storm every law holds, and in the calm every task comes to its end."""
     world = World(rng=Random(seed), limit=size)
     asyncio.run(rage(dsn, world, SESSIONS))
@@ -43,7 +45,9 @@ def test_storm(
     rings = asyncio.run(calm(dsn))
     left = conn.execute("select id, state, version from durable._tasks").fetchall()
     assert not left, f"seed {seed}: stranded"
-    pending = conn.execute("select id from durable._promises where state = 'pending' and external and execution is null")
+    pending = conn.execute(
+        "select id from durable._promises where state = 'pending' and external and execution is null"
+    )
     assert not pending.fetchall()
     figures("storms", summary(world, seed, rings))
     for kind in KINDS:

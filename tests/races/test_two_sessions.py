@@ -1,8 +1,9 @@
-"""Law: whatever two or three sessions do to one object at once, in every order, there is one winner, nobody is stranded, and no lock
-order closes a circle.
+"""Law: whatever two or three sessions do to one object at once, in every order, there is one winner, nobody
+is stranded, and no lock order closes a circle.
 
-A scene sets up objects of its own, names the programs of its sessions and judges how they ended. Each is played in every order of the
-sessions' statements and commits. After each performance durable.check() must be empty.
+A scene sets up objects of its own, names the programs of its sessions and judges how they ended. Each is
+played in every order of the sessions' statements and commits. After each performance durable.check() must
+be empty.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ def settle_against_suspend(world: World) -> Scene:
         assert task_of(world.conn, task) == (("pending", 1, None) if parked else ("acquired", 1, "P"))
 
     return Scene(
-        programs={"settler": transaction(settle(awaited)), "waiter": transaction(park(task, awaited))}, judge=judge
+        programs={"settler": transaction(settle(awaited)), "waiter": transaction(park(task, awaited))},
+        judge=judge,
     )
 
 
@@ -131,7 +133,8 @@ def settle_against_suspend_of_a_run(world: World) -> Scene:
 
 
 def two_children_against_a_parent(kind: str) -> Callable[[World], Scene]:
-    """Children that complete in turns of other workers while the parent suspends wake it when its wait is satisfied."""
+    """Children that complete in turns of other workers while the parent suspends wake it when its wait is
+    satisfied."""
 
     def scene(world: World) -> Scene:
         held = world.parent(run(0, queue=f"{world.id}-a"), run(1, queue=f"{world.id}-b"))
@@ -229,7 +232,8 @@ def claim_against_claim(world: World) -> Scene:
         assert not any(ending.blocked for ending in endings.values())
 
     return Scene(
-        programs={name: transaction(turn(name, want=1, queues=[f"q-{world.id}"])) for name in "ABC"}, judge=judge
+        programs={name: transaction(turn(name, want=1, queues=[f"q-{world.id}"])) for name in "ABC"},
+        judge=judge,
     )
 
 
@@ -262,7 +266,12 @@ def expiry_against(name: str, act: Callable[[str], Call]) -> Callable[[World], S
         def judge(endings: Endings) -> None:
             assert endings["sweep"].won
             state = (task_of(world.conn, task) or ("fulfilled",))[0]
-            kept = {"fulfill": "fulfilled", "heartbeat": "acquired", "suspend": "suspended", "release": "pending"}
+            kept = {
+                "fulfill": "fulfilled",
+                "heartbeat": "acquired",
+                "suspend": "suspended",
+                "release": "pending",
+            }
             if name == "heartbeat":
                 assert state == ("acquired" if endings["holder"].answer() else "pending")
             elif endings["holder"].won:
@@ -330,21 +339,30 @@ def takeover_against_old_holder(world: World) -> Scene:
 
 def create_against_create(world: World) -> Scene:
     """One promise is created, everybody gets that one."""
-    calls = [create(world.name("x"), external="true"), create(world.name("x"), target="g"), create(world.name("x"))]
+    calls = [
+        create(world.name("x"), external="true"),
+        create(world.name("x"), target="g"),
+        create(world.name("x")),
+    ]
 
     def judge(endings: Endings) -> None:
         nobody_fails(endings)
-        rows = world.conn.execute("select id from durable._promises where id = %s", (world.name("x"),)).fetchall()
+        rows = world.conn.execute(
+            "select id from durable._promises where id = %s", (world.name("x"),)
+        ).fetchall()
         assert len(rows) == 1
 
     return Scene(programs={str(n): transaction(call) for n, call in enumerate(calls)}, judge=judge)
 
 
 def start_against_start_by_id(world: World) -> Scene:
-    """Two starts with one id are one run; a third with other input is refused, or is the one and refuses the two."""
+    """Two starts with one id are one run; a third with other input is refused, or is the one and refuses
+    the two."""
 
     def judge(endings: Endings) -> None:
-        args = (world.conn.execute("select args from durable.runs where id = %s", (world.id,)).fetchone() or ("",))[0]
+        args = (
+            world.conn.execute("select args from durable.runs where id = %s", (world.id,)).fetchone() or ("",)
+        )[0]
         assert endings["first"].won == endings["second"].won == (args == ["a"])
         assert endings["other"].won == (args == ["b"])
         assert all(set(ending.errors) <= {"WF009"} for ending in endings.values())
@@ -493,7 +511,8 @@ def bye_against_turn(world: World) -> Scene:
 
 
 def fence_settle_against_settle(world: World) -> Scene:
-    """A fenced settle and a plain one of the same promise do not block each other for ever, and one verdict stays."""
+    """A fenced settle and a plain one of the same promise do not block each other for ever, and one verdict
+    stays."""
     task, awaited = world.task("t"), world.name("x")
     other = world.task("o")
     ask(world.conn, create(awaited, external="true"))
@@ -522,7 +541,8 @@ def fence_settle_against_settle(world: World) -> Scene:
 
 
 def parent_settles_against_child(world: World) -> Scene:
-    """A child that completes while somebody cancels its parent is done, whether the parent's journal still tells it or not."""
+    """A child that completes while somebody cancels its parent is done, whether the parent's journal still
+    tells it or not."""
     held = world.parent(run(0, queue=f"{world.id}-a"))
     kid = claim(world.conn, "A", f"{world.id}-a")
 
@@ -559,7 +579,12 @@ SCENES: list[Callable[[World], Scene]] = [
     *(expiry_against(name, act) for name, act in HOLDERS.items()),
     *(
         expiry_against_turn(name, end)
-        for name, end in {"suspend": suspend(0), "complete": complete(), "release": release(), "nothing": None}.items()
+        for name, end in {
+            "suspend": suspend(0),
+            "complete": complete(),
+            "release": release(),
+            "nothing": None,
+        }.items()
     ),
     takeover_against_old_holder,
     create_against_create,

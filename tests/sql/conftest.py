@@ -1,7 +1,8 @@
 """One database for the whole folder: every test runs in a transaction that is rolled back.
 
-What lives here: `conn` and `clock` for tests of one session, in place of those of the suite, which make a database for each test. A test
-that needs commits, a second session or statistics asks for `dsn` and connects by itself.
+What lives here: `conn` and `clock` for tests of one session, in place of those of the suite, which make a
+database for each test. A test that needs commits, a second session or statistics asks for `dsn` and
+connects by itself.
 """
 
 from __future__ import annotations

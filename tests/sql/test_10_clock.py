@@ -49,7 +49,9 @@ def test_later(conn: Connection, span: int | None, instant: int) -> None:
 
 def test_people_read_timestamps(conn: Connection) -> None:
     """Milliseconds become timestamptz; never becomes infinity."""
-    assert ask(conn, ("select durable._at(1500)", ()))[0] == datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)
+    assert ask(conn, ("select durable._at(1500)", ()))[0] == datetime(
+        1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC
+    )
     assert ask(conn, ("select durable._at(%s)::text", (NEVER,))) == ("infinity",)
 
 

@@ -1,4 +1,5 @@
-"""Law: every failure that has a name has one SQLSTATE of class WF, a constant message, a detail that names the object and a hint."""
+"""Law: every failure that has a name has one SQLSTATE of class WF, a constant message, a detail that names
+the object and a hint."""
 
 from __future__ import annotations
 
@@ -13,7 +14,10 @@ FAILURES: dict[str, tuple[Call, str]] = {
     "WF003": (("select durable._fail_conflict('It is so.')", ()), "It is so."),
     "WF004": (("select durable._fail_invalid('It is bad.')", ()), "It is bad."),
     "WF005": (("select durable._fail_not_awaitable('p1')", ()), "'p1'"),
-    "WF006": (("select durable._fail_journal(3, 'L', 4, 'why')", ()), "Execution 3, row type 'L', child 4: why"),
+    "WF006": (
+        ("select durable._fail_journal(3, 'L', 4, 'why')", ()),
+        "Execution 3, row type 'L', child 4: why",
+    ),
     "WF008": (("select durable._fail_too_large('Input', 11, 10)", ()), "Input has 11 bytes, the limit is 10"),
     "WF009": (("select durable._fail_run_conflict('r1', 'input')", ()), "'r1' exists with another input"),
 }

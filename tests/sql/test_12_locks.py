@@ -1,4 +1,5 @@
-"""Law: a lock function locks what it names, in the order of ids, and knows everything that a settlement touches.
+"""Law: a lock function locks what it names, in the order of ids, and knows everything that a settlement
+touches.
 
 The order itself is proved in tests/races.
 """
@@ -7,7 +8,19 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.verbs import Connection, ask, begin_run, bundle, create, park, promise, run, suspend, take, take_turn
+from tests.support.verbs import (
+    Connection,
+    ask,
+    begin_run,
+    bundle,
+    create,
+    park,
+    promise,
+    run,
+    suspend,
+    take,
+    take_turn,
+)
 
 
 @pytest.mark.parametrize(

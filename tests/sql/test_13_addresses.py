@@ -1,4 +1,5 @@
-"""Law: an address has one canonical text, a pure function of what was written; what cannot be routed has none."""
+"""Law: an address has one canonical text, a pure function of what was written; what cannot be routed has
+none."""
 
 from __future__ import annotations
 
@@ -18,7 +19,19 @@ CANONICAL = {
     "poll://g/w1": "poll://any@g/w1",
     "poll://g:w1": "poll://any@g/w1",
 }
-UNROUTABLE = ["", " ", "poll://", "poll://uni@g", "poll://any@", "poll://any@g/a/b", "ftp://x", "http://", "a b", "a/b", "a:b"]
+UNROUTABLE = [
+    "",
+    " ",
+    "poll://",
+    "poll://uni@g",
+    "poll://any@",
+    "poll://any@g/a/b",
+    "ftp://x",
+    "http://",
+    "a b",
+    "a/b",
+    "a:b",
+]
 
 
 @pytest.mark.parametrize("text", CANONICAL)

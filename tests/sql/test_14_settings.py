@@ -1,4 +1,5 @@
-"""Law: a knob has a default and a type; changing it answers the old value, holds from the next call and survives an upgrade."""
+"""Law: a knob has a default and a type; changing it answers the old value, holds from the next call and
+survives an upgrade."""
 
 from __future__ import annotations
 
@@ -10,7 +11,10 @@ from tests.support.verbs import Connection, ask, refusal
 def test_set_setting_answers_the_old_value(conn: Connection) -> None:
     """The new value holds at once."""
     assert ask(conn, ("select durable.set_setting('max_crashes', '9')", ())) == ("5",)
-    assert ask(conn, ("select durable._setting_int('max_crashes'), durable._setting('hints')", ())) == (9, "coalesce")
+    assert ask(conn, ("select durable._setting_int('max_crashes'), durable._setting('hints')", ())) == (
+        9,
+        "coalesce",
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,4 +49,6 @@ def test_every_setting_is_described(conn: Connection) -> None:
     rows = conn.execute("select name, value, description from durable.settings").fetchall()
     assert len(rows) >= 13
     assert all(len(description.split()) >= 4 for _, _, description in rows)
-    assert all(name.endswith(("_ms", "_bytes")) for name, value, _ in rows if value.isdigit() and int(value) > 2000)
+    assert all(
+        name.endswith(("_ms", "_bytes")) for name, value, _ in rows if value.isdigit() and int(value) > 2000
+    )

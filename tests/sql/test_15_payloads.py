@@ -1,4 +1,5 @@
-"""Law: a payload over the limit is refused by name and size before anything is written; any text can be shown to people."""
+"""Law: a payload over the limit is refused by name and size before anything is written; any text can be
+shown to people."""
 
 from __future__ import annotations
 
@@ -34,7 +35,10 @@ def test_the_refusal_names_object_and_size(conn: Connection) -> None:
     ask(conn, ("select durable.set_setting('payload_max_bytes', '4000')", ()))
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         conn.execute("select durable.promise_create('order-7', %s, %s)", (NEVER, BIG))
-    assert caught.value.diag.message_detail == "Parameter of promise 'order-7' has 5002 bytes, the limit is 4000."
+    assert (
+        caught.value.diag.message_detail
+        == "Parameter of promise 'order-7' has 5002 bytes, the limit is 4000."
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,7 +58,8 @@ def test_json_of_any_text(conn: Connection, text: str | None, shown: object) -> 
 
 
 @pytest.mark.parametrize(
-    ("state", "kind"), [("rejected_timedout", "Timeout"), ("rejected_canceled", "Cancelled"), ("rejected", "Rejected")]
+    ("state", "kind"),
+    [("rejected_timedout", "Timeout"), ("rejected_canceled", "Cancelled"), ("rejected", "Rejected")],
 )
 def test_an_error_is_never_missing(conn: Connection, state: str, kind: str) -> None:
     """A rejected promise has an error that says why, also where nobody gave one."""

@@ -1,4 +1,5 @@
-"""Law: a hint is sent by whoever made work, at most once a channel in 50 ms where plain SQL sends it, and never holds anybody up."""
+"""Law: a hint is sent by whoever made work, at most once a channel in 50 ms where plain SQL sends it, and
+never holds anybody up."""
 
 from __future__ import annotations
 
@@ -35,7 +36,11 @@ def drain(listener: Connection) -> list[str]:
 
 @pytest.mark.parametrize(
     ("ready", "settled", "channels"),
-    [(True, False, ["durable_ready"]), (False, True, ["durable_settled"]), (True, True, ["durable_ready", "durable_settled"])],
+    [
+        (True, False, ["durable_ready"]),
+        (False, True, ["durable_settled"]),
+        (True, True, ["durable_ready", "durable_settled"]),
+    ],
 )
 def test_hint_v1(
     conn: Connection,
@@ -49,12 +54,8 @@ def test_hint_v1(
     assert drain(heard) == channels
 
 
-@pytest.mark.parametrize(
-    ("mode", "expected"), [("off", 0), ("coalesce", 1), ("commit", 3)]
-)
-def test_modes(
-    conn: Connection, clock: Clock, heard: Connection, mode: str, expected: int
-) -> None:
+@pytest.mark.parametrize(("mode", "expected"), [("off", 0), ("coalesce", 1), ("commit", 3)])
+def test_modes(conn: Connection, clock: Clock, heard: Connection, mode: str, expected: int) -> None:
     """Off sends none, coalesce one for starts that follow each other closely, commit one for each."""
     ask(conn, ("select durable.set_setting('hints', %s)", (mode,)))
     for number in range(3):
@@ -93,9 +94,7 @@ def test_who_hints(conn: Connection, clock: Clock, heard: Connection, name: str)
     assert drain(heard) == channels
 
 
-def test_a_rollback_sends_nothing(
-    dsn: str, clock: Clock, heard: Connection
-) -> None:
+def test_a_rollback_sends_nothing(dsn: str, clock: Clock, heard: Connection) -> None:
     """A start that is rolled back leaves no hint and does not swallow the next one."""
     with psycopg.connect(dsn) as conn:
         conn.execute("select durable.start('w', id => 'gone')")

@@ -1,4 +1,5 @@
-"""Law: the journal has one writer, a closed grammar, dense numbers, and heads that equal its fold; what does not fit is refused."""
+"""Law: the journal has one writer, a closed grammar, dense numbers, and heads that equal its fold; what
+does not fit is refused."""
 
 from __future__ import annotations
 
@@ -70,16 +71,21 @@ def head(conn: Connection, id_: str, *columns: str) -> tuple[Any, ...]:
 
 def types(conn: Connection) -> dict[str, tuple[list[str], bool, bool]]:
     """The grammar as the schema tells it."""
-    rows = conn.execute("select type::text, events, allocates, resolves from durable.journal_types()").fetchall()
+    rows = conn.execute(
+        "select type::text, events, allocates, resolves from durable.journal_types()"
+    ).fetchall()
     return {kind: (events, allocates, resolves) for kind, events, allocates, resolves in rows}
 
 
 def test_the_grammar_is_one(conn: Connection) -> None:
-    """Width, allocation and status of a type are told the same by the fast functions and by the list for people."""
+    """Width, allocation and status of a type are told the same by the fast functions and by the list for
+    people."""
     grammar = types(conn)
     assert {event for events, _, _ in grammar.values() for event in events} == EVENTS
     for kind, (events, allocates, resolves) in grammar.items():
-        found = ask(conn, ("select durable._width(%s), durable._allocates(%s), durable._is_local(%s)", (kind,) * 3))
+        found = ask(
+            conn, ("select durable._width(%s), durable._allocates(%s), durable._is_local(%s)", (kind,) * 3)
+        )
         assert found == (len(events), allocates, kind in "LEflsrtcekK")
         assert resolves == (events[-1] in ("InvokeCompleted", "TimerFired"))
         assert allocates == (events[0].endswith(("Scheduled", "Generated", "Recorded")))
@@ -94,7 +100,9 @@ def test_what_a_status_admits(conn: Connection, status: str) -> None:
 
 
 # (rows before, refused row): type, child, attempt
-REFUSED: dict[str, tuple[Sequence[tuple[str, int | None, int | None]], tuple[str, int | None, int | None]]] = {
+REFUSED: dict[
+    str, tuple[Sequence[tuple[str, int | None, int | None]], tuple[str, int | None, int | None]]
+] = {
     "second start": ((), ("S", None, None)),
     "resume while running": ((), ("W", None, None)),
     "cancelled without a request": ((), ("Y", None, None)),
@@ -121,7 +129,8 @@ BY_BUNDLE = {"taken number of another kind"}
 @pytest.mark.parametrize("at_once", [False, True], ids=["two_calls", "one_call"])
 @pytest.mark.unlawful
 def test_what_does_not_fit_is_refused(conn: Connection, name: str, at_once: bool) -> None:
-    """A row that breaks the grammar is WF006, in a call of its own or behind its cause, and nothing of the call is written."""
+    """A row that breaks the grammar is WF006, in a call of its own or behind its cause, and nothing of the
+    call is written."""
     before, refused = REFUSED[name]
     at_once = at_once and name not in BY_BUNDLE
     held = begin_run(conn, "r")
@@ -179,7 +188,8 @@ def test_numbers_that_come_later_are_reserved(
 
 
 def test_journal_events_are_dense(conn: Connection, clock: Clock) -> None:
-    """Rows of every kind spread into logical events 0, 1, 2, ... without a gap, and the head knows their number."""
+    """Rows of every kind spread into logical events 0, 1, 2, ... without a gap, and the head knows their
+    number."""
     held = begin_run(conn, "r")
     acts = [run(3, queue="kids"), timer(4, 1000), promise(5), captured(6), captured(7, kind="time")]
     facts = [done(0), broken(1), broken(2, retry_in=5), begun(8)]
@@ -189,7 +199,9 @@ def test_journal_events_are_dense(conn: Connection, clock: Clock) -> None:
     take_turn(conn, "W", bundle(held, end=suspend(3, 4, 5), seen=answer.next_of(held)))
     clock.advance(1000)
     ask(conn, ("select durable.tick_v1(10)", ()))
-    rows = conn.execute("select seq, event, payload from durable.journal_events where id = 'r' order by seq").fetchall()
+    rows = conn.execute(
+        "select seq, event, payload from durable.journal_events where id = 'r' order by seq"
+    ).fetchall()
     assert [seq for seq, _, _ in rows] == list(range(head(conn, "r", "next_seq")[0]))
     assert {event for _, event, _ in rows} == EVENTS - {
         "ExecutionCompleted",
@@ -216,7 +228,9 @@ def test_payloads_of_events(conn: Connection, clock: Clock) -> None:
     assert seen["TimerScheduled", "r.2"] == {"duration": 70, "fire_at": clock.now_ms + 70}
     assert seen["RandomGenerated", "r.3"] == {"value": 0.25}
     assert seen["ExecutionCompleted", None] == {"result": "end"}
-    assert {name for event, _, child, name in rows if child == "r.0" and event == "InvokeScheduled"} == {"step"}
+    assert {name for event, _, child, name in rows if child == "r.0" and event == "InvokeScheduled"} == {
+        "step"
+    }
 
 
 def test_an_await_is_written_as_it_was_asked(conn: Connection) -> None:
@@ -230,7 +244,8 @@ def test_an_await_is_written_as_it_was_asked(conn: Connection) -> None:
 
 
 def test_a_start_never_fails_for_want_of_a_partition(conn: Connection, clock: Clock) -> None:
-    """Beyond the newest partition a run is put into the newest one; the sweep opens this week's and four more."""
+    """Beyond the newest partition a run is put into the newest one; the sweep opens this week's and four
+    more."""
     clock.set(clock.now_ms + 100 * 604_800_000)
     begin_run(conn, "late")
     (newest,) = ask(conn, ("select max(bucket) from durable._buckets", ()))

@@ -1,4 +1,5 @@
-"""Law: every registered callback is consumed exactly once, with one of six outcomes for its awaiter; a run waiting for all is woken once."""
+"""Law: every registered callback is consumed exactly once, with one of six outcomes for its awaiter; a run
+waiting for all is woken once."""
 
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ OUTCOMES: dict[str, tuple[Prepare, tuple[str, int] | None, list[tuple[str, str]]
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_outcomes(conn: Connection, clock: Clock, outcome: str) -> None:
-    """The awaiter of a settled promise is resumed, gets the reason kept, or is left alone; the callback is gone either way."""
+    """The awaiter of a settled promise is resumed, gets the reason kept, or is left alone; the callback is
+    gone either way."""
     prepare, state, kept = OUTCOMES[outcome]
     ask(conn, create("x", external="true"))
     take(conn, "t", clock.now_ms + 1000)
@@ -118,7 +120,9 @@ def test_a_resumed_task_is_ready_now_and_nothing_else_changes(conn: Connection, 
     ask(conn, park("t", "x"))
     clock.advance(7)
     ask(conn, settle("x"))
-    assert ask(conn, ("select retry_at, resumes from durable._tasks t, durable.task_get('t') where t.id = 't'", ())) == (
+    assert ask(
+        conn, ("select retry_at, resumes from durable._tasks t, durable.task_get('t') where t.id = 't'", ())
+    ) == (
         clock.now_ms,
         1,
     )
@@ -142,7 +146,8 @@ def test_one_wake_for_many(conn: Connection) -> None:
     [("any", "012", 1), ("all", "012", 3), ("all", "210", 3), ("single", "0", 1)],
 )
 def test_kinds_of_a_wait(conn: Connection, kind: str, order: str, wakes_after: int) -> None:
-    """Single and any end with the first child of the wait, all with the last, and ExecutionResumed is written once."""
+    """Single and any end with the first child of the wait, all with the last, and ExecutionResumed is
+    written once."""
     held = begin_run(conn, "r")
     answer = take_turn(conn, "W", bundle(held, acts=[promise(child) for child in range(3)]))
     on = [int(child) for child in order]
@@ -163,7 +168,9 @@ def test_a_child_outside_the_wait_does_not_wake(conn: Connection) -> None:
     assert types_of(conn, "r") == "SXXAD"
 
 
-def test_a_child_that_settles_while_its_run_waits_to_retry_brings_it_back(conn: Connection, clock: Clock) -> None:
+def test_a_child_that_settles_while_its_run_waits_to_retry_brings_it_back(
+    conn: Connection, clock: Clock
+) -> None:
     """A run released until later is ready at once when one of its children settles."""
     held = begin_run(conn, "r")
     take_turn(conn, "W", bundle(held, acts=[promise(0)]))

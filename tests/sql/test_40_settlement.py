@@ -1,4 +1,5 @@
-"""Law: a promise leaves pending once, by one road: its task ends, its listeners are told, its awaiters resumed, its journals written."""
+"""Law: a promise leaves pending once, by one road: its task ends, its listeners are told, its awaiters
+resumed, its journals written."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ from tests.support.verbs import (
 
 
 def test_settling_ends_the_task_and_keeps_its_version(conn: Connection) -> None:
-    """The task row goes, its version stays on the promise, its wake reasons are deleted, and it reads as fulfilled."""
+    """The task row goes, its version stays on the promise, its wake reasons are deleted, and it reads as
+    fulfilled."""
     ask(conn, create("x", external="true"))
     take(conn, "t")
     ask(conn, ("select durable.promise_register_callback('x', 't')", ()))
@@ -55,14 +57,13 @@ def test_nothing_leaves_a_settled_state(conn: Connection, clock: Clock) -> None:
     assert ask(conn, ("select * from durable._promises where id = 'x'", ())) == row
 
 
-@pytest.mark.parametrize(
-    ("timer_tag", "state"), [("true", "resolved"), ("false", "rejected_timedout")]
-)
+@pytest.mark.parametrize(("timer_tag", "state"), [("true", "resolved"), ("false", "rejected_timedout")])
 @pytest.mark.parametrize("door", ["settle", "get", "tick", "results"])
 def test_the_deadline_wins_at_its_instant(
     conn: Connection, clock: Clock, timer_tag: str, state: str, door: str
 ) -> None:
-    """At its deadline a promise has the deadline verdict, without a value, stamped with the deadline, whoever looks first."""
+    """At its deadline a promise has the deadline verdict, without a value, stamped with the deadline,
+    whoever looks first."""
     due = clock.now_ms + 100
     ask(conn, create("x", due, timer=timer_tag, external="true"))
     clock.advance(130)
@@ -121,7 +122,8 @@ def test_a_run_past_its_deadline_failed(conn: Connection, clock: Clock) -> None:
 
 
 def test_the_owner_learns_of_its_children(conn: Connection, clock: Clock) -> None:
-    """A child run that was started is completed, one that never was is started and completed, a timer fires."""
+    """A child run that was started is completed, one that never was is started and completed, a timer
+    fires."""
     held = begin_run(conn, "r")
     acts = [run(0, queue="kids"), run(1, queue="none"), timer(2, 50), promise(3)]
     take_turn(conn, "W", bundle(held, acts=acts))
@@ -155,7 +157,8 @@ def test_children_of_an_ended_run_settle_unrecorded(conn: Connection) -> None:
 
 
 def test_a_tree_that_expires_at_once(conn: Connection, clock: Clock) -> None:
-    """Parent and children due in one sweep are settled before anybody is judged: no dead run becomes ready."""
+    """Parent and children due in one sweep are settled before anybody is judged: no dead run becomes
+    ready."""
     held = begin_run(conn, "r", timeout="100 ms")
     answer = take_turn(conn, "W", bundle(held, acts=[run(0, timeout=100), timer(1, 100)]))
     take_turn(conn, "W", bundle(held, end=suspend(0, 1), seen=answer.next_of(held)))
@@ -167,7 +170,8 @@ def test_a_tree_that_expires_at_once(conn: Connection, clock: Clock) -> None:
 
 
 def test_an_expired_awaiter_is_left_to_its_own_deadline(conn: Connection, clock: Clock) -> None:
-    """A child that settles after its parent's unnoticed deadline is journalled and does not wake the parent."""
+    """A child that settles after its parent's unnoticed deadline is journalled and does not wake the
+    parent."""
     held = begin_run(conn, "r", timeout="100 ms")
     answer = take_turn(conn, "W", bundle(held, acts=[promise(0)]))
     take_turn(conn, "W", bundle(held, end=suspend(0), seen=answer.next_of(held)))

@@ -1,4 +1,5 @@
-"""Law: the promise operations answer as the protocol's tables say: malformed before missing, missing before conflict, and nothing twice."""
+"""Law: the promise operations answer as the protocol's tables say: malformed before missing, missing before
+conflict, and nothing twice."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ MALFORMED = {
     "delay without target": creation(tags='{"resonate:delay": "5"}'),
     "delay is no number": creation(tags='{"resonate:target": "g", "resonate:delay": "soon"}'),
     "delay is negative": creation(tags='{"resonate:target": "g", "resonate:delay": "-1"}'),
-    "delay at the timeout": creation(timeout_at=NEVER, tags=f'{{"resonate:target": "g", "resonate:delay": "{NEVER}"}}'),
+    "delay at the timeout": creation(
+        timeout_at=NEVER, tags=f'{{"resonate:target": "g", "resonate:delay": "{NEVER}"}}'
+    ),
 }
 
 
@@ -71,11 +74,15 @@ def test_create(conn: Connection, clock: Clock) -> None:
 
 
 def test_create_with_a_target(conn: Connection, clock: Clock) -> None:
-    """A targeted promise gets a pending task at version 0 that may be dispatched now, in the queue of its canonical target."""
+    """A targeted promise gets a pending task at version 0 that may be dispatched now, in the queue of its
+    canonical target."""
     ask(conn, create("p", target="g"))
     row = ask(conn, ("select state, version, retry_at, queue, deadline from durable._tasks", ()))
     assert row == ("pending", 0, clock.now_ms, "g", NEVER)
-    assert ask(conn, ("select target, tags ->> 'resonate:target' from durable._promises", ())) == ("poll://any@g", "g")
+    assert ask(conn, ("select target, tags ->> 'resonate:target' from durable._promises", ())) == (
+        "poll://any@g",
+        "g",
+    )
 
 
 def test_create_with_a_delay(conn: Connection, clock: Clock) -> None:
@@ -93,7 +100,9 @@ def test_create_with_a_preference(conn: Connection, clock: Clock) -> None:
     conn.execute("update durable._workers set present = true")
     for name in ("w1", "w2"):
         ask(conn, create(name, target=f"poll://any@g/{name}"))
-    rows = conn.execute("select id, queue, preference, prefer_until from durable._tasks order by id").fetchall()
+    rows = conn.execute(
+        "select id, queue, preference, prefer_until from durable._tasks order by id"
+    ).fetchall()
     assert rows == [("w1", "g", "w1", clock.now_ms + 200), ("w2", "g", "w2", None)]
 
 
@@ -112,10 +121,15 @@ def test_create_again_changes_nothing(conn: Connection, clock: Clock, settled: b
 
 @pytest.mark.parametrize(
     ("tags", "state"),
-    [({"external": "true"}, "rejected_timedout"), ({"timer": "true"}, "resolved"), ({"target": "g"}, "rejected_timedout")],
+    [
+        ({"external": "true"}, "rejected_timedout"),
+        ({"timer": "true"}, "resolved"),
+        ({"target": "g"}, "rejected_timedout"),
+    ],
 )
 def test_born_dead(conn: Connection, clock: Clock, tags: dict[str, str], state: str) -> None:
-    """A timeout that has passed settles the promise at birth: created and settled at the timeout, task fulfilled at version 0."""
+    """A timeout that has passed settles the promise at birth: created and settled at the timeout, task
+    fulfilled at version 0."""
     assert ask(conn, create("p", clock.now_ms, **tags)) == (state,)
     row = ask(conn, ("select created_at, settled_at, value_data from durable._promises", ()))
     assert row == (clock.now_ms, clock.now_ms, None)
@@ -151,16 +165,26 @@ def test_get_of_a_local_step(conn: Connection) -> None:
     held = begin_run(conn, "r")
     facts = [done(0, '"out"'), broken(1), broken(2, retry_in=5), begun(3)]
     take_turn(conn, "W", bundle(held, facts=facts))
-    rows = [ask(conn, ("select state, value_data from durable.promise_get(%s)", (f"r.{n}",))) for n in range(4)]
-    assert rows == [("resolved", '"out"'), ("rejected", '{"type": "Oops"}'), ("pending", None), ("pending", None)]
+    rows = [
+        ask(conn, ("select state, value_data from durable.promise_get(%s)", (f"r.{n}",))) for n in range(4)
+    ]
+    assert rows == [
+        ("resolved", '"out"'),
+        ("rejected", '{"type": "Oops"}'),
+        ("pending", None),
+        ("pending", None),
+    ]
     assert refusal(conn, ("select durable.promise_get('r.4')", ())) == "WF001"
-    shown = conn.execute("select id, state, owner, child from durable.promises where owner = 'r' order by child").fetchall()
+    shown = conn.execute(
+        "select id, state, owner, child from durable.promises where owner = 'r' order by child"
+    ).fetchall()
     assert shown == [(f"r.{n}", rows[n][0], "r", n) for n in range(4)]
 
 
 @pytest.mark.parametrize("state", ["pending", "rejected_timedout", "done", None])
 def test_settle_to_what_is_no_verdict(conn: Connection, state: str | None) -> None:
-    """Only resolved, rejected and rejected_canceled are a client's verdicts; that is looked at before existence."""
+    """Only resolved, rejected and rejected_canceled are a client's verdicts; that is looked at before
+    existence."""
     assert refusal(conn, ("select durable.promise_settle('none', %s)", (state,))) == "WF004"
 
 
@@ -178,7 +202,8 @@ def test_settle(conn: Connection, clock: Clock) -> None:
 
 
 def test_settling_a_task_from_outside(conn: Connection) -> None:
-    """Anyone may settle a targeted promise: its task is fulfilled and the holder's later calls are refused."""
+    """Anyone may settle a targeted promise: its task is fulfilled and the holder's later calls are
+    refused."""
     take(conn, "t")
     ask(conn, settle("t"))
     assert refusal(conn, ("select durable.task_fulfill('t', 1, 'resolved')", ())) == "WF002"
@@ -248,7 +273,8 @@ def test_register_callback(
 def test_register_listener(
     conn: Connection, clock: Clock, awaited: str, address: str | None, code: str, registered: int
 ) -> None:
-    """The same for listeners; on a settled promise nothing is registered and no unblock is sent: the answer is the notification."""
+    """The same for listeners; on a settled promise nothing is registered and no unblock is sent: the answer
+    is the notification."""
     ask(conn, create("internal"))
     ask(conn, create("due", clock.now_ms + 10, external="true"))
     for name in ("x", "settled"):
@@ -275,7 +301,10 @@ def test_registering_twice_is_one_registration(conn: Connection) -> None:
 def test_verbs_for_people(conn: Connection, clock: Clock) -> None:
     """create_promise, resolve, reject and result speak JSON and intervals."""
     assert ask(conn, ("select durable.create_promise('p', '1 s')", ())) == ("p",)
-    assert ask(conn, ("select external, timeout_at from durable._promises", ())) == (True, clock.now_ms + 1000)
+    assert ask(conn, ("select external, timeout_at from durable._promises", ())) == (
+        True,
+        clock.now_ms + 1000,
+    )
     assert ask(conn, ("select durable.resolve('p', '{\"ok\": true}')", ())) == ("resolved",)
     assert ask(conn, ("select durable.reject('p')", ())) == ("resolved",)
     assert ask(conn, ("select * from durable.result('p')", ())) == ("resolved", {"ok": True}, None)
@@ -286,7 +315,8 @@ def test_verbs_for_people(conn: Connection, clock: Clock) -> None:
 
 
 def test_due_in(conn: Connection, clock: Clock) -> None:
-    """The next deadline is that of the first external pending promise: 0 if it has passed, null if there is none."""
+    """The next deadline is that of the first external pending promise: 0 if it has passed, null if there is
+    none."""
     due = ("select durable._due_in(durable._now_ms())", ())
     ask(conn, create("internal", clock.now_ms + 1))
     ask(conn, create("never", external="true"))
@@ -311,7 +341,8 @@ def test_an_internal_deadline_is_projected_and_stored_on_touch(conn: Connection,
 
 
 def test_a_run_cannot_take_the_place_above_others(conn: Connection) -> None:
-    """Where promises would be its descendants, a run of that id is refused; deeper names that are no descendants do not count."""
+    """Where promises would be its descendants, a run of that id is refused; deeper names that are no
+    descendants do not count."""
     ask(conn, create("a.1", external="true"))
     ask(conn, create("b.1.2", external="true"))
     ask(conn, create("c.x.1", external="true"))

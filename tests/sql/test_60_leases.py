@@ -1,4 +1,5 @@
-"""Law: one rule tells who holds a task; a lease is renewed by its holder alone, lost by time or by absence, and too many losses halt a run."""
+"""Law: one rule tells who holds a task; a lease is renewed by its holder alone, lost by time or by absence,
+and too many losses halt a run."""
 
 from __future__ import annotations
 
@@ -60,10 +61,13 @@ def without_lease(conn: Connection, clock: Clock, how: str) -> None:
         clock.advance(10 * TTL_MS)
 
 
-@pytest.mark.parametrize("how", ["released", "expired", "taken over", "halted", "settled", "past its deadline"])
+@pytest.mark.parametrize(
+    "how", ["released", "expired", "taken over", "halted", "settled", "past its deadline"]
+)
 @pytest.mark.parametrize("door", FENCED)
 def test_the_fence(conn: Connection, clock: Clock, door: str, how: str) -> None:
-    """Every door of a holder refuses with WF002 once the lease is gone, however it went, and writes nothing."""
+    """Every door of a holder refuses with WF002 once the lease is gone, however it went, and writes
+    nothing."""
     ask(conn, create("x", external="true"))
     without_lease(conn, clock, how)
     before = conn.execute("select * from durable._promises order by id").fetchall()
@@ -88,14 +92,17 @@ def test_an_overdue_lease_holds_until_it_is_swept(conn: Connection, clock: Clock
 
 
 def test_heartbeat_of_protocol_tasks(conn: Connection, clock: Clock) -> None:
-    """Pairs that match pid and version are renewed by their own ttl; everything else is skipped in silence."""
+    """Pairs that match pid and version are renewed by their own ttl; everything else is skipped in
+    silence."""
     for name, ttl_ms in (("a", 1000), ("b", 2000), ("c", 3000)):
         ask(conn, create(name, target="g"))
         ask(conn, acquire(name, 0, "P" if name != "c" else "Q", ttl_ms))
     clock.advance(500)
     call = ("select durable.task_heartbeat('P', '{a,b,c,none}', '{1,2,1,1}')", ())
     assert ask(conn, call) == (1,)
-    rows = conn.execute("select id, expires_at - durable._now_ms() from durable._tasks order by id").fetchall()
+    rows = conn.execute(
+        "select id, expires_at - durable._now_ms() from durable._tasks order by id"
+    ).fetchall()
     assert rows == [("a", 1000), ("b", 1500), ("c", 2500)]
 
 
@@ -115,14 +122,17 @@ def test_heartbeat_of_a_worker(conn: Connection, clock: Clock) -> None:
     numbers = [each.execution for each in held] + [999_999]
     call = ("select durable.worker_heartbeat_v1('W', %s, %s)", (numbers, [1, 1, 2, 1]))
     assert ask(conn, call) == ([held[1].execution, held[2].execution, 999_999],)
-    rows = conn.execute("select id, expires_at - durable._now_ms() from durable._tasks order by id").fetchall()
+    rows = conn.execute(
+        "select id, expires_at - durable._now_ms() from durable._tasks order by id"
+    ).fetchall()
     assert rows == [("a", TTL_MS), ("c", TTL_MS - 9000)]
     assert ask(conn, ("select seen_at, missing_at from durable._workers", ())) == (clock.now_ms, None)
     assert ask(conn, ("select durable.worker_heartbeat_v1('W', '{}', '{}')", ())) == ([],)
 
 
 def test_expiry(conn: Connection, clock: Clock) -> None:
-    """At its instant a lease is taken: pending now, version and wake reasons kept, everything of the holder cleared."""
+    """At its instant a lease is taken: pending now, version and wake reasons kept, everything of the holder
+    cleared."""
     ask(conn, create("x", external="true"))
     take(conn, "t")
     ask(conn, ("select durable.promise_register_callback('x', 't')", ()))
@@ -132,14 +142,17 @@ def test_expiry(conn: Connection, clock: Clock) -> None:
     clock.advance(1)
     found = tick(conn)
     assert (found["leases"], found["hints"]) == (1, ["g"])
-    row = ask(conn, ("select state, version, pid, ttl, expires_at, retry_at, preference from durable._tasks", ()))
+    row = ask(
+        conn, ("select state, version, pid, ttl, expires_at, retry_at, preference from durable._tasks", ())
+    )
     assert row == ("pending", 1, None, None, None, clock.now_ms, None)
     assert conn.execute("select task_id, awaited_id from durable._resumes").fetchall() == [("t", "x")]
     assert tick(conn)["leases"] == 0
 
 
 def test_a_lost_run_is_told_to_its_journals(conn: Connection, clock: Clock) -> None:
-    """A lost lease closes the open steps of the run and its open attempt in the owner's journal (R2); the next acquire opens another."""
+    """A lost lease closes the open steps of the run and its open attempt in the owner's journal (R2); the
+    next acquire opens another."""
     held = begin_run(conn, "r")
     take_turn(conn, "W", bundle(held, acts=[run(0, queue="kids")], facts=[begun(1)]), ttl_ms=1)
     kid = claim(conn, "K", "kids")
@@ -148,7 +161,10 @@ def test_a_lost_run_is_told_to_its_journals(conn: Connection, clock: Clock) -> N
     assert tick(conn)["leases"] == 2
     assert types_of(conn, "r.0") == "Slr"
     assert types_of(conn, "r") in ("SIlbri", "SIlbir")
-    rows = conn.execute("select data::jsonb -> 'interrupted', data::jsonb #>> '{error,message}' from durable._journal where type = 'r'")
+    rows = conn.execute(
+        "select data::jsonb -> 'interrupted', data::jsonb #>> '{error,message}' from "
+        "durable._journal where type = 'r'"
+    )
     assert rows.fetchall() == [(True, "lease lost")] * 2
     claim(conn, "K2", "kids")
     assert events_of(conn, "r")[-1] == "InvokeStarted"
@@ -163,7 +179,8 @@ def crash(conn: Connection, clock: Clock, queue: str) -> None:
 
 
 def test_too_many_crashes_halt_a_run(conn: Connection, clock: Clock) -> None:
-    """A run that loses more leases in a row than max_crashes is halted with a problem; resume gives it as many again."""
+    """A run that loses more leases in a row than max_crashes is halted with a problem; resume gives it as
+    many again."""
     ask(conn, ("select durable.set_setting('max_crashes', '2')", ()))
     ask(conn, ("select durable.start('w', id => 'r', queue => 'g')", ()))
     for _ in range(2):
@@ -240,7 +257,8 @@ def test_presence_is_believed_only_if_seen(own: Connection, dsn: str) -> None:
 
 
 def test_two_looks_take_the_tasks_of_an_absent_worker(own: Connection, dsn: str) -> None:
-    """A presence lock found free twice, presence_grace_ms apart, ends the worker's leases long before their time."""
+    """A presence lock found free twice, presence_grace_ms apart, ends the worker's leases long before their
+    time."""
     clock = Clock(dsn)
     with present(own, "W", dsn):
         begin_run(own, "r")

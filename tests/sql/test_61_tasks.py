@@ -1,4 +1,5 @@
-"""Law: the task operations answer as the protocol's tables say; a task changes hands at one version, and only by the allowed edges."""
+"""Law: the task operations answer as the protocol's tables say; a task changes hands at one version, and
+only by the allowed edges."""
 
 from __future__ import annotations
 
@@ -64,7 +65,13 @@ EDGES: dict[str, tuple[Call, set[str], str]] = {
     "halt": (("select durable.task_halt('t')", ()), {"pending", "acquired", "suspended", "halted"}, "WF003"),
     "continue": (("select durable.task_continue('t')", ()), {"halted"}, "WF003"),
 }
-AFTER = {"acquire": "acquired", "release": "pending", "suspend": "suspended", "halt": "halted", "continue": "pending"}
+AFTER = {
+    "acquire": "acquired",
+    "release": "pending",
+    "suspend": "suspended",
+    "halt": "halted",
+    "continue": "pending",
+}
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -119,7 +126,8 @@ def test_malformed(conn: Connection, call: Call) -> None:
 
 
 def test_get(conn: Connection, clock: Clock) -> None:
-    """The answer shows state, version, number of wake reasons, ttl and holder; a dead task is fulfilled and stored as such."""
+    """The answer shows state, version, number of wake reasons, ttl and holder; a dead task is fulfilled and
+    stored as such."""
     ask(conn, create("t", clock.now_ms + 100, target="g"))
     get = ("select * from durable.task_get('t')", ())
     assert ask(conn, get) == ("t", "pending", 0, 0, None, None)
@@ -131,7 +139,8 @@ def test_get(conn: Connection, clock: Clock) -> None:
 
 
 def test_acquire(conn: Connection, clock: Clock) -> None:
-    """An acquire raises the version by one, sets the lease and clears the wake reasons; it is exclusive, not idempotent."""
+    """An acquire raises the version by one, sets the lease and clears the wake reasons; it is exclusive,
+    not idempotent."""
     take(conn, "t")
     ask(conn, create("x", external="true"))
     ask(conn, park("t", "x"))
@@ -170,7 +179,8 @@ def test_release_keeps_version_and_reasons(conn: Connection, clock: Clock) -> No
     ],
 )
 def test_suspend(conn: Connection, clock: Clock, awaited: list[str], answer: object) -> None:
-    """All of them live: suspended. One settled: go on, nothing registered, lease untouched. One unsuitable: refused, nothing at all."""
+    """All of them live: suspended. One settled: go on, nothing registered, lease untouched. One unsuitable:
+    refused, nothing at all."""
     for name in ("x", "y", "settled"):
         ask(conn, create(name, external="true"))
     ask(conn, create("internal"))
@@ -186,7 +196,9 @@ def test_suspend(conn: Connection, clock: Clock, awaited: list[str], answer: obj
     else:
         assert ask(conn, park("t", *awaited)) == (answer,)
         assert conn.execute("select from durable._resumes").fetchall() == []
-    registered = [name for (name,) in conn.execute("select awaited_id from durable._callbacks order by 1").fetchall()]
+    registered = [
+        name for (name,) in conn.execute("select awaited_id from durable._callbacks order by 1").fetchall()
+    ]
     assert registered == (sorted(awaited) if answer is True else [])
     assert column(conn, "state") == ("suspended" if answer is True else "acquired")
     assert column(conn, "expires_at") == (None if answer is True else lease)
@@ -215,13 +227,16 @@ def test_fulfill(conn: Connection) -> None:
 
 
 def test_fence_settle(conn: Connection) -> None:
-    """Another promise is settled under the lease, which is not touched; one that is settled already is answered as it is."""
+    """Another promise is settled under the lease, which is not touched; one that is settled already is
+    answered as it is."""
     take(conn, "t")
     ask(conn, create("x", external="true"))
     before = conn.execute("select * from durable._tasks").fetchall()
     call: Call = ("select state, value_data from durable.task_fence_settle('t', 1, 'x', 'resolved', '1')", ())
     assert ask(conn, call) == ("resolved", "1")
-    assert ask(conn, ("select state, value_data from durable.task_fence_settle('t', 1, 'x', 'rejected', '2')", ())) == (
+    assert ask(
+        conn, ("select state, value_data from durable.task_fence_settle('t', 1, 'x', 'rejected', '2')", ())
+    ) == (
         "resolved",
         "1",
     )
@@ -239,9 +254,13 @@ def test_fence_settle_of_another_task(conn: Connection) -> None:
 
 
 def test_fence_create(conn: Connection, clock: Clock) -> None:
-    """A promise is created under the lease, or the existing one answered; past its deadline it is settled first."""
+    """A promise is created under the lease, or the existing one answered; past its deadline it is settled
+    first."""
     take(conn, "t")
-    call = "select state from durable.task_fence_create('t', %s, %s, %s, p_tags => '{\"resonate:external\": \"true\"}')"
+    call = (
+        "select state from durable.task_fence_create('t', %s, %s, %s,"
+        ' p_tags => \'{"resonate:external": "true"}\')'
+    )
     assert ask(conn, (call, (1, "n", clock.now_ms + 10))) == ("pending",)
     assert ask(conn, (call, (1, "n", NEVER))) == ("pending",)
     assert refusal(conn, (call, (2, "m", NEVER))) == "WF002"
@@ -252,7 +271,8 @@ def test_fence_create(conn: Connection, clock: Clock) -> None:
 
 
 def test_halt_and_continue_keep_what_was_there(conn: Connection, clock: Clock) -> None:
-    """A halt keeps version, reasons and callbacks; wakes that come meanwhile are kept; continue offers the task at once."""
+    """A halt keeps version, reasons and callbacks; wakes that come meanwhile are kept; continue offers the
+    task at once."""
     for name in ("x", "y"):
         ask(conn, create(name, external="true"))
     take(conn, "t")
@@ -277,7 +297,8 @@ def test_a_halted_run_says_why(conn: Connection) -> None:
 
 
 def test_offer(conn: Connection, clock: Clock) -> None:
-    """Due tasks of the queue are offered with their version, by priority, and again after retry_offer_ms unless acquired."""
+    """Due tasks of the queue are offered with their version, by priority, and again after retry_offer_ms
+    unless acquired."""
     for name in ("a", "b", "c"):
         ask(conn, create(name, target="g"))
     ask(conn, create("other", target="h"))
@@ -321,7 +342,8 @@ def test_a_protocol_client_may_serve_a_run(conn: Connection) -> None:
 
 @pytest.mark.parametrize(("awaited", "code"), [(["r.0", "r.1"], ""), (["r.0"], "WF003")])
 def test_a_client_that_continues_a_blocked_run(conn: Connection, awaited: list[str], code: str) -> None:
-    """A run that is blocked already may wait for the same again, which writes nothing, and for nothing else (R20)."""
+    """A run that is blocked already may wait for the same again, which writes nothing, and for nothing else
+    (R20)."""
     parked_run(conn)
     ask(conn, ("select durable.task_halt('r')", ()))
     ask(conn, ("select durable.task_continue('r')", ()))

@@ -1,4 +1,5 @@
-"""Law: a bundle is judged by itself: what fits is written, what was written before is left out, and a stale one spoils nobody's turn."""
+"""Law: a bundle is judged by itself: what fits is written, what was written before is left out, and a stale
+one spoils nobody's turn."""
 
 from __future__ import annotations
 
@@ -118,7 +119,8 @@ def test_what_follows_a_fact_sent_again_is_taken(conn: Connection) -> None:
 
 
 def test_acts_sent_again_are_moved(conn: Connection) -> None:
-    """Acts whose numbers are taken by the same bundle's first arrival are refused as moved, and nobody is born twice."""
+    """Acts whose numbers are taken by the same bundle's first arrival are refused as moved, and nobody is
+    born twice."""
     held = begin_run(conn, "r")
     acts = [run(0), timer(1, 5), promise(2), captured(3)]
     assert report(conn, held, acts=acts) == "ok"
@@ -156,7 +158,8 @@ def test_facts_of_a_moved_bundle_are_taken(conn: Connection) -> None:
 
 
 def test_reserved_numbers(conn: Connection) -> None:
-    """Steps in flight keep their numbers: later commands take later ones, and the results fit in whenever they come."""
+    """Steps in flight keep their numbers: later commands take later ones, and the results fit in whenever
+    they come."""
     held = begin_run(conn, "r")
     report(conn, held, acts=[timer(3, 5)])
     assert head(conn, "next_child", "reserved") == (4, [0, 1, 2])
@@ -167,7 +170,8 @@ def test_reserved_numbers(conn: Connection) -> None:
 
 
 def test_a_stale_bundle_spoils_nobody(conn: Connection) -> None:
-    """Lost and moved bundles in one turn with good ones: each gets its own verdict, the good ones are written."""
+    """Lost and moved bundles in one turn with good ones: each gets its own verdict, the good ones are
+    written."""
     good, moved, lost, gone = (begin_run(conn, name) for name in ("good", "moved", "lost", "gone"))
     other = begin_run(conn, "other", "V")
     take_turn(conn, "W", bundle(moved, acts=[captured(0)]))
@@ -179,12 +183,21 @@ def test_a_stale_bundle_spoils_nobody(conn: Connection) -> None:
         "W",
         bundle(good, facts=[done(0)], acts=[promise(1)]),
         bundle(moved, acts=[timer(0, 5)], end=complete()),
-        *(bundle(each, facts=[done(0)], acts=[promise(1)], end=complete()) for each in (lost, gone, other, nowhere)),
+        *(
+            bundle(each, facts=[done(0)], acts=[promise(1)], end=complete())
+            for each in (lost, gone, other, nowhere)
+        ),
     )
     assert answer.of(good) == ("ok", "acquired")
     assert answer.of(moved) == ("moved", "acquired")
     assert [answer.of(each) for each in (lost, gone, other, nowhere)] == [("lost", "lost")] * 4
-    assert [types_of(conn, name) for name in ("good", "moved", "lost", "gone", "other")] == ["SXL", "Sn", "S", "SC", "S"]
+    assert [types_of(conn, name) for name in ("good", "moved", "lost", "gone", "other")] == [
+        "SXL",
+        "Sn",
+        "S",
+        "SC",
+        "S",
+    ]
     assert promise_of(conn, "moved") == ("pending", None)
 
 
@@ -205,7 +218,8 @@ def test_a_bundle_past_the_deadline_is_lost(conn: Connection, clock: Clock) -> N
 
 
 def test_children_are_made_as_asked(conn: Connection, clock: Clock) -> None:
-    """A child run, a timer and an external promise get promises of the run, with deadline, queue, priority, tenant and callback."""
+    """A child run, a timer and an external promise get promises of the run, with deadline, queue, priority,
+    tenant and callback."""
     ask(conn, ("select durable.start('w', id => 'r', queue => 'g', priority => 3, tenant => 'acme')", ()))
     held = claim(conn, "W", "g")
     acts = [
@@ -218,7 +232,8 @@ def test_children_are_made_as_asked(conn: Connection, clock: Clock) -> None:
     report(conn, held, acts=acts)
     rows = conn.execute(
         "select p.id, p.timeout_at, p.timer, p.target, p.tenant, exists (select from durable._callbacks c "
-        "where c.awaited_id = p.id and c.awaiter_id = 'r') from durable._promises p where p.execution = %s order by child",
+        "where c.awaited_id = p.id and c.awaiter_id = 'r') from durable._promises p where "
+        "p.execution = %s order by child",
         (held.execution,),
     ).fetchall()
     now = clock.now_ms
@@ -229,14 +244,19 @@ def test_children_are_made_as_asked(conn: Connection, clock: Clock) -> None:
         ("r.3", NEVER, False, None, "acme", True),
         ("r.4", now + 400, False, None, "acme", True),
     ]
-    tasks = conn.execute("select id, queue, priority, workflow, workflow_version from durable._tasks order by id").fetchall()
+    tasks = conn.execute(
+        "select id, queue, priority, workflow, workflow_version from durable._tasks order by id"
+    ).fetchall()
     assert tasks[1:] == [("r.0", "g", 3, "v", "2"), ("r.1", "h", 3, "w", "1")]
     assert ask(conn, ("select param_data from durable._promises where id = 'r.0'", ())) == ('["x"]',)
 
 
-@pytest.mark.parametrize("act", [timer(0, 0), timer(0, -5), timer(0, 2**62), promise(0, 0), run(0, timeout=-1)])
+@pytest.mark.parametrize(
+    "act", [timer(0, 0), timer(0, -5), timer(0, 2**62), promise(0, 0), run(0, timeout=-1)]
+)
 def test_spans_beyond_reason(conn: Connection, clock: Clock, act: Fact) -> None:
-    """A sleep of nothing, until the past, or for ever does not break the turn: at least a millisecond, at most never."""
+    """A sleep of nothing, until the past, or for ever does not break the turn: at least a millisecond, at
+    most never."""
     held = begin_run(conn, "r")
     other = begin_run(conn, "s")
     answer = take_turn(conn, "W", bundle(held, acts=[act]), bundle(other, facts=[done(0)]))

@@ -1,4 +1,5 @@
-"""Law: a start is one run for one id or key, whoever repeats it; a run tells its result when asked and goes on when it is resumed."""
+"""Law: a start is one run for one id or key, whoever repeats it; a run tells its result when asked and goes
+on when it is resumed."""
 
 from __future__ import annotations
 
@@ -26,13 +27,32 @@ from tests.support.verbs import (
 
 
 def test_start(conn: Connection, clock: Clock) -> None:
-    """A start makes promise, task, head and ExecutionStarted; its defaults are queue default, version 1, no deadline."""
+    """A start makes promise, task, head and ExecutionStarted; its defaults are queue default, version 1, no
+    deadline."""
     ask(conn, ("select durable.start('hello', '[\"world\"]', id => 'r')", ()))
-    row = ask(conn, ("select state, target, param_data, param_headers, timeout_at, created_at from durable._promises", ()))
+    row = ask(
+        conn,
+        (
+            "select state, target, param_data, param_headers, timeout_at, created_at from durable._promises",
+            (),
+        ),
+    )
     assert row == ("pending", "poll://any@default", '["world"]', {"codec": "json"}, NEVER, clock.now_ms)
-    row = ask(conn, ("select state, version, queue, priority, workflow, workflow_version, retry_at from durable._tasks", ()))
+    row = ask(
+        conn,
+        (
+            "select state, version, queue, priority, workflow, workflow_version, retry_at from "
+            "durable._tasks",
+            (),
+        ),
+    )
     assert row == ("pending", 0, "default", 0, "hello", "1", clock.now_ms)
-    assert ask(conn, ("select status, next_seq, next_child, key from durable._executions", ())) == ("running", 1, 0, None)
+    assert ask(conn, ("select status, next_seq, next_child, key from durable._executions", ())) == (
+        "running",
+        1,
+        0,
+        None,
+    )
 
 
 def test_start_with_everything(conn: Connection, clock: Clock) -> None:
@@ -40,7 +60,8 @@ def test_start_with_everything(conn: Connection, clock: Clock) -> None:
     ask(
         conn,
         (
-            "select durable.start('w', '{\"n\": 1}', key => 'k', queue => 'q', version => '7', delay => '2 s', "
+            "select durable.start('w', '{\"n\": 1}', key => 'k', queue => 'q', version => '7', delay "
+            "=> '2 s', "
             "timeout => '9 s', priority => -3, tags => '{\"team\": \"blue\"}', tenant => 'acme')",
             (),
         ),
@@ -97,7 +118,11 @@ def test_malformed_starts(conn: Connection, call: Call) -> None:
 
 AGAIN: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "same id": ({"id": "r"}, {"id": "r"}, ""),
-    "same id, same input in other words": ({"id": "r", "args": '{"a": 1, "b": 2}'}, {"id": "r", "args": '{"b":2,"a":1}'}, ""),
+    "same id, same input in other words": (
+        {"id": "r", "args": '{"a": 1, "b": 2}'},
+        {"id": "r", "args": '{"b":2,"a":1}'},
+        "",
+    ),
     "same id, other input": ({"id": "r", "args": "[1]"}, {"id": "r", "args": "[2]"}, "WF009"),
     "same id, other workflow": ({"id": "r"}, {"id": "r", "workflow": "v"}, "WF009"),
     "same id, other tenant": ({"id": "r", "tenant": "a"}, {"id": "r", "tenant": "b"}, "WF009"),
@@ -112,7 +137,8 @@ AGAIN: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", AGAIN)
 @pytest.mark.parametrize("over", [False, True], ids=["pending", "settled"])
 def test_start_again(conn: Connection, name: str, over: bool) -> None:
-    """The same id or key is the same run as long as workflow, tenant and input agree, ended or not; otherwise WF009."""
+    """The same id or key is the same run as long as workflow, tenant and input agree, ended or not;
+    otherwise WF009."""
     first, second, code = AGAIN[name]
     (id_,) = ask(conn, plain(**{"workflow": "w", **first}))
     if over:
@@ -137,7 +163,10 @@ def test_keys_are_of_a_tenant_and_a_workflow(conn: Connection) -> None:
 
 def test_a_generated_id_is_a_function_of_its_parts(conn: Connection) -> None:
     """Parts are hashed with their lengths, so that no two divisions of one text give one id."""
-    names = "select durable._root_id('a', 'bc', 'd'), durable._root_id('ab', 'c', 'd'), durable._root_id('a', 'bc', 'd')"
+    names = (
+        "select durable._root_id('a', 'bc', 'd'), durable._root_id('ab', 'c', 'd'),"
+        " durable._root_id('a', 'bc', 'd')"
+    )
     one, other, again = ask(conn, (names, ()))
     assert one == again != other
 
@@ -159,7 +188,10 @@ def test_a_rolled_back_start_leaves_nothing(dsn: str) -> None:
 
 def test_start_v1_tells_whether_it_started(conn: Connection) -> None:
     """Our clients learn whether the run was made by their call."""
-    call = ("select id, created from durable.start_v1('w', '[]', 'r', null, 'q', '1', null, null, 0, '{}', '')", ())
+    call = (
+        "select id, created from durable.start_v1('w', '[]', 'r', null, 'q', '1', null, null, 0, '{}', '')",
+        (),
+    )
     assert ask(conn, call) == ("r", True)
     assert ask(conn, call) == ("r", False)
 
@@ -173,7 +205,10 @@ def test_result(conn: Connection, clock: Clock) -> None:
     ask(conn, settle("bad", '{"type": "Boom"}', state="rejected"))
     ask(conn, ("select durable.promise_settle('off', 'rejected_canceled')", ()))
     clock.advance(1000)
-    results = {name: ask(conn, ("select * from durable.result(%s)", (name,))) for name in ("ok", "bad", "off", "late")}
+    results = {
+        name: ask(conn, ("select * from durable.result(%s)", (name,)))
+        for name in ("ok", "bad", "off", "late")
+    }
     assert results == {
         "ok": ("resolved", {"a": 1}, None),
         "bad": ("rejected", None, {"type": "Boom"}),
@@ -185,7 +220,8 @@ def test_result(conn: Connection, clock: Clock) -> None:
 
 
 def test_results_of_many(conn: Connection, clock: Clock) -> None:
-    """Only what is settled or unknown is answered, as text; what is due is settled first, so the answer never changes."""
+    """Only what is settled or unknown is answered, as text; what is due is settled first, so the answer
+    never changes."""
     for name in ("ok", "bad", "open"):
         ask(conn, start(name))
     ask(conn, start("late", timeout="1 s"))
@@ -220,8 +256,13 @@ def test_an_absurd_timeout_is_never(conn: Connection) -> None:
 def test_resume(conn: Connection) -> None:
     """A halted run is ready again with its journal; one that is not halted is WF003."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, facts=[done(0)], end={"do": "halt", "problem": '{"type": "Nondeterminism"}'}))
-    assert ask(conn, ("select state, problem from durable.runs", ())) == ("halted", {"type": "Nondeterminism"})
+    take_turn(
+        conn, "W", bundle(held, facts=[done(0)], end={"do": "halt", "problem": '{"type": "Nondeterminism"}'})
+    )
+    assert ask(conn, ("select state, problem from durable.runs", ())) == (
+        "halted",
+        {"type": "Nondeterminism"},
+    )
     ask(conn, ("select durable.resume('r')", ()))
     assert refusal(conn, ("select durable.resume('r')", ())) == "WF003"
     assert refusal(conn, ("select durable.resume('none')", ())) == "WF001"

@@ -1,5 +1,5 @@
-"""Law: a turn is one transaction for everything that moved: it suspends only who has seen everything, hands out what is ready, and tells
-each coroutine exactly the rows that it does not know.
+"""Law: a turn is one transaction for everything that moved: it suspends only who has seen everything, hands
+out what is ready, and tells each coroutine exactly the rows that it does not know.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ def test_a_claim_hands_out_input_and_journal(conn: Connection, clock: Clock) -> 
     clock.advance(5)
     answer = take_turn(conn, "W", want=1, queues=["g"], ttl_ms=700)
     (task,) = answer.raw["tasks"]
-    assert {name: task[name] for name in ("id", "version", "workflow", "workflow_version", "param", "from", "next", "crashes")} == {
+    assert {
+        name: task[name]
+        for name in ("id", "version", "workflow", "workflow_version", "param", "from", "next", "crashes")
+    } == {
         "id": "r",
         "version": 1,
         "workflow": "w",
@@ -84,7 +87,8 @@ def test_a_claim_hands_out_input_and_journal(conn: Connection, clock: Clock) -> 
 
 
 def test_a_claim_takes_what_it_can_run(conn: Connection, clock: Clock) -> None:
-    """Queue, workflow, version, due instant, deadline, preference and want decide; priority, then age, orders."""
+    """Queue, workflow, version, due instant, deadline, preference and want decide; priority, then age,
+    orders."""
     for name, more in {
         "other queue": {"queue": "h"},
         "other workflow": {"queue": "g", "workflow": "v"},
@@ -103,8 +107,13 @@ def test_a_claim_takes_what_it_can_run(conn: Connection, clock: Clock) -> None:
         taken += [task.id for task in take_turn(conn, "W", want=1, queues=["g"]).tasks]
     assert taken == ["urgent", "first", "low"]
     clock.advance(1000)
-    assert [task.id for task in take_turn(conn, "W", want=9, queues=["g", "h"]).tasks] == ["other queue", "later"]
-    assert [task.id for task in take_turn(conn, "W", want=9, queues=["g"], workflows=["v"]).tasks] == ["other workflow"]
+    assert [task.id for task in take_turn(conn, "W", want=9, queues=["g", "h"]).tasks] == [
+        "other queue",
+        "later",
+    ]
+    assert [task.id for task in take_turn(conn, "W", want=9, queues=["g"], workflows=["v"]).tasks] == [
+        "other workflow"
+    ]
 
 
 @pytest.mark.parametrize(("want", "count"), [(-1, 0), (0, 0), (1, 1), (2, 2), (9, 3)])
@@ -119,7 +128,13 @@ def test_an_empty_turn(conn: Connection) -> None:
     """A turn without bundles answers null columns and nothing else."""
     raw = take_turn(conn, "W").raw
     assert raw["bundles"] == dict.fromkeys(("execution", "verdict", "state", "seq", "next"))
-    assert (raw["tasks"], raw["tails"], raw["hints"], raw["settled"], raw["due_in"]) == ([], [], [], False, None)
+    assert (raw["tasks"], raw["tails"], raw["hints"], raw["settled"], raw["due_in"]) == (
+        [],
+        [],
+        [],
+        False,
+        None,
+    )
 
 
 def test_own_rows_and_tails(conn: Connection, clock: Clock) -> None:
@@ -143,7 +158,10 @@ def test_a_suspend_with_unseen_resolver_rows_stays_awake(conn: Connection) -> No
     assert answer.of(held) == ("ok", "acquired")
     assert kinds(answer.tail(held)) == "D"
     assert types_of(conn, "r") == "SXXD"
-    assert take_turn(conn, "W", bundle(held, end=suspend(0), seen=answer.next_of(held))).of(held)[1] == "suspended"
+    assert (
+        take_turn(conn, "W", bundle(held, end=suspend(0), seen=answer.next_of(held))).of(held)[1]
+        == "suspended"
+    )
 
 
 def test_a_suspend_with_facts_of_its_own_stays_awake(conn: Connection) -> None:
@@ -176,25 +194,45 @@ def test_rows_that_resolve_nothing_do_not_keep_a_run_awake(conn: Connection) -> 
         {"do": "suspend", "on": None, "kind": "any"},
         {"do": "suspend", "on": [1], "kind": None},
     ],
-    ids=["unknown", "seen", "half", "doubled", "nothing", "kind", "single of two", "detached", "null", "no kind"],
+    ids=[
+        "unknown",
+        "seen",
+        "half",
+        "doubled",
+        "nothing",
+        "kind",
+        "single of two",
+        "detached",
+        "null",
+        "no kind",
+    ],
 )
 def test_a_wait_that_nothing_would_end_is_halted(conn: Connection, end: dict[str, Any]) -> None:
-    """A run that would sleep for ever is set aside with a problem, and the others of the turn are not disturbed."""
+    """A run that would sleep for ever is set aside with a problem, and the others of the turn are not
+    disturbed."""
     held = parent(conn, promise(0), promise(1), run(2, detached=True), promise(3))
     other = parent(conn, promise(0), id_="s")
     ask(conn, settle("r.0"))
     answer = take_turn(conn, "W", bundle(held))
-    answer = take_turn(conn, "W", bundle(held, end=end, seen=answer.next_of(held) + 2), bundle(other, end=suspend(0)))
+    answer = take_turn(
+        conn, "W", bundle(held, end=end, seen=answer.next_of(held) + 2), bundle(other, end=suspend(0))
+    )
     assert answer.of(held) == ("ok", "halted")
     assert answer.of(other) == ("ok", "suspended")
-    assert ask(conn, ("select problem ->> 'type' from durable.runs where id = 'r'", ())) == ("Nondeterminism",)
+    assert ask(conn, ("select problem ->> 'type' from durable.runs where id = 'r'", ())) == (
+        "Nondeterminism",
+    )
 
 
 def test_a_given_up_step_is_closed_by_the_suspend(conn: Connection) -> None:
-    """A step that still ran when its coroutine went to sleep has no open attempt left, and the warm coroutine is told."""
+    """A step that still ran when its coroutine went to sleep has no open attempt left, and the warm
+    coroutine is told."""
     held = parent(conn, promise(1))
     answer = take_turn(conn, "W", bundle(held, facts=[begun(0)]))
-    assert take_turn(conn, "W", bundle(held, end=suspend(1), seen=answer.next_of(held))).of(held)[1] == "suspended"
+    assert (
+        take_turn(conn, "W", bundle(held, end=suspend(1), seen=answer.next_of(held))).of(held)[1]
+        == "suspended"
+    )
     assert types_of(conn, "r") == "SXlrA"
     ask(conn, settle("r.1"))
     again = claim(conn, "W", "q-r")
@@ -204,7 +242,8 @@ def test_a_given_up_step_is_closed_by_the_suspend(conn: Connection) -> None:
 
 @pytest.mark.parametrize("again_by", ["W", "V"])
 def test_warm_tail_against_whole_journal(conn: Connection, again_by: str) -> None:
-    """Who suspended a run gets what came after; anybody else, or who comes after somebody else, the whole journal."""
+    """Who suspended a run gets what came after; anybody else, or who comes after somebody else, the whole
+    journal."""
     asleep(conn, promise(0))
     ask(conn, settle("r.0"))
     again = claim(conn, again_by, "q-r")
@@ -229,7 +268,8 @@ def test_the_whole_journal_for_an_evicted_coroutine(conn: Connection) -> None:
 
 @pytest.mark.parametrize("kind", ["any", "all"])
 def test_woken_and_claimed_in_the_turn_that_completes_the_child(conn: Connection, kind: str) -> None:
-    """A parent that its own worker wakes in a turn is acquired in that turn, without want and before anybody else."""
+    """A parent that its own worker wakes in a turn is acquired in that turn, without want and before
+    anybody else."""
     held = asleep(conn, run(0, queue="kids"), run(1, queue="none"), kind=kind)
     if kind == "all":
         ask(conn, settle("r.1"))
@@ -237,7 +277,10 @@ def test_woken_and_claimed_in_the_turn_that_completes_the_child(conn: Connection
     answer = take_turn(conn, "W", bundle(kid, end=complete('"kid"')), want=0)
     (task,) = answer.tasks
     assert (task.id, task.version) == ("r", 2)
-    assert task.rows[-2:] == ((task.next - 2, "d", 0, 1, None, None, '"kid"', True), (task.next - 1, "W", *[None] * 6))
+    assert task.rows[-2:] == (
+        (task.next - 2, "d", 0, 1, None, None, '"kid"', True),
+        (task.next - 1, "W", *[None] * 6),
+    )
     assert answer.raw["settled"] is True
     assert promise_of(conn, "r.0") == ("resolved", '"kid"')
     assert held.version == 1
@@ -266,7 +309,9 @@ def test_parent_suspends_and_child_completes_in_one_turn(conn: Connection) -> No
     """One worker holds both: the parent falls asleep, is woken and handed out again within the turn."""
     held = parent(conn, run(0, queue="kids"))
     kid = claim(conn, "W", "kids")
-    answer = take_turn(conn, "W", bundle(held, end=suspend(0), seen=held.next + 1), bundle(kid, end=complete()), want=0)
+    answer = take_turn(
+        conn, "W", bundle(held, end=suspend(0), seen=held.next + 1), bundle(kid, end=complete()), want=0
+    )
     assert answer.of(held) == ("ok", "released")
     assert answer.of(kid) == ("ok", "done")
     (task,) = answer.tasks
@@ -274,7 +319,8 @@ def test_parent_suspends_and_child_completes_in_one_turn(conn: Connection) -> No
 
 
 def test_parent_and_child_complete_in_one_turn(conn: Connection) -> None:
-    """A child that completes beside its completing parent is told to the parent's journal before its end, or not at all."""
+    """A child that completes beside its completing parent is told to the parent's journal before its end,
+    or not at all."""
     held = parent(conn, run(0, queue="kids"))
     kid = claim(conn, "W", "kids")
     answer = take_turn(conn, "W", bundle(kid, end=complete()), bundle(held, end=fail(), seen=held.next + 1))
@@ -294,7 +340,8 @@ def test_a_held_parent_gets_what_the_turn_did_to_it(conn: Connection) -> None:
 
 
 def test_release_with_a_delay(conn: Connection, clock: Clock) -> None:
-    """A run given back until later is nobody's before; its worker has it warm; a child that settled unseen brings it back at once."""
+    """A run given back until later is nobody's before; its worker has it warm; a child that settled unseen
+    brings it back at once."""
     held = parent(conn, promise(0))
     answer = take_turn(conn, "W", bundle(held, facts=[broken(1, retry_in=500)]))
     seen = answer.next_of(held)
@@ -311,10 +358,14 @@ def test_release_with_a_delay(conn: Connection, clock: Clock) -> None:
 
 
 def test_release_with_rows_of_its_own_behind_unseen_ones(conn: Connection) -> None:
-    """A coroutine whose last bundle was written behind rows that it has not seen is not warm: it gets the whole journal."""
+    """A coroutine whose last bundle was written behind rows that it has not seen is not warm: it gets the
+    whole journal."""
     held = parent(conn, promise(0))
     ask(conn, settle("r.0"))
-    assert take_turn(conn, "W", bundle(held, facts=[broken(1, retry_in=5)], end=release(5))).of(held)[1] == "released"
+    assert (
+        take_turn(conn, "W", bundle(held, facts=[broken(1, retry_in=5)], end=release(5))).of(held)[1]
+        == "released"
+    )
     again = claim(conn, "W", "q-r")
     assert (again.start, kinds(again.rows)) == (0, "SXDf")
 
@@ -353,7 +404,8 @@ def blocked_again(conn: Connection, worker: str = "W") -> Held:
 def test_a_blocked_run_waits_for_the_same_again(
     conn: Connection, kind: str, settled: list[int], end: dict[str, Any], state: str
 ) -> None:
-    """R20: after halt and resume the same wait, or what is left of it, writes nothing; another one is nondeterminism."""
+    """R20: after halt and resume the same wait, or what is left of it, writes nothing; another one is
+    nondeterminism."""
     asleep(conn, promise(0), promise(1), kind=kind)
     for child in settled:
         ask(conn, settle(f"r.{child}"))
@@ -370,7 +422,8 @@ def test_a_blocked_run_waits_for_the_same_again(
 
 
 def test_the_tail_after_waiting_again(conn: Connection) -> None:
-    """The warm tail of a run that suspended a second time on the same wait begins after what it had replayed."""
+    """The warm tail of a run that suspended a second time on the same wait begins after what it had
+    replayed."""
     asleep(conn, promise(0), promise(1), kind="all")
     ask(conn, settle("r.0"))
     again = blocked_again(conn)
@@ -477,7 +530,9 @@ def test_the_answer_is_sorted_by_run(conn: Connection) -> None:
 def test_a_long_run(conn: Connection) -> None:
     """A thousand facts in one turn are a thousand rows, dense."""
     held = begin_run(conn, "r")
-    answer: Turn = take_turn(conn, "W", bundle(held, facts=[done(child, json.dumps(child)) for child in range(1000)]))
+    answer: Turn = take_turn(
+        conn, "W", bundle(held, facts=[done(child, json.dumps(child)) for child in range(1000)])
+    )
     assert answer.next_of(held) == 3001
     rows = ask(conn, ("select durable.worker_journal_v1('W', %s, 1)", (held.execution,)))[0]["rows"]
     assert [row[6] for row in rows[1:]] == [str(child) for child in range(1000)]

@@ -1,4 +1,5 @@
-"""Law: everything that time starts is swept in bounded rounds, by any number of callers, and a missed round only delays."""
+"""Law: everything that time starts is swept in bounded rounds, by any number of callers, and a missed round
+only delays."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ def test_the_answer(conn: Connection, clock: Clock) -> None:
     assert types_of(conn, "r") == "STTAZW"
 
 
-@pytest.mark.parametrize(("due", "limit", "rounds"), [(7, 3, [3, 3, 1]), (6, 3, [3, 3, 0]), (2, 500, [2, 0, 0])])
+@pytest.mark.parametrize(
+    ("due", "limit", "rounds"), [(7, 3, [3, 3, 1]), (6, 3, [3, 3, 0]), (2, 500, [2, 0, 0])]
+)
 def test_a_round_is_bounded(conn: Connection, clock: Clock, due: int, limit: int, rounds: list[int]) -> None:
     """A round settles at most its limit, the earliest first, and says whether to call again."""
     for number in range(due):
@@ -55,7 +58,9 @@ def test_a_round_is_bounded(conn: Connection, clock: Clock, due: int, limit: int
     answers = [tick(conn, limit) for _ in rounds]
     assert [answer["promises"] for answer in answers] == rounds
     assert [answer["more"] for answer in answers] == [done == limit for done in rounds]
-    order = [id_ for (id_,) in conn.execute("select id from durable._promises order by settled_at").fetchall()]
+    order = [
+        id_ for (id_,) in conn.execute("select id from durable._promises order by settled_at").fetchall()
+    ]
     assert order == [f"x{number}" for number in range(due)]
 
 
@@ -115,7 +120,9 @@ def test_a_parent_of_expired_and_lost_children(conn: Connection, clock: Clock) -
     assert task_of(conn, "r") == ("suspended", 1, None)
 
 
-def test_an_overdue_lease_whose_promise_is_dead_waits_for_its_deadline(conn: Connection, clock: Clock) -> None:
+def test_an_overdue_lease_whose_promise_is_dead_waits_for_its_deadline(
+    conn: Connection, clock: Clock
+) -> None:
     """No dead dispatch: an internal deadline that has passed keeps the sweep from offering the task."""
     ask(conn, create("t", clock.now_ms + TTL_MS, target="g"))
     ask(conn, ("select from durable.task_acquire('t', 0, 'P', 10)", ()))
@@ -126,7 +133,11 @@ def test_an_overdue_lease_whose_promise_is_dead_waits_for_its_deadline(conn: Con
 def test_everybody_may_sweep(dsn: str) -> None:
     """Two sweeps at once take different promises and do not wait for each other."""
     clock = Clock(dsn)
-    with psycopg.connect(dsn, autocommit=True) as own, psycopg.connect(dsn) as first, psycopg.connect(dsn) as second:
+    with (
+        psycopg.connect(dsn, autocommit=True) as own,
+        psycopg.connect(dsn) as first,
+        psycopg.connect(dsn) as second,
+    ):
         for number in range(6):
             ask(own, create(f"x{number}", clock.now_ms + 1, external="true"))
         clock.advance(1)

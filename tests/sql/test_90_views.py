@@ -1,4 +1,5 @@
-"""Law: people read every object in one row, in their words, with payloads as JSON and instants as timestamps."""
+"""Law: people read every object in one row, in their words, with payloads as JSON and instants as
+timestamps."""
 
 from __future__ import annotations
 
@@ -67,20 +68,34 @@ def test_a_run_in_one_row(conn: Connection, clock: Clock) -> None:
     answer = take_turn(conn, "W", bundle(held, acts=[run(0, param='{"n": 1}'), timer(1, 50)]))
     take_turn(conn, "W", bundle(held, end=suspend(0, 1), seen=answer.next_of(held)))
     clock.advance(2000)
-    row = ask(conn, ("select args, waits_for, events, children, queue, extract(epoch from age) from durable.runs where id = 'r'", ()))
+    row = ask(
+        conn,
+        (
+            "select args, waits_for, events, children, queue, extract(epoch from age) from "
+            "durable.runs where id = 'r'",
+            (),
+        ),
+    )
     assert row == (["x"], ["r.0", "r.1"], 4, 2, "q-r", 2)
-    assert ask(conn, ("select parent, args, state from durable.runs where id = 'r.0'", ())) == ("r", {"n": 1}, "queued")
+    assert ask(conn, ("select parent, args, state from durable.runs where id = 'r.0'", ())) == (
+        "r",
+        {"n": 1},
+        "queued",
+    )
     ask(conn, settle("r", '{"type": "Boom"}', state="rejected"))
     row = ask(conn, ("select result, error, worker, waits_for from durable.runs where id = 'r'", ()))
     assert row == (None, {"type": "Boom"}, None, [])
 
 
 def test_promises_show_local_steps(conn: Connection) -> None:
-    """Every promise is there once: runs, timers, external ones, and steps, whose promise is their journal row."""
+    """Every promise is there once: runs, timers, external ones, and steps, whose promise is their journal
+    row."""
     held = begin_run(conn, "r")
     take_turn(conn, "W", bundle(held, facts=[done(0, '"v"'), begun(1)], acts=[promise(2), timer(3, 9)]))
     ask(conn, create("free"))
-    rows = conn.execute("select id, state, value, owner, child, timer, external from durable.promises order by id").fetchall()
+    rows = conn.execute(
+        "select id, state, value, owner, child, timer, external from durable.promises order by id"
+    ).fetchall()
     assert rows == [
         ("free", "pending", None, None, None, False, False),
         ("r", "pending", None, None, None, False, True),
@@ -99,8 +114,13 @@ def test_tasks_show_the_fulfilled(conn: Connection, clock: Clock) -> None:
     ask(conn, ("select durable.promise_register_callback('x', 'live')", ()))
     ask(conn, settle("x"))
     ask(conn, settle("over"))
-    rows = conn.execute("select id, state, version, queue, pid, ttl, resumes from durable.tasks order by id").fetchall()
-    assert rows == [("live", "acquired", 1, "g", "P", TTL_MS, 1), ("over", "fulfilled", 1, "g", None, None, 0)]
+    rows = conn.execute(
+        "select id, state, version, queue, pid, ttl, resumes from durable.tasks order by id"
+    ).fetchall()
+    assert rows == [
+        ("live", "acquired", 1, "g", "P", TTL_MS, 1),
+        ("over", "fulfilled", 1, "g", None, None, 0),
+    ]
 
 
 def test_payloads_that_are_no_json_stay_visible(conn: Connection) -> None:
@@ -133,4 +153,9 @@ def test_a_child_claimed_twice_in_the_journal(conn: Connection, clock: Clock) ->
     rows = conn.execute(
         "select event, attempt from durable.journal_events where id = 'r' and promise_id = 'r.0' order by seq"
     ).fetchall()
-    assert rows == [("InvokeScheduled", None), ("InvokeStarted", 1), ("InvokeRetrying", 1), ("InvokeStarted", 2)]
+    assert rows == [
+        ("InvokeScheduled", None),
+        ("InvokeStarted", 1),
+        ("InvokeRetrying", 1),
+        ("InvokeStarted", 2),
+    ]

@@ -1,4 +1,5 @@
-"""A place between a worker and its turns, where tests kill, settle or count. Patches the driver, so nothing of the worker is replaced."""
+"""A place between a worker and its turns, where tests kill, settle or count. Patches the driver, so nothing
+of the worker is replaced."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ def carries(sent: tuple[Any, ...]) -> bool:
 
 
 def intercept(watch: Watch) -> Callable[[], None]:
-    """Send every turn of this process through `watch`, which gets the call to make and its arguments; answers how to undo it."""
+    """Send every turn of this process through `watch`, which gets the call to make and its arguments;
+    answers how to undo it."""
     plain, prepared = asyncpg.Connection.fetchval, PreparedStatement.fetchval
 
     async def fetchval(self: Any, query: str, *args: Any, **more: Any) -> Any:

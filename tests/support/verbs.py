@@ -251,7 +251,8 @@ def types_of(conn: Connection, id_: str) -> str:
 
 
 def refusal(conn: Connection, call: Call) -> str:
-    """SQLSTATE with which a statement is refused; empty if it is not. Inside a transaction only the statement is undone."""
+    """SQLSTATE with which a statement is refused; empty if it is not. Inside a transaction only the
+    statement is undone."""
     try:
         with conn.transaction():
             ask(conn, call)

@@ -87,7 +87,8 @@ def settle(dsn: str, name: str) -> None:
     """Resolve the pending promise of the run, if it has one."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute(
-            "select durable.resolve(id, '\"word\"') from durable._promises where id like %s and target is null and state = 'pending'",
+            "select durable.resolve(id, '\"word\"') from durable._promises where id like %s and "
+            "target is null and state = 'pending'",
             (f"{name}.%",),
         )
 

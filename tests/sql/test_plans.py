@@ -1,0 +1,245 @@
+"""Law: what a program calls reads as many rows as it handles, however many there are, and never a table
+that grows from end to end; also with plans that were made while the tables were empty, and after a vacuum
+that found them so.
+
+The counters of the server are the witness: sequential scans and rows read through indexes, by table, for
+each call on full tables.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from tests.support.verbs import (
+    NEVER,
+    TTL_MS,
+    Call,
+    Connection,
+    Held,
+    acquire,
+    ask,
+    begun,
+    bundle,
+    claim,
+    complete,
+    create,
+    done,
+    park,
+    promise,
+    release,
+    run,
+    settle,
+    start,
+    suspend,
+    take_turn,
+    timer,
+    turn,
+)
+
+# what one call may read through the indexes of all tables together; the tables have a hundred times as many
+# rows
+BOUND = 250
+GROWING = "relname ~ '^_(promises|tasks|callbacks|listeners|resumes|executions|journal.*|unblocks)$'"
+COUNTERS = f"""
+select (select coalesce(sum(seq_scan), 0) from pg_stat_user_tables where schemaname = 'durable' and
+{GROWING}),
+       (select coalesce(sum(idx_tup_read), 0) from pg_stat_user_indexes where schemaname = 'durable' and
+       {GROWING})
+"""
+FILL = """
+insert into durable._promises (id, timeout_at, created_at, head, state, settled_at, external, target,
+task_version)
+select kind || n, 9007199254740991, 1, 1000000 + row_number() over (), case when kind = 'over' then
+'resolved' else 'pending' end,
+       case when kind = 'over' then 2 end, true, 'poll://any@' || kind, case when kind = 'over' then 1 end
+from generate_series(1, %(count)s) n, unnest(array['over', 'ready', 'held', 'asleep']) kind;
+insert into durable._executions (execution, id, bucket, workflow, workflow_version, next_seq)
+overriding system value
+select p.head, p.id, (select min(bucket) from durable._buckets), 'w', '1', 1 from durable._promises p where
+p.head >= 1000000;
+insert into durable._journal (execution, bucket, seq, ts, type)
+select h.execution, h.bucket, 0, 1, 'S' from durable._executions h where h.execution >= 1000000;
+insert into durable._promises (id, timeout_at, created_at, external)
+select 'x' || n, durable._now_ms() + 1000000000 + n, 1, true from generate_series(1, %(count)s) n;
+insert into durable._tasks (id, deadline, execution, queue, workflow, workflow_version, state, version,
+retry_at, pid, ttl, expires_at)
+select p.id, p.timeout_at, p.head, durable._queue_of(p.target), 'w', '1',
+       case when p.id like 'ready%%' then 'pending' when p.id like 'held%%' then 'acquired' else 'suspended'
+       end, 1,
+       case when p.id like 'ready%%' then 1 end, case when p.id like 'held%%' then 'BULK' end,
+       case when p.id like 'held%%' then 1 end, case when p.id like 'held%%' then 9007199254740991 end
+from durable._promises p where p.head >= 1000000 and p.state = 'pending';
+insert into durable._callbacks (awaited_id, awaiter_id) select 'x' || n, 'asleep' || n from
+generate_series(1, %(count)s) n;
+insert into durable._listeners (awaited_id, address) select 'x' || n, 'poll://any@g' from generate_series(1,
+%(count)s) n;
+insert into durable._resumes (task_id, awaited_id) select 'held' || n, 'over' || n from generate_series(1,
+%(count)s) n;
+insert into durable._unblocks (promise_id, address, created_at) select 'over' || n, 'poll://any@g', 1 from
+generate_series(1, %(count)s) n;
+"""
+
+
+def prepare(conn: Connection, tag: str) -> dict[str, Held]:
+    """Objects for every call, and their calls made once, which is when a session makes its plans."""
+    for name in ("e", "f", "g"):
+        ask(conn, create(f"{tag}{name}", external="true"))
+    for name in ("t1", "t2", "t3", "t4"):
+        ask(conn, create(f"{tag}{name}", target=f"p{tag}"))
+    runs = {}
+    for name in ("r1", "r2", "r3", "r4", "r5"):
+        ask(conn, start(f"{tag}{name}", queue=f"{tag}{name}", key=f"{tag}{name}"))
+        if name != "r5":
+            runs[name] = claim(conn, tag, f"{tag}{name}")
+    return runs
+
+
+def calls(conn: Connection, tag: str, runs: dict[str, Held]) -> Iterator[tuple[str, Call]]:
+    """Every door, with a call that has something to do."""
+    yield "create", create(f"{tag}new", external="true")
+    yield "create_task", create(f"{tag}task", target="g")
+    yield "get", ("select durable.promise_get(%s)", (f"{tag}e",))
+    yield "register_callback", ("select durable.promise_register_callback(%s, %s)", (f"{tag}e", f"{tag}t1"))
+    yield "register_listener", ("select durable.promise_register_listener(%s, 'g')", (f"{tag}e",))
+    yield "acquire", acquire(f"{tag}t1")
+    yield "acquire_2", acquire(f"{tag}t2")
+    yield "acquire_3", acquire(f"{tag}t3")
+    yield "task_get", ("select durable.task_get(%s)", (f"{tag}t1",))
+    yield "task_heartbeat", ("select durable.task_heartbeat('P', %s, '{1,1}')", ([f"{tag}t1", f"{tag}t2"],))
+    yield "fence", ("select durable.fence(%s, 1)", (f"{tag}t1",))
+    yield "suspend", park(f"{tag}t1", f"{tag}e", f"{tag}f")
+    yield "settle", settle(f"{tag}e")
+    fence = (f"{tag}t2", f"{tag}f")
+    yield "fence_settle", ("select durable.task_fence_settle(%s, 1, %s, 'resolved')", fence)
+    yield (
+        "fence_create",
+        ("select durable.task_fence_create(%s, 1, %s, 9007199254740991)", (f"{tag}t2", f"{tag}fresh")),
+    )
+    yield "release", ("select durable.task_release(%s, 1)", (f"{tag}t2",))
+    yield "fulfill", ("select durable.task_fulfill(%s, 1, 'resolved')", (f"{tag}t3",))
+    yield "halt", ("select durable.task_halt(%s)", (f"{tag}t4",))
+    yield "continue", ("select durable.task_continue(%s)", (f"{tag}t4",))
+    yield "offer", ("select durable.task_offer(%s, 10)", (f"p{tag}",))
+    yield "start", start(f"{tag}s1", queue=f"{tag}s")
+    yield "start_by_key", ("select durable.start('w', key => %s, queue => %s)", (f"{tag}k", f"{tag}s"))
+    yield "start_again", ("select durable.start('w', key => %s, queue => %s)", (f"{tag}k", f"{tag}s"))
+    yield "result", ("select durable.result(%s)", (f"{tag}r1",))
+    yield "results", ("select durable.results_v1(%s)", ([f"{tag}r1", "over1", "nobody"],))
+    yield "hello", ("select durable.worker_hello_v1(%s, '{q}', '{w}', '{1}', null)", (tag,))
+    yield (
+        "worker_heartbeat",
+        ("select durable.worker_heartbeat_v1(%s, %s, '{1}')", (tag, [runs["r1"].execution])),
+    )
+    yield "claim", turn(tag, want=5, queues=[f"{tag}s"])
+    acts = [run(0, queue=f"{tag}kids"), timer(1, 1), promise(2)]
+    yield (
+        "turn_with_children",
+        turn(tag, bundle(runs["r1"], acts=acts), bundle(runs["r2"], facts=[done(0), begun(1)])),
+    )
+    yield "turn_that_suspends", turn(tag, bundle(runs["r1"], end=suspend(0, 1, 2), seen=runs["r1"].next + 3))
+    yield "journal", ("select durable.worker_journal_v1(%s, %s, 1)", (tag, runs["r2"].execution))
+    yield "turn_that_ends", turn(tag, bundle(runs["r2"], end=complete()), bundle(runs["r3"], end=release(5)))
+    yield "settle_child", settle(f"{tag}r1.2")
+    yield "turn_that_wakes", turn(tag, want=3, queues=[f"{tag}r1", f"{tag}kids"])
+    yield "tick", ("select durable.tick_v1(500)", ())
+    yield "watch", ("select durable.worker_watch_v1(%s)", (tag,))
+    yield "tick_for_people", ("select durable.tick()", ())
+    yield (
+        "adrift",
+        ("select durable.worker_adrift_v1(%s, %s)", (tag, [each.execution for each in runs.values()])),
+    )
+    yield "bye", ("select durable.worker_bye_v1(%s)", (tag,))
+    yield "cancel", settle(f"{tag}r4", state="rejected_canceled")
+    yield "run_by_id", ("select state from durable.runs where id = %s", (f"{tag}r1",))
+    yield "events_by_id", ("select count(*) from durable.journal_events where id = %s", (f"{tag}r1",))
+
+
+class Witness:
+    """Reads the server's counters around a call."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    def counters(self) -> tuple[int, int]:
+        """Sequential scans of growing tables and rows read through their indexes."""
+        row = self._conn.execute(COUNTERS.encode()).fetchone()
+        assert row is not None
+        return int(row[0]), int(row[1])
+
+    @contextmanager
+    def watching(self, session: Connection) -> Iterator[list[int]]:
+        """Fills the list with what the session did meanwhile."""
+        seen: list[int] = []
+        session.execute("select pg_stat_force_next_flush()")
+        session.execute("select 1")
+        before = self.counters()
+        yield seen
+        session.execute("select pg_stat_force_next_flush()")
+        session.execute("select 1")
+        after = self.counters()
+        seen += [after[0] - before[0], after[1] - before[1]]
+
+
+@pytest.fixture
+def full(request: pytest.FixtureRequest) -> int:
+    """Rows of each kind."""
+    return 100_000 if request.config.getoption("--full") else 20_000
+
+
+def act_all(session: Connection, tag: str) -> None:
+    """Make every call once."""
+    for _, call in calls(session, tag, prepare(session, tag)):
+        ask(session, call)
+
+
+@pytest.mark.unlawful
+@pytest.mark.parametrize("plans", ["of_empty_tables", "after_vacuum_of_empty_tables", "fresh", "analyzed"])
+def test_no_call_reads_a_growing_table(dsn: str, full: int, plans: str) -> None:
+    """Each call on full tables: no sequential scan, and rows read through indexes in proportion to what it
+    handles."""
+    with psycopg.connect(dsn, autocommit=True) as own, psycopg.connect(dsn, autocommit=True) as session:
+        if plans == "after_vacuum_of_empty_tables":
+            own.execute("vacuum analyze")
+        if plans in ("of_empty_tables", "after_vacuum_of_empty_tables"):
+            for turn_ in range(6):
+                act_all(session, f"before{turn_}")
+        filler = FILL.replace("%(count)s", str(full)).replace("%%", "%")
+        own.execute(filler.encode())
+        if plans == "analyzed":
+            own.execute("analyze")
+        witness, slow = Witness(own), {}
+        runs = prepare(session, "after")
+        for name, call in calls(session, "after", runs):
+            with witness.watching(session) as seen:
+                ask(session, call)
+            if seen[0] or seen[1] > BOUND:
+                slow[name] = seen
+    assert not slow, "sequential scans and index rows read: " + json.dumps(slow)
+
+
+@pytest.mark.unlawful
+def test_a_claim_passes_over_what_is_scheduled_for_later(dsn: str, full: int) -> None:
+    """Runs that are due later do not make a claim slower, neither one that finds work nor one that finds
+    none."""
+    with psycopg.connect(dsn, autocommit=True) as own, psycopg.connect(dsn, autocommit=True) as session:
+        own.execute(FILL.replace("%(count)s", str(full)).replace("%%", "%").encode())
+        own.execute(
+            "update durable._tasks set queue = 'default', retry_at = %s, priority = 0 where state = "
+            "'pending'",
+            (NEVER - 1,),
+        )
+        own.execute("analyze")
+        witness = Witness(own)
+        for number in range(2):
+            if number:
+                ask(session, start("now", queue="default"))
+            with witness.watching(session) as seen:
+                found = take_turn(session, "W", want=5, ttl_ms=TTL_MS)
+            assert len(found.tasks) == number
+            assert seen[0] == 0
+            assert seen[1] <= BOUND, f"{seen[1]} index rows for {number} task(s)"
