@@ -58,6 +58,7 @@ def worker(dsn: str) -> Iterator[None]:
         cwd=ROOT,
         env={**os.environ, "PYENGINE_DATABASE_URL": dsn},
         stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         yield
@@ -72,7 +73,7 @@ def backlog(dsn: str, workflow: str, count: int) -> None:
         for begin in range(0, count, 500):
             conn.execute(
                 "select durable.start(%s, jsonb_build_array(n), id => gen_random_uuid()::text) from "
-                "generate_series(%s, %s) n",
+                "generate_series(%s::integer, %s::integer) n",
                 (workflow, begin + 1, min(begin + 500, count)),
             )
         conn.execute("vacuum analyze")

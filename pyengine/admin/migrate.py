@@ -9,7 +9,7 @@ of concurrent installs is as good as one and a failure leaves nothing behind. St
 applied step's checksum is kept: an edited step is an error, not a surprise. Functions and views are
 replaced in place, which keeps what others built on them; what the sources no longer define is dropped.
 Where a shape changed so that replacing is impossible, all of them are dropped and made anew in the same
-transaction. Grants come from the last logic file, so every re-application restores them.
+transaction. Grants belong into the last logic file, so that every re-application restores them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 import psycopg
 from psycopg.rows import TupleRow
 
-from pyengine.errors import EngineError, NotFound, SchemaMismatch, Unavailable
+from pyengine.errors import EngineError, InvalidRequest, NotFound, SchemaMismatch, Unavailable
 from pyengine.sources import SCHEMA, VERSION, Migration, Sources, found
 
 __all__ = ["INSTALL_LOCK", "Report", "Status", "install", "migrate", "status"]
@@ -112,6 +112,7 @@ def install(dsn: str, *, sources: Sources | None = None, reapply: bool = False) 
 
     Raises:
         SchemaMismatch: the database is newer than the code, or an applied step was edited.
+        InvalidRequest: the connection string cannot be read.
         Unavailable: no connection, or a lock was not had in time.
         EngineError: a statement failed; the message names file and line, nothing was changed.
     """
@@ -142,7 +143,7 @@ def _bring_up(dsn: str, sources: Sources, *, reapply: bool, must_exist: bool) ->
     with _connected(dsn) as conn:
         now = _status(conn, sources)
         if must_exist and not now.installed:
-            raise NotFound(f"this database has no schema {SCHEMA}", hint="run: pyengine install")
+            raise NotFound(f"this database has no schema {SCHEMA}", hint="pyengine db init")
         if now.current and not reapply:
             return Report()
         with conn.transaction():
@@ -169,9 +170,15 @@ def _connected(dsn: str) -> Iterator[Connection]:
             dsn, autocommit=True, prepare_threshold=None, application_name="pyengine admin"
         )
     except psycopg.OperationalError as error:
-        raise Unavailable(f"cannot connect to the database: {error}") from error
-    except psycopg.ProgrammingError as error:
-        raise EngineError(f"not a connection string: {error}") from error
+        # libpq takes what follows the first @ of a password for the host, and says it
+        said = re.sub(r"[^\s'\"]*@", "***@", str(error))
+        raise Unavailable(f"cannot connect to the database: {said}") from None
+    except psycopg.ProgrammingError:
+        # the text of this error repeats a part of the URL, which may be the password
+        raise InvalidRequest(
+            "the connection string cannot be read",
+            hint="write it as postgresql://user:password@host:5432/database, special characters as %XX",
+        ) from None
     with conn:
         yield conn
 

@@ -1,4 +1,4 @@
-"""How answers look: one JSON document, or text for people.
+"""How answers look: one JSON document, or text for people; and how log lines look.
 
 Lives here: the choice between the two, the printable form of values, hiding passwords. May not: ask the
 database. Text of people and of the database never reaches the terminal as markup or as control characters.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 import re
 import sys
@@ -26,6 +27,7 @@ __all__ = [
     "clip",
     "compact",
     "listed",
+    "log_to_stderr",
     "printable",
     "program",
     "redact",
@@ -46,6 +48,29 @@ _STATE_STYLES = {
     "cancelled": "yellow",
     "halted": "bold red",
 }
+
+
+_RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+
+class _WithFields(logging.Formatter):
+    """A log line with the fields of its event: an event's name alone does not say which run it is about."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that logging calls
+        """Return the line, its fields as name=value behind it."""
+        fields = {key: value for key, value in vars(record).items() if key not in _RECORD_FIELDS}
+        line = super().formatMessage(record) + "".join(f" {key}={value}" for key, value in fields.items())
+        return redact(printable(line, keep="\n"))
+
+
+def log_to_stderr(level: int) -> None:
+    """Show log records of this level and above on stderr, unless somebody has set up logging already."""
+    root = logging.getLogger()
+    if not root.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(_WithFields("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        root.addHandler(handler)
+    root.setLevel(level)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

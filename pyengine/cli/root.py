@@ -7,6 +7,7 @@ not fit; 6 in conflict with what is there; 130 interrupted.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import Annotated
@@ -15,7 +16,7 @@ import typer
 
 from pyengine.cli import db, demo, runs, worker
 from pyengine.cli.command import AsJson, DatabaseUrl, DataDir, remember
-from pyengine.cli.output import Output, printable, redact
+from pyengine.cli.output import Output, log_to_stderr, printable, redact
 from pyengine.errors import (
     Conflict,
     EmbeddedPostgresError,
@@ -97,6 +98,7 @@ def run(argv: list[str]) -> int:
         argv: the words after ``pyengine``.
     """
     out = Output(json="--json" in argv)
+    log_to_stderr(logging.WARNING)
     try:
         code = typer.main.get_command(app).main(args=argv, prog_name="pyengine", standalone_mode=False)
         return code if isinstance(code, int) else 0

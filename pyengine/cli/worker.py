@@ -18,7 +18,7 @@ import typer
 
 from pyengine.cli.command import command
 from pyengine.cli.database import Invocation
-from pyengine.cli.output import clip, listed, redact
+from pyengine.cli.output import clip, listed, log_to_stderr, redact
 from pyengine.errors import EngineError, InvalidRequest, NotFound
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def worker(
     ] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Sync steps at a time.")] = 16,
 ) -> None:
-    """Run a worker until Ctrl-C or SIGTERM; it gives its work back before it ends."""
+    """Run a worker until Ctrl-C or SIGTERM; it gives its work back before it ends, if the database is there."""
     found = load(app)
     _direct(found, at)
     names = sorted({one.name for one in found.registry.workflows()})
@@ -52,7 +52,7 @@ def worker(
     queues = queue or ["default"]
     where = replace(at, database_url=found._database_url, data_dir=found._data_dir)
     with where.database(create=True) as db:  # held for as long as the worker runs
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        log_to_stderr(logging.INFO)
         told = {"process": os.getpid(), "workflows": names, "queues": queues, "database": redact(db.place)}
         at.out.answer(
             told,
@@ -63,7 +63,7 @@ def worker(
             ),
         )
         found.serve(queues=queues, concurrency=concurrency, threads=threads)
-    at.out.note("worker stopped; its work is given back")
+    at.out.note("worker stopped")
 
 
 def _direct(found: App, at: Invocation) -> None:

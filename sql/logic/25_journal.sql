@@ -1,5 +1,8 @@
 -- The journal's grammar and its one writer: guards, sequence numbers, fused widths and the fold into the head.
 -- Callers hold the lock of every head they append to.
+-- Here and in every file: a stored row that is looked up for each element of an array or CTE is joined by
+-- "key = any (array[x.key])". Such a clause can only drive an index look-up; with "key = x.key" a plan that was made while the
+-- table was empty may read the whole index instead, and stays (tests/sql/test_plans.py).
 
 create or replace function durable.journal_types()
 returns table (type "char", events text[], allocates boolean, resolves boolean)
@@ -128,7 +131,7 @@ begin
              h.open_attempts[array_position(h.open_steps, e.child)]) end as attempt_before
     from unnest(p_events) with ordinality
            as e (execution, type, child, attempt, name, input_hash, data, ord)
-    join durable._executions h on h.execution = e.execution
+    join durable._executions h on h.execution = any (array[e.execution])
     window previous as (partition by e.execution order by e.ord rows between 1 preceding and 1 preceding)
   ) b
   where case
@@ -174,7 +177,7 @@ begin
     where e.type <> 'A'
     group by e.execution
   ) n
-  where h.execution = n.execution;
+  where h.execution = any (array[n.execution]);
   select exists (select from unnest(p_events) e where e.type in ('f', 'l', 's', 'r', 't', 'c', 'e', 'k', 'K')) into v_steps;
   if v_steps then
     perform durable._fold_steps(p_events);
@@ -194,7 +197,7 @@ begin
            coalesce(array_agg(s.child order by s.child) filter (where s.attempt <> 0), '{}') as steps,
            coalesce(array_agg(s.attempt order by s.child) filter (where s.attempt <> 0), '{}') as attempts
     from (select distinct e.execution from unnest(p_events) e) g
-    join durable._executions o on o.execution = g.execution
+    join durable._executions o on o.execution = any (array[g.execution])
     cross join lateral (
       select distinct on (u.child) u.child, u.attempt from (
         select w.child, w.attempt, 0::bigint as ord from unnest(o.open_steps, o.open_attempts) as w (child, attempt)
@@ -207,7 +210,7 @@ begin
     ) s
     group by g.execution
   ) n
-  where h.execution = n.execution;
+  where h.execution = any (array[n.execution]);
 end
 $$;
 comment on function durable._fold_steps(durable._event[]) is 'Keeps the open local steps of the heads: the last row about a step decides.';
@@ -240,7 +243,7 @@ begin
       wait_left = case when w.kind = 'all' then cardinality(w."on") else 1 end
   from rows from (unnest(p_executions), unnest(p_waits))
     as w (execution, "do", "on", kind, value, error, retry_in, problem)
-  where h.execution = w.execution;
+  where h.execution = any (array[w.execution]);
 end
 $$;
 comment on function durable._await(bigint[], durable._ending[], bigint) is 'Writes ExecutionAwaiting and blocks the heads on what it names.';

@@ -27,14 +27,14 @@ begin
   return query
   with gone as (
     delete from durable._callbacks c using unnest(p_settled) s
-    where c.awaited_id = s.id
+    where c.awaited_id = any (array[s.id])
     returning c.awaited_id, c.awaiter_id, s.execution, s.child
   ), awaiter as (
     select t.id, t.state, t.execution, t.retry_at, h.status, h.wait_kind, h.wait_left, array_agg(g.awaited_id) as awaited,
            count(*) filter (where g.execution = t.execution and g.child = any (h.waiting_on)) as hits
     from gone g
-    left join durable._tasks t on t.id = g.awaiter_id
-    left join durable._executions h on h.execution = t.execution
+    left join durable._tasks t on t.id = any (array[g.awaiter_id])
+    left join durable._executions h on h.execution = any (array[t.execution])
     where coalesce(t.deadline > p_now, false)
     group by t.id, h.execution
   ), verdict as (
@@ -45,15 +45,15 @@ begin
   ), woken as (
     update durable._tasks t
     set state = 'pending', retry_at = p_now, prefer_until = durable._prefer_until(t.preference, p_now)
-    from verdict v where t.id = v.id and v.satisfied and v.state = 'suspended'
+    from verdict v where t.id = any (array[v.id]) and v.satisfied and v.state = 'suspended'
     returning t.queue
   ), early as (
     update durable._tasks t set retry_at = p_now
-    from verdict v where t.id = v.id and v.state = 'pending' and v.execution is not null and v.retry_at > p_now
+    from verdict v where t.id = any (array[v.id]) and v.state = 'pending' and v.execution is not null and v.retry_at > p_now
     returning t.queue
   ), counted as (
     update durable._executions h set wait_left = h.wait_left - v.hits
-    from verdict v where h.execution = v.execution and v.wait_kind = 'all' and v.hits > 0 and not v.satisfied
+    from verdict v where h.execution = any (array[v.execution]) and v.wait_kind = 'all' and v.hits > 0 and not v.satisfied
   ), noted as (
     insert into durable._resumes (task_id, awaited_id)
     select v.id, x from verdict v, unnest(v.awaited) x where v.satisfied or v.state <> 'suspended'

@@ -16,8 +16,8 @@ begin
         value_data = case when p.timeout_at > p_now then v.data end,
         task_version = t.version
     from unnest(p_ids, p_states, p_headers, p_data) with ordinality as v (id, state, headers, data, ord)
-    left join durable._tasks t on t.id = v.id
-    where p.id = v.id and p.state = 'pending' and (v.state is not null or p.timeout_at <= p_now)
+    left join durable._tasks t on t.id = any (array[v.id])
+    where p.id = any (array[v.id]) and p.state = 'pending' and (v.state is not null or p.timeout_at <= p_now)
     returning v.ord, p.id, p.state, p.execution, p.child, p.head, p.timer, t.attempt::integer as attempt, t.attempt_open
   )
   select coalesce(array_agg(row(s.id, s.state, s.execution, s.child, s.head, s.timer, s.attempt, s.attempt_open)
@@ -41,7 +41,7 @@ begin
       case when s.timer then null when s.attempt_open then s.attempt else coalesce(s.attempt, 0) + 1 end,
       null, null, null)::durable._event order by s.ord), '{}')
     from unnest(p_settled) with ordinality as s (id, state, execution, child, head, timer, attempt, attempt_open, ord)
-    join durable._executions o on o.execution = s.execution
+    join durable._executions o on o.execution = any (array[s.execution])
     where o.status in ('running', 'blocked', 'cancelling'));
 end
 $$;
@@ -55,7 +55,7 @@ begin
   return (
     select coalesce(array_agg(row(s.head, x.type, null, null, null, null, null)::durable._event order by s.ord, x.ord), '{}')
     from unnest(p_settled) with ordinality as s (id, state, execution, child, head, timer, attempt, attempt_open, ord)
-    join durable._executions h on h.execution = s.head
+    join durable._executions h on h.execution = any (array[s.head])
     cross join lateral unnest(case
       when s.state = 'resolved' then array['C'::"char"]
       when s.state <> 'rejected_canceled' then array['F'::"char"]
@@ -83,7 +83,7 @@ begin
   end if;
   v_ids := array(select s.id from unnest(v_settled) s);
   with gone as (delete from durable._tasks t where t.id = any (v_ids) returning t.id)
-  delete from durable._resumes r using gone g where r.task_id = g.id;
+  delete from durable._resumes r using gone g where r.task_id = any (array[g.id]);
   perform durable._unblock(v_ids, p_now);
   v_owner := durable._owner_events(v_settled);
   select f.resumed, f.queues into v_resumed, v_queues from durable._fire(v_settled, p_now) f;

@@ -85,8 +85,8 @@ begin
   perform durable._append(array(
     select row(p.execution, 'i', p.child, t.attempt, null, null, durable._interrupted(p_reason))::durable._event
     from durable._tasks t
-    join durable._promises p on p.id = t.id
-    join durable._executions o on o.execution = p.execution and o.status in ('running', 'blocked', 'cancelling')
+    join durable._promises p on p.id = any (array[t.id])
+    join durable._executions o on o.execution = any (array[p.execution]) and o.status in ('running', 'blocked', 'cancelling')
     where t.id = any (p_ids) and t.attempt_open order by p.execution, p.child), p_now);
   with lost as (
     update durable._tasks t

@@ -44,8 +44,8 @@ begin
     select coalesce(array_agg(row(p.execution, 'b', p.child, t.attempt + 1, null, null, null)::durable._event
                               order by p.execution, p.child), '{}')
     from durable._tasks t
-    join durable._promises p on p.id = t.id
-    join durable._executions o on o.execution = p.execution and o.status in ('running', 'blocked', 'cancelling')
+    join durable._promises p on p.id = any (array[t.id])
+    join durable._executions o on o.execution = any (array[p.execution]) and o.status in ('running', 'blocked', 'cancelling')
     where t.id = any (p_ids) and not t.attempt_open);
 end
 $$;
@@ -105,8 +105,8 @@ declare
 begin
   with freed as (
     update durable._tasks t
-    set state = 'pending', retry_at = p_now + case when exists (select from durable._resumes r where r.task_id = t.id)
-                                                   then 0 else greatest(p_retry_in[array_position(p_ids, t.id)], 0) end,
+    set state = 'pending', retry_at = p_now + coalesce((select 0 from durable._resumes r where r.task_id = t.id limit 1),
+                                    greatest(p_retry_in[array_position(p_ids, t.id)], 0)),
         preference = case when p_retry_in[array_position(p_ids, t.id)] > 0 then t.pid end,
         pid = null, ttl = null, expires_at = null, crashes = 0
     where t.id = any (p_ids)
@@ -292,8 +292,8 @@ begin
   where t.id = any (p_ids);
   update durable._executions h set problem = u.problem
   from unnest(p_ids, p_problems) as u (id, problem)
-  join durable._tasks t on t.id = u.id
-  where h.execution = t.execution;
+  join durable._tasks t on t.id = any (array[u.id])
+  where h.execution = any (array[t.execution]);
 end
 $$;
 comment on function durable._halt_runs(text[], text[], bigint) is 'Sets tasks aside and notes why on their heads.';
@@ -341,7 +341,7 @@ begin
     end if;
     perform durable._fail_conflict(format('Task %L is not halted.', p_id));
   end if;
-  update durable._executions h set problem = null from durable._tasks t where t.id = p_id and h.execution = t.execution;
+  update durable._executions h set problem = null from durable._tasks t where t.id = p_id and h.execution = any (array[t.execution]);
   perform durable._hint('durable_ready', v_now);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1

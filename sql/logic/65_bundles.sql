@@ -10,7 +10,7 @@ begin
   from jsonb_to_recordset(p_bundles)
          as b (execution bigint, version integer, seen integer, facts durable._fact[], acts durable._act[],
                "end" durable._ending)
-  left join durable._executions h on h.execution = b.execution);
+  left join durable._executions h on h.execution = any (array[b.execution]));
 end
 $$;
 comment on function durable._read_bundles(jsonb) is 'The jsonb argument as typed bundles, in the order of run ids.';
@@ -74,7 +74,7 @@ begin
                             over (partition by b.execution, u.child order by u.ord), o.attempt),
                  u.child >= h.next_child or u.child = any (h.reserved)) as type
         from unnest(p_bundles) b
-        join durable._executions h on h.execution = b.execution
+        join durable._executions h on h.execution = any (array[b.execution])
         cross join lateral unnest(b.facts) with ordinality
           as u (child, name, hash, attempt, value, error, retry_in, begun, param, ord)
         cross join lateral (select h.open_attempts[array_position(h.open_steps, u.child)]) as o (attempt)
@@ -128,12 +128,12 @@ begin
     from (
       select b.execution, a.child, h.next_child, h.reserved
       from unnest(p_bundles) b
-      join durable._executions h on h.execution = b.execution
+      join durable._executions h on h.execution = any (array[b.execution])
       cross join lateral unnest(b.acts) a
       union all
       select distinct b.execution, f.child, h.next_child, h.reserved
       from unnest(p_bundles) b
-      join durable._executions h on h.execution = b.execution
+      join durable._executions h on h.execution = any (array[b.execution])
       cross join lateral unnest(b.facts) f
       where f.child <> all (h.open_steps)
     ) u
@@ -158,8 +158,8 @@ begin
         else row(b.execution, b.version, b.seen, b.facts, b.acts, b.ending, b.id, v.verdict, 'acquired',
                  h.next_seq, h.next_seq)::durable._bundle end
     from unnest(p_bundles) b
-    left join durable._executions h on h.execution = b.execution
-    left join durable._tasks t on t.id = b.id
+    left join durable._executions h on h.execution = any (array[b.execution])
+    left join durable._tasks t on t.id = any (array[b.id])
     cross join lateral (select case
       when h.execution is null or t.pid is distinct from p_worker or not coalesce(durable._holds(t, b.version, p_now), false)
         then 'lost'
@@ -186,8 +186,8 @@ begin
            durable._later(p_now, case when a."do" = 'timer' then a.duration else a.timeout end) as timeout_at,
            case when a."do" = 'run' then durable._next_execution() end as head
     from unnest(p_bundles) b
-    left join durable._tasks t on t.id = b.id
-    join durable._executions h on h.execution = b.execution
+    left join durable._tasks t on t.id = any (array[b.id])
+    join durable._executions h on h.execution = any (array[b.execution])
     cross join lateral unnest(b.acts) a
     where b.verdict = 'ok' and a."do" in ('run', 'timer', 'promise')
   ), begun as (

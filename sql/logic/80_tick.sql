@@ -35,10 +35,11 @@ returns text[] language sql volatile
 as $$
   select coalesce(array_agg(x.id), '{}') from (
     select t.id from durable._tasks t
-    where t.state = 'acquired' and (t.expires_at <= p_now or t.pid = any (p_gone)) and t.deadline > p_now
-    order by t.id limit p_limit for update skip locked) x
+    where t.state = 'acquired' and t.pid >= '' and (t.expires_at <= p_now or t.pid = any (p_gone)) and t.deadline > p_now
+    limit p_limit for update skip locked) x
 $$;
-comment on function durable._expired_tasks(text[], bigint, integer) is 'Locks tasks whose lease ended or whose worker is gone.';
+comment on function durable._expired_tasks(text[], bigint, integer) is
+  'Locks tasks whose lease ended or whose worker is gone. Reads what is acquired, through the index on pid, and nothing else.';
 
 create or replace function durable._open_buckets(p_now bigint)
 returns integer language plpgsql volatile
@@ -94,7 +95,7 @@ begin
   v_queues := durable._settle(v_due, array_fill(null::text, array[cardinality(v_due)]),
     array_fill(null::jsonb, array[cardinality(v_due)]), array_fill(null::text, array[cardinality(v_due)]), v_now);
   v_lost := array(select t.id from durable._tasks t
-                  where t.id = any (v_lost) and t.state = 'acquired' and t.deadline > v_now
+                  where t.id = any (v_lost) and durable._holds(t, t.version, v_now)
                     and (t.expires_at <= v_now or t.pid = any (v_gone)));
   v_queues := v_queues || durable._lose(v_lost, 'lease lost', v_now);
   perform durable._forget_workers(v_gone, v_now);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -92,3 +93,6 @@ def test_a_worker_serves_and_stops_when_told(at_database: Any, dsn: str, folder:
         running.send_signal(signal.SIGTERM)
         _, errors = running.communicate()
     assert (running.returncode, "Traceback" in errors) == (0, False)
+    # a log line names the object of its event
+    assert re.search(r"worker\.started worker=\S+-\d+-\w+ ", errors)
+    assert errors.endswith("worker stopped\n")

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from pyengine.admin import bundle, migrate
-from pyengine.errors import EngineError, NotFound, SchemaMismatch, Unavailable
+from pyengine.errors import EngineError, InvalidRequest, NotFound, SchemaMismatch, Unavailable
 from pyengine.sources import VERSION, Sources, found
 from tests.support.catalogue import differences, snapshot
 
@@ -248,7 +248,7 @@ def test_names_must_be_qualified(tree: Tree) -> None:
 
 def test_migrate_needs_a_schema(tree: Tree) -> None:
     """Migrate on an empty database says that there is nothing to migrate and what makes it."""
-    with pytest.raises(NotFound, match=r"(?s)no schema durable.*pyengine install"):
+    with pytest.raises(NotFound, match=r"(?s)no schema durable.*pyengine db init"):
         migrate.migrate(tree.dsn, sources=tree.sources)
 
 
@@ -263,8 +263,17 @@ def test_no_server_is_unavailable() -> None:
     """No connection is an error of its own, which says so."""
     with pytest.raises(Unavailable, match="cannot connect"):
         migrate.install("postgresql://127.0.0.1:1/nowhere?connect_timeout=2")
-    with pytest.raises(EngineError, match="not a connection string"):
+    with pytest.raises(InvalidRequest, match="cannot be read"):
         migrate.install("nonsense")
+
+
+@pytest.mark.parametrize("password", ["gehe%zim", "gehe im", "gehe@im"])
+def test_a_url_that_cannot_be_read_is_not_repeated(password: str) -> None:
+    """libpq quotes what it cannot read, which may be the password; the error says neither it nor a part of it."""
+    with pytest.raises(EngineError) as error:
+        migrate.status(f"postgresql://me:{password}@127.0.0.1:1/shop")
+    assert "gehe" not in str(error.value)
+    assert "im@" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["0003_gap.sql", "0001_twice.sql", "2_short.sql", "0002-dash.sql"])
