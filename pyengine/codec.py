@@ -28,7 +28,17 @@ import msgspec
 from pyengine.errors import DecodeError, EncodeError, PayloadTooLarge
 from pyengine.failures import Failures
 
-__all__ = ["MAX_PAYLOAD_BYTES", "WARN_PAYLOAD_BYTES", "Codec", "TypeCodec", "input_hash", "type_codec"]
+__all__ = [
+    "MAX_PAYLOAD_BYTES",
+    "WARN_PAYLOAD_BYTES",
+    "Codec",
+    "TypeCodec",
+    "input_hash",
+    "pack_value",
+    "refuse_unreadable",
+    "type_codec",
+    "unwritable",
+]
 
 logger = logging.getLogger("pyengine.codec")
 

@@ -60,6 +60,9 @@ def mapped(error: BaseException, where: str) -> EngineError:
         known = from_sqlstate(code, message, getattr(error, "detail", None), getattr(error, "hint", None))
         if isinstance(known, Unavailable):
             return Unavailable(f"{where} is not available: {message}")
+        if code is not None and code.startswith("22"):
+            # what its type does not take: a NUL in a text, a number out of range, no text where one belongs
+            return InvalidRequest(f"{where} does not take that: {message}", detail=known.detail)
         if type(known) is EngineError:
             return EngineError(f"{where}: {message} (SQLSTATE {code})", detail=known.detail, hint=known.hint)
         return known
@@ -74,6 +77,9 @@ def mapped(error: BaseException, where: str) -> EngineError:
 def _named(dsn: str) -> str:
     """Return how messages call the database: its name and host, never a user's password."""
     parts = urlsplit(dsn)
+    if "@" not in parts.netloc and "@" in dsn:
+        # a password with / ? or # in it has been cut, and its parts stand where host and name are expected
+        return "the database"
     query = parse_qs(parts.query)
     hosts = parts.netloc.rpartition("@")[2] or query.get("host", [""])[0]
     host = unquote(hosts) or os.environ.get("PGHOST", "localhost")
@@ -135,7 +141,7 @@ class Database:
         except asyncpg.PostgresError as error:
             if error.sqlstate in _NO_SCHEMA:
                 raise SchemaMismatch(
-                    f"{self.where} has no schema of this engine", hint="type: pyengine db migrate"
+                    f"{self.where} has no schema of this engine", hint="type: pyengine db init"
                 ) from None
             raise mapped(error, self.where) from error
         lowest, highest = row["lowest_worker_protocol"], row["highest_worker_protocol"]

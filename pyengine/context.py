@@ -187,7 +187,7 @@ class Context:
             timeout: awaiting it raises TimeoutError if it is not settled by then; None means no limit.
             name: a label for people.
         """
-        within = _within("promise()", "the SQL function durable.promise_create")
+        within = _within("promise()", "the SQL function durable.create_promise")
         timeout_ms = optional_duration(timeout, what="ctx.promise")
         return cast("DurablePromise[Any]", within.make_promise(type, timeout_ms=timeout_ms, name=name))
 

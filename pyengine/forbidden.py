@@ -52,7 +52,7 @@ _TABLE: Final = {
         start_tls sendfile subprocess_shell subprocess_exec add_reader remove_reader add_writer remove_writer
         sock_recv sock_recv_into sock_recvfrom sock_recvfrom_into sock_sendall sock_sendto
         sock_connect sock_accept sock_sendfile""",
-    "ctx.receive() for signals to a run; signals to the process belong to the worker": """
+    "ctx.promise() for what others tell a run; signals to the process belong to the worker": """
         add_signal_handler remove_signal_handler""",
     "await the coroutine; the worker drives this loop": """
         run_forever run_until_complete stop shutdown_asyncgens""",

@@ -2,7 +2,7 @@
 
 What lives here: which row gave a child number away, which rows complete children and in what order, what is
 known of the attempts of a step, and how a row reads in an error. What may not: a coroutine, a decision
-whether code and journal agree (replay.py). Rows are only ever added at the end.
+whether code and journal agree (matching.py). Rows are only ever added at the end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 from pyengine.model import ALLOCATING, RESOLVING, ROW_WIDTH, Fact, Row
 
-__all__ = ["Attempts", "History", "describe", "fact_row"]
+__all__ = ["Attempts", "History", "add_facts", "describe", "described"]
 
 _KINDS = {
     "L": "step",

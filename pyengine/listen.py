@@ -88,11 +88,6 @@ class Listener:
         self._tasks: list[asyncio.Task[None]] = []
         self._users = 0
 
-    @property
-    def hears(self) -> bool:
-        """Whether hints arrive at present."""
-        return self._link.alive and not self._database.pooled
-
     def subscribe(self, channel: Channel, subscriber: Callable[[], None]) -> None:
         """Call `subscriber` at each hint."""
         self._subscribers[channel].append(subscriber)

@@ -21,7 +21,7 @@ from uuid import UUID
 
 import msgspec
 
-from pyengine.codec import Codec, TypeCodec, type_codec
+from pyengine.codec import Codec, TypeCodec, input_hash, type_codec
 from pyengine.errors import Evicted, NotAwaitable
 from pyengine.history import History, describe, described
 from pyengine.loop import DeterministicLoop, TimerToken
@@ -163,7 +163,7 @@ class Matcher:
         if self.dead:
             return self._dead_call("child run", name)
         packed = signature.pack(args, kwargs)
-        digest = sha256(b"%b\0%b" % (name.encode(), packed)).hexdigest()[:16]
+        digest = input_hash(name, packed)
         row = self._allocated.get(self.next_child)
         got = described("child run", name, digest)
         if row is not None and row.hash == digest and row.name == name and row.type == "I":

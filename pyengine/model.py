@@ -247,7 +247,7 @@ class Fail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Halt(msgspec.Struct, frozen=True, kw_only=True):
-    """Code and journal disagree; `problem` is JSON text for `why` and `stuck`."""
+    """Code and journal disagree; `problem` is JSON text, shown by the view `durable.runs`."""
 
     problem: str
 

@@ -1,9 +1,9 @@
-"""Every SQL text of the Python side, and nothing else.
+"""Every SQL text of the asynchronous side, and nothing else.
 
-What lives here: one `Procedure` for each function of schema `durable` that this package calls: its name,
-what it takes and answers, and the statement with `$n`, which asyncpg uses as it is and psycopg through raw
-cursors. What may not: a connection, a decision. Names that end in `_v1` are the worker protocol: they live
-two releases, so old and new processes share a database.
+What lives here: one `Procedure` for each function of schema `durable` that workers and clients call: its
+name, what it takes and answers, and the statement with `$n`. What may not: a connection, a decision; what
+the command line asks (cli/queries.py). Names that end in `_v1` are the worker protocol: they live two
+releases, so old and new processes share a database.
 """
 
 from __future__ import annotations
@@ -148,10 +148,11 @@ RESULTS = Procedure(
     sql="select id, state, value, error from durable.results_v1($1)",
 )
 
+# Python's years end with 9999: a later deadline, and none, which is infinity, is told as none
 _STATUS = (
     "select id, workflow, version, state, queue, priority, args::text, result::text, error::text, "
     "problem::text, worker, crashes, waits_for, created_at, settled_at, "
-    "nullif(deadline, 'infinity') as deadline, parent, key, events from durable.runs"
+    "case when deadline < '10000-01-01' then deadline end as deadline, parent, key, events from durable.runs"
 )
 
 RUN = Procedure(

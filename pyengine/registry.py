@@ -55,6 +55,7 @@ class StepDef:
         on_interrupt: whether an attempt cut off by a crash is made again.
         is_async: whether `fn` returns an awaitable.
         signature: binds, writes and reads its arguments and result.
+        key: what the hash of its calls begins with (see `input_hash`), made once.
     """
 
     fn: Callable[..., Any]

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 from pyengine.connection import LinkPool
-from pyengine.errors import EngineError
+from pyengine.errors import EngineError, InvalidRequest
 from pyengine.listen import Listener, Looks
 from pyengine.procedures import RESULTS
 
@@ -130,7 +130,9 @@ class Waiting:
 
         Raises:
             TimeoutError: it has not ended in time.
+            InvalidRequest: that can be no id.
         """
+        _refuse_no_text(id)
         await self.listen()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._futures.setdefault(id, []).append(future)
@@ -179,3 +181,9 @@ class Waiting:
         if len(ids) > _MANY:
             # a long look must not follow a long look at every hint
             await asyncio.sleep(min(_PAUSE_MAX_S, 2 * (loop.time() - began_s)))
+
+
+def _refuse_no_text(id: object) -> None:
+    """All ids are asked for in one query, so one that Postgres cannot read would keep all others waiting."""
+    if not isinstance(id, str) or "\0" in id or any("\ud800" <= sign <= "\udfff" for sign in id):
+        raise InvalidRequest(f"{id!r} can be no run id: an id is a text without NUL")

@@ -168,8 +168,7 @@ class HeldRun:
         """Take a coroutine that is being replayed from the journal in place of the old one.
 
         What was to be reported is taken back and returned by child and attempt: the replay decides what is
-            still wanted. Attempts
-        under way go on.
+        still wanted. Attempts under way go on.
         """
         sent = self.flight.facts if self.flight is not None else ()
         unsent = {(fact.child, fact.attempt): fact for fact in (*sent, *self.facts) if not fact.begun}

@@ -239,14 +239,5 @@ class Signature:
         """
         return self.check(args, kwargs, self.pack(args, kwargs))[0]
 
-    def encode_result(self, value: Any) -> str:
-        """Return the checked JSON text of a result.
-
-        Raises:
-            EncodeError: it does not fit the return annotation or would not come back equal.
-        """
-        where = f"the result of {self.subject}"
-        return self.result.check(value, pack_value(self.result, value, where), where)[0]
-
     def __str__(self) -> str:
         return str(self._signature)

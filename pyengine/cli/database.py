@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +88,11 @@ class Invocation:
     @property
     def psql_line(self) -> str:
         """The command to type for psql; it also brings the embedded server back."""
-        return shlex.join([*program(), "db", "psql", *self.words()])
+        return self.line("db", "psql")
+
+    def line(self, *command: str) -> str:
+        """Return a command to type, for the same database."""
+        return shlex.join([*program(), *command, *self.words()])
 
     def words(self) -> list[str]:
         """Return the options that name the same database again, without a password."""
@@ -121,7 +125,7 @@ class Invocation:
             if create and schema and target.embedded:
                 install(url, self.out)
             if schema:
-                must_fit(conn)
+                must_fit(conn, self.line)
             yield opened
 
     def _embedded(self, target: Target, held: ExitStack, *, create: bool) -> tuple[str, tuple[str, ...]]:
@@ -131,7 +135,7 @@ class Invocation:
         if not create and folder is not None and not (folder.expanduser() / "data").is_dir():
             raise NotFound(
                 f"the embedded Postgres in {folder} was never started",
-                hint="pyengine db init, or pyengine demo",
+                hint=f"{self.line('db', 'init')}, or: {self.line('demo')}",
             )
         server = held.enter_context(EmbeddedPostgres(folder))
         return server.dsn, tuple(shlex.split(server.psql_command()))
@@ -175,8 +179,12 @@ def install(url: str, out: Output) -> None:
         out.note("installed the schema durable")
 
 
-def must_fit(conn: Connection[TupleRow]) -> None:
+def must_fit(conn: Connection[TupleRow], line: Callable[..., str]) -> None:
     """Refuse a database whose schema is missing or of another version.
+
+    Args:
+        conn: a connection to it.
+        line: makes the command to type, for the same database.
 
     Raises:
         SchemaMismatch: says which version it is and what to type.
@@ -186,7 +194,7 @@ def must_fit(conn: Connection[TupleRow]) -> None:
 
     known = len(found().migration_steps())
     if not queries.installed(conn):
-        raise SchemaMismatch("this database has no schema durable", hint="pyengine db init")
+        raise SchemaMismatch("this database has no schema durable", hint=line("db", "init"))
     version, lowest, highest = queries.versions(conn)
     if version > known or lowest > 1:
         raise SchemaMismatch(
@@ -196,7 +204,7 @@ def must_fit(conn: Connection[TupleRow]) -> None:
     if version < known or highest < 1:
         raise SchemaMismatch(
             f"the database has schema version {version}, this pyengine {VERSION} needs {known}",
-            hint="pyengine db migrate",
+            hint=line("db", "migrate"),
         )
 
 

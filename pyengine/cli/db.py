@@ -52,7 +52,7 @@ def bring_up_to_date(at: Invocation) -> None:
 
     with at.database(schema=False) as db:
         if not migrate.status(db.url).installed:
-            raise NotFound("this database has no schema durable", hint="pyengine db init")
+            raise NotFound("this database has no schema durable", hint=at.line("db", "init"))
         _report(at, db, migrate.migrate(db.url))
 
 
@@ -89,7 +89,7 @@ def status(at: Invocation) -> None:
     at.out.answer(document, lambda console: _show_status(console, document))
     if not schema.current:
         at.out.note(
-            f"the schema is not up to date; run: pyengine db {'migrate' if schema.installed else 'init'}"
+            f"the schema is not up to date; run: {at.line('db', 'migrate' if schema.installed else 'init')}"
         )
         raise typer.Exit(5)
 
@@ -100,7 +100,7 @@ def change(
     name: Annotated[str, typer.Argument(help="Name of the setting.")],
     value: Annotated[str, typer.Argument(help="Its new value.")],
 ) -> None:
-    """Change a setting of the engine; it holds from the next call on."""
+    """Change a setting; it holds from the next call on, for what workers read from their next start on."""
     from pyengine.cli import queries
 
     if "\0" in value:

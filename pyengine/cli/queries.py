@@ -41,12 +41,13 @@ __all__ = [
     "workers",
 ]
 
-# waits_for reads people's column of the same name; a deadline of never is infinity, which Python has not
+# Python's years end with 9999: what is later, and never, which is infinity, is told as none
 _RUN = """
 select r.id, r.workflow, r.version, r.state, r.queue, r.parent, r.key, r.args, r.result, r.error, r.problem,
        r.worker, r.crashes, r.waits_for, r.created_at, r.settled_at, r.age,
-       nullif(r.deadline, 'infinity') as deadline,
-       case when r.state in ('queued', 'scheduled') then r.not_before end as not_before,
+       case when r.deadline < '10000-01-01' then r.deadline end as deadline,
+       case when r.state in ('queued', 'scheduled') and r.not_before < '10000-01-01' then r.not_before end
+         as not_before,
        r.events, r.children, r.tags
 from durable.runs r
 """

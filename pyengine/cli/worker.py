@@ -43,7 +43,7 @@ def worker(
     ] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Sync steps at a time.")] = 16,
 ) -> None:
-    """Run a worker until Ctrl-C or SIGTERM; it gives its work back before it ends, if the database is there."""
+    """Run a worker until Ctrl-C or SIGTERM; if the database is there, it gives its work back at once."""
     found = load(app)
     _direct(found, at)
     names = sorted({one.name for one in found.registry.workflows()})

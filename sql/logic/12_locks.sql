@@ -20,7 +20,17 @@ begin
 end
 $$;
 comment on function durable._lock_tasks(text[]) is
-  'Class 2, where the holder keeps its right: own turn, renewal, waking. Lets a user''s fence (FOR KEY SHARE) pass.';
+  'Class 2, where the holder keeps its right: own turn, waking. Lets a user''s fence (FOR KEY SHARE) pass.';
+
+create or replace function durable._lock_free_tasks(p_ids text[])
+returns text[] language plpgsql volatile
+as $$
+begin
+  return array(select t.id from durable._tasks t where t.id = any (p_ids) order by t.id for no key update skip locked);
+end
+$$;
+comment on function durable._lock_free_tasks(text[]) is
+  'Class 2 for renewals, which never wait: one transaction that somebody left open over one task must not cost a worker all its leases. What is locked cannot be taken by a sweep either.';
 
 create or replace function durable._lock_tasks_away(p_ids text[])
 returns void language plpgsql volatile

@@ -265,9 +265,9 @@ returns bigint language plpgsql stable
 as $$
 begin
   return (
-    select case when min(p.timeout_at) > p_now then min(p.timeout_at) - p_now when min(p.timeout_at) <= p_now then 0 end
-    from durable._promises p
-    where p.state = 'pending' and p.external and p.timeout_at < 9007199254740991);
+    select greatest(p.timeout_at - p_now, 0) from durable._promises p
+    where p.state = 'pending' and p.external and p.timeout_at < 9007199254740991
+    order by p.timeout_at limit 1);
 end
 $$;
 comment on function durable._due_in(bigint) is 'Milliseconds until the next deadline of a promise; null if there is none.';

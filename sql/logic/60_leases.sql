@@ -116,38 +116,39 @@ returns bigint[] language plpgsql volatile
 as $$
 declare
   v_ids text[];
+  v_free text[];
   v_now bigint;
-  v_kept bigint[];
 begin
   update durable._workers w set seen_at = durable._now_ms(), missing_at = null where w.id = p_worker;
   v_ids := array(select h.id from durable._executions h where h.execution = any (p_executions));
-  perform durable._lock_tasks(v_ids);
+  v_free := durable._lock_free_tasks(v_ids);
   v_now := durable._now_ms();
-  with kept as (
-    update durable._tasks t set expires_at = v_now + t.ttl
-    where t.id = any (v_ids) and t.pid = p_worker
-      and durable._holds(t, p_versions[array_position(p_executions, t.execution)], v_now)
-    returning t.execution
-  )
-  select array_agg(k.execution) into v_kept from kept k;
-  return array(select e from unnest(p_executions) e where e <> all (coalesce(v_kept, '{}')) order by e);
+  update durable._tasks t set expires_at = v_now + t.ttl
+  where t.id = any (v_free) and t.pid = p_worker
+    and durable._holds(t, p_versions[array_position(p_executions, t.execution)], v_now);
+  return array(
+    select e from unnest(p_executions) e
+    where e <> all (array(
+      select t.execution from durable._tasks t
+      where t.id = any (v_ids) and t.pid = p_worker
+        and durable._holds(t, p_versions[array_position(p_executions, t.execution)], v_now)))
+    order by e);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.worker_heartbeat_v1(text, bigint[], integer[]) is
-  'Renews the leases of what the worker really runs, for the ttl it asked for; answers the executions it has lost.';
+  'Renews the leases of what the worker really runs, for the ttl it asked for; answers the executions it has lost. Waits for nobody: what is locked at this moment is neither renewed nor lost.';
 
 create or replace function durable.task_heartbeat(p_pid text, p_ids text[], p_versions integer[])
 returns integer language plpgsql volatile
 as $$
 declare
-  v_now bigint;
+  v_free text[] := durable._lock_free_tasks(p_ids);
+  v_now bigint := durable._now_ms();
   v_count integer;
 begin
-  perform durable._lock_tasks(p_ids);
-  v_now := durable._now_ms();
   update durable._tasks t set expires_at = v_now + t.ttl
-  where t.id = any (p_ids) and t.pid = p_pid
+  where t.id = any (v_free) and t.pid = p_pid
     and durable._holds(t, p_versions[array_position(p_ids, t.id)], v_now);
   get diagnostics v_count = row_count;
   return v_count;

@@ -341,7 +341,8 @@ begin
     end if;
     perform durable._fail_conflict(format('Task %L is not halted.', p_id));
   end if;
-  update durable._executions h set problem = null from durable._tasks t where t.id = p_id and h.execution = any (array[t.execution]);
+  update durable._executions h set problem = null
+  where h.execution = (select t.execution from durable._tasks t where t.id = p_id);
   perform durable._hint('durable_ready', v_now);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1

@@ -206,7 +206,8 @@ begin
   if v_open is not null or v_ids <> v_fresh then
     update durable._executions h set suspend_seq = b.next
     from unnest(p_bundles) b
-    where h.execution = any (array[b.execution]) and (b.execution = any (v_open) or (b.id = any (v_ids) and b.id <> all (v_fresh)));
+    where h.execution = any (array[b.execution])
+      and (b.execution = any (v_open) or (b.id = any (v_ids) and b.id <> all (v_fresh)));
   end if;
   perform durable._suspend(v_ids);
   perform durable._halt_runs(v_bad, array_fill(

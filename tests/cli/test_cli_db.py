@@ -40,7 +40,7 @@ def test_init_twice_is_as_good_as_once(pyengine: Any, empty_database: Callable[[
     """The first init installs, the second changes nothing; until then the schema is missed."""
     url = empty_database()
     missed = pyengine("--database-url", url, "ps")
-    assert (missed.code, "pyengine db init" in missed.err) == (5, True)
+    assert (missed.code, f"pyengine db init --database-url '{url}'" in missed.err) == (5, True)
     assert pyengine("db", "migrate", "--database-url", url).code == 3
     assert pyengine("db", "status", "--database-url", url).code == 5
     assert pyengine("db", "init", "--database-url", url, "--json").document["applied"]

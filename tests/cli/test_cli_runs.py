@@ -104,6 +104,15 @@ def test_start_without_workers_says_so(at_database: Any) -> None:
     assert "pyengine worker" in answer.err
 
 
+def test_far_dates_are_no_obstacle(at_database: Any, conn: psycopg.Connection[Any]) -> None:
+    """A date that Python has no year for, given by somebody in SQL, keeps nobody from listing runs."""
+    conn.execute("select durable.start('ship', id => 'late', timeout => '9000 years')")
+    conn.execute("select durable.start('ship', id => 'never', delay => '290000 years')")
+    listed = {run["id"]: run for run in at_database("ps", "--json").document}
+    assert (listed["late"]["deadline"], listed["never"]["not_before"]) == (None, None)
+    assert at_database("show", "late").code == 0
+
+
 def test_ps_lists_roots_and_filters(at_database: Any, finished: str) -> None:
     """Without a filter, the runs that people started; with one, or with --all, children too."""
     assert [run["id"] for run in at_database("ps", "--json").document] == ["order"]

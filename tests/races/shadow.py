@@ -9,7 +9,7 @@ wait for the same again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -142,7 +142,7 @@ class Shadow:
         return facts
 
     def _acts(self, rng: Random, *, spread: bool) -> list[dict[str, Any]]:
-        kinds = [
+        kinds: list[Callable[[int], dict[str, Any]]] = [
             lambda n: timer(n, rng.choice((0, 1, 20))),
             captured,
             lambda n: promise(n, rng.choice((None, 30))),

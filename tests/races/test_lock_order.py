@@ -11,7 +11,6 @@ import json
 
 import pytest
 
-from tests.races.drama import transaction
 from tests.support.barrier import Stage
 from tests.support.clock import Clock
 from tests.support.verbs import (
@@ -64,6 +63,31 @@ def test_goodbye_and_sweep_meet_at_the_workers_row(conn: Connection, clock: Cloc
     holder.commit().rows()
     assert swept.value()["leases"] == 2
     assert gone.value() == 1
+
+
+def test_a_heartbeat_that_comes_back_meets_the_sweep(conn: Connection, clock: Clock, stage: Stage) -> None:
+    """A sweep that takes a worker's tasks and that worker's heartbeat do not wait for each other."""
+    first = begin_run(conn, "a", "X")
+    clock.advance(1)
+    held = begin_run(conn, "b", "W")
+    ask(conn, ("select durable.worker_hello_v1('W', '{q}', '{w}', '{1}', '{}')", ()))
+    conn.execute("update durable._workers set present = true")
+    ask(conn, TICK)
+    clock.advance(TTL_MS - 1)
+    holder, sweep, worker = stage.player("holder"), stage.player("sweep"), stage.player("worker")
+    holder.begin()
+    holder.do(LOCK_HEAD, (first.execution,)).rows()
+    swept = sweep.do(*TICK)
+    assert swept.blocked
+    beat = worker.do("select durable.worker_heartbeat_v1('W', %s, '{1}')", ([held.execution],))
+    assert not beat.blocked
+    assert beat.value() == []
+    holder.commit().rows()
+    assert swept.value()["leases"] == 2
+    assert ask(conn, ("select durable.worker_heartbeat_v1('W', %s, '{1}')", ([held.execution],)))[0] == [
+        held.execution
+    ]
+    assert conn.execute("select missing_at from durable._workers").fetchall() == [(None,)]
 
 
 def test_fenced_create_of_an_expired_promise_keeps_the_order(
@@ -152,6 +176,25 @@ def test_the_holders_own_end_and_a_fence(conn: Connection, stage: Stage, end: di
     assert getattr(late.error, "sqlstate", "") == "WF002"
 
 
+def test_an_open_transaction_does_not_stop_renewals(conn: Connection, clock: Clock, stage: Stage) -> None:
+    """A transaction left open over one task of a worker costs neither that task nor the worker's others their lease."""
+    held = [begin_run(conn, name) for name in ("a", "b")]
+    take_turn(conn, "W", bundle(held[0], acts=[{"do": "promise", "child": 0, "name": "x", "timeout": None}]))
+    user, worker = stage.player("user"), stage.player("worker")
+    user.begin()
+    user.do(*settle("a.0")).rows()
+    clock.advance(TTL_MS - 1)
+    numbers = [each.execution for each in held]
+    beat = worker.do("select durable.worker_heartbeat_v1('W', %s, '{1,1}')", (numbers,))
+    assert not beat.blocked
+    assert beat.value() == []
+    clock.advance(1)
+    assert ask(conn, TICK)[0]["leases"] == 0
+    user.commit().rows()
+    assert worker.do("select durable.worker_heartbeat_v1('W', %s, '{1,1}')", (numbers,)).value() == []
+    assert conn.execute("select expires_at from durable._tasks").fetchall() == [(clock.now_ms + TTL_MS,)] * 2
+
+
 def test_an_expired_lease_is_not_taken_from_a_fence(conn: Connection, clock: Clock, stage: Stage) -> None:
     """The sweep skips a task whose holder stands in the fence and takes it in its next round."""
     held = begin_run(conn, "r")
@@ -185,8 +228,8 @@ def test_a_settlement_waits_for_a_turn_and_sees_its_callback(conn: Connection, s
     worker, settler = stage.player("worker"), stage.player("settler")
     acts = [{"do": "promise", "child": 0, "name": "label", "timeout": None}]
     take_turn(conn, "W", bundle(held, acts=acts))
-    for step in transaction(turn("W", bundle(held, end=suspend(0), seen=held.next + 1)))[:-1]:
-        worker.do(*((step, ()) if isinstance(step, str) else step)).rows()  # type: ignore[arg-type]
+    worker.begin()
+    worker.do(*turn("W", bundle(held, end=suspend(0), seen=held.next + 1))).rows()
     settled = settler.do(*settle("r.0"))
     assert settled.blocked
     worker.commit().rows()

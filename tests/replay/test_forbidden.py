@@ -75,7 +75,7 @@ async def in_order_of_address_twice() -> None:
         (over_a_socket, "loop.create_connection()", "`async def` step"),
         (with_a_socket, "loop.sock_connect()", "a step"),
         (as_a_process, "loop.subprocess_exec()", "a step"),
-        (on_a_signal, "loop.add_signal_handler()", "ctx.receive()"),
+        (on_a_signal, "loop.add_signal_handler()", "ctx.promise()"),
         (in_this_loop_again, "loop.run_until_complete()", "await"),
         (in_order_of_address, "asyncio.as_completed()", "ctx.as_completed()"),
         (in_order_of_address_twice, "asyncio.wait()", "asyncio.create_task()"),

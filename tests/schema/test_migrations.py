@@ -269,7 +269,7 @@ def test_no_server_is_unavailable() -> None:
 
 @pytest.mark.parametrize("password", ["gehe%zim", "gehe im", "gehe@im"])
 def test_a_url_that_cannot_be_read_is_not_repeated(password: str) -> None:
-    """libpq quotes what it cannot read, which may be the password; the error says neither it nor a part of it."""
+    """libpq quotes what it cannot read, which may be the password; the error shows no part of it."""
     with pytest.raises(EngineError) as error:
         migrate.status(f"postgresql://me:{password}@127.0.0.1:1/shop")
     assert "gehe" not in str(error.value)

@@ -89,7 +89,7 @@ def test_a_claim_hands_out_input_and_journal(conn: Connection, clock: Clock) -> 
 def test_a_claim_takes_what_it_can_run(conn: Connection, clock: Clock) -> None:
     """Queue, workflow, version, due instant, deadline, preference and want decide; priority, then age,
     orders."""
-    for name, more in {
+    starts: dict[str, dict[str, Any]] = {
         "other queue": {"queue": "h"},
         "other workflow": {"queue": "g", "workflow": "v"},
         "other version": {"queue": "g", "version": "2"},
@@ -97,7 +97,8 @@ def test_a_claim_takes_what_it_can_run(conn: Connection, clock: Clock) -> None:
         "dead": {"queue": "g", "timeout": "5 ms"},
         "low": {"queue": "g", "priority": 5},
         "first": {"queue": "g"},
-    }.items():
+    }
+    for name, more in starts.items():
         ask(conn, start(name, **more))
     ask(conn, create("protocol", target="g"))
     clock.advance(5)

@@ -76,6 +76,7 @@ def test_leases_are_bounded_too(conn: Connection, clock: Clock) -> None:
 def test_many_due_at_once(conn: Connection, clock: Clock, count: int) -> None:
     """However many are due and whatever is asked for, one transaction settles at most sweep_limit of them."""
     held = begin_run(conn, "r")
+    answer = take_turn(conn, "W", bundle(held))
     for first in range(0, count, 500):
         answer = take_turn(conn, "W", bundle(held, acts=[timer(first + n, 10) for n in range(500)], seen=1))
     take_turn(conn, "W", bundle(held, end=suspend(*range(count), kind="all"), seen=answer.next_of(held)))

@@ -44,7 +44,7 @@ from tests.support.verbs import (
 # what one call may read through the indexes of all tables together; the tables have a hundred times as many
 # rows
 BOUND = 250
-# a sweep looks at every lease that is held; there are as many of those as workers may hold, not as there are tasks
+# a sweep looks at every lease that is held: as many as workers may hold, not as there are tasks
 SWEEPS = {"tick": 1, "tick_for_people": 1}
 GROWING = "relname ~ '^_(promises|tasks|callbacks|listeners|resumes|executions|journal.*|unblocks)$'"
 COUNTERS = f"""

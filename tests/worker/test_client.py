@@ -135,6 +135,18 @@ def test_get_and_list_say_where_runs_stand(dsn: str) -> None:
     asyncio.run(main())
 
 
+def test_a_deadline_after_the_last_year_of_python(dsn: str, conn: Connection) -> None:
+    """A deadline that somebody put into the year 11,000 in SQL reads as none."""
+    conn.execute("select durable.start('price', '[1]', id => 'far', timeout => '9000 years')")
+
+    async def main() -> None:
+        async with shop(dsn).client() as client:
+            assert (await client.get("far")).deadline is None
+            assert [one.id for one in await client.list()] == ["far"]
+
+    asyncio.run(main())
+
+
 def test_waiting_has_an_end_and_the_run_goes_on(dsn: str) -> None:
     """result(timeout=) raises TimeoutError, and a later wait gets the result."""
     app = shop(dsn)
@@ -191,16 +203,34 @@ def test_no_database_is_unavailable_and_names_no_password() -> None:
     assert "geheim" not in repr(error.value) + str(error.value)
 
 
-def test_a_url_that_cannot_be_read_is_not_repeated() -> None:
-    """A broken URL is an InvalidRequest that does not show the password."""
+@pytest.mark.parametrize("address", ["geheim@host:notaport", "ge/heim@host", "ge#heim@host", "ge?heim@host"])
+def test_a_url_that_cannot_be_read_is_not_repeated(address: str) -> None:
+    """A broken URL is an InvalidRequest that shows neither the password nor a part of it."""
 
     async def main() -> None:
-        async with Client("postgresql://me:geheim@host:notaport/shop"):
+        async with Client(f"postgresql://me:{address}/shop"):
             pass
 
     with pytest.raises(InvalidRequest) as error:
         asyncio.run(main())
-    assert "geheim" not in str(error.value)
+    assert "me:" not in str(error.value)
+    assert "heim" not in str(error.value)
+
+
+@pytest.mark.parametrize("id", ["a\0b", "\ud800", 5])
+def test_what_can_be_no_id_is_refused(dsn: str, id: str) -> None:
+    """An id that Postgres cannot read is an InvalidRequest and keeps nobody else waiting."""
+    app = shop(dsn)
+
+    async def main() -> None:
+        async with app.worker(), app.client() as client:
+            good = asyncio.create_task((await client.start("price", 4)).result(timeout=20))
+            for use in (client.run(id).result(timeout=20), client.get(id), client.start("price", 4, id=id)):
+                with pytest.raises(InvalidRequest):
+                    await use
+            assert await good == Decimal(1)
+
+    asyncio.run(main())
 
 
 def test_a_schema_of_another_time_is_refused(dsn: str, conn: Connection) -> None:

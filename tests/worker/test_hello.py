@@ -62,7 +62,7 @@ def test_a_worker_does_not_install_the_schema(empty_database: Callable[[], str])
         async with app.worker():
             raise AssertionError("it started")
 
-    with pytest.raises(SchemaMismatch, match=r"has no schema[^.]*\n[^.]*pyengine db"):
+    with pytest.raises(SchemaMismatch, match=r"has no schema[^.]*\n[^.]*pyengine db init"):
         asyncio.run(main())
 
 

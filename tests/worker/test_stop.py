@@ -150,13 +150,58 @@ def test_a_signal_stops_a_worker_in_order(dsn: str, conn: Connection, tmp_path: 
     try:
         while not os.path.exists(mark):
             assert process.poll() is None
-            process.poll() or threading.Event().wait(0.02)
+            threading.Event().wait(0.02)
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
     finally:
         process.kill()
     assert conn.execute("select state, crashes from durable._tasks").fetchall() == [("pending", 0)]
     assert conn.execute("select count(*) from durable._workers").fetchone() == (0,)
+
+
+STUBBORN = """
+import asyncio, sys
+from pyengine import App
+app = App()
+
+@app.step
+async def stubborn(path: str) -> None:
+    open(path, "w").close()
+    while True:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            open(path + ".cancelled", "w").close()
+
+@app.workflow
+async def go(path: str) -> None:
+    await stubborn(path)
+
+if __name__ == "__main__":
+    app.serve()
+"""
+
+
+def test_a_second_signal_ends_the_process_at_once(
+    dsn: str, conn: Connection, tmp_path: os.PathLike[str]
+) -> None:
+    """A step that does not give way does not keep whoever sends a second signal waiting."""
+    script, mark = os.path.join(tmp_path, "stubborn.py"), os.path.join(tmp_path, "mark")
+    with open(script, "w", encoding="utf-8") as file:
+        file.write(STUBBORN)
+    conn.execute("select durable.start('go', jsonb_build_array(%s::text))", (mark,))
+    process = subprocess.Popen(
+        [sys.executable, script], env={**os.environ, "PYENGINE_DATABASE_URL": dsn, "PYTHONPATH": os.getcwd()}
+    )
+    try:
+        for number, awaited in ((signal.SIGINT, mark), (signal.SIGTERM, f"{mark}.cancelled")):
+            while not os.path.exists(awaited):
+                assert process.poll() is None
+                threading.Event().wait(0.02)
+            process.send_signal(number)
+        assert process.wait(20) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
 
 
 def test_suspended_coroutines_are_closed_at_the_end(dsn: str) -> None:

@@ -135,23 +135,3 @@ def test_the_digest_of_the_code_is_recorded(dsn: str, conn: Connection) -> None:
 
     asyncio.run(main())
     assert conn.execute("select octet_length(digest) from durable._executions").fetchall() == [(32,)]
-
-
-def test_an_idle_worker_asks_little(dsn: str, conn: Connection) -> None:
-    """Once idle, everything a worker does for its queues, leases and deadlines together stays under one
-    statement a second.
-    """
-    from pyengine import housekeeping, listen
-
-    ticks = 1 / (housekeeping.IDLE_EVERY_S * 0.9)
-    heartbeats = 1 / 7.5
-    looks = listen.Looks(longest_s=5.0)
-    now = 0.0
-    for _ in range(50):
-        looks.looked(now, found=False)
-        now = looks.at
-    before = now
-    for _ in range(10):
-        looks.looked(now, found=False)
-        now = looks.at
-    assert ticks + heartbeats + 10 / (now - before) < 0.7

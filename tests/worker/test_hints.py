@@ -1,0 +1,126 @@
+"""When workers and clients look: after hints, without hints, and when there is nothing to see."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import pytest
+
+from pyengine import App, ctx, housekeeping
+from pyengine.connection import Database
+from pyengine.listen import Looks
+
+Connection = psycopg.Connection[tuple[object, ...]]
+
+
+def pauses(looks: Looks, now: float, count: int) -> list[float]:
+    """Look so many times without finding anything, and return the pauses between."""
+    found = []
+    for _ in range(count):
+        at = looks.at
+        looks.looked(at, found=False)
+        found.append(round(looks.at - at, 3))
+    return found
+
+
+def test_after_a_hint_one_looks_often_and_then_ever_more_seldom() -> None:
+    """At once, after 5, 20, 80, 320 ms and 1 s, then with pauses that grow to the longest one and stay
+    there.
+    """
+    looks = Looks(longest_s=5.0)
+    looks.hinted(100.0)
+    assert looks.at == 100.0
+    assert pauses(looks, 100.0, 5) == [0.005, 0.02, 0.08, 0.32, 1.0]
+    later = pauses(looks, 100.0, 20)
+    assert all(0.8 <= one <= 5.0 for one in later)
+    assert min(later[5:]) >= 4.0
+
+
+def test_a_hint_brings_the_next_look_forward_and_never_puts_it_off() -> None:
+    """Hints that come while one is about to look change nothing."""
+    looks = Looks(longest_s=5.0)
+    looks.hinted(100.0)
+    looks.looked(100.0, found=False)
+    looks.hinted(100.001)
+    assert looks.at == 100.001
+    looks.hinted(100.5)
+    assert looks.at == 100.001
+
+
+def test_an_idle_worker_asks_less_than_once_a_second() -> None:
+    """Looks, ticks and heartbeats of a worker that has nothing to do: the sum of their rates, once it is
+    idle.
+    """
+    looks = Looks(longest_s=5.0)
+    pauses(looks, 0.0, 20)
+    look_rate = 10 / sum(pauses(looks, 0.0, 10))
+    tick_rate = 1 / (0.9 * housekeeping.IDLE_EVERY_S)
+    heartbeat_rate = 1 / 7.5
+    assert look_rate + tick_rate + heartbeat_rate < 0.7
+
+
+def test_behind_a_pooler_polling_does_all(
+    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no session is one's own there are no hints, no presence and no named statements, and every run
+    ends.
+    """
+    plain = Database.open
+
+    async def pooled(self: Database) -> None:
+        await plain(self)
+        self.pooled = True
+
+    monkeypatch.setattr(Database, "open", pooled)
+    app = App(dsn)
+
+    @app.step
+    async def step(n: int) -> int:
+        return n
+
+    @app.workflow
+    async def child(n: int) -> int:
+        return await step(n)
+
+    @app.workflow
+    async def parent() -> int:
+        total = sum(await asyncio.gather(*(child(n) for n in range(5))))
+        await ctx.sleep(0.05)
+        return total + await step(1)
+
+    async def main() -> int:
+        async with app.worker(), app.client() as client:
+            result = await (await client.start(parent)).result(timeout=30)
+            listening = conn.execute(
+                "select count(*) from pg_stat_activity where query ilike 'listen%' "
+                "and datname = current_database()"
+            ).fetchone()
+            assert listening == (0,)
+            assert conn.execute("select bool_or(present) from durable._workers").fetchone() == (False,)
+            named = conn.execute("select count(*) from pg_prepared_statements").fetchone()
+            assert named == (0,)
+            return result
+
+    assert asyncio.run(main()) == 11
+
+
+def test_a_hint_wakes_a_worker_of_another_process(dsn: str, conn: Connection) -> None:
+    """What plain SQL starts is found although the worker has stopped looking for a while."""
+    app = App(dsn)
+
+    @app.workflow
+    async def go() -> int:
+        return 1
+
+    async def main() -> int:
+        async with app.worker() as worker, app.client() as client:
+            await asyncio.sleep(0.1)
+            # as if it had been idle for an hour
+            worker._exchange._looks._at = asyncio.get_running_loop().time() + 3600
+            worker._exchange._parts.wake.set()
+            await asyncio.sleep(0.05)
+            conn.execute("select durable.start('go', id => 'from-sql')")
+            return await client.run("from-sql", go).result(timeout=20)
+
+    assert asyncio.run(main()) == 1
