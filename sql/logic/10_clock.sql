@@ -22,8 +22,8 @@ comment on function durable._later(bigint, bigint) is
 
 create or replace function durable._at(p_ms bigint)
 returns timestamptz language sql immutable parallel safe
-as $$ select case when p_ms >= 9007199254740991 then 'infinity' else to_timestamp(p_ms / 1000.0) end $$;
-comment on function durable._at(bigint) is 'Milliseconds as timestamptz, for views; never as infinity.';
+as $$ select case when p_ms >= 253402300800000 then 'infinity' else to_timestamp(p_ms / 1000.0) end $$;
+comment on function durable._at(bigint) is 'Milliseconds as timestamptz, for views; from the year 10000 on as infinity, which every driver can read.';
 
 create or replace function durable._ms(p_span interval)
 returns bigint language sql immutable parallel safe

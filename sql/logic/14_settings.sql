@@ -43,7 +43,10 @@ begin
     perform durable._fail_invalid('Setting hints is off, coalesce or commit.');
   elsif $1 = 'conformance' and coalesce($2, '') <> all (array['compatible', 'strict']) then
     perform durable._fail_invalid('Setting conformance is compatible or strict.');
-  elsif $1 in ('lease_ttl_ms', 'retry_offer_ms', 'sweep_limit', 'payload_max_bytes') and $2::bigint = 0 then
+  elsif v_old ~ '^\d+$' and $2::bigint > 2147483647 then
+    perform durable._fail_invalid(format('Setting %I is at most 2147483647.', $1));
+  elsif $1 in ('lease_ttl_ms', 'max_in_flight', 'payload_max_bytes', 'retry_offer_ms', 'stall_limit_ms', 'sweep_limit')
+        and $2::bigint = 0 then
     perform durable._fail_invalid(format('Setting %I must be more than 0.', $1));
   end if;
   update durable.settings s set value = $2 where s.name = $1;

@@ -43,7 +43,7 @@ end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.fence(text, integer) is
-  'For a transaction of your own: commits only while that lease is held. Renewals pass; a takeover waits for your commit. WF001, WF002.';
+  'For a transaction of your own: commits only while that lease is held. Renewals pass; a takeover waits for your commit. Call it last: it locks a task, and what starts, settles or awaits locks promises, which come before tasks. WF001, WF002.';
 
 create or replace function durable._interrupted(p_reason text)
 returns text language sql immutable parallel safe

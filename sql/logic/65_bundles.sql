@@ -15,6 +15,32 @@ end
 $$;
 comment on function durable._read_bundles(jsonb) is 'The jsonb argument as typed bundles, in the order of run ids.';
 
+create or replace function durable._check_sizes(p_bundles durable._bundle[])
+returns void language plpgsql stable
+as $$
+declare
+  v_limit bigint := durable._setting_int('payload_max_bytes');
+  v_id text;
+  v_bytes integer;
+begin
+  select b.id, octet_length(x.payload) into v_id, v_bytes
+  from unnest(p_bundles) b
+  cross join lateral (
+    select unnest(array[f.value, f.error, f.param]) from unnest(b.facts) f
+    union all
+    select unnest(array[a.param, a.value]) from unnest(b.acts) a
+    union all
+    select unnest(array[(b.ending).value, (b.ending).error])
+  ) as x (payload)
+  where octet_length(x.payload) > v_limit limit 1;
+  if found then
+    perform durable._fail_too_large(format('A payload of run %L', v_id), v_bytes, v_limit);
+  end if;
+end
+$$;
+comment on function durable._check_sizes(durable._bundle[]) is
+  'Raises WF008 for a payload over the limit. Called only for turns that are larger than the limit as a whole.';
+
 create or replace function durable._fact_type(
   p_begun boolean, p_retried boolean, p_failed boolean, p_attempt integer, p_before integer, p_free boolean)
 returns "char" language sql immutable

@@ -36,7 +36,31 @@ end
 $$;
 comment on function durable._check_start(text, jsonb, text, text, text) is 'Door checks of a start. Raises WF004.';
 
-create or replace function durable._same_start(p_id text, p_workflow text, p_args text, p_tenant text)
+create or replace function durable._check_options(
+  p_key text, p_queue text, p_delay_ms bigint, p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text)
+returns void language plpgsql stable
+as $$
+begin
+  if octet_length(p_key) not between 1 and 512 then
+    perform durable._fail_invalid(format('An idempotency key has 1 to 512 bytes, this one has %s.', octet_length(p_key)));
+  elsif octet_length(p_queue) > 256 then
+    perform durable._fail_invalid(format('A queue name has at most 256 bytes, this one has %s.', octet_length(p_queue)));
+  elsif p_timeout_ms <= 0 or p_delay_ms < 0 or p_delay_ms >= p_timeout_ms then
+    perform durable._fail_invalid('A timeout is more than 0 and a delay is between 0 and the timeout.');
+  elsif p_priority is null or p_priority not between -32768 and 32767 then
+    perform durable._fail_invalid(format('A priority is between -32768 and 32767, not %s.', coalesce(p_priority::text, 'null')));
+  elsif p_tenant is null or octet_length(p_tenant) > 256 then
+    perform durable._fail_invalid('A tenant is a text of at most 256 bytes; the default is the empty one.');
+  elsif p_tags is null or jsonb_typeof(p_tags) <> 'object'
+        or exists (select from jsonb_each(p_tags) e where jsonb_typeof(e.value) <> 'string') then
+    perform durable._fail_invalid('Tags are a JSON object of strings.');
+  end if;
+end
+$$;
+comment on function durable._check_options(text, text, bigint, bigint, integer, jsonb, text) is
+  'Door checks of what a start says beside workflow and arguments. Raises WF004.';
+
+create or replace function durable._same_start(p_id text, p_workflow text, p_args text, p_key text, p_tenant text)
 returns void language plpgsql stable
 as $$
 declare
@@ -49,6 +73,8 @@ begin
     perform durable._fail_conflict(format('Id %L belongs to a promise that is no run.', p_id), 'Use another id.');
   elsif v_head.tenant <> p_tenant then
     perform durable._fail_run_conflict(p_id, 'tenant');
+  elsif v_head.key is distinct from coalesce(p_key, v_head.key) then
+    perform durable._fail_run_conflict(p_id, 'idempotency key');
   elsif v_head.workflow <> p_workflow then
     perform durable._fail_run_conflict(p_id, 'workflow, ' || v_head.workflow);
   elsif v_promise.param_data is distinct from p_args and v_promise.param_data::jsonb is distinct from p_args::jsonb then
@@ -56,7 +82,7 @@ begin
   end if;
 end
 $$;
-comment on function durable._same_start(text, text, text, text) is
+comment on function durable._same_start(text, text, text, text, text) is
   'A second start with the same id or key is the same run, if workflow and input are the same; else WF009.';
 
 create or replace function durable._start(
@@ -73,19 +99,17 @@ begin
     perform durable._lock_family(p_id, true);
   end if;
   perform durable._check_start(p_workflow, durable._json(p_args), p_id, p_queue, p_version);
+  perform durable._check_options(p_key, p_queue, p_delay_ms, p_timeout_ms, p_priority, p_tags, p_tenant);
   perform durable._check_payload(format('Input of a run of %s', p_workflow), p_args);
   v_id := coalesce(p_id, durable._root_id(p_tenant, p_workflow, coalesce(p_key, gen_random_uuid()::text)));
   v_now := durable._now_ms();
-  if p_timeout_ms <= 0 or p_delay_ms < 0 or p_delay_ms >= p_timeout_ms then
-    perform durable._fail_invalid('A timeout is more than 0 and a delay is between 0 and the timeout.');
-  end if;
   v_head := durable._next_execution();
   insert into durable._promises (id, tenant, head, timeout_at, created_at, external, target, param_headers, param_data, tags)
   values (v_id, p_tenant, v_head, durable._later(v_now, p_timeout_ms), v_now, true, 'poll://any@' || p_queue,
           '{"codec": "json"}', p_args, p_tags)
   on conflict do nothing;
   if not found then
-    perform durable._same_start(v_id, p_workflow, p_args, p_tenant);
+    perform durable._same_start(v_id, p_workflow, p_args, p_key, p_tenant);
     return query select v_id, false;
     return;
   end if;
@@ -115,7 +139,7 @@ begin
       if p_id is not null and p_id <> v_id then
         perform durable._fail_run_conflict(v_id, 'id for this key');
       end if;
-      perform durable._same_start(v_id, p_workflow, p_args, p_tenant);
+      perform durable._same_start(v_id, p_workflow, p_args, p_key, p_tenant);
       return query select v_id, false;
       return;
     end if;

@@ -384,6 +384,9 @@ declare
   v_tasks json;
   v_now bigint;
 begin
+  if pg_column_size(p_bundles) > durable._setting_int('payload_max_bytes') then
+    perform durable._check_sizes(v_bundles);
+  end if;
   v_settle := array(select b.id from unnest(v_bundles) b where b.id is not null and (b.ending)."do" in ('complete', 'fail'));
   if v_bundles <> '{}' then
     perform durable._lock_promises(v_settle);

@@ -177,7 +177,7 @@ def test_the_holders_own_end_and_a_fence(conn: Connection, stage: Stage, end: di
 
 
 def test_an_open_transaction_does_not_stop_renewals(conn: Connection, clock: Clock, stage: Stage) -> None:
-    """A transaction left open over one task of a worker costs neither that task nor the worker's others their lease."""
+    """A transaction left open over one task of a worker costs none of the worker's tasks its lease."""
     held = [begin_run(conn, name) for name in ("a", "b")]
     take_turn(conn, "W", bundle(held[0], acts=[{"do": "promise", "child": 0, "name": "x", "timeout": None}]))
     user, worker = stage.player("user"), stage.player("worker")

@@ -24,12 +24,14 @@ from tests.support.verbs import (
     halt,
     promise,
     promise_of,
+    refusal,
     release,
     run,
     suspend,
     take_turn,
     task_of,
     timer,
+    turn,
     types_of,
 )
 
@@ -296,3 +298,21 @@ def test_endings(conn: Connection, end: Fact | None, state: str, stored: str | N
     held = begin_run(conn, "r")
     assert take_turn(conn, "W", bundle(held, end=end)).of(held) == ("ok", state)
     assert (task_of(conn, "r") or (None,))[0] == stored
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"facts": [done(0, '"' + "x" * 3000 + '"')]},
+        {"acts": [captured(0, '"' + "x" * 3000 + '"')]},
+        {"end": complete('"' + "x" * 3000 + '"')},
+    ],
+    ids=["fact", "act", "ending"],
+)
+def test_a_payload_over_the_limit_is_refused(conn: Connection, parts: dict[str, Any]) -> None:
+    """No payload of a turn may be larger than the setting; the same parts pass under a larger limit."""
+    held = begin_run(conn, "big")
+    ask(conn, ("select durable.set_setting('payload_max_bytes', '2000')", ()))
+    assert refusal(conn, turn("W", bundle(held, **parts))) == "WF008"
+    ask(conn, ("select durable.set_setting('payload_max_bytes', '4000')", ()))
+    assert report(conn, held, **parts) == "ok"

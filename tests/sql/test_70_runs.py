@@ -268,3 +268,41 @@ def test_resume(conn: Connection) -> None:
     assert refusal(conn, ("select durable.resume('none')", ())) == "WF001"
     again = take_turn(conn, "V", want=1, queues=["q-r"]).tasks[0]
     assert [row[1] for row in again.rows] == ["S", "L"]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "priority => 100000",
+        "priority => null",
+        "tags => null",
+        "tags => '[]'",
+        "tags => '{\"a\": 1}'",
+        "tenant => null",
+        "key => ''",
+        "key => repeat('k', 513)",
+        "queue => repeat('q', 257)",
+        "delay => '-1 s'",
+        "timeout => '0 s'",
+    ],
+)
+def test_options_are_checked_at_the_door(conn: Connection, option: str) -> None:
+    """A malformed option of a start is WF004, and nothing is written."""
+    assert refusal(conn, (f"select durable.start('hello', '[]', id => 'o', {option})", ())) == "WF004"
+    assert ask(conn, ("select count(*) from durable._promises", ())) == (0,)
+
+
+def test_an_id_keeps_its_key(conn: Connection) -> None:
+    """A start that names a run by its id with another idempotency key is a conflict; without a key it is the
+    same run."""
+    first = "select durable.start('hello', '[]', id => 'k', key => 'one')"
+    assert ask(conn, (first, ())) == ("k",)
+    assert ask(conn, (first, ())) == ("k",)
+    assert ask(conn, ("select durable.start('hello', '[]', id => 'k')", ())) == ("k",)
+    assert refusal(conn, ("select durable.start('hello', '[]', id => 'k', key => 'two')", ())) == "WF009"
+
+
+def test_far_instants_are_infinity(conn: Connection) -> None:
+    """What lies beyond the year 9999 is shown as infinity, so that every driver can read the views."""
+    assert ask(conn, ("select durable._at(253402300800000) = 'infinity'", ())) == (True,)
+    assert ask(conn, ("select durable._at(253402300799000) < 'infinity'", ())) == (True,)
