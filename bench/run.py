@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 
@@ -37,17 +38,25 @@ Line = tuple[str, str, str]
 def server(dsn: str | None) -> Iterator[str]:
     """The server that was named, or an embedded one of this run's own with durability on."""
     if dsn is not None:
-        migrate.install(dsn)
         yield dsn
         return
     folder = Path(tempfile.mkdtemp(prefix="pyengine-bench-", dir="/tmp"))
     settings_ = {"shared_buffers": "512MB", "max_wal_size": "4GB"}
     try:
         with EmbeddedPostgres(folder, settings=settings_) as embedded:
-            migrate.install(embedded.dsn)
             yield embedded.dsn
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def fresh_database(dsn: str, name: str) -> str:
+    """A new database on that server with the schema installed: no workload finds dead rows of another."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute(f'drop database if exists "bench_{name}" with (force)'.encode())
+        conn.execute(f'create database "bench_{name}"'.encode())
+    url = urlsplit(dsn)._replace(path=f"/bench_{name}").geturl()
+    migrate.install(url)
+    return url
 
 
 @contextmanager
@@ -194,20 +203,20 @@ def main() -> None:
     """Run all workloads and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes")
-    parser.add_argument("--dsn", help="an empty database to measure in; an embedded server by default")
+    parser.add_argument("--dsn", help="a server that lets us make databases; an embedded one by default")
     parser.add_argument("--out", type=Path, help="file to write the Markdown to")
     options = parser.parse_args()
     scale = 10 if options.quick else 1
     lines: list[Line] = []
+    jobs: dict[str, Callable[[str], list[Line]]] = {
+        "noop": lambda dsn: throughput(dsn, "noop", 20_000 // scale, 0),
+        "steps": lambda dsn: throughput(dsn, "ten_steps", 4_000 // scale, 10),
+        "latency": lambda dsn: latency(dsn, 500 // scale),
+        "fan_out": lambda dsn: fan_out(dsn, 200, 5),
+    }
     with server(options.dsn) as dsn:
-        jobs: list[Callable[[], list[Line]]] = [
-            lambda: throughput(dsn, "noop", 20_000 // scale, 0),
-            lambda: throughput(dsn, "ten_steps", 4_000 // scale, 10),
-            lambda: latency(dsn, 500 // scale),
-            lambda: fan_out(dsn, 200, 5),
-        ]
-        for job in jobs:
-            for line in job():
+        for name, job in jobs.items():
+            for line in job(fresh_database(dsn, name)):
                 lines.append(line)
                 print("  ".join(line), flush=True)
         text = report(dsn, lines, "python -m bench.run" + (" --quick" if options.quick else ""))

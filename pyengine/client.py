@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Generator, Mapping
 from types import MappingProxyType, TracebackType
-from typing import Any, Generic, Self, TypeVar, cast, overload
+from typing import Any, Generic, Self, TypeVar, cast, get_args, overload
 
 import asyncpg
 import msgspec
@@ -30,6 +30,7 @@ __all__ = ["Client", "Run", "RunState", "RunStatus"]
 
 T = TypeVar("T")
 
+_CONNECTIONS = (asyncpg.Connection, asyncpg.pool.PoolConnectionProxy)
 _ENDED: dict[str, tuple[type[RunFailed], str]] = {
     "rejected": (RunFailed, "failed"),
     "rejected_timedout": (RunTimedOut, "did not end before its deadline"),
@@ -236,11 +237,14 @@ class Client:
         Raises:
             EngineError: as `start`.
         """
+        if queue == "" or version == "":
+            raise InvalidRequest("queue and version are not empty", hint="leave it out for the default")
         definition = self._definition(workflow, version)
         name = workflow if isinstance(workflow, str) else workflow.name
         deadline_ms = optional_duration(timeout, what="timeout")
         if definition is not None:
-            queue, version = queue or definition.queue, version or definition.version
+            queue = definition.queue if queue is None else queue
+            version = definition.version if version is None else version
             deadline_ms = definition.deadline_ms if timeout is None else deadline_ms
         if id is None and key is None:
             id = _new_id()
@@ -260,6 +264,11 @@ class Client:
 
     async def _start(self, conn: Any, *values: Any) -> Any:
         if conn is not None:
+            if not isinstance(conn, _CONNECTIONS):
+                raise InvalidRequest(
+                    f"conn is a {type(conn).__module__}.{type(conn).__qualname__} and no asyncpg connection",
+                    hint="over another driver call the SQL function durable.start in your transaction",
+                )
             try:
                 return await conn.fetchrow(START_WITHIN.sql, *values, "{}", "")
             except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
@@ -325,7 +334,14 @@ class Client:
             workflow: only of this workflow.
             state: only in this state.
             limit: at most so many.
+
+        Raises:
+            InvalidRequest: there is no such state.
         """
+        if state is not None and state not in get_args(RunState):
+            raise InvalidRequest(
+                f"there is no state {state!r}", hint=f"the states are {', '.join(get_args(RunState))}"
+            )
         await self.open()
         return [self._status(row) for row in await self._links.rows(LIST_RUNS, workflow, state, limit)]
 

@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from pyengine.errors import DecodeError, EncodeError, PayloadTooLarge
-from pyengine.failures import Failures
+from pyengine.failures import MAX_ERROR_BYTES, Failures
 
 __all__ = [
     "MAX_PAYLOAD_BYTES",
@@ -230,7 +230,7 @@ class Codec:
         errors: exception classes by (module, qualified name) that may be read back besides builtin and
             imported ones.
         warn_bytes: a larger text is logged.
-        max_bytes: a larger text is refused.
+        max_bytes: a larger text is refused; one of an error is cut.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class Codec:
         warn_bytes: int = WARN_PAYLOAD_BYTES,
         max_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
-        self.failures = Failures(errors)
+        self.failures = Failures(errors, max_bytes=min(max_bytes, MAX_ERROR_BYTES))
         self.warn_bytes = warn_bytes
         self.max_bytes = max_bytes
 

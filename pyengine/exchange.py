@@ -22,10 +22,10 @@ from pyengine.errors import EngineError
 from pyengine.holding import Holdings
 from pyengine.housekeeping import Housekeeper
 from pyengine.listen import Listener, Looks
-from pyengine.model import Row
+from pyengine.model import Halt, Row
 from pyengine.procedures import JOURNAL, RELEASE_UNKNOWN
 from pyengine.runs import HeldRun, RunQueue
-from pyengine.turn import Answer, Bundle, Identity, Turns
+from pyengine.turn import Answer, Bundle, Identity, Release, Turns
 
 __all__ = ["Exchange", "Parts"]
 
@@ -195,7 +195,13 @@ class Exchange:
     def _refused(self, bundle: Bundle, error: EngineError) -> None:
         held = self.holdings.held.get(bundle.execution)
         run_id = held.info.id if held is not None else bundle.execution
-        logger.error("run %s: the database refuses what it reports; it is halted: %s", run_id, error)
+        if not isinstance(bundle.end, Halt | Release):
+            logger.error("run %s: the database refuses what it reports; it is halted: %s", run_id, error)
+            return
+        logger.error("run %s: the database refuses to set it aside; it is given back: %s", run_id, error)
+        if held is not None:
+            # its lease must not be renewed, and its coroutine is ahead of the journal
+            self.holdings.drop(held)
 
     async def _give_back_unknown(self) -> None:
         """Give back what a turn whose answer was lost may have claimed; twice, because it may still be
@@ -228,7 +234,7 @@ class Exchange:
             try:
                 text = await self._parts.side.run(JOURNAL, self._worker, held.execution, held.version)
             except EngineError as error:
-                logger.debug("journal of run %s: %s", held.info.id, error.message)
+                logger.warning("journal of run %s: %s", held.info.id, error.message)
                 await asyncio.sleep(_AGAIN_S)
                 continue
             if text is None:

@@ -6,7 +6,8 @@ are the exception's arguments and attributes as plain JSON. Reading never runs a
 exception is rebuilt by allocating it and putting arguments and attributes back, as pickle would, and only if
 its class is known (registered, or found in a module that is imported already) and its shape fits: declared
 attributes are read by their annotations. Whatever does not fit becomes a `RemoteError` that carries all of
-it. Writing never fails: what cannot be written is written as its `repr`, with "lossy".
+it. Writing never fails: what cannot be written is written as its `repr`, with "lossy"; of an error that
+weighs too much only class, text and traceback are kept, cut short.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ import msgspec
 from pyengine import errors
 from pyengine.errors import EngineError, RemoteError
 
-__all__ = ["Failures"]
+__all__ = ["MAX_ERROR_BYTES", "Failures"]
+
+MAX_ERROR_BYTES = 1 << 20
+"""An error whose text is longer is cut."""
 
 _MAX_DEPTH = 8
 _MAX_TRACEBACK = 16_000
@@ -36,14 +40,25 @@ class Failures:
     Args:
         classes: exception classes by (module, qualified name) that may be read back besides builtin and
             imported ones; the mapping is read at each use, so it may grow.
+        max_bytes: what the text of an error may weigh.
     """
 
-    def __init__(self, classes: Mapping[tuple[str, str], type[BaseException]] | None = None) -> None:
+    def __init__(
+        self,
+        classes: Mapping[tuple[str, str], type[BaseException]] | None = None,
+        *,
+        max_bytes: int = MAX_ERROR_BYTES,
+    ) -> None:
         self._classes = {} if classes is None else classes
+        self._max_bytes = max_bytes
 
     def encode(self, error: BaseException) -> str:
         """Return the JSON text of an error; never fails."""
-        return msgspec.json.encode(_describe(error, 0)).decode()
+        record = _describe(error, 0)
+        packed = msgspec.json.encode(record)
+        if len(packed) > self._max_bytes:
+            packed = msgspec.json.encode(_cut(record, self._max_bytes))
+        return packed.decode()
 
     def decode(self, text: str | None) -> BaseException:
         """Return the error (not raised) of a JSON text; never fails.
@@ -205,6 +220,32 @@ def _add_cause(record: dict[str, Any], error: BaseException, depth: int) -> None
     # a depth instead of a set of the seen: cycles of causes are rare and a bound is needed anyway
     if cause is not None and depth < _MAX_DEPTH:
         record["cause"] = _describe(cause, depth + 1)
+
+
+def _cut(record: dict[str, Any], max_bytes: int) -> dict[str, Any]:
+    """Return what may be kept of an error that weighs too much; class names fit into the last quarter."""
+    return {
+        "type": record["type"],
+        "module": record["module"],
+        "message": _shortened(record["message"], max_bytes // 2),
+        "traceback": _shortened(record["traceback"], max_bytes // 4, end=True),
+        "retryable": record["retryable"],
+        "lossy": True,
+    }
+
+
+def _shortened(text: str, max_bytes: int, *, end: bool = False) -> str:
+    """Return the text if it fits, else its beginning (or its end) and how long it was."""
+    if len(msgspec.json.encode(text)) <= max_bytes:
+        return text
+    note = f"[cut: it had {len(text)} characters]"
+    # one character may take six bytes, as an escape, or only one; so it is tried
+    keep = min(max_bytes, len(text))
+    while True:
+        kept = f"{note} {text[len(text) - keep :]}" if end else f"{text[:keep]} {note}"
+        if keep == 0 or len(msgspec.json.encode(kept)) <= max_bytes:
+            return kept
+        keep = keep * 3 // 4
 
 
 def _arguments(error: BaseException) -> tuple[Any, ...]:

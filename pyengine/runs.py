@@ -16,7 +16,21 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pyengine.model import Act, Fact, MakePromise, Moves, RunChild, RunInfo, StartTimer, StepCall, Suspend
+from pyengine.model import (
+    Act,
+    Captured,
+    Complete,
+    Fact,
+    Fail,
+    Halt,
+    MakePromise,
+    Moves,
+    RunChild,
+    RunInfo,
+    StartTimer,
+    StepCall,
+    Suspend,
+)
 from pyengine.replay import Replay
 from pyengine.turn import Bundle, Ending, Task
 
@@ -30,6 +44,7 @@ FACTS_MAX = 1000
 
 BUNDLES_MAX = 1000
 TURN_BYTES_MAX = 8 << 20
+"""A turn, or the bundle of one run, that weighs this much takes nothing more."""
 
 
 class HeldRun:
@@ -128,11 +143,8 @@ class HeldRun:
 
     def load_bundle(self) -> Bundle:
         """Return what is to be reported, as the bundle on its way."""
-        facts = self.facts
-        if len(facts) > FACTS_MAX:
-            facts, self.facts = facts[:FACTS_MAX], facts[FACTS_MAX:]
-        else:
-            self.facts = []
+        count = self._facts_that_fit()
+        facts, self.facts = self.facts[:count], self.facts[count:]
         end = self.end
         if self.facts and isinstance(end, Suspend):
             end = None  # it would be refused while facts are outstanding
@@ -145,6 +157,14 @@ class HeldRun:
         self.keep = False
         self.flight = bundle
         return bundle
+
+    def _facts_that_fit(self) -> int:
+        size = _weight(self.acts, self.end)
+        for count, fact in enumerate(self.facts):
+            if count and (count == FACTS_MAX or size >= TURN_BYTES_MAX):
+                return count
+            size += _fact_weight(fact)
+        return len(self.facts)
 
     def recorded_calls(self, facts: Iterable[Fact], now_ms: int) -> list[StepCall]:
         """Return the attempts that waited for these facts to be recorded.
@@ -212,10 +232,30 @@ class RunQueue:
             if held.dropped or held.loading or held.flight is not None or not held.has_news:
                 continue
             bundle = held.load_bundle()
-            for fact in bundle.facts:
-                size += len(fact.value or fact.error or fact.param or "")
+            size += sum(map(_fact_weight, bundle.facts)) + _weight(bundle.acts, bundle.end)
             bundles.append(bundle)
         return bundles
+
+
+def _fact_weight(fact: Fact) -> int:
+    return _bytes(fact.value or fact.error or fact.param or "")
+
+
+def _weight(acts: Iterable[Act], end: Ending | None) -> int:
+    size = 0
+    for act in acts:
+        if isinstance(act, RunChild):
+            size += _bytes(act.param)
+        elif isinstance(act, Captured):
+            size += _bytes(act.value)
+    match end:
+        case Complete(value=text) | Fail(error=text) | Halt(problem=text):
+            size += _bytes(text)
+    return size
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def run_info(task: Task) -> RunInfo:

@@ -7,7 +7,8 @@ connection is lost and the outcome is unknown the same bundles are sent again: w
 is then answered with `moved` or `lost`, and the journal tells. Only tasks that the lost turn claimed are
 unknown here; the worker gives those back (`uncertain`). A bundle that the database refuses with an error
 must not spoil the others: the batch is halved until it stands alone, and its run is halted with that error
-as its problem.
+as its problem. A batch that does not get through in time is halved too; but slowness is nobody's fault, so
+nothing is halted for it.
 """
 
 from __future__ import annotations
@@ -259,6 +260,9 @@ def encode_bundles(bundles: Iterable[Bundle]) -> str:
 
 # the fault of a bundle: bad data, a broken constraint, a limit, a refusal of ours; all else may pass
 _POISON = ("22", "23", "54", "P0", "WF")
+_CANCELED = "57014"
+_TIMEOUTS_MAX = 2
+_RELEASE_MS = 60_000
 
 
 class Turns:
@@ -270,6 +274,8 @@ class Turns:
 
     Attributes:
         uncertain: a connection was lost under a turn: tasks may be held here that nobody here knows.
+        refused: called with a bundle that the database refuses, before its run is halted instead; or, if
+            the bundle was to set the run aside already, before it is given back: it must be forgotten then.
     """
 
     def __init__(self, database: Database, identity: Identity) -> None:
@@ -302,22 +308,31 @@ class Turns:
             bundles: what moved.
             want: how many tasks to claim; 0 only what this turn wakes, less than 0 none.
         """
-        failures = 0
+        failures = unknown = timeouts = 0
         while True:
             try:
                 return [await self._once(bundles, want)]
             except Unavailable as error:
                 self.uncertain = True
-                logger.debug("turn: outcome unknown: %s", error.message)
+                unknown += 1
+                timeouts += _timed_out(error)
+                logger.warning("turn: outcome unknown (%d bundles): %s", len(bundles), error.message)
                 await self._link.connected_sometime(what="turn")
             except EngineError as error:
                 failures += 1
+                timeouts += _timed_out(error)
                 if bundles and _poisoned(error):
                     return await self._apart(bundles, error)
                 log = logger.error if failures in (1, 5) or failures % 20 == 0 else logger.debug
                 log("turn refused by %s: %s", self._where, error)
-            if failures:
-                await asyncio.sleep(backoff_s(failures))
+            if timeouts >= _TIMEOUTS_MAX:
+                if len(bundles) > 1:
+                    return await self._halves(bundles)
+                # what it was to claim may be what takes so long
+                want = min(want, -1 if bundles else want)
+            # after the first loss at once
+            if pause := failures + max(0, unknown - 1):
+                await asyncio.sleep(backoff_s(pause))
 
     async def send_once(self, bundles: list[Bundle], want: int) -> Answer:
         """Send a turn once, without patience.
@@ -345,19 +360,36 @@ class Turns:
     async def _apart(self, bundles: list[Bundle], error: EngineError) -> list[Answer]:
         """Find the bundle that the database refuses, and halt its run."""
         if len(bundles) > 1:
-            half = len(bundles) // 2
-            return [*await self.send(bundles[:half], -1), *await self.send(bundles[half:], -1)]
+            return await self._halves(bundles)
         bad = bundles[0]
         self.refused(bad, error)
-        if isinstance(bad.end, Halt):
-            # not even that: let the lease run out
+        refused = bad.end
+        if isinstance(refused, Release) and not (bad.facts or bad.acts):
+            # not even that: nobody renews the lease any more, so it runs out
             return []
-        problem = {"type": type(error).__name__, "message": error.message, "detail": error.detail}
         # the run's own record is changed, so that the answer finds what was really sent
-        bad.facts, bad.acts, bad.end = (), (), Halt(problem=_encode(problem).decode())
+        bad.facts, bad.acts = (), ()
+        if isinstance(refused, Halt | Release):
+            bad.end = Release(retry_in_ms=_RELEASE_MS)
+        else:
+            problem = {"type": type(error).__name__, "message": error.message, "detail": error.detail}
+            bad.end = Halt(problem=_encode(problem).decode())
         return await self.send([bad], -1)
+
+    async def _halves(self, bundles: list[Bundle]) -> list[Answer]:
+        half = len(bundles) // 2
+        return [*await self.send(bundles[:half], -1), *await self.send(bundles[half:], -1)]
 
 
 def _poisoned(error: EngineError) -> bool:
     code = getattr(error.__cause__, "sqlstate", None) or ""
     return code[:2] in _POISON
+
+
+def _timed_out(error: EngineError) -> bool:
+    """Whether the statement took too long, by our clock or the server's; the connection was in order."""
+    cause = error.__cause__
+    if isinstance(cause, TimeoutError):
+        # with a number it is the system's: a dead connection
+        return cause.errno is None
+    return getattr(cause, "sqlstate", None) == _CANCELED

@@ -172,7 +172,12 @@ class Worker:
             slots=self._concurrency or settings["max_in_flight"],
             looks=Looks(longest_s=_POLL_POOLED_S if self._database.pooled else _POLL_LONGEST_S),
         )
-        codec, randomness = Codec(self._registry.errors), random.SystemRandom()
+        codec = Codec(
+            self._registry.errors,
+            warn_bytes=settings["payload_warn_bytes"],
+            max_bytes=settings["payload_max_bytes"],
+        )
+        randomness = random.SystemRandom()
         self._steps = StepRunner(
             self._loop,
             codec=codec,

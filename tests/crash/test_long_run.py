@@ -63,6 +63,6 @@ def test_a_long_run_survives_workers_killed_every_second(
     assert effects.repeated(dsn) == []
     assert effects.missing(dsn) == []
     figures(
-        f"long run {steps}",
+        f"long-run-{steps}",
         f"{steps} steps and {sleeps} sleeps, {kills} workers killed, 0 recorded steps ran again",
     )

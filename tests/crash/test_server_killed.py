@@ -120,7 +120,7 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
     assert {run: results.get(run) for run in seen} == seen
     assert effects.repeated(dsn) == []
     figures(
-        "server killed",
+        "server-killed",
         f"{ROUNDS} times under load; {len(starter.acknowledged)} acknowledged starts, all completed; "
         f"{len(seen)} results read before a kill, all unchanged",
     )

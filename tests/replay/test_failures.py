@@ -13,7 +13,7 @@ import pytest
 
 from pyengine import errors
 from pyengine.errors import EngineError, NondeterminismError, PayloadTooLarge, RemoteError, RunFailed
-from pyengine.failures import Failures
+from pyengine.failures import MAX_ERROR_BYTES, Failures
 
 ran: list[str] = []
 
@@ -242,6 +242,29 @@ def test_notes_and_traceback() -> None:
     assert back.__notes__ == ["look here"]
     assert "test_notes_and_traceback" in record["traceback"]
     assert len(json.loads(Failures().encode(ValueError("x" * 99_999)))["traceback"]) <= 16_000
+
+
+@pytest.mark.parametrize("filler", ["x", "\x01", "\u20ac", '"'])
+def test_an_error_that_weighs_too_much_is_cut(filler: str) -> None:
+    """Over the limit message and traceback are cut and say so; arguments, data and cause are dropped."""
+    error = ValueError(filler * 5000, {"more": filler * 5000})
+    error.__cause__ = KeyError("inner")
+    error.add_note("look here")
+    text = Failures(max_bytes=2000).encode(error)
+    record = json.loads(text)
+    assert len(text.encode()) <= 2000 and record["lossy"] is True
+    assert record.keys() == {"type", "module", "message", "traceback", "retryable", "lossy"}
+    assert "[cut: it had " in record["message"] and "[cut: it had " in record["traceback"]
+    assert type(Failures().decode(text)) is ValueError
+    assert json.loads(Failures().encode(error))["cause"]["type"] == "KeyError"
+
+
+def test_no_error_weighs_more_than_a_mebibyte() -> None:
+    """Without another limit an error of 30 MB is written as one of less than 1 MiB, however it carries it."""
+    group = ExceptionGroup("many", [ValueError("y" * 3_000_000) for _ in range(10)])
+    for error in (ValueError("x" * 30_000_000), Declined(5, "x" * 30_000_000), group):
+        assert len(Failures().encode(error)) <= MAX_ERROR_BYTES
+    assert isinstance(through(group), RemoteError)
 
 
 def test_errors_can_be_pickled() -> None:

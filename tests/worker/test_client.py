@@ -233,6 +233,28 @@ def test_what_can_be_no_id_is_refused(dsn: str, id: str) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"queue": ""}, "queue and version are not empty"),
+        ({"version": ""}, "queue and version are not empty"),
+        ({"conn": object()}, "builtins.object and no asyncpg connection"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(options: dict[str, object], words: str) -> None:
+    """An empty queue or version, and a conn that is none, are not taken for the default."""
+    client = shop("postgresql://127.0.0.1:1/shop").client()
+    with pytest.raises(InvalidRequest, match=words):
+        asyncio.run(client.begin("price", (1,), **options))  # type: ignore[arg-type]
+
+
+def test_a_state_that_does_not_exist_is_refused() -> None:
+    """A list of runs in an unknown state is an InvalidRequest that names the states."""
+    client = Client("postgresql://127.0.0.1:1/shop")
+    with pytest.raises(InvalidRequest, match="scheduled, queued, running"):
+        asyncio.run(client.list(state="nope"))  # type: ignore[arg-type]
+
+
 def test_a_schema_of_another_time_is_refused(dsn: str, conn: Connection) -> None:
     """A database that serves other worker protocols is a SchemaMismatch, older or newer."""
     for lowest, highest, word in ((0, 0, "older"), (2, 3, "newer")):
