@@ -243,7 +243,7 @@ def test_what_can_be_no_id_is_refused(dsn: str, id: str) -> None:
 )
 def test_options_that_mean_nothing_are_refused(options: dict[str, object], words: str) -> None:
     """An empty queue or version, and a conn that is none, are not taken for the default."""
-    client = shop("postgresql://127.0.0.1:1/shop").client()
+    client = Client("postgresql://127.0.0.1:1/shop")
     with pytest.raises(InvalidRequest, match=words):
         asyncio.run(client.begin("price", (1,), **options))  # type: ignore[arg-type]
 

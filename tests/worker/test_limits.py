@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+import random
 from typing import Any
 
 import asyncpg
 import psycopg
 import pytest
 
-from pyengine import App, Worker, ctx
-from pyengine.connection import Database
-from pyengine.errors import EngineError, PayloadTooLarge, RunFailed, Unavailable
-from pyengine.model import Captured, Complete, Fact, Row, RunChild, RunInfo, Suspend
-from pyengine.registry import Registry
+from pyengine import App
+from pyengine.codec import Codec
+from pyengine.connection import Database, mapped
+from pyengine.errors import PayloadTooLarge, RunFailed
+from pyengine.model import Captured, Complete, Fact, RunChild, RunInfo, Suspend
 from pyengine.replay import Replay
 from pyengine.runs import TURN_BYTES_MAX, HeldRun, RunQueue
-from pyengine.turn import Answer, Bundle, Identity, Turns
-from tests.support.turns import Send, carries, intercept
+from pyengine.turn import Bundle, Identity, Turns
+from tests.support.turns import Send, intercept
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
@@ -74,12 +74,23 @@ def big_app(dsn: str) -> App:
     return app
 
 
+def outcome(dsn: str, name: str) -> Any:
+    """What a run of one of them ends with."""
+    app = big_app(dsn)
+
+    async def main() -> Any:
+        async with app.worker(), app.client() as client:
+            return await (await client.start(name)).result(timeout=20)
+
+    return asyncio.run(main())
+
+
 @pytest.mark.parametrize("name", ["result", "step_result", "step_input", "child_input"])
 def test_what_is_over_the_set_limit_fails_the_run(dsn: str, conn: Connection, name: str) -> None:
     """The setting payload_max_bytes holds for results, step results and inputs: PayloadTooLarge, once."""
     conn.execute("select durable.set_setting('payload_max_bytes', '2000')")
     with pytest.raises(RunFailed) as failed:
-        big_app(dsn).run(name)
+        outcome(dsn, name)
     assert isinstance(failed.value.__cause__, PayloadTooLarge)
     assert failed.value.__cause__.limit == 2000
     made = conn.execute("select count(*) from durable._journal where type in ('L', 'f')").fetchone()
@@ -90,7 +101,7 @@ def test_an_error_over_the_set_limit_is_cut(dsn: str, conn: Connection) -> None:
     """An error that is larger than payload_max_bytes is recorded all the same, cut."""
     conn.execute("select durable.set_setting('payload_max_bytes', '2000')")
     with pytest.raises(RunFailed, match=r"\[cut: it had ") as failed:
-        big_app(dsn).run("step_error")
+        outcome(dsn, "step_error")
     assert isinstance(failed.value.__cause__, LookupError)
 
 
@@ -101,22 +112,138 @@ def test_a_large_payload_is_reported(dsn: str, conn: Connection, caplog: pytest.
     conn.execute("select durable.set_setting('payload_max_bytes', '2000')")
     conn.execute("select durable.set_setting('payload_warn_bytes', '1000')")
     with caplog.at_level(logging.WARNING, "pyengine.codec"):
-        assert big_app(dsn).run("caught") == "x" * 1500
+        assert outcome(dsn, "caught") == "x" * 1500
     run_id = conn.execute("select id from durable.runs").fetchone()
     assert run_id is not None
     places = [vars(record)["where"] for record in caplog.records if record.message == "payload.large"]
     assert f"the result of step make of run {run_id[0]}" in places
 
 
-def quiet_run() -> HeldRun:
+def quiet_run(execution: int = 1) -> HeldRun:
     """A run that was not advanced."""
-    registry = Registry()
+    app = App("postgresql://127.0.0.1:1/shop")
 
+    @app.workflow
     async def go() -> None:
-        await ctx.sleep(1)
+        pass
 
-    app = App("postgresql://nowhere", name="x") if False else None
-    assert app is None
-    workflow = registry_workflow(registry, go)
-    info = RunInfo(id="r", execution=1, version=1, workflow="go", started_at_ms=0)
-    return HeldRun(info, Replay(workflow, info, lambda: 0, None, None))
+    info = RunInfo(id=f"r{execution}", execution=execution, version=1, workflow="go")
+    return HeldRun(info, Replay(app.registry.workflow("go"), info, lambda: 0, random.Random(0), Codec()))
+
+
+def fact(child: int, size: int) -> Fact:
+    """A step that is done, with a result of that size."""
+    return Fact(child=child, name="step", hash="0" * 16, attempt=1, value="x" * size)
+
+
+def test_a_bundle_is_bounded_by_bytes() -> None:
+    """Facts beyond the bytes of a turn wait for the next one, in order, and the suspend with them; a fact
+    that is larger than that goes alone.
+    """
+    held = quiet_run()
+    sizes = [TURN_BYTES_MAX // 2, TURN_BYTES_MAX // 2, 1, 2 * TURN_BYTES_MAX, 1]
+    held.facts = [fact(child, size) for child, size in enumerate(sizes)]
+    sent = []
+    while held.facts:
+        held.end = Suspend(on=(9,), kind="single")
+        bundle = held.load_bundle()
+        sent.append([one.child for one in bundle.facts])
+        assert (bundle.end is None) == bool(held.facts)
+    assert sent == [[0, 1], [2, 3], [4]]
+
+
+def test_acts_and_endings_count() -> None:
+    """A turn is full also when inputs of child runs, captured values or endings fill it."""
+    half = "x" * (TURN_BYTES_MAX // 2)
+    run = RunChild(
+        child=1, name="n", version="1", queue=None, hash="0" * 16, param=half, timeout_ms=None, detached=False
+    )
+    captured = Captured(kind="random", child=1, name="random", value=half)
+    queue = RunQueue(lambda: None)
+    for number, act in enumerate((run, captured, None, None, run, None)):
+        held = quiet_run(number)
+        if act is None:
+            held.end = Complete(value=half)
+        else:
+            held.acts = (act,)
+        queue.add(held)
+    assert [len(queue.collect()) for _ in range(4)] == [2, 2, 2, 0]
+    held = quiet_run()
+    held.acts, held.facts = (run, captured), [fact(0, 1), fact(2, 1)]
+    assert len(held.load_bundle().facts) == 1
+
+
+def turns_of(monkeypatch: pytest.MonkeyPatch, once: Any) -> Turns:
+    """Turns without a database; `once` stands for one of them."""
+    who = Identity(worker="w", queues=[], workflows=[], versions=[], digests=[], ttl_ms=1)
+    turns = Turns(Database("postgresql://127.0.0.1:1/shop"), who)
+
+    async def connected(*, what: str) -> None:
+        pass
+
+    monkeypatch.setattr(turns, "_once", once)
+    monkeypatch.setattr(turns._link, "connected_sometime", connected)
+    return turns
+
+
+@pytest.mark.parametrize(
+    ("cause", "sizes"),
+    [
+        (TimeoutError(), [4, 4, 2, 2]),
+        (asyncpg.QueryCanceledError("statement timeout"), [4, 4, 2, 2]),
+        (ConnectionResetError(), [4, 4, 4]),
+        (TimeoutError(110, "the kernel gave up"), [4, 4, 4]),
+    ],
+)
+def test_a_batch_that_times_out_twice_is_halved(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, cause: BaseException, sizes: list[int]
+) -> None:
+    """A turn that took too long twice is sent in halves; one whose connection broke is sent as it was."""
+    sent: list[int] = []
+
+    async def once(bundles: list[Bundle], want: int) -> str:
+        sent.append(len(bundles))
+        if len(sent) <= 2:
+            error = mapped(cause, "there")
+            error.__cause__ = cause
+            raise error
+        return "answer"
+
+    turns = turns_of(monkeypatch, once)
+    with caplog.at_level(logging.WARNING, "pyengine.turn"):
+        answers: list[Any] = asyncio.run(turns.send([Bundle(n, 1, 0) for n in range(4)], 5))
+    assert sent == sizes and answers == ["answer"] * (len(sizes) - 2)
+    assert caplog.records
+
+
+def test_a_run_that_cannot_be_halted_is_given_back(dsn: str, conn: Connection) -> None:
+    """If the database refuses even the halt, the run is released and forgotten; others are not touched."""
+    app = App(dsn)
+
+    @app.step
+    async def step(n: int) -> int:
+        return n
+
+    @app.workflow
+    async def go(n: int) -> int:
+        return await step(n)
+
+    async def refuse(send: Send, sent: tuple[Any, ...]) -> Any:
+        if any(isinstance(value, str) and ("66666" in value or "halt" in value) for value in sent):
+            raise asyncpg.DataError("no such thing")
+        return await send()
+
+    async def main() -> None:
+        async with app.client() as client, app.worker() as worker:
+            runs = [await client.start(go, n, id=f"r{n}") for n in (1, 66666, 2)]
+            assert [await runs[0].result(timeout=20), await runs[2].result(timeout=20)] == [1, 2]
+            while (await runs[1].get()).state == "running" or worker._holdings.held:
+                await asyncio.sleep(0.01)
+
+    undo = intercept(refuse)
+    try:
+        asyncio.run(asyncio.wait_for(main(), 30))
+    finally:
+        undo()
+    left = conn.execute("select state, pid from durable._tasks where id = 'r66666'").fetchone()
+    assert left == ("pending", None)
