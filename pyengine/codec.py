@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from pyengine.errors import DecodeError, EncodeError, PayloadTooLarge
-from pyengine.failures import MAX_ERROR_BYTES, Failures
+from pyengine.failures import MAX_ERROR_BYTES, MIN_ERROR_BYTES, Failures
 
 __all__ = [
     "MAX_PAYLOAD_BYTES",
@@ -240,7 +240,7 @@ class Codec:
         warn_bytes: int = WARN_PAYLOAD_BYTES,
         max_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
-        self.failures = Failures(errors, max_bytes=min(max_bytes, MAX_ERROR_BYTES))
+        self.failures = Failures(errors, max_bytes=min(max(max_bytes, MIN_ERROR_BYTES), MAX_ERROR_BYTES))
         self.warn_bytes = warn_bytes
         self.max_bytes = max_bytes
 

@@ -25,9 +25,12 @@ import msgspec
 from pyengine import errors
 from pyengine.errors import EngineError, RemoteError
 
-__all__ = ["MAX_ERROR_BYTES", "Failures"]
+__all__ = ["MAX_ERROR_BYTES", "MIN_ERROR_BYTES", "Failures"]
 
 MAX_ERROR_BYTES = 1 << 20
+MIN_ERROR_BYTES = (
+    4096  # what any error may weigh, however low the limit of payloads: it must be able to say so
+)
 """An error whose text is longer is cut."""
 
 _MAX_DEPTH = 8

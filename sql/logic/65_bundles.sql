@@ -26,20 +26,22 @@ begin
   select b.id, octet_length(x.payload) into v_id, v_bytes
   from unnest(p_bundles) b
   cross join lateral (
-    select unnest(array[f.value, f.error, f.param]) from unnest(b.facts) f
+    select unnest(array[f.value, f.param]), v_limit from unnest(b.facts) f
     union all
-    select unnest(array[a.param, a.value]) from unnest(b.acts) a
+    select f.error, greatest(v_limit, 4096) from unnest(b.facts) f
     union all
-    select unnest(array[(b.ending).value, (b.ending).error])
-  ) as x (payload)
-  where octet_length(x.payload) > v_limit limit 1;
+    select unnest(array[a.param, a.value]), v_limit from unnest(b.acts) a
+    union all
+    values ((b.ending).value, v_limit), ((b.ending).error, greatest(v_limit, 4096))
+  ) as x (payload, most)
+  where octet_length(x.payload) > x.most limit 1;
   if found then
     perform durable._fail_too_large(format('A payload of run %L', v_id), v_bytes, v_limit);
   end if;
 end
 $$;
 comment on function durable._check_sizes(durable._bundle[]) is
-  'Raises WF008 for a payload over the limit. Called only for turns that are larger than the limit as a whole.';
+  'Raises WF008 for a payload over the limit; an error may always have 4096 bytes. Called only for turns that are larger than the limit as a whole.';
 
 create or replace function durable._fact_type(
   p_begun boolean, p_retried boolean, p_failed boolean, p_attempt integer, p_before integer, p_free boolean)
