@@ -181,7 +181,7 @@ def test_a_delayed_start_waits(dsn: str) -> None:
 
     async def main() -> int:
         async with app.client() as client:
-            run = await client.start(go, delay="100ms")
+            run = await client.start(go, delay="1s")
             assert (await run.get()).state == "scheduled"
             async with app.worker():
                 return await run.result(timeout=20)
