@@ -1,7 +1,7 @@
 """From answers of turns to moves of runs, and from moves to bundles.
 
 What lives here: `Holdings`: the runs that the worker holds, those it keeps warm, and what each verdict
-means for them. What may not: SQL, connections, when a turn is sent (worker.py), how a step is run
+means for them. What may not: SQL, connections, when a turn is sent (exchange.py), how a step is run
 (steps.py). The theory: a claimed run is replayed from its journal or, if its coroutine is still warm,
 continued with what came after its suspend. `ok`: the bundle's rows and those around it are loaded and the
 coroutine goes on. `moved`: the journal holds what the coroutine has not seen, so it is thrown away and

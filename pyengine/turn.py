@@ -1,8 +1,8 @@
 """The worker's turn: everything that moved, in one round trip.
 
 What lives here: the shape of a bundle and of an answer on the wire, and `Turns`, which sends one turn at a
-time and sees to it that it arrives. What may not: what a bundle means for a run (runs.py), when to send
-(worker.py). The theory: a turn is idempotent. What it recorded cannot be recorded again, so when a
+time and sees to it that it arrives. What may not: what a bundle means for a run (holding.py), when to send
+(exchange.py). The theory: a turn is idempotent. What it recorded cannot be recorded again, so when a
 connection is lost and the outcome is unknown the same bundles are sent again: what arrived the first time
 is then answered with `moved` or `lost`, and the journal tells. Only tasks that the lost turn claimed are
 unknown here; the worker gives those back (`uncertain`). A bundle that the database refuses with an error

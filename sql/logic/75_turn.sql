@@ -181,7 +181,7 @@ comment on function durable._wait_fits(durable._ending, durable._executions) is
   'The wait can end: all it names are open children. A run that is blocked already, having been continued after a halt, may only wait for the same again, with or without what resolved since (R20).';
 
 create or replace function durable._end_suspends(p_bundles durable._bundle[], p_now bigint)
-returns text[] language plpgsql volatile
+returns void language plpgsql volatile
 as $$
 declare
   v_ids text[];
@@ -213,7 +213,6 @@ begin
   perform durable._halt_runs(v_bad, array_fill(
     '{"type": "Nondeterminism", "message": "the wait is not one that the journal knows: nothing would ever end it"}'::text,
     array[cardinality(v_bad)]), p_now);
-  return v_ids;
 end
 $$;
 comment on function durable._end_suspends(durable._bundle[], bigint) is

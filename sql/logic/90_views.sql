@@ -1,4 +1,5 @@
--- What people read: readable payloads, timestamps with zone, ages. Programs never read these, so they may grow.
+-- What people read: readable payloads, timestamps with zone, ages. They may gain columns: the command line and
+-- Client.list read them by name, workers never.
 
 create or replace function durable._run_state(p_promise text, p_task text, p_retry_at bigint)
 returns text language sql volatile
