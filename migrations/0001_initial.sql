@@ -84,7 +84,6 @@ create table durable._promises (
   constraint promises_deadline_verdict_follows_timer
     check (settled_at is distinct from timeout_at
            or state = case when timer then 'resolved' else 'rejected_timedout' end),
-  constraint promises_timers_have_no_target check (not (timer and target is not null)),
   constraint promises_targets_are_not_empty check (target <> ''),
   constraint promises_targeted_and_timers_are_external check (external or (target is null and not timer)),
   constraint promises_owner_and_child_come_together check ((execution is null) = (child is null)),
@@ -105,7 +104,7 @@ comment on column durable._promises.execution is 'Owner: the execution whose jou
 comment on column durable._promises.child is 'Number of this promise among the children of its owner.';
 comment on column durable._promises.head is 'The execution that this promise is the result of; null unless it is a run.';
 comment on column durable._promises.task_version is 'Last version of the task, kept when settlement removes the task row.';
-comment on column durable._promises.timer is 'Expiry resolves it (tag resonate:timer = true).';
+comment on column durable._promises.timer is 'Expiry resolves it (tag resonate:timer = true). In the strict profile a timer has no target.';
 comment on column durable._promises.external is 'Somebody outside may settle or await it, so its deadline is enforced by the sweep.';
 comment on column durable._promises.target is 'Canonical address of the workers that shall run it; not null means that it has a task.';
 comment on column durable._promises.param_headers is 'String to string; names the codec of param_data. Null: none given.';
@@ -119,6 +118,11 @@ comment on column durable._promises.ikey_complete is 'Idempotency key given at s
 create index promises_by_timeout_due on durable._promises (timeout_at)
   where state = 'pending' and external and timeout_at < 9007199254740991;
 comment on index durable.promises_by_timeout_due is 'Serves the deadline sweep of durable.tick(): promises that can expire.';
+
+create index promises_by_tags on durable._promises using gin (tags jsonb_path_ops) where tags <> '{}';
+comment on index durable.promises_by_tags is 'Serves promise_search by tags; promises without tags, which runs mostly are, are not in it.';
+create index promises_by_branch on durable._promises ((tags ->> 'resonate:branch'), id) where tags ? 'resonate:branch';
+comment on index durable.promises_by_branch is 'Serves the preload of a task: the other promises of its branch.';
 
 create type durable.promise_record as (
   id text, state text, param_headers jsonb, param_data text, value_headers jsonb, value_data text, tags jsonb,
@@ -137,8 +141,8 @@ create table durable._tasks (
   retry_at durable.epoch_ms,
   prefer_until durable.epoch_ms,
   execution bigint,
+  ttl bigint,
   version integer not null default 0,
-  ttl integer,
   priority smallint not null default 0,
   crashes smallint not null default 0,
   attempt smallint not null default 0,
@@ -150,6 +154,8 @@ create table durable._tasks (
   workflow_version text,
   pid text,
   preference text,
+  recv text,
+  recv_headers jsonb,
   constraint tasks_pk primary key (id),
   constraint tasks_state_is_known check (state in ('pending', 'acquired', 'suspended', 'halted')),
   constraint tasks_version_not_negative check (version >= 0),
@@ -161,6 +167,8 @@ create table durable._tasks (
   constraint tasks_retry_at_iff_pending check ((state = 'pending') = (retry_at is not null)),
   constraint tasks_queue_not_empty check (queue <> ''),
   constraint tasks_workflow_and_version_come_together check ((workflow is null) = (workflow_version is null)),
+  constraint tasks_recv_only_while_pending check (recv is null or state in ('pending', 'halted')),
+  constraint tasks_recv_headers_need_a_recv check (recv_headers is null or recv is not null),
   constraint tasks_crashes_not_negative check (crashes >= 0),
   constraint tasks_attempt_not_negative check (attempt >= 0)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
@@ -175,11 +183,13 @@ comment on column durable._tasks.expires_at is 'Instant at which the lease ends 
 comment on column durable._tasks.retry_at is 'Not to be dispatched before this instant.';
 comment on column durable._tasks.ttl is 'Length of the lease that the holder asked for, in ms.';
 comment on column durable._tasks.pid is 'Worker that holds the lease.';
-comment on column durable._tasks.queue is 'Group of a poll://any@group target, else the whole canonical address. Smaller priority is claimed first.';
+comment on column durable._tasks.queue is 'Where it is claimed from: the group of a poll://any@group address, else the whole canonical address. Of recv, else of the target.';
 comment on column durable._tasks.priority is 'Smaller is claimed first.';
 comment on column durable._tasks.workflow is 'Name that a worker must have registered to claim it; null: only protocol clients can serve it.';
 comment on column durable._tasks.preference is 'Worker that has the coroutine warm or that the address prefers.';
 comment on column durable._tasks.prefer_until is 'Until this instant only the preferred worker may claim it.';
+comment on column durable._tasks.recv is 'Where the callback that fired wants the resume (older API); null: at the target. Ends with the acquire.';
+comment on column durable._tasks.recv_headers is 'Headers of an http recv, string to string.';
 comment on column durable._tasks.execution is 'Head of the run; null for a task without journal.';
 comment on column durable._tasks.crashes is 'Leases lost in a row; progress resets it, more than the setting max_crashes halts the task.';
 comment on column durable._tasks.attempt is 'Attempts of the invocation that the owner''s journal knows of.';
@@ -226,8 +236,17 @@ comment on column durable._workers.workflows is 'Names of the workflows that it 
 comment on column durable._workers.versions is 'Version of each of workflows.';
 comment on column durable._workers.about is 'Host, process id and versions, for people.';
 
+create table durable._workflows (
+  seen_at durable.epoch_ms not null,
+  name text collate "C" not null,
+  version text collate "C" not null,
+  constraint workflows_pk primary key (name, version)
+);
+comment on table durable._workflows is 'Workflows that some worker said it can run: tells a typing error from work that waits for its worker.';
+comment on column durable._workflows.seen_at is 'Last hello of a worker that has it.';
+
 create type durable.task_record as (
-  id text, state text, version integer, resumes integer, ttl integer, pid text
+  id text, state text, version integer, resumes integer, ttl bigint, pid text
 );
 comment on type durable.task_record is 'A task as the protocol answers it; ttl in ms.';
 
@@ -238,13 +257,28 @@ comment on type durable.task_record is 'A task as the protocol answers it; ttl i
 create table durable._callbacks (
   awaited_id text collate "C" not null,
   awaiter_id text collate "C" not null,
-  constraint callbacks_pk primary key (awaited_id, awaiter_id),
+  id text collate "C" not null default '',
+  timeout_at durable.epoch_ms,
+  recv text,
+  recv_headers jsonb,
+  constraint callbacks_pk primary key (awaited_id, awaiter_id, id),
+  constraint callbacks_id_iff_recv check ((id <> '') = (recv is not null)),
+  constraint callbacks_id_iff_timeout check ((id <> '') = (timeout_at is not null)),
+  constraint callbacks_recv_headers_need_a_recv check (recv_headers is null or recv is not null),
   constraint callbacks_awaiter_is_not_awaited check (awaited_id <> awaiter_id)
 );
 comment on table durable._callbacks is
   'Tasks to resume when a promise settles. Consumed by _settle in the settling transaction. A run''s own children get theirs at birth.';
 comment on column durable._callbacks.awaited_id is 'An external pending promise.';
 comment on column durable._callbacks.awaiter_id is 'A targeted promise, whose task is resumed.';
+
+comment on column durable._callbacks.id is 'Name that the older API gave it, unique in the database; empty for all others.';
+comment on column durable._callbacks.timeout_at is 'From this instant on it is dropped instead of fired (older API).';
+comment on column durable._callbacks.recv is 'Canonical address for the resume (older API); null: the awaiter''s target.';
+comment on column durable._callbacks.recv_headers is 'Headers of an http recv, string to string.';
+
+create unique index callbacks_by_id on durable._callbacks (id) where id <> '';
+comment on index durable.callbacks_by_id is 'Decides that a callback of the older API is known already.';
 
 create table durable._listeners (
   awaited_id text collate "C" not null,
@@ -407,6 +441,11 @@ comment on column durable._unblocks.claimed_until is 'A courier holds it until t
 comment on column durable._unblocks.created_at is 'When the promise settled.';
 comment on column durable._unblocks.attempts is 'Deliveries begun so far.';
 
+create index unblocks_by_claimed_until on durable._unblocks (claimed_until);
+comment on index durable.unblocks_by_claimed_until is 'Serves unblock_claim for a courier of any address.';
+create index unblocks_by_address on durable._unblocks (address, claimed_until);
+comment on index durable.unblocks_by_address is 'Serves unblock_claim for one address.';
+
 create unlogged table durable._hints (
   sent_at durable.epoch_ms not null,
   channel text not null,
@@ -414,3 +453,52 @@ create unlogged table durable._hints (
 ) with (fillfactor = 50);
 comment on table durable._hints is 'When a plain SQL caller last sent a hint on a channel: keeps hints to one in 50 ms. Losing it is harmless.';
 comment on column durable._hints.sent_at is 'Instant of the last hint.';
+
+-- state/70_schedules.sql
+
+-- Schedules: a cron expression and the template of the promise that each of its instants creates.
+
+create table durable._schedules (
+  promise_timeout bigint not null,
+  created_at durable.epoch_ms not null,
+  next_run_at durable.epoch_ms not null,
+  last_run_at durable.epoch_ms,
+  id text collate "C" not null,
+  tenant text not null default '',
+  cron text not null,
+  timezone text not null default 'UTC',
+  promise_id text not null,
+  promise_param_headers jsonb,
+  promise_param_data text,
+  promise_tags jsonb not null default '{}',
+  constraint schedules_pk primary key (id),
+  constraint schedules_id_is_1_to_512_bytes check (octet_length(id) between 1 and 512),
+  constraint schedules_promise_timeout_not_negative check (promise_timeout >= 0),
+  constraint schedules_created_before_next_run check (created_at <= next_run_at),
+  constraint schedules_created_before_last_run check (last_run_at is null or created_at <= last_run_at),
+  constraint schedules_last_run_before_next_run check (last_run_at is null or last_run_at < next_run_at),
+  constraint schedules_promise_tags_are_an_object check (jsonb_typeof(promise_tags) = 'object')
+);
+comment on table durable._schedules is 'Schedules. Each instant of cron creates one promise from the template; durable.tick() fires them.';
+comment on column durable._schedules.id is 'Chosen by the creator.';
+comment on column durable._schedules.cron is 'Five fields (minute hour day month weekday) or six with seconds first; names of months and weekdays are understood.';
+comment on column durable._schedules.timezone is 'Time zone in which cron is read.';
+comment on column durable._schedules.promise_id is 'Template of the id: {{.id}} becomes the schedule''s id, {{.timestamp}} the instant in ms.';
+comment on column durable._schedules.promise_timeout is 'Deadline of each promise, in ms after its instant.';
+comment on column durable._schedules.promise_param_headers is 'Parameter headers of each promise, string to string.';
+comment on column durable._schedules.promise_param_data is 'Parameter of each promise, opaque text.';
+comment on column durable._schedules.promise_tags is 'Tags of each promise, string to string.';
+comment on column durable._schedules.created_at is 'Instant of birth.';
+comment on column durable._schedules.next_run_at is 'Next instant of cron: strictly after the last one, or after created_at.';
+comment on column durable._schedules.last_run_at is 'Last instant that was fired; null: none yet.';
+
+create index schedules_by_next_run on durable._schedules (next_run_at);
+comment on index durable.schedules_by_next_run is 'Serves the firing of schedules by durable.tick().';
+create index schedules_by_promise_tags on durable._schedules using gin (promise_tags jsonb_path_ops);
+comment on index durable.schedules_by_promise_tags is 'Serves schedule_search by tags.';
+
+create type durable.schedule_record as (
+  id text, cron text, timezone text, promise_id text, promise_timeout bigint, promise_param_headers jsonb,
+  promise_param_data text, promise_tags jsonb, created_at bigint, next_run_at bigint, last_run_at bigint
+);
+comment on type durable.schedule_record is 'A schedule as the protocol answers it. Instants and spans in ms.';

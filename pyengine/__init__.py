@@ -32,12 +32,14 @@ if TYPE_CHECKING:
         EmbeddedPostgresError,
         EncodeError,
         EngineError,
+        Forbidden,
         ForbiddenInWorkflow,
         InvalidRequest,
         LeaseLost,
         NondeterminismError,
         NotAwaitable,
         NotFound,
+        NotTargeted,
         PayloadTooLarge,
         RemoteError,
         RunCancelled,
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
         StepTimeout,
         Unavailable,
     )
+    from pyengine.promise_records import PromiseConflict, PromiseRecord
+    from pyengine.promises import Opaque
     from pyengine.registry import Step, Workflow
     from pyengine.results import RunStatus
     from pyengine.retry import Retry
@@ -63,13 +67,18 @@ __all__ = [
     "EmbeddedPostgresError",
     "EncodeError",
     "EngineError",
+    "Forbidden",
     "ForbiddenInWorkflow",
     "InvalidRequest",
     "LeaseLost",
     "NondeterminismError",
     "NotAwaitable",
     "NotFound",
+    "NotTargeted",
+    "Opaque",
     "PayloadTooLarge",
+    "PromiseConflict",
+    "PromiseRecord",
     "RemoteError",
     "Retry",
     "Run",
@@ -94,6 +103,9 @@ _HOMES = {
     "Client": "client",
     "Run": "client",
     "RunStatus": "results",
+    "Opaque": "promises",
+    "PromiseConflict": "promise_records",
+    "PromiseRecord": "promise_records",
     "Retry": "retry",
     "Step": "registry",
     "Worker": "worker",

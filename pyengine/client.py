@@ -22,6 +22,7 @@ from pyengine.connection import Database, LinkPool, mapped
 from pyengine.errors import InvalidRequest, NotFound, RunCancelled, RunFailed, RunTimedOut
 from pyengine.listen import Listener
 from pyengine.procedures import LIST_RUNS, RUN, START, START_WITHIN
+from pyengine.promises import Promises
 from pyengine.registry import Registry, Workflow, WorkflowDef
 from pyengine.results import RunState, RunStatus, Waiting
 from pyengine.retry import Duration, optional_duration, parse_duration
@@ -90,6 +91,9 @@ class Client:
         listener: shared with the worker of this process.
         connections: connections for statements, at most; one more listens for hints.
 
+    Attributes:
+        promises: durable promises by themselves: created, completed, awaited by callback.
+
     Use it as an async context manager, or call `close` at the end.
     """
 
@@ -107,6 +111,7 @@ class Client:
         self._listener = listener or Listener(self._database)
         self._links = LinkPool(self._database, "client", connections)
         self._waiting = Waiting(self._links, self._listener)
+        self.promises = Promises(self._links, self._codec, self.open)
         self._opening = asyncio.Lock()
         self._closed = False
 
@@ -200,6 +205,7 @@ class Client:
 
         Raises:
             InvalidRequest: the arguments do not fit the workflow, or an option is wrong.
+            NotFound: no worker ever registered a workflow of this name, while others are known.
             RunConflict: a run with this id or key exists and has other input.
             Unavailable: the database cannot be reached.
         """
@@ -259,6 +265,9 @@ class Client:
             optional_duration(delay, what="delay"),
             deadline_ms,
             priority,
+            "{}",
+            "",
+            definition is not None,
         )
         return Run(self, row["id"], _result_codec(definition), created=row["created"])
 
@@ -270,11 +279,11 @@ class Client:
                     hint="over another driver call the SQL function durable.start in your transaction",
                 )
             try:
-                return await conn.fetchrow(START_WITHIN.sql, *values, "{}", "")
+                return await conn.fetchrow(START_WITHIN.sql, *values)
             except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
                 raise mapped(error, "the caller's connection") from error
         await self.open()
-        row = (await self._links.rows(START, *values, "{}", ""))[0]
+        row = (await self._links.rows(START, *values))[0]
         if row["created"]:
             await self._waiting.listen()
             self._listener.tell("durable_ready")

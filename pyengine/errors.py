@@ -7,6 +7,8 @@
     │   ├── LeaseLost (WF002)           another worker holds the task now
     │   └── RunConflict (WF009)         same id or key, other input
     ├── NotAwaitable (WF005)            waiting for it could never end
+    ├── NotTargeted (WF010)             a promise that has no task is named as one
+    ├── Forbidden (WF011)               switched off here
     ├── NondeterminismError (WF006)     code and journal disagree
     ├── SchemaMismatch (WF007)          library and database schema do not fit
     ├── PayloadTooLarge (WF008)
@@ -38,12 +40,14 @@ __all__ = [
     "EncodeError",
     "EngineError",
     "Evicted",
+    "Forbidden",
     "ForbiddenInWorkflow",
     "InvalidRequest",
     "LeaseLost",
     "NondeterminismError",
     "NotAwaitable",
     "NotFound",
+    "NotTargeted",
     "PayloadTooLarge",
     "RemoteError",
     "RunCancelled",
@@ -122,6 +126,18 @@ class NotAwaitable(EngineError):
     """Waiting for this could never end."""
 
     sqlstate = "WF005"
+
+
+class NotTargeted(EngineError):
+    """A promise without a target has no task: it can neither be acquired nor await."""
+
+    sqlstate = "WF010"
+
+
+class Forbidden(EngineError):
+    """The operation is switched off here."""
+
+    sqlstate = "WF011"
 
 
 class NondeterminismError(EngineError):
@@ -347,6 +363,8 @@ ERROR_CODES: dict[str, type[EngineError]] = {
         Conflict,
         InvalidRequest,
         NotAwaitable,
+        NotTargeted,
+        Forbidden,
         NondeterminismError,
         SchemaMismatch,
         PayloadTooLarge,

@@ -60,6 +60,7 @@ class TickAnswer(msgspec.Struct):
 
     promises: int
     leases: int
+    schedules: int
     next_due_ms: int | None
     more: bool
     hints: list[str]
@@ -89,6 +90,7 @@ class Housekeeper:
         self._waits_until_s = 0.0
         # apart, so that not all workers wake for the timer of one that is gone
         self._patience_s = 0.05 + random.random() * 0.45
+        self._fired = False
         self.others = True
 
     def note_timer(self, due_s: float) -> None:
@@ -141,7 +143,7 @@ class Housekeeper:
 
     async def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            rows: list[Any] = await self._link.rows(TICK, TICK_LIMIT, self._worker)
+            rows: list[Any] = await self._link.rows(TICK, TICK_LIMIT, not self._fired, self._worker)
         except EngineError as error:
             logger.debug("tick: %s", error.message)
             self._watch_s = loop.time() + WATCH_EVERY_S
@@ -149,6 +151,8 @@ class Housekeeper:
             return
         answer = msgspec.json.decode(rows[0]["answer"], type=TickAnswer)
         workers: int = rows[0]["watch"]
+        # schedules and deadlines take turns, so that a backlog of one does not hold up the other
+        self._fired = answer.schedules > 0
         now_s = loop.time()
         self.others = abs(workers) > 1
         if workers > 0 or self._active_until_s > now_s:
@@ -159,5 +163,5 @@ class Housekeeper:
             self._due_s = now_s
         else:
             self.note_due(now_s, answer.next_due_ms)
-        if answer.promises or answer.leases:
+        if answer.promises or answer.leases or answer.schedules:
             self._ticked(answer)

@@ -18,6 +18,14 @@ __all__ = [
     "JOURNAL",
     "LIST_RUNS",
     "PRESENT",
+    "PROMISE_CALLBACK",
+    "PROMISE_CANCEL",
+    "PROMISE_CREATE",
+    "PROMISE_READ",
+    "PROMISE_REJECT",
+    "PROMISE_RESOLVE",
+    "PROMISE_SEARCH",
+    "PROMISE_SUBSCRIBE",
     "RELEASE_UNKNOWN",
     "RESULTS",
     "RUN",
@@ -113,8 +121,11 @@ BYE = Procedure(
 
 TICK = Procedure(
     name="tick_v1",
-    signature="(limit, worker) -> (jsonb {promises, leases, next_due_ms, more, hints}, workers that watch)",
-    sql="select durable.tick_v1($1) as answer, durable.worker_watch_v1($2) as watch",
+    signature=(
+        "(limit, schedules, worker) -> "
+        "(jsonb {promises, leases, schedules, next_due_ms, more, hints}, workers that watch)"
+    ),
+    sql="select durable.tick_v1($1, $2) as answer, durable.worker_watch_v1($3) as watch",
 )
 
 HINT = Procedure(
@@ -126,10 +137,10 @@ HINT = Procedure(
 START = Procedure(
     name="start_v1",
     signature=(
-        "(workflow, args, id, key, queue, version, delay_ms, timeout_ms, priority, tags jsonb, tenant) "
-        "-> (id, created)"
+        "(workflow, args, id, key, queue, version, delay_ms, timeout_ms, priority, tags jsonb, tenant, "
+        "any_workflow) -> (id, created)"
     ),
-    sql="select id, created from durable.start_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+    sql="select id, created from durable.start_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
 )
 
 START_WITHIN = Procedure(
@@ -138,7 +149,7 @@ START_WITHIN = Procedure(
     sql=(
         "select s.id, s.created, "
         "case when s.created then durable._hint('durable_ready', durable._now_ms()) end "
-        "from durable.start_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) s"
+        "from durable.start_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) s"
     ),
 )
 
@@ -168,4 +179,64 @@ LIST_RUNS = Procedure(
         f"{_STATUS} where ($1::text is null or workflow = $1) and ($2::text is null or state = $2) "
         "order by execution desc limit $3"
     ),
+)
+
+# a promise's deadline: an instant, or a span from the database's now; neither means never
+PROMISE_CREATE = Procedure(
+    name="promise_create_v0",
+    signature=(
+        "(id, key, param, headers jsonb, instant, span, strict, tags jsonb) -> (status, word, promise jsonb)"
+    ),
+    sql=(
+        "select status, word, promise from durable.promise_create_v0("
+        "$1, $2, $3, $4, coalesce($5, durable._later(durable._now_ms(), $6)), $7, $8)"
+    ),
+)
+
+PROMISE_RESOLVE = Procedure(
+    name="promise_resolve_v0",
+    signature="(id, key, value, headers jsonb, strict) -> (status, word, promise jsonb)",
+    sql="select status, word, promise from durable.promise_resolve_v0($1, $2, $3, $4, $5)",
+)
+
+PROMISE_REJECT = Procedure(
+    name="promise_reject_v0",
+    signature="(id, key, value, headers jsonb, strict) -> (status, word, promise jsonb)",
+    sql="select status, word, promise from durable.promise_reject_v0($1, $2, $3, $4, $5)",
+)
+
+PROMISE_CANCEL = Procedure(
+    name="promise_cancel_v0",
+    signature="(id, key, value, headers jsonb, strict) -> (status, word, promise jsonb)",
+    sql="select status, word, promise from durable.promise_cancel_v0($1, $2, $3, $4, $5)",
+)
+
+PROMISE_CALLBACK = Procedure(
+    name="promise_callback_v0",
+    signature=(
+        "(id, promise id, root promise id, instant, span, recv jsonb) "
+        "-> (status, word, callback jsonb, promise jsonb)"
+    ),
+    sql=(
+        "select status, word, callback, promise from durable.promise_callback_v0("
+        "$1, $2, $3, coalesce($4, durable._later(durable._now_ms(), $5)), $6)"
+    ),
+)
+
+PROMISE_SUBSCRIBE = Procedure(
+    name="promise_subscribe_v0",
+    signature="(promise id, recv jsonb) -> (status, word, promise jsonb)",
+    sql="select status, word, promise from durable.promise_subscribe_v0($1, $2)",
+)
+
+PROMISE_READ = Procedure(
+    name="promise_read_v0",
+    signature="(id) -> (status, word, promise jsonb)",
+    sql="select status, word, promise from durable.promise_read_v0($1)",
+)
+
+PROMISE_SEARCH = Procedure(
+    name="promise_search_v0",
+    signature="(id pattern, state or null, tags jsonb, limit, cursor or null) -> (promises jsonb, cursor)",
+    sql="select promises, cursor from durable.promise_search_v0($1, $2, $3, $4, $5)",
 )

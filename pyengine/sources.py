@@ -7,6 +7,7 @@ SQL, open a connection, know what a file says.
 Theory: state (tables, indexes) changes only by the numbered steps of ``migrations/``; logic (functions,
 views, grants) is written anew as a whole whenever its checksum differs from the one the database has
 recorded. The number at the front of a file's name is its place in the dependency order, in every folder.
+``debug/`` is logic that only test installations get, after all other logic: it replaces the clock.
 """
 
 from __future__ import annotations
@@ -60,6 +61,14 @@ class Sources:
         """Functions, views and grants, in dependency order."""
         return _numbered(self.sql / "logic")
 
+    def debug_files(self) -> tuple[Path, ...]:
+        """What a test installation gets besides, in dependency order; it comes after all of logic."""
+        return _numbered(self.sql / "debug")
+
+    def functions(self, *, debug: bool) -> tuple[Path, ...]:
+        """What an ordinary installation or a test installation is written from, in the order of writing."""
+        return (*self.logic_files(), *(self.debug_files() if debug else ()))
+
     def migration_steps(self) -> tuple[Migration, ...]:
         """The numbered steps of the tables, lowest first.
 
@@ -79,10 +88,10 @@ class Sources:
                 )
         return tuple(steps)
 
-    def logic_sha256(self) -> str:
-        """One checksum over names and texts of all logic files."""
+    def logic_sha256(self, *, debug: bool = False) -> str:
+        """One checksum over names and texts of all files of such an installation."""
         digest = hashlib.sha256()
-        for path in self.logic_files():
+        for path in self.functions(debug=debug):
             digest.update(f"{path.name}\n{text_sha256(path.read_text(encoding='utf-8'))}\n".encode())
         return digest.hexdigest()
 

@@ -18,6 +18,7 @@ import pytest
 from psycopg.rows import TupleRow
 from pytest_postgresql import factories
 
+from tests.support import history as transitions
 from tests.support.barrier import Stage
 from tests.support.clock import Clock
 from tests.support.cluster import (
@@ -130,6 +131,16 @@ def clock(dsn: str) -> Iterator[Clock]:
     frozen = Clock(dsn)
     yield frozen
     frozen.close()
+
+
+@pytest.fixture
+def history(dsn: str) -> Iterator[str]:
+    """What happens in the test's database is written down, and has to keep the laws of transitions."""
+    transitions.install(dsn)
+    yield dsn
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        broken = transitions.broken(connection)
+    assert not broken, "laws of transitions:\n" + "\n".join(map(str, broken))
 
 
 @pytest.fixture

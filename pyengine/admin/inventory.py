@@ -98,21 +98,21 @@ class Statement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """One file of sql/state or sql/logic."""
+    """One file of sql/state, sql/logic or sql/debug."""
 
     path: Path
     text: str
 
     @property
     def room(self) -> str:
-        """``state`` or ``logic``."""
+        """``state``, ``logic`` or ``debug``."""
         return self.path.parent.name
 
     @property
     def number(self) -> int:
-        """Place in the dependency order; everything of state comes before logic."""
+        """Place in the dependency order; everything of state comes before logic, and that before debug."""
         number = int(self.path.name.split("_", 1)[0])
-        return number if self.room == "logic" else number - 1000
+        return number + {"state": -1000, "debug": 1000}.get(self.room, 0)
 
     @property
     def name(self) -> str:
@@ -190,7 +190,7 @@ class Inventory:
     tables: dict[str, Table]
     routines: tuple[Routine, ...]
     items: tuple[Item, ...]
-    comments: dict[tuple[str, str], Statement] = field(default_factory=dict)
+    comments: dict[tuple[str, str], list[Statement]] = field(default_factory=dict)
 
     def bodies(self) -> Iterator[tuple[str, Statement, Tokens]]:
         """Name, statement and tokens of all that runs: function bodies, views, DO blocks."""
@@ -215,16 +215,16 @@ class _Tokenizer(Postgres.Tokenizer):
 
 
 def read(sources: Sources) -> Inventory:
-    """Read all files of sql/state and sql/logic."""
+    """Read all files of sql/state, sql/logic and sql/debug."""
     files = tuple(
         File(path=path, text=path.read_text(encoding="utf-8"))
-        for path in (*sources.state_files(), *sources.logic_files())
+        for path in (*sources.state_files(), *sources.functions(debug=True))
     )
     statements = tuple(statement for file in files for statement in _statements(file))
     tables: dict[str, Table] = {}
     routines: list[Routine] = []
     items: list[Item] = []
-    comments: dict[tuple[str, str], Statement] = {}
+    comments: dict[tuple[str, str], list[Statement]] = {}
     for statement in statements:
         if statement.head == "create table":
             table = _table(statement)
@@ -234,7 +234,7 @@ def read(sources: Sources) -> Inventory:
         elif statement.head.startswith("create "):
             items.append(_item(statement))
         elif statement.head == "comment on":
-            comments[_commented(statement)] = statement
+            comments.setdefault(_commented(statement), []).append(statement)
     return Inventory(
         files=files,
         statements=statements,

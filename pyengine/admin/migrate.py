@@ -9,7 +9,8 @@ of concurrent installs is as good as one and a failure leaves nothing behind. St
 applied step's checksum is kept: an edited step is an error, not a surprise. Functions and views are
 replaced in place, which keeps what others built on them; what the sources no longer define is dropped.
 Where a shape changed so that replacing is impossible, all of them are dropped and made anew in the same
-transaction. Grants belong into the last logic file, so that every re-application restores them.
+transaction. Grants belong into the last logic file, so that every re-application restores them. A test
+installation has ``sql/debug`` on top; being another checksum, it is undone by the next ordinary install.
 """
 
 from __future__ import annotations
@@ -94,21 +95,26 @@ class Status:
     applied: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
     logic_current: bool = False
+    debug: bool = False
     version: str | None = None
 
     @property
     def current(self) -> bool:
-        """Whether an install would have nothing to do."""
+        """Whether an install of the same kind would have nothing to do."""
         return self.installed and not self.pending and self.logic_current
 
 
-def install(dsn: str, *, sources: Sources | None = None, reapply: bool = False) -> Report:
+def install(
+    dsn: str, *, sources: Sources | None = None, reapply: bool = False, debug: bool = False
+) -> Report:
     """Bring the database to the schema of this code, from nothing or from any older version.
 
     Args:
         dsn: connection string of PostgreSQL.
         sources: another tree of SQL files, for tests.
         reapply: write functions, views and grants anew even if they look current.
+        debug: also the debug operations, which can empty the database and set its clock. Without it they
+            are removed if they are there.
 
     Raises:
         SchemaMismatch: the database is newer than the code, or an applied step was edited.
@@ -116,16 +122,16 @@ def install(dsn: str, *, sources: Sources | None = None, reapply: bool = False) 
         Unavailable: no connection, or a lock was not had in time.
         EngineError: a statement failed; the message names file and line, nothing was changed.
     """
-    return _bring_up(dsn, sources or found(), reapply=reapply, must_exist=False)
+    return _bring_up(dsn, sources or found(), reapply=reapply, must_exist=False, debug=debug)
 
 
 def migrate(dsn: str, *, sources: Sources | None = None, reapply: bool = False) -> Report:
-    """Like ``install``, but only for a database that already has the schema.
+    """Like ``install``, but only for a database that already has the schema; removes debug operations.
 
     Raises:
         NotFound: there is no schema to migrate.
     """
-    return _bring_up(dsn, sources or found(), reapply=reapply, must_exist=True)
+    return _bring_up(dsn, sources or found(), reapply=reapply, must_exist=True, debug=False)
 
 
 def status(dsn: str, *, sources: Sources | None = None) -> Status:
@@ -139,12 +145,12 @@ def status(dsn: str, *, sources: Sources | None = None) -> Status:
         return _status(conn, sources or found())
 
 
-def _bring_up(dsn: str, sources: Sources, *, reapply: bool, must_exist: bool) -> Report:
+def _bring_up(dsn: str, sources: Sources, *, reapply: bool, must_exist: bool, debug: bool) -> Report:
     with _connected(dsn) as conn:
         now = _status(conn, sources)
         if must_exist and not now.installed:
             raise NotFound(f"this database has no schema {SCHEMA}", hint="pyengine db init")
-        if now.current and not reapply:
+        if now.current and now.debug == debug and not reapply:
             return Report()
         with conn.transaction():
             _locked(conn)
@@ -153,12 +159,13 @@ def _bring_up(dsn: str, sources: Sources, *, reapply: bool, must_exist: bool) ->
                 if step.name in now.pending:
                     _run(conn, step.path, step.text)
                     _record_step(conn, step)
-            if now.logic_current and not reapply:
+            if now.logic_current and now.debug == debug and not reapply:
                 return Report(applied=now.pending)
-            dropped = _apply_logic(conn, sources)
-            _record_setting(
-                conn, "logic_sha256", sources.logic_sha256(), "checksum of sql/logic as installed"
-            )
+            dropped = _apply_logic(conn, sources.functions(debug=debug))
+            if not debug:
+                conn.execute(f"delete from {SCHEMA}.settings where name like 'debug\\_%'".encode())
+            checksum = sources.logic_sha256(debug=debug)
+            _record_setting(conn, "logic_sha256", checksum, "checksum of sql/logic as installed")
             _record_setting(conn, "engine_version", VERSION, "version of pyengine that installed sql/logic")
             return Report(applied=now.pending, logic=True, dropped=dropped)
 
@@ -210,14 +217,16 @@ def _status(conn: Connection, sources: Sources) -> Status:
             f"select name, value from {SCHEMA}.settings where name in ('logic_sha256', 'engine_version')"
         ).fetchall()
     )
-    version = settings.get("engine_version")
+    version, logic = settings.get("engine_version"), settings.get("logic_sha256")
+    debug = logic == sources.logic_sha256(debug=True) != sources.logic_sha256()
     if version is not None and _ordered(version) > _ordered(VERSION):
         raise _newer(f"it was installed by pyengine {version}")
     return Status(
         installed=True,
         applied=tuple(name for _, name, _ in recorded),
         pending=tuple(step.name for step in steps[len(recorded) :]),
-        logic_current=settings.get("logic_sha256") == sources.logic_sha256(),
+        logic_current=debug or logic == sources.logic_sha256(),
+        debug=debug,
         version=version,
     )
 
@@ -243,29 +252,29 @@ def _newer(why: str) -> SchemaMismatch:
     )
 
 
-def _apply_logic(conn: Connection, sources: Sources) -> tuple[str, ...]:
+def _apply_logic(conn: Connection, files: tuple[Path, ...]) -> tuple[str, ...]:
     before = _objects(conn)
     try:
         with conn.transaction():
-            defined = _define(conn, sources)
+            defined = _define(conn, files)
             _drop(conn, set(before) - defined)
     except EngineError as error:
         if not isinstance(error.__cause__, _SHAPE_CHANGED):
             raise
         _drop(conn, set(before))
-        _define(conn, sources)
+        _define(conn, files)
     return tuple(sorted(f"{kind} {name}" for kind, name in set(before) - set(_objects(conn))))
 
 
-def _define(conn: Connection, sources: Sources) -> set[tuple[str, str]]:
-    """Run every logic file; return what they define.
+def _define(conn: Connection, files: tuple[Path, ...]) -> set[tuple[str, str]]:
+    """Run these files; return what they define.
 
     What a file defines is what it touched in the catalogue and also names itself: a grant on all functions
     touches everything.
     """
     defined: set[tuple[str, str]] = set()
     seen = _objects(conn)
-    for path in sources.logic_files():
+    for path in files:
         text = path.read_text(encoding="utf-8")
         _run(conn, path, text)
         now = _objects(conn)

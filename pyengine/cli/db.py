@@ -36,13 +36,24 @@ app = typer.Typer(
 
 
 @command(app)
-def init(at: Invocation) -> None:
-    """Install the schema, or bring it up to date; run again, it changes nothing."""
+def init(
+    at: Invocation,
+    debug: Annotated[
+        bool,
+        typer.Option(
+            "--debug", help="Also debug operations, which set the clock and empty the database: for tests."
+        ),
+    ] = False,
+) -> None:
+    """Install the schema, or bring it up to date; run again, it changes nothing.
+
+    Without --debug, an init or a migrate removes the debug operations of an earlier init --debug.
+    """
     from pyengine.admin import migrate
 
     with at.database(create=True, schema=False) as db:
         _refuse_old_server(db)
-        _report(at, db, migrate.install(db.url))
+        _report(at, db, migrate.install(db.url, debug=debug))
 
 
 @command(app, "migrate")
@@ -194,7 +205,8 @@ def _show_status(console: Console, document: dict[str, Any]) -> None:
         "pyengine": document["pyengine"],
         "database": database["place"],
         "server": f"PostgreSQL {database['server_version']}, {database['size_bytes'] / 2**20:.1f} MiB",
-        "schema": "up to date" if schema["current"] else missing,
+        "schema": ("up to date" if schema["current"] else missing)
+        + (", with debug operations" * schema["debug"]),
         "migrations": listed(list(schema["applied"])) or "none applied",
         "pending": listed(list(schema["pending"])),
         "psql": database["psql"],

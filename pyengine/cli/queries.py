@@ -185,12 +185,12 @@ class Start:
 
 
 def start(conn: Connection[TupleRow], wanted: Start) -> str:
-    """Start a run, or find the one that has this id or key; return its id."""
+    """Start a run under any name, or find the one that has this id or key; return its id."""
     with conn.cursor(row_factory=scalar_row) as cursor:
         return str(
             cursor.execute(
                 """select durable.start(workflow => %s, args => %s::jsonb, id => %s, key => %s, queue => %s,
-                                        version => %s)""",
+                                        version => %s, any_workflow => true)""",
                 (wanted.workflow, wanted.args, wanted.id, wanted.key, wanted.queue, wanted.version),
             ).fetchone()
         )
@@ -215,11 +215,10 @@ def workers(conn: Connection[TupleRow]) -> list[dict[str, Any]]:
 
 
 def known_workflows(conn: Connection[TupleRow]) -> list[str]:
-    """Return the names of workflows that live workers serve or that runs were made of."""
-    served = {name for worker in workers(conn) for name in worker["workflows"]}
+    """Return the names of workflows that some worker ever registered."""
     with conn.cursor(row_factory=scalar_row) as cursor:
-        made = cursor.execute("select distinct workflow from durable.runs").fetchall()
-    return sorted(served | {str(name) for name in made})
+        found = cursor.execute("select distinct name from durable.workflows order by name").fetchall()
+    return [str(name) for name in found]
 
 
 def broken_laws(conn: Connection[TupleRow]) -> list[dict[str, Any]]:

@@ -215,7 +215,7 @@ def _who_serves(db: Database, workflow: str, *, anyway: bool) -> str | None:
     if any(workflow in worker["workflows"] for worker in workers):
         return None
     known = queries.known_workflows(db.conn)
-    if workflow not in known and not anyway and (workers or _near(workflow, known)):
+    if known and workflow not in known and not anyway:
         raise NotFound(
             f"no worker knows a workflow {clip(workflow, 80)!r}{_known(workflow, known)}",
             hint="if its worker comes later, add --anyway",

@@ -3,33 +3,36 @@
 -- MESSAGE is constant and short, DETAIL says which object, HINT says what to do.
 
 create or replace function durable.error_codes()
-returns table (code text, name text, meaning text, retryable boolean)
+returns table (code text, name text, meaning text, retryable boolean, status integer)
 language sql immutable parallel safe
 as $$
   values
-    ('WF001', 'not_found', 'no such run, promise, task or setting', false),
-    ('WF002', 'lease_lost', 'the task is not held at that version any more', false),
-    ('WF003', 'conflict', 'the object is in a state that does not allow this', false),
-    ('WF004', 'invalid_argument', 'an argument is malformed; nothing was looked at or written', false),
-    ('WF005', 'not_awaitable', 'a promise that nobody outside settles cannot be awaited', false),
-    ('WF006', 'nondeterminism', 'a journal append does not fit the journal', false),
-    ('WF007', 'schema_mismatch', 'the program and the schema do not speak the same protocol', false),
-    ('WF008', 'payload_too_large', 'a payload is larger than the setting payload_max_bytes', false),
-    ('WF009', 'run_conflict', 'the id or key belongs to a run with another workflow or input', false)
+    ('WF001', 'not_found', 'no such run, promise, task or setting', false, 404),
+    ('WF002', 'lease_lost', 'the task is not held at that version any more', false, 409),
+    ('WF003', 'conflict', 'the object is in a state that does not allow this', false, 409),
+    ('WF004', 'invalid_argument', 'an argument is malformed; nothing was looked at or written', false, 400),
+    ('WF005', 'not_awaitable', 'a promise that nobody outside settles cannot be awaited', false, 422),
+    ('WF006', 'nondeterminism', 'a journal append does not fit the journal', false, 409),
+    ('WF007', 'schema_mismatch', 'the program and the schema do not speak the same protocol', false, 500),
+    ('WF008', 'payload_too_large', 'a payload is larger than the setting payload_max_bytes', false, 400),
+    ('WF009', 'run_conflict', 'the id or key belongs to a run with another workflow or input', false, 409),
+    ('WF010', 'not_targeted', 'a promise named as a task or as an awaiter has no target, hence no task', false, 422),
+    ('WF011', 'forbidden', 'an operation that is switched off here', false, 403)
 $$;
 comment on function durable.error_codes() is
-  'SQLSTATEs of this schema. Class WF is outside what the standard reserves; programs branch on the code, never on the text.';
+  'SQLSTATEs of this schema. Class WF is outside what the standard reserves; programs branch on the code, never on the text. status: what the protocol''s envelope answers.';
 
-create or replace function durable._fail_not_found(p_kind text, p_id text)
+create or replace function durable._fail_not_found(
+  p_kind text, p_id text, p_hint text default 'Look at select id, state from durable.runs or durable.promises.')
 returns void language plpgsql volatile
 as $$
 begin
   raise exception 'not found'
     using errcode = 'WF001', detail = format('There is no %s %L.', p_kind, p_id),
-          hint = 'Look at select id, state from durable.runs or durable.promises.';
+          hint = p_hint;
 end
 $$;
-comment on function durable._fail_not_found(text, text) is 'Raises WF001.';
+comment on function durable._fail_not_found(text, text, text) is 'Raises WF001.';
 
 create or replace function durable._fail_lease_lost(p_id text, p_version integer)
 returns void language plpgsql volatile
@@ -71,6 +74,27 @@ begin
 end
 $$;
 comment on function durable._fail_not_awaitable(text) is 'Raises WF005.';
+
+create or replace function durable._fail_not_targeted(p_id text)
+returns void language plpgsql volatile
+as $$
+begin
+  raise exception 'not targeted'
+    using errcode = 'WF010', detail = format('Promise %L does not exist or has no target, hence no task.', p_id),
+          hint = 'Create it with the tag resonate:target.';
+end
+$$;
+comment on function durable._fail_not_targeted(text) is 'Raises WF010.';
+
+create or replace function durable._fail_forbidden(p_what text)
+returns void language plpgsql volatile
+as $$
+begin
+  raise exception 'forbidden'
+    using errcode = 'WF011', detail = p_what, hint = 'Debug operations exist only where pyengine db init --debug was typed.';
+end
+$$;
+comment on function durable._fail_forbidden(text) is 'Raises WF011.';
 
 create or replace function durable._fail_journal(p_execution bigint, p_type "char", p_child integer, p_why text)
 returns boolean language plpgsql volatile

@@ -2,10 +2,28 @@
 -- class waits for an earlier one, so there is no cycle. Claims and sweeps use SKIP LOCKED in their own files and never wait.
 -- Lock first, then read in a new statement: a statement's snapshot predates its own waiting.
 
+create or replace function durable._may_lock()
+returns void language plpgsql stable
+as $$
+begin
+  if current_setting('transaction_isolation') <> 'read committed' then
+    perform durable._fail_conflict('The transaction reads one snapshot, so it cannot see what it waited for.',
+                                   'Use BEGIN ISOLATION LEVEL READ COMMITTED.');
+  elsif current_setting('durable.fenced', true) <> '' then
+    perform durable._fail_conflict(format('The transaction has fenced task %L, and what it asks for now locks what comes before.',
+                                          current_setting('durable.fenced', true)),
+                                   'Call durable.fence last, right before the commit.');
+  end if;
+end
+$$;
+comment on function durable._may_lock() is
+  'Raises WF003 where waiting would be wrong: above READ COMMITTED, and after durable.fence, whose task lock comes later in the order.';
+
 create or replace function durable._lock_promises(p_ids text[])
 returns void language plpgsql volatile
 as $$
 begin
+  perform durable._may_lock();
   perform from durable._promises p where p.id = any (p_ids) order by p.id for no key update;
 end
 $$;
@@ -16,6 +34,7 @@ create or replace function durable._lock_tasks(p_ids text[])
 returns void language plpgsql volatile
 as $$
 begin
+  perform durable._may_lock();
   perform from durable._tasks t where t.id = any (p_ids) order by t.id for no key update;
 end
 $$;
@@ -36,6 +55,7 @@ create or replace function durable._lock_tasks_away(p_ids text[])
 returns void language plpgsql volatile
 as $$
 begin
+  perform durable._may_lock();
   perform from durable._tasks t where t.id = any (p_ids) order by t.id for update;
 end
 $$;
@@ -46,11 +66,16 @@ create or replace function durable._lock_fence(p_id text)
 returns void language plpgsql volatile
 as $$
 begin
+  if p_id >= current_setting('durable.fenced', true) collate "C" then
+    perform set_config('durable.fenced', '', true);
+  end if;
+  perform durable._may_lock();
   perform from durable._tasks t where t.id = p_id for key share;
+  perform set_config('durable.fenced', p_id, true);
 end
 $$;
 comment on function durable._lock_fence(text) is
-  'Class 2, for a user''s own transaction: lets turns and renewals pass, makes a takeover wait for the commit.';
+  'Class 2, for a user''s own transaction: lets turns and renewals pass, makes a takeover wait for the commit. The transaction remembers it: afterwards it may only fence that one again and tasks with greater ids.';
 
 create or replace function durable._lock_heads(p_executions bigint[])
 returns void language plpgsql volatile
@@ -76,6 +101,7 @@ create or replace function durable._lock_family(p_id text, p_run boolean)
 returns void language plpgsql volatile
 as $$
 begin
+  perform durable._may_lock();
   if p_run then
     perform pg_advisory_xact_lock(1685417574, hashtext(p_id));
   end if;
@@ -84,6 +110,17 @@ end
 $$;
 comment on function durable._lock_family(text, boolean) is
   'Before a promise with an id of its creator''s choice is born: a run waits for creators of what would be its children, and they for it. Ids without a number at the end pass freely.';
+
+create or replace function durable._lock_key(p_tenant text, p_workflow text, p_key text)
+returns void language plpgsql volatile
+as $$
+begin
+  perform durable._may_lock();
+  perform pg_advisory_xact_lock(1685417572, hashtext(p_tenant || '/' || p_workflow || '/' || p_key));
+end
+$$;
+comment on function durable._lock_key(text, text, text) is
+  'Two starts with one key wait for each other, before any row: only one of them may draw an id.';
 
 create or replace function durable._heads_of(p_settle text[], p_tasks text[])
 returns bigint[] language plpgsql stable

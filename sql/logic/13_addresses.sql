@@ -1,20 +1,94 @@
--- The canonicaliser of addresses: a pure function of the text, whatever transports are switched on.
+-- The canonicaliser of addresses, one for all doors: a pure function of the text, whatever transports are switched on.
+-- One place has one text, because tasks, listeners and workers meet by equal texts. Groups and members are names: nothing in
+-- them is decoded, folded or cut; a percent sign is a character like any other. Spaces and control characters are nowhere.
+
+create or replace function durable._canonical_url(p_url text)
+returns text language sql immutable parallel safe
+as $$
+  select lower(u.part[1] collate "C") || '://' || coalesce(u.part[2], '') || lower(u.part[3] collate "C")
+         || case when u.part[4] <> case length(u.part[1]) when 4 then '80' else '443' end then ':' || u.part[4] else '' end
+         || regexp_replace(coalesce(u.part[5], ''), '^/(?=\?|$)', '')
+  from regexp_match(p_url,
+    '^([Hh][Tt][Tt][Pp][Ss]?)://([^][/?#@<>"\\]+@)?(\[[0-9A-Fa-f:.]+\]|[^][/?#@:<>"\\]+)(?::0*([1-9]\d{0,4}))?([/?][^#<>"\\]*)?$')
+    as u (part)
+  where u.part is not null and coalesce(u.part[4]::integer, 1) <= 65535 and u.part[5] !~ '%(?![0-9A-Fa-f]{2})' is not false
+$$;
+comment on function durable._canonical_url(text) is
+  'An http or https address: scheme and host in small letters, no default port, no lone slash as path; user, path and query as written. Null: none, like one with a fragment, a port over 65535 or a percent sign that escapes nothing.';
+
+create or replace function durable._has_blank(p_text text)
+returns boolean language sql immutable parallel safe
+as $$ select p_text ~ '[\u0001-\u0020\u007f\u0085\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u2060\u3000\ufeff]' $$;
+comment on function durable._has_blank(text) is
+  'A blank or control character stands in the text, invisible ones too. By number: what a class of characters holds differs from one locale to another.';
 
 create or replace function durable._canonical_address(p_address text)
 returns text language sql immutable parallel safe
 as $$
-  select case
-    when p_address ~ '^poll://(uni|any)@[^/@[:space:]]+/[^/[:space:]]+$' then p_address
-    when p_address ~ '^poll://any@[^/@[:space:]]+$' then p_address
-    when p_address ~ '^https?://[^[:space:]]+$' then p_address
-    when p_address ~ '^poll://[^/@:[:space:]]+(/[^/[:space:]]+)?$' then 'poll://any@' || substr(p_address, 8)
-    when p_address ~ '^poll://[^/@:[:space:]]+:[^/:[:space:]]+$'
-      then 'poll://any@' || replace(substr(p_address, 8), ':', '/')
-    when p_address ~ '^[^/@:[:space:]]+$' then 'poll://any@' || p_address
-  end
+  select case when octet_length(a.canonical) <= 1024 and not durable._has_blank(p_address) then a.canonical end
+  from (
+    select case
+      when p_address ~* '^https?://' then durable._canonical_url(p_address)
+      when p_address ~* '^poll://' then case
+        when p.place ~ '^uni@[^/@]+/[^/]+$' or p.place ~ '^any@[^/@]+(/[^/]+)?$' then 'poll://' || p.place
+        when p.place ~ '^[^/@:]+(/[^/]+)?$' then 'poll://any@' || p.place
+        when p.place ~ '^[^/@:]+:[^/@:]+$' then 'poll://any@' || replace(p.place, ':', '/') end
+      when p_address ~ '^[^/@:]+$' then 'poll://any@' || p_address
+    end as canonical
+    from (select substr(p_address, 8) as place) p
+  ) a
 $$;
 comment on function durable._canonical_address(text) is
-  'poll://uni@g/id, poll://any@g[/id], http(s)://...; a bare group and the older forms become poll://any@. Null: cannot be routed.';
+  'poll://uni@g/id, poll://any@g[/id], http(s)://...; a bare group, poll://g[/id] and the older poll://g:id become poll://any@. Null: cannot be routed, or longer than 1024 bytes.';
+
+create or replace function durable._canonical_listener(p_address text)
+returns text language sql immutable parallel safe
+as $$
+  select durable._canonical_address(regexp_replace(p_address, '^poll://([^/@:]+):([^/@:]+)$', 'poll://uni@\1/\2', 'i'))
+$$;
+comment on function durable._canonical_listener(text) is
+  'The same for one who is to be told: the older poll://g:id means that member alone, since nobody else listens; for a resume it is a preference.';
+
+create or replace function durable._sound_headers(p_headers jsonb)
+returns boolean language sql immutable parallel safe
+as $$
+  select case jsonb_typeof(p_headers)
+    when 'object' then not exists (
+      select from jsonb_each(p_headers) e
+      where jsonb_typeof(e.value) <> 'string' or e.key !~ '^[-!#$%&''*+.^_`|~0-9A-Za-z]+$'
+         or (e.value #>> '{}') ~ '[\u0001-\u0008\u000a-\u001f\u007f]')
+    else coalesce(jsonb_typeof(p_headers), 'null') = 'null' end
+$$;
+comment on function durable._sound_headers(jsonb) is
+  'Headers that may stand in a request: names are tokens, values have no line ends. Null is none.';
+
+create or replace function durable._canonical_recv(p_recv jsonb, p_notify boolean)
+returns text language sql immutable parallel safe
+as $$
+  select case
+    when jsonb_typeof(p_recv) = 'string' then
+      case when p_notify then durable._canonical_listener(r.text) else durable._canonical_address(r.text) end
+    when p_recv ->> 'type' = 'http' then
+      case when r.url ~* '^https?://' and durable._sound_headers(p_recv #> '{data,headers}')
+        then durable._canonical_address(r.url) end
+    when p_recv ->> 'type' = 'poll' and r.types in (array['string', 'null'], array['string', 'string']) then
+      case when r.member_group !~ '[/@]' and r.member !~ '/' then
+        durable._canonical_address('poll://' || case when p_notify and r.member <> '' then 'uni@' else 'any@' end
+                                   || r.member_group || coalesce('/' || nullif(r.member, ''), '')) end
+  end
+  from (
+    select p_recv #>> '{}' as text, p_recv #>> '{data,url}' as url, p_recv #>> '{data,group}' as member_group,
+           coalesce(p_recv #>> '{data,id}', '') as member,
+           array[jsonb_typeof(p_recv #> '{data,group}'), coalesce(jsonb_typeof(p_recv #> '{data,id}'), 'null')] as types
+  ) r
+$$;
+comment on function durable._canonical_recv(jsonb, boolean) is
+  'Address of a receiver of the older API: {"type": "poll", "data": {"group", "id"}}, {"type": "http", "data": {"url", "headers"}}, or an address as a JSON string. p_notify: of one who is to be told instead of resumed. Null: cannot be routed.';
+
+create or replace function durable._recv_headers(p_recv jsonb)
+returns jsonb language sql immutable parallel safe
+as $$ select case when p_recv ->> 'type' = 'http' then nullif(nullif(p_recv #> '{data,headers}', '{}'), 'null') end $$;
+comment on function durable._recv_headers(jsonb) is 'Headers that an http receiver of the older API asks for, or null.';
 
 create or replace function durable._queue_of(p_target text)
 returns text language sql immutable parallel safe

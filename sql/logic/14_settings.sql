@@ -12,8 +12,10 @@ insert into durable.settings (name, value, description) values
   ('prefer_ms', '200', 'how long a woken task waits for the worker that has its coroutine warm'),
   ('presence_grace_ms', '1000', 'a presence lock must be found free twice, this far apart, before its tasks are taken'),
   ('retry_offer_ms', '5000', 'a task that was offered by message is offered again after this, unless acquired'),
+  ('schedule_catch_up', '100', 'missed instants of one schedule that one call of durable.tick() makes up for, at most'),
   ('stall_limit_ms', '30000', 'a worker whose event loop does not tick for this long stops renewing its leases'),
-  ('sweep_limit', '500', 'deadlines settled in one transaction, at most')
+  ('sweep_limit', '500', 'deadlines settled in one transaction, at most'),
+  ('unknown_workflow', 'refuse', 'a start under a name that no worker ever registered, while others are known: refuse or queue')
 on conflict (name) do update set description = excluded.description;
 
 create or replace function durable._setting(p_name text)
@@ -25,6 +27,11 @@ create or replace function durable._setting_int(p_name text)
 returns bigint language sql stable
 as $$ select s.value::bigint from durable.settings s where s.name = p_name $$;
 comment on function durable._setting_int(text) is 'Value of a numeric setting.';
+
+create or replace function durable._strict()
+returns boolean language sql stable
+as $$ select s.value = 'strict' from durable.settings s where s.name = 'conformance' $$;
+comment on function durable._strict() is 'The profile is the specification''s own; otherwise what current SDKs need is allowed.';
 
 create or replace function durable.set_setting(name text, value text)
 returns text language plpgsql volatile
@@ -43,9 +50,12 @@ begin
     perform durable._fail_invalid('Setting hints is off, coalesce or commit.');
   elsif $1 = 'conformance' and coalesce($2, '') <> all (array['compatible', 'strict']) then
     perform durable._fail_invalid('Setting conformance is compatible or strict.');
+  elsif $1 = 'unknown_workflow' and coalesce($2, '') <> all (array['refuse', 'queue']) then
+    perform durable._fail_invalid('Setting unknown_workflow is refuse or queue.');
   elsif v_old ~ '^\d+$' and $2::bigint > 2147483647 then
     perform durable._fail_invalid(format('Setting %I is at most 2147483647.', $1));
-  elsif $1 in ('lease_ttl_ms', 'max_in_flight', 'payload_max_bytes', 'retry_offer_ms', 'stall_limit_ms', 'sweep_limit')
+  elsif $1 in ('lease_ttl_ms', 'max_in_flight', 'payload_max_bytes', 'retry_offer_ms', 'schedule_catch_up',
+                       'stall_limit_ms', 'sweep_limit')
         and $2::bigint = 0 then
     perform durable._fail_invalid(format('Setting %I must be more than 0.', $1));
   end if;

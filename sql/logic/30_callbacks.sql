@@ -28,14 +28,15 @@ begin
   with gone as (
     delete from durable._callbacks c using unnest(p_settled) s
     where c.awaited_id = any (array[s.id])
-    returning c.awaited_id, c.awaiter_id, s.execution, s.child
+    returning c.awaited_id, c.awaiter_id, c.id, c.timeout_at, c.recv, c.recv_headers, s.execution, s.child
   ), awaiter as (
     select t.id, t.state, t.execution, t.retry_at, h.status, h.wait_kind, h.wait_left, array_agg(g.awaited_id) as awaited,
-           count(*) filter (where g.execution = t.execution and g.child = any (h.waiting_on)) as hits
+           count(distinct g.child) filter (where g.execution = t.execution and g.child = any (h.waiting_on)) as hits,
+           bool_or(g.execution is distinct from t.execution) as stranger, min(g.recv) as recv
     from gone g
     left join durable._tasks t on t.id = any (array[g.awaiter_id])
     left join durable._executions h on h.execution = any (array[t.execution])
-    where coalesce(t.deadline > p_now, false)
+    where coalesce(t.deadline > p_now, false) and coalesce(g.timeout_at > p_now, true)
     group by t.id, h.execution
   ), verdict as (
     select a.*, case
@@ -44,8 +45,14 @@ begin
     from awaiter a
   ), woken as (
     update durable._tasks t
-    set state = 'pending', retry_at = p_now, prefer_until = durable._prefer_until(t.preference, p_now)
-    from verdict v where t.id = any (array[v.id]) and v.satisfied and v.state = 'suspended'
+    set state = 'pending', retry_at = p_now, recv = v.recv,
+        recv_headers = case when v.recv is not null then (
+          select g.recv_headers from gone g
+          where g.awaiter_id = v.id and g.recv = v.recv and g.timeout_at > p_now order by g.id limit 1) end,
+        queue = case when v.recv is null then t.queue else durable._queue_of(v.recv) end,
+        preference = coalesce(durable._preference_of(v.recv), t.preference),
+        prefer_until = durable._prefer_until(coalesce(durable._preference_of(v.recv), t.preference), p_now)
+    from verdict v where t.id = any (array[v.id]) and (v.satisfied or v.stranger) and v.state = 'suspended'
     returning t.queue
   ), early as (
     update durable._tasks t set retry_at = p_now
@@ -56,7 +63,7 @@ begin
     from verdict v where h.execution = any (array[v.execution]) and v.wait_kind = 'all' and v.hits > 0 and not v.satisfied
   ), noted as (
     insert into durable._resumes (task_id, awaited_id)
-    select v.id, x from verdict v, unnest(v.awaited) x where v.satisfied or v.state <> 'suspended'
+    select distinct v.id, x from verdict v, unnest(v.awaited) x where v.satisfied or v.stranger or v.state <> 'suspended'
     on conflict do nothing
   )
   select (select array_agg(v.execution order by v.execution) from verdict v where v.satisfied and v.execution is not null),
@@ -65,4 +72,4 @@ begin
 end
 $$;
 comment on function durable._fire(durable._settled[], bigint) is
-  'Consumes the callbacks of settled promises. Outcomes for an awaiter: absent, fulfilled, expired (nothing); resumed (suspended and satisfied); buffered or duplicate (a row of _resumes). A run waiting for all is woken once; a halted one only stops being blocked. Returns the runs resumed and their queues; the caller holds all locks.';
+  'Consumes the callbacks of settled promises. Outcomes for an awaiter: absent, fulfilled, expired (nothing); resumed (suspended and satisfied); buffered or duplicate (a row of _resumes). A run waiting for all is woken once; a halted one only stops being blocked; a promise of somebody else wakes it without a journal event. A callback past its own timeout is dropped; one with a recv sends the resume there. Returns the runs resumed and their queues; the caller holds all locks.';

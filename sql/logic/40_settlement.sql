@@ -2,7 +2,7 @@
 -- a client's verdict, a worker's, a fence's, a deadline's. The one UPDATE that takes a promise out of pending stands here.
 
 create or replace function durable._settle_rows(
-  p_ids text[], p_states text[], p_headers jsonb[], p_data text[], p_now bigint)
+  p_ids text[], p_states text[], p_headers jsonb[], p_data text[], p_now bigint, p_keys text[])
 returns durable._settled[] language plpgsql volatile
 as $$
 declare
@@ -14,8 +14,9 @@ begin
         settled_at = least(p_now, p.timeout_at),
         value_headers = case when p.timeout_at > p_now then v.headers end,
         value_data = case when p.timeout_at > p_now then v.data end,
+        ikey_complete = case when p.timeout_at > p_now then v.key end,
         task_version = t.version
-    from unnest(p_ids, p_states, p_headers, p_data) with ordinality as v (id, state, headers, data, ord)
+    from unnest(p_ids, p_states, p_headers, p_data, p_keys) with ordinality as v (id, state, headers, data, key, ord)
     left join durable._tasks t on t.id = any (array[v.id])
     where p.id = any (array[v.id]) and p.state = 'pending' and (v.state is not null or p.timeout_at <= p_now)
     returning v.ord, p.id, p.state, p.execution, p.child, p.head, p.timer, t.attempt::integer as attempt, t.attempt_open
@@ -26,8 +27,8 @@ begin
   return v_settled;
 end
 $$;
-comment on function durable._settle_rows(text[], text[], jsonb[], text[], bigint) is
-  'Writes verdicts on pending promises. At or after its deadline a promise gets the deadline verdict, whatever was asked; a null state asks for that only.';
+comment on function durable._settle_rows(text[], text[], jsonb[], text[], bigint, text[]) is
+  'Writes verdicts on pending promises. At or after its deadline a promise gets the deadline verdict, whatever was asked; a null state asks for that only. p_keys: idempotency keys of the older API.';
 
 create or replace function durable._owner_events(p_settled durable._settled[])
 returns durable._event[] language plpgsql stable
@@ -66,7 +67,7 @@ $$;
 comment on function durable._end_events(durable._settled[]) is 'What a settled run''s own journal ends with.';
 
 create or replace function durable._settle(
-  p_ids text[], p_states text[], p_headers jsonb[], p_data text[], p_now bigint)
+  p_ids text[], p_states text[], p_headers jsonb[], p_data text[], p_now bigint, p_keys text[] default null)
 returns text[] language plpgsql volatile
 as $$
 declare
@@ -77,7 +78,7 @@ declare
   v_resumed bigint[];
   v_queues text[];
 begin
-  v_settled := durable._settle_rows(p_ids, p_states, p_headers, p_data, p_now);
+  v_settled := durable._settle_rows(p_ids, p_states, p_headers, p_data, p_now, p_keys);
   if v_settled = '{}' then
     return '{}';
   end if;
@@ -95,5 +96,5 @@ begin
   return v_queues;
 end
 $$;
-comment on function durable._settle(text[], text[], jsonb[], text[], bigint) is
+comment on function durable._settle(text[], text[], jsonb[], text[], bigint, text[]) is
   'Settles promises whose locks (_lock_settlement) the caller holds, ends their tasks, tells listeners, resumes awaiters, writes all journals. Linear: settles nothing else. Returns the queues that got ready tasks.';

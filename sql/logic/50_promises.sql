@@ -84,12 +84,19 @@ begin
   elsif p_tags ? 'resonate:target' and durable._canonical_address(p_tags ->> 'resonate:target') is null then
     perform durable._fail_invalid(format('Promise %L: target %L cannot be routed.', p_id, p_tags ->> 'resonate:target'),
                                   'Use poll://any@group, poll://uni@group/id or http(s)://host/path.');
-  elsif p_tags ? 'resonate:target' and p_tags ->> 'resonate:timer' = 'true' then
+  elsif p_tags ? 'resonate:target' and p_tags ->> 'resonate:timer' = 'true' and durable._strict() then
     perform durable._fail_invalid(format('Promise %L: a timer has no target.', p_id));
-  elsif p_tags ? 'resonate:delay' and (not p_tags ? 'resonate:target' or p_tags ->> 'resonate:delay' !~ '^\d{1,15}$'
+  elsif p_tags ? 'resonate:delay' and (not p_tags ? 'resonate:target' or p_tags ->> 'resonate:delay' !~ '^\d{1,16}$'
                                        or (p_tags ->> 'resonate:delay')::bigint >= p_timeout_at) then
     perform durable._fail_invalid(
       format('Promise %L: resonate:delay is an instant in ms before the timeout, with a target.', p_id));
+  elsif p_tags ? 'resonate:origin' and strpos(p_tags ->> 'resonate:origin', '.') > 0
+        or p_tags ? 'resonate:prefix' and strpos(p_tags ->> 'resonate:prefix', '.') > 0 then
+    perform durable._fail_invalid(format('Promise %L: resonate:origin and resonate:prefix have no dot.', p_id));
+  elsif exists (select from unnest(array['resonate:origin', 'resonate:branch', 'resonate:parent']) as t (name)
+                where p_tags ? t.name and not starts_with(p_id || '.', (p_tags ->> t.name) || '.')) then
+    perform durable._fail_invalid(
+      format('Promise %L: its id begins with the origin, the branch and the parent that its tags name.', p_id));
   elsif exists (select from durable._promises p where p.id = any (durable._ancestors(p_id)) and p.head is not null) then
     perform durable._fail_invalid(format('Id %L is reserved to the run it would be a descendant of.', p_id));
   end if;
@@ -98,37 +105,82 @@ end
 $$;
 comment on function durable._check_promise(text, bigint, text, jsonb) is 'Door checks of a creation: WF004 or WF008 before any state is looked at.';
 
-create or replace function durable._create_promise(
-  p_id text, p_timeout_at bigint, p_param_data text, p_param_headers jsonb, p_tags jsonb)
+create or replace function durable._create_task(
+  p_id text, p_deadline bigint, p_target text, p_delay_until bigint, p_pid text, p_ttl bigint, p_now bigint)
 returns void language plpgsql volatile
 as $$
+begin
+  if p_pid is not null then
+    insert into durable._tasks (id, deadline, queue, state, version, pid, ttl, expires_at, attempt, attempt_open)
+    values (p_id, p_deadline, durable._queue_of(p_target), 'acquired', 1, p_pid, p_ttl, p_now + p_ttl, 1, true);
+    return;
+  end if;
+  insert into durable._tasks (id, deadline, retry_at, queue, preference, prefer_until)
+  select p_id, p_deadline, greatest(p_delay_until, p_now), durable._queue_of(p_target), x.preference,
+         durable._prefer_until(x.preference, p_now)
+  from (select durable._preference_of(p_target) as preference) x;
+  perform durable._hint('durable_ready', p_now);
+end
+$$;
+comment on function durable._create_task(text, bigint, text, bigint, text, bigint, bigint) is
+  'The task of a new free-standing promise: pending from p_delay_until on, or born acquired by p_pid.';
+
+create or replace function durable._insert_promise(
+  p_id text, p_timeout_at bigint, p_param_data text, p_param_headers jsonb, p_tags jsonb, p_key text, p_pid text, p_ttl bigint,
+  p_now bigint)
+returns boolean language plpgsql volatile
+as $$
 declare
-  v_now bigint;
   v_target text := durable._canonical_address(p_tags ->> 'resonate:target');
   v_timer boolean := coalesce(p_tags ->> 'resonate:timer' = 'true', false);
-  v_dead boolean;
+  v_dead boolean := p_timeout_at <= p_now;
+begin
+  insert into durable._promises (id, state, timeout_at, created_at, settled_at, timer, external, target, task_version,
+                                 param_headers, param_data, tags, ikey_create)
+  values (p_id, case when not v_dead then 'pending' when v_timer then 'resolved' else 'rejected_timedout' end,
+          p_timeout_at, least(p_now, p_timeout_at), case when v_dead then p_timeout_at end, v_timer,
+          v_timer or v_target is not null or coalesce(p_tags ->> 'resonate:external' = 'true', false),
+          v_target, case when v_dead and v_target is not null then 0 end, p_param_headers, p_param_data, p_tags, p_key)
+  on conflict do nothing;
+  if not found then
+    return false;
+  end if;
+  if not v_dead and v_target is not null then
+    perform durable._create_task(p_id, p_timeout_at, v_target, (p_tags ->> 'resonate:delay')::bigint, p_pid, p_ttl, p_now);
+  end if;
+  return true;
+end
+$$;
+comment on function durable._insert_promise(text, bigint, text, jsonb, jsonb, text, text, bigint, bigint) is
+  'A free-standing promise as of p_now, with its task, unless the id is taken; that includes waiting for a concurrent creator.';
+
+create or replace function durable._create_promise(
+  p_id text, p_timeout_at bigint, p_param_data text, p_param_headers jsonb, p_tags jsonb, p_key text default null,
+  p_pid text default null, p_ttl bigint default null)
+returns boolean language plpgsql volatile
+as $$
 begin
   perform durable._lock_family(p_id, false);
   perform durable._check_promise(p_id, p_timeout_at, p_param_data, p_tags);
-  v_now := durable._now_ms();
-  v_dead := p_timeout_at <= v_now;
-  insert into durable._promises (id, state, timeout_at, created_at, settled_at, timer, external, target, task_version,
-                                 param_headers, param_data, tags)
-  values (p_id, case when not v_dead then 'pending' when v_timer then 'resolved' else 'rejected_timedout' end,
-          p_timeout_at, least(v_now, p_timeout_at), case when v_dead then p_timeout_at end, v_timer,
-          v_timer or v_target is not null or coalesce(p_tags ->> 'resonate:external' = 'true', false),
-          v_target, case when v_dead and v_target is not null then 0 end, p_param_headers, p_param_data, p_tags)
-  on conflict do nothing;
-  if found and not v_dead and v_target is not null then
-    insert into durable._tasks (id, deadline, retry_at, queue, preference, prefer_until)
-    select p_id, p_timeout_at, greatest((p_tags ->> 'resonate:delay')::bigint, v_now), durable._queue_of(v_target),
-           durable._preference_of(v_target), durable._prefer_until(durable._preference_of(v_target), v_now);
-    perform durable._hint('durable_ready', v_now);
-  end if;
+  return durable._insert_promise(p_id, p_timeout_at, p_param_data, p_param_headers, p_tags, p_key, p_pid, p_ttl,
+                                 durable._now_ms());
 end
 $$;
-comment on function durable._create_promise(text, bigint, text, jsonb, jsonb) is
-  'Inserts a free-standing promise and its task unless the id is taken, which includes waiting for a concurrent creator.';
+comment on function durable._create_promise(text, bigint, text, jsonb, jsonb, text, text, bigint) is
+  'Checks and inserts a free-standing promise; true if it was made now. With p_pid its task is born acquired.';
+
+create or replace function durable._stored_promise(p_id text)
+returns durable.promise_record language plpgsql stable
+as $$
+declare
+  v_promise durable._promises;
+begin
+  select * into v_promise from durable._promises p where p.id = p_id;
+  return durable._promise_record(v_promise);
+end
+$$;
+comment on function durable._stored_promise(text) is
+  'The row as it stands, for operations that have read the clock: looking again could tell of a deadline that they did not see.';
 
 create or replace function durable.promise_create(
   p_id text, p_timeout_at bigint, p_param_data text default null, p_param_headers jsonb default null,
@@ -136,7 +188,9 @@ create or replace function durable.promise_create(
 returns durable.promise_record language plpgsql volatile
 as $$
 begin
-  perform durable._create_promise(p_id, p_timeout_at, p_param_data, p_param_headers, p_tags);
+  if durable._create_promise(p_id, p_timeout_at, p_param_data, p_param_headers, p_tags) then
+    return durable._stored_promise(p_id);
+  end if;
   return durable.promise_get(p_id);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
@@ -158,87 +212,34 @@ end
 $$;
 comment on function durable._check_verdict(text, text, text) is 'Door checks of a settlement: WF004 or WF008 before any state is looked at.';
 
+create or replace function durable._settle_one(
+  p_id text, p_state text, p_value_data text, p_value_headers jsonb, p_now bigint)
+returns durable.promise_record language plpgsql volatile
+as $$
+begin
+  if durable._settle(array[p_id], array[p_state], array[p_value_headers], array[p_value_data], p_now) <> '{}' then
+    perform durable._hint('durable_ready', p_now);
+  end if;
+  perform durable._hint('durable_settled', p_now);
+  return durable.promise_get(p_id);
+end
+$$;
+comment on function durable._settle_one(text, text, text, jsonb, bigint) is
+  'Settles one promise under locks that the caller holds, and tells sessions that wait. Afterwards it is settled, so reading it reads no clock.';
+
 create or replace function durable.promise_settle(
   p_id text, p_state text, p_value_data text default null, p_value_headers jsonb default null)
 returns durable.promise_record language plpgsql volatile
 as $$
-declare
-  v_now bigint;
 begin
   perform durable._check_verdict(p_id, p_state, p_value_data);
   perform durable._lock_settlement(array[p_id]);
-  v_now := durable._now_ms();
-  if durable._settle(array[p_id], array[p_state], array[p_value_headers], array[p_value_data], v_now) <> '{}' then
-    perform durable._hint('durable_ready', v_now);
-  end if;
-  perform durable._hint('durable_settled', v_now);
-  return durable.promise_get(p_id);
+  return durable._settle_one(p_id, p_state, p_value_data, p_value_headers, durable._now_ms());
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.promise_settle(text, text, text, jsonb) is
   'Settles a pending promise and runs the settlement chain. One that is settled already, or past its deadline, is returned as it is: read its state. WF001, WF004, WF008.';
-
-create or replace function durable.promise_register_callback(p_awaited text, p_awaiter text)
-returns durable.promise_record language plpgsql volatile
-as $$
-declare
-  v_awaiter durable._promises;
-  v_awaited durable._promises;
-  v_now bigint;
-begin
-  if p_awaited is null or p_awaiter is null or p_awaited = p_awaiter then
-    perform durable._fail_invalid(format('Promise %L cannot await %L.', p_awaiter, p_awaited));
-  end if;
-  perform durable._lock_promises(array[p_awaited]);
-  select * into v_awaited from durable._promises p where p.id = p_awaited;
-  if not found then
-    perform durable._fail_not_found('promise', p_awaited);
-  end if;
-  select * into v_awaiter from durable._promises p where p.id = p_awaiter;
-  if not found or v_awaiter.target is null then
-    perform durable._fail_conflict(format('Awaiter %L has no task.', p_awaiter), 'Create it with the tag resonate:target.');
-  elsif not v_awaited.external then
-    perform durable._fail_not_awaitable(p_awaited);
-  end if;
-  v_now := durable._now_ms();
-  if v_awaited.state = 'pending' and v_awaited.timeout_at > v_now
-     and v_awaiter.state = 'pending' and v_awaiter.timeout_at > v_now then
-    perform durable._register(array[p_awaited], p_awaiter);
-  end if;
-  return durable.promise_get(p_awaited);
-end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.promise_register_callback(text, text) is
-  'Resume the task of p_awaiter when p_awaited settles. If the answer is settled, nothing was registered: go on at once. WF001, WF003, WF004, WF005.';
-
-create or replace function durable.promise_register_listener(p_awaited text, p_address text)
-returns durable.promise_record language plpgsql volatile
-as $$
-declare
-  v_awaited durable._promises;
-begin
-  if durable._canonical_address(p_address) is null then
-    perform durable._fail_invalid(format('Address %L cannot be routed.', p_address));
-  end if;
-  perform durable._lock_promises(array[p_awaited]);
-  select * into v_awaited from durable._promises p where p.id = p_awaited;
-  if not found then
-    perform durable._fail_not_found('promise', p_awaited);
-  elsif not v_awaited.external then
-    perform durable._fail_not_awaitable(p_awaited);
-  end if;
-  if v_awaited.state = 'pending' and v_awaited.timeout_at > durable._now_ms() then
-    insert into durable._listeners (awaited_id, address) values (p_awaited, durable._canonical_address(p_address))
-      on conflict do nothing;
-  end if;
-  return durable.promise_get(p_awaited);
-end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.promise_register_listener(text, text) is
-  'Send unblock to an address when the promise settles. If the answer is settled, it is the notification. WF001, WF004, WF005.';
 
 create or replace function durable.create_promise(id text, timeout interval default null, tags jsonb default '{}')
 returns text language sql volatile
@@ -265,9 +266,13 @@ returns bigint language plpgsql stable
 as $$
 begin
   return (
-    select greatest(p.timeout_at - p_now, 0) from durable._promises p
-    where p.state = 'pending' and p.external and p.timeout_at < 9007199254740991
-    order by p.timeout_at limit 1);
+    select case when min(u.at) is not null then greatest(min(u.at) - p_now, 0) end from (
+      (select p.timeout_at as at from durable._promises p
+       where p.state = 'pending' and p.external and p.timeout_at < 9007199254740991 order by p.timeout_at limit 1)
+      union all
+      (select s.next_run_at from durable._schedules s
+       where s.next_run_at < 9007199254740991 order by s.next_run_at limit 1)) u);
 end
 $$;
-comment on function durable._due_in(bigint) is 'Milliseconds until the next deadline of a promise; null if there is none.';
+comment on function durable._due_in(bigint) is
+  'Milliseconds until the next deadline of a promise or the next instant of a schedule; null if there is none.';

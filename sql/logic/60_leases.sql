@@ -43,7 +43,7 @@ end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.fence(text, integer) is
-  'For a transaction of your own: commits only while that lease is held. Renewals pass; a takeover waits for your commit. Call it last: it locks a task, and what starts, settles or awaits locks promises, which come before tasks. WF001, WF002.';
+  'For a transaction of your own: commits only while that lease is held. Renewals pass; a takeover waits for your commit. Call it last, several in the order of their ids: it locks a task, and what starts, settles or awaits locks promises, which come before tasks, so that is refused afterwards. WF001, WF002, WF003.';
 
 create or replace function durable._interrupted(p_reason text)
 returns text language sql immutable parallel safe
@@ -147,16 +147,20 @@ declare
   v_now bigint := durable._now_ms();
   v_count integer;
 begin
+  if p_pid is null or p_pid = '' or p_ids is null or p_ids = '{}' or cardinality(p_ids) <> cardinality(p_versions) then
+    perform durable._fail_invalid('A heartbeat names its process and at least one task, each with its version.');
+  end if;
   update durable._tasks t set expires_at = v_now + t.ttl
   where t.id = any (v_free) and t.pid = p_pid
-    and durable._holds(t, p_versions[array_position(p_ids, t.id)], v_now);
+    and durable._holds(t, (select x.version from unnest(p_ids, p_versions) as x (id, version)
+                           where x.id = t.id and x.version = t.version limit 1), v_now);
   get diagnostics v_count = row_count;
   return v_count;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.task_heartbeat(text, text[], integer[]) is
-  'Renews leases of a process; pairs that it does not hold are skipped. Answers how many were renewed.';
+  'Renews leases of a process; pairs that it does not hold are skipped. Answers how many were renewed. WF004.';
 
 create or replace function durable._presence_lock(p_number integer)
 returns boolean language sql volatile

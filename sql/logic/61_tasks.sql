@@ -36,6 +36,57 @@ $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collap
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.task_get(text) is 'The task as it is now; fulfilled once its promise is settled or past its deadline. WF001.';
 
+create or replace function durable._page_of_tasks(p_state text, p_limit integer, p_cursor text, p_now bigint)
+returns text[] language plpgsql stable
+as $$
+begin
+  if p_state in ('pending', 'acquired', 'suspended', 'halted') then
+    return array(select t.id from durable._tasks t
+                 where t.id > p_cursor and t.state is not distinct from p_state and t.deadline > p_now
+                 order by t.id limit p_limit);
+  end if;
+  return array(select p.id from durable._promises p
+               where p.id > p_cursor and p.target is not null
+                 and (p_state is null or p.state <> 'pending' or p.timeout_at <= p_now)
+               order by p.id limit p_limit);
+end
+$$ set enable_sort = off set enable_bitmapscan = off;
+comment on function durable._page_of_tasks(text, integer, text, bigint) is
+  'Ids of one page. Live tasks are read from their own table; fulfilled ones, and all, by their promises.';
+
+create or replace function durable._search_tasks(p_state text, p_limit integer, p_cursor text)
+returns setof durable.task_record language plpgsql volatile
+as $$
+declare
+  v_now bigint;
+  v_due text[];
+  v_ids text[];
+begin
+  loop
+    v_now := durable._now_ms();
+    v_ids := durable._page_of_tasks(p_state, p_limit, coalesce(p_cursor, ''), v_now);
+    v_due := array(select t.id from durable._tasks t where t.id = any (v_ids) and t.deadline <= v_now);
+    exit when v_due = '{}';
+    perform durable._expire(v_due);
+  end loop;
+  return query select (durable._task_record(x.id)).* from unnest(v_ids) with ordinality as x (id, ord) order by x.ord;
+end
+$$;
+comment on function durable._search_tasks(text, integer, text) is
+  'A page of tasks; what is past its deadline is settled first, and then the look is repeated.';
+
+create or replace function durable.task_search(p_state text default null, p_limit integer default 100, p_cursor text default null)
+returns setof durable.task_record language plpgsql volatile
+as $$
+begin
+  perform durable._check_search(p_state, array['pending', 'acquired', 'suspended', 'halted', 'fulfilled'], p_limit);
+  return query select * from durable._search_tasks(p_state, p_limit, p_cursor);
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.task_search(text, integer, text) is
+  'Tasks in the order of ids: in that state now, after p_cursor (the last id of the page before). WF004.';
+
 create or replace function durable._started_events(p_ids text[])
 returns durable._event[] language plpgsql stable
 as $$
@@ -51,7 +102,7 @@ end
 $$;
 comment on function durable._started_events(text[]) is 'InvokeStarted in the journals of the owners of tasks about to be acquired.';
 
-create or replace function durable._acquire(p_ids text[], p_pid text, p_ttl integer, p_now bigint)
+create or replace function durable._acquire(p_ids text[], p_pid text, p_ttl bigint, p_now bigint)
 returns void language plpgsql volatile
 as $$
 declare
@@ -61,41 +112,102 @@ begin
   perform durable._append(v_events, p_now);
   update durable._tasks t
   set state = 'acquired', version = t.version + 1, pid = p_pid, ttl = p_ttl, expires_at = p_now + p_ttl,
-      retry_at = null, prefer_until = null, preference = null,
+      retry_at = null, prefer_until = null, preference = null, recv = null, recv_headers = null,
+      queue = case when t.recv is null then t.queue
+                   else (select durable._queue_of(p.target) from durable._promises p where p.id = t.id) end,
       attempt = t.attempt + (not t.attempt_open)::integer, attempt_open = true
   where t.id = any (p_ids);
   delete from durable._resumes r where r.task_id = any (p_ids);
 end
 $$;
-comment on function durable._acquire(text[], text, integer, bigint) is
+comment on function durable._acquire(text[], text, bigint, bigint) is
   'pending to acquired, version + 1. The caller holds the tasks and the heads of their owners, and has checked that they are pending and alive.';
 
-create or replace function durable.task_acquire(p_id text, p_version integer, p_pid text, p_ttl integer)
-returns durable.task_record language plpgsql volatile
+create or replace function durable._check_claim(p_pid text, p_ttl bigint)
+returns void language plpgsql stable
 as $$
-declare
-  v_task durable._tasks;
 begin
   if p_pid is null or p_pid = '' or p_ttl is null or p_ttl < 1 then
     perform durable._fail_invalid('An acquire names its process and a ttl of at least 1 ms.');
   end if;
+end
+$$;
+comment on function durable._check_claim(text, bigint) is 'Door checks of whoever wants a lease. Raises WF004.';
+
+create or replace function durable.task_acquire(p_id text, p_version integer, p_pid text, p_ttl bigint)
+returns durable.task_record language plpgsql volatile
+as $$
+declare
+  v_task durable._tasks;
+  v_now bigint;
+begin
+  perform durable._check_claim(p_pid, p_ttl);
   perform durable._lock_tasks_away(array[p_id]);
   perform durable._lock_heads(durable._heads_of(array[p_id], array[p_id]));
+  v_now := durable._now_ms();
   select * into v_task from durable._tasks t where t.id = p_id;
-  if not found or v_task.state <> 'pending' or v_task.version is distinct from p_version
-     or v_task.deadline <= durable._now_ms() then
+  if not found or v_task.state <> 'pending' or v_task.version is distinct from p_version or v_task.deadline <= v_now then
     if not exists (select from durable._promises p where p.id = p_id and p.target is not null) then
       perform durable._fail_not_found('task', p_id);
     end if;
     perform durable._fail_conflict(format('Task %L is not pending at version %s.', p_id, p_version));
   end if;
-  perform durable._acquire(array[p_id], p_pid, p_ttl, durable._now_ms());
+  perform durable._acquire(array[p_id], p_pid, p_ttl, v_now);
   return durable._task_record(p_id);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.task_acquire(text, integer, text, integer) is
+comment on function durable.task_acquire(text, integer, text, bigint) is
   'Takes a pending task at exactly this version; the answer carries the new one, which every later call names. WF001, WF003, WF004.';
+
+create or replace function durable._take_any(p_id text, p_pid text, p_ttl bigint)
+returns void language plpgsql volatile
+as $$
+declare
+  v_task durable._tasks;
+  v_now bigint;
+begin
+  perform durable._lock_settlement(array[p_id]);
+  v_now := durable._now_ms();
+  select * into v_task from durable._tasks t where t.id = p_id;
+  if not found then
+    return;
+  elsif v_task.deadline <= v_now then
+    perform durable._settle(array[p_id], array[null::text], array[null::jsonb], array[null::text], v_now);
+  elsif v_task.state = 'pending' then
+    perform durable._acquire(array[p_id], p_pid, p_ttl, v_now);
+  else
+    perform durable._fail_conflict(format('Task %L is %s.', p_id, v_task.state));
+  end if;
+end
+$$;
+comment on function durable._take_any(text, text, bigint) is
+  'Takes a pending task at whatever version it has; one past its deadline is fulfilled, a fulfilled one left alone. WF003 if somebody has it.';
+
+create or replace function durable.task_create(
+  p_id text, p_timeout_at bigint, p_pid text, p_ttl bigint, p_param_data text default null,
+  p_param_headers jsonb default null, p_tags jsonb default '{}')
+returns durable.task_record language plpgsql volatile
+as $$
+begin
+  perform durable._check_claim(p_pid, p_ttl);
+  if p_tags is null or not p_tags ? 'resonate:target' then
+    perform durable._fail_invalid(format('A task needs a promise with the tag resonate:target, %L is given none.', p_id));
+  elsif p_tags ? 'resonate:delay' then
+    perform durable._fail_invalid(format('Task %L is acquired at birth, so it cannot have the tag resonate:delay.', p_id));
+  end if;
+  if not durable._create_promise(p_id, p_timeout_at, p_param_data, p_param_headers, p_tags, null, p_pid, p_ttl) then
+    if not exists (select from durable._promises p where p.id = p_id and p.target is not null) then
+      perform durable._fail_not_targeted(p_id);
+    end if;
+    perform durable._take_any(p_id, p_pid, p_ttl);
+  end if;
+  return durable._task_record(p_id);
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.task_create(text, bigint, text, bigint, text, jsonb, jsonb) is
+  'Creates a targeted promise whose task the caller holds from birth, at version 1. If the id is taken, a pending task is acquired and a fulfilled one is answered; WF003 if somebody has it. WF004, WF008, WF010.';
 
 create or replace function durable._let_go(p_ids text[], p_retry_in bigint[], p_now bigint)
 returns text[] language plpgsql volatile
@@ -189,10 +301,11 @@ begin
   v_now := durable._now_ms();
   v_task := durable._hold_lease(p_id, p_version, v_now);
   select a into v_bad from unnest(p_awaited) a
-  where not exists (select from durable._promises p where p.id = a and p.external) limit 1;
+  where not exists (select from durable._promises p where p.id = a) limit 1;
   if found then
     perform durable._fail_not_awaitable(v_bad);
   end if;
+  perform durable._check_external(p_awaited);
   if exists (select from durable._promises p
              where p.id = any (p_awaited) and (p.state <> 'pending' or p.timeout_at <= v_now)) then
     delete from durable._resumes r where r.task_id = p_id;
@@ -206,6 +319,7 @@ begin
     end if;
     perform durable._await_again(v_task.execution, v_children, v_now);
   end if;
+  perform durable._arm(p_awaited);
   perform durable._register(p_awaited, p_id);
   perform durable._suspend(array[p_id]);
   return true;
@@ -226,37 +340,48 @@ begin
   perform durable._lock_settlement(array[p_id]);
   v_now := durable._now_ms();
   perform durable._hold_lease(p_id, p_version, v_now);
-  if durable._settle(array[p_id], array[p_state], array[p_value_headers], array[p_value_data], v_now) <> '{}' then
-    perform durable._hint('durable_ready', v_now);
-  end if;
-  perform durable._hint('durable_settled', v_now);
-  return durable.promise_get(p_id);
+  return durable._settle_one(p_id, p_state, p_value_data, p_value_headers, v_now);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.task_fulfill(text, integer, text, text, jsonb) is
   'Settles the task''s own promise under its lease. Not idempotent: the second call gets WF002. WF001, WF002, WF004, WF008.';
 
-create or replace function durable.task_fence_settle(
-  p_id text, p_version integer, p_promise_id text, p_state text, p_value_data text default null)
-returns durable.promise_record language plpgsql volatile
+create or replace function durable._lock_fenced(p_id text, p_promise_id text)
+returns void language plpgsql volatile
 as $$
 declare
   v_awaiters text[];
+begin
+  perform durable._lock_promises(array[p_promise_id]);
+  v_awaiters := durable._awaiters_of(array[p_promise_id]);
+  perform durable._lock_tasks_away(v_awaiters || array[p_id, p_promise_id]);
+  perform durable._lock_heads(durable._heads_of(array[p_promise_id], v_awaiters || p_promise_id));
+end
+$$;
+comment on function durable._lock_fenced(text, text) is
+  'Locks of a settlement under a fence: those of the settlement, and the fencing task in its place among the tasks.';
+
+create or replace function durable.task_fence_settle(
+  p_id text, p_version integer, p_promise_id text, p_state text, p_value_data text default null,
+  p_value_headers jsonb default null)
+returns durable.promise_record language plpgsql volatile
+as $$
+declare
+  v_now bigint;
 begin
   if p_promise_id = p_id then
     perform durable._fail_invalid(format('Task %L cannot fence its own promise; use task_fulfill.', p_id));
   end if;
   perform durable._check_verdict(p_promise_id, p_state, p_value_data);
-  perform durable._lock_promises(array[p_promise_id]);
-  v_awaiters := durable._awaiters_of(array[p_promise_id]);
-  perform durable._lock_tasks_away(v_awaiters || array[p_id, p_promise_id]);
-  perform durable._hold_lease(p_id, p_version, durable._now_ms());
-  return durable.promise_settle(p_promise_id, p_state, p_value_data);
+  perform durable._lock_fenced(p_id, p_promise_id);
+  v_now := durable._now_ms();
+  perform durable._hold_lease(p_id, p_version, v_now);
+  return durable._settle_one(p_promise_id, p_state, p_value_data, p_value_headers, v_now);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.task_fence_settle(text, integer, text, text, text) is
+comment on function durable.task_fence_settle(text, integer, text, text, text, jsonb) is
   'Settles another promise only if the lease is held, in one transaction. The lease is not touched. WF001, WF002, WF004, WF008.';
 
 create or replace function durable.task_fence_create(
@@ -264,15 +389,29 @@ create or replace function durable.task_fence_create(
   p_param_headers jsonb default null, p_tags jsonb default '{}')
 returns durable.promise_record language plpgsql volatile
 as $$
+declare
+  v_created boolean;
+  v_now bigint;
 begin
   if p_promise_id = p_id then
     perform durable._fail_invalid(format('Task %L cannot create its own promise.', p_id));
   end if;
-  perform durable._create_promise(p_promise_id, p_timeout_at, p_param_data, p_param_headers, p_tags);
-  perform durable._lock_promises(array[p_promise_id]);
-  perform durable._lock_tasks(durable._awaiters_of(array[p_promise_id]) || array[p_id, p_promise_id]);
-  perform durable._hold_lease(p_id, p_version, durable._now_ms());
-  return durable.promise_get(p_promise_id);
+  v_created := durable._create_promise(p_promise_id, p_timeout_at, p_param_data, p_param_headers, p_tags);
+  perform durable._lock_fenced(p_id, p_promise_id);
+  v_now := durable._now_ms();
+  perform durable._hold_lease(p_id, p_version, v_now);
+  if v_created then
+    -- it is born while the lease is held, and that is known only after the task's lock: at another instant than it was made
+    delete from durable._promises p where p.id = p_promise_id and p.created_at < least(v_now, p_timeout_at);
+    if not found then
+      return durable._stored_promise(p_promise_id);
+    end if;
+    delete from durable._tasks t where t.id = p_promise_id;
+    perform durable._insert_promise(p_promise_id, p_timeout_at, p_param_data, p_param_headers, p_tags, null, null, null, v_now);
+  else
+    perform durable._settle(array[p_promise_id], array[null::text], array[null::jsonb], array[null::text], v_now);
+  end if;
+  return durable._stored_promise(p_promise_id);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
@@ -349,21 +488,27 @@ $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collap
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.task_continue(text) is 'Makes a halted task pending again. WF001, WF003.';
 
-create or replace function durable.task_offer(p_queue text, p_limit integer default 100)
-returns table (id text, version integer) language plpgsql volatile
+create or replace function durable.task_offer(p_queue text, p_limit integer default 100, p_pid text default null)
+returns table (id text, version integer, headers jsonb) language plpgsql volatile
 as $$
 declare
   v_now bigint := durable._now_ms();
 begin
   return query
-  update durable._tasks t set retry_at = v_now + durable._setting_int('retry_offer_ms')
-  where t.id in (
-    select c.id from durable._tasks c
-    where c.queue = p_queue and c.state = 'pending' and c.retry_at <= v_now and c.deadline > v_now
-    order by c.priority, c.retry_at, c.id limit p_limit for update skip locked)
-  returning t.id, t.version;
+  with due as materialized (
+    select d.id, row_number() over () as ord from (
+      select c.id from durable._tasks c
+      where c.queue = p_queue and c.state = 'pending' and c.retry_at <= v_now and c.deadline > v_now
+        and (p_pid is null or c.preference is null or c.preference = p_pid or coalesce(c.prefer_until <= v_now, true))
+      order by c.priority, c.retry_at, c.id limit p_limit for update skip locked) d
+  ), offered as (
+    update durable._tasks t set retry_at = v_now + durable._setting_int('retry_offer_ms')
+    from due d where t.id = any (array[d.id])
+    returning t.id, t.version, t.recv_headers, d.ord
+  )
+  select o.id, o.version, o.recv_headers from offered o order by o.ord;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.task_offer(text, integer) is
-  'Execute messages for processes that acquire by message: due tasks of a queue. Each is offered again after retry_offer_ms, unless acquired.';
+comment on function durable.task_offer(text, integer, text) is
+  'Execute messages for processes that acquire by message: due tasks of a queue, for p_pid without those that prefer another worker for now, with the headers that an http receiver asked for. Each is offered again after retry_offer_ms, unless acquired.';

@@ -54,11 +54,35 @@ begin
   elsif p_tags is null or jsonb_typeof(p_tags) <> 'object'
         or exists (select from jsonb_each(p_tags) e where jsonb_typeof(e.value) <> 'string') then
     perform durable._fail_invalid('Tags are a JSON object of strings.');
+  elsif exists (select from jsonb_object_keys(p_tags) k where starts_with(k, 'resonate:')) then
+    perform durable._fail_invalid('Tags that begin with resonate: belong to the protocol; a start has arguments for them.',
+                                  'Use queue, delay, timeout and priority, or other names.');
   end if;
 end
 $$;
 comment on function durable._check_options(text, text, bigint, bigint, integer, jsonb, text) is
   'Door checks of what a start says beside workflow and arguments. Raises WF004.';
+
+create or replace function durable._check_workflow(p_workflow text)
+returns void language plpgsql stable
+as $$
+declare
+  v_known text;
+begin
+  if exists (select from durable._workflows w where w.name = p_workflow)
+     or not exists (select from durable._workflows w) or durable._setting('unknown_workflow') = 'queue' then
+    return;
+  end if;
+  select string_agg(quote_literal(n.name), ', ' order by n.alike desc, n.name) into v_known from (
+    select w.name, (select count(*) from generate_series(1, length(p_workflow) - 1) i
+                    where strpos(w.name, substr(p_workflow, i, 2)) > 0) as alike
+    from durable._workflows w group by w.name order by alike desc, w.name limit 5) n;
+  perform durable._fail_not_found('workflow', p_workflow,
+    format('Workers have registered %s. If its worker comes later: set_setting(''unknown_workflow'', ''queue'').', v_known));
+end
+$$;
+comment on function durable._check_workflow(text) is
+  'Raises WF001 for a name that no worker ever registered, while others are known, and names those most alike. Before the first worker every name is taken.';
 
 create or replace function durable._same_start(p_id text, p_workflow text, p_args text, p_key text, p_tenant text)
 returns void language plpgsql stable
@@ -125,14 +149,17 @@ comment on function durable._start(text, text, text, text, text, text, bigint, b
 
 create or replace function durable.start_v1(
   p_workflow text, p_args text, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
-  p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text)
+  p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text, p_any_workflow boolean)
 returns table (id text, created boolean) language plpgsql volatile
 as $$
 declare
   v_id text;
 begin
+  if not p_any_workflow then
+    perform durable._check_workflow(p_workflow);
+  end if;
   if p_key is not null then
-    perform pg_advisory_xact_lock(1685417572, hashtext(p_tenant || '/' || p_workflow || '/' || p_key));
+    perform durable._lock_key(p_tenant, p_workflow, p_key);
     select h.id into v_id from durable._executions h
     where h.tenant = p_tenant and h.workflow = p_workflow and h.key = p_key;
     if found then
@@ -149,19 +176,19 @@ begin
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.start_v1(text, text, text, text, text, text, bigint, bigint, integer, jsonb, text) is
-  'For our clients: starts a run, or finds the one that has this id or key; two starts with one key wait for each other. Sends no hint. WF004, WF008, WF009.';
+comment on function durable.start_v1(text, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean) is
+  'For our clients: starts a run, or finds the one that has this id or key; two starts with one key wait for each other. p_any_workflow: the caller has the code. Sends no hint. WF001, WF004, WF008, WF009.';
 
 create or replace function durable.start(
   workflow text, args jsonb default '[]', id text default null, key text default null, queue text default 'default',
   version text default '1', delay interval default null, timeout interval default null, priority integer default 0,
-  tags jsonb default '{}', tenant text default '')
+  tags jsonb default '{}', tenant text default '', any_workflow boolean default false)
 returns text language plpgsql volatile
 as $$
 declare
   v_run record;
 begin
-  select * into v_run from durable.start_v1($1, $2::text, $3, $4, $5, $6, durable._ms($7), durable._ms($8), $9, $10, $11);
+  select * into v_run from durable.start_v1($1, $2::text, $3, $4, $5, $6, durable._ms($7), durable._ms($8), $9, $10, $11, $12);
   if v_run.created then
     perform durable._hint('durable_ready', durable._now_ms());
   end if;
@@ -169,8 +196,8 @@ begin
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.start(text, jsonb, text, text, text, text, interval, interval, integer, jsonb, text) is
-  'Starts a run of a workflow and answers its id: select durable.start(''hello'', ''["world"]''). In your transaction: a rollback leaves nothing. The same id or key again is the same run; with other input it is WF009. WF004, WF008.';
+comment on function durable.start(text, jsonb, text, text, text, text, interval, interval, integer, jsonb, text, boolean) is
+  'Starts a run of a workflow and answers its id: select durable.start(''hello'', ''["world"]''). In your transaction: a rollback leaves nothing. The same id or key again is the same run; with other input it is WF009. A name that no worker ever registered is refused (WF001) unless any_workflow. WF004, WF008.';
 
 create or replace function durable.result(id text)
 returns table (state text, value jsonb, error jsonb) language plpgsql volatile

@@ -14,6 +14,9 @@ begin
   on conflict (id) do update
     set seen_at = v_now, missing_at = null, queues = p_queues, workflows = p_workflows, versions = p_versions
   returning w.number into v_number;
+  insert into durable._workflows (name, version, seen_at)
+  select distinct f.name, f.version, v_now from unnest(p_workflows, p_versions) as f (name, version) order by 1, 2
+  on conflict (name, version) do update set seen_at = v_now;
   return jsonb_build_object('number', v_number, 'now', v_now,
     'settings', (select jsonb_object_agg(s.name, s.value) from durable.settings s));
 end
@@ -55,6 +58,7 @@ begin
   v_ids := array(select t.id from durable._tasks t where t.id = any (v_ids) and t.pid = p_worker and t.state = 'acquired');
   perform durable._lock_heads(durable._heads_of('{}', v_ids));
   v_now := durable._now_ms();
+  v_ids := array(select t.id from durable._tasks t where t.id = any (v_ids) and durable._holds(t, t.version, v_now));
   perform durable._interrupt(array(select t.execution from durable._tasks t where t.id = any (v_ids)), 'released', v_now);
   perform durable._let_go(v_ids, array_fill(0::bigint, array[cardinality(v_ids)]), v_now);
   return cardinality(v_ids);

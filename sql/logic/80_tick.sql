@@ -1,4 +1,4 @@
--- Everything that time starts: promise deadlines, lost leases, journal partitions ahead.
+-- Everything that time starts: promise deadlines, lost leases, schedules, journal partitions ahead.
 -- Any number of callers, bounded, SKIP LOCKED; a missed call only delays.
 
 create or replace function durable._gone_workers(p_now bigint)
@@ -70,7 +70,33 @@ $$;
 comment on function durable._open_buckets(bigint) is
   'Makes the journal partitions of this week and the four after it. The only dynamic SQL of the schema: names and values are numbers. Attached, because "partition of" would wait for every open transaction that touched the journal, and the engine behind it.';
 
-create or replace function durable.tick_v1(p_limit integer)
+create or replace function durable._paused()
+returns boolean language sql immutable parallel safe
+as $$ select false $$;
+comment on function durable._paused() is 'Whether time is moved by hand only; sql/debug replaces this.';
+
+create or replace function durable._sweep_schedules(p_limit integer, p_now bigint)
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_fired integer;
+  v_queues text[];
+begin
+  if not exists (select from durable._schedules s where s.next_run_at <= p_now) then
+    return null;
+  end if;
+  select f.fired, f.queues into v_fired, v_queues from durable._fire_schedules(p_now, p_limit) f;
+  if v_fired = 0 then
+    return null;
+  end if;
+  return jsonb_build_object('promises', 0, 'leases', 0, 'schedules', v_fired, 'next_due_ms', durable._due_in(p_now),
+                            'more', true, 'hints', to_jsonb(v_queues));
+end
+$$;
+comment on function durable._sweep_schedules(integer, bigint) is
+  'Answer of a tick that fired schedules; null if none was due, or another tick has them. In a transaction of its own, because creating promises may wait for somebody who creates the same, and must hold nothing then.';
+
+create or replace function durable.tick_v1(p_limit integer, p_schedules boolean default true)
 returns jsonb language plpgsql volatile
 as $$
 declare
@@ -81,7 +107,17 @@ declare
   v_gone text[];
   v_queues text[] := '{}';
   v_now bigint := durable._now_ms();
+  v_answer jsonb;
 begin
+  if durable._paused() then
+    return '{"promises": 0, "leases": 0, "schedules": 0, "next_due_ms": null, "more": false, "hints": []}';
+  end if;
+  if p_schedules then
+    v_answer := durable._sweep_schedules(v_limit, v_now);
+  end if;
+  if v_answer is not null then
+    return v_answer;
+  end if;
   v_gone := durable._gone_workers(v_now);
   v_due := array(
     select p.id from durable._promises p
@@ -100,14 +136,16 @@ begin
   v_queues := v_queues || durable._lose(v_lost, 'lease lost', v_now);
   perform durable._forget_workers(v_gone, v_now);
   perform durable._open_buckets(v_now);
-  return jsonb_build_object('promises', cardinality(v_due), 'leases', cardinality(v_lost), 'next_due_ms', durable._due_in(v_now),
-    'more', cardinality(v_due) = v_limit or cardinality(v_lost) = v_limit,
+  return jsonb_build_object('promises', cardinality(v_due), 'leases', cardinality(v_lost), 'schedules', 0,
+    'next_due_ms', durable._due_in(v_now),
+    'more', cardinality(v_due) = v_limit or cardinality(v_lost) = v_limit
+      or exists (select from durable._schedules s where not p_schedules and s.next_run_at <= v_now),
     'hints', to_jsonb(array(select distinct q from unnest(v_queues) q)));
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.tick_v1(integer) is
-  'Settles due promises and takes lost leases, at most p_limit of each. Answers what it did, ms until the next deadline and whether to call again.';
+comment on function durable.tick_v1(integer, boolean) is
+  'Fires schedules that are due (p_schedules: a caller that has just done so says false, so that neither starves the other); if none is, settles due promises and takes lost leases, at most p_limit of each. Answers what it did, ms until something is due and whether to call again.';
 
 create or replace function durable.tick()
 returns jsonb language plpgsql volatile

@@ -126,3 +126,12 @@ select w.id, case when w.missing_at is not null then 'missing' when w.present th
 from durable._workers w;
 comment on view durable.workers is
   'Worker processes that said hello and not yet goodbye. held: runs under lease. A missing one lost its connection; its work is taken over.';
+
+create or replace view durable.workflows as
+select f.name, f.version, durable._at(f.seen_at) as seen_at,
+       (select count(*) from durable._workers w
+        where f.name || ' ' || f.version = any (array(select n || ' ' || v from unnest(w.workflows, w.versions) as x (n, v))))
+         as workers
+from durable._workflows f;
+comment on view durable.workflows is
+  'Workflows that some worker ever registered. workers: how many serve it now; seen_at: the last hello of one that does.';

@@ -1,103 +1,258 @@
 -- The laws as queries. durable.check() is empty in a healthy database; a row is a bug of the engine or a hand in the tables.
--- Names follow the recovery protocol and the journal's catalogue; those that say the violation are kept as published.
+-- Names are the published ones of the protocol's and the journal's catalogues, also where they say the violation. A number
+-- of the protocol's list (P02) or of the journal's (C-4) stands before a name that is our own.
+-- A fulfilled task is a settled promise with a task_version. There is no execute outbox: a pending task is its own message.
 
 create or replace function durable._check_promises()
 returns table (law text, id text, detail text) language sql stable
 as $$
   select v.law, p.id, format('state %s, created %s, settled %s, timeout %s', p.state, p.created_at, p.settled_at, p.timeout_at)
   from durable._promises p
+  cross join (select durable._now_ms() as now_ms) c
   cross join lateral (values
-    ('orphan_invokes', p.state = 'pending' and p.target is not null
-      and not exists (select from durable._tasks t where t.id = p.id)),
-    ('settled_promise_has_fulfilled_task', p.state <> 'pending' and exists (select from durable._tasks t where t.id = p.id)),
     ('missing_ptimeout', p.timeout_at is null),
+    ('P02 promise_timeout_at_not_negative', p.timeout_at < 0),
+    ('P03 promise_created_at_not_negative', p.created_at < 0),
+    ('well_formed_promise_created_at_lte_timeout_at', p.created_at > p.timeout_at),
+    ('well_formed_promise_created_at_lte_now', p.created_at > c.now_ms),
+    ('well_formed_promise_settled_at_lte_now', p.settled_at > c.now_ms),
+    ('well_formed_promise_pending_created_before_deadline', p.state = 'pending' and p.created_at >= p.timeout_at),
+    ('well_formed_promise_settled_at_iff_not_pending', (p.state <> 'pending') <> (p.settled_at is not null)),
+    ('well_formed_promise_settled_at_lte_timeout_at', p.settled_at > p.timeout_at),
+    ('well_formed_promise_created_at_lte_settled_at', p.settled_at < p.created_at),
+    ('well_formed_promise_pending_has_no_value',
+      p.state = 'pending' and (p.value_data is not null or p.value_headers <> '{}')),
     ('timedout_settled_at_mismatch', p.state = 'rejected_timedout' and p.settled_at is distinct from p.timeout_at),
-    ('promise_created_at_lte_timeout_at', p.created_at > p.timeout_at),
-    ('promise_created_at_lte_now', p.created_at > durable._now_ms()),
-    ('promise_settled_at_lte_now', p.settled_at > durable._now_ms()),
-    ('promise_pending_created_before_deadline', p.state = 'pending' and p.created_at >= p.timeout_at),
-    ('promise_settled_at_iff_not_pending', (p.state <> 'pending') <> (p.settled_at is not null)),
-    ('promise_settled_at_lte_timeout_at', p.settled_at > p.timeout_at),
-    ('promise_created_at_lte_settled_at', p.settled_at < p.created_at),
-    ('promise_pending_has_no_value', p.state = 'pending' and p.value_data is not null),
-    ('promise_deadline_verdict_matches_timer_tag',
+    ('well_formed_promise_timedout_is_server_owned',
+      p.state = 'rejected_timedout' and p.settled_at is distinct from p.timeout_at),
+    ('well_formed_promise_deadline_verdict_matches_timer_tag',
       p.settled_at = p.timeout_at and p.state <> case when p.timer then 'resolved' else 'rejected_timedout' end),
-    ('promise_deadline_settlement_has_no_value', p.settled_at = p.timeout_at and p.value_data is not null),
-    ('promise_timer_not_targeted', p.timer and p.target is not null),
-    ('promise_external_if_targeted_or_timer', not p.external and (p.timer or p.target is not null)),
+    ('well_formed_promise_deadline_settlement_has_no_value',
+      p.settled_at = p.timeout_at and (p.value_data is not null or p.value_headers <> '{}')),
+    ('ikey_complete_is_of_a_client_verdict',
+      p.ikey_complete is not null and (p.state = 'pending' or p.settled_at is not distinct from p.timeout_at)),
+    ('well_formed_promise_timer_not_targeted', p.timer and p.target is not null and durable._strict()),
+    ('well_formed_promise_target_is_nonempty', p.target = ''),
     ('promise_target_deliverable', durable._canonical_address(p.target) is distinct from p.target),
-    ('promise_head_is_its_own', p.head is not null
-      and not exists (select from durable._executions h where h.execution = p.head and h.id = p.id)),
-    ('promise_owner_exists', p.execution is not null and not exists (
-      select from durable._executions h where h.execution = p.execution and p.id = h.id || '.' || p.child))
+    ('promise_external_if_targeted_or_timer', not p.external and (p.timer or p.target is not null))
   ) as v (law, broken)
   where v.broken
 $$;
-comment on function durable._check_promises() is 'Laws of single promises and of their tasks and heads.';
+comment on function durable._check_promises() is 'Laws of single promises.';
+
+create or replace function durable._check_tags()
+returns table (law text, id text, detail text) language sql stable
+as $$
+  select v.law, p.id, format('timer %s, external %s, target %s, timeout %s, tags %s', p.timer, p.external, p.target,
+                             p.timeout_at, p.tags)
+  from durable._promises p
+  cross join lateral (select p.tags ->> 'resonate:delay' as delay, p.tags ->> 'resonate:origin' as origin,
+                             coalesce(p.tags ->> 'resonate:timer' = 'true', false) as timer) g
+  cross join lateral (values
+    ('promise_timer_agrees_with_tags', g.timer <> p.timer and p.execution is null),
+    ('promise_external_agrees_with_tags', p.tags ->> 'resonate:external' = 'true' and not p.external),
+    ('promise_target_agrees_with_tags', case
+      when p.tags ? 'resonate:target' then p.target is distinct from durable._canonical_address(p.tags ->> 'resonate:target')
+      else p.target is not null and p.head is null end),
+    ('P22 promise_delay_needs_a_target', g.delay is not null and p.target is null),
+    ('P23 promise_delay_is_an_instant', g.delay !~ '^[0-9]{1,16}$'),
+    ('well_formed_promise_delay_before_deadline',
+      case when g.delay ~ '^[0-9]{1,16}$' then g.delay::bigint >= p.timeout_at end),
+    ('P29 P30 P31 promise_is_in_the_tree_of_its_tags',
+      not starts_with(p.id || '.', g.origin || '.')
+      or not starts_with(p.id || '.', (p.tags ->> 'resonate:branch') || '.')
+      or not starts_with(p.id || '.', (p.tags ->> 'resonate:parent') || '.')),
+    ('P32 P33 promise_origin_and_prefix_have_no_dot',
+      strpos(g.origin, '.') > 0 or strpos(p.tags ->> 'resonate:prefix', '.') > 0)
+  ) as v (law, broken)
+  where (p.tags <> '{}' or p.timer or (p.target is not null and p.head is null)) and v.broken
+$$;
+comment on function durable._check_tags() is
+  'Reserved tags agree with the columns that rules read, and with the id. External without a tag is lawful: somebody waits for it.';
+
+create or replace function durable._check_ties()
+returns table (law text, id text, detail text) language sql stable
+as $$
+  select v.law, p.id, format('state %s, target %s, task %s, task version %s', p.state, p.target, t.state, p.task_version)
+  from durable._promises p
+  left join durable._tasks t on t.id = p.id
+  left join durable._executions h on h.execution = p.head
+  left join durable._executions o on o.execution = p.execution
+  cross join lateral (values
+    ('orphan_invokes', p.state = 'pending' and p.target is not null and t.id is null),
+    ('consistent_task_iff_targeted_promise', (p.target is not null) <> (t.id is not null or p.task_version is not null)),
+    ('consistent_settled_promise_has_fulfilled_task', p.state <> 'pending' and t.id is not null),
+    ('consistent_settled_task_promise_settled', p.state = 'pending' and p.task_version is not null),
+    ('T02 task_version_not_negative', p.task_version < 0 or t.version < 0),
+    ('promise_head_is_its_own', p.head is not null and h.id is distinct from p.id),
+    ('promise_owner_exists', p.execution is not null and p.id is distinct from o.id || '.' || p.child)
+  ) as v (law, broken)
+  where v.broken
+$$;
+comment on function durable._check_ties() is 'Laws that tie promises to tasks, heads and owners.';
 
 create or replace function durable._check_tasks()
 returns table (law text, id text, detail text) language sql stable
 as $$
-  select v.law, t.id, format('state %s, version %s, pid %s', t.state, t.version, t.pid)
+  select v.law, t.id, format('state %s, version %s, pid %s, promise %s', t.state, t.version, t.pid, p.state)
   from durable._tasks t
+  cross join (select durable._now_ms() as now_ms) c
   left join durable._promises p on p.id = t.id
+  left join (select distinct k.awaiter_id from durable._callbacks k) w on w.awaiter_id = t.id
+  left join (select distinct r.task_id from durable._resumes r) m on m.task_id = t.id
   cross join lateral (values
     ('orphan_tasks', p.id is null),
-    ('task_iff_targeted_promise', p.id is not null and p.target is null),
-    ('settled_task_promise_settled', p.state <> 'pending'),
     ('pending_task_no_ttimeout', t.state = 'pending' and t.retry_at is null),
+    ('well_formed_task_pending_iff_has_retry_at', (t.state = 'pending') <> (t.retry_at is not null)),
     ('acquired_task_no_lease', t.state = 'acquired' and t.expires_at is null),
-    ('task_acquired_iff_has_pid', (t.state = 'acquired') <> (t.pid is not null)),
-    ('task_acquired_iff_has_ttl', (t.state = 'acquired') <> (t.ttl is not null)),
-    ('task_acquired_version_positive', t.state = 'acquired' and t.version < 1),
+    ('well_formed_task_acquired_iff_has_expires_at', (t.state = 'acquired') <> (t.expires_at is not null)),
+    ('well_formed_task_acquired_iff_has_pid', (t.state = 'acquired') <> (t.pid is not null)),
+    ('well_formed_task_acquired_iff_has_ttl', (t.state = 'acquired') <> (t.ttl is not null)),
+    ('well_formed_task_ttl_positive', t.ttl <= 0),
+    ('well_formed_task_acquired_version_positive', t.state = 'acquired' and t.version < 1),
     ('suspended_task_has_ttimeout', t.state = 'suspended' and (t.retry_at is not null or t.expires_at is not null)),
-    ('task_halted_is_cleared', t.state = 'halted' and (t.retry_at is not null or t.expires_at is not null)),
-    ('suspended_no_callback', t.state = 'suspended' and p.state = 'pending' and p.timeout_at > durable._now_ms()
-      and not exists (select from durable._callbacks c where c.awaiter_id = t.id)),
-    ('suspended_with_consumed_callbacks', t.state = 'suspended'
-      and exists (select from durable._resumes r where r.task_id = t.id)),
+    ('well_formed_task_suspended_is_cleared',
+      t.state = 'suspended' and num_nonnulls(t.pid, t.ttl, t.expires_at, t.retry_at) > 0),
+    ('well_formed_task_halted_is_cleared', t.state = 'halted' and num_nonnulls(t.pid, t.ttl, t.expires_at, t.retry_at) > 0),
+    ('fulfilled_task_has_ttimeout', p.state <> 'pending' and (t.retry_at is not null or t.expires_at is not null)),
+    ('well_formed_task_fulfilled_is_cleared',
+      p.state <> 'pending' and num_nonnulls(t.pid, t.ttl, t.expires_at, t.retry_at) > 0),
+    ('suspended_no_callback',
+      t.state = 'suspended' and p.state = 'pending' and p.timeout_at > c.now_ms and w.awaiter_id is null),
+    ('consistent_suspended_task_holds_rung',
+      t.state = 'suspended' and p.state = 'pending' and p.timeout_at > c.now_ms and w.awaiter_id is null),
+    ('suspended_with_consumed_callbacks', t.state = 'suspended' and m.task_id is not null),
+    ('well_formed_task_suspended_has_no_resumes', t.state = 'suspended' and m.task_id is not null),
     ('task_deadline_is_promise_timeout', t.deadline <> p.timeout_at),
-    ('task_queue_is_target', t.queue is distinct from durable._queue_of(p.target)),
-    ('task_head_is_promise_head', t.execution is distinct from p.head)
+    ('task_head_is_promise_head', t.execution is distinct from p.head),
+    ('consistent_outbox_execute_address_is_target_tag',
+      p.target is not null and t.queue is distinct from durable._queue_of(coalesce(t.recv, p.target))),
+    ('task_recv_only_while_pending', t.recv is not null and t.state not in ('pending', 'halted')),
+    ('task_recv_deliverable', durable._canonical_address(t.recv) is distinct from t.recv),
+    ('task_recv_headers_need_a_recv', t.recv_headers is not null and t.recv is null)
   ) as v (law, broken)
   where v.broken
   union all
-  select 'fulfilled_task_has_ttimeout', r.task_id, 'wake reason ' || r.awaited_id || ' without a task'
-  from durable._resumes r where not exists (select from durable._tasks t where t.id = r.task_id)
+  select v.law, r.task_id, format('wake reason %s: %s', r.awaited_id, coalesce(p.state, 'no such promise'))
+  from durable._resumes r
+  left join durable._tasks t on t.id = r.task_id
+  left join durable._promises p on p.id = r.awaited_id
+  cross join lateral (values
+    ('well_formed_task_fulfilled_is_cleared', t.id is null),
+    ('resume_names_a_settled_promise', p.state is null or p.state = 'pending')
+  ) as v (law, broken)
+  where v.broken
 $$;
 comment on function durable._check_tasks() is 'Laws of tasks, leases and wake reasons.';
 
 create or replace function durable._check_waiters()
 returns table (law text, id text, detail text) language sql stable
 as $$
-  select 'suspended_with_consumed_callbacks', c.awaited_id, 'settled, but ' || c.awaiter_id || ' is still registered'
-  from durable._callbacks c join durable._promises p on p.id = c.awaited_id and p.state <> 'pending'
+  select v.law, k.awaited_id, format('%s, awaited by %s: %s', coalesce(p.state, 'no such promise'), k.awaiter_id, t.state)
+  from durable._callbacks k
+  left join durable._promises p on p.id = k.awaited_id
+  left join durable._promises w on w.id = k.awaiter_id
+  left join durable._tasks t on t.id = k.awaiter_id
+  cross join lateral (values
+    ('P13 callback_for_settled_promise', p.state <> 'pending'),
+    ('suspended_with_consumed_callbacks', p.state <> 'pending' and t.state = 'suspended'),
+    ('callback_awaiter_no_target', w.target is null),
+    ('consistent_callback_awaiter_is_targeted', w.target is null),
+    ('well_formed_promise_awaiter_is_not_self', k.awaited_id = k.awaiter_id),
+    ('well_formed_promise_obligations_require_external', p.external is not true),
+    ('callback_id_iff_recv', (k.id <> '') <> (k.recv is not null)),
+    ('callback_id_iff_timeout', (k.id <> '') <> (k.timeout_at is not null)),
+    ('callback_recv_deliverable', durable._canonical_address(k.recv) is distinct from k.recv),
+    ('callback_recv_headers_need_a_recv', k.recv_headers is not null and k.recv is null)
+  ) as v (law, broken)
+  where v.broken
   union all
-  select 'callback_awaiter_no_target', c.awaiter_id, 'awaits ' || c.awaited_id
-  from durable._callbacks c left join durable._promises w on w.id = c.awaiter_id where w.target is null
-  union all
-  select 'promise_awaiter_is_not_self', c.awaiter_id, null from durable._callbacks c where c.awaiter_id = c.awaited_id
-  union all
-  select 'listener_for_settled_promise', l.awaited_id, l.address
-  from durable._listeners l join durable._promises p on p.id = l.awaited_id and p.state <> 'pending'
-  union all
-  select 'promise_obligations_require_external', o.awaited_id, o.who
-  from (select c.awaited_id, c.awaiter_id as who from durable._callbacks c
-        union all select l.awaited_id, l.address from durable._listeners l) o
-  left join durable._promises p on p.id = o.awaited_id where p.external is not true
-  union all
-  select 'listener_addresses_deliverable', l.awaited_id, l.address
-  from durable._listeners l where durable._canonical_address(l.address) is distinct from l.address
-  union all
-  select 'outbox_unblock_names_settled_promise', u.promise_id, u.address
-  from durable._unblocks u left join durable._promises p on p.id = u.promise_id where p.state is null or p.state = 'pending'
-  union all
-  select 'outbox_unblock_address_deliverable', u.promise_id, u.address
-  from durable._unblocks u where durable._canonical_address(u.address) is distinct from u.address
-  union all
-  select 'config_retry_positive', s.name, s.value from durable.settings s where s.name = 'retry_offer_ms' and s.value::bigint <= 0
+  select v.law, l.awaited_id, format('%s, %s listens', coalesce(p.state, 'no such promise'), l.address)
+  from durable._listeners l
+  left join durable._promises p on p.id = l.awaited_id
+  cross join lateral (values
+    ('listener_for_settled_promise', p.state <> 'pending'),
+    ('well_formed_promise_obligations_require_external', p.external is not true),
+    ('consistent_listener_addresses_deliverable', durable._canonical_address(l.address) is distinct from l.address)
+  ) as v (law, broken)
+  where v.broken
 $$;
-comment on function durable._check_waiters() is 'Laws of callbacks, listeners and unblock rows.';
+comment on function durable._check_waiters() is 'Laws of callbacks and listeners.';
+
+create or replace function durable._check_messages()
+returns table (law text, id text, detail text) language sql stable
+as $$
+  select v.law, u.promise_id, format('%s, to %s, %s attempts', coalesce(p.state, 'no such promise'), u.address, u.attempts)
+  from durable._unblocks u
+  left join durable._promises p on p.id = u.promise_id
+  cross join lateral (values
+    ('consistent_outbox_unblock_names_settled_promise', p.state is null or p.state = 'pending'),
+    ('consistent_outbox_unblock_address_deliverable', durable._canonical_address(u.address) is distinct from u.address),
+    ('unblock_not_older_than_its_settlement', u.created_at < p.settled_at),
+    ('unblock_claims_are_counted', (u.claimed_until > 0) <> (u.attempts > 0))
+  ) as v (law, broken)
+  where v.broken
+  union all
+  select 'well_formed_config_retry_positive', s.name, s.value
+  from durable.settings s where s.name = 'retry_offer_ms' and s.value::bigint <= 0
+$$;
+comment on function durable._check_messages() is 'Laws of unblock messages and of the cadence of execute messages.';
+
+create or replace function durable._check_schedules()
+returns table (law text, id text, detail text) language sql stable
+as $$
+  select v.law, s.id, format('%s, created %s, last %s, next %s', s.cron, s.created_at, s.last_run_at, s.next_run_at)
+  from durable._schedules s
+  cross join lateral (select durable._expansion(s.promise_id, s.id, s.last_run_at) as occurrence,
+                             substring(s.promise_tags ->> 'resonate:delay' from '^[0-9]{1,16}$')::bigint as delay) o
+  left join durable._promises p on p.id = o.occurrence
+  cross join lateral (values
+    ('S04 schedule_promise_timeout_not_negative', s.promise_timeout < 0),
+    ('well_formed_schedule_created_at_lte_next_run_at', s.created_at > s.next_run_at),
+    ('well_formed_schedule_created_at_lte_last_run_at', s.created_at > s.last_run_at),
+    ('well_formed_schedule_last_run_at_lt_next_run_at', s.last_run_at >= s.next_run_at),
+    ('well_formed_schedule_promise_tags_not_timer_targeted', s.promise_tags ->> 'resonate:timer' = 'true'
+      and s.promise_tags ? 'resonate:target' and durable._strict()),
+    ('S06 schedule_last_run_has_its_promise', p.id is null and octet_length(o.occurrence) between 1 and 512
+      and coalesce(o.delay < s.last_run_at + s.promise_timeout, true)
+      and (s.promise_tags ? 'resonate:target' or durable._in_its_tree(o.occurrence, s.promise_tags))
+      and not exists (
+        select from durable._promises a where a.id = any (durable._ancestors(o.occurrence)) and a.head is not null)),
+    ('S07 S08 schedule_next_run_follows_cron',
+      case when s.timezone = 'UTC' or s.timezone in (select z.name from pg_catalog.pg_timezone_names z)
+        then s.next_run_at <> coalesce(durable._cron_next(s.cron, s.timezone, coalesce(s.last_run_at, s.created_at)),
+                                       durable._never()) end)
+  ) as v (law, broken)
+  where v.broken
+$$;
+comment on function durable._check_schedules() is
+  'Laws of schedules. What promise_create would refuse has no promise. The calendar is asked only where the time zone is still known.';
+
+create or replace function durable._check_keys()
+returns table (law text, id text, detail text) language sql stable
+as $$
+  select 'store_promise_ids_unique', p.id, count(*)::text from durable._promises p group by p.id having count(*) > 1
+  union all
+  select 'store_task_ids_unique', t.id, count(*)::text from durable._tasks t group by t.id having count(*) > 1
+  union all
+  select 'store_schedule_ids_unique', s.id, count(*)::text from durable._schedules s group by s.id having count(*) > 1
+  union all
+  select 'store_outbox_keys_unique', u.promise_id, u.address
+  from durable._unblocks u group by u.promise_id, u.address having count(*) > 1
+  union all
+  select 'well_formed_promise_callbacks_unique', k.awaited_id, k.awaiter_id
+  from durable._callbacks k group by k.awaited_id, k.awaiter_id, k.id having count(*) > 1
+  union all
+  select 'callback_ids_unique', k.id, string_agg(k.awaited_id, ', ')
+  from durable._callbacks k where k.id <> '' group by k.id having count(*) > 1
+  union all
+  select 'well_formed_promise_listeners_unique', l.awaited_id, l.address
+  from durable._listeners l group by l.awaited_id, l.address having count(*) > 1
+  union all
+  select 'well_formed_task_resumes_unique', r.task_id, r.awaited_id
+  from durable._resumes r group by r.task_id, r.awaited_id having count(*) > 1
+$$;
+comment on function durable._check_keys() is 'What the primary keys promise, also where somebody dropped one.';
 
 create or replace function durable._check_heads()
 returns table (law text, id text, detail text) language sql stable
@@ -235,8 +390,13 @@ create or replace function durable.check()
 returns table (law text, id text, detail text) language sql stable
 as $$
   select * from durable._check_promises()
+  union all select * from durable._check_tags()
+  union all select * from durable._check_ties()
   union all select * from durable._check_tasks()
   union all select * from durable._check_waiters()
+  union all select * from durable._check_messages()
+  union all select * from durable._check_schedules()
+  union all select * from durable._check_keys()
   union all select * from durable._check_heads()
   union all select * from durable._check_folds()
   union all select * from durable._check_journal()

@@ -40,7 +40,6 @@ create table durable._promises (
   constraint promises_deadline_verdict_follows_timer
     check (settled_at is distinct from timeout_at
            or state = case when timer then 'resolved' else 'rejected_timedout' end),
-  constraint promises_timers_have_no_target check (not (timer and target is not null)),
   constraint promises_targets_are_not_empty check (target <> ''),
   constraint promises_targeted_and_timers_are_external check (external or (target is null and not timer)),
   constraint promises_owner_and_child_come_together check ((execution is null) = (child is null)),
@@ -61,7 +60,7 @@ comment on column durable._promises.execution is 'Owner: the execution whose jou
 comment on column durable._promises.child is 'Number of this promise among the children of its owner.';
 comment on column durable._promises.head is 'The execution that this promise is the result of; null unless it is a run.';
 comment on column durable._promises.task_version is 'Last version of the task, kept when settlement removes the task row.';
-comment on column durable._promises.timer is 'Expiry resolves it (tag resonate:timer = true).';
+comment on column durable._promises.timer is 'Expiry resolves it (tag resonate:timer = true). In the strict profile a timer has no target.';
 comment on column durable._promises.external is 'Somebody outside may settle or await it, so its deadline is enforced by the sweep.';
 comment on column durable._promises.target is 'Canonical address of the workers that shall run it; not null means that it has a task.';
 comment on column durable._promises.param_headers is 'String to string; names the codec of param_data. Null: none given.';
@@ -75,6 +74,11 @@ comment on column durable._promises.ikey_complete is 'Idempotency key given at s
 create index promises_by_timeout_due on durable._promises (timeout_at)
   where state = 'pending' and external and timeout_at < 9007199254740991;
 comment on index durable.promises_by_timeout_due is 'Serves the deadline sweep of durable.tick(): promises that can expire.';
+
+create index promises_by_tags on durable._promises using gin (tags jsonb_path_ops) where tags <> '{}';
+comment on index durable.promises_by_tags is 'Serves promise_search by tags; promises without tags, which runs mostly are, are not in it.';
+create index promises_by_branch on durable._promises ((tags ->> 'resonate:branch'), id) where tags ? 'resonate:branch';
+comment on index durable.promises_by_branch is 'Serves the preload of a task: the other promises of its branch.';
 
 create type durable.promise_record as (
   id text, state text, param_headers jsonb, param_data text, value_headers jsonb, value_data text, tags jsonb,

@@ -7,8 +7,8 @@ create table durable._tasks (
   retry_at durable.epoch_ms,
   prefer_until durable.epoch_ms,
   execution bigint,
+  ttl bigint,
   version integer not null default 0,
-  ttl integer,
   priority smallint not null default 0,
   crashes smallint not null default 0,
   attempt smallint not null default 0,
@@ -20,6 +20,8 @@ create table durable._tasks (
   workflow_version text,
   pid text,
   preference text,
+  recv text,
+  recv_headers jsonb,
   constraint tasks_pk primary key (id),
   constraint tasks_state_is_known check (state in ('pending', 'acquired', 'suspended', 'halted')),
   constraint tasks_version_not_negative check (version >= 0),
@@ -31,6 +33,8 @@ create table durable._tasks (
   constraint tasks_retry_at_iff_pending check ((state = 'pending') = (retry_at is not null)),
   constraint tasks_queue_not_empty check (queue <> ''),
   constraint tasks_workflow_and_version_come_together check ((workflow is null) = (workflow_version is null)),
+  constraint tasks_recv_only_while_pending check (recv is null or state in ('pending', 'halted')),
+  constraint tasks_recv_headers_need_a_recv check (recv_headers is null or recv is not null),
   constraint tasks_crashes_not_negative check (crashes >= 0),
   constraint tasks_attempt_not_negative check (attempt >= 0)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
@@ -45,11 +49,13 @@ comment on column durable._tasks.expires_at is 'Instant at which the lease ends 
 comment on column durable._tasks.retry_at is 'Not to be dispatched before this instant.';
 comment on column durable._tasks.ttl is 'Length of the lease that the holder asked for, in ms.';
 comment on column durable._tasks.pid is 'Worker that holds the lease.';
-comment on column durable._tasks.queue is 'Group of a poll://any@group target, else the whole canonical address. Smaller priority is claimed first.';
+comment on column durable._tasks.queue is 'Where it is claimed from: the group of a poll://any@group address, else the whole canonical address. Of recv, else of the target.';
 comment on column durable._tasks.priority is 'Smaller is claimed first.';
 comment on column durable._tasks.workflow is 'Name that a worker must have registered to claim it; null: only protocol clients can serve it.';
 comment on column durable._tasks.preference is 'Worker that has the coroutine warm or that the address prefers.';
 comment on column durable._tasks.prefer_until is 'Until this instant only the preferred worker may claim it.';
+comment on column durable._tasks.recv is 'Where the callback that fired wants the resume (older API); null: at the target. Ends with the acquire.';
+comment on column durable._tasks.recv_headers is 'Headers of an http recv, string to string.';
 comment on column durable._tasks.execution is 'Head of the run; null for a task without journal.';
 comment on column durable._tasks.crashes is 'Leases lost in a row; progress resets it, more than the setting max_crashes halts the task.';
 comment on column durable._tasks.attempt is 'Attempts of the invocation that the owner''s journal knows of.';
@@ -96,7 +102,16 @@ comment on column durable._workers.workflows is 'Names of the workflows that it 
 comment on column durable._workers.versions is 'Version of each of workflows.';
 comment on column durable._workers.about is 'Host, process id and versions, for people.';
 
+create table durable._workflows (
+  seen_at durable.epoch_ms not null,
+  name text collate "C" not null,
+  version text collate "C" not null,
+  constraint workflows_pk primary key (name, version)
+);
+comment on table durable._workflows is 'Workflows that some worker said it can run: tells a typing error from work that waits for its worker.';
+comment on column durable._workflows.seen_at is 'Last hello of a worker that has it.';
+
 create type durable.task_record as (
-  id text, state text, version integer, resumes integer, ttl integer, pid text
+  id text, state text, version integer, resumes integer, ttl bigint, pid text
 );
 comment on type durable.task_record is 'A task as the protocol answers it; ttl in ms.';

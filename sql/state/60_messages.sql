@@ -15,6 +15,11 @@ comment on column durable._unblocks.claimed_until is 'A courier holds it until t
 comment on column durable._unblocks.created_at is 'When the promise settled.';
 comment on column durable._unblocks.attempts is 'Deliveries begun so far.';
 
+create index unblocks_by_claimed_until on durable._unblocks (claimed_until);
+comment on index durable.unblocks_by_claimed_until is 'Serves unblock_claim for a courier of any address.';
+create index unblocks_by_address on durable._unblocks (address, claimed_until);
+comment on index durable.unblocks_by_address is 'Serves unblock_claim for one address.';
+
 create unlogged table durable._hints (
   sent_at durable.epoch_ms not null,
   channel text not null,

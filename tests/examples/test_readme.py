@@ -49,10 +49,34 @@ def test_the_longer_example_runs(dsn: str, tmp_path: Path) -> None:
     assert run_block(dsn, blocks("python")[1], tmp_path) == "['42: 12.50', 'label 42', 'True']\n"
 
 
+def test_the_promises_example_runs(dsn: str, tmp_path: Path) -> None:
+    """The third Python block prints the state and the value that the first answer gave."""
+    assert run_block(dsn, blocks("python")[2], tmp_path) == "RESOLVED {'by': 'Ada'}\n"
+
+
+def test_the_protocol_block_serves_a_task(dsn: str) -> None:
+    """The second SQL block offers, acquires and fulfils a task, and makes a schedule."""
+    text = re.sub(r"--.*", "", blocks("sql")[1])
+    create, offer, acquire, fulfill, rpc, schedule = (
+        part.strip() for part in text.split(";") if part.strip()
+    )
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute(create.encode())
+        assert conn.execute(offer.encode()).fetchall() == [("pay-7", 0, None)]
+        conn.execute(acquire.encode())
+        conn.execute(fulfill.encode())
+        (answer,) = conn.execute(rpc.encode()).fetchone() or ({},)
+        assert answer["head"]["status"] == 200
+        assert answer["data"]["promise"]["value"] == {"data": '"paid"'}
+        found = conn.execute(schedule.encode()).fetchone()
+        assert found is not None
+        assert found[0] == "nightly"
+
+
 def test_there_is_no_block_that_nothing_runs() -> None:
     """Every Python block of the README is run by a test of this file."""
-    assert len(blocks("python")) == 2
-    assert len(blocks("sql")) == 1
+    assert len(blocks("python")) == 3
+    assert len(blocks("sql")) == 2
 
 
 def test_the_sql_block_starts_and_shows_a_run(

@@ -23,7 +23,7 @@ from tests.races.shadow import DETACHED, Shadow
 from tests.support.verbs import NEVER, Call, Held, Turn, bundle, complete, create, settle, start, turn
 
 Session = psycopg.AsyncConnection[TupleRow]
-EXPECTED = frozenset({"WF001", "WF002", "WF003", "WF004", "WF005", "WF009"})
+EXPECTED = frozenset({"WF001", "WF002", "WF003", "WF004", "WF005", "WF009", "WF010"})
 TASKS, PROMISES, RUNS = 16, 24, 10
 TTLS = (60, 5_000, 15_000)
 TICK: Call = ("select durable.tick_v1(50)", ())
@@ -107,6 +107,7 @@ class Sailor:
         """Operations at random until the storm is over."""
         operations: list[tuple[Callable[[], Awaitable[None]], int]] = [
             (self.create, 8),
+            (self.make, 2),
             (self.acquire, 12),
             (self.suspend, 10),
             (self.settle, 8),
@@ -118,6 +119,8 @@ class Sailor:
             (self.go_on, 2),
             (self.register, 2),
             (self.read, 2),
+            (self.search, 1),
+            (self.deliver, 1),
             (self.tick, 3),
             (self.start, 2),
             (self.work, 25),
@@ -143,6 +146,21 @@ class Sailor:
             world.count("create", await self.ask(create(name, timeout, external="true")))
         world.promises.append(name)
         del world.promises[:-PROMISES]
+
+    async def make(self) -> None:
+        """A protocol task that is held from birth, or one that exists."""
+        world = self.world
+        old = world.some_task("pending") if world.rng.random() < 0.3 else None
+        name = f"x{next(world.numbers)}" if old is None else old.id
+        statement = (
+            "select version from durable.task_create(%s, %s, %s, %s, "
+            """p_tags => '{"resonate:target": "any-0"}')"""
+        )
+        version = await self.ask((statement, (name, NEVER, self.name, world.rng.choice(TTLS))))
+        world.count("task create", version)
+        if version:
+            world.tasks[name] = Known(id=name, state="acquired", version=version)
+            world.promises.append(name)
 
     async def acquire(self) -> None:
         """Take a pending task."""
@@ -308,6 +326,25 @@ class Sailor:
         await self.ask(("select state from durable.promise_get(%s)", (names[0],)))
         await self.ask(("select count(*) from durable.results_v1(%s)", (names,)))
         self.world.count("read", True)
+
+    async def search(self) -> None:
+        """Read pages of promises and tasks, which settles what is found past its deadline."""
+        state = self.world.rng.choice(("pending", "rejected_timedout", None))
+        found = await self.ask(("select count(*) from durable.promise_search(%s, p_limit => 20)", (state,)))
+        await self.ask(("select count(*) from durable.task_search(p_limit => 20)", ()))
+        self.world.count("search", found)
+
+    async def deliver(self) -> None:
+        """Hand out what is due: execute messages of a group, unblock messages, some of them acknowledged."""
+        group = f"any-{self.world.rng.randrange(3)}"
+        await self.ask(("select count(*) from durable.task_offer(%s, 5, %s)", (group, self.name)))
+        statement = "select array_agg(promise_id || ' ' || address) from durable.unblock_claim(p_limit => 5)"
+        claimed = await self.ask((statement, ()))
+        for message in claimed or ():
+            if self.world.rng.random() < 0.7:
+                promise, address = message.split(" ")
+                await self.ask(("select durable.unblock_acknowledge(%s, %s)", (promise, address)))
+        self.world.count("deliver", claimed)
 
     async def tick(self) -> None:
         """Sweep."""

@@ -284,7 +284,7 @@ def test_sqlstates() -> None:
     assert {code: cls.sqlstate for code, cls in errors.ERROR_CODES.items()} == {
         c: c for c in errors.ERROR_CODES
     }
-    assert sorted(errors.ERROR_CODES) == [f"WF00{n}" for n in range(1, 10)]
+    assert sorted(errors.ERROR_CODES) == [f"WF{n:03}" for n in range(1, 12)]
     for code, cls in errors.ERROR_CODES.items():
         error = errors.from_sqlstate(code, "m", "d", "h")
         assert type(error) is cls and str(error) == "m\ndetail: d\nhint: h"

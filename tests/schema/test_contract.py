@@ -32,7 +32,7 @@ def test_every_procedure_prepares(conn: Connection, name: str) -> None:
 def test_a_wrong_statement_would_not_prepare(conn: Connection) -> None:
     """A misspelt function and one more argument are refused, so the test above can fail."""
     assert "does not exist" in refusal(conn, "select durable.tock_v1($1)")
-    assert "does not exist" in refusal(conn, "select durable.tick_v1($1, $2)")
+    assert "does not exist" in refusal(conn, "select durable.tick_v1($1, $2, $3)")
 
 
 def test_error_codes_are_the_same_on_both_sides(conn: Connection) -> None:

@@ -20,6 +20,8 @@ FAILURES: dict[str, tuple[Call, str]] = {
     ),
     "WF008": (("select durable._fail_too_large('Input', 11, 10)", ()), "Input has 11 bytes, the limit is 10"),
     "WF009": (("select durable._fail_run_conflict('r1', 'input')", ()), "'r1' exists with another input"),
+    "WF010": (("select durable._fail_not_targeted('p1')", ()), "'p1'"),
+    "WF011": (("select durable._fail_forbidden('It is off.')", ()), "It is off."),
 }
 RAISED_BY_PROGRAMS = {"WF007"}
 

@@ -6,9 +6,12 @@ The order itself is proved in tests/races.
 
 from __future__ import annotations
 
+import psycopg
 import pytest
+from psycopg import IsolationLevel
 
 from tests.support.verbs import (
+    Call,
     Connection,
     ask,
     begin_run,
@@ -16,7 +19,10 @@ from tests.support.verbs import (
     create,
     park,
     promise,
+    refusal,
     run,
+    settle,
+    start,
     suspend,
     take,
     take_turn,
@@ -66,3 +72,45 @@ def test_heads_of_a_settlement(conn: Connection) -> None:
     assert ask(conn, (heads, (["p.0"], ["o"]))) == (sorted([parent.execution, child, other.execution]),)
     assert ask(conn, (heads, (["p.1"], []))) == ([parent.execution],)
     assert ask(conn, (heads, ([], []))) == (None,)
+
+
+AFTER_A_FENCE: dict[str, Call] = {
+    "settle": settle("x"),
+    "create": create("new"),
+    "start": start("new.run"),
+    "acquire": ("select durable.task_acquire('u', 0, 'P', 1000)", ()),
+    "callback": ("select durable.promise_register_callback('x', 'u')", ()),
+    "halt": ("select durable.task_halt('u')", ()),
+    "fence before": ("select durable.fence('s', 1)", ()),
+}
+
+
+@pytest.mark.parametrize("name", AFTER_A_FENCE)
+def test_a_fence_comes_last(conn: Connection, name: str) -> None:
+    """After durable.fence a transaction asks for no lock that comes before it: else WF003."""
+    for task in ("s", "t", "v"):
+        take(conn, task)
+    ask(conn, create("x", external="true"))
+    ask(conn, create("u", target="g"))
+    with conn.transaction(force_rollback=True):
+        ask(conn, ("select durable.fence('t', 1)", ()))
+        for again in ("t", "v"):
+            ask(conn, (f"select durable.fence('{again}', 1)", ()))
+        assert refusal(conn, AFTER_A_FENCE[name]) == "WF003"
+    with conn.transaction(force_rollback=True):
+        with conn.transaction(force_rollback=True):
+            ask(conn, ("select durable.fence('t', 1)", ()))
+        assert refusal(conn, AFTER_A_FENCE[name]) == ""
+    assert refusal(conn, AFTER_A_FENCE[name]) == ""
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE_READ", "SERIALIZABLE"])
+def test_what_locks_refuses_to_read_one_snapshot(dsn: str, level: str) -> None:
+    """A transaction that cannot see what it waited for is refused with WF003, whatever it asks for."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        take(conn, "t")
+        ask(conn, create("x", external="true"))
+        conn.isolation_level = IsolationLevel[level]
+        for call in (settle("x"), create("y"), ("select durable.fence('t', 1)", ()), start("r")):
+            with conn.transaction(force_rollback=True):
+                assert refusal(conn, call) == "WF003"

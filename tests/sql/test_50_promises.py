@@ -48,7 +48,6 @@ MALFORMED = {
     "tag is no string": creation(tags='{"a": 1}'),
     "target is empty": creation(tags='{"resonate:target": ""}'),
     "target cannot be routed": creation(tags='{"resonate:target": "ftp://x"}'),
-    "timer with target": creation(tags='{"resonate:target": "g", "resonate:timer": "true"}'),
     "delay without target": creation(tags='{"resonate:delay": "5"}'),
     "delay is no number": creation(tags='{"resonate:target": "g", "resonate:delay": "soon"}'),
     "delay is negative": creation(tags='{"resonate:target": "g", "resonate:delay": "-1"}'),
@@ -212,92 +211,6 @@ def test_settling_a_task_from_outside(conn: Connection) -> None:
     assert refusal(conn, acquire("t", 1)) == "WF003"
 
 
-def callback(awaited: str | None, awaiter: str | None) -> Call:
-    """promise.register_callback."""
-    return "select state from durable.promise_register_callback(%s, %s)", (awaited, awaiter)
-
-
-@pytest.mark.parametrize(
-    ("awaited", "awaiter", "code", "registered"),
-    [
-        ("t", "t", "WF004", 0),
-        (None, "t", "WF004", 0),
-        ("none", "t", "WF001", 0),
-        ("none", "nobody", "WF001", 0),
-        ("x", "nobody", "WF003", 0),
-        ("x", "internal", "WF003", 0),
-        ("internal", "t", "WF005", 0),
-        ("x", "t", "", 1),
-        ("timer", "t", "", 1),
-        ("t2", "t", "", 1),
-        ("x", "dead", "", 0),
-        ("x", "over", "", 0),
-        ("settled", "t", "", 0),
-        ("due", "t", "", 0),
-    ],
-)
-def test_register_callback(
-    conn: Connection, clock: Clock, awaited: str | None, awaiter: str | None, code: str, registered: int
-) -> None:
-    """The table of protocol.md 2.5: malformed, missing, unsuitable; registered only where both live."""
-    ask(conn, create("internal"))
-    ask(conn, create("timer", clock.now_ms + 900, timer="true"))
-    ask(conn, create("due", clock.now_ms + 10, external="true"))
-    for name in ("x", "settled"):
-        ask(conn, create(name, external="true"))
-    ask(conn, settle("settled"))
-    for name in ("t", "t2", "over"):
-        take(conn, name)
-    ask(conn, settle("over"))
-    ask(conn, create("dead", clock.now_ms + 10, target="g"))
-    clock.advance(10)
-    assert refusal(conn, callback(awaited, awaiter)) == code
-    if not code:
-        state = {"settled": "resolved", "due": "rejected_timedout"}.get(str(awaited), "pending")
-        assert ask(conn, callback(awaited, awaiter)) == (state,)
-    assert len(conn.execute("select from durable._callbacks").fetchall()) == registered
-
-
-@pytest.mark.parametrize(
-    ("awaited", "address", "code", "registered"),
-    [
-        ("none", "nowhere://x", "WF004", 0),
-        ("x", None, "WF004", 0),
-        ("none", "g", "WF001", 0),
-        ("internal", "g", "WF005", 0),
-        ("x", "g", "", 1),
-        ("settled", "g", "", 0),
-        ("due", "g", "", 0),
-    ],
-)
-def test_register_listener(
-    conn: Connection, clock: Clock, awaited: str, address: str | None, code: str, registered: int
-) -> None:
-    """The same for listeners; on a settled promise nothing is registered and no unblock is sent: the answer
-    is the notification."""
-    ask(conn, create("internal"))
-    ask(conn, create("due", clock.now_ms + 10, external="true"))
-    for name in ("x", "settled"):
-        ask(conn, create(name, external="true"))
-    ask(conn, settle("settled"))
-    clock.advance(10)
-    call = ("select state from durable.promise_register_listener(%s, %s)", (awaited, address))
-    assert refusal(conn, call) == code
-    assert len(conn.execute("select from durable._listeners").fetchall()) == registered
-    assert conn.execute("select from durable._unblocks").fetchall() == []
-
-
-def test_registering_twice_is_one_registration(conn: Connection) -> None:
-    """Callbacks are a set, and so are listeners by canonical address."""
-    take(conn, "t")
-    ask(conn, create("x", external="true"))
-    for address in ("g", "poll://g", "poll://any@g"):
-        ask(conn, callback("x", "t"))
-        ask(conn, ("select durable.promise_register_listener('x', %s)", (address,)))
-    assert conn.execute("select awaited_id, awaiter_id from durable._callbacks").fetchall() == [("x", "t")]
-    assert conn.execute("select address from durable._listeners").fetchall() == [("poll://any@g",)]
-
-
 def test_verbs_for_people(conn: Connection, clock: Clock) -> None:
     """create_promise, resolve, reject and result speak JSON and intervals."""
     assert ask(conn, ("select durable.create_promise('p', '1 s')", ())) == ("p",)
@@ -349,3 +262,14 @@ def test_a_run_cannot_take_the_place_above_others(conn: Connection) -> None:
     assert [refusal(conn, start(name)) for name in ("a", "b", "c")] == ["WF004", "WF004", ""]
     take(conn, "t")
     ask(conn, park("t", "a.1"))
+
+
+def test_a_timer_with_a_target_is_refused_in_the_strict_profile_only(conn: Connection, clock: Clock) -> None:
+    """Compatible: created, and resolved at its deadline like a timer; strict: WF004."""
+    both = create("p", clock.now_ms + 100, target="g", timer="true")
+    assert ask(conn, both) == ("pending",)
+    clock.advance(100)
+    assert ask(conn, ("select state from durable.promise_get('p')", ())) == ("resolved",)
+    ask(conn, ("select durable.set_setting('conformance', 'strict')", ()))
+    assert refusal(conn, both) == "WF004"
+    conn.execute("delete from durable._promises")

@@ -3,6 +3,8 @@ only by the allowed edges."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.support.clock import Clock
@@ -183,6 +185,7 @@ def test_suspend(conn: Connection, clock: Clock, awaited: list[str], answer: obj
     refused, nothing at all."""
     for name in ("x", "y", "settled"):
         ask(conn, create(name, external="true"))
+    ask(conn, ("select durable.set_setting('conformance', 'strict')", ()))
     ask(conn, create("internal"))
     ask(conn, create("due", clock.now_ms + 10, external="true"))
     ask(conn, settle("settled"))
@@ -359,3 +362,119 @@ def test_release_of_a_run_closes_its_steps(conn: Connection) -> None:
     ask(conn, ("select durable.task_release('r', 1)", ()))
     assert types_of(conn, "r") == "Slr"
     assert claim(conn, "V", "q-r").version == 2
+
+
+def make(
+    id_: str = "t",
+    *,
+    timeout_at: int = NEVER,
+    pid: str = "P",
+    ttl: int = 1000,
+    tags: str = '{"resonate:target": "g"}',
+) -> Call:
+    """task.create."""
+    text = "select state, version, pid, ttl from durable.task_create(%s, %s, %s, %s, p_tags => %s::jsonb)"
+    return text, ("t", timeout_at, pid, ttl, tags)
+
+
+def test_create_with_its_task(conn: Connection, clock: Clock) -> None:
+    """Born acquired at version 1 with its lease, untold to workers; the same call again finds it taken."""
+    assert ask(conn, make()) == ("acquired", 1, "P", 1000)
+    assert column(conn, "expires_at") == clock.now_ms + 1000
+    assert refusal(conn, make()) == "WF003"
+
+
+@pytest.mark.parametrize(
+    ("before", "answer"),
+    [
+        ("pending", ("acquired", 1, "P", 1000)),
+        ("delayed", ("acquired", 1, "P", 1000)),
+        ("released", ("acquired", 2, "P", 1000)),
+        ("acquired", "WF003"),
+        ("suspended", "WF003"),
+        ("halted", "WF003"),
+        ("fulfilled", ("fulfilled", 1, None, None)),
+        ("dead", ("fulfilled", 1, None, None)),
+        ("untargeted", "WF010"),
+    ],
+)
+def test_create_of_a_task_that_exists(conn: Connection, clock: Clock, before: str, answer: object) -> None:
+    """Pending: whoever comes takes it, at whatever version. Held, parked or halted: WF003. Fulfilled, also by
+    a deadline that nobody settled yet: answered. No task: WF010."""
+    ask(conn, create("x", external="true"))
+    if before in ("pending", "delayed"):
+        ask(conn, create("t", target="g", **({"delay": str(NEVER - 1)} if before == "delayed" else {})))
+    elif before == "untargeted":
+        ask(conn, create("t"))
+    else:
+        take(conn, "t", timeout_at=clock.now_ms + 100 if before == "dead" else NEVER)
+    after = {
+        "released": ("select durable.task_release('t', 1)", ()),
+        "suspended": park("t", "x"),
+        "halted": ("select durable.task_halt('t')", ()),
+        "fulfilled": settle("t"),
+    }
+    if before in after:
+        ask(conn, after[before])
+    if before == "dead":
+        clock.advance(100)
+    call = make()
+    assert (refusal(conn, call) if isinstance(answer, str) else ask(conn, call)) == answer
+
+
+def test_a_task_born_dead_is_fulfilled(conn: Connection, clock: Clock) -> None:
+    """With a timeout in the past there is nothing to hold: version 0."""
+    assert ask(conn, make(timeout_at=clock.now_ms)) == ("fulfilled", 0, None, None)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"pid": ""},
+        {"ttl": 0},
+        {"tags": "{}"},
+        {"tags": '{"resonate:target": "g", "resonate:delay": "5"}'},
+        {"tags": '{"resonate:target": ""}'},
+    ],
+)
+def test_create_with_its_task_refuses_what_is_malformed(conn: Connection, wrong: dict[str, Any]) -> None:
+    """WF004 before any state is looked at."""
+    assert refusal(conn, make(**wrong)) == "WF004"
+    take(conn, "t")
+    assert refusal(conn, make(**wrong)) == "WF004"
+
+
+def test_search_of_tasks(conn: Connection, clock: Clock) -> None:
+    """By state as it is now, in the order of ids; fulfilled ones are found by their promises, and what is
+    past its deadline is settled before it is told."""
+    query = "select array(select id || ' ' || state from durable.task_search(%s, %s, %s))"
+    for name in ("a", "b", "c", "d"):
+        take(conn, name, timeout_at=clock.now_ms + 10 if name == "d" else NEVER)
+    ask(conn, create("e", target="g"))
+    ask(conn, create("no task"))
+    ask(conn, settle("b"))
+    ask(conn, ("select durable.task_halt('c')", ()))
+    assert ask(conn, (query, ("acquired", 9, None))) == (["a acquired", "d acquired"],)
+    clock.advance(10)
+    assert ask(conn, (query, ("acquired", 9, None))) == (["a acquired"],)
+    assert ask(conn, (query, ("fulfilled", 9, None))) == (["b fulfilled", "d fulfilled"],)
+    assert ask(conn, (query, (None, 2, "b"))) == (["c halted", "d fulfilled"],)
+    assert ask(conn, (query, ("pending", 9, "d"))) == (["e pending"],)
+    assert refusal(conn, (query, ("nowhere", 9, None))) == "WF004"
+
+
+def test_an_offer_honours_the_preferred_worker(conn: Connection, clock: Clock) -> None:
+    """A task that prefers a present worker is offered to that one at once, to another only after prefer_ms,
+    and to a caller that names nobody at once."""
+    offer = "select array(select id from durable.task_offer('g', 9, %s))"
+    conn.execute(
+        "insert into durable._workers (id, present, seen_at, started_at, queues, workflows, versions) "
+        "values ('W', true, 0, 0, '{}', '{}', '{}')"
+    )
+    ask(conn, create("t", target="poll://any@g/W"))
+    assert ask(conn, (offer, ("V",))) == ([],)
+    assert ask(conn, (offer, ("W",))) == (["t"],)
+    clock.advance(5000)
+    assert ask(conn, (offer, ("V",))) == (["t"],)
+    ask(conn, create("u", target="poll://any@g/W"))
+    assert ask(conn, (offer, (None,))) == (["u"],)

@@ -106,7 +106,11 @@ def plain(**named: Any) -> Call:
         plain(workflow="w", timeout="-1 s"),
         plain(workflow="w", delay="-1 s"),
         plain(workflow="w", delay="5 s", timeout="5 s"),
-        ("select from durable.start_v1('w', 'no json', 'r', null, 'q', '1', null, null, 0, '{}', '')", ()),
+        plain(workflow="w", tags='{"resonate:timer": "true"}'),
+        (
+            "select from durable.start_v1('w', '?', 'r', null, 'q', '1', null, null, 0, '{}', '', true)",
+            (),
+        ),
     ],
     ids=lambda call: str(call[1])[:40] or "no json",
 )
@@ -189,7 +193,8 @@ def test_a_rolled_back_start_leaves_nothing(dsn: str) -> None:
 def test_start_v1_tells_whether_it_started(conn: Connection) -> None:
     """Our clients learn whether the run was made by their call."""
     call = (
-        "select id, created from durable.start_v1('w', '[]', 'r', null, 'q', '1', null, null, 0, '{}', '')",
+        "select id, created "
+        "from durable.start_v1('w', '[]', 'r', null, 'q', '1', null, null, 0, '{}', '', true)",
         (),
     )
     assert ask(conn, call) == ("r", True)
@@ -306,3 +311,28 @@ def test_far_instants_are_infinity(conn: Connection) -> None:
     """What lies beyond the year 9999 is shown as infinity, so that every driver can read the views."""
     assert ask(conn, ("select durable._at(253402300800000) = 'infinity'", ())) == (True,)
     assert ask(conn, ("select durable._at(253402300799000) < 'infinity'", ())) == (True,)
+
+
+def register(conn: Connection, *workflows: str) -> None:
+    """Let a worker say hello that can run these."""
+    names = list(workflows)
+    ask(conn, ("select durable.worker_hello_v1('W', '{q}', %s, %s, '{}')", (names, ["1"] * len(names))))
+
+
+def test_a_name_that_no_worker_registered_is_refused(conn: Connection) -> None:
+    """Before the first worker every name is taken; then a stranger is WF001, with names like it, unless the
+    caller insists or the setting says so. A worker that left is remembered."""
+    ask(conn, start("before", workflow="helo"))
+    register(conn, "hello", "other")
+    ask(conn, ("select durable.worker_bye_v1('W')", ()))
+    ask(conn, start("known", workflow="hello"))
+    with pytest.raises(psycopg.Error) as caught, conn.transaction():
+        ask(conn, start("stranger", workflow="helo"))
+    assert caught.value.sqlstate == "WF001"
+    assert "'helo'" in (caught.value.diag.message_detail or "")
+    assert "'hello', 'other'" in (caught.value.diag.message_hint or "")
+    ask(conn, start("insisting", workflow="helo", any_workflow=True))
+    ask(conn, ("select durable.set_setting('unknown_workflow', 'queue')", ()))
+    ask(conn, start("queued", workflow="helo"))
+    ids = conn.execute("select id from durable.runs order by id").fetchall()
+    assert ids == [("before",), ("insisting",), ("known",), ("queued",)]

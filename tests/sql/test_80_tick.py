@@ -33,7 +33,14 @@ from tests.support.verbs import (
 def test_a_round_with_nothing_to_do(conn: Connection, clock: Clock) -> None:
     """The answer tells that nothing was done and nothing is due."""
     ask(conn, create("x", NEVER, external="true"))
-    assert tick(conn) == {"promises": 0, "leases": 0, "next_due_ms": None, "more": False, "hints": []}
+    assert tick(conn) == {
+        "promises": 0,
+        "leases": 0,
+        "schedules": 0,
+        "next_due_ms": None,
+        "more": False,
+        "hints": [],
+    }
 
 
 def test_the_answer(conn: Connection, clock: Clock) -> None:
@@ -43,7 +50,14 @@ def test_the_answer(conn: Connection, clock: Clock) -> None:
     take_turn(conn, "W", bundle(held, end=suspend(0), seen=answer.next_of(held)))
     take(conn, "t")
     clock.advance(110)
-    assert tick(conn) == {"promises": 1, "leases": 0, "next_due_ms": 190, "more": False, "hints": ["q-r"]}
+    assert tick(conn) == {
+        "promises": 1,
+        "leases": 0,
+        "schedules": 0,
+        "next_due_ms": 190,
+        "more": False,
+        "hints": ["q-r"],
+    }
     assert types_of(conn, "r") == "STTAZW"
 
 
@@ -178,3 +192,21 @@ def test_the_sweep_does_not_end_an_owners_wait_twice(conn: Connection, clock: Cl
     clock.advance(10)
     assert tick(conn)["promises"] == 0
     assert types_of(conn, "r") == "SXADW"
+
+
+def test_schedules_and_deadlines_take_turns(conn: Connection, clock: Clock) -> None:
+    """A round that fires schedules does nothing else and asks to be called again; a caller that has had one
+    asks for the rest and is told that schedules are still due."""
+    schedule = "select durable.schedule_create('s', '* * * * *', 's.{{.timestamp}}', 60000)"
+    ask(conn, (schedule, ()))
+    ask(conn, create("due", clock.now_ms + 60_000, external="true"))
+    clock.advance(1_000 * 60_000)
+    assert {"schedules": 1, "promises": 0, "more": True}.items() <= tick(conn).items()
+    (answer,) = ask(conn, ("select durable.tick_v1(1, false)", ()))
+    assert {"schedules": 0, "promises": 1, "more": True}.items() <= answer.items()
+    rounds = 1
+    while tick(conn)["schedules"]:
+        rounds += 1
+    assert rounds == 10
+    (fired,) = ask(conn, ("select count(*) from durable._promises where id ~ '^s[.]'", ()))
+    assert fired == 1_000

@@ -46,7 +46,9 @@ from tests.support.verbs import (
 BOUND = 250
 # a sweep looks at every lease that is held: as many as workers may hold, not as there are tasks
 SWEEPS = {"tick": 1, "tick_for_people": 1}
-GROWING = "relname ~ '^_(promises|tasks|callbacks|listeners|resumes|executions|journal.*|unblocks)$'"
+GROWING = (
+    "relname ~ '^_(promises|tasks|callbacks|listeners|resumes|executions|journal.*|unblocks|schedules)$'"
+)
 COUNTERS = f"""
 select (select coalesce(sum(seq_tup_read), 0) from pg_stat_user_tables where schemaname = 'durable' and
 {GROWING}),
@@ -66,8 +68,9 @@ select p.head, p.id, (select min(bucket) from durable._buckets), 'w', '1', 1 fro
 p.head >= 1000000;
 insert into durable._journal (execution, bucket, seq, ts, type)
 select h.execution, h.bucket, 0, 1, 'S' from durable._executions h where h.execution >= 1000000;
-insert into durable._promises (id, timeout_at, created_at, external)
-select 'x' || n, durable._now_ms() + 1000000000 + n, 1, true from generate_series(1, %(count)s) n;
+insert into durable._promises (id, timeout_at, created_at, external, tags)
+select 'x' || n, durable._now_ms() + 1000000000 + n, 1, true,
+jsonb_build_object('number', n::text, 'resonate:branch', 'b' || n) from generate_series(1, %(count)s) n;
 insert into durable._tasks (id, deadline, execution, queue, workflow, workflow_version, state, version,
 retry_at, pid, ttl, expires_at)
 select p.id, p.timeout_at, p.head, durable._queue_of(p.target), 'w', '1',
@@ -101,10 +104,41 @@ def prepare(conn: Connection, tag: str) -> dict[str, Held]:
     return runs
 
 
-def calls(conn: Connection, tag: str, runs: dict[str, Held]) -> Iterator[tuple[str, Call]]:
-    """Every door, with a call that has something to do."""
+def searches(tag: str) -> Iterator[tuple[str, Call]]:
+    """Doors that answer pages, and the delivery of messages."""
+    yield "search_by_prefix", ("select count(*) from durable.promise_search(p_prefix => %s)", (f"{tag}r",))
+    yield (
+        "search_by_tag",
+        ("""select count(*) from durable.promise_search(p_tags => '{"number": "77"}')""", ()),
+    )
+    yield (
+        "search_page",
+        ("select count(*) from durable.promise_search(p_limit => 50, p_cursor => 'over5')", ()),
+    )
+    yield (
+        "search_state",
+        ("select count(*) from durable.promise_search('pending', p_limit => 50, p_cursor => 'ready5')", ()),
+    )
+    yield "search_tasks", ("select count(*) from durable.task_search(p_limit => 10, p_cursor => 'held5')", ())
+    yield "search_pending_tasks", ("select count(*) from durable.task_search('pending', 10, 'ready5')", ())
+    yield "search_fulfilled_tasks", ("select count(*) from durable.task_search('fulfilled', 10, 'over5')", ())
+    yield "preload", ("select count(*) from durable.promise_preload('x7')", ())
+    yield "unblock_claim", ("select count(*) from durable.unblock_claim(p_limit => 10)", ())
+    yield "unblock_claim_for", ("select count(*) from durable.unblock_claim('poll://any@g', 10)", ())
+    yield "unblock_acknowledge", ("select durable.unblock_acknowledge('over9', 'poll://any@g')", ())
+
+
+def protocol_calls(tag: str) -> Iterator[tuple[str, Call]]:
+    """Doors of the protocol."""
     yield "create", create(f"{tag}new", external="true")
     yield "create_task", create(f"{tag}task", target="g")
+    yield (
+        "create_with_task",
+        (
+            "select durable.task_create(%s, 9007199254740991, 'P', 9, null, null, %s)",
+            (f"{tag}made", '{"resonate:target": "g"}'),
+        ),
+    )
     yield "get", ("select durable.promise_get(%s)", (f"{tag}e",))
     yield "register_callback", ("select durable.promise_register_callback(%s, %s)", (f"{tag}e", f"{tag}t1"))
     yield "register_listener", ("select durable.promise_register_listener(%s, 'g')", (f"{tag}e",))
@@ -127,6 +161,12 @@ def calls(conn: Connection, tag: str, runs: dict[str, Held]) -> Iterator[tuple[s
     yield "halt", ("select durable.task_halt(%s)", (f"{tag}t4",))
     yield "continue", ("select durable.task_continue(%s)", (f"{tag}t4",))
     yield "offer", ("select durable.task_offer(%s, 10)", (f"p{tag}",))
+
+
+def calls(conn: Connection, tag: str, runs: dict[str, Held]) -> Iterator[tuple[str, Call]]:
+    """Every door, with a call that has something to do."""
+    yield from searches(tag)
+    yield from protocol_calls(tag)
     yield "start", start(f"{tag}s1", queue=f"{tag}s")
     yield "start_by_key", ("select durable.start('w', key => %s, queue => %s)", (f"{tag}k", f"{tag}s"))
     yield "start_again", ("select durable.start('w', key => %s, queue => %s)", (f"{tag}k", f"{tag}s"))
@@ -189,8 +229,8 @@ class Witness:
 
 @pytest.fixture
 def full(request: pytest.FixtureRequest) -> int:
-    """Rows of each kind."""
-    return 100_000 if request.config.getoption("--full") else 20_000
+    """Rows of each kind; there are five kinds of promises."""
+    return 200_000 if request.config.getoption("--full") else 20_000
 
 
 def act_all(session: Connection, tag: str) -> None:
@@ -245,3 +285,31 @@ def test_a_claim_passes_over_what_is_scheduled_for_later(dsn: str, full: int) ->
             assert len(found.tasks) == number
             assert seen[0] <= BOUND
             assert seen[1] <= BOUND, f"{seen[1]} index rows for {number} task(s)"
+
+
+@pytest.mark.unlawful
+def test_sweeps_are_small_however_much_is_due(dsn: str, full: int) -> None:
+    """Among five times as many promises a twentieth of them is due at once: each sweep settles at most 500,
+    whatever it is asked for, reads in proportion to that, and together they settle every one."""
+    due = full // 20
+    with psycopg.connect(dsn, autocommit=True) as own, psycopg.connect(dsn, autocommit=True) as session:
+        own.execute(FILL.replace("%(count)s", str(full)).replace("%%", "%").encode())
+        own.execute(
+            "update durable._promises set timeout_at = 2 where id ~ '^x' and substr(id, 2)::int <= %s", (due,)
+        )
+        own.execute("analyze durable._promises")
+        witness, settled = Witness(own), []
+        while not settled or settled[-1]:
+            with witness.watching(session) as seen:
+                (answer,) = ask(session, ("select durable.tick_v1(1000000)", ()))
+            settled.append(int(answer["promises"]))
+            assert answer["more"] is (settled[-1] == 500)
+            assert seen[0] <= BOUND
+            # one awaiter and one listener each; the leases that are held are looked at as well
+            assert seen[1] <= 500 * 30 + full
+        assert max(settled) == 500
+        assert sum(settled) == due
+        (left,) = ask(
+            own, ("select count(*) from durable._promises where state = 'pending' and timeout_at = 2", ())
+        )
+        assert left == 0

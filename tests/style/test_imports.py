@@ -19,11 +19,11 @@ from tests.support.tree import Module, modules
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "sources"),
     ("model", "retry", "scope", "failures", "forbidden", "history", "binaries", "postmaster", "loop_parts"),
-    ("codec", "signatures", "registry", "threads", "embedded", "admin"),
+    ("codec", "signatures", "registry", "threads", "embedded", "admin", "promise_records"),
     ("loop", "waits", "context"),
     ("matching", "replay"),
     ("procedures", "connection", "listen"),
-    ("turn", "runs", "steps", "holding", "heartbeat", "housekeeping", "exchange", "results"),
+    ("turn", "runs", "steps", "holding", "heartbeat", "housekeeping", "exchange", "results", "promises"),
     ("worker", "client"),
     ("place",),
     ("app",),

@@ -8,7 +8,7 @@ plpgsql_check can be had, that is asked too.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pglast
@@ -54,6 +54,10 @@ begin
     perform lab.weigh(v_each.key, p_size => v_each.n);
     v_pairs[1] := row(v_each.key, v_size);
   end loop;
+  case v_box.label
+    when 'a', 'b' then perform lab.weigh(v_box.label, 1);
+    else null;
+  end case;
   update lab.boxes b set size = sound.p_pair.b where b.id = v_pairs[1].a returning b.* into v_box;
   insert into lab.boxes as b (id, size) values ('a', v_size) on conflict on constraint boxes_pkey do nothing;
   return query select b.id, b.size from lab.boxes b where b.id = any (p_ids);
@@ -95,6 +99,12 @@ UNSOUND = {
         "sizes",
     ),
     "in a condition": ("begin if exists (select from lab.crates) then null; end if; end", "crates"),
+    "in a case": ("begin case 'x' when 'y' then delete from lab.crates; else null; end case; end", "crates"),
+    "in the else of a case": (
+        "begin case 1 when 2 then null; else delete from lab.crates; end case; end",
+        "crates",
+    ),
+    "of another type than its case": ("begin case 1 when 'y' then null; end case; end", "integer"),
     "in a return": ("begin return query select 1; end", "declared is"),
 }
 
@@ -102,6 +112,15 @@ UNSOUND = {
 def test_every_statement_of_every_body_prepares(conn: Connection) -> None:
     """No body names a table, column or function that does not exist, or anything that means two things."""
     problems = check_schema(conn, "durable")
+    assert not problems, "\n".join(map(str, problems))
+
+
+def test_every_statement_of_the_debug_operations_prepares(empty_database: Callable[[], str]) -> None:
+    """The same holds of a test installation, whose debug operations replace some functions and add others."""
+    dsn = empty_database()
+    migrate.install(dsn, debug=True)
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        problems = check_schema(conn, "durable")
     assert not problems, "\n".join(map(str, problems))
 
 
@@ -191,6 +210,9 @@ def strict() -> Iterator[Connection]:
 
 def test_plpgsql_check_finds_nothing(strict: Connection) -> None:
     """On PostgreSQL 15, our oldest, the schema installs and plpgsql_check has nothing against it."""
+    found = plpgsql_check.findings(strict, "durable")
+    assert not found, "\n".join(found)
+    migrate.install(strict.info.dsn, debug=True)
     found = plpgsql_check.findings(strict, "durable")
     assert not found, "\n".join(found)
 

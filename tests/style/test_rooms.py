@@ -38,8 +38,9 @@ def test_every_sentence_has_its_file() -> None:
 
 
 def test_tests_of_logic_bear_its_names() -> None:
-    """A numbered test of sql/logic begins with the number and noun of the file that it is about."""
-    logic = tuple(f"test_{Path(path).stem}" for path in files() if path.startswith("sql/logic/"))
+    """A numbered test begins with the number and noun of the file of sql/logic or sql/debug it is about."""
+    folders = ("sql/logic/", "sql/debug/")
+    logic = tuple(f"test_{Path(path).stem}" for path in files() if path.startswith(folders))
     tests = [Path(path).stem for path in files() if path.startswith("tests/sql/test_")]
     strange = [name for name in tests if name[5:6].isdigit() and not name.startswith(logic)]
     assert not strange

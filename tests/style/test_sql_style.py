@@ -41,6 +41,7 @@ def function(
 
 
 PLPGSQL = {"language": "plpgsql"}
+PINNED = " set search_path = ''"
 # rule -> (file, text that breaks it, words of the message)
 BROKEN: dict[str, list[tuple[str, str, str]]] = {
     "statements": [
@@ -48,6 +49,8 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
         ("logic/10_a", "create view durable.v as select 1;", "create or replace"),
         ("state/10_a", function("select 1"), "belongs in sql/logic"),
         ("state/10_a", "create table if not exists durable.x (id text);", "hides drift"),
+        ("debug/10_a", "grant usage on schema durable to public;", "grant does not belong"),
+        ("debug/10_a", "create view durable.v as select 1;", "create or replace"),
     ],
     "header_order": [
         (
@@ -183,6 +186,8 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
             function("begin null; exception when others then null; end", **PLPGSQL),
             "catches everything",
         ),
+        ("logic/40_a", function("begin null; exception when no_data then raise; end", **PLPGSQL), "raises"),
+        ("logic/95_rpc", function("begin raise exception 'no'; end", **PLPGSQL), "raises"),
     ],
     "insert_columns": [
         ("logic/10_a", function("insert into durable._boxes values (p_a)"), "list of columns"),
@@ -208,6 +213,10 @@ SOUND = {
         after=" set search_path = ''",
         **PLPGSQL,
     ),
+    "logic/95_rpc": function(
+        "begin null; exception when others then raise; end", name="rpc", after=PINNED, **PLPGSQL
+    ),
+    "debug/10_clock": function("select clock_timestamp()", name="_now"),
     "logic/72_start": function("select durable.claim(start.id), 'now()'", name="start", head="id text"),
 }
 
@@ -246,6 +255,15 @@ def test_a_rule_can_be_broken(linted: Lint, rule: str, case: int) -> None:
     assert any(words in finding for finding in findings), findings
 
 
+def test_logic_stands_without_debug(linted: Lint) -> None:
+    """What only a test installation has is not used by what every installation has."""
+    findings = linted(
+        "calls",
+        {"logic/99_a": function("select durable._spy()"), "debug/10_a": function("select 1", name="_spy")},
+    )
+    assert any("_spy" in finding for finding in findings)
+
+
 def test_every_rule_is_broken_here() -> None:
     """No rule without a source that breaks it."""
     assert set(BROKEN) == set(RULES)
@@ -256,7 +274,11 @@ def test_sound_sources_pass_every_rule(linted: Lint) -> None:
     assert linted("", SOUND) == []
 
 
-@pytest.mark.parametrize("path", [*found().state_files(), *found().logic_files()], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [*found().state_files(), *found().functions(debug=True)],
+    ids=lambda path: f"{path.parent.name}/{path.stem}",
+)
 def test_postgres_grammar(path: Path) -> None:
     """Every file is PostgreSQL to PostgreSQL's own parser, and so is every body in SQL."""
     assert pglast.parse_sql(path.read_text(encoding="utf-8"))

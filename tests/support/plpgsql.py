@@ -61,8 +61,8 @@ left join pg_type e on e.oid = t.typelem
 where p.oid = %s order by a.n
 """
 _ATTRIBUTES = """
-select a.attname, format_type(a.atttypid, null)
-from pg_type t join pg_attribute a on a.attrelid = t.typrelid
+select a.attname, format_type(coalesce(nullif(c.typbasetype, 0), c.oid), null)
+from pg_type t join pg_attribute a on a.attrelid = t.typrelid join pg_type c on c.oid = a.atttypid
 where t.oid = %s::regtype and a.attnum > 0 and not a.attisdropped order by a.attnum
 """
 _TYPE_OF_COLUMN = """
@@ -187,13 +187,15 @@ def _parsable(conn: Connection, function: Function) -> str:
         f"{modes[mode]} {name} {'text' if plain == 'record' else plain}"
         for name, mode, _, plain in function.arguments
     )
-    has_out = any(mode in ("o", "b", "t") for _, mode, _, _ in function.arguments)
+    out = [plain for _, mode, _, plain in function.arguments if mode in ("o", "b", "t")]
     returns = function.returns if function.returns in ("void", "trigger", "event_trigger") else "record"
-    if not has_out and returns == "record" and len(function.result) == 1:
+    if not out and returns == "record" and len(function.result) == 1:
         returns = "text"
     setof = "setof " if re.search(r"\breturn\s+(query|next)\b", function.source, re.I) else ""
+    if out:
+        returns = out[0] if len(out) == 1 and out[0] != "record" else "record"
     return (
-        f"create function f({arguments}) returns {setof}{returns if not has_out else 'record'} "
+        f"create function f({arguments}) returns {setof}{returns} "
         f"language plpgsql as $check_body${source}$check_body$"
     )
 
@@ -250,17 +252,28 @@ class _Checker:
             for kind, about in node.items():
                 if isinstance(about, dict) and "lineno" in about and kind.startswith("PLpgSQL_stmt"):
                     self._line = about["lineno"]
+                if kind == "PLpgSQL_stmt_case" and "t_expr" in about:
+                    self._chosen_by(about)
                 if kind == "PLpgSQL_expr":
                     self._check(about["query"], about.get("parseMode", _FULL))
                 elif kind == "PLpgSQL_stmt_fors":
                     self._bind(about["var"], about["query"]["PLpgSQL_expr"])
                     self._walk(about.get("body", []))
+                elif kind == "PLpgSQL_stmt_case" and "t_expr" in about:
+                    self._choose(about)
                 elif kind == "PLpgSQL_stmt_execsql" and about.get("into"):
                     self._bind(about["target"], about["sqlstmt"]["PLpgSQL_expr"])
                 elif kind == "PLpgSQL_stmt_return_query" and "query" in about:
                     self._returned(about["query"]["PLpgSQL_expr"])
                 elif kind not in ("var", "target", "datatype"):
                     self._walk(about)
+
+    def _chosen_by(self, case: Node) -> None:
+        """Give the hidden variable of a CASE the type of its expression."""
+        columns = self._check(case["t_expr"]["PLpgSQL_expr"]["query"], _EXPRESSION)
+        if columns:
+            hidden = self._parsed["datums"][case["t_varno"]]["PLpgSQL_var"]["refname"]
+            self._variables[hidden] = Variable(type=columns[0][1])
 
     def _bind(self, target: Node, expression: Node) -> None:
         """Check a query whose row goes into variables; give a plain record its fields."""
@@ -276,6 +289,16 @@ class _Checker:
         variable = self._variables.get(about.get("refname", ""))
         if variable is not None and variable.type is None:
             variable.fields = dict(columns)
+
+    def _choose(self, about: Node) -> None:
+        """Check CASE x WHEN ...: libpg_query keeps x in a variable whose type it does not know."""
+        expression = about["t_expr"]["PLpgSQL_expr"]
+        columns = self._check(expression["query"], expression.get("parseMode", _FULL))
+        if columns:
+            kept = next(iter(self._parsed["datums"][about["t_varno"]].values()))
+            self._variables[kept["refname"]] = Variable(type=columns[0][1])
+        self._walk(about.get("case_when_list", []))
+        self._walk(about.get("else_stmts", []))
 
     def _returned(self, expression: Node) -> None:
         columns = self._check(expression["query"], expression.get("parseMode", _FULL))

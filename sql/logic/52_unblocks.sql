@@ -1,0 +1,62 @@
+-- Delivery of unblock messages: claimed by a courier, tried again with back-off, gone once acknowledged.
+
+create or replace function durable._due_unblocks(p_address text, p_limit integer, p_now bigint)
+returns table (promise_id text, address text) language plpgsql volatile
+as $$
+begin
+  if p_address is null then
+    return query
+      select u.promise_id, u.address from durable._unblocks u
+      where u.claimed_until <= p_now order by u.claimed_until limit p_limit for update skip locked;
+  else
+    return query
+      select u.promise_id, u.address from durable._unblocks u
+      where u.address = p_address and u.claimed_until <= p_now
+      order by u.claimed_until limit p_limit for update skip locked;
+  end if;
+end
+$$ set enable_sort = off set enable_bitmapscan = off;
+comment on function durable._due_unblocks(text, integer, bigint) is
+  'Locks messages whose turn it is: never claimed, or claimed and not acknowledged in time.';
+
+create or replace function durable.unblock_claim(
+  p_address text default null, p_limit integer default 100, p_ttl_ms integer default 5000)
+returns table (promise_id text, address text, attempt integer, promise durable.promise_record)
+language plpgsql volatile
+as $$
+declare
+  v_now bigint := durable._now_ms();
+begin
+  if p_limit is null or p_limit not between 1 and 1000 or p_ttl_ms is null or p_ttl_ms < 1 then
+    perform durable._fail_invalid('A claim takes 1 to 1000 messages, each for at least 1 ms.');
+  end if;
+  return query
+  with due as materialized (
+    select d.promise_id, d.address from durable._due_unblocks(p_address, p_limit, v_now) d
+  ), claimed as (
+    update durable._unblocks u
+    set attempts = u.attempts + 1,
+        claimed_until = v_now + least(p_ttl_ms * 2 ^ least(u.attempts, 30), greatest(p_ttl_ms, 3600000))::bigint
+    from due d where u.promise_id = any (array[d.promise_id]) and u.address is not distinct from d.address
+    returning u.promise_id, u.address, u.attempts
+  )
+  select c.promise_id, c.address, c.attempts, durable._promise_record(p)
+  from claimed c join durable._promises p on p.id = any (array[c.promise_id])
+  order by c.promise_id, c.address;
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.unblock_claim(text, integer, integer) is
+  'Messages "this promise settled" for an address (null: for any), to be delivered now. Each is handed out again after p_ttl_ms, twice that, and so on up to an hour, until unblock_acknowledge. WF004.';
+
+create or replace function durable.unblock_acknowledge(p_promise_id text, p_address text)
+returns boolean language plpgsql volatile
+as $$
+begin
+  delete from durable._unblocks u where u.promise_id = p_promise_id and u.address is not distinct from p_address;
+  return found;
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.unblock_acknowledge(text, text) is
+  'The listener has the message: it is not sent again. False if somebody acknowledged it before.';

@@ -1,0 +1,154 @@
+-- Pages of promises, and what a worker gets with a task. Every page is as of one instant: what is past its deadline is
+-- settled before it is shown.
+
+create or replace function durable._projected_state(p_promise durable._promises, p_now bigint)
+returns text language sql immutable
+as $$
+  select case when p_promise.state <> 'pending' or p_promise.timeout_at > p_now then p_promise.state
+              when p_promise.timer then 'resolved' else 'rejected_timedout' end
+$$;
+comment on function durable._projected_state(durable._promises, bigint) is 'State at an instant: a deadline that has passed counts, settled or not.';
+
+create or replace function durable._page_by_id(p_state text, p_limit integer, p_cursor text, p_prefix text, p_now bigint)
+returns setof durable._promises language plpgsql stable
+as $$
+begin
+  return query
+    select p.* from durable._promises p
+    where p.id > p_cursor and p.id >= p_prefix and p.id <= p_prefix || chr(1114111) and starts_with(p.id, p_prefix)
+      and (p_state is null or durable._projected_state(p, p_now) = p_state)
+    order by p.id limit p_limit;
+end
+$$ set enable_sort = off set enable_bitmapscan = off;
+comment on function durable._page_by_id(text, integer, text, text, bigint) is
+  'One page in the order of ids, walking the primary key; never reads all that follows in order to sort it.';
+
+create or replace function durable._page_by_tags(
+  p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text, p_now bigint)
+returns setof durable._promises language plpgsql stable
+as $$
+begin
+  return query
+    with tagged as materialized (
+      select p.* from durable._promises p where p.tags @> p_tags and p.tags <> '{}'
+    )
+    select p.* from tagged p
+    where p.id > p_cursor and starts_with(p.id, p_prefix)
+      and (p_state is null or durable._projected_state(p.*::durable._promises, p_now) = p_state)
+    order by p.id limit p_limit;
+end
+$$;
+comment on function durable._page_by_tags(text, jsonb, integer, text, text, bigint) is
+  'One page in the order of ids of what has these tags, found through their index.';
+
+create or replace function durable._page_of_promises(
+  p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text, p_now bigint)
+returns setof durable._promises language plpgsql stable
+as $$
+begin
+  if p_tags is null or p_tags = '{}' then
+    return query select * from durable._page_by_id(p_state, p_limit, p_cursor, p_prefix, p_now);
+  else
+    return query select * from durable._page_by_tags(p_state, p_tags, p_limit, p_cursor, p_prefix, p_now);
+  end if;
+end
+$$;
+comment on function durable._page_of_promises(text, jsonb, integer, text, text, bigint) is
+  'One page in the order of ids, by the index that fits.';
+
+create or replace function durable._search_promises(
+  p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text)
+returns setof durable._promises language plpgsql volatile
+as $$
+declare
+  v_due text[];
+  v_now bigint;
+begin
+  loop
+    v_now := durable._now_ms();
+    v_due := array(select p.id from durable._page_of_promises(p_state, p_tags, p_limit, coalesce(p_cursor, ''),
+                                                              coalesce(p_prefix, ''), v_now) p
+                   where p.state = 'pending' and p.timeout_at <= v_now);
+    exit when v_due = '{}';
+    perform durable._expire(v_due);
+  end loop;
+  return query select * from durable._page_of_promises(p_state, p_tags, p_limit, coalesce(p_cursor, ''),
+                                                       coalesce(p_prefix, ''), v_now);
+end
+$$;
+comment on function durable._search_promises(text, jsonb, integer, text, text) is
+  'A page of promises, those past their deadline settled first; the promises of an earlier look are found again at the same instant.';
+
+create or replace function durable._check_search(p_state text, p_states text[], p_limit integer)
+returns void language plpgsql stable
+as $$
+begin
+  if p_state <> all (p_states) then
+    perform durable._fail_invalid(format('There is no state %L; the states are %s.', p_state, array_to_string(p_states, ', ')));
+  elsif p_limit is null or p_limit not between 1 and 1000 then
+    perform durable._fail_invalid(format('A search answers 1 to 1000 records, not %s.', coalesce(p_limit::text, 'null')));
+  end if;
+end
+$$;
+comment on function durable._check_search(text, text[], integer) is 'Door checks of a search. Raises WF004.';
+
+create or replace function durable.promise_search(
+  p_state text default null, p_tags jsonb default null, p_limit integer default 100, p_cursor text default null,
+  p_prefix text default null)
+returns setof durable.promise_record language plpgsql volatile
+as $$
+begin
+  perform durable._check_search(p_state, array['pending', 'resolved', 'rejected', 'rejected_canceled', 'rejected_timedout'],
+                                p_limit);
+  return query select (durable._promise_record(p)).*
+               from durable._search_promises(p_state, p_tags, p_limit, p_cursor, p_prefix) p;
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.promise_search(text, jsonb, integer, text, text) is
+  'Promises in the order of ids: in that state now, with all of p_tags, after p_cursor (the last id of the page before), ids beginning with p_prefix. Local steps of runs are not among them. WF004.';
+
+create or replace function durable._due_mates(p_branch text)
+returns text[] language plpgsql volatile
+as $$
+begin
+  return array(select p.id from durable._promises p
+               where p.tags ->> 'resonate:branch' = p_branch and p.tags ? 'resonate:branch'
+                 and p.state = 'pending' and p.timeout_at <= durable._now_ms()
+               for no key update skip locked);
+end
+$$;
+comment on function durable._due_mates(text) is
+  'Promises of a branch that are past their deadline and that nobody settles at this moment, locked: whoever settles one later reads a later clock.';
+
+create or replace function durable._projected_record(p_promise durable._promises, p_now bigint)
+returns durable.promise_record language sql immutable
+as $$
+  select case when p_promise.state <> 'pending' or p_promise.timeout_at > p_now then durable._promise_record(p_promise)
+              else jsonb_populate_record(durable._promise_record(p_promise), jsonb_build_object(
+                'state', durable._projected_state(p_promise, p_now), 'settled_at', p_promise.timeout_at)) end
+$$;
+comment on function durable._projected_record(durable._promises, bigint) is
+  'A promise as of an instant, settled if its deadline has passed. Only of one whose row is locked, or nobody could be told so.';
+
+create or replace function durable.promise_preload(p_id text)
+returns setof durable.promise_record language plpgsql volatile
+as $$
+declare
+  v_branch text;
+  v_sure text[];
+  v_now bigint;
+begin
+  select p.tags ->> 'resonate:branch' into v_branch from durable._promises p where p.id = p_id;
+  v_sure := durable._due_mates(v_branch);
+  v_now := durable._now_ms();
+  return query
+    select (durable._projected_record(p, v_now)).* from durable._promises p
+    where p.tags ->> 'resonate:branch' = v_branch and p.tags ? 'resonate:branch' and p.id <> p_id
+      and (p.state <> 'pending' or p.timeout_at > v_now or p.id = any (v_sure))
+    order by p.id;
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.promise_preload(text) is
+  'What a worker that takes a task is spared to ask for: the other promises with the same tag resonate:branch, by id. It waits for nobody, because its caller holds a task: what somebody settles at this moment is left out.';

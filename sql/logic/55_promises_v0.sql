@@ -1,0 +1,420 @@
+-- The older API of durable promises: idempotency keys, strict, callbacks with a receiver. The same promises and the same
+-- settlement chain as in 50_promises.sql; only what is answered differs. Every cell of its table is an answer and no error:
+-- status (201 done now, 200 done before or nothing to do, 403, 404, 409), a word, and the promise in its older shape. An
+-- argument that is malformed in itself raises WF004, as everywhere. _v0: the version of the protocol before the first.
+
+create or replace function durable._record_v0(p_record durable.promise_record, p_key_create text, p_key_complete text)
+returns jsonb language sql immutable
+as $$
+  select jsonb_strip_nulls(jsonb_build_object(
+    'id', p_record.id, 'state', upper(p_record.state collate "C"), 'timeout', p_record.timeout_at, 'tags', p_record.tags,
+    'param', jsonb_build_object('headers', p_record.param_headers, 'data', p_record.param_data),
+    'value', jsonb_build_object('headers', p_record.value_headers, 'data', p_record.value_data),
+    'idempotencyKeyForCreate', p_key_create, 'idempotencyKeyForComplete', p_key_complete,
+    'createdOn', p_record.created_at, 'completedOn', p_record.settled_at))
+$$;
+comment on function durable._record_v0(durable.promise_record, text, text) is
+  'A promise in the older shape: state in capitals, createdOn and completedOn, idempotency keys. What is absent is left out.';
+
+create or replace function durable._read_v0(p_id text, p_now bigint)
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_promise durable._promises;
+begin
+  select * into v_promise from durable._promises p where p.id = p_id;
+  if not found then
+    return (select durable._record_v0(s, null, null) from durable._step_record(p_id) s where s.id is not null);
+  end if;
+  if v_promise.state = 'pending' and v_promise.timeout_at <= p_now then
+    perform durable._expire(array[p_id]);
+    select * into v_promise from durable._promises p where p.id = p_id;
+  end if;
+  return durable._record_v0(durable._promise_record(v_promise), v_promise.ikey_create, v_promise.ikey_complete);
+end
+$$;
+comment on function durable._read_v0(text, bigint) is
+  'The promise as it is at an instant, settled first if its deadline has passed then; null if there is none. A local step of a run is one without keys.';
+
+create or replace function durable._exists_v0(p_id text)
+returns boolean language sql stable
+as $$
+  select exists (select from durable._promises p where p.id = p_id) or (durable._step_record(p_id)).id is not null
+$$;
+comment on function durable._exists_v0(text) is 'There is such a promise, or such a local step of a run.';
+
+create or replace function durable._deduplicated_v0(p_wanted text, p_state text, p_known text, p_key text, p_strict boolean)
+returns boolean language sql immutable parallel safe
+as $$
+  select coalesce(p_key = p_known, false) and (p_state = p_wanted or not p_strict)
+    or p_state = 'REJECTED_TIMEDOUT' and p_wanted <> 'PENDING' and not p_strict
+$$;
+comment on function durable._deduplicated_v0(text, text, text, text, boolean) is
+  'Whether a request for the state p_wanted (PENDING: a creation) counts as done by whoever gave the key p_known. Two absent keys are not the same. Strict: only while the promise is in that very state. Whoever completes too late, not strictly, is let go with any key.';
+
+create or replace function durable._word_v0(p_state text)
+returns text language sql immutable parallel safe
+as $$
+  select 'already ' || case p_state when 'REJECTED_CANCELED' then 'canceled' when 'REJECTED_TIMEDOUT' then 'timedout'
+                                    else lower(p_state collate "C") end
+$$;
+comment on function durable._word_v0(text) is 'What is said of a promise that is in a state already.';
+
+create or replace function durable._answer_v0(p_wanted text, p_done boolean, p_promise jsonb, p_key text, p_strict boolean)
+returns table (status integer, word text, promise jsonb) language sql immutable
+as $$
+  select case when x.verdict = 'OK' then 201 when x.verdict = 'deduplicated' then 200 when x.verdict = 'not found' then 404
+              when p_wanted = 'PENDING' then 409 else 403 end,
+         x.verdict, p_promise
+  from (
+    select case
+      when p_done then 'OK'
+      when p_promise is null then 'not found'
+      when durable._deduplicated_v0(p_wanted, p_promise ->> 'state',
+             p_promise ->> case when p_wanted = 'PENDING' then 'idempotencyKeyForCreate' else 'idempotencyKeyForComplete' end,
+             p_key, p_strict) then 'deduplicated'
+      else durable._word_v0(p_promise ->> 'state')
+    end as verdict
+  ) x
+$$;
+comment on function durable._answer_v0(text, boolean, jsonb, text, boolean) is
+  'The verdict on a request for the state p_wanted: done by it just now, or judged by the promise that is there. A function of the record alone.';
+
+create or replace function durable._check_v0(p_id text, p_key text, p_headers jsonb, p_strict boolean)
+returns void language plpgsql stable
+as $$
+begin
+  if octet_length(p_key) not between 1 and 512 then
+    perform durable._fail_invalid(format('An idempotency key has 1 to 512 bytes, this one has %s.', octet_length(p_key)));
+  elsif p_strict is null then
+    perform durable._fail_invalid(format('Promise %L: strict is true or false.', p_id));
+  elsif p_headers is null then
+    return;
+  elsif jsonb_typeof(p_headers) <> 'object' then
+    perform durable._fail_invalid(format('Promise %L: headers must be a JSON object of strings.', p_id));
+  elsif exists (select from jsonb_each(p_headers) e where jsonb_typeof(e.value) <> 'string') then
+    perform durable._fail_invalid(format('Promise %L: every header must be a string.', p_id));
+  end if;
+end
+$$;
+comment on function durable._check_v0(text, text, jsonb, boolean) is 'Door checks that the newer operations do not make. Raises WF004.';
+
+create or replace function durable._tags_v0(p_id text, p_tags jsonb)
+returns jsonb language sql immutable parallel safe
+as $$
+  select case when jsonb_typeof(p_tags) <> 'object' then p_tags else
+    jsonb_strip_nulls(jsonb_build_object(
+      'resonate:target', p_tags -> 'resonate:invoke',
+      'resonate:timer', case when p_tags ->> 'resonate:timeout' = 'true' then 'true' end,
+      'resonate:origin', case when split_part(p_id, '.', 1) = p_tags ->> 'resonate:root' then p_tags -> 'resonate:root' end))
+    || p_tags
+  end
+$$;
+comment on function durable._tags_v0(text, jsonb) is
+  'Older names of tags get the present ones beside them: invoke is target, timeout = true is timer = true, root is origin where the id begins with it, as an origin must. A present name that was given as well wins.';
+
+create or replace function durable.promise_create_v0(
+  p_id text, p_idempotency_key text, p_param_data text, p_param_headers jsonb, p_timeout_at bigint,
+  p_strict boolean default false, p_tags jsonb default '{}')
+returns table (status integer, word text, promise jsonb) language plpgsql volatile
+as $$
+declare
+  v_done boolean;
+  v_promise jsonb;
+begin
+  perform durable._check_v0(p_id, p_idempotency_key, p_param_headers, p_strict);
+  v_done := durable._create_promise(p_id, p_timeout_at, p_param_data, p_param_headers, durable._tags_v0(p_id, p_tags),
+                                    p_idempotency_key);
+  -- what was made at one instant is answered as it was made
+  v_promise := durable._read_v0(p_id, case when v_done then 0 else durable._now_ms() end);
+  return query select a.* from durable._answer_v0('PENDING', v_done, v_promise, p_idempotency_key, p_strict) a;
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.promise_create_v0(text, text, text, jsonb, bigint, boolean, jsonb) is
+  'Older API: creates a promise. 201 created; 200 deduplicated: the same key made it, and it is still pending or p_strict is false; 409 already there. WF004, WF008.';
+
+create or replace function durable._complete_v0(
+  p_id text, p_state text, p_key text, p_data text, p_headers jsonb, p_strict boolean)
+returns table (status integer, word text, promise jsonb) language plpgsql volatile
+as $$
+declare
+  v_now bigint;
+  v_done boolean;
+begin
+  perform durable._check_v0(p_id, p_key, p_headers, p_strict);
+  perform durable._check_verdict(p_id, p_state, p_data);
+  perform durable._lock_settlement(array[p_id]);
+  v_now := durable._now_ms();
+  select p.timeout_at > v_now into v_done from durable._promises p where p.id = p_id and p.state = 'pending';
+  if found then
+    if durable._settle(array[p_id], array[p_state], array[p_headers], array[p_data], v_now, array[p_key]) <> '{}' then
+      perform durable._hint('durable_ready', v_now);
+    end if;
+    perform durable._hint('durable_settled', v_now);
+  end if;
+  return query
+    select a.* from durable._answer_v0(upper(p_state collate "C"), coalesce(v_done, false), durable._read_v0(p_id, v_now),
+                                       p_key, p_strict) a;
+end
+$$;
+comment on function durable._complete_v0(text, text, text, text, jsonb, boolean) is
+  'Completes a promise, or says why not, under the locks of the settlement. One past its deadline gets the deadline''s verdict first, and is then judged as any other.';
+
+create or replace function durable.promise_resolve_v0(
+  p_id text, p_idempotency_key text default null, p_value_data text default null, p_value_headers jsonb default null,
+  p_strict boolean default false)
+returns table (status integer, word text, promise jsonb) language plpgsql volatile
+as $$
+begin
+  return query
+    select a.* from durable._complete_v0(p_id, 'resolved', p_idempotency_key, p_value_data, p_value_headers, p_strict) a;
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.promise_resolve_v0(text, text, text, jsonb, boolean) is
+  'Older API: completes a promise with success. 201 done; 200 deduplicated: the same key completed it (if p_strict: resolved it), or it timed out and p_strict is false; 403 already completed; 404 there is none. WF004, WF008.';
+
+create or replace function durable.promise_reject_v0(
+  p_id text, p_idempotency_key text default null, p_value_data text default null, p_value_headers jsonb default null,
+  p_strict boolean default false)
+returns table (status integer, word text, promise jsonb) language plpgsql volatile
+as $$
+begin
+  return query
+    select a.* from durable._complete_v0(p_id, 'rejected', p_idempotency_key, p_value_data, p_value_headers, p_strict) a;
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.promise_reject_v0(text, text, text, jsonb, boolean) is
+  'Older API: completes a promise with failure. Answers as promise_resolve_v0. WF004, WF008.';
+
+create or replace function durable.promise_cancel_v0(
+  p_id text, p_idempotency_key text default null, p_value_data text default null, p_value_headers jsonb default null,
+  p_strict boolean default false)
+returns table (status integer, word text, promise jsonb) language plpgsql volatile
+as $$
+begin
+  return query
+    select a.* from durable._complete_v0(p_id, 'rejected_canceled', p_idempotency_key, p_value_data, p_value_headers, p_strict) a;
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.promise_cancel_v0(text, text, text, jsonb, boolean) is
+  'Older API: cancels a promise. Answers as promise_resolve_v0. WF004, WF008.';
+
+create or replace function durable.promise_read_v0(p_id text)
+returns table (status integer, word text, promise jsonb) language plpgsql volatile
+as $$
+declare
+  v_promise jsonb := durable._read_v0(p_id, durable._now_ms());
+begin
+  return query select case when v_promise is null then 404 else 200 end,
+                      case when v_promise is null then 'not found' else 'OK' end, v_promise;
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.promise_read_v0(text) is 'Older API: the promise as it is now: 200, or 404.';
+
+create or replace function durable._states_v0(p_state text)
+returns text[] language sql immutable parallel safe
+as $$
+  select case when p_state = 'REJECTED' then array['rejected', 'rejected_canceled', 'rejected_timedout']
+              when p_state is not null then array[lower(p_state collate "C")] end
+$$;
+comment on function durable._states_v0(text) is 'States that a word of a search stands for; REJECTED is every kind of failure, null is any.';
+
+create or replace function durable._like_v0(p_pattern text)
+returns text language sql immutable parallel safe
+as $$ select replace(regexp_replace(p_pattern, '([\\%_])', '\\\1', 'g'), '*', '%') $$;
+comment on function durable._like_v0(text) is 'A pattern in which only * is special, for LIKE.';
+
+create or replace function durable._page_by_id_v0(
+  p_pattern text, p_states text[], p_limit integer, p_cursor text, p_now bigint)
+returns setof text language plpgsql stable
+as $$
+declare
+  v_prefix text := split_part(p_pattern, '*', 1);
+begin
+  return query
+    select p.id from durable._promises p
+    where p.id > p_cursor and p.id >= v_prefix and p.id <= v_prefix || chr(1114111) and p.id like durable._like_v0(p_pattern)
+      and (p_states is null or durable._projected_state(p, p_now) = any (p_states))
+    order by p.id limit p_limit;
+end
+$$ set enable_sort = off set enable_bitmapscan = off;
+comment on function durable._page_by_id_v0(text, text[], integer, text, bigint) is
+  'One page of ids in their order, walking the primary key from where the pattern begins; never reads all that follows in order to sort it.';
+
+create or replace function durable._page_by_tags_v0(
+  p_pattern text, p_states text[], p_tags jsonb, p_limit integer, p_cursor text, p_now bigint)
+returns setof text language plpgsql stable
+as $$
+begin
+  return query
+    with tagged as materialized (
+      select p.id, durable._projected_state(p, p_now) as state from durable._promises p where p.tags @> p_tags and p.tags <> '{}'
+    )
+    select t.id from tagged t
+    where t.id > p_cursor and t.id like durable._like_v0(p_pattern) and (p_states is null or t.state = any (p_states))
+    order by t.id limit p_limit;
+end
+$$;
+comment on function durable._page_by_tags_v0(text, text[], jsonb, integer, text, bigint) is
+  'One page of ids in their order among the promises that have all these tags, which an index finds.';
+
+create or replace function durable._search_v0(
+  p_pattern text, p_states text[], p_tags jsonb, p_limit integer, p_cursor text)
+returns table (promises jsonb, cursor text) language plpgsql volatile
+as $$
+declare
+  v_ids text[];
+  v_due text[];
+  v_now bigint;
+begin
+  loop
+    v_now := durable._now_ms();
+    if p_tags = '{}' then
+      v_ids := array(select i.id from durable._page_by_id_v0(p_pattern, p_states, p_limit, p_cursor, v_now) as i (id));
+    else
+      v_ids := array(select i.id from durable._page_by_tags_v0(p_pattern, p_states, p_tags, p_limit, p_cursor, v_now) as i (id));
+    end if;
+    v_due := array(select p.id from durable._promises p
+                   where p.id = any (v_ids) and p.state = 'pending' and p.timeout_at <= v_now);
+    exit when v_due = '{}';
+    perform durable._expire(v_due);
+  end loop;
+  return query
+    select coalesce(jsonb_agg(durable._record_v0(durable._promise_record(p), p.ikey_create, p.ikey_complete) order by p.id)
+                      filter (where p_states is null or p.state = any (p_states)), '[]'),
+           v_ids[p_limit]
+    from durable._promises p where p.id = any (v_ids);
+end
+$$;
+comment on function durable._search_v0(text, text[], jsonb, integer, text) is
+  'A page of promises, those past their deadline settled first, and then looked for again. The cursor is the last id that was looked at, if the page was full: one that was completed meanwhile may be missing.';
+
+create or replace function durable.promise_search_v0(
+  p_id text default '*', p_state text default null, p_tags jsonb default '{}', p_limit integer default 100,
+  p_cursor text default null)
+returns table (promises jsonb, cursor text) language plpgsql volatile
+as $$
+begin
+  perform durable._check_search(p_state, array['PENDING', 'RESOLVED', 'REJECTED', 'REJECTED_CANCELED', 'REJECTED_TIMEDOUT'],
+                                p_limit);
+  if p_id is null or p_id = '' or p_tags is null or jsonb_typeof(p_tags) <> 'object' then
+    perform durable._fail_invalid('A search has a pattern of ids that is not empty, and tags as a JSON object.');
+  end if;
+  return query
+    select s.* from durable._search_v0(p_id, durable._states_v0(p_state), p_tags, p_limit, coalesce(p_cursor, '')) s;
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.promise_search_v0(text, text, jsonb, integer, text) is
+  'Older API: promises in the order of ids: whose id fits p_id, where * stands for any characters; in a state now (REJECTED: failed in any way); with all of p_tags. cursor: pass it on for the next page; null at the end. WF004.';
+
+create or replace function durable._check_callback_v0(
+  p_id text, p_promise_id text, p_root_promise_id text, p_timeout_at bigint, p_recv jsonb)
+returns void language plpgsql stable
+as $$
+begin
+  if p_id is null or octet_length(p_id) not between 1 and 512 then
+    perform durable._fail_invalid(format('A callback id has 1 to 512 bytes, this one has %s.', coalesce(octet_length(p_id), 0)));
+  elsif p_promise_id is null or p_root_promise_id is null or p_promise_id = p_root_promise_id then
+    perform durable._fail_invalid(format('Promise %L cannot await %L.', p_root_promise_id, p_promise_id));
+  elsif p_timeout_at is null or p_timeout_at not between 0 and durable._never() then
+    perform durable._fail_invalid(format('Callback %L: timeout must be between 0 and 2^53 - 1 ms.', p_id));
+  elsif durable._canonical_recv(p_recv, false) is null then
+    perform durable._fail_invalid(
+      format('Callback %L: receiver %s cannot be routed.', p_id, coalesce(p_recv::text, 'null')),
+      'Use {"type": "poll", "data": {"group", "id"}}, {"type": "http", "data": {"url", "headers"}} or "poll://group:id".');
+  end if;
+end
+$$;
+comment on function durable._check_callback_v0(text, text, text, bigint, jsonb) is 'Door checks of a callback: WF004 before any state is looked at.';
+
+create or replace function durable.promise_callback_v0(
+  p_id text, p_promise_id text, p_root_promise_id text, p_timeout_at bigint, p_recv jsonb)
+returns table (status integer, word text, callback jsonb, promise jsonb) language plpgsql volatile
+as $$
+declare
+  v_awaited durable._promises;
+  v_awaiter durable._promises;
+  v_promise jsonb;
+  v_new boolean := false;
+  v_now bigint;
+begin
+  perform durable._check_callback_v0(p_id, p_promise_id, p_root_promise_id, p_timeout_at, p_recv);
+  if not durable._exists_v0(p_promise_id) then
+    return query select 404, 'not found', null::jsonb, null::jsonb;
+    return;
+  end if;
+  v_awaited := durable._find_awaited(p_promise_id);
+  select * into v_awaiter from durable._promises p where p.id = p_root_promise_id;
+  if not found or v_awaiter.target is null then
+    perform durable._fail_not_targeted(p_root_promise_id);
+  end if;
+  perform durable._check_external(array[p_promise_id]);
+  v_now := durable._now_ms();
+  if durable._projected_state(v_awaited, v_now) = 'pending' and durable._projected_state(v_awaiter, v_now) = 'pending' then
+    insert into durable._callbacks (awaited_id, awaiter_id, id, timeout_at, recv, recv_headers)
+    values (p_promise_id, p_root_promise_id, p_id, p_timeout_at, durable._canonical_recv(p_recv, false),
+            durable._recv_headers(p_recv))
+    on conflict do nothing;
+    v_new := found;
+    if v_new then
+      perform durable._arm(array[p_promise_id]);
+    end if;
+  end if;
+  v_promise := durable._read_v0(p_promise_id, v_now);
+  return query select case when v_new then 201 else 200 end,
+    case when v_new then 'OK'
+         when v_promise ->> 'state' <> 'PENDING' then durable._word_v0(v_promise ->> 'state')
+         when durable._projected_state(v_awaiter, v_now) <> 'pending' then 'awaiter completed'
+         else 'deduplicated' end,
+    case when v_new then jsonb_build_object('id', p_id, 'promiseId', p_promise_id, 'rootPromiseId', p_root_promise_id,
+                                            'timeout', p_timeout_at, 'recv', durable._canonical_recv(p_recv, false)) end,
+    v_promise;
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.promise_callback_v0(text, text, text, bigint, jsonb) is
+  'Older API: resume the task of p_root_promise_id at p_recv when p_promise_id completes before p_timeout_at. 201 registered; 200 with no callback: that id is known, or one of the two is completed already, so read the promise and go on; 404 no such promise. WF004, WF005, WF010.';
+
+create or replace function durable.promise_subscribe_v0(p_promise_id text, p_recv jsonb)
+returns table (status integer, word text, promise jsonb) language plpgsql volatile
+as $$
+declare
+  v_address text := durable._canonical_recv(p_recv, true);
+  v_awaited durable._promises;
+  v_promise jsonb;
+  v_new boolean := false;
+  v_now bigint;
+begin
+  if v_address is null or durable._recv_headers(p_recv) is not null then
+    perform durable._fail_invalid(
+      format('Receiver %s cannot be told: no address, or one with headers.', coalesce(p_recv::text, 'null')));
+  elsif not durable._exists_v0(p_promise_id) then
+    return query select 404, 'not found', null::jsonb;
+    return;
+  end if;
+  v_awaited := durable._find_awaited(p_promise_id);
+  perform durable._check_external(array[p_promise_id]);
+  v_now := durable._now_ms();
+  if durable._projected_state(v_awaited, v_now) = 'pending' then
+    insert into durable._listeners (awaited_id, address) values (p_promise_id, v_address) on conflict do nothing;
+    v_new := found;
+    if v_new then
+      perform durable._arm(array[p_promise_id]);
+    end if;
+  end if;
+  v_promise := durable._read_v0(p_promise_id, v_now);
+  return query select case when v_new then 201 else 200 end,
+    case when v_new then 'OK' when v_promise ->> 'state' = 'PENDING' then 'deduplicated'
+         else durable._word_v0(v_promise ->> 'state') end,
+    v_promise;
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.promise_subscribe_v0(text, jsonb) is
+  'Older API: tell p_recv when the promise completes. 201 registered; 200 known already, or completed: then the answer is the notification; 404 no such promise. A promise and an address are one subscription, whatever id and timeout a client gives it. WF004, WF005.';

@@ -1,0 +1,64 @@
+"""Law: a page holds what its filter says as of one instant, in the order of ids."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.clock import Clock
+from tests.support.verbs import (
+    Call,
+    Connection,
+    ask,
+    create,
+    refusal,
+    settle,
+)
+
+
+def search(**arguments: object) -> Call:
+    """promise.search, as a list of ids."""
+    named = ", ".join(f"p_{name} => %s" for name in arguments)
+    return f"select array(select id from durable.promise_search({named}))", tuple(arguments.values())
+
+
+def test_search(conn: Connection, clock: Clock) -> None:
+    """By projected state, by tags, by prefix, in the order of ids, page after page; what is found past its
+    deadline is settled before it is told."""
+    for name in ("a.1", "a.2", "b"):
+        ask(conn, create(name, external="true"))
+    ask(conn, create("a.due", clock.now_ms + 10))
+    ask(conn, create("timer", clock.now_ms + 10, timer="true"))
+    ask(conn, settle("b"))
+    assert ask(conn, search()) == (["a.1", "a.2", "a.due", "b", "timer"],)
+    assert ask(conn, search(state="pending")) == (["a.1", "a.2", "a.due", "timer"],)
+    clock.advance(10)
+    assert ask(conn, search(state="pending")) == (["a.1", "a.2"],)
+    assert ask(conn, search(state="resolved")) == (["b", "timer"],)
+    assert ask(conn, search(state="rejected_timedout")) == (["a.due"],)
+    stored = conn.execute("select id from durable._promises where state = 'pending' order by id").fetchall()
+    assert stored == [("a.1",), ("a.2",)]
+    assert ask(conn, search(prefix="a.")) == (["a.1", "a.2", "a.due"],)
+    assert ask(conn, search(limit=2)) == (["a.1", "a.2"],)
+    assert ask(conn, search(limit=2, cursor="a.2")) == (["a.due", "b"],)
+    assert ask(conn, search(cursor="zzz")) == ([],)
+    tags = '{"resonate:external": "true"}'
+    assert ask(conn, search(tags=tags, cursor="a.1")) == (["a.2", "b"],)
+    assert ask(conn, search(tags=tags, state="pending", prefix="a.", limit=1)) == (["a.1"],)
+
+
+@pytest.mark.parametrize("wrong", [{"state": "done"}, {"limit": 0}, {"limit": 1001}, {"limit": None}])
+def test_search_refuses_what_is_malformed(conn: Connection, wrong: dict[str, object]) -> None:
+    """A state that is none, or a page size out of 1 to 1000, is WF004."""
+    assert refusal(conn, search(**wrong)) == "WF004"
+
+
+def test_preload(conn: Connection, clock: Clock) -> None:
+    """The other promises of the same branch in the order of ids, as they are now; nothing without the tag."""
+    preload = "select array(select id || ' ' || state from durable.promise_preload(%s))"
+    for name, branch in (("r", "r"), ("r.b", "r"), ("r.a", "r"), ("other", "other")):
+        ask(conn, create(name, clock.now_ms + (10 if name == "r.b" else 900), branch=branch))
+    ask(conn, create("plain"))
+    clock.advance(10)
+    assert ask(conn, (preload, ("r",))) == (["r.a pending", "r.b rejected_timedout"],)
+    assert ask(conn, (preload, ("plain",))) == ([],)
+    assert ask(conn, (preload, ("none",))) == ([],)
