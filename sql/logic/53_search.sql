@@ -9,7 +9,8 @@ as $$
 $$;
 comment on function durable._projected_state(durable._promises, bigint) is 'State at an instant: a deadline that has passed counts, settled or not.';
 
-create or replace function durable._page_by_id(p_state text, p_limit integer, p_cursor text, p_prefix text, p_now bigint)
+create or replace function durable._page_by_id(
+  p_state text, p_limit integer, p_cursor text, p_prefix text, p_now bigint, p_sure boolean)
 returns setof durable._promises language plpgsql stable
 as $$
 begin
@@ -17,14 +18,15 @@ begin
     select p.* from durable._promises p
     where p.id > p_cursor and p.id >= p_prefix and p.id <= p_prefix || chr(1114111) and starts_with(p.id, p_prefix)
       and (p_state is null or durable._projected_state(p, p_now) = p_state)
+      and (not p_sure or p.state <> 'pending' or p.timeout_at > p_now)
     order by p.id limit p_limit;
 end
 $$ set enable_sort = off set enable_bitmapscan = off;
-comment on function durable._page_by_id(text, integer, text, text, bigint) is
-  'One page in the order of ids, walking the primary key; never reads all that follows in order to sort it.';
+comment on function durable._page_by_id(text, integer, text, text, bigint, boolean) is
+  'One page in the order of ids, walking the primary key; never reads all that follows in order to sort it. p_sure: without what is pending past its deadline.';
 
 create or replace function durable._page_by_tags(
-  p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text, p_now bigint)
+  p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text, p_now bigint, p_sure boolean)
 returns setof durable._promises language plpgsql stable
 as $$
 begin
@@ -35,25 +37,28 @@ begin
     select p.* from tagged p
     where p.id > p_cursor and starts_with(p.id, p_prefix)
       and (p_state is null or durable._projected_state(p.*::durable._promises, p_now) = p_state)
+      and (not p_sure or p.state <> 'pending' or p.timeout_at > p_now)
     order by p.id limit p_limit;
 end
 $$;
-comment on function durable._page_by_tags(text, jsonb, integer, text, text, bigint) is
-  'One page in the order of ids of what has these tags, found through their index.';
+comment on function durable._page_by_tags(text, jsonb, integer, text, text, bigint, boolean) is
+  'The same of what has these tags, found through their index.';
 
 create or replace function durable._page_of_promises(
-  p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text, p_now bigint)
+  p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text, p_now bigint, p_sure boolean)
 returns setof durable._promises language plpgsql stable
 as $$
 begin
   if p_tags is null or p_tags = '{}' then
-    return query select * from durable._page_by_id(p_state, p_limit, p_cursor, p_prefix, p_now);
+    return query select * from durable._page_by_id(p_state, p_limit, coalesce(p_cursor, ''), coalesce(p_prefix, ''),
+                                                   p_now, p_sure);
   else
-    return query select * from durable._page_by_tags(p_state, p_tags, p_limit, p_cursor, p_prefix, p_now);
+    return query select * from durable._page_by_tags(p_state, p_tags, p_limit, coalesce(p_cursor, ''), coalesce(p_prefix, ''),
+                                                     p_now, p_sure);
   end if;
 end
 $$;
-comment on function durable._page_of_promises(text, jsonb, integer, text, text, bigint) is
+comment on function durable._page_of_promises(text, jsonb, integer, text, text, bigint, boolean) is
   'One page in the order of ids, by the index that fits.';
 
 create or replace function durable._search_promises(
@@ -61,23 +66,19 @@ create or replace function durable._search_promises(
 returns setof durable._promises language plpgsql volatile
 as $$
 declare
+  v_now bigint := durable._now_ms();
   v_due text[];
-  v_now bigint;
 begin
-  loop
-    v_now := durable._now_ms();
-    v_due := array(select p.id from durable._page_of_promises(p_state, p_tags, p_limit, coalesce(p_cursor, ''),
-                                                              coalesce(p_prefix, ''), v_now) p
-                   where p.state = 'pending' and p.timeout_at <= v_now);
-    exit when v_due = '{}';
+  v_due := array(select p.id from durable._page_of_promises(p_state, p_tags, p_limit, p_cursor, p_prefix, v_now, false) p
+                 where p.state = 'pending' and p.timeout_at <= v_now);
+  if v_due <> '{}' then
     perform durable._expire(v_due);
-  end loop;
-  return query select * from durable._page_of_promises(p_state, p_tags, p_limit, coalesce(p_cursor, ''),
-                                                       coalesce(p_prefix, ''), v_now);
+  end if;
+  return query select * from durable._page_of_promises(p_state, p_tags, p_limit, p_cursor, p_prefix, v_now, true);
 end
 $$;
 comment on function durable._search_promises(text, jsonb, integer, text, text) is
-  'A page of promises, those past their deadline settled first; the promises of an earlier look are found again at the same instant.';
+  'A page as of one instant. What it finds past its deadline is settled first, all of it at once: a second time would lock promises after tasks. What comes into sight past its deadline after that is left out.';
 
 create or replace function durable._check_search(p_state text, p_states text[], p_limit integer)
 returns void language plpgsql stable

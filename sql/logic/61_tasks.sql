@@ -36,44 +36,62 @@ $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collap
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.task_get(text) is 'The task as it is now; fulfilled once its promise is settled or past its deadline. WF001.';
 
-create or replace function durable._page_of_tasks(p_state text, p_limit integer, p_cursor text, p_now bigint)
-returns text[] language plpgsql stable
+create or replace function durable._page_of_live_tasks(p_state text, p_limit integer, p_cursor text, p_now bigint)
+returns setof durable.task_record language plpgsql stable
 as $$
 begin
-  if p_state in ('pending', 'acquired', 'suspended', 'halted') then
-    return array(select t.id from durable._tasks t
-                 where t.id > p_cursor and t.state is not distinct from p_state and t.deadline > p_now
-                 order by t.id limit p_limit);
-  end if;
-  return array(select p.id from durable._promises p
-               where p.id > p_cursor and p.target is not null
-                 and (p_state is null or p.state <> 'pending' or p.timeout_at <= p_now)
-               order by p.id limit p_limit);
+  return query
+    select t.id, t.state, t.version, (select count(*)::integer from durable._resumes r where r.task_id = t.id), t.ttl, t.pid
+    from durable._tasks t
+    where t.id > p_cursor and t.state is not distinct from p_state and t.deadline > p_now
+    order by t.id limit p_limit;
 end
 $$ set enable_sort = off set enable_bitmapscan = off;
-comment on function durable._page_of_tasks(text, integer, text, bigint) is
-  'Ids of one page. Live tasks are read from their own table; fulfilled ones, and all, by their promises.';
+comment on function durable._page_of_live_tasks(text, integer, text, bigint) is
+  'One page of tasks in a state, read and judged in one statement.';
+
+create or replace function durable._page_of_all_tasks(
+  p_over boolean, p_limit integer, p_cursor text, p_now bigint, p_sure boolean)
+returns setof durable.task_record language plpgsql stable
+as $$
+begin
+  return query
+    select p.id, coalesce(t.state, 'fulfilled'), coalesce(t.version, p.task_version),
+           (select count(*)::integer from durable._resumes r where r.task_id = t.id), t.ttl, t.pid
+    from durable._promises p
+    left join durable._tasks t on t.id = any (array[p.id])
+    where p.id > p_cursor and p.target is not null
+      and (not p_over or p.state <> 'pending' or p.timeout_at <= p_now)
+      and (not p_sure or p.state <> 'pending' or p.timeout_at > p_now)
+    order by p.id limit p_limit;
+end
+$$ set enable_sort = off set enable_bitmapscan = off;
+comment on function durable._page_of_all_tasks(boolean, integer, text, bigint, boolean) is
+  'One page of tasks by their promises, p_over: only fulfilled ones. p_sure: without what is pending past its deadline.';
 
 create or replace function durable._search_tasks(p_state text, p_limit integer, p_cursor text)
 returns setof durable.task_record language plpgsql volatile
 as $$
 declare
-  v_now bigint;
+  v_now bigint := durable._now_ms();
+  v_over boolean := coalesce(p_state = 'fulfilled', false);
   v_due text[];
-  v_ids text[];
 begin
-  loop
-    v_now := durable._now_ms();
-    v_ids := durable._page_of_tasks(p_state, p_limit, coalesce(p_cursor, ''), v_now);
-    v_due := array(select t.id from durable._tasks t where t.id = any (v_ids) and t.deadline <= v_now);
-    exit when v_due = '{}';
+  if p_state <> 'fulfilled' then
+    return query select * from durable._page_of_live_tasks(p_state, p_limit, coalesce(p_cursor, ''), v_now);
+    return;
+  end if;
+  v_due := array(
+    select t.id from durable._page_of_all_tasks(v_over, p_limit, coalesce(p_cursor, ''), v_now, false) a
+    join durable._tasks t on t.id = any (array[a.id]) where t.deadline <= v_now);
+  if v_due <> '{}' then
     perform durable._expire(v_due);
-  end loop;
-  return query select (durable._task_record(x.id)).* from unnest(v_ids) with ordinality as x (id, ord) order by x.ord;
+  end if;
+  return query select * from durable._page_of_all_tasks(v_over, p_limit, coalesce(p_cursor, ''), v_now, true);
 end
 $$;
 comment on function durable._search_tasks(text, integer, text) is
-  'A page of tasks; what is past its deadline is settled first, and then the look is repeated.';
+  'A page of tasks as of one instant, in the way of _search_promises: what is found past its deadline is settled first, all of it at once.';
 
 create or replace function durable.task_search(p_state text default null, p_limit integer default 100, p_cursor text default null)
 returns setof durable.task_record language plpgsql volatile

@@ -215,12 +215,11 @@ declare
   v_last text;
   v_found jsonb;
 begin
-  select coalesce(jsonb_agg(durable._wire_promise(r)), '[]'), max(r.id collate "C") into v_found, v_last
-  from durable.promise_search(v_state, v_tags, v_limit, durable._read_text(p_data, 'cursor', true)) r;
-  if jsonb_array_length(v_found) < v_limit
-     or not exists (select from durable.promise_search(v_state, v_tags, 1, v_last)) then
-    v_last := null;
-  end if;
+  select coalesce(jsonb_agg(durable._wire_promise(r.record) order by r.n) filter (where r.n <= v_limit), '[]'),
+         max((r.record).id) filter (where r.n = v_limit and r.total > v_limit) into v_found, v_last
+  from (
+    select durable._promise_record(p) as record, row_number() over (order by p.id) as n, count(*) over () as total
+    from durable._search_promises(v_state, v_tags, v_limit + 1, durable._read_text(p_data, 'cursor', true), null) p) r;
   return jsonb_strip_nulls(jsonb_build_object('promises', v_found, 'cursor', v_last));
 end
 $$;
@@ -390,11 +389,11 @@ declare
   v_last text;
   v_found jsonb;
 begin
-  select coalesce(jsonb_agg(durable._wire_task(r)), '[]'), max(r.id collate "C") into v_found, v_last
-  from durable.task_search(v_state, v_limit, durable._read_text(p_data, 'cursor', true)) r;
-  if jsonb_array_length(v_found) < v_limit or not exists (select from durable.task_search(v_state, 1, v_last)) then
-    v_last := null;
-  end if;
+  select coalesce(jsonb_agg(durable._wire_task(r.record) order by r.n) filter (where r.n <= v_limit), '[]'),
+         max((r.record).id) filter (where r.n = v_limit and r.total > v_limit) into v_found, v_last
+  from (
+    select t::durable.task_record as record, row_number() over (order by t.id collate "C") as n, count(*) over () as total
+    from durable._search_tasks(v_state, v_limit + 1, durable._read_text(p_data, 'cursor', true)) t) r;
   return jsonb_strip_nulls(jsonb_build_object('tasks', v_found, 'cursor', v_last));
 end
 $$;

@@ -106,6 +106,22 @@ def test_a_client_without_code_gets_plain_json(dsn: str) -> None:
     asyncio.run(main())
 
 
+def test_an_unknown_name_is_refused_and_starts_nothing(dsn: str) -> None:
+    """Once a worker has said what it serves, a client that starts by name hears of its slip of the pen."""
+    app = shop(dsn)
+
+    async def main() -> None:
+        async with app.worker(), Client(dsn) as client:
+            await client.start("price", 3)
+            with pytest.raises(NotFound) as caught:
+                await client.start("prise", 3)
+            assert "'prise'" in str(caught.value)
+            assert "'price'" in (caught.value.hint or "")
+            assert [run.workflow for run in await client.list()] == ["price"]
+
+    asyncio.run(main())
+
+
 def test_get_and_list_say_where_runs_stand(dsn: str) -> None:
     """A status record holds state, arguments, result and error; list filters by workflow and state."""
     app = shop(dsn)
