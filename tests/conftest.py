@@ -135,7 +135,8 @@ def clock(dsn: str) -> Iterator[Clock]:
 
 @pytest.fixture
 def history(dsn: str) -> Iterator[str]:
-    """What happens in the test's database is written down, and has to keep the laws of transitions."""
+    """What happens in the test's database is written down, and has to keep the laws of transitions. A test
+    that also moves the clock asks for `clock` first."""
     transitions.install(dsn)
     yield dsn
     with psycopg.connect(dsn, autocommit=True) as connection:

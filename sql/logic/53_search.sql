@@ -10,7 +10,7 @@ $$;
 comment on function durable._projected_state(durable._promises, bigint) is 'State at an instant: a deadline that has passed counts, settled or not.';
 
 create or replace function durable._page_by_id(
-  p_state text, p_limit integer, p_cursor text, p_prefix text, p_now bigint, p_sure boolean)
+  p_state text, p_limit integer, p_cursor text, p_prefix text, p_now bigint, p_sure text[])
 returns setof durable._promises language plpgsql stable
 as $$
 begin
@@ -18,15 +18,15 @@ begin
     select p.* from durable._promises p
     where p.id > p_cursor and p.id >= p_prefix and p.id <= p_prefix || chr(1114111) and starts_with(p.id, p_prefix)
       and (p_state is null or durable._projected_state(p, p_now) = p_state)
-      and (not p_sure or p.state <> 'pending' or p.timeout_at > p_now)
+      and (p_sure is null or p.state <> 'pending' or p.timeout_at > p_now or p.id = any (p_sure))
     order by p.id limit p_limit;
 end
 $$ set enable_sort = off set enable_bitmapscan = off;
-comment on function durable._page_by_id(text, integer, text, text, bigint, boolean) is
-  'One page in the order of ids, walking the primary key; never reads all that follows in order to sort it. p_sure: without what is pending past its deadline.';
+comment on function durable._page_by_id(text, integer, text, text, bigint, text[]) is
+  'One page in the order of ids, walking the primary key; never reads all that follows in order to sort it. p_sure: of what is pending past its deadline only these; null: all of it.';
 
 create or replace function durable._page_by_tags(
-  p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text, p_now bigint, p_sure boolean)
+  p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text, p_now bigint, p_sure text[])
 returns setof durable._promises language plpgsql stable
 as $$
 begin
@@ -37,15 +37,15 @@ begin
     select p.* from tagged p
     where p.id > p_cursor and starts_with(p.id, p_prefix)
       and (p_state is null or durable._projected_state(p.*::durable._promises, p_now) = p_state)
-      and (not p_sure or p.state <> 'pending' or p.timeout_at > p_now)
+      and (p_sure is null or p.state <> 'pending' or p.timeout_at > p_now or p.id = any (p_sure))
     order by p.id limit p_limit;
 end
 $$;
-comment on function durable._page_by_tags(text, jsonb, integer, text, text, bigint, boolean) is
+comment on function durable._page_by_tags(text, jsonb, integer, text, text, bigint, text[]) is
   'The same of what has these tags, found through their index.';
 
 create or replace function durable._page_of_promises(
-  p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text, p_now bigint, p_sure boolean)
+  p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text, p_now bigint, p_sure text[])
 returns setof durable._promises language plpgsql stable
 as $$
 begin
@@ -58,27 +58,52 @@ begin
   end if;
 end
 $$;
-comment on function durable._page_of_promises(text, jsonb, integer, text, text, bigint, boolean) is
+comment on function durable._page_of_promises(text, jsonb, integer, text, text, bigint, text[]) is
   'One page in the order of ids, by the index that fits.';
+
+create or replace function durable._projected_record(p_promise durable._promises, p_now bigint)
+returns durable.promise_record language sql immutable
+as $$
+  select case when p_promise.state <> 'pending' or p_promise.timeout_at > p_now then durable._promise_record(p_promise)
+              else jsonb_populate_record(durable._promise_record(p_promise), jsonb_build_object(
+                'state', durable._projected_state(p_promise, p_now), 'settled_at', p_promise.timeout_at)) end
+$$;
+comment on function durable._projected_record(durable._promises, bigint) is
+  'A promise as of an instant, settled if its deadline has passed. Only of one whose row is locked, or nobody could be told so.';
+
+create or replace function durable._hold_due(p_ids text[], p_now bigint)
+returns text[] language plpgsql volatile
+as $$
+begin
+  return array(select p.id from durable._promises p
+               where p.id = any (p_ids) and p.state = 'pending' and p.timeout_at <= p_now for no key update skip locked);
+end
+$$;
+comment on function durable._hold_due(text[], bigint) is
+  'Locks those of the promises that are past their deadline and that nobody settles at this moment: whoever settles one later reads a later clock, so they may be told as timed out.';
 
 create or replace function durable._search_promises(
   p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text)
-returns setof durable._promises language plpgsql volatile
+returns setof durable.promise_record language plpgsql volatile
 as $$
 declare
   v_now bigint := durable._now_ms();
+  v_page durable._promises[];
   v_due text[];
 begin
-  v_due := array(select p.id from durable._page_of_promises(p_state, p_tags, p_limit, p_cursor, p_prefix, v_now, false) p
-                 where p.state = 'pending' and p.timeout_at <= v_now);
+  v_page := array(select p from durable._page_of_promises(p_state, p_tags, p_limit, p_cursor, p_prefix, v_now, null) p);
+  v_due := array(select p.id from unnest(v_page) p where p.state = 'pending' and p.timeout_at <= v_now);
   if v_due <> '{}' then
     perform durable._expire(v_due);
+    v_due := durable._hold_due(array(
+      select p.id from durable._page_of_promises(p_state, p_tags, p_limit, p_cursor, p_prefix, v_now, null) p), v_now);
+    v_page := array(select p from durable._page_of_promises(p_state, p_tags, p_limit, p_cursor, p_prefix, v_now, v_due) p);
   end if;
-  return query select * from durable._page_of_promises(p_state, p_tags, p_limit, p_cursor, p_prefix, v_now, true);
+  return query select (durable._projected_record(p, v_now)).* from unnest(v_page) p order by p.id;
 end
 $$;
 comment on function durable._search_promises(text, jsonb, integer, text, text) is
-  'A page as of one instant. What it finds past its deadline is settled first, all of it at once: a second time would lock promises after tasks. What comes into sight past its deadline after that is left out.';
+  'A page as of one instant. What it finds past its deadline is settled first, all of it at once: a second time would lock promises after tasks. What comes into sight past its deadline after that is held and told as timed out.';
 
 create or replace function durable._check_search(p_state text, p_states text[], p_limit integer)
 returns void language plpgsql stable
@@ -101,36 +126,12 @@ as $$
 begin
   perform durable._check_search(p_state, array['pending', 'resolved', 'rejected', 'rejected_canceled', 'rejected_timedout'],
                                 p_limit);
-  return query select (durable._promise_record(p)).*
-               from durable._search_promises(p_state, p_tags, p_limit, p_cursor, p_prefix) p;
+  return query select * from durable._search_promises(p_state, p_tags, p_limit, p_cursor, p_prefix);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.promise_search(text, jsonb, integer, text, text) is
   'Promises in the order of ids: in that state now, with all of p_tags, after p_cursor (the last id of the page before), ids beginning with p_prefix. Local steps of runs are not among them. WF004.';
-
-create or replace function durable._due_mates(p_branch text)
-returns text[] language plpgsql volatile
-as $$
-begin
-  return array(select p.id from durable._promises p
-               where p.tags ->> 'resonate:branch' = p_branch and p.tags ? 'resonate:branch'
-                 and p.state = 'pending' and p.timeout_at <= durable._now_ms()
-               for no key update skip locked);
-end
-$$;
-comment on function durable._due_mates(text) is
-  'Promises of a branch that are past their deadline and that nobody settles at this moment, locked: whoever settles one later reads a later clock.';
-
-create or replace function durable._projected_record(p_promise durable._promises, p_now bigint)
-returns durable.promise_record language sql immutable
-as $$
-  select case when p_promise.state <> 'pending' or p_promise.timeout_at > p_now then durable._promise_record(p_promise)
-              else jsonb_populate_record(durable._promise_record(p_promise), jsonb_build_object(
-                'state', durable._projected_state(p_promise, p_now), 'settled_at', p_promise.timeout_at)) end
-$$;
-comment on function durable._projected_record(durable._promises, bigint) is
-  'A promise as of an instant, settled if its deadline has passed. Only of one whose row is locked, or nobody could be told so.';
 
 create or replace function durable.promise_preload(p_id text)
 returns setof durable.promise_record language plpgsql volatile
@@ -141,7 +142,9 @@ declare
   v_now bigint;
 begin
   select p.tags ->> 'resonate:branch' into v_branch from durable._promises p where p.id = p_id;
-  v_sure := durable._due_mates(v_branch);
+  v_sure := durable._hold_due(array(
+    select p.id from durable._promises p
+    where p.tags ->> 'resonate:branch' = v_branch and p.tags ? 'resonate:branch'), durable._now_ms());
   v_now := durable._now_ms();
   return query
     select (durable._projected_record(p, v_now)).* from durable._promises p

@@ -263,36 +263,46 @@ $$;
 comment on function durable._page_by_tags_v0(text, text[], jsonb, integer, text, bigint) is
   'One page of ids in their order among the promises that have all these tags, which an index finds.';
 
+create or replace function durable._page_v0(
+  p_pattern text, p_states text[], p_tags jsonb, p_limit integer, p_cursor text, p_now bigint)
+returns text[] language plpgsql stable
+as $$
+begin
+  if p_tags = '{}' then
+    return array(select i.id from durable._page_by_id_v0(p_pattern, p_states, p_limit, p_cursor, p_now) as i (id));
+  end if;
+  return array(select i.id from durable._page_by_tags_v0(p_pattern, p_states, p_tags, p_limit, p_cursor, p_now) as i (id));
+end
+$$;
+comment on function durable._page_v0(text, text[], jsonb, integer, text, bigint) is 'Ids of one page, by the index that fits.';
+
 create or replace function durable._search_v0(
   p_pattern text, p_states text[], p_tags jsonb, p_limit integer, p_cursor text)
 returns table (promises jsonb, cursor text) language plpgsql volatile
 as $$
 declare
-  v_ids text[];
+  v_now bigint := durable._now_ms();
+  v_ids text[] := durable._page_v0(p_pattern, p_states, p_tags, p_limit, p_cursor, v_now);
   v_due text[];
-  v_now bigint;
 begin
-  loop
-    v_now := durable._now_ms();
-    if p_tags = '{}' then
-      v_ids := array(select i.id from durable._page_by_id_v0(p_pattern, p_states, p_limit, p_cursor, v_now) as i (id));
-    else
-      v_ids := array(select i.id from durable._page_by_tags_v0(p_pattern, p_states, p_tags, p_limit, p_cursor, v_now) as i (id));
-    end if;
-    v_due := array(select p.id from durable._promises p
-                   where p.id = any (v_ids) and p.state = 'pending' and p.timeout_at <= v_now);
-    exit when v_due = '{}';
+  v_due := array(select p.id from durable._promises p
+                 where p.id = any (v_ids) and p.state = 'pending' and p.timeout_at <= v_now);
+  if v_due <> '{}' then
     perform durable._expire(v_due);
-  end loop;
+    v_ids := durable._page_v0(p_pattern, p_states, p_tags, p_limit, p_cursor, v_now);
+  end if;
+  v_due := durable._hold_due(v_ids, v_now);
   return query
-    select coalesce(jsonb_agg(durable._record_v0(durable._promise_record(p), p.ikey_create, p.ikey_complete) order by p.id)
-                      filter (where p_states is null or p.state = any (p_states)), '[]'),
+    select coalesce(jsonb_agg(durable._record_v0(durable._projected_record(p, v_now), p.ikey_create, p.ikey_complete)
+                              order by p.id)
+             filter (where (p_states is null or durable._projected_state(p, v_now) = any (p_states))
+                       and (p.state <> 'pending' or p.timeout_at > v_now or p.id = any (v_due))), '[]'),
            v_ids[p_limit]
     from durable._promises p where p.id = any (v_ids);
 end
 $$;
 comment on function durable._search_v0(text, text[], jsonb, integer, text) is
-  'A page of promises, those past their deadline settled first, and then looked for again. The cursor is the last id that was looked at, if the page was full: one that was completed meanwhile may be missing.';
+  'A page of promises in the way of _search_promises. The cursor is the last id that was looked at, if the page was full: one that was completed meanwhile may be missing.';
 
 create or replace function durable.promise_search_v0(
   p_id text default '*', p_state text default null, p_tags jsonb default '{}', p_limit integer default 100,

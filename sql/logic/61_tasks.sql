@@ -51,23 +51,26 @@ comment on function durable._page_of_live_tasks(text, integer, text, bigint) is
   'One page of tasks in a state, read and judged in one statement.';
 
 create or replace function durable._page_of_all_tasks(
-  p_over boolean, p_limit integer, p_cursor text, p_now bigint, p_sure boolean)
-returns setof durable.task_record language plpgsql stable
+  p_over boolean, p_limit integer, p_cursor text, p_now bigint, p_sure text[])
+returns table (task durable.task_record, due boolean) language plpgsql stable
 as $$
 begin
   return query
-    select p.id, coalesce(t.state, 'fulfilled'), coalesce(t.version, p.task_version),
-           (select count(*)::integer from durable._resumes r where r.task_id = t.id), t.ttl, t.pid
+    select case
+        when x.live then row(p.id, t.state, t.version, (select count(*) from durable._resumes r where r.task_id = t.id),
+                             t.ttl, t.pid)::durable.task_record
+        else row(p.id, 'fulfilled', coalesce(t.version, p.task_version), 0, null, null)::durable.task_record end,
+           not x.live and p.state = 'pending'
     from durable._promises p
     left join durable._tasks t on t.id = any (array[p.id])
-    where p.id > p_cursor and p.target is not null
-      and (not p_over or p.state <> 'pending' or p.timeout_at <= p_now)
-      and (not p_sure or p.state <> 'pending' or p.timeout_at > p_now)
+    cross join lateral (select p.state = 'pending' and p.timeout_at > p_now as live) x
+    where p.id > p_cursor and p.target is not null and not (p_over and x.live)
+      and (p_sure is null or p.state <> 'pending' or x.live or p.id = any (p_sure))
     order by p.id limit p_limit;
 end
 $$ set enable_sort = off set enable_bitmapscan = off;
-comment on function durable._page_of_all_tasks(boolean, integer, text, bigint, boolean) is
-  'One page of tasks by their promises, p_over: only fulfilled ones. p_sure: without what is pending past its deadline.';
+comment on function durable._page_of_all_tasks(boolean, integer, text, bigint, text[]) is
+  'One page of tasks by their promises, p_over: only fulfilled ones. p_sure: of those past their deadline that nobody has settled only these; null: all of them, and due says which.';
 
 create or replace function durable._search_tasks(p_state text, p_limit integer, p_cursor text)
 returns setof durable.task_record language plpgsql volatile
@@ -75,23 +78,26 @@ as $$
 declare
   v_now bigint := durable._now_ms();
   v_over boolean := coalesce(p_state = 'fulfilled', false);
+  v_page durable.task_record[];
   v_due text[];
 begin
   if p_state <> 'fulfilled' then
     return query select * from durable._page_of_live_tasks(p_state, p_limit, coalesce(p_cursor, ''), v_now);
     return;
   end if;
-  v_due := array(
-    select t.id from durable._page_of_all_tasks(v_over, p_limit, coalesce(p_cursor, ''), v_now, false) a
-    join durable._tasks t on t.id = any (array[a.id]) where t.deadline <= v_now);
+  select array_agg(a.task), coalesce(array_agg((a.task).id) filter (where a.due), '{}') into v_page, v_due
+  from durable._page_of_all_tasks(v_over, p_limit, coalesce(p_cursor, ''), v_now, null) a;
   if v_due <> '{}' then
     perform durable._expire(v_due);
+    v_due := durable._hold_due(array(
+      select (a.task).id from durable._page_of_all_tasks(v_over, p_limit, coalesce(p_cursor, ''), v_now, null) a), v_now);
+    v_page := array(select a.task from durable._page_of_all_tasks(v_over, p_limit, coalesce(p_cursor, ''), v_now, v_due) a);
   end if;
-  return query select * from durable._page_of_all_tasks(v_over, p_limit, coalesce(p_cursor, ''), v_now, true);
+  return query select * from unnest(v_page) a order by a.id collate "C";
 end
 $$;
 comment on function durable._search_tasks(text, integer, text) is
-  'A page of tasks as of one instant, in the way of _search_promises: what is found past its deadline is settled first, all of it at once.';
+  'A page of tasks as of one instant, in the way of _search_promises.';
 
 create or replace function durable.task_search(p_state text default null, p_limit integer default 100, p_cursor text default null)
 returns setof durable.task_record language plpgsql volatile

@@ -218,7 +218,7 @@ begin
   select coalesce(jsonb_agg(durable._wire_promise(r.record) order by r.n) filter (where r.n <= v_limit), '[]'),
          max((r.record).id) filter (where r.n = v_limit and r.total > v_limit) into v_found, v_last
   from (
-    select durable._promise_record(p) as record, row_number() over (order by p.id) as n, count(*) over () as total
+    select p::durable.promise_record as record, row_number() over (order by p.id collate "C") as n, count(*) over () as total
     from durable._search_promises(v_state, v_tags, v_limit + 1, durable._read_text(p_data, 'cursor', true), null) p) r;
   return jsonb_strip_nulls(jsonb_build_object('promises', v_found, 'cursor', v_last));
 end

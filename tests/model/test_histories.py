@@ -458,6 +458,10 @@ QUESTIONS: dict[str, Json] = {
     "heartbeat": ask("task.heartbeat", pid="P", tasks=[{"id": "w", "version": 1}]),
     "halt": ask("task.halt", id="w"),
     "continue": ask("task.continue", id="h"),
+    "search": ask("promise.search"),
+    "search what is pending": ask("promise.search", state="pending"),
+    "search tasks": ask("task.search"),
+    "search held tasks": ask("task.search", state="acquired"),
     "tick": ask("tick", limit=500),
 }
 

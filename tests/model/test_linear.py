@@ -148,7 +148,7 @@ class Pledges:
 
 
 def op(
-    called: int, returned: int, kind: str, data: Any = 0, answer: Any = None, status: int = 200
+    called: int, returned: int, kind: str, data: Any = 0, answer: Any = None, *, status: int = 200
 ) -> Operation:
     """An operation, on the register r unless `data` says otherwise."""
     about = ("r", data) if kind in ("write", "increase", "read") and isinstance(data, int) else data

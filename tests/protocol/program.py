@@ -405,7 +405,10 @@ def given_back(say: Say, stale: Held) -> None:
             conn,
             ("select durable.worker_heartbeat_v1(%s, %s, %s)", (worker, [held.execution], [held.version])),
         )
+    begin_run(conn, "dead", timeout="10 ms")
+    say.wait(10)
     say("1", "worker_bye_v1", "W")
+    say("fulfilled", "task_get", "dead")
     take_turn(conn, "X", bundle(claim(conn, "X", "q-kept"), end=complete()), want=0)
 
 

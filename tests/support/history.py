@@ -72,7 +72,10 @@ SWEPT = {
 
 
 def install(dsn: str) -> None:
-    """Record from now on what happens in a database that has the schema; what it holds is the first state."""
+    """Record from now on what happens in a database that has the schema; what it holds is the first state.
+
+    A clock of the test's own has to be there before: the record watches what it shows to each call.
+    """
     with psycopg.connect(dsn) as conn:
         install_into(conn)
 
