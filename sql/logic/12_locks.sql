@@ -66,7 +66,7 @@ create or replace function durable._lock_fence(p_id text)
 returns void language plpgsql volatile
 as $$
 begin
-  if p_id >= current_setting('durable.fenced', true) collate "C" then
+  if p_id = current_setting('durable.fenced', true) then
     perform set_config('durable.fenced', '', true);
   end if;
   perform durable._may_lock();
@@ -75,7 +75,7 @@ begin
 end
 $$;
 comment on function durable._lock_fence(text) is
-  'Class 2, for a user''s own transaction: lets turns and renewals pass, makes a takeover wait for the commit. The transaction remembers it: afterwards it may only fence that one again and tasks with greater ids.';
+  'Class 2, for a user''s own transaction: lets turns and renewals pass, makes a takeover wait for the commit. The transaction remembers it: afterwards it may only fence that one again: a turn that ends two fenced runs takes them in its own order.';
 
 create or replace function durable._lock_heads(p_executions bigint[])
 returns void language plpgsql volatile

@@ -9,7 +9,7 @@ as $$
          || case when u.part[4] <> case length(u.part[1]) when 4 then '80' else '443' end then ':' || u.part[4] else '' end
          || regexp_replace(coalesce(u.part[5], ''), '^/(?=\?|$)', '')
   from regexp_match(p_url,
-    '^([Hh][Tt][Tt][Pp][Ss]?)://([^][/?#@<>"\\]+@)?(\[[0-9A-Fa-f:.]+\]|[^][/?#@:<>"\\]+)(?::0*([1-9]\d{0,4}))?([/?][^#<>"\\]*)?$')
+    '^([Hh][Tt][Tt][Pp][Ss]?)://([^][/?#@<>"\\]+@)?(\[[0-9A-Fa-f:.]+\]|[^][/?#@:<>"\\]+)(?::0*([1-9][0-9]{0,4}))?([/?][^#<>"\\]*)?$')
     as u (part)
   where u.part is not null and coalesce(u.part[4]::integer, 1) <= 65535 and u.part[5] !~ '%(?![0-9A-Fa-f]{2})' is not false
 $$;
@@ -103,3 +103,13 @@ as $$
   select case when p_target like 'poll://any@%/%' then substr(p_target, strpos(substr(p_target, 12), '/') + 12) end
 $$;
 comment on function durable._preference_of(text) is 'The worker that an anycast target prefers, or null.';
+
+create or replace function durable._kind_of_recv(p_recv jsonb)
+returns text language sql immutable parallel safe
+as $$
+  select case jsonb_typeof(p_recv)
+    when 'string' then 'an address'
+    when 'object' then 'of type ' || coalesce(p_recv ->> 'type', 'null')
+    else coalesce(jsonb_typeof(p_recv), 'null') end
+$$;
+comment on function durable._kind_of_recv(jsonb) is 'What an error may tell of a receiver: its headers and its URL may hold secrets.';

@@ -21,10 +21,10 @@ as $$
   from durable._promises p
   join durable._executions h on h.execution = p.head
   join durable._journal i on i.bucket = h.bucket and i.execution = h.execution
-       and i.child = substring(p_id from '\.(\d{1,9})$')::integer and i.type in ('L', 'E', 'f', 'l')
+       and i.child = substring(p_id from '\.([0-9]{1,9})$')::integer and i.type in ('L', 'E', 'f', 'l')
   left join durable._journal j on j.bucket = h.bucket and j.execution = h.execution and j.child = i.child
        and j.type in ('L', 'E', 'c', 'e', 'k', 'K')
-  where p.id = substring(p_id from '^(.*)\.\d{1,9}$')
+  where p.id = substring(p_id from '^(.*)\.[0-9]{1,9}$')
 $$;
 comment on function durable._step_record(text) is 'A local step as a promise: it has no row of its own, its journal rows are it.';
 
@@ -86,7 +86,7 @@ begin
                                   'Use poll://any@group, poll://uni@group/id or http(s)://host/path.');
   elsif p_tags ? 'resonate:target' and p_tags ->> 'resonate:timer' = 'true' and durable._strict() then
     perform durable._fail_invalid(format('Promise %L: a timer has no target.', p_id));
-  elsif p_tags ? 'resonate:delay' and (not p_tags ? 'resonate:target' or p_tags ->> 'resonate:delay' !~ '^\d{1,16}$'
+  elsif p_tags ? 'resonate:delay' and (not p_tags ? 'resonate:target' or p_tags ->> 'resonate:delay' !~ '^[0-9]{1,16}$'
                                        or (p_tags ->> 'resonate:delay')::bigint >= p_timeout_at) then
     perform durable._fail_invalid(
       format('Promise %L: resonate:delay is an instant in ms before the timeout, with a target.', p_id));

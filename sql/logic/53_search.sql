@@ -1,5 +1,5 @@
--- Pages of promises, and what a worker gets with a task. Every page is as of one instant: what is past its deadline is
--- settled before it is shown.
+-- Pages of promises, and what a worker gets with a task. A page is as of one instant: what is past its deadline is settled, or
+-- at least held, before it is shown.
 
 create or replace function durable._projected_state(p_promise durable._promises, p_now bigint)
 returns text language sql immutable
@@ -95,6 +95,7 @@ begin
   v_due := array(select p.id from unnest(v_page) p where p.state = 'pending' and p.timeout_at <= v_now);
   if v_due <> '{}' then
     perform durable._expire(v_due);
+    v_now := durable._now_ms();
     v_due := durable._hold_due(array(
       select p.id from durable._page_of_promises(p_state, p_tags, p_limit, p_cursor, p_prefix, v_now, null) p), v_now);
     v_page := array(select p from durable._page_of_promises(p_state, p_tags, p_limit, p_cursor, p_prefix, v_now, v_due) p);
@@ -147,12 +148,17 @@ begin
     where p.tags ->> 'resonate:branch' = v_branch and p.tags ? 'resonate:branch'), durable._now_ms());
   v_now := durable._now_ms();
   return query
-    select (durable._projected_record(p, v_now)).* from durable._promises p
-    where p.tags ->> 'resonate:branch' = v_branch and p.tags ? 'resonate:branch' and p.id <> p_id
-      and (p.state <> 'pending' or p.timeout_at > v_now or p.id = any (v_sure))
-    order by p.id;
+    select (durable._projected_record(x.p, v_now)).* from (
+      select p, sum(coalesce(octet_length(p.param_data), 0) + coalesce(octet_length(p.value_data), 0))
+                  over (order by p.id) as bytes
+      from durable._promises p
+      where p.tags ->> 'resonate:branch' = v_branch and p.tags ? 'resonate:branch' and p.id <> p_id
+        and (p.state <> 'pending' or p.timeout_at > v_now or p.id = any (v_sure))
+      order by p.id limit 1000) x
+    where x.bytes <= 8388608
+    order by (x.p).id;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.promise_preload(text) is
-  'What a worker that takes a task is spared to ask for: the other promises with the same tag resonate:branch, by id. It waits for nobody, because its caller holds a task: what somebody settles at this moment is left out.';
+  'What a worker that takes a task is spared to ask for: the other promises with the same tag resonate:branch, by id. It waits for nobody, because its caller holds a task: what somebody settles at this moment is left out, and so is what is beyond 1000 promises or 8 MiB.';

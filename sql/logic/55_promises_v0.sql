@@ -289,6 +289,7 @@ begin
                  where p.id = any (v_ids) and p.state = 'pending' and p.timeout_at <= v_now);
   if v_due <> '{}' then
     perform durable._expire(v_due);
+    v_now := durable._now_ms();
     v_ids := durable._page_v0(p_pattern, p_states, p_tags, p_limit, p_cursor, v_now);
   end if;
   v_due := durable._hold_due(v_ids, v_now);
@@ -336,7 +337,7 @@ begin
     perform durable._fail_invalid(format('Callback %L: timeout must be between 0 and 2^53 - 1 ms.', p_id));
   elsif durable._canonical_recv(p_recv, false) is null then
     perform durable._fail_invalid(
-      format('Callback %L: receiver %s cannot be routed.', p_id, coalesce(p_recv::text, 'null')),
+      format('Callback %L: its receiver, %s, cannot be routed.', p_id, durable._kind_of_recv(p_recv)),
       'Use {"type": "poll", "data": {"group", "id"}}, {"type": "http", "data": {"url", "headers"}} or "poll://group:id".');
   end if;
 end
@@ -403,7 +404,7 @@ declare
 begin
   if v_address is null or durable._recv_headers(p_recv) is not null then
     perform durable._fail_invalid(
-      format('Receiver %s cannot be told: no address, or one with headers.', coalesce(p_recv::text, 'null')));
+      format('The receiver, %s, cannot be told: no address, or one with headers.', durable._kind_of_recv(p_recv)));
   elsif not durable._exists_v0(p_promise_id) then
     return query select 404, 'not found', null::jsonb;
     return;

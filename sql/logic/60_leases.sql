@@ -43,7 +43,7 @@ end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.fence(text, integer) is
-  'For a transaction of your own: commits only while that lease is held. Renewals pass; a takeover waits for your commit. Call it last, several in the order of their ids: it locks a task, and what starts, settles or awaits locks promises, which come before tasks, so that is refused afterwards. WF001, WF002, WF003.';
+  'For a transaction of your own: commits only while that lease is held. Renewals pass; a takeover waits for your commit. Call it last, for one task: it locks a task, and what starts, settles or awaits locks promises, which come before tasks, so that is refused afterwards. WF001, WF002, WF003.';
 
 create or replace function durable._interrupted(p_reason text)
 returns text language sql immutable parallel safe

@@ -89,6 +89,7 @@ begin
   from durable._page_of_all_tasks(v_over, p_limit, coalesce(p_cursor, ''), v_now, null) a;
   if v_due <> '{}' then
     perform durable._expire(v_due);
+    v_now := durable._now_ms();
     v_due := durable._hold_due(array(
       select (a.task).id from durable._page_of_all_tasks(v_over, p_limit, coalesce(p_cursor, ''), v_now, null) a), v_now);
     v_page := array(select a.task from durable._page_of_all_tasks(v_over, p_limit, coalesce(p_cursor, ''), v_now, v_due) a);
@@ -151,8 +152,8 @@ create or replace function durable._check_claim(p_pid text, p_ttl bigint)
 returns void language plpgsql stable
 as $$
 begin
-  if p_pid is null or p_pid = '' or p_ttl is null or p_ttl < 1 then
-    perform durable._fail_invalid('An acquire names its process and a ttl of at least 1 ms.');
+  if p_pid is null or octet_length(p_pid) not between 1 and 512 or p_ttl is null or p_ttl not between 1 and durable._never() then
+    perform durable._fail_invalid('An acquire names its process in 1 to 512 bytes, and a ttl from 1 to 2^53 - 1 ms.');
   end if;
 end
 $$;
@@ -341,6 +342,7 @@ begin
     if cardinality(v_children) < cardinality(p_awaited) then
       perform durable._fail_conflict(format('Run %L can await only its own children.', p_id));
     end if;
+    perform durable._interrupt(array[v_task.execution], 'suspended', v_now);
     perform durable._await_again(v_task.execution, v_children, v_now);
   end if;
   perform durable._arm(p_awaited);

@@ -35,11 +35,11 @@ begin
   end if;
   select array_agg(o.id order by o.ord), array_agg(o.version order by o.ord) into v_ids, v_versions
   from durable.task_offer(durable._queue_of(v_address), p_limit, durable._preference_of(v_address))
-    with ordinality as o (id, version, ord);
+    with ordinality as o (id, version, headers, ord);
   return query select t.m from durable._task_messages_v0(v_ids, v_versions) as t (m);
   return query
     select jsonb_build_object('type', 'notify', 'promise', durable._read_v0(u.promise_id, 0), 'address', u.address)
-    from durable.unblock_claim(v_address, p_limit) u;
+    from durable.unblock_claim(durable._canonical_listener(p_address), p_limit) u;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;

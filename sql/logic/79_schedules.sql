@@ -253,8 +253,8 @@ language plpgsql volatile
 as $$
 declare
   v_due text[];
-  v_most integer := durable._setting_int('schedule_catch_up');
-  v_more integer := greatest(p_limit, v_most);
+  v_most bigint := durable._setting_int('schedule_catch_up');
+  v_more bigint := greatest(p_limit, v_most);
   v_schedule durable._schedules;
   v_instants bigint[];
   v_count integer;
@@ -267,7 +267,7 @@ begin
                  order by s.next_run_at limit p_limit for update skip locked);
   for n in 1 .. cardinality(v_due) loop
     select * into v_schedule from durable._schedules s where s.id = v_due[n];
-    v_instants := durable._due_instants(v_schedule, p_now, least(v_most, v_more + 1));
+    v_instants := durable._due_instants(v_schedule, p_now, least(v_most, v_more + 1)::integer);
     v_count := cardinality(v_instants) - 1;
     v_more := v_more - greatest(v_count - 1, 0);
     v_schedules := v_schedules || array_fill(v_schedule.id, array[v_count]);

@@ -151,14 +151,20 @@ create or replace function durable.tick()
 returns jsonb language plpgsql volatile
 as $$
 declare
-  v_answer jsonb := durable.tick_v1(500);
+  v_fired jsonb := durable.tick_v1(500);
+  v_answer jsonb := v_fired;
 begin
+  if (v_fired ->> 'schedules')::integer > 0 then
+    v_answer := durable.tick_v1(500, false);
+    v_answer := v_answer || jsonb_build_object('schedules', v_fired -> 'schedules',
+                                               'hints', (v_fired -> 'hints') || (v_answer -> 'hints'));
+  end if;
   if v_answer -> 'hints' <> '[]' then
     perform durable._hint('durable_ready', durable._now_ms());
   end if;
   return v_answer;
 end
 $$ set search_path = '';
-comment on function durable.tick() is 'For people and for pg_cron where no worker runs: one bounded round of housekeeping.';
+comment on function durable.tick() is 'For people and for pg_cron where no worker runs: one bounded round of housekeeping, schedules and deadlines both.';
 
 select durable._open_buckets(durable._now_ms());

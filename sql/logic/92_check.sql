@@ -33,7 +33,6 @@ as $$
       p.ikey_complete is not null and (p.state = 'pending' or p.settled_at is not distinct from p.timeout_at)),
     ('well_formed_promise_timer_not_targeted', p.timer and p.target is not null and durable._strict()),
     ('well_formed_promise_target_is_nonempty', p.target = ''),
-    ('promise_target_deliverable', durable._canonical_address(p.target) is distinct from p.target),
     ('promise_external_if_targeted_or_timer', not p.external and (p.timer or p.target is not null))
   ) as v (law, broken)
   where v.broken
@@ -51,9 +50,7 @@ as $$
   cross join lateral (values
     ('promise_timer_agrees_with_tags', g.timer <> p.timer and p.execution is null),
     ('promise_external_agrees_with_tags', p.tags ->> 'resonate:external' = 'true' and not p.external),
-    ('promise_target_agrees_with_tags', case
-      when p.tags ? 'resonate:target' then p.target is distinct from durable._canonical_address(p.tags ->> 'resonate:target')
-      else p.target is not null and p.head is null end),
+    ('promise_target_agrees_with_tags', p.target is not null and p.head is null and not p.tags ? 'resonate:target'),
     ('P22 promise_delay_needs_a_target', g.delay is not null and p.target is null),
     ('P23 promise_delay_is_an_instant', g.delay !~ '^[0-9]{1,16}$'),
     ('well_formed_promise_delay_before_deadline',
@@ -128,7 +125,6 @@ as $$
     ('consistent_outbox_execute_address_is_target_tag',
       p.target is not null and t.queue is distinct from durable._queue_of(coalesce(t.recv, p.target))),
     ('task_recv_only_while_pending', t.recv is not null and t.state not in ('pending', 'halted')),
-    ('task_recv_deliverable', durable._canonical_address(t.recv) is distinct from t.recv),
     ('task_recv_headers_need_a_recv', t.recv_headers is not null and t.recv is null)
   ) as v (law, broken)
   where v.broken
@@ -162,7 +158,6 @@ as $$
     ('well_formed_promise_obligations_require_external', p.external is not true),
     ('callback_id_iff_recv', (k.id <> '') <> (k.recv is not null)),
     ('callback_id_iff_timeout', (k.id <> '') <> (k.timeout_at is not null)),
-    ('callback_recv_deliverable', durable._canonical_address(k.recv) is distinct from k.recv),
     ('callback_recv_headers_need_a_recv', k.recv_headers is not null and k.recv is null)
   ) as v (law, broken)
   where v.broken
@@ -172,12 +167,46 @@ as $$
   left join durable._promises p on p.id = l.awaited_id
   cross join lateral (values
     ('listener_for_settled_promise', p.state <> 'pending'),
-    ('well_formed_promise_obligations_require_external', p.external is not true),
-    ('consistent_listener_addresses_deliverable', durable._canonical_address(l.address) is distinct from l.address)
+    ('well_formed_promise_obligations_require_external', p.external is not true)
   ) as v (law, broken)
   where v.broken
 $$;
 comment on function durable._check_waiters() is 'Laws of callbacks and listeners.';
+
+create or replace function durable._check_addresses()
+returns table (law text, id text, detail text) language sql stable
+as $$
+  with stored (address) as materialized (
+    select p.target from durable._promises p
+    union select t.recv from durable._tasks t
+    union select k.recv from durable._callbacks k
+    union select l.address from durable._listeners l
+    union select u.address from durable._unblocks u
+  ), bad as materialized (
+    select s.address from stored s where durable._canonical_address(s.address) is distinct from s.address
+  ), tagged as materialized (
+    select distinct p.tags ->> 'resonate:target' as tag, p.target from durable._promises p where p.tags ? 'resonate:target'
+  ), astray as materialized (
+    select g.tag, g.target from tagged g where durable._canonical_address(g.tag) is distinct from g.target
+  )
+  select 'promise_target_agrees_with_tags', p.id, format('target %s, tagged %s', p.target, g.tag)
+  from astray g
+  join durable._promises p on p.tags ->> 'resonate:target' = g.tag and p.target is not distinct from g.target
+  union all
+  select 'promise_target_deliverable', p.id, b.address from bad b join durable._promises p on p.target = b.address
+  union all
+  select 'task_recv_deliverable', t.id, b.address from bad b join durable._tasks t on t.recv = b.address
+  union all
+  select 'callback_recv_deliverable', k.awaited_id, b.address from bad b join durable._callbacks k on k.recv = b.address
+  union all
+  select 'consistent_listener_addresses_deliverable', l.awaited_id, b.address
+  from bad b join durable._listeners l on l.address = b.address
+  union all
+  select 'consistent_outbox_unblock_address_deliverable', u.promise_id, b.address
+  from bad b join durable._unblocks u on u.address = b.address
+$$;
+comment on function durable._check_addresses() is
+  'Every stored address is canonical, and a target is that of its tag. Each is looked at once: the canonicaliser is dear, and many rows share an address.';
 
 create or replace function durable._check_messages()
 returns table (law text, id text, detail text) language sql stable
@@ -187,7 +216,6 @@ as $$
   left join durable._promises p on p.id = u.promise_id
   cross join lateral (values
     ('consistent_outbox_unblock_names_settled_promise', p.state is null or p.state = 'pending'),
-    ('consistent_outbox_unblock_address_deliverable', durable._canonical_address(u.address) is distinct from u.address),
     ('unblock_not_older_than_its_settlement', u.created_at < p.settled_at),
     ('unblock_claims_are_counted', (u.claimed_until > 0) <> (u.attempts > 0))
   ) as v (law, broken)
@@ -197,6 +225,20 @@ as $$
   from durable.settings s where s.name = 'retry_offer_ms' and s.value::bigint <= 0
 $$;
 comment on function durable._check_messages() is 'Laws of unblock messages and of the cadence of execute messages.';
+
+create or replace function durable._follows_cron(p_schedule durable._schedules)
+returns boolean language plpgsql stable
+as $$
+begin
+  return p_schedule.next_run_at = coalesce(
+    durable._cron_next(p_schedule.cron, p_schedule.timezone, coalesce(p_schedule.last_run_at, p_schedule.created_at)),
+    durable._never());
+exception when sqlstate 'WF004' or datetime_field_overflow then
+  return true;
+end
+$$;
+comment on function durable._follows_cron(durable._schedules) is
+  'Whether a schedule''s next instant is the one after its last, or after its birth. One that cannot be read any more (its time zone left this server) is not judged.';
 
 create or replace function durable._check_schedules()
 returns table (law text, id text, detail text) language sql stable
@@ -218,15 +260,12 @@ as $$
       and (s.promise_tags ? 'resonate:target' or durable._in_its_tree(o.occurrence, s.promise_tags))
       and not exists (
         select from durable._promises a where a.id = any (durable._ancestors(o.occurrence)) and a.head is not null)),
-    ('S07 S08 schedule_next_run_follows_cron',
-      case when s.timezone = 'UTC' or s.timezone in (select z.name from pg_catalog.pg_timezone_names z)
-        then s.next_run_at <> coalesce(durable._cron_next(s.cron, s.timezone, coalesce(s.last_run_at, s.created_at)),
-                                       durable._never()) end)
+    ('S07 S08 schedule_next_run_follows_cron', not durable._follows_cron(s))
   ) as v (law, broken)
   where v.broken
 $$;
 comment on function durable._check_schedules() is
-  'Laws of schedules. What promise_create would refuse has no promise. The calendar is asked only where the time zone is still known.';
+  'Laws of schedules. What promise_create would refuse has no promise.';
 
 create or replace function durable._check_keys()
 returns table (law text, id text, detail text) language sql stable
@@ -394,6 +433,7 @@ as $$
   union all select * from durable._check_ties()
   union all select * from durable._check_tasks()
   union all select * from durable._check_waiters()
+  union all select * from durable._check_addresses()
   union all select * from durable._check_messages()
   union all select * from durable._check_schedules()
   union all select * from durable._check_keys()

@@ -1,5 +1,5 @@
 -- The protocol's envelope: one JSON request in, one JSON response out. Reading, dispatch and writing of JSON stand here and
--- nowhere else; what an operation means stands in 50, 61 and 81, what a refusal means in 11.
+-- nowhere else; what an operation means stands in 50 to 61 and 79, what a refusal means in 11.
 -- A request may give null for what it may leave out; an answer leaves out what it does not have.
 
 create or replace function durable._read_text(p_data jsonb, p_name text, p_optional boolean default false)

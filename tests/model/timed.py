@@ -15,7 +15,9 @@ take with that answer and that the design demands: rows of promises to write or 
 move them. Where it may do without, none is assumed, so nothing correct is refuted. What is settled needs no
 lock: nothing that is said of it depends on time any more.
 
-A preload is not a part of its operation but one reading for each promise that it shows, fresher maybe.
+A preload is not a part of its operation but one reading for each promise that it shows, fresher maybe. A page
+of a search is one reading. Neither waits while it holds something, so both may leave out a promise whose
+deadline somebody else is just settling; here too only if they overlap with something.
 """
 
 from __future__ import annotations
@@ -198,6 +200,8 @@ class Timed(Generic[S]):
             yield from self._peek(core, operation, now_ms)
         elif kind == "preload":
             yield from self._preload(core, operation, now_ms)
+        elif kind in ("promise.search", "task.search"):
+            yield from self._page(core, operation, now_ms)
         elif kind == "task.heartbeat":
             yield from self._renew(core, operation, now_ms)
         else:
@@ -262,6 +266,24 @@ class Timed(Generic[S]):
         found = operation.answer["data"]["promise"]
         if expected == found:
             yield core, _rows([found["id"]], ()), _rows([found["id"]] if _by_deadline(found) else (), ())
+
+    def _page(self, core: S, operation: Operation, now_ms: int) -> Iterator[tuple[S, Locks, Locks]]:
+        """A search settles what it shows past its deadline, and may lack what others are settling so."""
+        expected = self.machine.step(core, operation.request, now_ms)[1]
+        if expected["status"] != operation.answer["status"]:
+            return
+        pages = [
+            {each["id"]: each for each in answer["data"].get("promises", answer["data"].get("tasks"))}
+            for answer in (expected, operation.answer)
+        ]
+        missing = [id_ for id_ in pages[0] if id_ not in pages[1]]
+        if [*pages[1].items()] != [each for each in pages[0].items() if each[0] in pages[1]]:
+            return
+        asked = [{"kind": "peek", "data": {"id": id_}} for id_ in missing]
+        seen = [self.machine.step(core, each, now_ms)[1]["data"]["promise"] for each in asked]
+        if not missing or (operation.crowded and all(map(_by_deadline, seen))):
+            shown = [id_ for id_ in self.machine.due(core, now_ms) if id_ in pages[1]]
+            yield self._expire(core, shown, now_ms)[0], frozenset(), frozenset()
 
     def _renew(self, core: S, operation: Operation, now_ms: int) -> Iterator[tuple[S, Locks, Locks]]:
         """A heartbeat renews what is held at that version, unless somebody has locked it."""

@@ -37,8 +37,8 @@ from tests.support.verbs import (
 
 
 class Say:
-    """A client of the protocol: each call is made in a transaction of its own and has the outcome that is
-    expected; what was called and how it ended is remembered."""
+    """A client of the protocol: each call is made in a transaction of its own, has the outcome that is
+    expected and leaves a lawful state; what was called and how it ended is remembered."""
 
     def __init__(self, conn: Connection, clock: Clock) -> None:
         self.conn, self.clock = conn, clock
@@ -58,6 +58,8 @@ class Say:
             )
             told = " ".join(str(row[place]) for row in cursor.fetchall())
         assert told == expected, f"{name}{args}: {told}"
+        laws = self.conn.execute("select * from durable.check()").fetchall()
+        assert not laws, f"{name}{args} broke {laws}"
         self.said.add((name, told))
 
     def create(self, expected: str, id_: str, timeout_at: int = NEVER, /, **tags: str) -> None:
@@ -136,7 +138,9 @@ def waiting(say: Say) -> None:
     say("WF004", "promise_register_listener", "a", "nowhere://x")
     say("WF001", "promise_register_listener", "nobody", "g")
     say.take("w")
-    say.take("dying", say.now + 5)
+    for name in ("dying", "waits too long"):
+        say.take(name, say.now + 5)
+    say("True", "task_suspend", "waits too long", 1, ["a"])
     say("WF004", "promise_register_callback", "w", "w")
     say("WF001", "promise_register_callback", "nobody", "w")
     say("WF010", "promise_register_callback", "a", "nobody")
@@ -201,7 +205,9 @@ def tasks(say: Say) -> None:
     say("pending", "task_get", "u")
     say("u", "task_offer", "line", 1)
     say("", "task_offer", "line", 1)
+    say.create("pending", "unheeded", say.now + 91, target="line")
     say.wait(91)
+    say("delayed", "task_offer", "line")
     say("fulfilled", "task_get", "u")
     say("WF003", "task_acquire", "u", 2, "P", 9)
     say.wait(5000)
@@ -234,6 +240,9 @@ def holders(say: Say) -> None:
     say("pending", "task_fence_create", "h", 1, "made", 5)
     say("True", "task_suspend", "h", 1, ["open", "soon"])
     say.take("parked")
+    say.create("pending", "aside", external="true")
+    say("pending", "promise_register_callback", "aside", "parked")
+    say("resolved", "promise_settle", "aside", "resolved")
     say("True", "task_suspend", "parked", 1, ["open"])
     say("rejected_canceled", "promise_settle", "parked", "rejected_canceled")
     say("WF002", "task_fulfill", "h", 1, "resolved")
@@ -405,11 +414,11 @@ def given_back(say: Say, stale: Held) -> None:
             conn,
             ("select durable.worker_heartbeat_v1(%s, %s, %s)", (worker, [held.execution], [held.version])),
         )
-    begin_run(conn, "dead", timeout="10 ms")
+    begin_run(conn, "overdue", timeout="10 ms")
     say.wait(10)
     say("1", "worker_bye_v1", "W")
-    say("fulfilled", "task_get", "dead")
+    say("fulfilled", "task_get", "overdue")
     take_turn(conn, "X", bundle(claim(conn, "X", "q-kept"), end=complete()), want=0)
 
 
-SCENES = (promises, waiting, tasks, holders, halting, schedules, older, runs, weighty)
+SCENES = (waiting, promises, tasks, holders, halting, schedules, older, runs, weighty)

@@ -251,11 +251,10 @@ SCHEDULES: dict[str, Holds] = {
         e.same("last_run_at") or e.old["next_run_at"] <= (e.new["last_run_at"] or -1) <= e.step.now_ms
     ),
     "S18 S19 schedule_runs_advance": lambda e: (
-        e.same("last_run_at", "next_run_at")
-        or (
-            (e.old["last_run_at"] or -1) < (e.new["last_run_at"] or -1)
-            and e.old["next_run_at"] < e.new["next_run_at"]
-        )
+        e.old["next_run_at"] <= e.new["next_run_at"]
+        if e.same("last_run_at")
+        else (e.old["last_run_at"] or -1) < (e.new["last_run_at"] or -1)
+        and e.old["next_run_at"] < e.new["next_run_at"]
     ),
     "S20 S21 S22 schedule_firing_creates_its_promise": lambda e: e.same("last_run_at") or has_fired(e),
 }
