@@ -62,3 +62,16 @@ def test_preload(conn: Connection, clock: Clock) -> None:
     assert ask(conn, (preload, ("r",))) == (["r.a pending", "r.b rejected_timedout"],)
     assert ask(conn, (preload, ("plain",))) == ([],)
     assert ask(conn, (preload, ("none",))) == ([],)
+
+
+def test_a_preload_is_bounded(conn: Connection) -> None:
+    """At most 1000 promises and 8 MiB of payloads: a worker asks for the rest."""
+    conn.execute(
+        "insert into durable._promises (id, timeout_at, created_at, param_data, tags) "
+        "select c || '.' || n, 9007199254740991, 1, case c when 'b' then repeat('x', 3000000) end, "
+        """jsonb_build_object('resonate:branch', c) """
+        "from unnest(array['a', 'b']) c, generate_series(1, case c when 'a' then 1200 else 4 end) n"
+    )
+    preload = "select count(*) from durable.promise_preload(%s)"
+    assert ask(conn, (preload, ("a.1",))) == (1000,)
+    assert ask(conn, (preload, ("b.1",))) == (2,)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.protocol.v0_calls import callback, completion, creation, subscription
@@ -385,3 +386,17 @@ def test_a_subscription_that_comes_too_late(scene: Connection, clock: Clock) -> 
 def test_a_subscription_without_an_address(scene: Connection, recv: Any) -> None:
     """A receiver that cannot be routed, or whose headers nobody would keep, is refused."""
     assert refusal(scene, subscription(recv=recv)) == "WF004"
+
+
+def test_an_error_shows_no_secrets_of_a_receiver(scene: Connection) -> None:
+    """A receiver that is refused is told by its kind: headers and URL do not reach an error or a log."""
+    for url, headers in (("http://h", {"Authorization": "secret"}), ("ftp://user:secret@h", {})):
+        recv = {"type": "http", "data": {"url": url, "headers": headers}}
+        for call in (
+            subscription("x", recv),
+            callback(recv=recv) if "ftp" in url else subscription("x", recv),
+        ):
+            with pytest.raises(psycopg.Error) as caught, scene.transaction():
+                ask(scene, call)
+            assert caught.value.sqlstate == "WF004"
+            assert "secret" not in f"{caught.value} {caught.value.diag.message_detail}"

@@ -478,3 +478,11 @@ def test_an_offer_honours_the_preferred_worker(conn: Connection, clock: Clock) -
     assert ask(conn, (offer, ("V",))) == (["t"],)
     ask(conn, create("u", target="poll://any@g/W"))
     assert ask(conn, (offer, (None,))) == (["u"],)
+
+
+def test_a_suspend_closes_open_attempts(conn: Connection) -> None:
+    """A run that is suspended through the protocol's door leaves no attempt of a step open."""
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", bundle(held, facts=[begun(0)], acts=[promise(1)]))
+    ask(conn, park("r", "r.1"))
+    assert ask(conn, ("select open_attempts from durable._executions where id = 'r'", ())) == ([-1],)

@@ -210,3 +210,13 @@ def test_schedules_and_deadlines_take_turns(conn: Connection, clock: Clock) -> N
     assert rounds == 10
     (fired,) = ask(conn, ("select count(*) from durable._promises where id ~ '^s[.]'", ()))
     assert fired == 1_000
+
+
+def test_people_get_both_in_one_call(conn: Connection, clock: Clock) -> None:
+    """durable.tick() fires what is due and settles what is overdue, so that a cron job that calls it once a
+    minute does not put off the deadlines for ever."""
+    ask(conn, ("select durable.schedule_create('s', '* * * * *', 's.{{.timestamp}}', 60000)", ()))
+    ask(conn, create("due", clock.now_ms + 60_000, external="true"))
+    clock.advance(60_000)
+    (answer,) = ask(conn, ("select durable.tick()", ()))
+    assert {"schedules": 1, "promises": 1}.items() <= answer.items()

@@ -513,9 +513,8 @@ def test_a_law_names_the_object(conn: Connection, clock: Clock) -> None:
     """A row tells which object and what was seen of it."""
     inhabit(conn, clock)
     with conn.transaction(force_rollback=True):
-        conn.execute("delete from durable._listeners where awaited_id = 'x'")
-        conn.execute("insert into durable._listeners (awaited_id, address) values ('x', 'nowhere://x')")
+        conn.execute(LISTENER.format("done", "poll://any@g").encode())
         ((law, id_, detail),) = conn.execute("select * from durable.check()").fetchall()
-        assert (law, id_) == ("consistent_listener_addresses_deliverable", "x")
-        assert "pending" in detail and "nowhere://x" in detail
+        assert (law, id_) == ("listener_for_settled_promise", "done")
+        assert "resolved" in detail and "poll://any@g" in detail
     assert ask(conn, acquire("p"))[1] == "acquired"
