@@ -120,6 +120,16 @@ end
 $$;
 comment on function durable._fail_too_large(text, bigint, bigint) is 'Raises WF008.';
 
+create or replace function durable._start_over()
+returns void language plpgsql volatile
+as $$
+begin
+  raise exception 'start over' using errcode = 'WF000';
+end
+$$;
+comment on function durable._start_over() is
+  'Undoes the block of its caller, who catches WF000 and begins anew: the only way to give row locks back before the transaction ends. No code of an answer.';
+
 create or replace function durable._fail_run_conflict(p_id text, p_what text)
 returns void language plpgsql volatile
 as $$

@@ -1,5 +1,7 @@
--- Pages of promises, and what a worker gets with a task. A page is as of one instant: what is past its deadline is settled, or
--- at least held, before it is shown.
+-- Pages of promises, and what a worker gets with a task. A page is as of one instant, and what it shows past its deadline is
+-- settled first: only what is stored can be seen by all who look later. The clock is read before a page and in the statement
+-- that reads it, after its snapshot, until both agree: that is what the clock showed when the snapshot was taken. Before alone,
+-- a page could call alive what somebody was refused before he made what it shows; after alone, call over what was not.
 
 create or replace function durable._projected_state(p_promise durable._promises, p_now bigint)
 returns text language sql immutable
@@ -10,7 +12,7 @@ $$;
 comment on function durable._projected_state(durable._promises, bigint) is 'State at an instant: a deadline that has passed counts, settled or not.';
 
 create or replace function durable._page_by_id(
-  p_state text, p_limit integer, p_cursor text, p_prefix text, p_now bigint, p_sure text[])
+  p_state text, p_limit integer, p_cursor text, p_prefix text, p_now bigint)
 returns setof durable._promises language plpgsql stable
 as $$
 begin
@@ -18,15 +20,14 @@ begin
     select p.* from durable._promises p
     where p.id > p_cursor and p.id >= p_prefix and p.id <= p_prefix || chr(1114111) and starts_with(p.id, p_prefix)
       and (p_state is null or durable._projected_state(p, p_now) = p_state)
-      and (p_sure is null or p.state <> 'pending' or p.timeout_at > p_now or p.id = any (p_sure))
     order by p.id limit p_limit;
 end
 $$ set enable_sort = off set enable_bitmapscan = off;
-comment on function durable._page_by_id(text, integer, text, text, bigint, text[]) is
-  'One page in the order of ids, walking the primary key; never reads all that follows in order to sort it. p_sure: of what is pending past its deadline only these; null: all of it.';
+comment on function durable._page_by_id(text, integer, text, text, bigint) is
+  'One page in the order of ids, walking the primary key; never reads all that follows in order to sort it.';
 
 create or replace function durable._page_by_tags(
-  p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text, p_now bigint, p_sure text[])
+  p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text, p_now bigint)
 returns setof durable._promises language plpgsql stable
 as $$
 begin
@@ -37,29 +38,48 @@ begin
     select p.* from tagged p
     where p.id > p_cursor and starts_with(p.id, p_prefix)
       and (p_state is null or durable._projected_state(p.*::durable._promises, p_now) = p_state)
-      and (p_sure is null or p.state <> 'pending' or p.timeout_at > p_now or p.id = any (p_sure))
     order by p.id limit p_limit;
 end
 $$;
-comment on function durable._page_by_tags(text, jsonb, integer, text, text, bigint, text[]) is
+comment on function durable._page_by_tags(text, jsonb, integer, text, text, bigint) is
   'The same of what has these tags, found through their index.';
 
 create or replace function durable._page_of_promises(
-  p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text, p_now bigint, p_sure text[])
+  p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text, p_now bigint)
 returns setof durable._promises language plpgsql stable
 as $$
 begin
   if p_tags is null or p_tags = '{}' then
-    return query select * from durable._page_by_id(p_state, p_limit, coalesce(p_cursor, ''), coalesce(p_prefix, ''),
-                                                   p_now, p_sure);
+    return query select * from durable._page_by_id(p_state, p_limit, coalesce(p_cursor, ''), coalesce(p_prefix, ''), p_now);
   else
     return query select * from durable._page_by_tags(p_state, p_tags, p_limit, coalesce(p_cursor, ''), coalesce(p_prefix, ''),
-                                                     p_now, p_sure);
+                                                     p_now);
   end if;
 end
 $$;
-comment on function durable._page_of_promises(text, jsonb, integer, text, text, bigint, text[]) is
+comment on function durable._page_of_promises(text, jsonb, integer, text, text, bigint) is
   'One page in the order of ids, by the index that fits.';
+
+create or replace function durable._look_at_promises(
+  p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text)
+returns table (page durable._promises[], due text[]) language plpgsql volatile
+as $$
+declare
+  v_before bigint;
+  v_now bigint := durable._now_ms();
+begin
+  loop
+    v_before := v_now;
+    select n.now, array(select p from durable._page_of_promises(p_state, p_tags, p_limit, p_cursor, p_prefix, n.now) p)
+    into v_now, page from (select durable._now_ms() as now) n;
+    exit when v_now = v_before;
+  end loop;
+  due := array(select p.id from unnest(page) p where p.state = 'pending' and p.timeout_at <= v_now);
+  return next;
+end
+$$;
+comment on function durable._look_at_promises(text, jsonb, integer, text, text) is
+  'One page as of the instant of its snapshot, and what in it is past its deadline without being settled.';
 
 create or replace function durable._projected_record(p_promise durable._promises, p_now bigint)
 returns durable.promise_record language sql immutable
@@ -87,24 +107,30 @@ create or replace function durable._search_promises(
 returns setof durable.promise_record language plpgsql volatile
 as $$
 declare
-  v_now bigint := durable._now_ms();
   v_page durable._promises[];
-  v_due text[];
+  v_more text[];
+  v_due text[] := '{}';
 begin
-  v_page := array(select p from durable._page_of_promises(p_state, p_tags, p_limit, p_cursor, p_prefix, v_now, null) p);
-  v_due := array(select p.id from unnest(v_page) p where p.state = 'pending' and p.timeout_at <= v_now);
-  if v_due <> '{}' then
-    perform durable._expire(v_due);
-    v_now := durable._now_ms();
-    v_due := durable._hold_due(array(
-      select p.id from durable._page_of_promises(p_state, p_tags, p_limit, p_cursor, p_prefix, v_now, null) p), v_now);
-    v_page := array(select p from durable._page_of_promises(p_state, p_tags, p_limit, p_cursor, p_prefix, v_now, v_due) p);
-  end if;
-  return query select (durable._projected_record(p, v_now)).* from unnest(v_page) p order by p.id;
+  select l.page, l.due into v_page, v_more
+  from durable._look_at_promises(p_state, p_tags, p_limit, p_cursor, p_prefix) l;
+  while v_more <> '{}' loop
+    v_due := v_due || v_more;
+    begin
+      perform durable._expire(v_due);
+      select l.page, l.due into v_page, v_more
+      from durable._look_at_promises(p_state, p_tags, p_limit, p_cursor, p_prefix) l;
+      if v_more <> '{}' then
+        perform durable._start_over();
+      end if;
+    exception when sqlstate 'WF000' then
+      null;
+    end;
+  end loop;
+  return query select (durable._promise_record(p)).* from unnest(v_page) p order by p.id;
 end
 $$;
 comment on function durable._search_promises(text, jsonb, integer, text, text) is
-  'A page as of one instant. What it finds past its deadline is settled first, all of it at once: a second time would lock promises after tasks. What comes into sight past its deadline after that is held and told as timed out.';
+  'A page as of one instant. What it finds past its deadline is settled first, all of it at once: a second time would lock promises after tasks. So if more has come past its deadline meanwhile, the first time is undone and all of it is settled together.';
 
 create or replace function durable._check_search(p_state text, p_states text[], p_limit integer)
 returns void language plpgsql stable

@@ -276,34 +276,58 @@ end
 $$;
 comment on function durable._page_v0(text, text[], jsonb, integer, text, bigint) is 'Ids of one page, by the index that fits.';
 
+create or replace function durable._look_v0(p_pattern text, p_states text[], p_tags jsonb, p_limit integer, p_cursor text)
+returns table (page durable._promises[], due text[]) language plpgsql volatile
+as $$
+declare
+  v_before bigint;
+  v_now bigint := durable._now_ms();
+begin
+  loop
+    v_before := v_now;
+    select n.now, array(select p from durable._promises p
+                        where p.id = any (durable._page_v0(p_pattern, p_states, p_tags, p_limit, p_cursor, n.now)) order by p.id)
+    into v_now, page from (select durable._now_ms() as now) n;
+    exit when v_now = v_before;
+  end loop;
+  due := array(select p.id from unnest(page) p where p.state = 'pending' and p.timeout_at <= v_now);
+  return next;
+end
+$$;
+comment on function durable._look_v0(text, text[], jsonb, integer, text) is
+  'One page as of the instant of its snapshot, and what in it is past its deadline without being settled.';
+
 create or replace function durable._search_v0(
   p_pattern text, p_states text[], p_tags jsonb, p_limit integer, p_cursor text)
 returns table (promises jsonb, cursor text) language plpgsql volatile
 as $$
 declare
-  v_now bigint := durable._now_ms();
-  v_ids text[] := durable._page_v0(p_pattern, p_states, p_tags, p_limit, p_cursor, v_now);
-  v_due text[];
+  v_page durable._promises[];
+  v_more text[];
+  v_due text[] := '{}';
 begin
-  v_due := array(select p.id from durable._promises p
-                 where p.id = any (v_ids) and p.state = 'pending' and p.timeout_at <= v_now);
-  if v_due <> '{}' then
-    perform durable._expire(v_due);
-    v_now := durable._now_ms();
-    v_ids := durable._page_v0(p_pattern, p_states, p_tags, p_limit, p_cursor, v_now);
-  end if;
-  v_due := durable._hold_due(v_ids, v_now);
+  select l.page, l.due into v_page, v_more from durable._look_v0(p_pattern, p_states, p_tags, p_limit, p_cursor) l;
+  while v_more <> '{}' loop
+    v_due := v_due || v_more;
+    begin
+      perform durable._expire(v_due);
+      select l.page, l.due into v_page, v_more from durable._look_v0(p_pattern, p_states, p_tags, p_limit, p_cursor) l;
+      if v_more <> '{}' then
+        perform durable._start_over();
+      end if;
+    exception when sqlstate 'WF000' then
+      null;
+    end;
+  end loop;
   return query
-    select coalesce(jsonb_agg(durable._record_v0(durable._projected_record(p, v_now), p.ikey_create, p.ikey_complete)
-                              order by p.id)
-             filter (where (p_states is null or durable._projected_state(p, v_now) = any (p_states))
-                       and (p.state <> 'pending' or p.timeout_at > v_now or p.id = any (v_due))), '[]'),
-           v_ids[p_limit]
-    from durable._promises p where p.id = any (v_ids);
+    select coalesce(jsonb_agg(durable._record_v0(durable._promise_record(p), p.ikey_create, p.ikey_complete) order by p.id),
+                    '[]'),
+           (v_page[p_limit]).id
+    from unnest(v_page) p;
 end
 $$;
 comment on function durable._search_v0(text, text[], jsonb, integer, text) is
-  'A page of promises in the way of _search_promises. The cursor is the last id that was looked at, if the page was full: one that was completed meanwhile may be missing.';
+  'A page of promises in the way of _search_promises. The cursor is the last id, if the page is full.';
 
 create or replace function durable.promise_search_v0(
   p_id text default '*', p_state text default null, p_tags jsonb default '{}', p_limit integer default 100,

@@ -9,6 +9,11 @@ def canonical(address: object, *, listener: bool = False) -> str | None:
     means any member for a task, that member alone for a listener."""
     if not isinstance(address, str) or not address or any(each.isspace() for each in address):
         return None
+    spelled = _spelled(address, listener)
+    return None if spelled is None or len(spelled.encode()) > 1024 else spelled
+
+
+def _spelled(address: str, listener: bool) -> str | None:
     scheme, found, rest = address.partition("://")
     if not found:
         # a bare group; anything with a colon, a slash or an at sign is a mistyped address

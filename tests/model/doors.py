@@ -63,11 +63,13 @@ def bad(why: str) -> Refused:
     return Refused(400, why)
 
 
-def text(data: Json, name: str) -> str:
-    """A field that holds text, not empty and without NUL."""
+def text(data: Json, name: str, *, most: int | None = None) -> str:
+    """A field that holds text, not empty, without NUL, and of so many bytes at most."""
     value = data.get(name)
     if not isinstance(value, str) or not value or "\0" in value:
         raise bad(f"{name} is a text, not {value!r}")
+    if most is not None and len(value.encode()) > most:
+        raise bad(f"{name} has at most {most} bytes")
     return value
 
 
@@ -110,9 +112,7 @@ def payload(data: Json, name: str) -> Value:
 
 def creation(data: Json, profile: str) -> Creation:
     """promise.create, also as an action."""
-    id_ = text(data, "id")
-    if len(id_.encode()) > 512:
-        raise bad("an id has at most 512 bytes")
+    id_ = text(data, "id", most=512)
     timeout_at = number(data, "timeoutAt")
     param = payload(data, "param")
     tags = dict(strings(data, "tags") or ())
@@ -135,7 +135,8 @@ def _delay(named: dict[str, str], timeout_at: int) -> int | None:
     if "delay" not in named:
         return None
     delay = named["delay"]
-    if "target" not in named or not (delay.isascii() and delay.isdigit()) or int(delay) >= timeout_at:
+    digits = delay.isascii() and delay.isdigit() and len(delay) <= 16
+    if "target" not in named or not digits or int(delay) >= timeout_at:
         raise bad("a delay is an instant before the timeout of a task")
     return int(delay)
 
@@ -167,7 +168,7 @@ def action(data: Json, *kinds: str) -> Json:
 
 def lease(data: Json) -> tuple[str, int]:
     """The process and the length of a lease."""
-    return text(data, "pid"), number(data, "ttl", low=1)
+    return text(data, "pid", most=512), number(data, "ttl", low=1)
 
 
 def held(data: Json) -> tuple[str, int]:

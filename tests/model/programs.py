@@ -27,6 +27,8 @@ START = 1_800_000_000_000
 # in the order of bytes: B before a, the last one after all
 IDS = ("a", "a.1", "b", "a.2", "b.x", "c", "a.3", "B", "\u00e9", "c.1")
 PIDS = ("p", "q")
+# the longest names of a process, and those that are one character longer
+NAMES = PIDS * 30 + ("x" * 512, "\u00e9" * 256, "x" * 513, "\u00e9" * 257)
 ADDRESSES = ("poll://any@g", "poll://g:u", "https://h.example/in", "poll://uni@g/u")
 TARGETS = ("g", "poll://any@g/u", "https://h.example/in")
 QUEUES = ("g", "https://h.example/in")
@@ -47,11 +49,13 @@ TAGS: tuple[dict[str, str], ...] = (
     {"branch": "top", "timer": "false"},
     {"target": "g", "delay": "+5"},
     {"target": "g", "delay": "+0"},
+    {"target": "g", "delay": "0000000000000005"},
     {"target": "g", "timer": "true"},
 )
 REFUSED: tuple[dict[str, str], ...] = (
     {"target": "poll://uni@g/u", "delay": "+1000"},
     {"delay": "5", "external": "true"},
+    {"target": "g", "delay": "00000000000000005"},
     {"target": "poll://"},
     {"external": "true", "origin": "a.1"},
     {"external": "true", "prefix": "x.y"},
@@ -202,7 +206,7 @@ def promise_search(table: Table) -> Json:
 
 
 def lease(table: Table) -> Json:
-    return {"pid": table.dice.pick(PIDS), "ttl": table.dice.pick(TTLS)}
+    return {"pid": table.dice.pick(NAMES), "ttl": table.dice.pick(TTLS)}
 
 
 def task_create(table: Table) -> Json:
@@ -365,7 +369,11 @@ def lottery(table: Table) -> str:
     return next(kind for kind, end in zip(REQUESTS, accumulate(weights), strict=True) if place < end)
 
 
-WRONG: tuple[Any, ...] = (None, "", -1, 1.5, True, [], {}, "x" * 600, 2**53, {"x": 1}, [1], "\u00e9", 0)
+WRONG: tuple[Any, ...] = (
+    *(None, "", -1, 1.5, True, [], {}, "x" * 600, 2**53, {"x": 1}, [1], "\u00e9", 0),
+    # an id, an address: as long as it may be, and longer
+    *("x" * 512, "x" * 513, "x" * 1013, "x" * 1014),
+)
 
 
 def broken(table: Table) -> Json:

@@ -310,6 +310,27 @@ def before_its_time(history: History, rng: Random) -> History | None:
     return changed(history, chosen, answer=answer)
 
 
+def short_page(history: History, rng: Random) -> History | None:
+    """A search for everything lacks a promise, or its task, that somebody was shown before."""
+    first: dict[str, int] = {}
+    for each in history.operations:
+        if (promise := shown(each)) is not None:
+            first[promise["id"]] = min(each.returned, first.get(promise["id"], each.returned))
+    found = [
+        (each, name, record)
+        for each in of_kind(history, "promise.search", "task.search")
+        if "state" not in each.request["data"]
+        for name, page in each.answer["data"].items()
+        for record in page
+        if record["id"] in first and first[record["id"]] < each.called
+    ]
+    if not found:
+        return None
+    chosen, name, record = rng.choice(found)
+    page = [each for each in chosen.answer["data"][name] if each is not record]
+    return changed(history, chosen, answer={"status": 200, "data": {name: page}})
+
+
 FORGERS: tuple[Forger, ...] = (
     another_value,
     second_claim,
@@ -320,6 +341,7 @@ FORGERS: tuple[Forger, ...] = (
     too_early,
     stale_holder,
     before_its_time,
+    short_page,
 )
 
 

@@ -86,6 +86,7 @@ WRONG: dict[str, list[Json]] = {
     "task.acquire": [
         {"id": "a", "version": -1, "pid": "p", "ttl": 1},
         {"id": "a", "version": 0, "pid": "", "ttl": 1},
+        {"id": "a", "version": 0, "pid": "x" * 513, "ttl": 1},
         {"id": "a", "version": 0, "pid": "p", "ttl": 0},
     ],
     "task.release": [{"id": "a"}, {"version": 0}],

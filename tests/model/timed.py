@@ -15,9 +15,10 @@ take with that answer and that the design demands: rows of promises to write or 
 move them. Where it may do without, none is assumed, so nothing correct is refuted. What is settled needs no
 lock: nothing that is said of it depends on time any more.
 
-A preload is not a part of its operation but one reading for each promise that it shows, fresher maybe. A page
-of a search is one reading. Neither waits while it holds something, so both may leave out a promise whose
-deadline somebody else is just settling; here too only if they overlap with something.
+A preload is not a part of its operation but one reading for each promise that it shows, fresher maybe. It
+does not wait while its operation holds something, so it may leave out a promise whose deadline somebody else
+is just settling; here too only if they overlap with something. A page of a search is one reading of all that
+it shows, whole, and what it shows past its deadline it has settled.
 """
 
 from __future__ import annotations
@@ -268,22 +269,15 @@ class Timed(Generic[S]):
             yield core, _rows([found["id"]], ()), _rows([found["id"]] if _by_deadline(found) else (), ())
 
     def _page(self, core: S, operation: Operation, now_ms: int) -> Iterator[tuple[S, Locks, Locks]]:
-        """A search settles what it shows past its deadline, and may lack what others are settling so."""
-        expected = self.machine.step(core, operation.request, now_ms)[1]
-        if expected["status"] != operation.answer["status"]:
+        """A search shows nothing that was written after the instant that it read, and settles what is due."""
+        _, answer = self.machine.step(core, operation.request, now_ms)
+        if not agrees(answer, operation.answer):
             return
-        pages = [
-            {each["id"]: each for each in answer["data"].get("promises", answer["data"].get("tasks"))}
-            for answer in (expected, operation.answer)
-        ]
-        missing = [id_ for id_ in pages[0] if id_ not in pages[1]]
-        if [*pages[1].items()] != [each for each in pages[0].items() if each[0] in pages[1]]:
-            return
-        asked = [{"kind": "peek", "data": {"id": id_}} for id_ in missing]
-        seen = [self.machine.step(core, each, now_ms)[1]["data"]["promise"] for each in asked]
-        if not missing or (operation.crowded and all(map(_by_deadline, seen))):
-            shown = [id_ for id_ in self.machine.due(core, now_ms) if id_ in pages[1]]
-            yield self._expire(core, shown, now_ms)[0], frozenset(), frozenset()
+        page = answer["data"].get("promises", answer["data"].get("tasks")) if answer["status"] == 200 else ()
+        shown = [each["id"] for each in page]
+        due = [id_ for id_ in self.machine.due(core, now_ms) if id_ in shown]
+        after, locked = self._expire(core, due, now_ms)
+        yield after, _rows(shown, shown), locked
 
     def _renew(self, core: S, operation: Operation, now_ms: int) -> Iterator[tuple[S, Locks, Locks]]:
         """A heartbeat renews what is held at that version, unless somebody has locked it."""
