@@ -1,6 +1,7 @@
 -- The knobs: their defaults, how they are read and how they are changed.
 
 insert into durable.settings (name, value, description) values
+  ('cancel_grace_ms', '30000', 'how long a run may clean up after a request of cancellation, unless the request says otherwise'),
   ('conformance', 'compatible', 'compatible: what current SDKs need; strict: what the protocol specification says'),
   ('hints', 'coalesce', 'hints of plain SQL callers: off, coalesce (at most one notification a channel in 50 ms) or commit'),
   ('lease_ttl_ms', '15000', 'length of a worker''s lease in ms; renewed every half of it'),

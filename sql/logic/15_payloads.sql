@@ -27,8 +27,36 @@ create or replace function durable._error_of(p_state text, p_data text)
 returns text language sql immutable parallel safe
 as $$
   select coalesce(p_data, case p_state
-    when 'rejected_timedout' then '{"type": "Timeout", "message": "the deadline passed"}'
-    when 'rejected_canceled' then '{"type": "Cancelled", "message": "cancelled"}'
-    else '{"type": "Rejected", "message": "rejected without a reason"}' end)
+    when 'rejected_timedout' then '{"type": "Timeout", "kind": "Timeout", "message": "the deadline passed"}'
+    when 'rejected_canceled' then '{"type": "Cancelled", "kind": "Cancelled", "message": "cancelled"}'
+    else '{"type": "Rejected", "kind": "Uncategorized", "message": "rejected without a reason"}' end)
 $$;
 comment on function durable._error_of(text, text) is 'The error of a rejected promise as JSON text, also where nobody gave one.';
+
+create or replace function durable._error_kind(p_type text)
+returns text language sql immutable parallel safe
+as $$
+  select case
+    when p_type is null or p_type = 'Rejected' then 'Uncategorized'
+    when p_type in ('Timeout', 'TimeoutError', 'StepTimeout', 'RunTimedOut', 'Interrupted') then 'Timeout'
+    when p_type in ('Cancelled', 'CancelledError', 'RunCancelled') then 'Cancelled'
+    when p_type in ('Nondeterminism', 'NondeterminismError') then 'Nondeterminism'
+    when p_type in ('Crashed', 'StepInterrupted') then 'Trap'
+    else 'UserError'
+  end
+$$;
+comment on function durable._error_kind(text) is
+  'Kind of an error by its type: Trap (whoever ran it is gone), UserError, Timeout (a lost lease too), Cancelled, Nondeterminism or Uncategorized.';
+
+create or replace function durable._with_kind(p_error jsonb)
+returns jsonb language sql immutable parallel safe
+as $$
+  select case
+    when jsonb_typeof(p_error) is distinct from 'object'
+      then jsonb_build_object('kind', 'Uncategorized', 'message', coalesce(p_error #>> '{}', 'no reason given'))
+    when p_error ? 'kind' then p_error
+    else jsonb_build_object('kind', durable._error_kind(p_error ->> 'type')) || p_error
+  end
+$$;
+comment on function durable._with_kind(jsonb) is
+  'An error as journals show it: an object with a kind. One that brought its own kind keeps it; what is no object becomes a message.';

@@ -35,11 +35,17 @@ as $$
     ('Z', array['TimerFired'], false, true),
     ('n', array['RandomGenerated'], true, false),
     ('m', array['TimeRecorded'], true, false),
+    ('o', array['InvokeScheduled'], true, false),
+    ('g', array['SignalDelivered'], false, false),
+    ('v', array['SignalReceived'], true, true),
+    ('j', array['JoinSetCreated'], true, false),
+    ('u', array['JoinSetSubmitted'], false, false),
+    ('a', array['JoinSetAwaited'], false, false),
     ('A', array['ExecutionAwaiting'], false, false),
     ('W', array['ExecutionResumed'], false, false)
 $$;
 comment on function durable.journal_types() is
-  'The closed list of row types: the logical events of each, whether it takes a new child number, whether it resolves its child. L E f l s r t c e k K are local steps (values in the row); I b i d D are child runs (values in their promises), X external promises.';
+  'The closed list of row types: the logical events of each, whether it takes a new child number, whether it resolves its child. L E f l o s r t c e k K are local steps (values in the row); I b i d D are child runs (values in their promises), X external promises.';
 
 create or replace function durable._width(p_type "char")
 returns integer language sql immutable parallel safe
@@ -54,8 +60,13 @@ comment on function durable._width("char") is 'How many logical events a row of 
 
 create or replace function durable._allocates(p_type "char")
 returns boolean language sql immutable parallel safe
-as $$ select p_type in ('L', 'E', 'f', 'l', 'I', 'X', 'T', 'n', 'm') $$;
+as $$ select p_type in ('L', 'E', 'f', 'l', 'o', 'I', 'X', 'T', 'n', 'm', 'v', 'j') $$;
 comment on function durable._allocates("char") is 'The row takes a new child number.';
+
+create or replace function durable._resolves(p_type "char")
+returns boolean language sql immutable parallel safe
+as $$ select p_type in ('L', 'E', 'c', 'e', 'k', 'K', 'd', 'D', 'Z', 'v') $$;
+comment on function durable._resolves("char") is 'The row completes its child, so it advances a coroutine.';
 
 create or replace function durable._status_after(p_type "char")
 returns text language sql immutable parallel safe
@@ -67,12 +78,15 @@ as $$
 $$;
 comment on function durable._status_after("char") is 'Status that the row leads to; null where it changes none. Status is the fold of this.';
 
-create or replace function durable._may_append(p_status text, p_type "char")
+create or replace function durable._may_append(p_status text, p_type "char", p_cleaning boolean default false)
 returns boolean language sql immutable parallel safe
 as $$
   select case
     when p_status in ('completed', 'failed', 'cancelled') then false
-    when p_type in ('L', 'E', 'f', 'l', 'I', 'X', 'T', 'n', 'm', 'A') then p_status = 'running'
+    when p_type in ('L', 'E', 'f', 'l', 'I', 'X', 'T', 'n', 'm', 'j', 'u', 'a')
+      then p_status = 'running' or (p_cleaning and p_status = 'cancelling')
+    when p_type in ('o', 'A') then p_status = 'running'
+    when p_type = 'v' then p_status in ('running', 'blocked')
     when p_type = 'W' then p_status = 'blocked'
     when p_type = 'Y' then p_status = 'cancelling'
     when p_type = 'Q' then p_status in ('running', 'blocked')
@@ -80,19 +94,21 @@ as $$
     else true
   end
 $$;
-comment on function durable._may_append(text, "char") is 'Guard by status: what each of the six statuses admits. One ExecutionStarted, at birth; nothing after an end.';
+comment on function durable._may_append(text, "char", boolean) is
+  'Guard by status: what each of the six statuses admits. One ExecutionStarted, at birth; nothing after an end. p_cleaning: reported by a worker that has seen the request of cancellation, so that clean-up may take durable steps; it cannot wait in the journal, which would end the cancelling.';
 
 create or replace function durable._attempt_after(p_type "char", p_attempt integer)
 returns integer language sql immutable parallel safe
 as $$
   select case
     when p_type in ('l', 's') then p_attempt
-    when p_type in ('f', 'r', 't') then -p_attempt
+    when p_type in ('f', 'r', 't') then -p_attempt - 1
+    when p_type = 'o' then -1
     else 0
   end
 $$;
 comment on function durable._attempt_after("char", integer) is
-  'What a row leaves of a local step: its open attempt, minus the attempt that failed, or 0 once it is complete.';
+  'What a row leaves of a local step: n while attempt n runs, -n where attempt n comes next, or 0 once it is complete.';
 
 create or replace function durable._attempt_fits(p_type "char", p_attempt integer, p_before integer)
 returns boolean language sql immutable parallel safe
@@ -100,7 +116,7 @@ as $$
   select case
     when p_type in ('L', 'E', 'f', 'l') then p_before is null and p_attempt is not distinct from 1
     when p_type in ('c', 'e', 'r') then p_before is not distinct from p_attempt and p_attempt > 0
-    when p_type in ('k', 'K', 's', 't') then p_before is not distinct from 1 - p_attempt and p_attempt > 1
+    when p_type in ('k', 'K', 's', 't') then p_before is not distinct from -p_attempt and p_attempt > 0
     else true
   end
 $$;
@@ -109,10 +125,10 @@ comment on function durable._attempt_fits("char", integer, integer) is
 
 create or replace function durable._is_local(p_type "char")
 returns boolean language sql immutable parallel safe
-as $$ select p_type in ('L', 'E', 'f', 'l', 's', 'r', 't', 'c', 'e', 'k', 'K') $$;
+as $$ select p_type in ('L', 'E', 'f', 'l', 'o', 's', 'r', 't', 'c', 'e', 'k', 'K') $$;
 comment on function durable._is_local("char") is 'The row is about a local step.';
 
-create or replace function durable._append(p_events durable._event[], p_now bigint)
+create or replace function durable._append(p_events durable._event[], p_now bigint, p_cleaning boolean default false)
 returns void language plpgsql volatile
 as $$
 begin
@@ -127,7 +143,8 @@ begin
            sum(durable._width(e.type)) over (partition by e.execution order by e.ord) as upto,
            coalesce(max(durable._status_after(e.type)) over previous, h.status) as status,
            case when durable._is_local(e.type) then coalesce(
-             lag(durable._attempt_after(e.type, e.attempt)) over (partition by e.execution, e.child order by e.ord),
+             lag(durable._attempt_after(e.type, e.attempt))
+               over (partition by e.execution, e.child, durable._is_local(e.type) order by e.ord),
              h.open_attempts[array_position(h.open_steps, e.child)]) end as attempt_before
     from unnest(p_events) with ordinality
            as e (execution, type, child, attempt, name, input_hash, data, ord)
@@ -135,9 +152,9 @@ begin
     window previous as (partition by e.execution order by e.ord rows between 1 preceding and 1 preceding)
   ) b
   where case
-    when not durable._may_append(b.status, b.type)
+    when not durable._may_append(b.status, b.type, p_cleaning)
       then durable._fail_journal(b.execution, b.type, b.child, 'not allowed while ' || b.status)
-    when durable._allocates(b.type) and b.child < b.next_child and not b.child = any (b.reserved)
+    when durable._allocates(b.type) and b.child < b.next_child and b.child <> all (b.reserved)
       then durable._fail_journal(b.execution, b.type, b.child, 'that child number is taken')
     when not durable._attempt_fits(b.type, b.attempt, b.attempt_before)
       then durable._fail_journal(b.execution, b.type, b.child,
@@ -147,14 +164,14 @@ begin
   perform durable._fold(p_events);
 end
 $$;
-comment on function durable._append(durable._event[], bigint) is
+comment on function durable._append(durable._event[], bigint, boolean) is
   'The one writer of the journal, for any number of executions at once. WF006 if an event does not fit its journal. Then folds them into the heads.';
 
 create or replace function durable._fold(p_events durable._event[])
 returns void language plpgsql volatile
 as $$
 declare
-  v_steps boolean;
+  v_types text;
 begin
   update durable._executions h
   set next_seq = h.next_seq + n.width,
@@ -164,6 +181,7 @@ begin
           then h.reserved
         else durable._reserve(h.reserved, h.next_child, n.children) end,
       status = coalesce(n.status, h.status),
+      cancel_until = case when coalesce(n.status, h.status) = 'cancelling' then h.cancel_until end,
       waiting_on = case when n.status is null then h.waiting_on end,
       wait_kind = case when n.status is null then h.wait_kind end,
       wait_left = case when n.status is null then h.wait_left end
@@ -178,9 +196,16 @@ begin
     group by e.execution
   ) n
   where h.execution = any (array[n.execution]);
-  select exists (select from unnest(p_events) e where e.type in ('f', 'l', 's', 'r', 't', 'c', 'e', 'k', 'K')) into v_steps;
-  if v_steps then
+  v_types := (select string_agg(distinct e.type::text, '') from unnest(p_events) e);
+  if v_types ~ '[flosrtcekK]' then
     perform durable._fold_steps(p_events);
+  end if;
+  if v_types ~ '[gv]' then
+    perform durable._check_inboxes(p_events);
+    perform durable._fold_inboxes(p_events);
+  end if;
+  if v_types ~ '[jua]' then
+    perform durable._fold_sets(p_events);
   end if;
 end
 $$;
@@ -226,7 +251,7 @@ as $$
   where u.child <> all (p_children)
 $$;
 comment on function durable._reserve(integer[], integer, integer[]) is
-  'Reserved numbers after p_children were taken: gaps are local steps whose rows are still to come (law A-1).';
+  'Reserved numbers after p_children were taken: gaps are local steps and receives whose rows are still to come (law A-1).';
 
 create or replace function durable._await(p_executions bigint[], p_waits durable._ending[], p_now bigint)
 returns void language plpgsql volatile
@@ -234,7 +259,10 @@ as $$
 begin
   perform durable._append(array(
     select row(w.execution, 'A', null, null, null, null,
-               jsonb_build_object('on', to_jsonb(w."on"), 'kind', w.kind)::text)::durable._event
+               (jsonb_build_object('on', to_jsonb(w."on"), 'kind', w.kind)
+                || case when w.kind = 'signal' then jsonb_build_object('name', coalesce((
+                     select i.name from durable._inboxes i where i.execution = w.execution and i.receiver = w."on"[1] limit 1),
+                     w.value)) else '{}' end)::text)::durable._event
     from rows from (unnest(p_executions), unnest(p_waits))
       as w (execution, "do", "on", kind, value, error, retry_in, problem)), p_now);
   update durable._executions h
@@ -246,7 +274,8 @@ begin
   where h.execution = any (array[w.execution]);
 end
 $$;
-comment on function durable._await(bigint[], durable._ending[], bigint) is 'Writes ExecutionAwaiting and blocks the heads on what it names.';
+comment on function durable._await(bigint[], durable._ending[], bigint) is
+  'Writes ExecutionAwaiting and blocks the heads on what it names. The value of a wait is the signal''s name where no receiver is registered.';
 
 create or replace function durable._bucket(p_now bigint)
 returns integer language plpgsql stable
@@ -259,21 +288,83 @@ end
 $$;
 comment on function durable._bucket(bigint) is 'Partition for a run that starts now: this week''s, else the newest before it, so a start never fails for want of a partition.';
 
+create or replace function durable._write_started(p_executions bigint[], p_bucket integer, p_data text, p_now bigint)
+returns void language plpgsql volatile
+as $$
+begin
+  insert into durable._journal (bucket, execution, seq, ts, type, data)
+  select p_bucket, e, 0, p_now, 'S', p_data from unnest(p_executions) e;
+end
+$$;
+comment on function durable._write_started(bigint[], integer, text, bigint) is
+  'The first row of new journals. p_data: what the promise does not know, the input of a later generation or what a client told of itself.';
+
+create or replace function durable._copy_rows(
+  p_from bigint, p_to bigint, p_seqs integer[], p_changed integer[], p_types "char"[], p_data text[])
+returns void language sql volatile
+as $$
+  insert into durable._journal (bucket, execution, seq, ts, type, child, attempt, name, input_hash, data)
+  select t.bucket, t.execution, (sum(durable._width(j.type)) over (order by j.seq) - durable._width(j.type))::integer, j.ts,
+         coalesce(c.type, j.type), j.child, j.attempt,
+         case when c.seq is null or j.type not in ('d', 'D') then j.name end, j.input_hash,
+         case when j.type <> 'S' or f.previous is null then coalesce(c.data, j.data) end
+  from durable._executions f
+  join durable._executions t on t.execution = p_to
+  join durable._journal j on j.execution = f.execution and j.bucket = f.bucket and j.seq = any (p_seqs)
+  left join unnest(p_changed, p_types, p_data) as c (seq, type, data) on c.seq = j.seq
+  where f.execution = p_from
+$$;
+comment on function durable._copy_rows(bigint, bigint, integer[], integer[], "char"[], text[]) is
+  'Copies rows, named by their seq, to the journal of a head that has none yet, numbered densely. Those of p_changed get another type and other data; a completion by reference then refers to the child of the copy itself. Both heads are the caller''s.';
+
+create or replace function durable._fold_all(p_execution bigint)
+returns void language sql volatile
+as $$
+  update durable._executions h
+  set next_seq = f.width, next_child = f.next_child, open_steps = s.steps, open_attempts = s.attempts,
+      reserved = array(
+        select n from generate_series(h.first_child, f.next_child - 1) n
+        except
+        select j.child from durable._journal j
+        where j.execution = p_execution and j.bucket = f.bucket and durable._allocates(j.type) order by 1)
+  from (
+    select j.bucket, sum(durable._width(j.type)) as width,
+           coalesce(max(j.child) filter (where durable._allocates(j.type)) + 1, o.first_child) as next_child
+    from durable._executions o
+    join durable._journal j on j.execution = o.execution and j.bucket = o.bucket
+    where o.execution = p_execution group by j.bucket, o.first_child
+  ) f
+  cross join lateral (
+    select coalesce(array_agg(u.child order by u.child), '{}') as steps,
+           coalesce(array_agg(u.attempt order by u.child), '{}') as attempts
+    from (
+      select distinct on (j.child) j.child, durable._attempt_after(j.type, j.attempt) as attempt
+      from durable._journal j
+      where j.execution = p_execution and j.bucket = f.bucket and durable._is_local(j.type)
+      order by j.child, j.seq desc
+    ) u where u.attempt <> 0
+  ) s
+  where h.execution = p_execution
+$$;
+comment on function durable._fold_all(bigint) is
+  'Brings the head of a running execution up to its journal as a whole, where that was copied and not appended row by row.';
+
 create or replace function durable._begin(
-  p_executions bigint[], p_ids text[], p_tenants text[], p_workflows text[], p_versions text[], p_key text, p_now bigint)
+  p_executions bigint[], p_ids text[], p_tenants text[], p_workflows text[], p_versions text[], p_key text, p_now bigint,
+  p_abandoned boolean[] default null)
 returns void language plpgsql volatile
 as $$
 declare
   v_bucket integer := durable._bucket(p_now);
 begin
-  insert into durable._executions (execution, id, tenant, workflow, workflow_version, key, bucket, next_seq)
-  select r.execution, r.id, r.tenant, r.workflow, r.version, p_key, v_bucket, 1
-  from unnest(p_executions, p_ids, p_tenants, p_workflows, p_versions) as r (execution, id, tenant, workflow, version);
-  insert into durable._journal (bucket, execution, seq, ts, type)
-  select v_bucket, e, 0, p_now, 'S' from unnest(p_executions) e;
+  insert into durable._executions (execution, id, tenant, workflow, workflow_version, key, bucket, next_seq, abandoned)
+  select r.execution, r.id, r.tenant, r.workflow, r.version, p_key, v_bucket, 1, coalesce(r.abandoned, false)
+  from unnest(p_executions, p_ids, p_tenants, p_workflows, p_versions, p_abandoned)
+         as r (execution, id, tenant, workflow, version, abandoned);
+  perform durable._write_started(p_executions, v_bucket, null, p_now);
 end
 $$;
-comment on function durable._begin(bigint[], text[], text[], text[], text[], text, bigint) is
+comment on function durable._begin(bigint[], text[], text[], text[], text[], text, bigint, boolean[]) is
   'Makes heads, under numbers that the caller drew from _next_execution, with their ExecutionStarted.';
 
 create or replace function durable._next_execution()

@@ -28,11 +28,15 @@ begin
   with gone as (
     delete from durable._callbacks c using unnest(p_settled) s
     where c.awaited_id = any (array[s.id])
-    returning c.awaited_id, c.awaiter_id, c.id, c.timeout_at, c.recv, c.recv_headers, s.execution, s.child
+    returning c.awaited_id, c.awaiter_id, c.id, c.timeout_at, c.recv, c.recv_headers, c.child >= 0 as adopted, s.execution,
+              case when c.child >= 0 then c.child else s.child end as child
   ), awaiter as (
-    select t.id, t.state, t.execution, t.retry_at, h.status, h.wait_kind, h.wait_left, array_agg(g.awaited_id) as awaited,
-           count(distinct g.child) filter (where g.execution = t.execution and g.child = any (h.waiting_on)) as hits,
-           bool_or(g.execution is distinct from t.execution) as stranger, min(g.recv) as recv
+    select t.id, t.state, t.execution, t.retry_at, h.status, h.wait_kind, h.wait_left, h.kept_by_client,
+           array_agg(g.awaited_id) as awaited,
+           count(distinct g.child)
+             filter (where (g.adopted or g.execution = t.execution) and g.child = any (h.waiting_on)) as hits,
+           bool_or(h.kept_by_client or (not g.adopted and g.execution is distinct from t.execution)) as stranger,
+           min(g.recv) as recv
     from gone g
     left join durable._tasks t on t.id = any (array[g.awaiter_id])
     left join durable._executions h on h.execution = any (array[t.execution])
@@ -41,7 +45,8 @@ begin
   ), verdict as (
     select a.*, case
         when a.execution is null then a.state = 'suspended'
-        else a.status = 'blocked' and a.hits > 0 and (a.wait_kind <> 'all' or a.wait_left <= a.hits) end as satisfied
+        else a.status = 'blocked' and not a.kept_by_client and a.hits > 0
+             and (a.wait_kind <> 'all' or a.wait_left <= a.hits) end as satisfied
     from awaiter a
   ), woken as (
     update durable._tasks t
@@ -59,8 +64,10 @@ begin
     from verdict v where t.id = any (array[v.id]) and v.state = 'pending' and v.execution is not null and v.retry_at > p_now
     returning t.queue
   ), counted as (
-    update durable._executions h set wait_left = h.wait_left - v.hits
-    from verdict v where h.execution = any (array[v.execution]) and v.wait_kind = 'all' and v.hits > 0 and not v.satisfied
+    update durable._executions h
+    set wait_left = case when v.wait_kind = 'all' then greatest(h.wait_left - v.hits, 0) else 0 end
+    from verdict v
+    where h.execution = any (array[v.execution]) and v.hits > 0 and not v.satisfied and (v.wait_kind = 'all' or v.kept_by_client)
   ), noted as (
     insert into durable._resumes (task_id, awaited_id)
     select distinct v.id, x from verdict v, unnest(v.awaited) x where v.satisfied or v.stranger or v.state <> 'suspended'
@@ -72,4 +79,4 @@ begin
 end
 $$;
 comment on function durable._fire(durable._settled[], bigint) is
-  'Consumes the callbacks of settled promises. Outcomes for an awaiter: absent, fulfilled, expired (nothing); resumed (suspended and satisfied); buffered or duplicate (a row of _resumes). A run waiting for all is woken once; a halted one only stops being blocked; a promise of somebody else wakes it without a journal event. A callback past its own timeout is dropped; one with a recv sends the resume there. Returns the runs resumed and their queues; the caller holds all locks.';
+  'Consumes the callbacks of settled promises. Outcomes for an awaiter: absent, fulfilled, expired (nothing); resumed (suspended and satisfied); buffered or duplicate (a row of _resumes). A run waiting for all is woken once; a halted one only stops being blocked; a promise of somebody else that it did not adopt wakes it without a journal event. A callback past its own timeout is dropped; one with a recv sends the resume there. Returns the runs resumed and their queues; the caller holds all locks.';

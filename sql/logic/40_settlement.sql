@@ -49,6 +49,21 @@ $$;
 comment on function durable._owner_events(durable._settled[]) is
   'What the owners'' journals say of settled children: TimerFired or InvokeCompleted, with InvokeStarted before it if none is open. Owners that have ended record nothing (R16).';
 
+create or replace function durable._adopter_events(p_settled durable._settled[])
+returns durable._event[] language plpgsql stable
+as $$
+begin
+  return (
+    select coalesce(array_agg(row(t.execution, 'D', c.child, 1, s.id, null, null)::durable._event order by s.ord, c.child), '{}')
+    from unnest(p_settled) with ordinality as s (id, state, execution, child, head, timer, attempt, attempt_open, ord)
+    join durable._callbacks c on c.awaited_id = any (array[s.id]) and c.child >= 0
+    join durable._tasks t on t.id = any (array[c.awaiter_id])
+    join durable._executions h on h.execution = any (array[t.execution]) and h.status in ('running', 'blocked', 'cancelling'));
+end
+$$;
+comment on function durable._adopter_events(durable._settled[]) is
+  'What the journals say of runs that adopted a settled promise (R13): InvokeStarted and InvokeCompleted, by the name of the promise.';
+
 create or replace function durable._end_events(p_settled durable._settled[])
 returns durable._event[] language plpgsql stable
 as $$
@@ -86,7 +101,7 @@ begin
   with gone as (delete from durable._tasks t where t.id = any (v_ids) returning t.id)
   delete from durable._resumes r using gone g where r.task_id = any (array[g.id]);
   perform durable._unblock(v_ids, p_now);
-  v_owner := durable._owner_events(v_settled);
+  v_owner := durable._owner_events(v_settled) || durable._adopter_events(v_settled);
   select f.resumed, f.queues into v_resumed, v_queues from durable._fire(v_settled, p_now) f;
   v_events := v_owner
     || array(select row(r.execution, 'W', null, null, null, null, null)::durable._event

@@ -21,7 +21,7 @@ as $$
   from durable._promises p
   join durable._executions h on h.execution = p.head
   join durable._journal i on i.bucket = h.bucket and i.execution = h.execution
-       and i.child = substring(p_id from '\.([0-9]{1,9})$')::integer and i.type in ('L', 'E', 'f', 'l')
+       and i.child = substring(p_id from '\.([0-9]{1,9})$')::integer and i.type in ('L', 'E', 'f', 'l', 'o')
   left join durable._journal j on j.bucket = h.bucket and j.execution = h.execution and j.child = i.child
        and j.type in ('L', 'E', 'c', 'e', 'k', 'K')
   where p.id = substring(p_id from '^(.*)\.[0-9]{1,9}$')
@@ -271,8 +271,10 @@ begin
        where p.state = 'pending' and p.external and p.timeout_at < 9007199254740991 order by p.timeout_at limit 1)
       union all
       (select s.next_run_at from durable._schedules s
-       where s.next_run_at < 9007199254740991 order by s.next_run_at limit 1)) u);
+       where s.next_run_at < 9007199254740991 order by s.next_run_at limit 1)
+      union all
+      (select h.cancel_until from durable._executions h where h.cancel_until is not null order by h.cancel_until limit 1)) u);
 end
 $$;
 comment on function durable._due_in(bigint) is
-  'Milliseconds until the next deadline of a promise or the next instant of a schedule; null if there is none.';
+  'Milliseconds until the next deadline of a promise, instant of a schedule or end of a cancellation''s grace; null if there is none.';

@@ -61,13 +61,13 @@ begin
   v_events := array(
     select row(h.execution, 'r', s.child, s.attempt, null, null, durable._interrupted(p_reason))::durable._event
     from durable._executions h, unnest(h.open_steps, h.open_attempts) as s (child, attempt)
-    where h.execution = any (p_executions) and s.attempt > 0
+    where h.execution = any (p_executions) and s.attempt > 0 and not h.kept_by_client
     order by h.execution, s.child);
   perform durable._append(v_events, p_now);
 end
 $$;
 comment on function durable._interrupt(bigint[], text, bigint) is
-  'Closes the open attempts of local steps of runs that left their worker.';
+  'Closes the open attempts of local steps of runs that left their worker. A client that keeps its journal itself tells of its attempts.';
 
 create or replace function durable._lose(p_ids text[], p_reason text, p_now bigint)
 returns text[] language plpgsql volatile

@@ -50,8 +50,7 @@ $$ set enable_sort = off set enable_bitmapscan = off;
 comment on function durable._page_of_live_tasks(text, integer, text, bigint) is
   'One page of tasks in a state, read and judged in one statement.';
 
-create or replace function durable._page_of_all_tasks(
-  p_over boolean, p_limit integer, p_cursor text, p_now bigint, p_sure text[])
+create or replace function durable._page_of_all_tasks(p_over boolean, p_limit integer, p_cursor text, p_now bigint)
 returns table (task durable.task_record, due boolean) language plpgsql stable
 as $$
 begin
@@ -65,35 +64,60 @@ begin
     left join durable._tasks t on t.id = any (array[p.id])
     cross join lateral (select p.state = 'pending' and p.timeout_at > p_now as live) x
     where p.id > p_cursor and p.target is not null and not (p_over and x.live)
-      and (p_sure is null or p.state <> 'pending' or x.live or p.id = any (p_sure))
     order by p.id limit p_limit;
 end
 $$ set enable_sort = off set enable_bitmapscan = off;
-comment on function durable._page_of_all_tasks(boolean, integer, text, bigint, text[]) is
-  'One page of tasks by their promises, p_over: only fulfilled ones. p_sure: of those past their deadline that nobody has settled only these; null: all of them, and due says which.';
+comment on function durable._page_of_all_tasks(boolean, integer, text, bigint) is
+  'One page of tasks by their promises, p_over: only fulfilled ones. due: past its deadline without being settled.';
+
+create or replace function durable._look_at_tasks(p_state text, p_limit integer, p_cursor text)
+returns table (page durable.task_record[], due text[]) language plpgsql volatile
+as $$
+declare
+  v_before bigint;
+  v_now bigint := durable._now_ms();
+begin
+  loop
+    v_before := v_now;
+    if p_state <> 'fulfilled' then
+      select n.now, array(select t from durable._page_of_live_tasks(p_state, p_limit, p_cursor, n.now) t), '{}'
+      into v_now, page, due from (select durable._now_ms() as now) n;
+    else
+      select n.now, l.page, coalesce(l.due, '{}') into v_now, page, due
+      from (select durable._now_ms() as now) n
+      cross join lateral (
+        select array_agg(a.task) as page, array_agg((a.task).id) filter (where a.due) as due
+        from durable._page_of_all_tasks(coalesce(p_state = 'fulfilled', false), p_limit, p_cursor, n.now) a) l;
+    end if;
+    exit when v_now = v_before;
+  end loop;
+  return next;
+end
+$$;
+comment on function durable._look_at_tasks(text, integer, text) is
+  'One page of tasks as of the instant of its snapshot, and what in it is past its deadline without being settled.';
 
 create or replace function durable._search_tasks(p_state text, p_limit integer, p_cursor text)
 returns setof durable.task_record language plpgsql volatile
 as $$
 declare
-  v_now bigint := durable._now_ms();
-  v_over boolean := coalesce(p_state = 'fulfilled', false);
   v_page durable.task_record[];
-  v_due text[];
+  v_more text[];
+  v_due text[] := '{}';
 begin
-  if p_state <> 'fulfilled' then
-    return query select * from durable._page_of_live_tasks(p_state, p_limit, coalesce(p_cursor, ''), v_now);
-    return;
-  end if;
-  select array_agg(a.task), coalesce(array_agg((a.task).id) filter (where a.due), '{}') into v_page, v_due
-  from durable._page_of_all_tasks(v_over, p_limit, coalesce(p_cursor, ''), v_now, null) a;
-  if v_due <> '{}' then
-    perform durable._expire(v_due);
-    v_now := durable._now_ms();
-    v_due := durable._hold_due(array(
-      select (a.task).id from durable._page_of_all_tasks(v_over, p_limit, coalesce(p_cursor, ''), v_now, null) a), v_now);
-    v_page := array(select a.task from durable._page_of_all_tasks(v_over, p_limit, coalesce(p_cursor, ''), v_now, v_due) a);
-  end if;
+  select l.page, l.due into v_page, v_more from durable._look_at_tasks(p_state, p_limit, coalesce(p_cursor, '')) l;
+  while v_more <> '{}' loop
+    v_due := v_due || v_more;
+    begin
+      perform durable._expire(v_due);
+      select l.page, l.due into v_page, v_more from durable._look_at_tasks(p_state, p_limit, coalesce(p_cursor, '')) l;
+      if v_more <> '{}' then
+        perform durable._start_over();
+      end if;
+    exception when sqlstate 'WF000' then
+      null;
+    end;
+  end loop;
   return query select * from unnest(v_page) a order by a.id collate "C";
 end
 $$;
@@ -307,6 +331,38 @@ $$;
 comment on function durable._await_again(bigint, integer[], bigint) is
   'Blocks a run''s journal on children; one that is blocked already, having been continued after a halt, may only wait for the same again (R20).';
 
+create or replace function durable._children_for(p_id text, p_execution bigint, p_awaited text[], p_now bigint)
+returns integer[] language plpgsql volatile
+as $$
+declare
+  v_fresh text[];
+  v_next integer;
+begin
+  v_fresh := array(
+    select a from unnest(p_awaited) a
+    where not exists (select from durable._promises p where p.id = a and p.execution = p_execution)
+      and not exists (select from durable._callbacks c where c.awaited_id = a and c.awaiter_id = p_id and c.child >= 0)
+    order by a);
+  if v_fresh <> '{}' then
+    select greatest(h.next_child, coalesce((select max(i.receiver) + 1 from durable._inboxes i
+                                            where i.execution = p_execution), 0))
+    into v_next from durable._executions h where h.execution = p_execution;
+    perform durable._append(array(
+      select row(p_execution, 'X', v_next + f.ord::integer - 1, null, f.id, null, null)::durable._event
+      from unnest(v_fresh) with ordinality as f (id, ord)), p_now);
+    insert into durable._callbacks (awaited_id, awaiter_id, child)
+    select f.id, p_id, v_next + f.ord::integer - 1 from unnest(v_fresh) with ordinality as f (id, ord);
+  end if;
+  return array(
+    select p.child from durable._promises p where p.id = any (p_awaited) and p.execution = p_execution
+    union
+    select c.child from durable._callbacks c where c.awaited_id = any (p_awaited) and c.awaiter_id = p_id and c.child >= 0
+    order by 1);
+end
+$$;
+comment on function durable._children_for(text, bigint, text[], bigint) is
+  'Child numbers of what a run awaits: its own children and the promises of others, which it adopts under numbers of their own (R13).';
+
 create or replace function durable.task_suspend(p_id text, p_version integer, p_awaited text[])
 returns boolean language plpgsql volatile
 as $$
@@ -314,7 +370,6 @@ declare
   v_task durable._tasks;
   v_now bigint;
   v_bad text;
-  v_children integer[];
 begin
   if p_awaited is null or p_awaited = '{}' or p_id = any (p_awaited)
      or cardinality(p_awaited) <> (select count(distinct a) from unnest(p_awaited) a) then
@@ -337,16 +392,13 @@ begin
     return false;
   end if;
   if v_task.execution is not null then
-    v_children := array(select p.child from durable._promises p
-                        where p.id = any (p_awaited) and p.execution = v_task.execution order by p.child);
-    if cardinality(v_children) < cardinality(p_awaited) then
-      perform durable._fail_conflict(format('Run %L can await only its own children.', p_id));
-    end if;
     perform durable._interrupt(array[v_task.execution], 'suspended', v_now);
-    perform durable._await_again(v_task.execution, v_children, v_now);
+    perform durable._await_again(v_task.execution, durable._children_for(p_id, v_task.execution, p_awaited, v_now), v_now);
   end if;
   perform durable._arm(p_awaited);
-  perform durable._register(p_awaited, p_id);
+  perform durable._register(array(
+    select a from unnest(p_awaited) a
+    where not exists (select from durable._callbacks c where c.awaited_id = a and c.awaiter_id = p_id and c.child >= 0)), p_id);
   perform durable._suspend(array[p_id]);
   return true;
 end

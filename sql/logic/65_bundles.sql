@@ -50,7 +50,7 @@ as $$
   select case
     when p_before is null and (p_attempt <> 1 or not p_free) then null
     when p_before = p_attempt and p_begun then null
-    when p_before is not null and p_before <> p_attempt and (p_attempt = 1 or p_before <> 1 - p_attempt) then null
+    when p_before is not null and p_before <> p_attempt and p_before <> -p_attempt then null
     when p_begun then case when p_before is null then 'l' else 's' end
     when p_retried then case when p_before is null then 'f' when p_before > 0 then 'r' else 't' end
     when p_failed then case when p_before is null then 'E' when p_before > 0 then 'e' else 'K' end
@@ -60,31 +60,32 @@ as $$
   end::"char"
 $$;
 comment on function durable._fact_type(boolean, boolean, boolean, integer, integer, boolean) is
-  'Row type for a fact about a local step whose open attempt is p_before (negative: it failed; null: none), or null if it does not fit. p_free: its number can be taken.';
+  'Row type for a fact about a local step whose open attempt is p_before (-n: attempt n comes next; null: none), or null if it does not fit. p_free: its number can be taken.';
 
 create or replace function durable._recorded(p_begun boolean, p_retried boolean, p_attempt integer, p_open integer)
 returns boolean language sql immutable
 as $$
   select coalesce(case when p_begun then 2 * p_attempt when p_retried then 2 * p_attempt + 1 end
-                  <= case when p_open > 0 then 2 * p_open else 1 - 2 * p_open end, false)
+                  <= case when p_open > 0 then 2 * p_open else -1 - 2 * p_open end, false)
 $$;
 comment on function durable._recorded(boolean, boolean, integer, integer) is
   'A begin or a failed attempt that the head, whose open attempt of the step is p_open, knows of: sent again after a lost answer, and left out so that what follows it is not.';
 
 create or replace function durable._fact_data(
-  p_begun boolean, p_retry_in bigint, p_param text, p_error text, p_value text, p_now bigint)
+  p_begun boolean, p_retry_in bigint, p_param text, p_error text, p_value text, p_retry text, p_now bigint)
 returns text language sql immutable
 as $$
   select case
-    when p_begun then p_param
+    when p_begun then '{"input": ' || p_param || coalesce(', "retry": ' || p_retry, '') || '}'
     when p_retry_in is not null
-      then '{"error": ' || p_error || ', "retry_at": ' || (p_now + p_retry_in)::text || ', "interrupted": false}'
+      then '{"error": ' || p_error || ', "retry_at": ' || (p_now + p_retry_in)::text || ', "interrupted": false'
+           || coalesce(', "retry": ' || p_retry, '') || '}'
     when p_error is not null then p_error
     else p_value
   end
 $$;
-comment on function durable._fact_data(boolean, bigint, text, text, text, bigint) is
-  'Journal data of a fact: input, failed attempt, error or result.';
+comment on function durable._fact_data(boolean, bigint, text, text, text, text, bigint) is
+  'Journal data of a fact: input or failed attempt, each with the retry policy if the worker told it, error or result.';
 
 create or replace function durable._fact_events(p_bundles durable._bundle[], p_now bigint)
 returns durable._event[] language plpgsql stable
@@ -96,17 +97,17 @@ begin
       select f.*, bool_and(f.type is not null) over (partition by f.execution, f.child) as fits
       from (
         select b.execution, u.ord, u.child, u.attempt, u.name, decode(u.hash, 'hex') as hash,
-               durable._fact_data(u.begun, u.retry_in, u.param, u.error, u.value, p_now) as data,
+               durable._fact_data(u.begun, u.retry_in, u.param, u.error, u.value, u.retry, p_now) as data,
                durable._fact_type(u.begun, u.retry_in is not null, u.error is not null, u.attempt,
-                 coalesce(lag(case when u.begun then u.attempt when u.retry_in is not null then -u.attempt else 0 end)
+                 coalesce(lag(case when u.begun then u.attempt when u.retry_in is not null then -u.attempt - 1 else 0 end)
                             over (partition by b.execution, u.child order by u.ord), o.attempt),
                  u.child >= h.next_child or u.child = any (h.reserved)) as type
         from unnest(p_bundles) b
         join durable._executions h on h.execution = any (array[b.execution])
         cross join lateral unnest(b.facts) with ordinality
-          as u (child, name, hash, attempt, value, error, retry_in, begun, param, ord)
+          as u (child, name, hash, attempt, value, error, retry_in, begun, param, retry, ord)
         cross join lateral (select h.open_attempts[array_position(h.open_steps, u.child)]) as o (attempt)
-        where b.verdict <> 'lost' and h.status = 'running'
+        where b.verdict <> 'lost' and h.status in ('running', 'cancelling')
           and not durable._recorded(u.begun, u.retry_in is not null, u.attempt, o.attempt)
       ) f
     ) g
@@ -117,6 +118,17 @@ $$;
 comment on function durable._fact_events(durable._bundle[], bigint) is
   'Journal rows for the facts that fit; a fact that was recorded before, by a turn whose answer got lost, does not.';
 
+create or replace function durable._act_type(p_do text)
+returns "char" language sql immutable parallel safe
+as $$
+  select case p_do
+    when 'run' then 'I' when 'timer' then 'T' when 'promise' then 'X' when 'adopt' then 'X' when 'random' then 'n'
+    when 'time' then 'm' when 'intent' then 'l' when 'join_set' then 'j' when 'submit' then 'u' when 'take' then 'a'
+  end::"char"
+$$;
+comment on function durable._act_type(text) is
+  'Row type of an act; null for a receive, whose row comes with the signal.';
+
 create or replace function durable._act_events(p_bundles durable._bundle[], p_now bigint)
 returns durable._event[] language plpgsql stable
 as $$
@@ -124,16 +136,16 @@ begin
   return array(
     select row(
       b.execution,
-      case a."do" when 'run' then 'I' when 'timer' then 'T' when 'promise' then 'X' when 'random' then 'n'
-                  when 'time' then 'm' end,
-      a.child, null, a.name, decode(a.hash, 'hex'),
+      k.type, a.child, case a."do" when 'intent' then 1 else a."set" end, a.name, decode(a.hash, 'hex'),
       case when a."do" = 'timer'
              then jsonb_build_object('duration', a.duration, 'fire_at', durable._later(p_now, a.duration))::text
+           when a."do" = 'intent' then durable._fact_data(true, null, a.param, null, null, a.retry, p_now)
            when a."do" in ('random', 'time') then a.value end)::durable._event
     from unnest(p_bundles) b
     cross join lateral unnest(b.acts) with ordinality
-      as a ("do", child, name, version, queue, hash, param, timeout, detached, duration, value, ord)
-    where b.verdict = 'ok'
+      as a ("do", child, name, version, queue, hash, param, timeout, detached, duration, value, "set", abandon, retry, ord)
+    cross join lateral durable._act_type(a."do") as k (type)
+    where b.verdict = 'ok' and k.type is not null
     order by b.execution, a.ord);
 end
 $$;
@@ -158,6 +170,7 @@ begin
       from unnest(p_bundles) b
       join durable._executions h on h.execution = any (array[b.execution])
       cross join lateral unnest(b.acts) a
+      where a."do" not in ('submit', 'take')
       union all
       select distinct b.execution, f.child, h.next_child, h.reserved
       from unnest(p_bundles) b
@@ -191,13 +204,16 @@ begin
     cross join lateral (select case
       when h.execution is null or t.pid is distinct from p_worker or not coalesce(durable._holds(t, b.version, p_now), false)
         then 'lost'
-      when h.status = 'cancelling' or b.execution = any (v_misfits) then 'moved'
+      when b.execution = any (v_misfits) then 'moved'
+      when h.status = 'cancelling' and b.seen <= h.cancel_seq
+           and (b.acts <> '{}' or b.facts <> '{}' or (b.ending)."do" is not null)
+        then 'moved'
       else 'ok' end) as v (verdict)
     order by b.id);
 end
 $$;
 comment on function durable._judge(durable._bundle[], text, bigint) is
-  'A verdict for each bundle: lost (drop it), moved (replay from the journal) or ok. The caller holds tasks and heads.';
+  'A verdict for each bundle: lost (drop it), moved (replay from the journal) or ok. What was done without having seen a request of cancellation does not count. The caller holds tasks and heads.';
 
 create or replace function durable._make_children(p_bundles durable._bundle[], p_now bigint)
 returns text[] language plpgsql volatile
@@ -212,6 +228,7 @@ begin
     select b.id || '.' || a.child as id, b.id as parent, b.execution, a.child, a."do", a.name, a.version, a.param,
            coalesce(a.queue, t.queue) as queue, t.priority, coalesce(a.detached, false) as detached, h.tenant,
            durable._later(p_now, case when a."do" = 'timer' then a.duration else a.timeout end) as timeout_at,
+           coalesce(a.abandon, false) or coalesce(a.detached, false) as abandoned,
            case when a."do" = 'run' then durable._next_execution() end as head
     from unnest(p_bundles) b
     left join durable._tasks t on t.id = any (array[b.id])
@@ -220,7 +237,7 @@ begin
     where b.verdict = 'ok' and a."do" in ('run', 'timer', 'promise')
   ), begun as (
     select durable._begin(array_agg(a.head), array_agg(a.id), array_agg(a.tenant), array_agg(a.name), array_agg(a.version),
-                          null, p_now)
+                          null, p_now, array_agg(a.abandoned))
     from act a where a."do" = 'run' having count(*) > 0
   ), promise as (
     insert into durable._promises (id, tenant, timeout_at, created_at, execution, head, child, timer, external, target,
@@ -242,3 +259,65 @@ end
 $$;
 comment on function durable._make_children(durable._bundle[], bigint) is
   'Creates the promises of new children, the tasks and heads of child runs, and the parent''s callbacks. Returns the queues of child runs.';
+
+create or replace function durable._adopted_by(p_bundles durable._bundle[])
+returns text[] language plpgsql stable
+as $$
+begin
+  return array(select a.name from unnest(p_bundles) b cross join lateral unnest(b.acts) a where a."do" = 'adopt');
+end
+$$;
+comment on function durable._adopted_by(durable._bundle[]) is 'Promises of others that these bundles want to wait for; locked before anything is judged.';
+
+create or replace function durable._adopt(p_bundles durable._bundle[], p_now bigint)
+returns bigint[] language plpgsql volatile
+as $$
+declare
+  v_missing text;
+  v_settled bigint[];
+begin
+  select a.name into v_missing
+  from unnest(p_bundles) b cross join lateral unnest(b.acts) a
+  where b.verdict = 'ok' and a."do" = 'adopt'
+    and (a.name = b.id or not exists (select from durable._promises p where p.id = a.name)) limit 1;
+  if v_missing is not null then
+    perform durable._fail_not_found('promise', v_missing);
+  end if;
+  v_settled := array(
+    select b.execution from unnest(p_bundles) b
+    cross join lateral unnest(b.acts) a
+    join durable._promises p on p.id = any (array[a.name])
+    where b.verdict = 'ok' and a."do" = 'adopt' and p.state <> 'pending');
+  perform durable._append(array(
+    select row(b.execution, 'D', a.child, 1, a.name, null, null)::durable._event
+    from unnest(p_bundles) b
+    cross join lateral unnest(b.acts) a
+    join durable._promises p on p.id = any (array[a.name])
+    where b.verdict = 'ok' and a."do" = 'adopt' and p.state <> 'pending'), p_now);
+  insert into durable._callbacks (awaited_id, awaiter_id, child)
+  select a.name, b.id, a.child
+  from unnest(p_bundles) b
+  cross join lateral unnest(b.acts) a
+  join durable._promises p on p.id = any (array[a.name])
+  where b.verdict = 'ok' and a."do" = 'adopt' and p.state = 'pending';
+  update durable._promises p set external = true
+  where p.id = any (array(select a.name from unnest(p_bundles) b cross join lateral unnest(b.acts) a
+                          where b.verdict = 'ok' and a."do" = 'adopt'))
+    and p.state = 'pending' and not p.external;
+  return v_settled;
+end
+$$;
+comment on function durable._adopt(durable._bundle[], bigint) is
+  'Registers runs for promises that are not theirs (R13): a settled one is complete at once. Answers the executions of those. WF001 for one that does not exist.';
+
+create or replace function durable._has_seen(p_bundle durable._bundle, p_head durable._executions)
+returns boolean language sql stable
+as $$
+  select (p_bundle.seen = p_bundle.seq and p_bundle.next = p_head.next_seq) or not exists (
+    select from durable._journal j
+    join durable.journal_types() y on y.type = j.type
+    where j.execution = p_head.execution and j.bucket = p_head.bucket and j.seq >= p_bundle.seen
+      and (j.seq < p_bundle.seq or j.seq >= p_bundle.next) and (y.resolves or j.type = 'Q'))
+$$;
+comment on function durable._has_seen(durable._bundle, durable._executions) is
+  'Nothing was resolved, nor a cancellation requested, that the coroutine has not seen, neither before its bundle nor in answer to it.';

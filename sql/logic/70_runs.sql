@@ -215,11 +215,6 @@ $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collap
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.result(text) is 'State, value and error of a run or promise as it is now; never waits. WF001.';
 
-create or replace function durable.resume(id text)
-returns void language sql volatile
-as $$ select durable.task_continue($1) $$ set search_path = '';
-comment on function durable.resume(text) is 'For people: lets a halted run go on, with the old code or the new. WF001, WF003.';
-
 create or replace function durable.version()
 returns table (schema_version integer, lowest_worker_protocol integer, highest_worker_protocol integer)
 language sql stable

@@ -86,16 +86,18 @@ as $$
 begin
   return (
     select coalesce(json_agg(json_build_array(j.seq, j.type, j.child, j.attempt, j.name, encode(j.input_hash, 'hex'),
-        case when p.id is null then j.data when p.state = 'resolved' then p.value_data
+        case when s.delivery is not null then s.data when p.id is null then j.data when p.state = 'resolved' then p.value_data
              else durable._error_of(p.state, p.value_data) end,
-        p.state = 'resolved') order by j.seq), '[]')
+        case when s.delivery is not null then true else p.state = 'resolved' end) order by j.seq), '[]')
     from durable._journal j
-    left join durable._promises p on j.type in ('d', 'D') and p.id = any (array[p_id || '.' || j.child])
+    left join durable._promises p on j.type in ('d', 'D') and p.id = any (array[coalesce(j.name, p_id || '.' || j.child)])
+    left join durable._signals s on j.type = 'v' and s.execution = j.execution and s.name = any (array[j.name])
+         and s.delivery = any (array[j.attempt])
     where j.execution = p_execution and j.bucket = p_bucket and j.seq >= p_from and j.seq < p_upto);
 end
 $$;
 comment on function durable._rows(bigint, integer, text, integer, integer) is
-  'Journal rows [seq, type, child, attempt, name, hash, data, ok] with the values of children, for replay.';
+  'Journal rows [seq, type, child, attempt, name, hash, data, ok] with the values of children and signals, for replay.';
 
 create or replace function durable.worker_journal_v1(p_worker text, p_execution bigint, p_version integer)
 returns json language sql volatile
@@ -146,40 +148,30 @@ $$;
 comment on function durable._lock_turn(durable._bundle[], text[], text[], text[]) is
   'Class 3 of a turn: heads of bundles, of owners and awaiters of what is settled, of what is claimed and of its owners.';
 
-create or replace function durable._has_seen(p_bundle durable._bundle, p_head durable._executions)
-returns boolean language sql stable
-as $$
-  select p_bundle.facts = '{}' and (p_bundle.seen = p_bundle.seq or not exists (
-    select from durable._journal j
-    join durable.journal_types() y on y.type = j.type
-    where j.execution = p_head.execution and j.bucket = p_head.bucket and j.seq >= p_bundle.seen
-      and j.seq < p_bundle.seq and y.resolves))
-$$;
-comment on function durable._has_seen(durable._bundle, durable._executions) is
-  'Nothing was resolved that the coroutine has not seen.';
-
-create or replace function durable._open_of(p_id text, p_children integer[])
+create or replace function durable._open_of(p_head durable._executions, p_children integer[])
 returns integer[] language plpgsql stable
 as $$
 begin
   return array(
     select distinct n from unnest(p_children) n
-    where (select count(*) from durable._callbacks c where c.awaited_id = p_id || '.' || n and c.awaiter_id = p_id) > 0);
+    where (select count(*) from durable._callbacks c where c.awaited_id = p_head.id || '.' || n and c.awaiter_id = p_head.id) > 0
+       or (select count(*) from durable._callbacks c where c.awaiter_id = p_head.id and c.child = n and c.child >= 0) > 0
+       or (select count(*) from durable._inboxes i where i.execution = p_head.execution and i.receiver = n) > 0);
 end
 $$;
-comment on function durable._open_of(text, integer[]) is
-  'Those children that have not resolved yet and will wake the run. Counts, because an exists becomes a join that may read all callbacks first.';
+comment on function durable._open_of(durable._executions, integer[]) is
+  'Those children, adopted promises and receives among them, that have not resolved yet and will wake the run. Counts, because an exists becomes a join that may read all callbacks first.';
 
 create or replace function durable._wait_fits(p_wait durable._ending, p_head durable._executions)
 returns boolean language sql stable
 as $$
   select coalesce(case
-    when cardinality(p_wait."on") = 0 or (p_wait.kind in ('single', 'any', 'all')) is not true then false
-    when p_wait.kind = 'single' and cardinality(p_wait."on") > 1 then false
-    when p_head.status <> 'blocked' then cardinality(durable._open_of(p_head.id, p_wait."on")) = cardinality(p_wait."on")
+    when cardinality(p_wait."on") = 0 or (p_wait.kind in ('single', 'any', 'all', 'signal')) is not true then false
+    when p_wait.kind in ('single', 'signal') and cardinality(p_wait."on") > 1 then false
+    when p_head.status <> 'blocked' then cardinality(durable._open_of(p_head, p_wait."on")) = cardinality(p_wait."on")
     else p_head.waiting_on @> p_wait."on" and p_wait."on" @> o.children
          and (cardinality(o.children) = 1 or (p_wait.kind = 'all') = (p_head.wait_kind = 'all')) end, false)
-  from (select case when p_head.status = 'blocked' then durable._open_of(p_head.id, p_head.waiting_on) end) as o (children)
+  from (select case when p_head.status = 'blocked' then durable._open_of(p_head, p_head.waiting_on) end) as o (children)
 $$;
 comment on function durable._wait_fits(durable._ending, durable._executions) is
   'The wait can end: all it names are open children. A run that is blocked already, having been continued after a halt, may only wait for the same again, with or without what resolved since (R20).';
@@ -201,7 +193,7 @@ begin
   join durable._executions h on h.execution = any (array[b.execution])
   cross join lateral (select durable._wait_fits(b.ending, h)) as u (fits)
   where b.verdict = 'ok' and (b.ending)."do" = 'suspend' and h.status in ('running', 'blocked')
-    and durable._has_seen(row(b.*)::durable._bundle, h);
+    and b.facts = '{}' and durable._has_seen(row(b.*)::durable._bundle, h);
   if v_open is not null then
     perform durable._interrupt(v_open, 'given up', p_now);
   end if;
@@ -230,7 +222,7 @@ declare
   v_halt text[];
   v_queues text[];
 begin
-  v_free := array(select b.id from unnest(p_bundles) b where b.verdict = 'ok' and (b.ending)."do" = 'release');
+  v_free := array(select b.id from unnest(p_bundles) b where b.verdict = 'ok' and (b.ending)."do" = 'release' order by b.id);
   v_halt := array(select b.id from unnest(p_bundles) b where b.verdict = 'ok' and (b.ending)."do" = 'halt');
   perform durable._halt_runs(v_halt, array(
     select (b.ending).problem from unnest(p_bundles) b where b.verdict = 'ok' and (b.ending)."do" = 'halt'), p_now);
@@ -241,14 +233,23 @@ begin
   update durable._executions h set suspend_seq = case when b.seen < b.seq then b.seen else b.next end
   from unnest(p_bundles) b where b.id = any (v_free) and h.execution = any (array[b.execution]) and (b.ending).retry_in > 0;
   v_queues := durable._let_go(
-    v_free, array(select (b.ending).retry_in from unnest(p_bundles) b where b.id = any (v_free)), p_now);
+    v_free, array(select (b.ending).retry_in from unnest(p_bundles) b where b.id = any (v_free) order by b.id), p_now);
+  with early as (
+    update durable._tasks t set retry_at = p_now
+    from unnest(p_bundles) b
+    join durable._executions h on h.execution = any (array[b.execution])
+    where b.id = any (v_free) and t.id = any (array[b.id]) and t.retry_at > p_now
+      and not durable._has_seen(row(b.*)::durable._bundle, h)
+    returning t.queue
+  )
+  select v_queues || coalesce(array_agg(distinct e.queue), '{}') into v_queues from early e;
   update durable._tasks t set preference = null
   from unnest(p_bundles) b where b.id = any (v_free) and t.id = any (array[b.id]) and b.seen < b.seq and b.seq < b.next;
   return v_queues;
 end
 $$;
 comment on function durable._end_others(durable._bundle[], bigint) is
-  'Releases and halts what the bundles ask for; returns queues of released tasks that are ready. A worker that comes back to a run of its own gets what its coroutine has not seen, or all of it if rows of others lie before its own.';
+  'Releases and halts what the bundles ask for, not later than now if something came that the coroutine has not seen; returns queues of released tasks that are ready. A worker that comes back to a run of its own gets what its coroutine has not seen, or all of it if rows of others lie before its own.';
 
 create or replace function durable._end_settles(p_bundles durable._bundle[], p_now bigint)
 returns text[] language plpgsql volatile
@@ -258,17 +259,23 @@ declare
   v_states text[];
   v_data text[];
 begin
-  select array_agg(b.id), array_agg(case (b.ending)."do" when 'complete' then 'resolved' else 'rejected' end),
-         array_agg(coalesce((b.ending).error, (b.ending).value))
+  select array_agg(b.id),
+         array_agg(case when (b.ending)."do" = 'complete' then 'resolved'
+                        when (b.ending)."do" = 'cancel' and h.status = 'cancelling' then 'rejected_canceled'
+                        else 'rejected' end),
+         array_agg(case when (b.ending)."do" = 'cancel' then durable._cancelled(durable._cancel_reason(h))
+                        else coalesce((b.ending).error, (b.ending).value) end)
   into v_ids, v_states, v_data
-  from unnest(p_bundles) b where b.verdict = 'ok' and (b.ending)."do" in ('complete', 'fail');
+  from unnest(p_bundles) b
+  join durable._executions h on h.execution = any (array[b.execution])
+  where b.verdict = 'ok' and (b.ending)."do" in ('complete', 'fail', 'cancel');
   if v_ids is null then
     return '{}';
   end if;
   return durable._settle(v_ids, v_states, array_fill(null::jsonb, array[cardinality(v_ids)]), v_data, p_now);
 end
 $$;
-comment on function durable._end_settles(durable._bundle[], bigint) is 'Settles the promises of runs that completed or failed.';
+comment on function durable._end_settles(durable._bundle[], bigint) is 'Settles the promises of runs that completed, failed or cleaned up after a request of cancellation.';
 
 create or replace function durable._renew(p_bundles durable._bundle[], p_now bigint)
 returns void language plpgsql volatile
@@ -307,13 +314,14 @@ begin
   where t.id = any (v_ids) and h.execution = any (array[t.execution]) and h.digest is distinct from decode(c.digest, 'hex');
   return (
     select json_agg(json_build_object('execution', h.execution, 'id', t.id, 'version', t.version, 'workflow', t.workflow,
-      'workflow_version', t.workflow_version, 'param', p.param_data, 'from', f.seq, 'next', h.next_seq,
+      'workflow_version', t.workflow_version, 'param', case when h.previous is null then p.param_data else g.data end, 'from', f.seq, 'next', h.next_seq,
       'rows', durable._rows(h.execution, h.bucket, t.id, f.seq, h.next_seq),
-      'crashes', t.crashes, 'started_at', p.created_at, 'queue', t.queue) order by t.execution)
+      'crashes', t.crashes, 'started_at', g.ts, 'queue', t.queue, 'first_child', h.first_child) order by t.execution)
     from durable._tasks t
     join durable._executions h on h.execution = any (array[t.execution])
     join durable._promises p on p.id = any (array[t.id])
-    cross join lateral (select case when t.id = any (v_warm) then h.suspend_seq else 0 end) as f (seq)
+    cross join lateral (select case when t.id = any (v_warm) then coalesce(h.suspend_seq, 0) else 0 end) as f (seq)
+    left join durable._journal g on g.execution = any (array[h.execution]) and g.bucket = h.bucket and g.seq = 0
     where t.id = any (v_ids));
 end
 $$;
@@ -363,7 +371,7 @@ begin
   if v_events = '{}' then
     return p_bundles;
   end if;
-  perform durable._append(v_events, p_now);
+  perform durable._append(v_events, p_now, true);
   return array(
     select row(b.execution, b.version, b.seen, b.facts, b.acts, b.ending, b.id, b.verdict, b.state, b.seq,
                coalesce(h.next_seq, b.next))::durable._bundle
@@ -371,6 +379,26 @@ begin
 end
 $$;
 comment on function durable._write_bundles(durable._bundle[], bigint) is 'Appends acts and facts; answers the bundles with where their rows end.';
+
+create or replace function durable._answer_acts(p_bundles durable._bundle[], p_now bigint)
+returns durable._bundle[] language plpgsql volatile
+as $$
+declare
+  v_news bigint[];
+begin
+  if not exists (select from unnest(p_bundles) b cross join lateral unnest(b.acts) a where a."do" in ('receive', 'adopt')) then
+    return p_bundles;
+  end if;
+  v_news := durable._adopt(p_bundles, p_now) || durable._take_buffered(p_bundles, p_now);
+  return array(
+    select row(b.execution, b.version, b.seen, b.facts, b.acts,
+               case when (b.ending)."do" = 'suspend' and b.execution = any (v_news) then null else b.ending end,
+               b.id, b.verdict, b.state, b.seq, b.next)::durable._bundle
+    from unnest(p_bundles) b order by b.id);
+end
+$$;
+comment on function durable._answer_acts(durable._bundle[], bigint) is
+  'What can be answered at once, is: buffered signals, settled promises of others. Who got something does not suspend, it comes in the tail.';
 
 create or replace function durable.worker_turn_v1(
   p_worker text, p_queues text[], p_workflows text[], p_versions text[], p_digests text[], p_want integer,
@@ -390,9 +418,10 @@ begin
   if pg_column_size(p_bundles) > durable._setting_int('payload_max_bytes') then
     perform durable._check_sizes(v_bundles);
   end if;
-  v_settle := array(select b.id from unnest(v_bundles) b where b.id is not null and (b.ending)."do" in ('complete', 'fail'));
+  v_settle := array(select b.id from unnest(v_bundles) b
+                    where b.id is not null and (b.ending)."do" in ('complete', 'fail', 'cancel', 'continue'));
   if v_bundles <> '{}' then
-    perform durable._lock_promises(v_settle);
+    perform durable._lock_promises(v_settle || durable._adopted_by(v_bundles));
     v_awaiters := durable._awaiters_of(v_settle);
     perform durable._lock_tasks(array(select b.id from unnest(v_bundles) b) || v_awaiters);
   end if;
@@ -404,8 +433,10 @@ begin
   if v_bundles <> '{}' then
     v_bundles := durable._write_bundles(durable._judge(v_bundles, p_worker, v_now), v_now);
     v_queues := durable._make_children(v_bundles, v_now);
+    v_bundles := durable._answer_acts(v_bundles, v_now);
     perform durable._end_suspends(v_bundles, v_now);
-    v_queues := v_queues || durable._end_settles(v_bundles, v_now) || durable._end_others(v_bundles, v_now);
+    v_queues := v_queues || durable._end_settles(v_bundles, v_now) || durable._end_others(v_bundles, v_now)
+                || durable._end_continues(v_bundles, v_now);
     perform durable._renew(v_bundles, v_now);
     v_claim := v_claim || array(select t.id from durable._tasks t where t.id = any (v_awaiters) and durable._ready(t, v_now)
                                 and t.preference = p_worker and t.execution is not null and p_want >= 0);

@@ -41,6 +41,20 @@ $$;
 comment on function durable._expired_tasks(text[], bigint, integer) is
   'Locks tasks whose lease ended or whose worker is gone. Reads what is acquired, through the index on pid, and nothing else.';
 
+create or replace function durable._overdue_cancels(p_now bigint, p_limit integer)
+returns text[] language plpgsql volatile
+as $$
+begin
+  return array(
+    select p.id from durable._promises p
+    where p.id = any (array(select h.id from durable._executions h
+                            where h.cancel_until is not null and h.cancel_until <= p_now order by h.cancel_until limit p_limit))
+      and p.state = 'pending' and p.timeout_at > p_now
+    order by p.id for no key update skip locked);
+end
+$$;
+comment on function durable._overdue_cancels(bigint, integer) is 'Locks the promises of runs that did not end within their grace.';
+
 create or replace function durable._open_buckets(p_now bigint)
 returns integer language plpgsql volatile
 as $$
@@ -102,6 +116,8 @@ as $$
 declare
   v_limit integer := least(p_limit, durable._setting_int('sweep_limit'));
   v_due text[];
+  v_over text[];
+  v_ended text[];
   v_lost text[];
   v_awaiters text[];
   v_gone text[];
@@ -123,29 +139,36 @@ begin
     select p.id from durable._promises p
     where p.state = 'pending' and p.external and p.timeout_at < 9007199254740991 and p.timeout_at <= v_now
     order by p.timeout_at limit v_limit for no key update skip locked);
-  v_awaiters := durable._awaiters_of(v_due);
-  perform durable._lock_tasks_away(v_due || v_awaiters);
+  v_over := durable._overdue_cancels(v_now, v_limit - cardinality(v_due));
+  v_ended := v_due || v_over;
+  v_awaiters := durable._awaiters_of(v_ended);
+  perform durable._lock_tasks_away(v_ended || v_awaiters);
   v_lost := durable._expired_tasks(v_gone, v_now, v_limit);
-  perform durable._lock_heads(durable._heads_of(v_due || v_lost, v_due || v_awaiters || v_lost));
+  perform durable._lock_heads(durable._heads_of(v_ended || v_lost, v_ended || v_awaiters || v_lost));
   v_now := durable._now_ms();
-  v_queues := durable._settle(v_due, array_fill(null::text, array[cardinality(v_due)]),
-    array_fill(null::jsonb, array[cardinality(v_due)]), array_fill(null::text, array[cardinality(v_due)]), v_now);
+  v_queues := durable._settle(
+    v_ended, array(select case when e = any (v_over) then 'rejected_canceled' end from unnest(v_ended) e),
+    array_fill(null::jsonb, array[cardinality(v_ended)]),
+    array(select (select durable._cancelled(durable._cancel_reason(h)) from durable._executions h
+                  where h.execution = any (array(select t.execution from durable._tasks t
+                                                 where t.id = any (v_over) and t.id = e)))
+          from unnest(v_ended) e), v_now);
   v_lost := array(select t.id from durable._tasks t
                   where t.id = any (v_lost) and durable._holds(t, t.version, v_now)
                     and (t.expires_at <= v_now or t.pid = any (v_gone)));
   v_queues := v_queues || durable._lose(v_lost, 'lease lost', v_now);
   perform durable._forget_workers(v_gone, v_now);
   perform durable._open_buckets(v_now);
-  return jsonb_build_object('promises', cardinality(v_due), 'leases', cardinality(v_lost), 'schedules', 0,
+  return jsonb_build_object('promises', cardinality(v_ended), 'leases', cardinality(v_lost), 'schedules', 0,
     'next_due_ms', durable._due_in(v_now),
-    'more', cardinality(v_due) = v_limit or cardinality(v_lost) = v_limit
+    'more', cardinality(v_ended) = v_limit or cardinality(v_lost) = v_limit
       or exists (select from durable._schedules s where not p_schedules and s.next_run_at <= v_now),
     'hints', to_jsonb(array(select distinct q from unnest(v_queues) q)));
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.tick_v1(integer, boolean) is
-  'Fires schedules that are due (p_schedules: a caller that has just done so says false, so that neither starves the other); if none is, settles due promises and takes lost leases, at most p_limit of each. Answers what it did, ms until something is due and whether to call again.';
+  'Fires schedules that are due (p_schedules: a caller that has just done so says false, so that neither starves the other); if none is, settles due promises, ends cancelled runs whose grace is over and takes lost leases, at most p_limit of each. Answers what it did, ms until something is due and whether to call again.';
 
 create or replace function durable.tick()
 returns jsonb language plpgsql volatile

@@ -1,7 +1,7 @@
 -- What people read: readable payloads, timestamps with zone, ages. They may gain columns: the command line and
 -- Client.list read them by name, workers never.
 
-create or replace function durable._run_state(p_promise text, p_task text, p_retry_at bigint)
+create or replace function durable._run_state(p_promise text, p_task text, p_retry_at bigint, p_status text, p_problem text)
 returns text language sql volatile
 as $$
   select case
@@ -9,6 +9,9 @@ as $$
     when p_promise = 'rejected' then 'failed'
     when p_promise = 'rejected_timedout' then 'timed_out'
     when p_promise = 'rejected_canceled' then 'cancelled'
+    when p_status = 'cancelling' then 'cancelling'
+    when p_task = 'halted' and durable._is_dead(p_problem) then 'dead'
+    when p_task = 'halted' and p_problem::jsonb ->> 'type' = 'Paused' then 'paused'
     when p_task = 'acquired' then 'running'
     when p_task = 'suspended' then 'waiting'
     when p_task = 'pending' and p_retry_at > durable._now_ms() then 'scheduled'
@@ -16,10 +19,11 @@ as $$
     else p_task
   end
 $$;
-comment on function durable._run_state(text, text, bigint) is 'State of a run in people''s words.';
+comment on function durable._run_state(text, text, bigint, text, text) is 'State of a run in people''s words.';
 
 create or replace view durable.runs as
-select p.id, h.workflow, h.workflow_version as version, durable._run_state(p.state, t.state, t.retry_at) as state,
+select p.id, h.workflow, h.workflow_version as version,
+       durable._run_state(p.state, t.state, t.retry_at, h.status, h.problem) as state,
        coalesce(t.queue, durable._queue_of(p.target)) as queue, t.priority, durable._json(p.param_data) as args,
        case when p.state = 'resolved' then durable._json(p.value_data) end as result,
        case when p.state like 'rejected%' then durable._json(durable._error_of(p.state, p.value_data)) end as error,
@@ -35,7 +39,17 @@ join durable._executions h on h.execution = p.head
 left join durable._tasks t on t.id = p.id
 left join durable._executions o on o.execution = p.execution;
 comment on view durable.runs is
-  'Runs of workflows. state: scheduled, queued, running, waiting, halted, completed, failed, timed_out, cancelled. problem says why a run is halted; durable.resume(id) lets it go on.';
+  'Runs of workflows. state: scheduled, queued, running, waiting, paused, halted, dead, cancelling, completed, failed, timed_out, cancelled. problem says why a run is set aside; durable.resume(id) lets it go on, durable.redrive() revives the dead.';
+
+create or replace view durable.forks as
+select f.id, f.origin_id as origin, f.seq, durable._at(f.at) as at, f.by, f.replaced,
+       durable._run_state(p.state, t.state, t.retry_at, h.status, h.problem) as state
+from durable._forks f
+left join durable._promises p on p.id = f.id
+left join durable._executions h on h.execution = p.head
+left join durable._tasks t on t.id = f.id;
+comment on view durable.forks is
+  'Runs that began as copies of others (durable.fork): the origin, how many of its events were taken over, by whom, and the values that were put in place, by child number.';
 
 create or replace view durable.promises as
 select p.id, p.state, p.target, p.timer, p.external, durable._json(p.param_data) as param, p.param_headers,
@@ -46,11 +60,11 @@ left join durable._executions o on o.execution = p.execution
 union all
 select p.id || '.' || i.child,
        case when j.type is null then 'pending' when j.type in ('L', 'c', 'k') then 'resolved' else 'rejected' end,
-       null, false, false, case when i.type = 'l' then durable._json(i.data) end, null, durable._json(j.data), null, '{}'::jsonb,
-       durable._at(i.ts), durable._at(j.ts), 'infinity', p.id, i.child, p.tenant
+       null, false, false, case when i.type in ('l', 'o') then durable._json(i.data) -> 'input' end, null,
+       durable._json(j.data), null, '{}'::jsonb, durable._at(i.ts), durable._at(j.ts), 'infinity', p.id, i.child, p.tenant
 from durable._promises p
 join durable._executions h on h.execution = p.head
-join durable._journal i on i.execution = h.execution and i.bucket = h.bucket and i.type in ('L', 'E', 'f', 'l')
+join durable._journal i on i.execution = h.execution and i.bucket = h.bucket and i.type in ('L', 'E', 'f', 'l', 'o')
 left join durable._journal j on j.execution = h.execution and j.bucket = h.bucket and j.child = i.child
      and j.type in ('L', 'E', 'c', 'e', 'k', 'K');
 comment on view durable.promises is
@@ -79,44 +93,127 @@ join durable.journal_types() y on y.type = j.type
 cross join lateral unnest(y.events) with ordinality as x (event, ord);
 comment on view durable._logical is 'Journal rows spread into their logical events.';
 
-create or replace function durable._event_payload(
-  p_event text, p_type "char", p_data text, p_own durable._promises, p_child durable._promises)
+create or replace function durable._invoke_payload(
+  p_event text, p_row durable._event, p_child durable._promises, p_ts bigint)
 returns jsonb language sql stable
 as $$
   select case p_event
-    when 'ExecutionStarted' then jsonb_build_object('input', durable._json(p_own.param_data))
-    when 'ExecutionCompleted' then jsonb_build_object('result', durable._json(p_own.value_data))
-    when 'ExecutionFailed' then jsonb_build_object('error', durable._json(durable._error_of(p_own.state, p_own.value_data)))
-    when 'ExecutionCancelled' then jsonb_build_object('reason', durable._json(durable._error_of(p_own.state, p_own.value_data)))
-    when 'InvokeStarted' then null
-    when 'InvokeScheduled' then jsonb_strip_nulls(jsonb_build_object(
-      'kind', case p_type when 'I' then 'Function' when 'X' then 'External' else 'Local' end,
-      'input', durable._json(case when p_type = 'l' then p_data when p_type = 'I' then p_child.param_data end)))
-    when 'InvokeCompleted' then case
-      when p_type in ('L', 'c', 'k') then jsonb_build_object('result', durable._json(p_data))
-      when p_type in ('E', 'e', 'K') then jsonb_build_object('error', durable._json(p_data))
-      when p_child.state = 'resolved' then jsonb_build_object('result', durable._json(p_child.value_data))
-      else jsonb_build_object('error', durable._json(durable._error_of(p_child.state, p_child.value_data))) end
-    when 'RandomGenerated' then jsonb_build_object('value', durable._json(p_data))
-    when 'TimeRecorded' then jsonb_build_object('value', durable._json(p_data))
-    else durable._json(p_data)
+    when 'InvokeScheduled' then
+      jsonb_build_object('kind', case when p_row.type = 'I' then 'Function' when p_row.type = 'X' then 'External'
+                                      when p_row.type = 'o' then g.data ->> 'kind' when p_row.name = 'http' then 'Http'
+                                      else 'Local' end)
+      || case when p_row.name is null then '{}' else jsonb_build_object('function_name', p_row.name) end
+      || case when g.data ? 'input' then jsonb_build_object('input', g.data -> 'input')
+              when p_child.param_data is not null then jsonb_build_object('input', durable._json(p_child.param_data))
+              else '{}' end
+      || case when g.data ?| array['retry_policy', 'retry']
+              then jsonb_build_object('retry_policy', coalesce(g.data -> 'retry_policy', g.data -> 'retry')) else '{}' end
+    when 'InvokeCompleted' then durable._completion(p_row.type, p_row.data, p_child)
+    when 'InvokeRetrying' then
+      jsonb_build_object('failed_attempt', p_row.attempt, 'error', durable._with_kind(g.data -> 'error'),
+                         'retry_at', coalesce(g.data -> 'retry_at', to_jsonb(p_ts)))
+      || case when g.data -> 'interrupted' = 'true' then '{"interrupted": true}' else '{}'::jsonb end
+    end
+  from (select case when p_row.type in ('o', 'l', 'f', 'r', 't', 'i') then durable._json(p_row.data) end as data) g
+$$;
+comment on function durable._invoke_payload(text, durable._event, durable._promises, bigint) is
+  'Payload of an event of an invocation. The input of a step that was not begun ahead of its completion is not in the journal, its hash is.';
+
+create or replace function durable._wait_payload(p_id text, p_wait jsonb)
+returns jsonb language sql stable
+as $$
+  select jsonb_build_object(
+    'waiting_on', (select coalesce(jsonb_agg(p_id || '.' || n order by n::integer), '[]') from jsonb_array_elements_text(p_wait -> 'on') n),
+    'kind', jsonb_build_object('tag', initcap(p_wait ->> 'kind')) || case when p_wait ->> 'kind' = 'signal' then
+      jsonb_build_object('name', p_wait -> 'name', 'promise_id', p_id || '.' || (p_wait #>> '{on,0}')) else '{}' end)
+$$;
+comment on function durable._wait_payload(text, jsonb) is 'Payload of an ExecutionAwaiting: ids in the order of child numbers.';
+
+create or replace function durable._started_payload(p_told jsonb, p_head durable._executions, p_own durable._promises)
+returns jsonb language sql stable
+as $$
+  select case when p_head.kept_by_client then p_told || jsonb_build_object('input', durable._json(p_own.param_data))
+    else jsonb_build_object('component_digest', encode(p_head.digest, 'hex'), 'parent_id', (
+                              select o.id from durable._executions o where o.execution = p_own.execution),
+                            'idempotency_key', p_head.key, 'input', coalesce(p_told, durable._json(p_own.param_data))) end
+$$;
+comment on function durable._started_payload(jsonb, durable._executions, durable._promises) is
+  'Payload of an ExecutionStarted. What a client told stands in the row; of other runs a later generation has its input there.';
+
+create or replace function durable._reason(p_error jsonb)
+returns jsonb language sql immutable parallel safe
+as $$
+  select case when p_error ? 'reason' then p_error -> 'reason' when p_error ->> 'type' = 'Cancelled' then null else p_error end
+$$;
+comment on function durable._reason(jsonb) is 'Reason of a cancellation, from the error that the run ended with; null if none was given.';
+
+create or replace function durable._event_payload(
+  p_event text, p_row durable._event, p_ts bigint, p_head durable._executions, p_own durable._promises,
+  p_child durable._promises)
+returns jsonb language sql stable
+as $$
+  select case
+    when p_event like 'Invoke%' then durable._invoke_payload(p_event, p_row, p_child, p_ts)
+    when p_event = 'ExecutionStarted' then durable._started_payload(durable._json(p_row.data), p_head, p_own)
+    when p_event = 'ExecutionCompleted' and p_row.data is not null then durable._json(p_row.data)
+    when p_event = 'ExecutionCompleted' then jsonb_build_object('result', durable._json(p_own.value_data))
+    when p_event = 'ExecutionFailed' then jsonb_build_object(
+      'error', durable._with_kind(durable._json(durable._error_of(p_own.state, p_own.value_data))))
+    when p_event = 'CancelRequested' and p_row.data is not null then durable._json(p_row.data)
+    when p_event in ('CancelRequested', 'ExecutionCancelled') then jsonb_build_object(
+      'reason', durable._reason(durable._json(durable._error_of(p_own.state, p_own.value_data))))
+    when p_event = 'ExecutionAwaiting' then durable._wait_payload(p_own.id, durable._json(p_row.data))
+    when p_event = 'RandomGenerated' then jsonb_build_object('value', durable._json(p_row.data))
+    when p_event = 'TimeRecorded' then jsonb_build_object('time', durable._json(p_row.data))
+    when p_event in ('SignalDelivered', 'SignalReceived') then jsonb_build_object(
+      'signal_name', p_row.name, 'delivery_id', p_row.attempt, 'payload', (
+        select durable._json(s.data) from durable._signals s
+        where s.execution = p_row.execution and s.name = p_row.name and s.delivery = p_row.attempt))
+    when p_event = 'JoinSetCreated' then jsonb_build_object('join_set_id', p_own.id || '.' || p_row.child)
+    when p_event in ('JoinSetSubmitted', 'JoinSetAwaited') then jsonb_build_object(
+      'join_set_id', p_own.id || '.' || p_row.attempt, 'promise_id', p_own.id || '.' || p_row.child)
+      || case when p_event = 'JoinSetAwaited'
+              then durable._completion_of(p_head.execution, p_head.bucket, p_head.id, p_row.child) else '{}' end
+    else durable._json(p_row.data)
   end
 $$;
-comment on function durable._event_payload(text, "char", text, durable._promises, durable._promises) is
-  'Payload of a logical event, read back from where it is stored once.';
+comment on function durable._event_payload(
+  text, durable._event, bigint, durable._executions, durable._promises, durable._promises) is
+  'Payload of a logical event, read back from where it is stored once. Ids of children and attempts stand in columns of their own.';
 
-create or replace view durable.journal_events as
+create or replace view durable._all_events as
 select p.id, l.seq, l.event, durable._at(l.ts) as at,
        case when l.child is not null then p.id || '.' || l.child end as promise_id,
        case when l.event like 'Invoke%' then l.attempt end as attempt, l.name,
-       durable._event_payload(l.event, l.type, l.data, p, c) as payload, l.child, encode(l.input_hash, 'hex') as input_hash,
-       l.execution
-from durable._promises p
-join durable._executions h on h.execution = p.head
+       durable._event_payload(
+         l.event, row(l.execution, l.type, l.child, l.attempt, l.name, l.input_hash, l.data)::durable._event, l.ts, h, p, c
+       ) as payload,
+       l.child, encode(l.input_hash, 'hex') as input_hash, l.execution, p.head
+from durable._executions h
+join durable._promises p on p.id = h.id
 join durable._logical l on l.execution = h.execution and l.bucket = h.bucket
-left join durable._promises c on l.type in ('I', 'd', 'D') and c.id = p.id || '.' || l.child;
+left join durable._promises c on l.type in ('I', 'X', 'd', 'D')
+     and c.id = coalesce(case when l.type in ('d', 'D') then l.name end, p.id || '.' || l.child);
+comment on view durable._all_events is 'The logical events of all journals; head is the execution that the run has now.';
+
+create or replace view durable.journal_events as
+select e.id, e.seq, e.event, e.at, e.promise_id, e.attempt, e.name, e.payload, e.child, e.input_hash, e.execution
+from durable._all_events e
+where e.execution = e.head;
 comment on view durable.journal_events is
-  'The journal as its logical events, seq 0, 1, 2, ... for each run: select * from durable.journal_events where id = ''order-42'' order by seq.';
+  'The journal as its logical events, seq 0, 1, 2, ... for each run: select * from durable.journal_events where id = ''order-42'' order by seq. Errors have a kind: Trap, UserError, Timeout, Cancelled, Nondeterminism or Uncategorized.';
+
+create or replace function durable.generation_events(id text, generation integer)
+returns setof durable.journal_events language sql volatile
+as $$
+  select e.id, e.seq, e.event, e.at, e.promise_id, e.attempt, e.name, e.payload, e.child, e.input_hash, e.execution
+  from durable.generations($1) g
+  join durable._all_events e on e.execution = any (array[g.execution]) and e.id = $1
+  where g.generation = $2
+  order by e.seq
+$$ set search_path = '';
+comment on function durable.generation_events(text, integer) is
+  'The events of one journal of a run that continued as new: select * from durable.generation_events(''order-42'', 1). The view journal_events has those of the present one. WF001.';
 
 create or replace view durable.workers as
 select w.id, case when w.missing_at is not null then 'missing' when w.present then 'present' else 'by lease only' end as presence,
@@ -135,3 +232,52 @@ select f.name, f.version, durable._at(f.seen_at) as seen_at,
 from durable._workflows f;
 comment on view durable.workflows is
   'Workflows that some worker ever registered. workers: how many serve it now; seen_at: the last hello of one that does.';
+
+create or replace function durable.journal_list_v1(p_workflows text[], p_all boolean)
+returns table (workflow text, version text, executions bigint[], events integer[]) language sql stable
+as $$
+  select h.workflow, h.workflow_version, array_agg(h.execution order by h.execution), array_agg(h.next_seq order by h.execution)
+  from (select t.execution from durable._tasks t where not p_all and t.execution is not null
+        union all
+        select e.execution from durable._executions e where p_all) as x
+  join durable._executions h on h.execution = x.execution
+  where not h.kept_by_client and (p_workflows is null or h.workflow = any (p_workflows))
+  group by h.workflow, h.workflow_version
+  order by h.workflow, h.workflow_version
+$$ set search_path = '';
+comment on function durable.journal_list_v1(text[], boolean) is
+  'For replay-check: journals of live runs, or of all that are kept (p_all), generations that continued as new among them, with their lengths. Only reads: a standby will do.';
+
+create or replace function durable._passed_on(p_head durable._executions)
+returns text language sql stable
+as $$
+  select s.data
+  from durable._journal c
+  join durable._executions n on n.execution = any (array[(c.data::jsonb ->> 'continued_as')::bigint])
+  join durable._journal s on s.execution = any (array[n.execution]) and s.bucket = n.bucket and s.seq = 0
+  where c.execution = p_head.execution and c.bucket = p_head.bucket and c.seq = p_head.next_seq - 1 and c.type = 'C'
+$$;
+comment on function durable._passed_on(durable._executions) is
+  'Arguments that a generation which continued as new passed to the next one; null for any other.';
+
+create or replace function durable.journals_v1(p_executions bigint[])
+returns table (execution bigint, id text, workflow text, version text, param text, started_at bigint, queue text,
+               first_child integer, state text, outcome text, waiting_on integer[], "rows" json) language sql stable
+as $$
+  select h.execution, h.id, h.workflow, h.workflow_version, case when h.previous is null then p.param_data else g.data end, g.ts,
+         coalesce(t.queue, durable._queue_of(p.target)), h.first_child,
+         case when p.head is distinct from h.execution then 'continued'
+              else durable._run_state(p.state, t.state, t.retry_at, h.status, h.problem) end,
+         case when p.head is distinct from h.execution then durable._passed_on(h)
+              when p.state = 'resolved' then p.value_data
+              when p.state <> 'pending' then durable._error_of(p.state, p.value_data) end,
+         h.waiting_on, durable._rows(h.execution, h.bucket, h.id, 0, h.next_seq)
+  from unnest(p_executions) x (execution)
+  join durable._executions h on h.execution = any (array[x.execution])
+  join durable._promises p on p.id = any (array[h.id])
+  left join durable._tasks t on t.id = any (array[h.id]) and t.execution = h.execution
+  left join durable._journal g on g.execution = h.execution and g.bucket = h.bucket and g.seq = 0
+  order by h.execution
+$$ set search_path = '';
+comment on function durable.journals_v1(bigint[]) is
+  'For replay-check: whole journals with what their code began with, where each stands, and how it ended (outcome: value, error, or what was passed on). Only reads: a standby will do.';

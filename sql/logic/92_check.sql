@@ -1,6 +1,7 @@
--- The laws as queries. durable.check() is empty in a healthy database; a row is a bug of the engine or a hand in the tables.
--- Names are the published ones of the protocol's and the journal's catalogues, also where they say the violation. A number
--- of the protocol's list (P02) or of the journal's (C-4) stands before a name that is our own.
+-- The laws of the protocol as queries: promises, tasks, waiters, messages, schedules. What journals and heads must be stands in
+-- 93_check_journal.sql, and so does durable.check(). A row is a bug of the engine or a hand in the tables.
+-- Names are the published ones of the protocol's catalogue, also where they say the violation. A number of its list (P02)
+-- stands before a name that is our own.
 -- A fulfilled task is a settled promise with a task_version. There is no execute outbox: a pending task is its own message.
 
 create or replace function durable._check_promises()
@@ -95,7 +96,10 @@ as $$
   from durable._tasks t
   cross join (select durable._now_ms() as now_ms) c
   left join durable._promises p on p.id = t.id
-  left join (select distinct k.awaiter_id from durable._callbacks k) w on w.awaiter_id = t.id
+  left join (select k.awaiter_id as id from durable._callbacks k
+             union
+             select h.id from durable._inboxes i
+             join durable._executions h on h.execution = i.execution where i.receiver is not null) w on w.id = t.id
   left join (select distinct r.task_id from durable._resumes r) m on m.task_id = t.id
   cross join lateral (values
     ('orphan_tasks', p.id is null),
@@ -115,9 +119,9 @@ as $$
     ('well_formed_task_fulfilled_is_cleared',
       p.state <> 'pending' and num_nonnulls(t.pid, t.ttl, t.expires_at, t.retry_at) > 0),
     ('suspended_no_callback',
-      t.state = 'suspended' and p.state = 'pending' and p.timeout_at > c.now_ms and w.awaiter_id is null),
+      t.state = 'suspended' and p.state = 'pending' and p.timeout_at > c.now_ms and w.id is null),
     ('consistent_suspended_task_holds_rung',
-      t.state = 'suspended' and p.state = 'pending' and p.timeout_at > c.now_ms and w.awaiter_id is null),
+      t.state = 'suspended' and p.state = 'pending' and p.timeout_at > c.now_ms and w.id is null),
     ('suspended_with_consumed_callbacks', t.state = 'suspended' and m.task_id is not null),
     ('well_formed_task_suspended_has_no_resumes', t.state = 'suspended' and m.task_id is not null),
     ('task_deadline_is_promise_timeout', t.deadline <> p.timeout_at),
@@ -139,7 +143,8 @@ as $$
   ) as v (law, broken)
   where v.broken
 $$;
-comment on function durable._check_tasks() is 'Laws of tasks, leases and wake reasons.';
+comment on function durable._check_tasks() is
+  'Laws of tasks, leases and wake reasons. A run that waits for a signal is woken by it: its receive stands for a callback.';
 
 create or replace function durable._check_waiters()
 returns table (law text, id text, detail text) language sql stable
@@ -280,7 +285,7 @@ as $$
   from durable._unblocks u group by u.promise_id, u.address having count(*) > 1
   union all
   select 'well_formed_promise_callbacks_unique', k.awaited_id, k.awaiter_id
-  from durable._callbacks k group by k.awaited_id, k.awaiter_id, k.id having count(*) > 1
+  from durable._callbacks k group by k.awaited_id, k.awaiter_id, k.id, k.child having count(*) > 1
   union all
   select 'callback_ids_unique', k.id, string_agg(k.awaited_id, ', ')
   from durable._callbacks k where k.id <> '' group by k.id having count(*) > 1
@@ -292,155 +297,3 @@ as $$
   from durable._resumes r group by r.task_id, r.awaited_id having count(*) > 1
 $$;
 comment on function durable._check_keys() is 'What the primary keys promise, also where somebody dropped one.';
-
-create or replace function durable._check_heads()
-returns table (law text, id text, detail text) language sql stable
-as $$
-  select v.law, h.id, format('status %s, task %s, promise %s', h.status, t.state, p.state)
-  from durable._executions h
-  left join durable._promises p on p.id = h.id
-  left join durable._tasks t on t.id = h.id
-  cross join lateral (values
-    ('head_has_promise', p.head is distinct from h.execution),
-    ('C-2 pending_iff_live', (p.state = 'pending') <> (h.status in ('running', 'blocked', 'cancelling'))),
-    ('C-3 suspended_iff_blocked', t.state = 'suspended' and h.status <> 'blocked'),
-    ('C-3 acquired_is_not_fresh_blocked', t.state = 'acquired' and h.status = 'blocked' and t.version < 2),
-    ('X-5 wait_is_on_pending_children', h.status = 'blocked' and p.timeout_at > durable._now_ms()
-      and h.wait_left is distinct from (
-      select case when h.wait_kind = 'all' then count(*) else least(count(*), 1) end
-      from unnest(h.waiting_on) n
-      join durable._promises c on c.id = h.id || '.' || n and c.execution = h.execution and c.state = 'pending')),
-    ('blocked_run_has_its_callbacks', h.status = 'blocked' and exists (
-      select from unnest(h.waiting_on) n
-      join durable._promises c on c.id = h.id || '.' || n and c.state = 'pending'
-      where not exists (select from durable._callbacks k where k.awaited_id = c.id and k.awaiter_id = h.id))),
-    ('R2 open_attempts_are_held', t.state in ('pending', 'suspended', 'halted')
-      and exists (select from unnest(h.open_attempts) a where a > 0)),
-    ('problem_only_while_halted', h.problem is not null and t.state is distinct from 'halted' and p.state = 'pending')
-  ) as v (law, broken)
-  where v.broken
-$$;
-comment on function durable._check_heads() is 'Laws that tie heads to promises and tasks (C-2, C-3, X-5).';
-
-create or replace function durable._check_folds()
-returns table (law text, id text, detail text) language sql stable
-as $$
-  select v.law, h.id, format('next_seq %s of %s, next_child %s, reserved %s', h.next_seq, f.width, h.next_child, h.reserved)
-  from durable._executions h
-  left join lateral (
-    select coalesce(sum(durable._width(j.type)), 0) as width,
-           max(j.child) filter (where durable._allocates(j.type)) as last_child,
-           count(*) filter (where durable._allocates(j.type)) as carried,
-           count(distinct j.child) filter (where durable._allocates(j.type)) as distinct_children,
-           array_agg(j.child) filter (where durable._allocates(j.type)) as children,
-           count(*) filter (where j.type = 'S') as starts,
-           count(*) filter (where j.type in ('C', 'F', 'Y')) as ends,
-           (array_agg(durable._status_after(j.type) order by j.seq desc)
-             filter (where durable._status_after(j.type) is not null))[1] as status
-    from durable._journal j where j.execution = h.execution and j.bucket = h.bucket
-  ) f on true
-  cross join lateral (values
-    ('C-4 next_seq_is_journal_length', h.next_seq <> f.width),
-    ('INV-4 status_is_fold', h.status is distinct from f.status),
-    ('X-1 started_once', f.starts <> 1),
-    ('S-3 at_most_one_end', f.ends > 1),
-    ('A-1 next_child_follows_journal', h.next_child <> coalesce(f.last_child + 1, 0)),
-    ('A-1 children_carried_once', f.carried <> f.distinct_children),
-    ('A-1 gaps_are_reserved', h.reserved is distinct from coalesce(
-      (select array_agg(n order by n) from generate_series(0, h.next_child - 1) n where n <> all (f.children)), '{}'))
-  ) as v (law, broken)
-  where v.broken
-$$;
-comment on function durable._check_folds() is 'Heads equal the fold of their journals (INV-4, C-4, A-1, X-1, S-3).';
-
-create or replace function durable._check_journal()
-returns table (law text, id text, detail text) language sql stable
-as $$
-  with row as (
-    select j.*, lag(j.seq + durable._width(j.type)) over w as expected, lag(j.type) over w as type_before
-    from durable._journal j window w as (partition by j.execution order by j.seq)
-  ), invoke as (
-    select l.execution, l.seq, l.event, l.attempt, l.child,
-           lag(l.event) over w as before, lag(l.attempt) over w as attempt_before
-    from durable._logical l where l.event like 'Invoke%'
-    window w as (partition by l.execution, l.child order by l.seq)
-  )
-  select 'S-1 seq_is_dense', r.execution::text, 'seq ' || r.seq from row r where r.seq <> coalesce(r.expected, 0)
-  union all
-  select 'S-4 nothing_after_the_end', r.execution::text, 'seq ' || r.seq from row r where r.type_before in ('C', 'F', 'Y')
-  union all
-  select 'journal_row_has_a_head', r.execution::text, 'seq ' || r.seq
-  from row r where not exists (select from durable._executions h where h.execution = r.execution and h.bucket = r.bucket)
-  union all
-  select 'SE-1..4 attempts_alternate', i.execution::text,
-         format('seq %s, child %s, %s(%s) after %s(%s)', i.seq, i.child, i.event, i.attempt, i.before, i.attempt_before)
-  from invoke i
-  where case i.event
-    when 'InvokeScheduled' then i.before is not null
-    when 'InvokeStarted' then not coalesce((i.before = 'InvokeScheduled' and i.attempt = 1)
-                                           or (i.before = 'InvokeRetrying' and i.attempt = i.attempt_before + 1), false)
-    else not coalesce(i.before = 'InvokeStarted' and i.attempt = i.attempt_before, false) end
-  union all
-  select 'CF-1 X-2 timer_fired_once_after_scheduled', r.execution::text, 'child ' || r.child
-  from row r where r.type in ('T', 'Z') group by r.execution, r.child
-  having count(*) filter (where r.type = 'T') <> 1 or count(*) filter (where r.type = 'Z') > 1
-      or min(r.seq) filter (where r.type = 'Z') < min(r.seq) filter (where r.type = 'T')
-$$;
-comment on function durable._check_journal() is 'Laws of journals by themselves (S-1, S-4, SE-1 to SE-4, X-2, X-3, CF-1).';
-
-create or replace function durable._check_children()
-returns table (law text, id text, detail text) language sql stable
-as $$
-  select 'C-1 settled_iff_resolved_in_owner', p.id, format('state %s, %s resolver rows', p.state, f.resolvers)
-  from durable._promises p
-  join durable._executions o on o.execution = p.execution
-  cross join lateral (
-    select count(*) filter (where j.type in ('Z', 'd', 'D')) as resolvers,
-           count(*) filter (where j.type in ('T', 'I', 'X')) as intents
-    from durable._journal j where j.execution = o.execution and j.bucket = o.bucket and j.child = p.child
-  ) f
-  where f.intents <> 1 or f.resolvers > 1 or (p.state = 'pending' and f.resolvers > 0)
-     or (p.state <> 'pending' and f.resolvers = 0 and o.status in ('running', 'blocked', 'cancelling'))
-  union all
-  select 'C-5 open_attempt_of_child_run', t.id, format('attempt %s, open %s', t.attempt, t.attempt_open)
-  from durable._tasks t
-  join durable._promises p on p.id = t.id
-  join durable._executions o on o.execution = p.execution and o.status in ('running', 'blocked', 'cancelling')
-  cross join lateral (
-    select count(*) filter (where j.type = 'b') as started, count(*) filter (where j.type = 'i') as ended
-    from durable._journal j where j.execution = o.execution and j.bucket = o.bucket and j.child = p.child
-  ) f
-  where f.started <> t.attempt or (f.started > f.ended) <> t.attempt_open
-  union all
-  select 'C-5 open_steps_of_head', h.id, format('open %s', h.open_steps)
-  from durable._executions h
-  cross join lateral (
-    select coalesce(array_agg(u.child order by u.child), '{}') as children from (
-      select distinct on (j.child) j.child, durable._attempt_after(j.type, j.attempt) as attempt
-      from durable._journal j
-      where j.execution = h.execution and j.bucket = h.bucket and durable._is_local(j.type)
-      order by j.child, j.seq desc) u where u.attempt <> 0
-  ) f
-  where f.children is distinct from h.open_steps
-$$;
-comment on function durable._check_children() is 'Promises and tasks of children agree with the owner''s journal (C-1, C-5).';
-
-create or replace function durable.check()
-returns table (law text, id text, detail text) language sql stable
-as $$
-  select * from durable._check_promises()
-  union all select * from durable._check_tags()
-  union all select * from durable._check_ties()
-  union all select * from durable._check_tasks()
-  union all select * from durable._check_waiters()
-  union all select * from durable._check_addresses()
-  union all select * from durable._check_messages()
-  union all select * from durable._check_schedules()
-  union all select * from durable._check_keys()
-  union all select * from durable._check_heads()
-  union all select * from durable._check_folds()
-  union all select * from durable._check_journal()
-  union all select * from durable._check_children()
-$$ set search_path = '';
-comment on function durable.check() is
-  'One row for each violated law: its name, the object, what was seen. Empty when all is well. Reads everything: on a big database run it on a replica.';

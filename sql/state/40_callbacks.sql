@@ -5,9 +5,11 @@ create table durable._callbacks (
   awaiter_id text collate "C" not null,
   id text collate "C" not null default '',
   timeout_at durable.epoch_ms,
+  child integer not null default -1,
   recv text,
   recv_headers jsonb,
-  constraint callbacks_pk primary key (awaited_id, awaiter_id, id),
+  constraint callbacks_pk primary key (awaited_id, awaiter_id, id, child),
+  constraint callbacks_child_is_a_number_or_minus_one check (child >= -1),
   constraint callbacks_id_iff_recv check ((id <> '') = (recv is not null)),
   constraint callbacks_id_iff_timeout check ((id <> '') = (timeout_at is not null)),
   constraint callbacks_recv_headers_need_a_recv check (recv_headers is null or recv is not null),
@@ -17,7 +19,7 @@ comment on table durable._callbacks is
   'Tasks to resume when a promise settles. Consumed by _settle in the settling transaction. A run''s own children get theirs at birth.';
 comment on column durable._callbacks.awaited_id is 'An external pending promise.';
 comment on column durable._callbacks.awaiter_id is 'A targeted promise, whose task is resumed.';
-
+comment on column durable._callbacks.child is 'Number under which the awaiter''s journal adopted a promise that is not its own (R13); -1: not adopted.';
 comment on column durable._callbacks.id is 'Name that the older API gave it, unique in the database; empty for all others.';
 comment on column durable._callbacks.timeout_at is 'From this instant on it is dropped instead of fired (older API).';
 comment on column durable._callbacks.recv is 'Canonical address for the resume (older API); null: the awaiter''s target.';
@@ -25,6 +27,8 @@ comment on column durable._callbacks.recv_headers is 'Headers of an http recv, s
 
 create unique index callbacks_by_id on durable._callbacks (id) where id <> '';
 comment on index durable.callbacks_by_id is 'Decides that a callback of the older API is known already.';
+create unique index callbacks_by_child on durable._callbacks (awaiter_id, child) where child >= 0;
+comment on index durable.callbacks_by_child is 'Finds the promise of somebody else that a child of the awaiter stands for, while it is pending.';
 
 create table durable._listeners (
   awaited_id text collate "C" not null,

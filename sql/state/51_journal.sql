@@ -7,7 +7,7 @@ create table durable._journal (
   bucket integer not null,
   seq integer not null,
   child integer,
-  attempt smallint,
+  attempt integer,
   type "char" not null,
   name text,
   input_hash bytea,
@@ -23,7 +23,7 @@ comment on column durable._journal.bucket is 'Partition: the bucket of the execu
 comment on column durable._journal.seq is 'First sequence number of the row.';
 comment on column durable._journal.ts is 'Instant of the transaction''s writes; replay never uses it.';
 comment on column durable._journal.child is 'Number of the child that the row is about.';
-comment on column durable._journal.attempt is 'Attempt of the invocation, from 1.';
+comment on column durable._journal.attempt is 'Attempt of the invocation, from 1; of a signal its delivery number; of a member its join set.';
 comment on column durable._journal.type is 'Letter of durable.journal_types(), which tells the logical events that the row stands for.';
 comment on column durable._journal.name is 'Function, workflow or promise name: compared on every replay.';
 comment on column durable._journal.input_hash is 'First 8 bytes of the hash of name and arguments: compared on every replay.';
@@ -34,6 +34,12 @@ create table durable._buckets (
   constraint buckets_pk primary key (bucket)
 );
 comment on table durable._buckets is 'Weeks (since the epoch) that have a journal partition. durable.tick() opens them ahead of time.';
+
+create type durable.as_of_record as (
+  generation integer, seq integer, at timestamptz, status text, next_child integer, waiting_on text[], running jsonb,
+  children jsonb, signals jsonb
+);
+comment on type durable.as_of_record is 'What was known of a run when its journal had seq events, the last of them at that instant.';
 
 create type durable._event as (
   execution bigint, type "char", child integer, attempt integer, name text, input_hash bytea, data text
@@ -47,20 +53,20 @@ comment on type durable._settled is 'A promise that the current transaction sett
 
 create type durable._fact as (
   child integer, name text, hash text, attempt integer, value text, error text, retry_in bigint, begun boolean,
-  param text
+  param text, retry text
 );
 comment on type durable._fact is 'What a worker reports of a local step: begun, an attempt failed, done or failed for good.';
 
 create type durable._act as (
   "do" text, child integer, name text, version text, queue text, hash text, param text, timeout bigint,
-  detached boolean, duration bigint, value text
+  detached boolean, duration bigint, value text, "set" integer, abandon boolean, retry text
 );
-comment on type durable._act is 'What a coroutine did: start a run, a timer, make a promise, capture a value.';
+comment on type durable._act is 'What a coroutine did: started a run or a timer, made or adopted a promise, captured a value, began a step, received a signal, used a join set.';
 
 create type durable._ending as (
   "do" text, "on" integer[], kind text, value text, error text, retry_in bigint, problem text
 );
-comment on type durable._ending is 'How a bundle leaves the task: suspend, complete, fail, release or halt.';
+comment on type durable._ending is 'How a bundle leaves the task: suspend, complete, fail, cancel, continue, release or halt.';
 
 create type durable._bundle as (
   execution bigint, version integer, seen integer, facts durable._fact[], acts durable._act[], ending durable._ending,

@@ -3,7 +3,7 @@ by code.
 
 It follows the rules that the worker follows: it is advanced only by rows that a turn returned, it takes
 child numbers in order, it waits only for children that are open, and a run that is blocked already it lets
-wait for the same again.
+wait for the same again. It has one receive of a name at a time, and one that was asked to end it soon ends.
 """
 
 from __future__ import annotations
@@ -17,25 +17,35 @@ from typing import Any
 from tests.support.verbs import (
     Held,
     Turn,
+    adopt,
+    anew,
     begun,
     broken,
+    cancelled,
     captured,
     complete,
     done,
     fail,
     halt,
+    intent,
+    join_set,
+    pick,
     promise,
+    receive,
     release,
     run,
+    submit,
     suspend,
     timer,
 )
 
 WIDTHS = {"L": 3, "E": 3, "f": 3, "l": 2, "t": 2, "k": 2, "K": 2, "D": 2}
-ALLOCATES = frozenset("LEflIXTnm")
-RESOLVES = frozenset("LEcekKdDZ")
+ALLOCATES = frozenset("LEflIXTnmvj")
+RESOLVES = frozenset("LEcekKdDZv")
 DETACHED = "d"  # workflow of children that nobody waits for
 ATTEMPTS = {"l": 1, "s": 1, "f": -1, "r": -1, "t": -1}
+SIGNALS = ("a", "b")
+WAITED = ("run", "timer", "promise", "adopt", "receive")
 
 
 @dataclass(kw_only=True)
@@ -51,6 +61,12 @@ class Shadow:
     steps: dict[int, int] = field(default_factory=dict)
     blocked: tuple[list[int], str] | None = None
     sent: dict[str, Any] = field(default_factory=dict)
+    first: int = 0
+    cancelling: bool = False
+    receivers: dict[str, int] = field(default_factory=dict)
+    sets: dict[int, set[int]] = field(default_factory=dict)
+    closed: set[int] = field(default_factory=set)
+    complete: set[int] = field(default_factory=set)
 
     @classmethod
     def of(cls, held: Held, warm: Shadow | None) -> Shadow | None:
@@ -58,12 +74,15 @@ class Shadow:
         belongs to."""
         if held.start and warm is None:
             return None
-        shadow = cls(execution=held.execution, id=held.id, version=held.version)
+        shadow = cls(execution=held.execution, id=held.id, version=held.version, first=held.first_child)
+        shadow.next_child = held.first_child
         if held.start and warm is not None:
             assert 0 <= held.start - warm.next <= 1, (
                 "the tail begins where the coroutine stopped, or after the await"
             )
             shadow.next_child, shadow.open, shadow.steps = warm.next_child, warm.open, warm.steps
+            shadow.receivers, shadow.cancelling = warm.receivers, warm.cancelling
+            shadow.sets, shadow.closed, shadow.complete = warm.sets, warm.closed, warm.complete
         shadow.load(held.rows)
         shadow.next = held.next
         return shadow
@@ -81,14 +100,37 @@ class Shadow:
             if kind in RESOLVES:
                 self.open.discard(child)
                 self.steps.pop(child, None)
+                self.complete.add(child)
+            if kind == "v":
+                self.receivers.pop(name, None)
             if kind == "A":
                 wait = json.loads(data)
                 self.blocked = (wait["on"], wait["kind"])
-            elif kind == "W":
+                self.open.update(wait["on"])
+            elif kind in "WQ":
                 self.blocked = None
+                self.cancelling |= kind == "Q"
+            elif kind in "jua":
+                self._note_set(kind, child, attempt)
 
-    def move(self, rng: Random, *, spread: bool) -> dict[str, Any]:
-        """A bundle: what the run does next. With `spread` it may start children."""
+    def _note_set(self, kind: str, child: int, join_set: int) -> None:
+        if kind == "j":
+            self.sets[child] = set()
+        elif kind == "u":
+            self.sets[join_set].add(child)
+        else:
+            self.sets[join_set].discard(child)
+            self.closed.add(join_set)
+
+    def know(self, receivers: dict[str, int]) -> None:
+        """What code that was replayed would know: its receives that still wait."""
+        self.receivers = receivers
+        self.open.update(receivers.values())
+        self.next_child = max([self.next_child, *(number + 1 for number in receivers.values())])
+
+    def move(self, rng: Random, *, spread: bool, foreign: str = "") -> dict[str, Any]:
+        """A bundle: what the run does next. With `spread` it may start children; `foreign` is a promise of
+        somebody else that it may take in."""
         facts: list[dict[str, Any]] = []
         acts: list[dict[str, Any]] = []
         end: dict[str, Any] | None = None
@@ -99,9 +141,11 @@ class Shadow:
             if rng.random() < 0.5:
                 facts = self._facts(rng)
             if rng.random() < 0.6:
-                acts = self._acts(rng, spread=spread)
+                acts = self._acts(rng, spread=spread) + self._joins(rng)
+                if foreign and foreign != self.id and rng.random() < 0.15:
+                    acts.append(adopt(self._take(rng), foreign))
             if not facts:
-                end = self._end(rng)
+                end = self._last(rng) if self.cancelling else self._end(rng)
         self.sent = {
             "execution": self.execution,
             "version": self.version,
@@ -149,7 +193,24 @@ class Shadow:
         ]
         if spread:
             kinds += [run, run, lambda n: run(n, name=DETACHED, detached=True), lambda n: run(n, timeout=50)]
-        return [rng.choice(kinds)(self._take(rng)) for _ in range(rng.randrange(1, 4))]
+        acts = [rng.choice(kinds)(self._take(rng)) for _ in range(rng.randrange(1, 4))]
+        for name in SIGNALS:
+            if name not in self.receivers and not self.cancelling and rng.random() < 0.2:
+                acts.append(receive(self._take(rng), name))
+        return acts
+
+    def _joins(self, rng: Random) -> list[dict[str, Any]]:
+        """What is done with join sets: one is made with a step begun for it, or a result is taken."""
+        if rng.random() < 0.15:
+            new, step = self._take(rng), self._take(rng)
+            return [join_set(new), intent(step, retry='{"max_attempts": 1000}'), submit(step, new)]
+        ready = [(child, new) for new, members in self.sets.items() for child in members & self.complete]
+        return [pick(*rng.choice(ready))] if ready else []
+
+    def _last(self, rng: Random) -> dict[str, Any] | None:
+        """How a run ends that was asked to."""
+        kind = rng.randrange(8)
+        return cancelled() if kind < 4 else complete() if kind < 5 else None
 
     def _end(self, rng: Random) -> dict[str, Any] | None:
         if self.open and rng.random() < 0.85:
@@ -158,6 +219,8 @@ class Shadow:
         kind = rng.randrange(20)
         if kind == 0:
             return halt()
+        if kind == 1 and not self.steps:
+            return anew(on=self.next_child)
         if kind < 5:
             return release(rng.choice((0, 0, 10)))
         return complete() if kind < 12 else fail() if kind < 14 else None
@@ -170,10 +233,10 @@ class Shadow:
         if verdict != "ok":
             return "moved" if verdict == "moved" and state == "acquired" else "gone"
         for act in self.sent["acts"]:
-            if act["do"] in ("run", "timer", "promise") and not act.get("detached"):
-                self.open.add(act["child"])
+            self._note_act(act)
         for fact in self.sent["facts"]:
             over = not fact.get("begun") and fact.get("retry_in") is None
+            self.complete |= {fact["child"]} if over else set()
             self.steps[fact["child"]] = (
                 0 if over else fact["attempt"] if fact.get("begun") else -fact["attempt"]
             )
@@ -186,3 +249,15 @@ class Shadow:
             self.load(turn.tail(held))
         later = state == "released" and (self.sent["end"] or {}).get("retry_in", 0) > 0
         return "suspended" if later else state if state in ("acquired", "suspended") else "gone"
+
+    def _note_act(self, act: dict[str, Any]) -> None:
+        """Take in an act that was accepted."""
+        do, child = act["do"], act["child"]
+        if do in WAITED and not act.get("detached"):
+            self.open.add(child)
+        if do == "receive":
+            self.receivers[act["name"]] = child
+        elif do == "intent":
+            self.steps[child] = 1
+        elif do in ("join_set", "submit", "take"):
+            self._note_set({"join_set": "j", "submit": "u", "take": "a"}[do], child, act.get("set", child))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
 from time import time
@@ -19,8 +19,21 @@ from typing import Any
 import psycopg
 from psycopg.rows import TupleRow
 
-from tests.races.shadow import DETACHED, Shadow
-from tests.support.verbs import NEVER, Call, Held, Turn, bundle, complete, create, settle, start, turn
+from tests.races.shadow import DETACHED, SIGNALS, Shadow
+from tests.support.verbs import (
+    NEVER,
+    Call,
+    Held,
+    Turn,
+    bundle,
+    cancel,
+    complete,
+    create,
+    send,
+    settle,
+    start,
+    turn,
+)
 
 Session = psycopg.AsyncConnection[TupleRow]
 EXPECTED = frozenset({"WF001", "WF002", "WF003", "WF004", "WF005", "WF009", "WF010"})
@@ -47,6 +60,7 @@ class World:
     tasks: dict[str, Known] = field(default_factory=dict)
     promises: list[str] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
+    made: list[str] = field(default_factory=list)
     tried: Counter[str] = field(default_factory=Counter)
     effective: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
@@ -123,6 +137,8 @@ class Sailor:
             (self.deliver, 1),
             (self.tick, 3),
             (self.start, 2),
+            (self.send, 4),
+            (self.cancel, 1),
             (self.work, 25),
         ]
         choices, weights = [each for each, _ in operations], [weight for _, weight in operations]
@@ -143,7 +159,10 @@ class Sailor:
                 world.promises.insert(0, old)
                 del world.tasks[old]
         else:
-            world.count("create", await self.ask(create(name, timeout, external="true")))
+            made = await self.ask(create(name, timeout, external="true"))
+            world.count("create", made)
+            world.made += [name] if made else []
+            del world.made[:-PROMISES]
         world.promises.append(name)
         del world.promises[:-PROMISES]
 
@@ -292,7 +311,8 @@ class Sailor:
         world = self.world
         names = [*world.tasks, *world.runs]
         name = world.rng.choice(names) if names else "none"
-        await self.ask(("select durable.task_halt(%s)", (name,)))
+        verb = "pause" if name in world.runs else "task_halt"
+        await self.ask((f"select durable.{verb}(%s)", (name,)))
         world.count("halt", True)
         if name in world.tasks:
             await self.look(world.tasks[name])
@@ -364,11 +384,31 @@ class Sailor:
         world.runs.append(name)
         del world.runs[:-RUNS]
 
+    async def send(self) -> None:
+        """Send a signal to a run, sometimes one that was sent before."""
+        world = self.world
+        if world.runs:
+            key = world.rng.choice((None, f"k{world.rng.randrange(4)}"))
+            call = send(world.rng.choice(world.runs), world.rng.choice(SIGNALS), key=key)
+            found = await self.ask(call)
+            world.count("signal", found is not None and found[1])
+
+    async def cancel(self) -> None:
+        """Request the cancellation of a run, or of what is left of it."""
+        world = self.world
+        if world.runs:
+            grace_ms, force = world.rng.choice((0, 100, 400)), world.rng.random() < 0.2
+            found = await self.ask(cancel(world.rng.choice(world.runs), grace_ms=grace_ms, force=force))
+            world.count("cancel", found)
+
     async def work(self) -> None:
         """A turn for some of the held runs; now and then the answer is lost and the same is sent again."""
         world = self.world
         moving = [shadow for shadow in self.held.values() if world.rng.random() < 0.7]
-        bundles = [shadow.move(world.rng, spread=shadow.id.count(".") < 2) for shadow in moving]
+        foreign = world.rng.choice(world.made) if world.made else ""
+        bundles = [
+            shadow.move(world.rng, spread=shadow.id.count(".") < 2, foreign=foreign) for shadow in moving
+        ]
         if len(self.held) > len(moving) and world.rng.random() < 0.1:
             bundles += self.stale()
         want = world.rng.choice((-1, 0, 1, 3)) if len(self.held) < 6 else -1
@@ -385,6 +425,14 @@ class Sailor:
             self.note_recorded(shadow, Turn(raw=answer))
             await self.after(shadow, shadow.take_answer(Turn(raw=answer)))
         await self.take_on(Turn(raw=answer))
+
+    async def know(self, shadow: Shadow) -> None:
+        """Tell a replayed run what its code would know: which of its receives still wait."""
+        statement = (
+            "select jsonb_object_agg(name, receiver) from durable._inboxes where execution = %s"
+            " and receiver is not null"
+        )
+        shadow.know(await self.ask((statement, (shadow.execution,))) or {})
 
     def note_recorded(self, shadow: Shadow, answer: Turn) -> None:
         """Remember the results that the turn said it has written."""
@@ -420,7 +468,8 @@ class Sailor:
         if state == "suspended":
             self.warm[shadow.execution] = shadow
         elif state == "moved":
-            await self.replay(Held(execution=shadow.execution, id=shadow.id, version=shadow.version, next=0))
+            about = {"execution": shadow.execution, "id": shadow.id, "first_child": shadow.first}
+            await self.replay(Held(version=shadow.version, next=0, **about))
 
     async def take_on(self, answer: Turn) -> None:
         """Hold what the turn handed out."""
@@ -430,6 +479,8 @@ class Sailor:
             if shadow is None:
                 await self.replay(held)
             else:
+                if not held.start:
+                    await self.know(shadow)
                 self.hold(shadow, held)
 
     async def replay(self, held: Held) -> None:
@@ -438,11 +489,10 @@ class Sailor:
         journal = await self.ask((statement, (self.name, held.execution, held.version)))
         if journal is not None:
             rows = tuple(map(tuple, journal["rows"]))
-            whole = Held(
-                execution=held.execution, id=held.id, version=held.version, next=journal["next"], rows=rows
-            )
+            whole = replace(held, next=journal["next"], rows=rows, start=0)
             shadow = Shadow.of(whole, None)
             assert shadow is not None
+            await self.know(shadow)
             self.hold(shadow, whole)
 
 
@@ -487,6 +537,10 @@ async def stir(session: Session) -> bool:
     """One round of the calm; tells whether anything is left that moves by itself."""
     await session.execute("select durable.tick_v1(500)")
     await session.execute("select durable.task_continue(id) from durable._tasks where state = 'halted'")
+    await session.execute(
+        "select durable.signal(t.id, i.name) from durable._inboxes i join durable._tasks t"
+        " on t.execution = i.execution where i.receiver is not null and t.deadline > durable._now_ms()"
+    )
     for queue in ("any-0", "any-1", "any-2"):
         await session.execute(
             "select (durable.task_acquire(o.id, o.version, 'calm', 60000)).version from "

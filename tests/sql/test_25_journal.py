@@ -21,8 +21,14 @@ from tests.support.verbs import (
     captured,
     done,
     events_of,
+    intent,
+    join_set,
+    pick,
     promise,
+    receive,
     run,
+    send,
+    submit,
     suspend,
     take_turn,
     timer,
@@ -43,16 +49,23 @@ EVENTS = {
     "TimerFired",
     "RandomGenerated",
     "TimeRecorded",
+    "SignalDelivered",
+    "SignalReceived",
+    "JoinSetCreated",
+    "JoinSetSubmitted",
+    "JoinSetAwaited",
     "ExecutionAwaiting",
     "ExecutionResumed",
 }
 STATUSES = ("running", "blocked", "cancelling", "completed", "failed", "cancelled")
 # what each status admits (journal.md 3); terminal ones admit nothing
 ADMITS = {
-    "running": "CFQLEfslrtcekKIXbidDTZnmA",
-    "blocked": "CFQsrtcekKbidDZW",
-    "cancelling": "CFYsrtcekKbidDZ",
+    "running": "CFQLEfslortcekKIXbidDTZnmgvjuaA",
+    "blocked": "CFQsrtcekKbidDZgvW",
+    "cancelling": "CFYsrtcekKbidDZg",
 }
+# and what a worker may report of a clean-up
+CLEANS = "LEflIXTnmjua"
 
 
 def append(conn: Connection, execution: int, *events: tuple[str, int | None, int | None]) -> None:
@@ -86,9 +99,12 @@ def test_the_grammar_is_one(conn: Connection) -> None:
         found = ask(
             conn, ("select durable._width(%s), durable._allocates(%s), durable._is_local(%s)", (kind,) * 3)
         )
-        assert found == (len(events), allocates, kind in "LEflsrtcekK")
-        assert resolves == (events[-1] in ("InvokeCompleted", "TimerFired"))
-        assert allocates == (events[0].endswith(("Scheduled", "Generated", "Recorded")))
+        assert found == (len(events), allocates, kind in "LEflosrtcekK")
+        assert resolves == (events[-1] in ("InvokeCompleted", "TimerFired", "SignalReceived"))
+        assert allocates == (
+            events[0].endswith(("Scheduled", "Generated", "Recorded"))
+            or events[0] in ("SignalReceived", "JoinSetCreated")
+        )
 
 
 @pytest.mark.parametrize("status", STATUSES)
@@ -96,7 +112,11 @@ def test_what_a_status_admits(conn: Connection, status: str) -> None:
     """Guard by status: the closed table of journal.md 3; nothing after an end, no second start."""
     for kind in types(conn):
         expected = kind in ADMITS.get(status, "")
-        assert ask(conn, ("select durable._may_append(%s, %s)", (status, kind))) == (expected,), kind
+        cleaning = expected or (status == "cancelling" and kind in CLEANS)
+        assert ask(
+            conn,
+            ("select durable._may_append(%s, %s), durable._may_append(%s, %s, true)", (status, kind) * 2),
+        ) == (expected, cleaning), kind
 
 
 # (rows before, refused row): type, child, attempt
@@ -119,6 +139,13 @@ REFUSED: dict[
     "after the end": ((("Q", None, None), ("Y", None, None)), ("L", 0, 1)),
     "schedule while cancelling": ((("Q", None, None),), ("T", 0, None)),
     "second request to cancel": ((("Q", None, None),), ("Q", None, None)),
+    "second attempt of what was only scheduled": ((("o", 0, None),), ("s", 0, 2)),
+    "completion of what was only scheduled": ((("o", 0, None),), ("c", 0, 1)),
+    "scheduled twice": ((("o", 0, None),), ("L", 0, 1)),
+    "receipt while cancelling": ((("Q", None, None),), ("v", 0, 1)),
+    "join set while cancelling": ((("Q", None, None),), ("j", 0, None)),
+    "await while cancelling": ((("Q", None, None),), ("A", None, None)),
+    "resume while cancelling": ((("Q", None, None),), ("W", None, None)),
 }
 
 # a bundle that takes one number twice is judged before anything is appended
@@ -157,12 +184,15 @@ def test_attempts_alternate(conn: Connection) -> None:
 
 
 def test_open_steps_are_the_last_row_of_each(conn: Connection) -> None:
-    """The head lists running attempts as positive, failed ones as negative numbers, by child."""
+    """The head lists attempts that run as positive numbers and those that come next as negative ones, by
+    child; a step that was only scheduled has its first attempt before it."""
     held = begin_run(conn, "r")
-    append(conn, held.execution, ("f", 0, 1), ("l", 1, 1), ("L", 2, 1), ("l", 3, 1), ("c", 3, 1))
-    assert head(conn, "r", "open_steps", "open_attempts") == ([0, 1], [-1, 1])
-    append(conn, held.execution, ("K", 0, 2), ("r", 1, 1))
-    assert head(conn, "r", "open_steps", "open_attempts") == ([1], [-1])
+    append(conn, held.execution, ("f", 0, 1), ("l", 1, 1), ("L", 2, 1), ("l", 3, 1), ("c", 3, 1), ("o", 4, 1))
+    assert head(conn, "r", "open_steps", "open_attempts") == ([0, 1, 4], [-2, 1, -1])
+    append(conn, held.execution, ("K", 0, 2), ("r", 1, 1), ("s", 4, 1))
+    assert head(conn, "r", "open_steps", "open_attempts") == ([1, 4], [-2, 1])
+    append(conn, held.execution, ("r", 4, 1), ("k", 4, 2))
+    assert head(conn, "r", "open_steps", "open_attempts") == ([1], [-2])
 
 
 @pytest.mark.parametrize(
@@ -192,11 +222,13 @@ def test_journal_events_are_dense(conn: Connection, clock: Clock) -> None:
     number."""
     held = begin_run(conn, "r")
     acts = [run(3, queue="kids"), timer(4, 1000), promise(5), captured(6), captured(7, kind="time")]
-    facts = [done(0), broken(1), broken(2, retry_in=5), begun(8)]
-    answer = take_turn(conn, "W", bundle(held, facts=facts, acts=acts))
+    acts += [intent(8), join_set(9), submit(8, 9), receive(10)]
+    facts = [done(0), broken(1), broken(2, retry_in=5)]
+    take_turn(conn, "W", bundle(held, facts=facts, acts=acts))
+    ask(conn, send("r"))
     facts = [begun(2, attempt=2), broken(2, attempt=2, retry_in=5), done(2, attempt=3), done(8)]
-    answer = take_turn(conn, "W", bundle(held, facts=facts, seen=answer.next_of(held)))
-    take_turn(conn, "W", bundle(held, end=suspend(3, 4, 5), seen=answer.next_of(held)))
+    answer = take_turn(conn, "W", bundle(held, facts=facts))
+    take_turn(conn, "W", bundle(held, acts=[pick(8, 9)], end=suspend(3, 4, 5), seen=answer.next_of(held)))
     clock.advance(1000)
     ask(conn, ("select durable.tick_v1(10)", ()))
     rows = conn.execute(
@@ -209,7 +241,7 @@ def test_journal_events_are_dense(conn: Connection, clock: Clock) -> None:
         "CancelRequested",
         "ExecutionCancelled",
     }
-    assert types_of(conn, "r") == "SITXnmLEflsrkcAZW"
+    assert types_of(conn, "r") == "SITXnmljuLEfgvsrkcaAZW"
 
 
 def test_payloads_of_events(conn: Connection, clock: Clock) -> None:
@@ -222,9 +254,9 @@ def test_payloads_of_events(conn: Connection, clock: Clock) -> None:
         "select event, payload, promise_id, name from durable.journal_events where id = 'r' order by seq"
     ).fetchall()
     seen = {(event, child): payload for event, payload, child, _ in rows}
-    assert seen["ExecutionStarted", None] == {"input": ["in"]}
+    assert seen["ExecutionStarted", None]["input"] == ["in"]
     assert seen["InvokeCompleted", "r.0"] == {"result": "out"}
-    assert seen["InvokeCompleted", "r.1"] == {"error": {"type": "Oops"}}
+    assert seen["InvokeCompleted", "r.1"]["error"]["type"] == "Oops"
     assert seen["TimerScheduled", "r.2"] == {"duration": 70, "fire_at": clock.now_ms + 70}
     assert seen["RandomGenerated", "r.3"] == {"value": 0.25}
     assert seen["ExecutionCompleted", None] == {"result": "end"}

@@ -118,7 +118,10 @@ def test_a_run_past_its_deadline_failed(conn: Connection, clock: Clock) -> None:
     assert types_of(conn, "r.0") == "SF"
     woken = claim(conn, "V", "q-r")
     assert [row[1] for row in woken.rows] == ["S", "I", "A", "D", "W"]
-    assert woken.rows[3][6:] == ('{"type": "Timeout", "message": "the deadline passed"}', False)
+    assert woken.rows[3][6:] == (
+        '{"type": "Timeout", "kind": "Timeout", "message": "the deadline passed"}',
+        False,
+    )
 
 
 def test_the_owner_learns_of_its_children(conn: Connection, clock: Clock) -> None:

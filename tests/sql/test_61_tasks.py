@@ -336,11 +336,13 @@ def test_a_protocol_client_may_serve_a_run(conn: Connection) -> None:
     ask(conn, ("select durable.task_release('r', 1)", ()))
     ask(conn, acquire("r", 1))
     ask(conn, create("foreign", external="true"))
-    assert refusal(conn, park("r", "foreign", version=2)) == "WF003"
     assert ask(conn, park("r", "r.0", "r.1", version=2)) == (True,)
     assert types_of(conn, "r") == "SXIA"
     ask(conn, settle("r.0"))
     assert types_of(conn, "r") == "SXIADW"
+    ask(conn, acquire("r", 2))
+    assert ask(conn, park("r", "foreign", version=3)) == (True,)
+    assert types_of(conn, "r") == "SXIADWXA"
 
 
 @pytest.mark.parametrize(("awaited", "code"), [(["r.0", "r.1"], ""), (["r.0"], "WF003")])
@@ -485,4 +487,4 @@ def test_a_suspend_closes_open_attempts(conn: Connection) -> None:
     held = begin_run(conn, "r")
     take_turn(conn, "W", bundle(held, facts=[begun(0)], acts=[promise(1)]))
     ask(conn, park("r", "r.1"))
-    assert ask(conn, ("select open_attempts from durable._executions where id = 'r'", ())) == ([-1],)
+    assert ask(conn, ("select open_attempts from durable._executions where id = 'r'", ())) == ([-2],)

@@ -53,7 +53,7 @@ def head(conn: Connection, *columns: str) -> tuple[Any, ...]:
 STORIES: dict[str, tuple[list[list[Fact]], str, list[int]]] = {
     "done at once": ([[done(0)]], "L", []),
     "failed for good at once": ([[broken(0)]], "E", []),
-    "failed, to be tried again": ([[broken(0, retry_in=5)]], "f", [-1]),
+    "failed, to be tried again": ([[broken(0, retry_in=5)]], "f", [-2]),
     "begun": ([[begun(0)]], "l", [1]),
     "begun and done in one turn": ([[begun(0), done(0)]], "lc", []),
     "begun, done later": ([[begun(0)], [done(0)]], "lc", []),

@@ -25,6 +25,8 @@ from tests.support.verbs import (
     task_of,
 )
 
+OFF, DUE = "cancelled", "the deadline passed"
+
 
 def test_start(conn: Connection, clock: Clock) -> None:
     """A start makes promise, task, head and ExecutionStarted; its defaults are queue default, version 1, no
@@ -217,8 +219,8 @@ def test_result(conn: Connection, clock: Clock) -> None:
     assert results == {
         "ok": ("resolved", {"a": 1}, None),
         "bad": ("rejected", None, {"type": "Boom"}),
-        "off": ("rejected_canceled", None, {"type": "Cancelled", "message": "cancelled"}),
-        "late": ("rejected_timedout", None, {"type": "Timeout", "message": "the deadline passed"}),
+        "off": ("rejected_canceled", None, {"type": "Cancelled", "kind": "Cancelled", "message": OFF}),
+        "late": ("rejected_timedout", None, {"type": "Timeout", "kind": "Timeout", "message": DUE}),
     }
     assert refusal(conn, ("select durable.result('none')", ())) == "WF001"
     assert task_of(conn, "late") is None
@@ -236,7 +238,12 @@ def test_results_of_many(conn: Connection, clock: Clock) -> None:
     rows = conn.execute("select * from durable.results_v1('{ok,bad,open,late,none}') order by id").fetchall()
     assert rows == [
         ("bad", "rejected", None, '{"type": "Boom"}'),
-        ("late", "rejected_timedout", None, '{"type": "Timeout", "message": "the deadline passed"}'),
+        (
+            "late",
+            "rejected_timedout",
+            None,
+            '{"type": "Timeout", "kind": "Timeout", "message": "the deadline passed"}',
+        ),
         ("none", None, None, None),
         ("ok", "resolved", "1", None),
     ]

@@ -1,84 +1,28 @@
-"""Law: durable.check() finds every violation that it names: for each law there is a hand in the tables that
-breaks it, and a healthy database, however full, reports nothing.
+"""Law: durable.check() finds every violation of the protocol's laws: for each there is a hand in the tables
+that breaks it, and a healthy database, however full, reports nothing.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from pathlib import Path
-
 import pytest
 
 from tests.support.clock import Clock
-from tests.support.verbs import (
-    Connection,
-    acquire,
-    ask,
-    begin_run,
-    begun,
-    broken,
-    bundle,
-    captured,
-    claim,
-    complete,
-    create,
-    done,
-    park,
-    promise,
-    run,
-    settle,
-    suspend,
-    take,
-    take_turn,
-    tick,
-    timer,
-)
+from tests.support.hands import AGAIN, CALLBACK, Break, P, T, laws_in, laws_of, lay, reported
+from tests.support.inhabitants import inhabit
+from tests.support.verbs import Connection, acquire, ask
 
-SOURCE = Path(__file__).parent.parent.parent / "sql" / "logic" / "92_check.sql"
-DAY = 86_400_000
-P = "update durable._promises set {} where id = '{}'"
-T = "update durable._tasks set {} where id = '{}'"
-H = "update durable._executions set {} where id = '{}'"
 S = "update durable._schedules set {} where id = 's'"
 FULFILLED = (
     "insert into durable._tasks (id, deadline, queue, state, retry_at)"
     " select id, timeout_at, 'g', {} from durable._promises where id = 'f'"
 )
-CALLBACK = "insert into durable._callbacks (awaited_id, awaiter_id) values ('{}', '{}')"
 NAMED = "update durable._callbacks set {} where id = 'c'"
 LISTENER = "insert into durable._listeners (awaited_id, address) values ('{}', '{}')"
 RESUME = "insert into durable._resumes (task_id, awaited_id) values ('{}', '{}')"
 UNBLOCK = "update durable._unblocks set {} where promise_id = 'done'"
-JOURNAL = (
-    "insert into durable._journal (execution, bucket, ts, seq, type, child, attempt)"
-    " select execution, bucket, 1, {}, '{}', {}, {} from durable._executions where id = '{}'"
-)
-LONGER = H.format("next_seq = next_seq + 1", "{}")
-CUT = (
-    "delete from durable._journal j using durable._executions h"
-    " where h.execution = j.execution and h.id = '{}' and {}"
-)
-AGAIN = "insert into durable.{0} select * from durable.{0} where {1} limit 1"
 STRICT = "select durable.set_setting('conformance', 'strict')"
 BOTH = """promise_tags = '{"resonate:timer": "true", "resonate:target": "g"}'"""
 NO_SIGN = "alter domain durable.epoch_ms drop constraint epoch_ms_not_negative"
-
-
-@dataclass(frozen=True)
-class Break:
-    """A hand in the tables.
-
-    Args:
-        sql: what breaks the law, statements separated by semicolons.
-        drop: constraints that have to go first, as table.constraint.
-        also: other laws that the same hand breaks.
-    """
-
-    sql: str
-    drop: str = ""
-    also: str = ""
-
 
 LAWS: dict[str, Break] = {
     # single promises
@@ -321,65 +265,6 @@ LAWS: dict[str, Break] = {
         AGAIN.format("_listeners", "true"), "_listeners.listeners_pk"
     ),
     "well_formed_task_resumes_unique": Break(AGAIN.format("_resumes", "true"), "_resumes.resumes_pk"),
-    # heads
-    "head_has_promise": Break("delete from durable._promises where id = 'e'"),
-    "C-2 pending_iff_live": Break(H.format("status = 'completed'", "r"), also="INV-4 status_is_fold"),
-    "C-3 suspended_iff_blocked": Break(
-        T.format("state = 'suspended', pid = null, ttl = null, expires_at = null", "q")
-    ),
-    "C-3 acquired_is_not_fresh_blocked": Break(
-        T.format("state = 'acquired', pid = 'W', ttl = 5, expires_at = 5", "b")
-    ),
-    "X-5 wait_is_on_pending_children": Break(H.format("wait_left = 1", "b")),
-    "blocked_run_has_its_callbacks": Break("delete from durable._callbacks where awaited_id = 'b.0'"),
-    "R2 open_attempts_are_held": Break(
-        T.format("state = 'pending', pid = null, ttl = null, expires_at = null, retry_at = 5", "r")
-    ),
-    "problem_only_while_halted": Break(H.format("problem = '{}'", "r")),
-    # folds
-    "C-4 next_seq_is_journal_length": Break(LONGER.format("r")),
-    "INV-4 status_is_fold": Break(H.format("status = 'cancelling'", "r")),
-    "X-1 started_once": Break(
-        CUT.format("q", "j.type = 'S'"),
-        also="C-4 next_seq_is_journal_length, INV-4 status_is_fold, S-1 seq_is_dense",
-    ),
-    "S-3 at_most_one_end": Break(
-        f"{JOURNAL.format('next_seq', 'C', 'null', 'null', 'e')}; {LONGER.format('e')}",
-        also="S-4 nothing_after_the_end",
-    ),
-    "A-1 next_child_follows_journal": Break(
-        H.format("next_child = next_child + 1, reserved = reserved || next_child", "q")
-    ),
-    "A-1 children_carried_once": Break(
-        f"{JOURNAL.format('next_seq', 'n', '5', 'null', 'r')}; {LONGER.format('r')}"
-    ),
-    "A-1 gaps_are_reserved": Break(H.format("reserved = '{3}'", "q")),
-    # journals
-    "S-1 seq_is_dense": Break(
-        f"{JOURNAL.format('next_seq + 1', 'n', 'next_child', 'null', 'r')}; {LONGER.format('r')}; "
-        + H.format("next_child = next_child + 1", "r")
-    ),
-    "S-4 nothing_after_the_end": Break(
-        f"{JOURNAL.format('next_seq', 'Q', 'null', 'null', 'e')}; {LONGER.format('e')}",
-        also="INV-4 status_is_fold",
-    ),
-    "journal_row_has_a_head": Break(
-        "insert into durable._journal (execution, bucket, ts, seq, type)"
-        " select 999999, max(bucket), 1, 0, 'S' from durable._buckets"
-    ),
-    "SE-1..4 attempts_alternate": Break(
-        f"{JOURNAL.format('next_seq', 'c', '0', '1', 'r')}; {LONGER.format('r')}"
-    ),
-    "CF-1 X-2 timer_fired_once_after_scheduled": Break(
-        f"{JOURNAL.format('next_seq', 'Z', '6', 'null', 'r')}; {LONGER.format('r')}",
-        also="C-1 settled_iff_resolved_in_owner",
-    ),
-    # children
-    "C-1 settled_iff_resolved_in_owner": Break(
-        f"{JOURNAL.format('next_seq', 'Z', '4', 'null', 'r')}; {LONGER.format('r')}"
-    ),
-    "C-5 open_attempt_of_child_run": Break(T.format("attempt_open = false", "r.3")),
-    "C-5 open_steps_of_head": Break(H.format("open_steps = '{}', open_attempts = '{}'", "r")),
 }
 
 # the catalogue of the protocol (6.1, 6.2 and what 6.4 says of states)
@@ -421,59 +306,6 @@ BY_CONSTRUCTION = {
 }
 
 
-def inhabit(conn: Connection, clock: Clock) -> None:
-    """Objects of every kind in every state."""
-    ask(conn, ("select from durable.schedule_create('s', '* * * * *', 'fired.{{.timestamp}}', 5)", ()))
-    clock.advance(60_000)
-    tick(conn)
-    for name in ("x", "done", "early"):
-        ask(conn, create(name, clock.now_ms + 100 * DAY, external="true"))
-    ask(conn, create("internal"))
-    ask(conn, create("bare"))
-    ask(conn, create("over", clock.now_ms + 10, external="true"))
-    for name in ("x", "done", "bare"):
-        ask(conn, ("select from durable.promise_register_listener(%s, 'g')", (name,)))
-    for name in ("t", "a", "h", "f"):
-        take(conn, name, clock.now_ms + 100 * DAY)
-    ask(conn, create("p", target="g"))
-    ask(conn, create("both", target="g", timer="true"))
-    ask(conn, park("t", "x"))
-    ask(conn, ("select durable.task_halt('h')", ()))
-    ask(conn, ("select from durable.promise_register_callback('early', 'a')", ()))
-    ask(conn, settle("early"))
-    clock.advance(10)
-    for name in ("done", "f"):
-        ask(conn, settle(name))
-    conn.execute(
-        "insert into durable._callbacks (awaited_id, awaiter_id, id, timeout_at, recv)"
-        " values ('x', 'a', 'c', 9007199254740991, 'poll://any@h')"
-    )
-    tick(conn)
-    inhabit_runs(conn)
-    clock.advance(1)
-    tick(conn)
-
-
-def inhabit_runs(conn: Connection) -> None:
-    """Runs with children of every kind, waiting, retrying and ended."""
-    facts = [done(0), begun(1)]
-    acts = [promise(2), run(3, queue="kids"), timer(4, DAY), captured(5), timer(6, 1)]
-    take_turn(conn, "W", bundle(begin_run(conn, "r"), facts=facts, acts=acts))
-    claim(conn, "K", "kids")
-    held = begin_run(conn, "b")
-    answer = take_turn(conn, "W", bundle(held, acts=[promise(0), promise(1)]))
-    take_turn(conn, "W", bundle(held, end=suspend(0, 1, kind="all"), seen=answer.next_of(held)))
-    facts = [done(0), broken(2, retry_in=5)]
-    take_turn(conn, "W", bundle(begin_run(conn, "q"), facts=facts, acts=[captured(4)]))
-    ask(conn, ("select from durable.promise_register_callback('x', 'q')", ()))
-    take_turn(conn, "W", bundle(begin_run(conn, "e"), facts=[done(0)], end=complete()))
-
-
-def laws_of(conn: Connection) -> set[str]:
-    """Names that durable.check() reports."""
-    return {law for (law,) in conn.execute("select law from durable.check()").fetchall()}
-
-
 def test_a_healthy_database_is_lawful(conn: Connection, clock: Clock) -> None:
     """Objects of every kind, made through the doors, break no law."""
     inhabit(conn, clock)
@@ -485,21 +317,13 @@ def test_a_healthy_database_is_lawful(conn: Connection, clock: Clock) -> None:
 def test_a_broken_law_is_reported(conn: Connection, clock: Clock, law: str) -> None:
     """The law is reported by its name, and nothing is that the same hand did not break."""
     inhabit(conn, clock)
-    hand = LAWS[law]
-    for constraint in hand.drop.split():
-        table, name = constraint.split(".")
-        conn.execute(f"alter table durable.{table} drop constraint {name}".encode())
-    for statement in hand.sql.split("; "):
-        conn.execute(statement.encode())
-    assert laws_of(conn) == {law, *filter(None, hand.also.split(", "))}
+    lay(conn, LAWS[law])
+    assert laws_of(conn) == reported(LAWS[law], law)
 
 
 def test_no_law_is_missed() -> None:
     """Every law of the source has its hand here, and no hand is for a law that is gone."""
-    text = SOURCE.read_text(encoding="utf-8")
-    found = re.findall(r"^\s+\('([^']+)',(?: |$)", text, re.M)
-    found += re.findall(r"^\s*select '([^']+)', ", text, re.M)
-    assert set(found) == set(LAWS)
+    assert laws_in("92_check") == set(LAWS)
 
 
 def test_the_published_catalogue_is_complete() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 import pytest
@@ -22,19 +23,29 @@ from tests.support.verbs import (
     Connection,
     Held,
     acquire,
+    adopt,
+    anew,
     ask,
     begun,
     bundle,
+    cancel,
+    cancelled,
     claim,
     complete,
     create,
     done,
+    intent,
+    join_set,
     park,
+    pick,
     promise,
+    receive,
     release,
     run,
+    send,
     settle,
     start,
+    submit,
     suspend,
     take_turn,
     timer,
@@ -45,9 +56,10 @@ from tests.support.verbs import (
 # rows
 BOUND = 250
 # a sweep looks at every lease that is held: as many as workers may hold, not as there are tasks
-SWEEPS = {"tick": 1, "tick_for_people": 1}
+SWEEPS = {"tick": 1, "tick_for_people": 1, "sweep_of_the_cancelled": 1}
 GROWING = (
-    "relname ~ '^_(promises|tasks|callbacks|listeners|resumes|executions|journal.*|unblocks|schedules)$'"
+    "relname ~ '^_(promises|tasks|callbacks|listeners|resumes|executions|journal.*|unblocks|schedules"
+    "|inboxes|signals|join_sets|members)$'"
 )
 COUNTERS = f"""
 select (select coalesce(sum(seq_tup_read), 0) from pg_stat_user_tables where schemaname = 'durable' and
@@ -66,8 +78,18 @@ insert into durable._executions (execution, id, bucket, workflow, workflow_versi
 overriding system value
 select p.head, p.id, (select min(bucket) from durable._buckets), 'w', '1', 1 from durable._promises p where
 p.head >= 1000000;
+update durable._executions set status = 'cancelling', cancel_until = durable._now_ms() + 1000000000
+where id like 'held%%';
 insert into durable._journal (execution, bucket, seq, ts, type)
 select h.execution, h.bucket, 0, 1, 'S' from durable._executions h where h.execution >= 1000000;
+insert into durable._inboxes (execution, name, delivered)
+select h.execution, 'go', 1 from durable._executions h where h.id like 'ready%%';
+insert into durable._signals (execution, name, delivery, key)
+select h.execution, 'go', 1, 'k' from durable._executions h where h.id like 'ready%%';
+insert into durable._join_sets (execution, child)
+select h.execution, 0 from durable._executions h where h.id like 'ready%%';
+insert into durable._members (execution, child, join_set)
+select h.execution, 1, 0 from durable._executions h where h.id like 'ready%%';
 insert into durable._promises (id, timeout_at, created_at, external, tags)
 select 'x' || n, durable._now_ms() + 1000000000 + n, 1, true,
 jsonb_build_object('number', n::text, 'resonate:branch', 'b' || n) from generate_series(1, %(count)s) n;
@@ -97,7 +119,7 @@ def prepare(conn: Connection, tag: str) -> dict[str, Held]:
     for name in ("t1", "t2", "t3", "t4"):
         ask(conn, create(f"{tag}{name}", target=f"p{tag}"))
     runs = {}
-    for name in ("r1", "r2", "r3", "r4", "r5"):
+    for name in ("r1", "r2", "r3", "r4", "r5", "r6", "r7", "r8", "r9"):
         ask(conn, start(f"{tag}{name}", queue=f"{tag}{name}", key=f"{tag}{name}"))
         if name != "r5":
             runs[name] = claim(conn, tag, f"{tag}{name}")
@@ -163,6 +185,65 @@ def protocol_calls(tag: str) -> Iterator[tuple[str, Call]]:
     yield "offer", ("select durable.task_offer(%s, 10)", (f"p{tag}",))
 
 
+KEPT: list[tuple[str, dict[str, Any]]] = [
+    ("InvokeScheduled", {"promise_id": "j.0", "kind": "Local", "function_name": "f", "input": 1}),
+    ("InvokeScheduled", {"promise_id": "j.1", "kind": "External", "function_name": "f", "input": 1}),
+    ("TimerScheduled", {"promise_id": "j.2", "duration": 1, "fire_at": 1}),
+    ("JoinSetCreated", {"join_set_id": "j.3"}),
+    ("JoinSetSubmitted", {"join_set_id": "j.3", "promise_id": "j.0"}),
+    ("InvokeStarted", {"promise_id": "j.0", "attempt": 1}),
+    ("InvokeRetrying", {"promise_id": "j.0", "failed_attempt": 1, "error": "e", "retry_at": 1}),
+    ("InvokeStarted", {"promise_id": "j.0", "attempt": 2}),
+    ("ExecutionAwaiting", {"waiting_on": ["j.0", "j.1", "j.2"], "kind": {"tag": "Any"}}),
+    ("InvokeCompleted", {"promise_id": "j.0", "attempt": 2, "result": 1}),
+    ("TimerFired", {"promise_id": "j.2"}),
+    ("ExecutionResumed", {}),
+    ("JoinSetAwaited", {"join_set_id": "j.3", "promise_id": "j.0", "result": 1}),
+    ("SignalDelivered", {"signal_name": "s"}),
+    ("SignalReceived", {"promise_id": "j.4", "signal_name": "s"}),
+    ("CancelRequested", {}),
+    ("ExecutionCancelled", {}),
+]
+
+
+def kept_calls(tag: str) -> Iterator[tuple[str, Call]]:
+    """The life of a journal that its client keeps."""
+    say = "select durable.journal_append(%s, %s, %s, %s::jsonb)"
+    begun = (f"{tag}j", None, "ExecutionStarted", '{"component_digest": "d", "input": 1}')
+    yield "append ExecutionStarted", (say, begun)
+    for number, (event, payload) in enumerate(KEPT):
+        told = json.dumps(payload).replace('"j.', f'"{tag}j.')
+        yield f"append {number} {event}", (say, (f"{tag}j", 1, event, told))
+
+
+def steering_calls(tag: str, runs: dict[str, Held]) -> Iterator[tuple[str, Call]]:
+    """Signals, join sets, adopted promises, requests of cancellation, generations."""
+    r6, r7, r8 = (runs[f"r{number}"] for number in (6, 7, 8))
+    yield "signal", send(f"{tag}r6", key="k")
+    yield "signal_again", send(f"{tag}r6", key="k")
+    acts = [receive(0), receive(1, "too"), adopt(2, f"{tag}g"), intent(3), join_set(4), submit(3, 4)]
+    yield "turn_that_receives", turn(tag, bundle(r6, acts=acts))
+    yield "turn_that_waits_for_a_signal", turn(tag, bundle(r6, end=suspend(1, 2), seen=r6.next + 8))
+    yield "signal_that_wakes", send(f"{tag}r6", "too")
+    yield "turn_with_a_member", turn(tag, bundle(r7, acts=acts[3:]))
+    yield "turn_that_completes_it", turn(tag, bundle(r7, facts=[done(3)]))
+    yield "turn_that_takes_it", turn(tag, bundle(r7, acts=[pick(3, 4), join_set(5), promise(6)]))
+    yield "turn_with_a_late_member", turn(tag, bundle(r7, acts=[submit(6, 5)]))
+    yield "settle_what_was_adopted", settle(f"{tag}g")
+    acts = [run(number, queue=f"{tag}r8-{number}") for number in range(3)]
+    yield "turn_with_a_family", turn(tag, bundle(r8, acts=acts))
+    yield "cancel_a_family", cancel(f"{tag}r8", '"why"', grace_ms=0)
+    yield "cancel_again", cancel(f"{tag}r8")
+    yield "turn_that_hears_of_it", turn(tag, bundle(r8))
+    yield "cancel_by_force", cancel(f"{tag}r7", force=True)
+    yield "turn_that_gives_in", turn(tag, bundle(r8, end=cancelled(), seen=r8.next + 4))
+    yield "cancel_for_the_sweep", cancel(f"{tag}r9", grace_ms=0)
+    yield "pause", ("select durable.pause(%s)", (f"{tag}r9",))
+    yield "resume", ("select durable.resume(%s)", (f"{tag}r9",))
+    yield "sweep_of_the_cancelled", ("select durable.tick_v1(500)", ())
+    yield "turn_that_goes_on_as_new", turn(tag, bundle(runs["r4"], end=anew()))
+
+
 def calls(conn: Connection, tag: str, runs: dict[str, Held]) -> Iterator[tuple[str, Call]]:
     """Every door, with a call that has something to do."""
     yield from searches(tag)
@@ -188,6 +269,7 @@ def calls(conn: Connection, tag: str, runs: dict[str, Held]) -> Iterator[tuple[s
     yield "turn_that_ends", turn(tag, bundle(runs["r2"], end=complete()), bundle(runs["r3"], end=release(5)))
     yield "settle_child", settle(f"{tag}r1.2")
     yield "turn_that_wakes", turn(tag, want=3, queues=[f"{tag}r1", f"{tag}kids"])
+    yield from steering_calls(tag, runs)
     yield "tick", ("select durable.tick_v1(500)", ())
     yield "watch", ("select durable.worker_watch_v1(%s)", (tag,))
     yield "tick_for_people", ("select durable.tick()", ())
@@ -197,6 +279,7 @@ def calls(conn: Connection, tag: str, runs: dict[str, Held]) -> Iterator[tuple[s
     )
     yield "bye", ("select durable.worker_bye_v1(%s)", (tag,))
     yield "cancel", settle(f"{tag}r4", state="rejected_canceled")
+    yield from kept_calls(tag)
     yield "run_by_id", ("select state from durable.runs where id = %s", (f"{tag}r1",))
     yield "events_by_id", ("select count(*) from durable.journal_events where id = %s", (f"{tag}r1",))
 

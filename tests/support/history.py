@@ -15,6 +15,9 @@ Where the engine differs from the protocol's own machine, and what is asserted i
 - an awaiter past its own deadline is not resumed, and a callback of the older API that is past its own
   timeout is dropped;
 - messages disappear when they are acknowledged;
+- a run is woken by a signal that ends its wait and by a request of cancellation too, without a wake reason;
+- a run that continues as new lets go what it waited for: its promise is the result of another journal now;
+- the sweep ends runs that were asked to end and did not within their grace;
 - a promise that a schedule creates too late is born settled, as of its instant.
 """
 
@@ -28,6 +31,7 @@ import psycopg
 
 from tests.support.steps import (
     LEASE,
+    NONE,
     TIMES,
     Connection,
     Edge,
@@ -140,10 +144,31 @@ def is_acquired_whole(edge: Edge) -> bool:
     return bool(started and raised and not step.all_after("_resumes", edge.id))
 
 
+def is_out_of_grace(edge: Edge) -> bool:
+    """Whether a run that is ended by the sweep had been asked to end."""
+    return edge.new["head"] is not None and edge.step.status(edge.new["head"])[0] == "cancelling"
+
+
+def has_continued(edge: Edge) -> bool:
+    """Whether a promise became the result of the journal that follows the one before, which has ended, and
+    its task with it."""
+    step, next_ = edge.step, edge.step.after("_executions", (edge.new["head"],))
+    task = step.task(edge.id)
+    return bool(
+        next_
+        and next_["previous"] == edge.old["head"]
+        and step.status(edge.old["head"])[1] == "completed"
+        and edge.new["state"] == "pending"
+        and (task or NONE)["execution"] == edge.new["head"]
+    )
+
+
 def awaits_something(edge: Edge) -> bool:
     """Whether a task that was suspended has a callback on a pending promise, or had one until it was woken
-    in the same step."""
+    in the same step; a run may wait for a signal instead."""
     step = edge.step
+    if edge.is_run and step.receives(edge.new["execution"]):
+        return True
     awaited = {key[0] for key in step.store.awaited_by[edge.id]}
     pending = any((promise := step.promise(id_)) and promise["state"] == "pending" for id_ in awaited)
     return pending or bool(step.enters(edge.id, "pending", "fulfilled") and step.consumed[edge.id])
@@ -172,7 +197,9 @@ PROMISE: dict[str, Holds] = {
         e.step.mark != "tick"
         or e.same("state")
         or (e.old["state"] == "pending" and e.new["state"] == verdict(e.new))
+        or (e.new["state"] == "rejected_canceled" and is_out_of_grace(e))
     ),
+    "consistent_head_is_that_of_the_last_generation": lambda e: e.same("head") or has_continued(e),
 }
 TASK: dict[str, Holds] = {
     "monotone_task_version_increases_only_on_acquisition": lambda e: (
@@ -194,7 +221,7 @@ TASK: dict[str, Holds] = {
         not e.becomes("fulfilled") or e.is_birth or e.id in e.step.settled
     ),
     "consistent_wake_follows_callback_consumption": lambda e: (
-        not e.wakes or e.step.consumed[e.id] & e.step.recorded(e.id)
+        not e.wakes or e.called or e.step.consumed[e.id] & e.step.recorded(e.id)
     ),
     "consistent_suspension_registers_callback": lambda e: not e.becomes("suspended") or awaits_something(e),
     "consistent_task_lease_released_atomically": lambda e: (
@@ -232,7 +259,8 @@ TASK: dict[str, Holds] = {
         not e.rearms or e.new["retry_at"] > e.step.since_ms or e.pulled_forward
     ),
     "consistent_task_wake_records_resume": lambda e: (
-        not e.wakes or (e.step.recorded(e.id) and e.step.is_now(e.new["retry_at"]) and e.same("version"))
+        not e.wakes
+        or ((e.called or e.step.recorded(e.id)) and e.step.is_now(e.new["retry_at"]) and e.same("version"))
     ),
     "consistent_new_execute_matches_task_and_target": lambda e: (
         e.new["state"] != "pending"
@@ -324,7 +352,7 @@ def grow_while_pending(relation: str) -> Check:
     def check(step: Step) -> Seen:
         for key, row in step.gone(relation):
             promise = step.promise(key[0])
-            if promise and promise["state"] == "pending" and not is_dropped(row, step):
+            if promise and promise["state"] == "pending" and not is_dropped(key, row, step):
                 yield key[0], f"pending, but {key[1]} does not wait any more"
         for (id_,), row in step.born("_promises"):
             for key in step.all_after(relation, id_):
@@ -351,9 +379,9 @@ def is_own(promise: Row, callback: Key) -> bool:
     return promise["execution"] is not None and promise["id"] == f"{callback[1]}.{promise['child']}"
 
 
-def is_dropped(row: Row, step: Step) -> bool:
-    """Whether a callback of the older API is past its own timeout."""
-    return (row.get("timeout_at") or step.now_ms + 1) <= step.now_ms
+def is_dropped(key: Key, row: Row, step: Step) -> bool:
+    """Whether a callback of the older API is past its own timeout, or of a generation that has ended."""
+    return (row.get("timeout_at") or step.now_ms + 1) <= step.now_ms or step.renewed(str(key[1]))
 
 
 def consistent_obligation_discharge_requires_settled(step: Step) -> Seen:
@@ -361,20 +389,21 @@ def consistent_obligation_discharge_requires_settled(step: Step) -> Seen:
     for relation in ("_callbacks", "_listeners"):
         for key, row in step.gone(relation):
             promise = step.promise(key[0])
-            if (promise is None or promise["state"] == "pending") and not is_dropped(row, step):
+            if (promise is None or promise["state"] == "pending") and not is_dropped(key, row, step):
                 yield key[0], f"{key[1]} does not wait any more"
 
 
 def consistent_callback_consumption_resumes_awaiter(step: Step) -> Seen:
     """A callback that goes leaves a wake reason, unless its task is over or waits for more."""
-    for (awaited, awaiter, _), row in step.gone("_callbacks"):
+    for key, row in step.gone("_callbacks"):
+        awaited, awaiter = key[:2]
         task = step.task(awaiter)
         if task is None or task["state"] == "fulfilled" or task["deadline"] <= step.now_ms:
             continue
         waits_for_all = task["execution"] is not None and any(
             image and image["state"] == "suspended" for image in step.task_images(awaiter)
         )
-        if awaited not in step.recorded(awaiter) and not waits_for_all and not is_dropped(row, step):
+        if awaited not in step.recorded(awaiter) and not waits_for_all and not is_dropped(key, row, step):
             yield awaiter, f"was not told that {awaited} settled"
 
 

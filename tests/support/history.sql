@@ -1,5 +1,6 @@
 -- Writes down every change of the protocol's rows: the row before and after, the transaction, the call within it, and the
--- bounds of the instant that the call took for now. tests/support/steps.py reads it back.
+-- bounds of the instant that the call took for now; of heads, inboxes and signals only what a task may be woken by.
+-- tests/support/steps.py reads it back.
 
 create schema test_history;
 create table test_history.changes (
@@ -48,16 +49,33 @@ $$;
 
 -- A background step is known by what called it; whoever sweeps in another way says so: set test.step = 'tick'. Whoever
 -- empties the tables between two programs truncates them, or sets test.step = 'reset'.
+create function test_history.image(p_relation text, p_row jsonb)
+returns jsonb language sql immutable
+as $$
+  select case p_relation
+    when '_executions' then jsonb_build_object('execution', p_row -> 'execution', 'status', p_row -> 'status',
+                                               'previous', p_row -> 'previous')
+    when '_inboxes' then jsonb_build_object('execution', p_row -> 'execution', 'name', p_row -> 'name',
+                                            'receiver', p_row -> 'receiver')
+    when '_signals' then jsonb_build_object('execution', p_row -> 'execution', 'name', p_row -> 'name',
+                                            'delivery', p_row -> 'delivery')
+    else p_row end
+$$;
+
 create function test_history.record()
 returns trigger language plpgsql volatile
 as $$
 declare
+  v_old jsonb := case when tg_op in ('UPDATE', 'DELETE') then test_history.image(tg_table_name, to_jsonb(old)) end;
+  v_new jsonb := case when tg_op in ('UPDATE', 'INSERT') then test_history.image(tg_table_name, to_jsonb(new)) end;
   v_shown text[] := string_to_array(current_setting('test.shown', true), ' ');
   v_now bigint;
   v_since bigint;
   v_callers text;
 begin
-  if v_shown[1] = test_history.call() then
+  if v_old = v_new and tg_table_name in ('_executions', '_inboxes') then
+    return null;
+  elsif v_shown[1] = test_history.call() then
     v_since := v_shown[2];
     v_now := v_shown[3];
   else
@@ -70,9 +88,7 @@ begin
   values (pg_current_xact_id()::text::bigint, statement_timestamp(), v_since, v_now,
           coalesce(nullif(current_setting('test.step', true), ''),
                    case when v_callers like '%function durable.tick_v1(%' then 'tick' else '' end),
-          tg_table_name,
-          case when tg_op in ('UPDATE', 'DELETE') then to_jsonb(old) end,
-          case when tg_op in ('UPDATE', 'INSERT') then to_jsonb(new) end);
+          tg_table_name, v_old, v_new);
   return null;
 end
 $$;
@@ -82,14 +98,16 @@ declare
   v_table text;
 begin
   foreach v_table in array
-    array['_promises', '_tasks', '_callbacks', '_listeners', '_resumes', '_unblocks', '_schedules']
+    array['_promises', '_tasks', '_callbacks', '_listeners', '_resumes', '_unblocks', '_schedules', '_executions', '_inboxes',
+          '_signals']
   loop
     execute format('create trigger history_of_rows after insert or update or delete on durable.%I '
                    'for each row execute function test_history.record()', v_table);
     execute format('create trigger history_of_the_table after truncate on durable.%I '
                    'for each statement execute function test_history.record()', v_table);
     execute format('insert into test_history.changes (txid, call, since_ms, now_ms, mark, relation, new) '
-                   'select 0, ''epoch'', 0, 0, ''base'', %L, to_jsonb(x) from durable.%I x', v_table, v_table);
+                   'select 0, ''epoch'', 0, 0, ''base'', %L, test_history.image(%L, to_jsonb(x)) from durable.%I x',
+                   v_table, v_table, v_table);
   end loop;
 end
 $$;

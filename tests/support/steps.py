@@ -27,10 +27,13 @@ KEYS: dict[str, tuple[str, ...]] = {
     "_promises": ("id",),
     "_tasks": ("id",),
     "_schedules": ("id",),
-    "_callbacks": ("awaited_id", "awaiter_id", "id"),
+    "_callbacks": ("awaited_id", "awaiter_id", "id", "child"),
     "_listeners": ("awaited_id", "address"),
     "_resumes": ("task_id", "awaited_id"),
     "_unblocks": ("promise_id", "address"),
+    "_executions": ("execution",),
+    "_inboxes": ("execution", "name"),
+    "_signals": ("execution", "name", "delivery"),
 }
 LEASE = ("pid", "ttl", "expires_at")
 TIMES = (*LEASE, "retry_at")
@@ -170,6 +173,32 @@ class Step:
         within = {key for key in self._changed["_resumes", task] if any(self.images["_resumes"][key][1:])}
         return {key[1] for key in within | self.all_after("_resumes", task)}
 
+    def status(self, execution: int | None) -> tuple[str | None, str | None]:
+        """Status of a run's journal before and after."""
+        rows = (self.before("_executions", (execution,)), self.after("_executions", (execution,)))
+        return rows[0] and rows[0]["status"], rows[1] and rows[1]["status"]
+
+    def receives(self, execution: int | None) -> bool:
+        """Whether a run waits for a signal, or did within the step."""
+        keys = self.store.under["_inboxes", execution] | {
+            key for key in self.images["_inboxes"] if key[0] == execution
+        }
+        rows = (self.images["_inboxes"].get(key) or [self.after("_inboxes", key)] for key in keys)
+        return any(row and row["receiver"] is not None for chain in rows for row in chain)
+
+    def signalled(self, execution: int | None) -> bool:
+        """Whether a run got a signal."""
+        return any(key[0] == execution for key, _ in self.born("_signals"))
+
+    def asked(self, execution: int | None) -> bool:
+        """Whether a run was asked to end, and did not end at once."""
+        before, after = self.status(execution)
+        return before != after == "cancelling"
+
+    def renewed(self, id_: str) -> bool:
+        """Whether a run began its next generation."""
+        return len({image["execution"] for image in self.task_images(id_) if image}) > 1
+
     def enters(self, id_: str, *states: str) -> bool:
         """Whether a task came into one of the states, for however short."""
         return any(
@@ -289,8 +318,20 @@ class Edge:
 
     @property
     def pulled_forward(self) -> bool:
-        """A run that waits before a retry goes on at once when a child settles."""
-        return self.is_run and self.step.is_now(self.new["retry_at"]) and bool(self.step.recorded(self.id))
+        """A run that waits before a retry goes on at once when a child settles, when it receives a signal,
+        when it is asked to end, and when it was put off in this step over something that it had not seen."""
+        return (
+            self.is_run
+            and self.step.is_now(self.new["retry_at"])
+            and (bool(self.step.recorded(self.id)) or self.called or self.step.enters(self.id, "pending"))
+        )
+
+    @property
+    def called(self) -> bool:
+        """Whether a run got a signal, which ended its wait if it had one, or was asked to end."""
+        execution = self.new["execution"]
+        over = self.old["state"] != "suspended" or self.step.status(execution) == ("blocked", "running")
+        return self.is_run and ((self.step.signalled(execution) and over) or self.step.asked(execution))
 
 
 def promise_edges(step: Step) -> Iterator[Edge]:

@@ -33,6 +33,7 @@ class Held:
     rows: tuple[tuple[Any, ...], ...] = ()
     start: int = 0
     crashes: int = 0
+    first_child: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,7 @@ class Turn:
                 rows=tuple(map(tuple, each["rows"])),
                 start=each["from"],
                 crashes=each["crashes"],
+                first_child=each["first_child"],
             )
             for each in self.raw["tasks"]
         ]
@@ -115,6 +117,36 @@ def captured(child: int, value: str = "0.5", *, kind: str = "random") -> dict[st
     return {"do": kind, "child": child, "name": kind, "value": value}
 
 
+def intent(child: int, *, retry: str | None = None, name: str = "step") -> dict[str, Any]:
+    """An act: begin a step ahead of its completion, under a retry policy (JSON text)."""
+    return {"do": "intent", "child": child, "name": name, "hash": HASH, "param": "[]", "retry": retry}
+
+
+def receive(child: int, name: str = "go") -> dict[str, Any]:
+    """An act: take the next signal of a name, or wait for it."""
+    return {"do": "receive", "child": child, "name": name}
+
+
+def join_set(child: int) -> dict[str, Any]:
+    """An act: make a join set."""
+    return {"do": "join_set", "child": child}
+
+
+def submit(child: int, to: int) -> dict[str, Any]:
+    """An act: make a child a member of a join set."""
+    return {"do": "submit", "child": child, "set": to}
+
+
+def pick(child: int, of: int) -> dict[str, Any]:
+    """An act: take the result of a member of a join set."""
+    return {"do": "take", "child": child, "set": of}
+
+
+def adopt(child: int, id_: str) -> dict[str, Any]:
+    """An act: wait for a promise of somebody else, under a number of one's own."""
+    return {"do": "adopt", "child": child, "name": id_}
+
+
 def suspend(*on: int, kind: str | None = None) -> dict[str, Any]:
     """An end: wait for children."""
     return {"do": "suspend", "on": list(on), "kind": kind or ("single" if len(on) == 1 else "any")}
@@ -128,6 +160,16 @@ def complete(value: str = '"done"') -> dict[str, Any]:
 def fail(error: str = '{"type": "Boom"}') -> dict[str, Any]:
     """An end: the run failed."""
     return {"do": "fail", "error": error}
+
+
+def cancelled() -> dict[str, Any]:
+    """An end: the run gave in to a request of cancellation."""
+    return {"do": "cancel"}
+
+
+def anew(value: str = '["next"]', on: int = 0) -> dict[str, Any]:
+    """An end: go on with new arguments in a new journal, whose children are numbered from `on`."""
+    return {"do": "continue", "value": value, "on": [on]}
 
 
 def release(retry_in: int = 0) -> dict[str, Any]:
@@ -184,6 +226,16 @@ def turn(
 def settle(id_: str, value: str = "1", *, state: str = "resolved") -> Call:
     """Settle a promise from outside."""
     return "select state, value_data from durable.promise_settle(%s, %s, %s)", (id_, state, value)
+
+
+def send(id_: str, name: str = "go", payload: str | None = "1", *, key: str | None = None) -> Call:
+    """Send a signal to a run; answers its number, whether it is new, whether the run became ready."""
+    return "select * from durable.signal_v1(%s, %s, %s, %s)", (id_, name, payload, key)
+
+
+def cancel(id_: str, reason: str | None = None, *, grace_ms: int | None = None, force: bool = False) -> Call:
+    """Request the cancellation of a run; answers its state and whether something became ready."""
+    return "select * from durable.cancel_v1(%s, %s, %s, %s)", (id_, reason, grace_ms, force)
 
 
 def create(id_: str, timeout_at: int = NEVER, **tags: str) -> Call:

@@ -1,0 +1,35 @@
+-- What rows about signals do to inboxes. Called by _append only, under the lock of the head.
+
+create or replace function durable._fold_inboxes(p_events durable._event[])
+returns void language plpgsql volatile
+as $$
+begin
+  insert into durable._inboxes as i (execution, name, delivered)
+  select e.execution, e.name, max(e.attempt) from unnest(p_events) e where e.type = 'g' group by e.execution, e.name
+  on conflict (execution, name) do update set delivered = excluded.delivered;
+  update durable._inboxes i set received = r.received, receiver = null
+  from (select e.execution, e.name, max(e.attempt) as received from unnest(p_events) e where e.type = 'v' group by 1, 2) r
+  where i.execution = any (array[r.execution]) and i.name = any (array[r.name]);
+end
+$$;
+comment on function durable._fold_inboxes(durable._event[]) is 'Counts deliveries and receipts; who received waits no more.';
+
+create or replace function durable._check_inboxes(p_events durable._event[])
+returns void language plpgsql stable
+as $$
+begin
+  perform durable._fail_journal(e.execution, e.type, e.child,
+                                format('number %s of signal %L is not the next one', e.attempt, e.name))
+  from (
+    select x.*, row_number() over (partition by x.execution, x.type, x.name order by x.ord) as place,
+           count(*) filter (where x.type = 'g') over (partition by x.execution, x.name order by x.ord) as delivered_here
+    from unnest(p_events) with ordinality as x (execution, type, child, attempt, name, input_hash, data, ord)
+    where x.type in ('g', 'v')
+  ) e
+  left join durable._inboxes i on i.execution = any (array[e.execution]) and i.name = any (array[e.name])
+  where e.attempt is distinct from e.place + case e.type when 'g' then coalesce(i.delivered, 0) else coalesce(i.received, 0) end
+     or (e.type = 'v' and e.attempt > coalesce(i.delivered, 0) + e.delivered_here);
+end
+$$;
+comment on function durable._check_inboxes(durable._event[]) is
+  'Guards of signals: deliveries of a name are numbered densely from 1; receipt n takes delivery n, which exists (CF-2, CF-3, X-6).';

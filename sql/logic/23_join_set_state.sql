@@ -1,0 +1,88 @@
+-- What rows about join sets do to their state, and the guards that it serves. Called by _append only, under the lock of the head.
+
+create or replace function durable._is_invocation(p_execution bigint, p_child integer)
+returns boolean language plpgsql stable
+as $$
+begin
+  if exists (select from durable._executions h where h.execution = p_execution and p_child = any (h.open_steps))
+     or exists (select from durable._promises p
+                where p.id = any (array(select h.id || '.' || p_child from durable._executions h where h.execution = p_execution))
+                  and not p.timer) then
+    return true;
+  end if;
+  return exists (select from durable._executions h
+                 join durable._journal j on j.execution = h.execution and j.bucket = h.bucket
+                 where h.execution = p_execution and j.child = p_child and j.type in ('L', 'E', 'f', 'l', 'o', 'I', 'X'));
+end
+$$;
+comment on function durable._is_invocation(bigint, integer) is
+  'Whether the child is an invocation, the only kind with a result that a join set could hand out. Reads the journal only for one that is complete or adopted.';
+
+create or replace function durable._check_submits(p_events durable._event[])
+returns void language plpgsql stable
+as $$
+begin
+  perform durable._fail_journal(e.execution, e.type, e.child, v.why)
+  from (
+    select x.*, bool_or(x.type = 'a') over (partition by x.execution, x.attempt order by x.ord) as closed_here,
+           count(*) over (partition by x.execution, x.child, x.type order by x.ord) as times
+    from unnest(p_events) with ordinality as x (execution, type, child, attempt, name, input_hash, data, ord)
+    where x.type in ('u', 'a')
+  ) e
+  left join durable._join_sets s on s.execution = any (array[e.execution]) and s.child = any (array[e.attempt])
+  left join durable._members m on m.execution = any (array[e.execution]) and m.child = any (array[e.child])
+  cross join lateral (select case
+    when s.child is null then format('%s is no join set', e.attempt)
+    when s.closed or e.closed_here then 'the join set is closed'
+    when m.child is not null or e.times > 1 then 'it is in a join set already'
+    when not durable._is_invocation(e.execution, e.child) then 'only an invocation can be a member'
+    end as why) v
+  where e.type = 'u' and v.why is not null;
+end
+$$;
+comment on function durable._check_submits(durable._event[]) is
+  'Guards JS-1, JS-2, JS-7: a member is an invocation, in one set only, submitted before the first result was taken.';
+
+create or replace function durable._check_takes(p_events durable._event[])
+returns void language plpgsql stable
+as $$
+begin
+  perform durable._fail_journal(e.execution, e.type, e.child, v.why)
+  from (
+    select x.*, count(*) over (partition by x.execution, x.child order by x.ord) as times
+    from unnest(p_events) with ordinality as x (execution, type, child, attempt, name, input_hash, data, ord)
+    where x.type = 'a'
+  ) e
+  join durable._executions h on h.execution = any (array[e.execution])
+  left join durable._members m on m.execution = any (array[e.execution]) and m.child = any (array[e.child])
+  left join durable._promises p on p.id = any (array[h.id || '.' || e.child])
+  cross join lateral (select case
+    when m.join_set is distinct from e.attempt then 'it is not in that join set'
+    when m.taken or e.times > 1 then 'its result was taken before'
+    when p.state = 'pending' or e.child = any (h.open_steps) or exists (
+      select from durable._callbacks c where c.awaiter_id = h.id and c.child = m.child and c.child >= 0)
+      then 'it is not complete'
+    end as why) v
+  where v.why is not null;
+end
+$$;
+comment on function durable._check_takes(durable._event[]) is 'Guards JS-3 to JS-6: what is taken is a member, complete, and was not taken before.';
+
+create or replace function durable._fold_sets(p_events durable._event[])
+returns void language plpgsql volatile
+as $$
+begin
+  insert into durable._join_sets (execution, child) select e.execution, e.child from unnest(p_events) e where e.type = 'j';
+  perform durable._check_submits(p_events);
+  insert into durable._members (execution, child, join_set)
+  select e.execution, e.child, e.attempt from unnest(p_events) e where e.type = 'u';
+  perform durable._check_takes(p_events);
+  update durable._members m set taken = true
+  from unnest(p_events) e where e.type = 'a' and m.execution = any (array[e.execution]) and m.child = any (array[e.child]);
+  update durable._join_sets s set closed = true
+  from unnest(p_events) e
+  where e.type = 'a' and s.execution = any (array[e.execution]) and s.child = any (array[e.attempt]) and not s.closed;
+end
+$$;
+comment on function durable._fold_sets(durable._event[]) is
+  'Makes sets and members and marks what was taken. Judges in between, because one turn may do all of it; what is refused is undone.';

@@ -1,0 +1,205 @@
+-- Signals: what is sent to a run by name. Deliveries are numbered within their name, buffered, and received in that order.
+
+create or replace function durable._check_signal(p_run text, p_name text, p_payload text, p_key text)
+returns void language plpgsql stable
+as $$
+begin
+  if p_run is null or p_run = '' then
+    perform durable._fail_invalid('A signal goes to a run: its id is not empty.');
+  elsif p_name is null or octet_length(p_name) not between 1 and 256 then
+    perform durable._fail_invalid(format('The name of a signal has 1 to 256 bytes, this one has %s.',
+                                         coalesce(octet_length(p_name), 0)));
+  elsif octet_length(p_key) not between 1 and 512 then
+    perform durable._fail_invalid(format('A deduplication key has 1 to 512 bytes, this one has %s.', octet_length(p_key)));
+  end if;
+  perform durable._check_payload(format('Signal %L to run %L', p_name, p_run), p_payload);
+end
+$$;
+comment on function durable._check_signal(text, text, text, text) is 'Door checks of a signal: WF004 or WF008 before any state is looked at.';
+
+create or replace function durable._find_run(p_id text)
+returns durable._promises language plpgsql volatile
+as $$
+declare
+  v_promise durable._promises;
+begin
+  perform durable.promise_get(p_id);
+  select * into v_promise from durable._promises p where p.id = p_id;
+  if v_promise.head is null then
+    perform durable._fail_not_found('run', p_id);
+  end if;
+  return v_promise;
+end
+$$;
+comment on function durable._find_run(text) is 'The promise of a run, settled first if its deadline has passed. WF001 if there is no such run.';
+
+create or replace function durable._lock_run(p_id text)
+returns durable._executions language plpgsql volatile
+as $$
+declare
+  v_head durable._executions;
+begin
+  perform durable._lock_tasks(array[p_id]);
+  -- read under the lock: a run that continues as new changes its head
+  perform durable._lock_heads(array(select t.execution from durable._tasks t where t.id = p_id));
+  select h.* into v_head from durable._executions h
+  where h.execution = any (array(select t.execution from durable._tasks t where t.id = p_id));
+  return v_head;
+end
+$$;
+comment on function durable._lock_run(text) is 'Locks a live run, task then head, so that its holder keeps its right; null if it has ended.';
+
+create or replace function durable._known_delivery(p_execution bigint, p_name text, p_key text)
+returns integer language sql stable
+as $$
+  with recursive generation as (
+    select h.execution, h.previous from durable._executions h where h.execution = p_execution
+    union all
+    select h.execution, h.previous from generation g join durable._executions h on h.execution = any (array[g.previous])
+  )
+  select s.delivery from generation g
+  join durable._signals s on s.execution = any (array[g.execution]) and s.name = p_name and s.key = p_key limit 1
+$$;
+comment on function durable._known_delivery(bigint, text, text) is
+  'Number of the delivery that this key made, to the run as it is or to a generation before it.';
+
+create or replace function durable._wake(p_id text, p_now bigint)
+returns boolean language plpgsql volatile
+as $$
+begin
+  update durable._tasks t
+  set state = 'pending', retry_at = p_now, prefer_until = durable._prefer_until(t.preference, p_now)
+  where t.id = p_id and (t.state is not distinct from 'suspended'
+                         or (t.state is not distinct from 'pending' and t.retry_at > p_now));
+  return found;
+end
+$$;
+comment on function durable._wake(text, bigint) is 'Makes a suspended or postponed task ready; the caller holds it.';
+
+create or replace function durable._receipt(
+  p_head durable._executions, p_name text, p_delivery integer, p_child integer, p_now bigint)
+returns boolean language plpgsql volatile
+as $$
+declare
+  v_events durable._event[] := array[row(p_head.execution, 'v', p_child, p_delivery, p_name, null, null)::durable._event];
+  v_waited boolean := p_head.status = 'blocked' and p_child = any (p_head.waiting_on);
+  v_over boolean := v_waited and (p_head.wait_kind <> 'all' or p_head.wait_left <= 1);
+begin
+  if v_over then
+    v_events := v_events || row(p_head.execution, 'W', null, null, null, null, null)::durable._event;
+  end if;
+  perform durable._append(v_events, p_now);
+  if v_waited and not v_over then
+    update durable._executions h set wait_left = h.wait_left - 1 where h.execution = p_head.execution;
+  end if;
+  -- one that waits for something else sleeps on
+  return case when v_over or p_head.status = 'running' then durable._wake(p_head.id, p_now) else false end;
+end
+$$;
+comment on function durable._receipt(durable._executions, text, integer, integer, bigint) is
+  'Completes a waiting receive with a delivery, and the wait of the run if that was all it waited for. True if the run became ready.';
+
+create or replace function durable._deliver(
+  p_head durable._executions, p_name text, p_payload text, p_key text, p_now bigint)
+returns table (delivery integer, woken boolean) language plpgsql volatile
+as $$
+declare
+  v_inbox durable._inboxes;
+  v_delivery integer;
+  v_woken boolean := false;
+begin
+  select * into v_inbox from durable._inboxes i where i.execution = p_head.execution and i.name = p_name;
+  v_delivery := coalesce(v_inbox.delivered, 0) + 1;
+  insert into durable._signals (execution, name, delivery, key, data)
+  values (p_head.execution, p_name, v_delivery, p_key, p_payload);
+  if v_inbox.receiver is not null then
+    -- nothing lies in an inbox while somebody waits there; who is being cancelled waits no more
+    update durable._inboxes i set receiver = null where i.execution = p_head.execution and i.name = p_name;
+  end if;
+  perform durable._append(array[row(p_head.execution, 'g', null, v_delivery, p_name, null, null)::durable._event], p_now);
+  if v_inbox.receiver is not null and p_head.status in ('running', 'blocked') then
+    v_woken := durable._receipt(p_head, p_name, v_delivery, v_inbox.receiver, p_now);
+  end if;
+  return query select v_delivery, v_woken;
+end
+$$;
+comment on function durable._deliver(durable._executions, text, text, text, bigint) is
+  'Writes SignalDelivered and, if a receive waits for it, SignalReceived. A run that is being cancelled keeps it unread (R14).';
+
+create or replace function durable.signal_v1(p_run text, p_name text, p_payload text, p_key text)
+returns table (delivery integer, created boolean, woken boolean) language plpgsql volatile
+as $$
+declare
+  v_head durable._executions;
+  v_known integer;
+  v_now bigint;
+begin
+  perform durable._check_signal(p_run, p_name, p_payload, p_key);
+  perform durable._find_run(p_run);
+  v_head := durable._lock_run(p_run);
+  v_now := durable._now_ms();
+  if p_key is not null then
+    v_known := durable._known_delivery(
+      coalesce(v_head.execution, (select p.head from durable._promises p where p.id = p_run)), p_name, p_key);
+  end if;
+  if v_known is not null then
+    return query select v_known, false, false;
+    return;
+  elsif v_head.execution is null
+        or not exists (select from durable._tasks t where t.id = p_run and t.deadline > v_now) then
+    perform durable._fail_conflict(format('Run %L has ended; nobody would receive signal %L.', p_run, p_name),
+                                   format('select * from durable.result(%L)', p_run));
+  end if;
+  return query select d.delivery, true, d.woken
+  from durable._deliver(v_head, p_name, p_payload, p_key, v_now) d;
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.signal_v1(text, text, text, text) is
+  'For our clients: delivers a signal; created is false for a key that was delivered before, also to a run that has ended since. Sends no hint. WF001, WF003, WF004, WF008.';
+
+create or replace function durable.signal(run text, name text, payload jsonb default null, dedup text default null)
+returns integer language plpgsql volatile
+as $$
+declare
+  v_signal record;
+begin
+  select * into v_signal from durable.signal_v1($1, $2, $3::text, $4);
+  if v_signal.created then
+    perform durable._hint(case when v_signal.woken then 'durable_ready' else 'durable_settled' end, durable._now_ms());
+  end if;
+  return v_signal.delivery;
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.signal(text, text, jsonb, text) is
+  'Sends a signal to a run and answers its number among those of that name: select durable.signal(''order-42'', ''approve'', ''{"ok": true}''). It waits until it is received, in the order of sending. The same dedup again is the same signal. WF001 no such run, WF003 it has ended, WF004, WF008.';
+
+create or replace function durable._take_buffered(p_bundles durable._bundle[], p_now bigint)
+returns bigint[] language plpgsql volatile
+as $$
+declare
+  v_events durable._event[];
+begin
+  v_events := array(
+    select row(b.execution, 'v', a.child, i.received + 1, a.name, null, null)::durable._event
+    from unnest(p_bundles) b
+    join durable._executions h on h.execution = any (array[b.execution]) and h.status = 'running'
+    cross join lateral unnest(b.acts) a
+    join durable._inboxes i on i.execution = any (array[b.execution]) and i.name = any (array[a.name])
+    where b.verdict = 'ok' and a."do" = 'receive' and i.delivered > i.received
+    order by b.execution, a.child);
+  perform durable._append(v_events, p_now);
+  insert into durable._inboxes as i (execution, name, receiver)
+  select b.execution, a.name, a.child
+  from unnest(p_bundles) b
+  join durable._executions h on h.execution = any (array[b.execution]) and h.status = 'running'
+  cross join lateral unnest(b.acts) a
+  where b.verdict = 'ok' and a."do" = 'receive'
+    and not exists (select from unnest(v_events) e where e.execution = b.execution and e.child = a.child)
+  on conflict (execution, name) do update set receiver = excluded.receiver;
+  return array(select e.execution from unnest(v_events) e);
+end
+$$;
+comment on function durable._take_buffered(durable._bundle[], bigint) is
+  'Receives of the coroutines: what lies there is received at once, else the next delivery of that name will be; a clean-up receives nothing (R14). Answers the executions that got something.';

@@ -1,0 +1,259 @@
+-- Cancellation in two phases: the request, which the code sees and cleans up after, and the end, which comes from the code or
+-- when the grace is over. Pause, resume and redrive stand here too: what people do to a run that exists.
+
+create or replace function durable._cancelled(p_reason text)
+returns text language sql immutable parallel safe
+as $$
+  select (jsonb_build_object('type', 'Cancelled', 'kind', 'Cancelled', 'message',
+    coalesce(case when jsonb_typeof(r.reason) = 'string' then r.reason #>> '{}' else r.reason::text end, 'cancelled'))
+    || case when r.reason is null then '{}' else jsonb_build_object('reason', r.reason) end)::text
+  from (select nullif(p_reason::jsonb, 'null') as reason) r
+$$;
+comment on function durable._cancelled(text) is 'Error of a cancelled run; p_reason is JSON text or null.';
+
+create or replace function durable._cancel_reason(p_head durable._executions)
+returns text language sql stable
+as $$
+  select (j.data::jsonb -> 'reason')::text from durable._journal j
+  where j.execution = p_head.execution and j.bucket = p_head.bucket and j.seq = p_head.cancel_seq
+$$;
+comment on function durable._cancel_reason(durable._executions) is 'Reason of the CancelRequested of a run, as JSON text; null if none was given.';
+
+create or replace function durable._family(p_id text, p_all boolean)
+returns text[] language plpgsql stable
+as $$
+begin
+  return array(
+    with recursive live (id, execution, asked) as (
+      select p.id, p.head, h.status = 'cancelling' from durable._promises p
+      join durable._executions h on h.execution = any (array[p.head])
+      where p.id = p_id and p.state = 'pending'
+      union all
+      select c.id, c.head, h.status = 'cancelling' from live l
+      join durable._promises c on c.id > l.id || '.' and c.id < l.id || '/' and c.execution = l.execution
+           and c.state = 'pending' and c.head is not null
+      join durable._executions h on h.execution = any (array[c.head]) and not h.abandoned
+      where p_all or not l.asked
+    )
+    select l.id from live l order by l.id);
+end
+$$;
+comment on function durable._family(text, boolean) is
+  'A run and the live runs below it that its cancellation reaches. What a run started after it was asked to end is its clean-up; only p_all reaches that. Their ids begin with its own, so they lie together in the key.';
+
+create or replace function durable._hold_family(p_id text, p_all boolean)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_ids text[];
+  v_again text[];
+begin
+  loop
+    v_ids := durable._family(p_id, p_all);
+    begin
+      perform durable._lock_settlement(v_ids);
+      v_again := durable._family(p_id, p_all);
+      exit when v_again <@ v_ids;
+      perform durable._start_over();
+    exception when sqlstate 'WF000' then
+      -- the locks are given back, so that they can be taken in their order together with the new ones
+      continue;
+    end;
+  end loop;
+  return v_again;
+end
+$$;
+comment on function durable._hold_family(text, boolean) is
+  'Locks and answers the family. A turn that was under way may have started children between the look and the locks; then both are done again.';
+
+create or replace function durable._fail_ended(p_id text)
+returns void language plpgsql volatile
+as $$
+begin
+  perform durable._fail_conflict(
+    format('Run %L has ended: %s.', p_id, (select case p.state when 'pending' then 'past its deadline' else p.state end
+                                           from durable._promises p where p.id = p_id)),
+    format('select * from durable.result(%L)', p_id));
+end
+$$;
+comment on function durable._fail_ended(text) is 'Raises WF003 and tells how the run ended. Only looks: the caller may hold locks.';
+
+create or replace function durable._cancel_at_once(p_ids text[], p_reason text, p_now bigint)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_count integer := cardinality(p_ids);
+begin
+  return durable._settle(p_ids, array_fill('rejected_canceled'::text, array[v_count]), array_fill(null::jsonb, array[v_count]),
+                         array_fill(durable._cancelled(p_reason), array[v_count]), p_now);
+end
+$$;
+comment on function durable._cancel_at_once(text[], text, bigint) is 'Ends runs as cancelled; whoever has them is fenced.';
+
+create or replace function durable._request_cancel(p_ids text[], p_reason text, p_grace_ms bigint, p_now bigint)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_heads bigint[];
+  v_queues text[];
+begin
+  v_heads := array(select h.execution from durable._tasks t
+                   join durable._executions h on h.execution = any (array[t.execution])
+                   where t.id = any (p_ids) and h.status in ('running', 'blocked') order by t.execution);
+  update durable._executions h set cancel_seq = h.next_seq where h.execution = any (v_heads);
+  perform durable._append(array(
+    select row(e, 'Q', null, null, null, null, '{"reason": ' || coalesce(p_reason, 'null') || '}')::durable._event
+    from unnest(v_heads) e), p_now);
+  update durable._executions h set cancel_until = durable._later(p_now, p_grace_ms), problem = null
+  where h.execution = any (v_heads);
+  with woken as (
+    update durable._tasks t set state = 'pending', retry_at = p_now, prefer_until = durable._prefer_until(t.preference, p_now)
+    where t.id = any (p_ids) and t.execution = any (v_heads) and t.state is distinct from 'acquired'
+    returning t.queue
+  )
+  select coalesce(array_agg(distinct w.queue), '{}') into v_queues from woken w;
+  return v_queues;
+end
+$$;
+comment on function durable._request_cancel(text[], text, bigint, bigint) is
+  'Phase one: CancelRequested in the journals; what waits, is postponed or set aside is made ready, so that a worker takes it through its clean-up. A second request changes nothing.';
+
+create or replace function durable._grace_ms(p_grace interval)
+returns bigint language plpgsql stable
+as $$
+declare
+  v_grace bigint := coalesce(durable._ms(p_grace), durable._setting_int('cancel_grace_ms'));
+begin
+  if v_grace < 0 then
+    perform durable._fail_invalid('The grace of a cancellation is not negative.');
+  end if;
+  return v_grace;
+end
+$$;
+comment on function durable._grace_ms(interval) is 'Grace in ms: the one asked for or the setting cancel_grace_ms. WF004 if negative.';
+
+create or replace function durable.cancel_v1(p_id text, p_reason text, p_grace_ms bigint, p_force boolean)
+returns table (state text, ready boolean) language plpgsql volatile
+as $$
+declare
+  v_ids text[];
+  v_never text[];
+  v_queues text[];
+  v_now bigint;
+begin
+  if p_grace_ms < 0 then
+    perform durable._fail_invalid('The grace of a cancellation is not negative.');
+  end if;
+  perform durable._check_payload('Reason of a cancellation', p_reason);
+  perform durable._find_run(p_id);
+  v_ids := durable._hold_family(p_id, coalesce(p_force, false));
+  v_now := durable._now_ms();
+  v_ids := array(select t.id from durable._tasks t where t.id = any (v_ids) and t.deadline > v_now);
+  if p_id <> all (v_ids) then
+    if (durable._find_run(p_id)).state <> 'rejected_canceled' then
+      perform durable._fail_ended(p_id);
+    end if;
+    return query select 'cancelled'::text, false;
+    return;
+  end if;
+  v_never := array(select t.id from durable._tasks t
+                   where t.id = any (v_ids) and (coalesce(p_force, false) or t.version = 0) order by t.id);
+  v_queues := durable._request_cancel(array(select i from unnest(v_ids) i where i <> all (v_never)), p_reason,
+                                      coalesce(p_grace_ms, durable._grace_ms(null)), v_now);
+  v_queues := v_queues || durable._cancel_at_once(v_never, p_reason, v_now);
+  return query select case when p_id = any (v_never) then 'cancelled' else 'cancelling' end, v_queues <> '{}';
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.cancel_v1(text, text, bigint, boolean) is
+  'For our clients: requests the cancellation of a run and of the live runs below it; ready: some wait for a worker. Sends no hint. WF001, WF003, WF004.';
+
+create or replace function durable.cancel(
+  id text, reason jsonb default null, grace interval default null, force boolean default false)
+returns text language plpgsql volatile
+as $$
+declare
+  v_answer record;
+begin
+  select * into v_answer from durable.cancel_v1($1, $2::text, durable._grace_ms($3), $4);
+  if v_answer.ready then
+    perform durable._hint('durable_ready', durable._now_ms());
+  end if;
+  perform durable._hint('durable_settled', durable._now_ms());
+  return v_answer.state;
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.cancel(text, jsonb, interval, boolean) is
+  'Cancels a run and its children: select durable.cancel(''order-42'', ''"customer called"''). Its code sees the request and may clean up for the grace (setting cancel_grace_ms), then it ends. What never ran ends at once; force ends everything at once. Answers cancelling or cancelled; asking again is no error. WF001, WF003 it has ended otherwise, WF004.';
+
+create or replace function durable.pause(id text)
+returns void language plpgsql volatile
+as $$
+declare
+  v_now bigint;
+begin
+  perform durable._find_run($1);
+  perform durable._lock_tasks_away(array[$1]);
+  perform durable._lock_heads(durable._heads_of('{}', array[$1]));
+  v_now := durable._now_ms();
+  if not exists (select from durable._tasks t where t.id = $1 and t.deadline > v_now) then
+    perform durable._fail_ended($1);
+  elsif exists (select from durable._tasks t where t.id = $1 and t.state <> 'halted') then
+    perform durable._halt_runs(
+      array[$1], array['{"type": "Paused", "message": "paused by hand; durable.resume(id) lets it go on"}'], v_now);
+  end if;
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.pause(text) is
+  'Sets a run aside until durable.resume(id): its worker is fenced, steps under way will run again, promises and signals go on arriving. One that is halted already stays as it is. WF001, WF003.';
+
+create or replace function durable.resume(id text)
+returns void language sql volatile
+as $$ select durable.task_continue($1) $$ set search_path = '';
+comment on function durable.resume(text) is 'Lets a paused, halted or dead run go on, with the old code or the new. WF001, WF003.';
+
+create or replace function durable._is_dead(p_problem text)
+returns boolean language sql immutable
+as $$ select coalesce(p_problem::jsonb ->> 'type' = 'Crashed', false) $$;
+comment on function durable._is_dead(text) is 'The run was set aside because its workers were lost too often.';
+
+create or replace function durable._dead(p_ids text[])
+returns text[] language plpgsql stable
+as $$
+begin
+  return array(
+    select t.id from durable._tasks t
+    join durable._executions h on h.execution = any (array[t.execution])
+    where t.state = 'halted' and (p_ids is null or t.id = any (p_ids)) and t.deadline > durable._now_ms()
+      and durable._is_dead(h.problem) order by t.id);
+end
+$$;
+comment on function durable._dead(text[]) is 'The dead ones among these runs, or of all if null.';
+
+create or replace function durable.redrive(id text default null)
+returns integer language plpgsql volatile
+as $$
+declare
+  v_dead text[];
+  v_id text;
+begin
+  v_dead := durable._dead(case when $1 is not null then array[$1] end);
+  -- all tasks before all heads; each is continued under these locks
+  perform durable._lock_tasks_away(v_dead);
+  perform durable._lock_heads(durable._heads_of('{}', v_dead));
+  v_dead := durable._dead(v_dead);
+  if v_dead = '{}' and $1 is not null then
+    perform durable._find_run($1);
+    perform durable._fail_conflict(format('Run %L is not dead.', $1),
+                                   format('select state, problem from durable.runs where id = %L', $1));
+  end if;
+  foreach v_id in array v_dead loop
+    perform durable.task_continue(v_id);
+  end loop;
+  return cardinality(v_dead);
+end
+$$ set search_path = '';
+comment on function durable.redrive(text) is
+  'Revives dead runs, those whose workers were lost too often: one, or all (id null). They go on from their journals. Answers how many. WF001, WF003.';

@@ -1,0 +1,133 @@
+-- Continue-as-new: a run keeps its id, its promise and its child numbers, and begins a new journal under another head.
+
+create or replace function durable._next_head(p_old bigint, p_first integer, p_param text, p_now bigint)
+returns durable._executions language plpgsql volatile
+as $$
+declare
+  v_old durable._executions;
+  v_new durable._executions;
+begin
+  select * into v_old from durable._executions h where h.execution = p_old;
+  update durable._executions h set key = null where h.execution = p_old and h.key is not null;
+  insert into durable._executions (execution, previous, id, tenant, workflow, workflow_version, key, digest, abandoned, bucket,
+                                   next_seq, first_child, next_child)
+  values (durable._next_execution(), p_old, v_old.id, v_old.tenant, v_old.workflow, v_old.workflow_version, v_old.key,
+          v_old.digest, v_old.abandoned, durable._bucket(p_now), 1,
+          greatest(p_first, v_old.next_child), greatest(p_first, v_old.next_child))
+  returning * into v_new;
+  perform durable._write_started(array[v_new.execution], v_new.bucket, p_param, p_now);
+  return v_new;
+end
+$$;
+comment on function durable._next_head(bigint, integer, text, bigint) is
+  'Head and ExecutionStarted of the next generation. The key moves on; child numbers go on, because they are part of ids.';
+
+create or replace function durable._carry_signals(p_old bigint, p_new bigint, p_kept integer[], p_now bigint)
+returns void language plpgsql volatile
+as $$
+declare
+  v_events durable._event[];
+begin
+  insert into durable._signals (execution, name, delivery, key, data)
+  select p_new, s.name, row_number() over (partition by s.name order by s.delivery), s.key, s.data
+  from durable._inboxes i
+  join durable._signals s on s.execution = i.execution and s.name = i.name
+  where i.execution = p_old and (s.delivery > i.received or (s.name, s.delivery) in (
+    select j.name, j.attempt from durable._journal j
+    where j.execution = p_old and j.type = 'v' and j.child = any (p_kept)));
+  v_events := array(select row(p_new, 'g', null, s.delivery, s.name, null, null)::durable._event
+                    from durable._signals s where s.execution = p_new order by s.name, s.delivery);
+  perform durable._append(v_events, p_now);
+end
+$$;
+comment on function durable._carry_signals(bigint, bigint, integer[], bigint) is 'What was sent and not received yet is delivered anew, numbered from 1; so is what the receives p_kept got after the code had given them up.';
+
+create or replace function durable._let_children_go(p_id text, p_execution bigint)
+returns void language plpgsql volatile
+as $$
+begin
+  delete from durable._callbacks c where c.awaiter_id = p_id and c.child >= 0;
+  delete from durable._callbacks c
+  where c.awaiter_id = p_id and c.awaited_id = any (array(
+    select p.id from durable._promises p
+    where p.id > p_id || '.' and p.id < p_id || '/' and p.execution = p_execution and p.state = 'pending'));
+  delete from durable._resumes r where r.task_id = p_id;
+  update durable._inboxes i set receiver = null where i.execution = p_execution and i.receiver is not null;
+end
+$$;
+comment on function durable._let_children_go(text, bigint) is 'Children that are still pending wake nobody any more; the generation that started them has ended.';
+
+create or replace function durable._continue_as_new(
+  p_id text, p_old bigint, p_first integer, p_kept integer[], p_param text, p_now bigint)
+returns text language plpgsql volatile
+as $$
+declare
+  v_new durable._executions;
+  v_queue text;
+begin
+  perform durable._interrupt(array[p_old], 'continued as new', p_now);
+  perform durable._let_children_go(p_id, p_old);
+  v_new := durable._next_head(p_old, p_first, p_param, p_now);
+  perform durable._append(array[row(p_old, 'C', null, null, null, null,
+                                    jsonb_build_object('continued_as', v_new.execution)::text)::durable._event], p_now);
+  perform durable._carry_signals(p_old, v_new.execution, p_kept, p_now);
+  update durable._promises p set head = v_new.execution where p.id = p_id;
+  update durable._tasks t
+  set execution = v_new.execution, state = 'pending', retry_at = p_now, pid = null, ttl = null, expires_at = null, crashes = 0,
+      preference = t.pid, prefer_until = durable._prefer_until(t.pid, p_now)
+  where t.id = p_id returning t.queue into v_queue;
+  return v_queue;
+end
+$$;
+comment on function durable._continue_as_new(text, bigint, integer, integer[], text, bigint) is
+  'Ends a journal and begins the next one of the same run, with new arguments. The caller holds promise, task and head. Answers the queue of the task, which is ready.';
+
+create or replace function durable._end_continues(p_bundles durable._bundle[], p_now bigint)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_queues text[] := '{}';
+  v_bundle durable._bundle;
+begin
+  for v_bundle in
+    select b.* from unnest(p_bundles) b
+    join durable._executions h on h.execution = any (array[b.execution])
+    where b.verdict = 'ok' and (b.ending)."do" = 'continue' and h.status = 'running'
+      and durable._has_seen(row(b.*)::durable._bundle, h) order by b.id
+  loop
+    v_queues := v_queues || durable._continue_as_new(
+      v_bundle.id, v_bundle.execution, coalesce((v_bundle.ending)."on"[1], 0), coalesce((v_bundle.ending)."on"[2:], '{}'),
+      (v_bundle.ending).value, p_now);
+  end loop;
+  return v_queues;
+end
+$$;
+comment on function durable._end_continues(durable._bundle[], bigint) is
+  'Continues the runs that ask for it and have seen everything; the first element of "on" is where their child numbers go on, the others are receives whose signals the code never saw. One by one: it is rare, and long journals hang on it.';
+
+create or replace function durable.generations(id text)
+returns table (generation integer, execution bigint, status text, started_at timestamptz, ended_at timestamptz, events integer,
+               first_child integer, next_child integer, args jsonb)
+language plpgsql volatile
+as $$
+begin
+  perform durable._find_run($1);
+  return query
+  with recursive chain as (
+    select h.*, 1 as depth, p.param_data
+    from durable._promises p join durable._executions h on h.execution = any (array[p.head]) where p.id = $1
+    union all
+    select h.*, c.depth + 1, c.param_data from chain c join durable._executions h on h.execution = any (array[c.previous])
+  )
+  select (row_number() over (order by c.depth desc))::integer, c.execution, c.status, durable._at(s.ts), durable._at(e.ts),
+         c.next_seq, c.first_child, c.next_child,
+         durable._json(case when c.previous is null then c.param_data else s.data end)
+  from chain c
+  join durable._journal s on s.execution = any (array[c.execution]) and s.bucket = c.bucket and s.seq = 0
+  left join durable._journal e on e.execution = any (array[c.execution]) and e.bucket = c.bucket and e.seq = c.next_seq - 1
+       and e.type in ('C', 'F', 'Y')
+  order by c.depth desc;
+end
+$$ set search_path = '';
+comment on function durable.generations(text) is
+  'The journals of a run, oldest first: one for each time that it continued as new, and the present one. Those before are closed; what they started goes on by itself. WF001.';

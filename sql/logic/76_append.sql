@@ -1,0 +1,413 @@
+-- Journals that a client keeps itself, one logical event a call, under the guards that the engine's own writers pass. What is
+-- refused leaves nothing behind. Invocations of kinds other than External are the client's to run; externals, timers and the
+-- run itself are promises, whose ends the settlement chain writes for it. Nothing else is written for it: what it waits for
+-- may be there for long before it says ExecutionResumed.
+
+create or replace function durable._completion(p_type "char", p_data text, p_child durable._promises)
+returns jsonb language sql stable
+as $$
+  select case
+    when p_type in ('L', 'c', 'k') then jsonb_build_object('result', durable._json(p_data))
+    when p_type in ('E', 'e', 'K') then jsonb_build_object('error', durable._with_kind(durable._json(p_data)))
+    when p_child.state = 'resolved' then jsonb_build_object('result', durable._json(p_child.value_data))
+    else jsonb_build_object('error',
+                            durable._with_kind(durable._json(durable._error_of(p_child.state, p_child.value_data)))) end
+$$;
+comment on function durable._completion("char", text, durable._promises) is 'Result or error that a completing row tells, from where it is stored once.';
+
+create or replace function durable._completion_of(p_execution bigint, p_bucket integer, p_id text, p_child integer)
+returns jsonb language sql stable
+as $$
+  select durable._completion(j.type, j.data, p)
+  from durable._journal j
+  left join durable._promises p on j.type in ('d', 'D') and p.id = any (array[coalesce(j.name, p_id || '.' || p_child)])
+  where j.execution = p_execution and j.bucket = p_bucket and j.child = p_child
+    and j.type in ('L', 'E', 'c', 'e', 'k', 'K', 'd', 'D')
+$$;
+comment on function durable._completion_of(bigint, integer, text, integer) is 'Result or error of a completed invocation; null while it is open.';
+
+create or replace function durable._outcome(p_told jsonb)
+returns jsonb language sql immutable parallel safe
+as $$
+  select case when p_told ? 'error' then jsonb_build_object('error', durable._with_kind(p_told -> 'error')) else p_told end
+$$;
+comment on function durable._outcome(jsonb) is 'A result or error that a client told, in the form of _completion.';
+
+create or replace function durable._find_kept(p_id text)
+returns durable._executions language plpgsql stable
+as $$
+declare
+  v_head durable._executions;
+begin
+  select h.* into v_head
+  from durable._promises p join durable._executions h on h.execution = any (array[p.head]) where p.id = p_id;
+  if not found then
+    perform durable._fail_not_found('run', p_id);
+  elsif not v_head.kept_by_client then
+    perform durable._fail_conflict(format('The journal of run %L is kept by its workers.', p_id),
+                                   'Only a run that began with durable.journal_append can be written this way.');
+  end if;
+  return v_head;
+end
+$$;
+comment on function durable._find_kept(text) is 'Head of a run whose journal a client keeps. WF001, WF003.';
+
+create or replace function durable._same_journal(p_id text, p_payload jsonb)
+returns durable._executions language plpgsql stable
+as $$
+declare
+  v_promise durable._promises;
+  v_head durable._executions;
+  v_told jsonb;
+begin
+  select * into v_promise from durable._promises p where p.id = p_id;
+  select * into v_head from durable._executions h where h.execution = v_promise.head;
+  if v_head.execution is null then
+    perform durable._fail_conflict(format('Id %L belongs to a promise that is no run.', p_id), 'Use another id.');
+  elsif not v_head.kept_by_client then
+    perform durable._fail_run_conflict(p_id, 'keeper: workers write its journal');
+  end if;
+  select j.data::jsonb into v_told from durable._journal j
+  where j.execution = v_head.execution and j.bucket = v_head.bucket and j.seq = 0;
+  if coalesce(v_told ->> 'idempotency_key', '') <> coalesce(p_payload ->> 'idempotency_key', '') then
+    perform durable._fail_run_conflict(p_id, 'idempotency key');
+  elsif v_promise.param_data::jsonb <> p_payload -> 'input' then
+    perform durable._fail_run_conflict(p_id, 'input');
+  end if;
+  return v_head;
+end
+$$;
+comment on function durable._same_journal(text, jsonb) is
+  'A second ExecutionStarted under one id is the same run if key and input are the same (R18); else WF009.';
+
+create or replace function durable._start_kept(p_id text, p_payload jsonb)
+returns durable._executions language plpgsql volatile
+as $$
+declare
+  v_head durable._executions;
+  v_workflow text := coalesce(durable._text_in(p_payload, 'workflow', 256), 'journal');
+  v_pid text := coalesce(durable._text_in(p_payload, 'pid', 512), 'journal-client');
+  v_ttl bigint := coalesce(durable._whole_in(p_payload, 'ttl', 1, durable._never()), 86400000);
+  v_timeout bigint := durable._whole_in(p_payload, 'timeout', 1, durable._never());
+  v_told jsonb := jsonb_build_object(
+    'component_digest', durable._text_in(p_payload, 'component_digest', 512),
+    'parent_id', durable._text_in(p_payload, 'parent_id', 1024),
+    'idempotency_key', durable._text_in(p_payload, 'idempotency_key', 512));
+  v_now bigint;
+begin
+  perform durable._lock_family(p_id, true);
+  perform durable._check_start(v_workflow, '[]', p_id, 'journal', '1');
+  v_now := durable._now_ms();
+  v_head.execution := durable._next_execution();
+  v_head.bucket := durable._bucket(v_now);
+  insert into durable._promises (id, head, timeout_at, created_at, external, target, param_headers, param_data)
+  values (p_id, v_head.execution, durable._later(v_now, v_timeout), v_now, true, 'poll://any@journal', '{"codec": "json"}',
+          (p_payload -> 'input')::text)
+  on conflict do nothing;
+  if not found then
+    return durable._same_journal(p_id, p_payload);
+  end if;
+  insert into durable._executions (execution, id, workflow, workflow_version, kept_by_client, bucket, next_seq)
+  values (v_head.execution, p_id, v_workflow, '1', true, v_head.bucket, 1) returning * into v_head;
+  perform durable._write_started(array[v_head.execution], v_head.bucket, v_told::text, v_now);
+  insert into durable._tasks (id, execution, deadline, queue, state, version, pid, ttl, expires_at)
+  values (p_id, v_head.execution, durable._later(v_now, v_timeout), 'journal', 'acquired', 1, v_pid, v_ttl,
+          durable._later(v_now, v_ttl));
+  return v_head;
+end
+$$;
+comment on function durable._start_kept(text, jsonb) is
+  'Begins a run whose journal the client keeps, or finds it: promise, head, ExecutionStarted, and a task that is the client''s from birth. Its task names no workflow, so no worker ever claims it.';
+
+create or replace function durable._lock_kept(p_id text, p_settles text[])
+returns void language plpgsql volatile
+as $$
+declare
+  v_tasks text[] := array[p_id];
+begin
+  if p_settles = '{}' then
+    perform durable._lock_tasks(v_tasks);
+  else
+    perform durable._lock_promises(p_settles);
+    v_tasks := v_tasks || p_settles || durable._awaiters_of(p_settles);
+    perform durable._lock_tasks_away(v_tasks);
+  end if;
+  perform durable._lock_heads(durable._heads_of(p_settles, v_tasks));
+end
+$$;
+comment on function durable._lock_kept(text, text[]) is
+  'Locks of an event: the run''s task and head, and where it settles a promise all that a settlement touches.';
+
+create or replace function durable._told_before(p_head durable._executions, p_event durable._event)
+returns integer language sql stable
+as $$
+  select case p_event.type
+    when 'Q' then case when p_head.status = 'cancelling' then p_head.cancel_seq end
+    when 'Z' then (select j.seq from durable._journal j
+                   where j.execution = p_head.execution and j.bucket = p_head.bucket and j.child = p_event.child and j.type = 'Z')
+    end
+$$;
+comment on function durable._told_before(durable._executions, durable._event) is
+  'Where the journal has it already: a request of cancellation (R3) and the firing of a timer (R4) are told once.';
+
+create or replace function durable._unresolved(p_head durable._executions, p_children integer[])
+returns integer[] language plpgsql stable
+as $$
+begin
+  return array(select n from unnest(p_children) n where n = any (p_head.open_steps) or n >= p_head.next_child
+               union select unnest(durable._open_of(p_head, p_children)));
+end
+$$;
+comment on function durable._unresolved(durable._executions, integer[]) is
+  'Those of the children that have not resolved: invocations without completion, pending promises, and the receipt to come.';
+
+create or replace function durable._wait_misfit(p_head durable._executions, p_wait durable._ending)
+returns text language plpgsql stable
+as $$
+declare
+  v_stray integer;
+begin
+  select n into v_stray from unnest(p_wait."on") n
+  where not durable._is_invocation(p_head.execution, n)
+    and not exists (select from durable._promises p
+                    where p.id = p_head.id || '.' || n and p.execution = p_head.execution and p.timer) limit 1;
+  return case
+    when p_wait."on" = '{}' then 'it waits for nothing'
+    when cardinality(p_wait."on") <> (select count(distinct n) from unnest(p_wait."on") n) then 'it waits for a child twice'
+    when p_wait.kind = 'signal' and p_wait."on"[1] <> p_head.next_child
+      then format('the receipt that it waits for will be child %s', p_head.next_child)
+    when p_wait.kind = 'single' and cardinality(p_wait."on") > 1 then 'a Single wait is for one child'
+    when p_wait.kind <> 'signal' and v_stray is not null
+      then format('child %s is no invocation and no timer: nothing would ever resolve it', v_stray) end;
+end
+$$;
+comment on function durable._wait_misfit(durable._executions, durable._ending) is 'Why a wait cannot be taken, or null (R6, R7, R21).';
+
+create or replace function durable._receipt_misfit(p_head durable._executions, p_event durable._event)
+returns text language plpgsql stable
+as $$
+declare
+  v_next integer;
+  v_signal durable._signals;
+begin
+  select coalesce(max(i.received), 0) + 1 into v_next
+  from durable._inboxes i where i.execution = p_head.execution and i.name = p_event.name;
+  select * into v_signal from durable._signals s
+  where s.execution = p_head.execution and s.name = p_event.name and s.delivery = v_next;
+  return case
+    when v_signal.execution is null then format('there is no delivery %s of signal %L', v_next, p_event.name)
+    when p_event.attempt <> v_next then format('delivery %s of signal %L is the next one', v_next, p_event.name)
+    when coalesce(v_signal.data, 'null')::jsonb <> coalesce(p_event.data, 'null')::jsonb
+      then format('delivery %s of signal %L has another payload', v_next, p_event.name)
+    when p_head.status = 'blocked' and not exists (
+      select from durable._journal j
+      where j.execution = p_head.execution and j.bucket = p_head.bucket and j.seq = p_head.suspend_seq - 1
+        and p_head.wait_kind = 'signal' and p_event.child = any (p_head.waiting_on) and j.data::jsonb ->> 'name' = p_event.name)
+      then 'the run is blocked on something else' end;
+end
+$$;
+comment on function durable._receipt_misfit(durable._executions, durable._event) is
+  'Why a receipt cannot be taken, or null: it is of the next delivery of its name, with the payload of that (CF-2, CF-3), and while blocked only what the wait names (R7).';
+
+create or replace function durable._retry_misfit(p_head durable._executions, p_event durable._event)
+returns text language sql stable
+as $$
+  select format('its retry policy allows %s attempts', j.data::jsonb #>> '{retry_policy,max_attempts}')
+  from durable._journal j
+  where j.execution = p_head.execution and j.bucket = p_head.bucket and j.child = p_event.child and j.type = 'o'
+    and p_event.attempt >= (j.data::jsonb #>> '{retry_policy,max_attempts}')::numeric
+$$;
+comment on function durable._retry_misfit(durable._executions, durable._event) is
+  'Why an attempt cannot be tried again, or null: the policy that came with the InvokeScheduled bounds it (SE-5).';
+
+create or replace function durable._firing_misfit(p_head durable._executions, p_event durable._event, p_now bigint)
+returns text language plpgsql stable
+as $$
+declare
+  v_fire_at bigint;
+begin
+  select (j.data::jsonb ->> 'fire_at')::bigint into v_fire_at from durable._journal j
+  where j.execution = p_head.execution and j.bucket = p_head.bucket and j.child = p_event.child and j.type = 'T';
+  return case
+    when v_fire_at is null then 'no such timer was scheduled'
+    when v_fire_at > p_now then format('the timer fires in %s ms; durable.promise_settle ends it early', v_fire_at - p_now) end;
+end
+$$;
+comment on function durable._firing_misfit(durable._executions, durable._event, bigint) is 'Why a timer cannot be said to have fired, or null (CF-1, R4).';
+
+create or replace function durable._check_kept(
+  p_head durable._executions, p_event durable._event, p_wait durable._ending, p_now bigint)
+returns void language plpgsql stable
+as $$
+declare
+  v_why text;
+begin
+  v_why := case
+    when not durable._may_append(p_head.status, p_event.type) then 'not allowed while ' || p_head.status
+    when durable._allocates(p_event.type) and p_event.child <> p_head.next_child
+      then format('the next child is %s', p_head.next_child)
+    when p_event.type = 'A' then durable._wait_misfit(p_head, p_wait)
+    when p_event.type = 'W' and p_head.wait_left > 0 then format('%s of what it waits for must still resolve', p_head.wait_left)
+    when p_event.type = 'v' then durable._receipt_misfit(p_head, p_event)
+    when p_event.type = 'r' then durable._retry_misfit(p_head, p_event)
+    when p_event.type = 'Z' then durable._firing_misfit(p_head, p_event, p_now)
+    when p_event.type = 'g' and p_event.attempt <> 1 + coalesce((
+      select i.delivered from durable._inboxes i where i.execution = p_head.execution and i.name = p_event.name), 0)
+      then format('that is not the number of the next delivery of signal %L', p_event.name)
+    when p_event.type = 'a' and durable._completion_of(p_head.execution, p_head.bucket, p_head.id, p_event.child)
+                                <> durable._outcome(p_event.data::jsonb)
+      then 'its completion has another result' end;
+  if v_why is not null then
+    perform durable._fail_journal(p_head.execution, p_event.type, p_event.child, v_why);
+  end if;
+end
+$$;
+comment on function durable._check_kept(durable._executions, durable._event, durable._ending, bigint) is
+  'The guards of an event that the writer of journals does not know, because the engine''s own rows keep them by construction. WF006.';
+
+create or replace function durable._make_kept(
+  p_head durable._executions, p_event durable._event, p_timeout bigint, p_now bigint)
+returns void language plpgsql volatile
+as $$
+declare
+  v_id text := p_head.id || '.' || p_event.child;
+  v_timer boolean := p_event.type = 'T';
+  v_event durable._event := p_event;
+begin
+  insert into durable._promises (id, tenant, timeout_at, created_at, execution, child, timer, external, param_data, param_headers)
+  values (v_id, p_head.tenant,
+          case when v_timer then greatest((p_event.data::jsonb ->> 'fire_at')::bigint, p_now + 1)
+               else durable._later(p_now, p_timeout) end,
+          p_now, p_head.execution, p_event.child, v_timer, true, case when not v_timer then p_event.data end,
+          case when not v_timer then '{"codec": "json"}'::jsonb end);
+  insert into durable._callbacks (awaited_id, awaiter_id) values (v_id, p_head.id);
+  if not v_timer then
+    v_event.data := null;
+  end if;
+  perform durable._append(array[v_event], p_now);
+end
+$$;
+comment on function durable._make_kept(durable._executions, durable._event, bigint, bigint) is
+  'A timer or an external invocation: the promise that ends it, and the row. A timer for an instant that has come is due at once.';
+
+create or replace function durable._settle_kept(
+  p_head durable._executions, p_event durable._event, p_now bigint)
+returns void language plpgsql volatile
+as $$
+declare
+  v_queues text[];
+begin
+  v_queues := durable._settle(
+    array[case when p_event.type = 'Z' then p_head.id || '.' || p_event.child else p_head.id end],
+    array[case p_event.type when 'F' then 'rejected' when 'Y' then 'rejected_canceled' else 'resolved' end], array[null::jsonb],
+    array[case when p_event.type = 'Y' then durable._cancelled(coalesce(p_event.data, durable._cancel_reason(p_head)))
+               else p_event.data end], p_now);
+  if v_queues <> '{}' then
+    perform durable._hint('durable_ready', p_now);
+  end if;
+  perform durable._hint('durable_settled', p_now);
+end
+$$;
+comment on function durable._settle_kept(durable._executions, durable._event, bigint) is
+  'An end of the run, or the firing of a timer: the settlement chain writes the row.';
+
+create or replace function durable._await_kept(p_head durable._executions, p_wait durable._ending, p_now bigint)
+returns void language plpgsql volatile
+as $$
+declare
+  v_left integer := cardinality(durable._unresolved(p_head, p_wait."on"));
+begin
+  perform durable._await(array[p_head.execution], array[p_wait], p_now);
+  update durable._executions h
+  set wait_left = case when h.wait_kind = 'all' then v_left when v_left < cardinality(h.waiting_on) then 0 else 1 end
+  where h.execution = p_head.execution;
+end
+$$;
+comment on function durable._await_kept(durable._executions, durable._ending, bigint) is
+  'Blocks the head on what is open of a wait; one that is satisfied already is taken too, and ends with the next ExecutionResumed.';
+
+create or replace function durable._write_kept(
+  p_head durable._executions, p_event durable._event, p_wait durable._ending, p_timeout bigint, p_now bigint)
+returns void language plpgsql volatile
+as $$
+declare
+  v_event durable._event := p_event;
+begin
+  if p_event.type in ('X', 'T') then
+    perform durable._make_kept(p_head, p_event, p_timeout, p_now);
+  elsif p_event.type in ('Z', 'C', 'F', 'Y') then
+    perform durable._settle_kept(p_head, p_event, p_now);
+  elsif p_event.type = 'Q' then
+    perform durable._request_cancel(array[p_head.id], p_event.data, durable._grace_ms(null), p_now);
+  elsif p_event.type = 'A' then
+    perform durable._await_kept(p_head, p_wait, p_now);
+  elsif p_event.type = 'g' then
+    perform durable._deliver(p_head, p_event.name, p_event.data, null, p_now);
+  else
+    if v_event.type in ('v', 'a') then
+      v_event.data := null;
+    end if;
+    if v_event.type = 'v' then
+      v_event.attempt := (select i.received + 1 from durable._inboxes i
+                          where i.execution = p_head.execution and i.name = v_event.name);
+    end if;
+    perform durable._append(array[v_event], p_now);
+  end if;
+  if p_event.type in ('c', 'e', 'v') then
+    update durable._executions h set wait_left = case when h.wait_kind = 'all' then h.wait_left - 1 else 0 end
+    where h.execution = p_head.execution and h.status = 'blocked' and p_event.child = any (h.waiting_on);
+  end if;
+end
+$$;
+comment on function durable._write_kept(durable._executions, durable._event, durable._ending, bigint, bigint) is
+  'Writes a judged event in the one way that its kind is written. What promises resolve, the settlement chain counts; what the client resolves, this does.';
+
+create or replace function durable._keep_lease(p_id text, p_now bigint)
+returns void language plpgsql volatile
+as $$
+begin
+  update durable._tasks t set expires_at = durable._later(p_now, t.ttl), crashes = 0
+  where t.id = p_id and durable._holds(t, t.version, p_now) and (t.expires_at - p_now < t.ttl / 2 or t.crashes > 0);
+end
+$$;
+comment on function durable._keep_lease(text, bigint) is 'Who writes is alive: renews a lease in its second half, and forgets crashes.';
+
+create or replace function durable.journal_append(id text, version integer, event text, payload jsonb default '{}')
+returns table (seq integer, status text, next_child integer) language plpgsql volatile
+as $$
+declare
+  v_head durable._executions;
+  v_event durable._event;
+  v_wait durable._ending;
+  v_now bigint;
+  v_seq integer;
+begin
+  perform durable._check_event($1, $2, $3, $4);
+  if $3 = 'ExecutionStarted' then
+    v_head := durable._start_kept($1, $4);
+    return query select 0, v_head.status, v_head.next_child;
+    return;
+  end if;
+  v_event := durable._event_in($1, $3, $4);
+  if v_event.type = 'A' then
+    v_wait := durable._wait_in($1, $4);
+  end if;
+  v_event.execution := (durable._find_kept($1)).execution;
+  perform durable._lock_kept($1, case when v_event.type in ('C', 'F', 'Y') then array[$1]
+                                      when v_event.type = 'Z' then array[$1 || '.' || v_event.child] else '{}' end);
+  v_now := durable._now_ms();
+  perform durable._hold_lease($1, $2, v_now);
+  select * into v_head from durable._executions h where h.execution = v_event.execution;
+  v_seq := durable._told_before(v_head, v_event);
+  if v_seq is null then
+    perform durable._check_kept(v_head, v_event, v_wait, v_now);
+    perform durable._write_kept(v_head, v_event, v_wait, durable._whole_in($4, 'timeout', 1, durable._never()), v_now);
+    perform durable._keep_lease($1, v_now);
+  end if;
+  return query select coalesce(v_seq, h.next_seq - 1), h.status, h.next_child
+               from durable._executions h where h.execution = v_event.execution;
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.journal_append(text, integer, text, jsonb) is
+  'For a client that keeps a journal of its own: appends one event under the laws of journals and answers its number, the status and the next child. select * from durable.journal_append(''j-1'', null, ''ExecutionStarted'', ''{"component_digest": "d", "input": 1}'') makes the run, held by the client at version 1; every other event names the version of that lease. What was told before (the same start, a second CancelRequested, a TimerFired again) is answered and not appended. External invocations, timers and the end of the run are promises: whoever settles them writes the event. WF001, WF002 the lease is lost or the run has ended, WF003 workers keep that journal, WF004, WF006 it does not fit the journal, WF008, WF009.';

@@ -1,0 +1,598 @@
+-- Forks: a new run that owns copies of what another one did before a position of its journal, and goes on from there by itself.
+-- What lies before a position never changes, so it is read and judged before anything is locked or written; the lock of the
+-- head only keeps its rows in their place. Everything is set-based: one statement a kind, however long the journal.
+
+create or replace function durable._prefix(p_execution bigint, p_upto integer)
+returns table (seq integer, type "char", child integer, attempt integer, name text, input_hash bytea, copied boolean)
+language sql stable
+as $$
+  with bounds as (
+    select h.execution, h.bucket, h.first_child,
+           min(j.seq) filter (where j.type = 'Q') as cancelled,
+           max(j.seq) filter (where j.type = 'W' and j.seq < p_upto) as resumed
+    from durable._executions h
+    join durable._journal j on j.execution = h.execution and j.bucket = h.bucket
+    where h.execution = p_execution group by h.execution
+  ), known as (
+    select b.*, (select coalesce(max(c.child) + 1, b.first_child) from durable._journal c
+                 where c.execution = b.execution and c.bucket = b.bucket and c.seq < b.cancelled
+                   and durable._allocates(c.type)) as child
+    from bounds b
+  )
+  select j.seq, j.type, j.child, j.attempt, j.name, j.input_hash,
+         j.seq + durable._width(j.type) <= p_upto and j.type not in ('C', 'F', 'Y', 'Q')
+         and (j.type <> 'A' or j.seq < coalesce(k.resumed, 0))
+         and (j.seq < coalesce(k.cancelled, p_upto) or (coalesce(j.child, -1) < k.child and j.type not in ('j', 'u', 'a')))
+  from known k
+  join durable._journal j on j.execution = k.execution and j.bucket = k.bucket
+$$;
+comment on function durable._prefix(bigint, integer) is
+  'The rows of a journal, and which of them a fork at this position copies: those wholly before it, but no ending, no request of cancellation and no wait that was not over. After such a request only what came to earlier calls: what the clean-up did belongs to a run that was cancelled.';
+
+create or replace function durable._fork_children(p_execution bigint, p_upto integer)
+returns table (child integer, type "char", name text, input_hash bytea, began integer, ended integer, delivery integer,
+               copied boolean, complete boolean, attempt integer, started integer, is_started boolean)
+language sql stable
+as $$
+  select r.child, (array_agg(r.type) filter (where durable._allocates(r.type)))[1],
+         max(r.name) filter (where durable._allocates(r.type)),
+         (array_agg(r.input_hash) filter (where durable._allocates(r.type)))[1],
+         min(r.seq) filter (where durable._allocates(r.type)),
+         min(r.seq) filter (where durable._resolves(r.type)),
+         max(r.attempt) filter (where r.type = 'v'),
+         bool_or(r.copied and durable._allocates(r.type)),
+         bool_or(r.copied and (durable._resolves(r.type) or r.type in ('n', 'm', 'j'))),
+         (array_agg(durable._attempt_after(r.type, r.attempt) order by r.seq desc)
+           filter (where r.copied and durable._is_local(r.type)))[1],
+         (count(*) filter (where r.copied and r.type = 'b'))::integer,
+         count(*) filter (where r.copied and r.type = 'b') > count(*) filter (where r.copied and r.type = 'i')
+  from durable._prefix(p_execution, p_upto) r
+  where r.child is not null and r.type not in ('u', 'a')
+  group by r.child
+$$;
+comment on function durable._fork_children(bigint, integer) is
+  'The children of a journal: kind (their allocating row), where they began and ended, whether a fork at this position copies their beginning and their completion, and the attempts that the copy knows of: attempt as in heads for a local step, started and is_started for a child run.';
+
+create or replace function durable._fork_names(p_execution bigint, p_upto integer)
+returns text language sql stable
+as $$
+  select coalesce(string_agg(x.word, ', ' order by x.place, x.word) filter (where x.place <= 20), 'nothing')
+         || case when max(x.place) > 20 then format(' and %s more', max(x.place) - 20) else '' end
+  from (
+    select u.word, row_number() over (order by u.seq) as place from (
+      select c.began as seq, c.child || coalesce(' (' || c.name || ')', '') as word
+      from durable._fork_children(p_execution, p_upto) c where c.type not in ('T', 'j', 'v')
+      union all
+      select r.seq, format('signal:%s:%s', r.name, r.attempt)
+      from durable._prefix(p_execution, p_upto) r where r.copied and r.type = 'g') u
+  ) x
+$$;
+comment on function durable._fork_names(bigint, integer) is 'What values can be set for, for people who named something else.';
+
+create or replace function durable._fork_position(p_head durable._executions, p_seq integer, p_step text)
+returns integer language plpgsql stable
+as $$
+declare
+  v_seq integer := p_seq;
+  v_names text;
+begin
+  if p_step is not null then
+    select min(j.seq) filter (where j.name = p_step), string_agg(distinct quote_literal(j.name), ', ')
+    into v_seq, v_names
+    from durable._executions h
+    join durable._journal j on j.execution = h.execution and j.bucket = h.bucket
+    where h.execution = p_head.execution and j.type in ('L', 'E', 'f', 'l', 'o', 'I', 'X', 'T');
+    if v_seq is null then
+      perform durable._fail_not_found(format('step, child or promise of run %L with the name', p_head.id), p_step,
+                                      format('Its journal has %s.', coalesce(v_names, 'none yet')));
+    end if;
+  elsif p_seq is null then
+    return p_head.next_seq - (p_head.status in ('completed', 'failed', 'cancelled'))::integer;
+  elsif p_seq not between 1 and p_head.next_seq then
+    perform durable._fail_invalid(
+      format('Run %L has %s events: a fork takes over the first 1 to %s of them, not %s.', p_head.id, p_head.next_seq,
+             p_head.next_seq, p_seq),
+      format('select seq, event, name from durable.journal_events where id = %L order by seq', p_head.id));
+  end if;
+  return v_seq;
+end
+$$;
+comment on function durable._fork_position(durable._executions, integer, text) is
+  'How many events a fork takes over: as many as asked for, those before the first event of a name, or all that there are without the ending. WF001, WF004.';
+
+create or replace function durable._fork_keys(p_execution bigint, p_upto integer, p_keys text[])
+returns table (key text, target text, child integer, why text) language sql stable
+as $$
+  with child as materialized (
+    select * from durable._fork_children(p_execution, p_upto)
+  ), named as (
+    select c.name, count(*) filter (where c.copied) as copies,
+           coalesce(min(c.child) filter (where c.copied), (array_agg(c.child order by c.began))[1]) as child
+    from child c where c.name = any (p_keys) and c.type <> 'v' group by c.name
+  ), signal as (
+    select format('signal:%s:%s', r.name, r.attempt) as key
+    from durable._prefix(p_execution, p_upto) r where r.copied and r.type = 'g'
+  )
+  select k.key, case when c.type = 'v' then format('signal:%s:%s', c.name, c.delivery) else coalesce(c.child::text, s.key) end,
+         case when c.type <> 'v' then c.child end,
+         case when s.key is not null then null
+              when c.child is null then 'the run has nothing of that name or number there'
+              when n.copies > 1 then format('%s children have that name: say which by its number', n.copies)
+              when c.type = 'v' and not c.copied then 'that signal is received later; send it to the fork'
+              when c.type in ('T', 'j') then 'a timer and a join set have no value' end
+  from unnest(p_keys) as k (key)
+  left join signal s on s.key = k.key
+  left join named n on n.name = k.key
+  left join child c on c.child = case when s.key is null then
+    case when k.key ~ '^[0-9]{1,9}$' then k.key::integer else n.child end end
+$$;
+comment on function durable._fork_keys(bigint, integer, text[]) is
+  'What keys of set_values mean: the number of a child, or signal:<name>:<n>, or why nothing. A name means the one child of that name in the copy, else the first after it.';
+
+create or replace function durable._fork_reach(p_execution bigint, p_upto integer, p_children integer[])
+returns integer language sql stable
+as $$
+  select coalesce(min(r.seq), 2147483647) from durable._prefix(p_execution, p_upto) r
+  where coalesce(r.child <> all (p_children), true)
+    and (r.type = 'Q' or (r.seq + durable._width(r.type) > p_upto
+                          and (durable._resolves(r.type) or r.type in ('I', 'X', 'T', 'n', 'm', 'j', 'C', 'F', 'Y'))))
+$$;
+comment on function durable._fork_reach(bigint, integer, integer[]) is
+  'Up to where the code is known to come without anything but p_children being resolved: values for later calls would be there before the calls, and numbers of others be missing below.';
+
+create or replace function durable._fork_values(p_head durable._executions, p_upto integer, p_values jsonb)
+returns jsonb language plpgsql stable
+as $$
+declare
+  v_key text;
+  v_why text;
+  v_targets text[];
+  v_children integer[];
+begin
+  if p_values = '{}' then
+    return p_values;
+  end if;
+  select (array_agg(k.key order by k.key) filter (where k.why is not null))[1],
+         (array_agg(k.why order by k.key) filter (where k.why is not null))[1],
+         array_agg(k.target), coalesce(array_agg(k.child) filter (where k.child is not null), '{}')
+  into v_key, v_why, v_targets, v_children
+  from durable._fork_keys(p_head.execution, p_upto, array(select e.k from jsonb_object_keys(p_values) as e (k))) k;
+  if v_key is null then
+    select t into v_key from unnest(v_targets) t group by t having count(*) > 1 limit 1;
+    v_why := 'two keys mean it';
+  end if;
+  if v_key is null then
+    select c.child, 'it is called later than at the position: fork at a later one' into v_key, v_why
+    from durable._fork_children(p_head.execution, p_upto) c,
+         lateral (select durable._fork_reach(p_head.execution, p_upto, v_children) as seq) r
+    where c.child = any (v_children) and not c.copied
+      and c.began >= case when c.child < (select max(x.child) from durable._fork_children(p_head.execution, p_upto) x
+                                          where x.copied) then 2147483647 else r.seq end limit 1;
+  end if;
+  if v_key is not null then
+    perform durable._fail_invalid(
+      format('set_values has %L for run %L and its first %s events, but %s.', v_key, p_head.id, p_upto, v_why),
+      'There are ' || durable._fork_names(p_head.execution, p_upto) || '.');
+  end if;
+  return (select jsonb_object_agg(k.target, p_values -> k.key)
+          from durable._fork_keys(p_head.execution, p_upto, array(select e.k from jsonb_object_keys(p_values) as e (k))) k);
+end
+$$;
+comment on function durable._fork_values(durable._executions, integer, jsonb) is
+  'The values to put in place, by the number of the child or by signal:<name>:<n>. WF004 for a key that means nothing there.';
+
+create or replace function durable._check_fork(
+  p_head durable._executions, p_seq integer, p_step text, p_values jsonb, p_new_id text, p_queue text)
+returns void language plpgsql stable
+as $$
+begin
+  if p_seq is not null and p_step is not null then
+    perform durable._fail_invalid('A fork is at a seq or before a step, not both.');
+  elsif p_values is null or jsonb_typeof(p_values) <> 'object' then
+    perform durable._fail_invalid(
+      'set_values is a JSON object: {"<number or name of a child>": <value>, "signal:<name>:<n>": <payload>}.');
+  end if;
+  perform durable._check_payload(format('The value for %L', e.key), e.value::text) from jsonb_each(p_values) e;
+  perform durable._check_start(p_head.workflow, '[]', p_new_id, coalesce(p_queue, 'default'), p_head.workflow_version);
+  perform durable._check_options(null, p_queue, null, null, 0, '{}', p_head.tenant);
+  if exists (select from durable._promises p where p.id = p_new_id) then
+    perform durable._fail_conflict(format('Id %L is taken.', p_new_id), 'Use another new_id, or none.');
+  end if;
+end
+$$;
+comment on function durable._check_fork(durable._executions, integer, text, jsonb, text, text) is
+  'Door checks of a fork. WF003, WF004, WF008.';
+
+create or replace function durable._plain_tags(p_tags jsonb)
+returns jsonb language sql immutable parallel safe
+as $$
+  select coalesce(jsonb_object_agg(t.key, t.value) filter (where not starts_with(t.key, 'resonate:')), '{}')
+  from jsonb_each(p_tags) t
+$$;
+comment on function durable._plain_tags(jsonb) is 'Tags that say nothing of the promise''s own id, place or target.';
+
+create or replace function durable._moved_target(p_target text, p_queue text)
+returns text language sql immutable parallel safe
+as $$ select case when durable._queue_of(p_target) = p_queue then p_target else 'poll://any@' || p_queue end $$;
+comment on function durable._moved_target(text, text) is 'The target as it is if it lies in that queue, else the queue.';
+
+create or replace function durable._time_of(p_promise durable._promises)
+returns bigint language sql immutable
+as $$ select case when p_promise.timeout_at < durable._never() then p_promise.timeout_at - p_promise.created_at end $$;
+comment on function durable._time_of(durable._promises) is 'How long a promise was given at birth, in ms; null: for ever.';
+
+create or replace function durable._fork_run(
+  p_origin durable._promises, p_head durable._executions, p_id text, p_queue text, p_now bigint)
+returns durable._executions language plpgsql volatile
+as $$
+declare
+  v_new durable._executions;
+begin
+  v_new.execution := durable._next_execution();
+  insert into durable._promises (id, tenant, head, timeout_at, created_at, external, target, param_headers, param_data, tags)
+  select p_id, p_origin.tenant, v_new.execution, durable._later(p_now, durable._time_of(p_origin)), p_now, true,
+         durable._moved_target(p_origin.target, p_queue), p_origin.param_headers,
+         case when p_head.previous is null then p_origin.param_data else (
+           select j.data from durable._executions h
+           join durable._journal j on j.execution = h.execution and j.bucket = h.bucket and j.seq = 0
+           where h.execution = p_head.execution) end, durable._plain_tags(p_origin.tags)
+  on conflict do nothing;
+  if not found then
+    perform durable._fail_conflict(format('Id %L is taken.', p_id), 'Use another new_id, or none.');
+  end if;
+  insert into durable._executions (execution, id, tenant, workflow, workflow_version, bucket, first_child, next_child,
+                                   kept_by_client)
+  values (v_new.execution, p_id, p_head.tenant, p_head.workflow, p_head.workflow_version, durable._bucket(p_now),
+          p_head.first_child, p_head.first_child, p_head.kept_by_client)
+  returning * into v_new;
+  return v_new;
+end
+$$;
+comment on function durable._fork_run(durable._promises, durable._executions, text, text, bigint) is
+  'Promise and head of a fork, with the input of the generation that is forked and as much time as the original had. Before any lock, because it may wait for somebody who creates the same id. WF003.';
+
+create or replace function durable._copy_journal(p_from bigint, p_to bigint, p_upto integer, p_values jsonb)
+returns void language plpgsql volatile
+as $$
+declare
+  v_seqs integer[];
+  v_changed integer[];
+  v_types "char"[];
+  v_data text[];
+begin
+  select array_agg(r.seq), array_agg(r.seq) filter (where x.changed),
+         array_agg(case when r.type in ('L', 'E') then 'L' when r.type in ('c', 'e') then 'c'
+                        when r.type in ('k', 'K') then 'k' else r.type end::"char") filter (where x.changed),
+         array_agg(case when r.type not in ('d', 'D') then (p_values -> r.child::text)::text end) filter (where x.changed)
+  into v_seqs, v_changed, v_types, v_data
+  from durable._prefix(p_from, p_upto) r,
+       lateral (select p_values ? r.child::text and (durable._resolves(r.type) or r.type in ('n', 'm')) as changed) x
+  where r.copied;
+  perform durable._copy_rows(p_from, p_to, v_seqs, coalesce(v_changed, '{}'), coalesce(v_types, '{}'), coalesce(v_data, '{}'));
+  perform durable._fold_all(p_to);
+end
+$$;
+comment on function durable._copy_journal(bigint, bigint, integer, jsonb) is
+  'The rows of the copy, an error that is replaced as a success; then the head.';
+
+create or replace function durable._copy_signals(p_from bigint, p_to durable._executions, p_values jsonb)
+returns void language sql volatile
+as $$
+  insert into durable._inboxes (execution, name, delivered, received)
+  select j.execution, j.name, count(*) filter (where j.type = 'g'), count(*) filter (where j.type = 'v')
+  from durable._journal j
+  where j.execution = p_to.execution and j.bucket = p_to.bucket and j.type in ('g', 'v')
+  group by j.execution, j.name;
+  insert into durable._signals (execution, name, delivery, key, data)
+  select i.execution, s.name, s.delivery, s.key,
+         coalesce((p_values -> format('signal:%s:%s', s.name, s.delivery))::text, s.data)
+  from durable._inboxes i
+  join durable._signals s on s.execution = p_from and s.name = i.name and s.delivery <= i.delivered
+  where i.execution = p_to.execution
+$$;
+comment on function durable._copy_signals(bigint, durable._executions, jsonb) is
+  'Inboxes as the copied rows tell, and what was delivered in them.';
+
+create or replace function durable._fork_receivers(p_from durable._executions, p_to bigint, p_upto integer)
+returns table (name text, child integer, delivery integer) language sql stable
+as $$
+  with past as materialized (
+    select * from durable._prefix(p_from.execution, p_upto)
+  ), later as (
+    select distinct on (r.name) r.name, r.child, r.seq from past r where r.type = 'v' and not r.copied order by r.name, r.seq
+  ), candidate as (
+    select l.name, l.child, l.seq from later l
+    union all
+    select i.name, i.receiver, null from durable._inboxes i
+    where i.execution = p_from.execution and i.receiver is not null and not exists (select from later l where l.name = i.name)
+  ), news as (
+    select coalesce(min(r.seq), 2147483647) as seq from past r
+    where not r.copied
+      and (durable._resolves(r.type) or r.type in ('Q', 'I', 'X', 'T', 'n', 'm', 'j', 'u', 'a'))
+  )
+  select c.name, c.child, case when i.delivered > i.received then i.received + 1 end
+  from candidate c
+  cross join news n
+  join durable._executions h on h.execution = p_to
+  left join durable._inboxes i on i.execution = h.execution and i.name = c.name
+  where c.child < h.next_child or coalesce(c.seq, 2147483647) = n.seq or exists (
+    select from durable._journal j
+    where j.execution = p_from.execution and j.bucket = p_from.bucket and j.type = 'A' and j.seq < n.seq
+      and j.data::jsonb -> 'on' @> to_jsonb(c.child))
+$$;
+comment on function durable._fork_receivers(durable._executions, bigint, integer) is
+  'Receives that the copied part had called and that were not served in it: calls above them were recorded, or they were waited for, or nothing came before their signal. The code does not ask for them again. Not those after an act that is not copied: the code is asked for acts in their order. delivery: what lies there for one.';
+
+create or replace function durable._copy_receivers(p_from durable._executions, p_to bigint, p_upto integer)
+returns durable._event[] language plpgsql volatile
+as $$
+begin
+  insert into durable._inboxes as i (execution, name, receiver)
+  select p_to, r.name, r.child from durable._fork_receivers(p_from, p_to, p_upto) r where r.delivery is null
+  on conflict (execution, name) do update set receiver = excluded.receiver;
+  return array(
+    select row(p_to, 'v', r.child, r.delivery, r.name, null, null)::durable._event
+    from durable._fork_receivers(p_from, p_to, p_upto) r where r.delivery is not null order by r.child);
+end
+$$;
+comment on function durable._copy_receivers(durable._executions, bigint, integer) is
+  'Registers receives that wait; answers the receipts of those for which something lies there.';
+
+create or replace function durable._copy_join_sets(p_to durable._executions)
+returns void language sql volatile
+as $$
+  insert into durable._join_sets (execution, child, closed)
+  select j.execution, case j.type when 'j' then j.child else j.attempt end, bool_or(j.type = 'a')
+  from durable._journal j
+  where j.execution = p_to.execution and j.bucket = p_to.bucket and j.type in ('j', 'a') group by 1, 2;
+  insert into durable._members (execution, child, join_set, taken)
+  select j.execution, j.child, j.attempt, bool_or(j.type = 'a')
+  from durable._journal j
+  where j.execution = p_to.execution and j.bucket = p_to.bucket and j.type in ('u', 'a') group by 1, 2, 3
+$$;
+comment on function durable._copy_join_sets(durable._executions) is 'Join sets and members as the copied rows tell.';
+
+create or replace function durable._copy_settled(
+  p_from durable._executions, p_to durable._executions, p_upto integer, p_values jsonb)
+returns void language sql volatile
+as $$
+  insert into durable._promises (id, tenant, execution, child, timeout_at, created_at, settled_at, timer, external, state,
+                                 param_headers, param_data, value_headers, value_data, tags)
+  select p_to.id || '.' || c.child, p.tenant, p_to.execution, c.child, p.timeout_at, p.created_at,
+         case when v.value is null then p.settled_at else least(p.settled_at, p.timeout_at - 1) end, p.timer, p.external,
+         case when v.value is null then p.state else 'resolved' end, p.param_headers, p.param_data,
+         case when v.value is null then p.value_headers end, coalesce(v.value, p.value_data), durable._plain_tags(p.tags)
+  from durable._fork_children(p_from.execution, p_upto) c
+  join durable._promises p on p.id = any (array[p_from.id || '.' || c.child])
+  cross join lateral (select (p_values -> c.child::text)::text as value) v
+  where c.copied and c.complete and c.type in ('I', 'X', 'T')
+$$;
+comment on function durable._copy_settled(durable._executions, durable._executions, integer, jsonb) is
+  'Promises of the children that are complete in the copy: settled as they were or with the value put in place; no task, no journal.';
+
+create or replace function durable._give_children(
+  p_from durable._executions, p_to durable._executions, p_upto integer, p_values jsonb, p_now bigint)
+returns void language sql volatile
+as $$
+  insert into durable._promises (id, tenant, execution, child, timeout_at, created_at, settled_at, external, state,
+                                 param_headers, param_data, value_data)
+  select p_to.id || '.' || c.child, p_to.tenant, p_to.execution, c.child, durable._never(), p_now, p_now, true, 'resolved',
+         p.param_headers, p.param_data, (p_values -> c.child::text)::text
+  from durable._fork_children(p_from.execution, p_upto) c
+  left join durable._promises p on p.id = any (array[p_from.id || '.' || c.child])
+  where p_values ? c.child::text and c.type in ('I', 'X') and (not c.complete or p.id is null)
+$$;
+comment on function durable._give_children(durable._executions, durable._executions, integer, jsonb, bigint) is
+  'Promises of the children that get their value instead of being run or awaited; also of adopted ones, whose own promise belongs to somebody else.';
+
+create or replace function durable._begin_children(
+  p_from durable._executions, p_to durable._executions, p_upto integer, p_values jsonb, p_queues text[], p_priority smallint,
+  p_now bigint)
+returns void language plpgsql volatile
+as $$
+begin
+  with child as materialized (
+    select p_to.id || '.' || c.child as new_id, c.child, c.started, p.head is not null as is_run, p.tenant, p.created_at, p.timer,
+           p.param_headers, p.param_data, p.tags, p.target, h.workflow, h.workflow_version,
+           coalesce(h.abandoned, false) as abandoned,
+           coalesce(t.priority, p_priority) as priority,
+           case when q.queue = p_queues[1] then p_queues[2] else q.queue end as queue,
+           case when p.timer then p.timeout_at else durable._later(p_now, durable._time_of(p)) end as new_timeout_at,
+           case when p.head is not null then durable._next_execution() end as new_head,
+           coalesce(h.abandoned, false) and p.state = 'pending' and not exists (
+             select from durable._callbacks k where k.awaited_id = p.id and k.awaiter_id = p_from.id) as detached
+    from durable._fork_children(p_from.execution, p_upto) c
+    join durable._promises p on p.id = any (array[p_from.id || '.' || c.child])
+    left join durable._executions h on h.execution = any (array[p.head])
+    left join durable._tasks t on t.id = any (array[p.id])
+    cross join lateral (select durable._queue_of(p.target) as queue) q
+    where c.copied and not c.complete and c.type in ('I', 'X', 'T') and not p_values ? c.child::text
+  ), begun as (
+    select durable._begin(array_agg(c.new_head), array_agg(c.new_id), array_agg(c.tenant), array_agg(c.workflow),
+                          array_agg(c.workflow_version), null, p_now, array_agg(c.abandoned))
+    from child c where c.is_run having count(*) > 0
+  ), promise as (
+    insert into durable._promises (id, tenant, timeout_at, created_at, execution, head, child, timer, external, target,
+                                   param_headers, param_data, tags)
+    select c.new_id, c.tenant, c.new_timeout_at, case when c.timer then c.created_at else p_now end, p_to.execution, c.new_head,
+           c.child, c.timer, true, case when c.is_run then durable._moved_target(c.target, c.queue) end, c.param_headers,
+           c.param_data, durable._plain_tags(c.tags)
+    from child c
+  ), task as (
+    insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, workflow, workflow_version, attempt)
+    select c.new_id, c.new_head, c.new_timeout_at, p_now, c.queue, c.priority, c.workflow, c.workflow_version, c.started
+    from child c where c.is_run
+  )
+  insert into durable._callbacks (awaited_id, awaiter_id)
+  select c.new_id, p_to.id from child c left join begun on true where not c.detached;
+end
+$$;
+comment on function durable._begin_children(durable._executions, durable._executions, integer, jsonb, text[], smallint, bigint) is
+  'Children that are not complete in the copy begin anew: runs with the same input, promises with as much time as they had, timers for the same instant. p_queues: the origin''s queue and the fork''s, because a child on its parent''s queue goes with it.';
+
+create or replace function durable._given_events(
+  p_from durable._executions, p_to durable._executions, p_upto integer, p_values jsonb)
+returns durable._event[] language sql stable
+as $$
+  with given as (
+    select c.*, (p_values -> c.child::text)::text as value
+    from durable._fork_children(p_from.execution, p_upto) c
+    where p_values ? c.child::text and not c.complete
+  ), event as (
+    select g.child, g.began as seq, 0 as ord, g.type, null::integer as attempt, g.name, g.input_hash,
+           case when g.type = 'X' then (select j.data from durable._journal j
+                                        where j.execution = p_from.execution and j.bucket = p_from.bucket and j.seq = g.began)
+                else g.value end as data
+    from given g where not g.copied and g.type in ('I', 'X', 'n', 'm')
+    union all
+    select g.child, coalesce(g.ended, 2147483647), 1,
+           case when g.type in ('I', 'X') then case when g.is_started then 'd' else 'D' end
+                when not g.copied then 'L' when g.attempt > 0 then 'c' else 'k' end::"char",
+           case when g.type in ('I', 'X') then g.started + (not g.is_started)::integer
+                when not g.copied then 1 else abs(g.attempt) end,
+           case when g.type not in ('I', 'X') then g.name end, case when g.type not in ('I', 'X') then g.input_hash end,
+           case when g.type not in ('I', 'X') then g.value end
+    from given g where g.type not in ('n', 'm')
+  )
+  select coalesce(array_agg(row(p_to.execution, e.type, e.child, e.attempt, e.name, e.input_hash,
+                                case when e.type <> 'I' then e.data end)::durable._event order by e.seq, e.ord, e.child), '{}')
+  from event e
+$$;
+comment on function durable._given_events(durable._executions, durable._executions, integer, jsonb) is
+  'Rows of children that get their value instead of being run, in the order in which they came to the original.';
+
+create or replace function durable._adopted(p_from durable._executions, p_upto integer, p_values jsonb)
+returns table (child integer, name text, state text) language sql stable
+as $$
+  select c.child, c.name, f.state
+  from durable._fork_children(p_from.execution, p_upto) c
+  left join durable._promises f on f.id = any (array[c.name])
+  where c.copied and not c.complete and c.type = 'X' and not p_values ? c.child::text
+    and not exists (select from durable._promises p where p.id = any (array[p_from.id || '.' || c.child]))
+$$;
+comment on function durable._adopted(durable._executions, integer, jsonb) is
+  'Promises of others that the copied part waits for; state is null for one that is gone.';
+
+create or replace function durable._check_adopted(p_from durable._executions, p_upto integer, p_values jsonb)
+returns text[] language plpgsql stable
+as $$
+declare
+  v_gone text;
+  v_names text[];
+begin
+  select min(a.name) filter (where a.state is null), coalesce(array_agg(a.name), '{}') into v_gone, v_names
+  from durable._adopted(p_from, p_upto, p_values) a;
+  if v_gone is not null then
+    perform durable._fail_not_found('promise', v_gone, 'The run waits for it; fork before that, or set a value for it.');
+  end if;
+  return v_names;
+end
+$$;
+comment on function durable._check_adopted(durable._executions, integer, jsonb) is 'Their ids, to be locked. WF001 if one is gone.';
+
+create or replace function durable._adopt_again(
+  p_from durable._executions, p_to durable._executions, p_upto integer, p_values jsonb)
+returns durable._event[] language plpgsql volatile
+as $$
+begin
+  insert into durable._callbacks (awaited_id, awaiter_id, child)
+  select a.name, p_to.id, a.child from durable._adopted(p_from, p_upto, p_values) a where a.state = 'pending';
+  update durable._promises p set external = true
+  where p.id = any (array(select a.name from durable._adopted(p_from, p_upto, p_values) a))
+    and p.state = 'pending' and not p.external;
+  return array(
+    select row(p_to.execution, 'D', a.child, 1, a.name, null, null)::durable._event
+    from durable._adopted(p_from, p_upto, p_values) a where a.state <> 'pending' order by a.child);
+end
+$$;
+comment on function durable._adopt_again(durable._executions, durable._executions, integer, jsonb) is
+  'The fork waits for the promises of others that it had adopted; answers the rows of those that are settled by now. The caller holds them.';
+
+create or replace function durable._fill_fork(
+  p_from durable._executions, p_to durable._executions, p_upto integer, p_values jsonb, p_queues text[], p_priority smallint,
+  p_now bigint)
+returns void language plpgsql volatile
+as $$
+declare
+  v_events durable._event[];
+begin
+  perform durable._copy_journal(p_from.execution, p_to.execution, p_upto, p_values);
+  perform durable._copy_signals(p_from.execution, p_to, p_values);
+  perform durable._copy_join_sets(p_to);
+  perform durable._copy_settled(p_from, p_to, p_upto, p_values);
+  perform durable._give_children(p_from, p_to, p_upto, p_values, p_now);
+  perform durable._begin_children(p_from, p_to, p_upto, p_values, p_queues, p_priority, p_now);
+  v_events := durable._adopt_again(p_from, p_to, p_upto, p_values)
+              || durable._copy_receivers(p_from, p_to.execution, p_upto);
+  perform durable._append(durable._given_events(p_from, p_to, p_upto, p_values), p_now);
+  perform durable._interrupt(array[p_to.execution], 'forked', p_now);
+  perform durable._append(array(
+    select row(p_to.execution, 'i', c.child, c.started, null, null, durable._interrupted('forked'))::durable._event
+    from durable._fork_children(p_from.execution, p_upto) c
+    where c.is_started and not c.complete and not p_values ? c.child::text order by c.child) || v_events, p_now);
+end
+$$;
+comment on function durable._fill_fork(
+  durable._executions, durable._executions, integer, jsonb, text[], smallint, bigint) is
+  'Everything that a fork owns beside promise, head and task. Attempts that were open belong to the original, and are closed here.';
+
+create or replace function durable._fork(
+  p_id text, p_seq integer, p_step text, p_values jsonb, p_new_id text, p_queue text, p_version text)
+returns text language plpgsql volatile
+as $$
+declare
+  v_promise durable._promises := durable._find_run(p_id);
+  v_from durable._executions;
+  v_to durable._executions;
+  v_queues text[] := array[durable._queue_of(v_promise.target), coalesce(p_queue, durable._queue_of(v_promise.target))];
+  v_upto integer;
+  v_values jsonb;
+  v_adopted text[];
+  v_priority smallint;
+  v_now bigint;
+begin
+  select * into v_from from durable._executions h where h.execution = v_promise.head;
+  v_from.workflow_version := coalesce(p_version, v_from.workflow_version);
+  perform durable._check_fork(v_from, p_seq, p_step, p_values, p_new_id, p_queue);
+  v_upto := durable._fork_position(v_from, p_seq, p_step);
+  v_values := durable._fork_values(v_from, v_upto, p_values);
+  v_adopted := durable._check_adopted(v_from, v_upto, v_values);
+  v_to := durable._fork_run(v_promise, v_from,
+    coalesce(p_new_id, durable._root_id(v_from.tenant, v_from.workflow, gen_random_uuid()::text)), v_queues[2],
+    durable._now_ms());
+  perform durable._lock_promises(v_adopted);
+  perform durable._lock_heads(array[v_from.execution]);
+  v_now := durable._now_ms();
+  select * into v_from from durable._executions h where h.execution = v_promise.head;
+  v_priority := coalesce((select t.priority from durable._tasks t where t.id = p_id), 0);
+  insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, workflow, workflow_version)
+  select p.id, p.head, p.timeout_at, v_now, v_queues[2], v_priority, w.workflow, w.version
+  from durable._promises p
+  cross join lateral (select case when not v_to.kept_by_client then v_to.workflow end as workflow,
+                             case when not v_to.kept_by_client then v_to.workflow_version end as version) w
+  where p.id = v_to.id;
+  perform durable._fill_fork(v_from, v_to, v_upto, v_values, v_queues, v_priority, v_now);
+  insert into durable._forks (at, id, origin_id, origin, seq, by, replaced)
+  values (v_now, v_to.id, p_id, v_from.execution, v_upto, session_user, v_values);
+  perform durable._hint('durable_ready', v_now);
+  return v_to.id;
+end
+$$;
+comment on function durable._fork(text, integer, text, jsonb, text, text, text) is
+  'Looks and judges, then makes promise and head, then locks (promises that it adopts, the head that it reads), then fills.';
+
+create or replace function durable.fork(
+  id text, seq integer default null, step text default null, set_values jsonb default '{}', new_id text default null,
+  queue text default null, version text default null)
+returns text language plpgsql volatile
+as $$
+begin
+  perform durable._may_lock();
+  if $5 is not null then
+    perform durable._lock_family($5, true);
+  end if;
+  return durable._fork($1, $2, $3, $4, $5, $6, $7);
+end
+$$ set search_path = '' set join_collapse_limit = 1 set enable_seqscan = off;
+comment on function durable.fork(text, integer, text, jsonb, text, text, text) is
+  'Begins a new run with what another one did: its first seq events, or what was before a step, or all (no position), and answers the id of the fork: select durable.fork(''order-42'', step => ''charge'', set_values => ''{"charge": {"paid": true}}''). set_values puts results in place, by child number or name, payloads as "signal:<name>:<n>". The original stays as it is. WF001, WF003 new_id is taken, WF004, WF008.';

@@ -1,0 +1,409 @@
+"""Law: a request of cancellation meets turns, ends, births of children, sweeps and other requests in every
+order; it reaches every live run of the family, and has an effect or is refused. So do pause and redrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.races.drama import transaction
+from tests.races.scenes import TICK, Endings, Scene, World, nobody_fails, play_in_every_order
+from tests.support.barrier import Stage
+from tests.support.clock import Clock
+from tests.support.verbs import (
+    Call,
+    Connection,
+    Held,
+    Turn,
+    anew,
+    ask,
+    begin_run,
+    bundle,
+    cancel,
+    cancelled,
+    claim,
+    complete,
+    done,
+    promise,
+    promise_of,
+    run,
+    settle,
+    suspend,
+    take_turn,
+    task_of,
+    turn,
+    types_of,
+)
+
+
+def state(world: World, id_: str) -> str:
+    """What people read of a run."""
+    return str(ask(world.conn, ("select state from durable.runs where id = %s", (id_,)))[0])
+
+
+def held_child(world: World, held: Held, child: int) -> Held:
+    """A child run that worker K holds."""
+    return claim(world.conn, "K", f"{world.id}-{child}")
+
+
+def child(world: World, number: int) -> dict[str, Any]:
+    """An act that starts a child run in a queue of its own."""
+    return run(number, queue=f"{world.id}-{number}")
+
+
+def cancel_against_suspend(world: World) -> Scene:
+    """A run that goes to sleep while it is asked to end is ready, or held and replayed."""
+    held = world.parent(promise(0))
+
+    def judge(endings: Endings) -> None:
+        nobody_fails(endings)
+        verdict = Turn(raw=endings["worker"].answer()).of(held)
+        found = task_of(world.conn, world.id)
+        if verdict == ("ok", "suspended"):
+            assert (found, types_of(world.conn, world.id)) == (("pending", 1, None), "SXAQ")
+        else:
+            assert verdict == ("moved", "acquired")
+            assert (found, types_of(world.conn, world.id)) == (("acquired", 1, "W"), "SXQ")
+
+    return Scene(
+        programs={
+            "hand": transaction(cancel(world.id)),
+            "worker": transaction(turn("W", bundle(held, end=suspend(0)))),
+        },
+        judge=judge,
+    )
+
+
+def cancel_against_end(world: World) -> Scene:
+    """Of a request and the run's own end the first counts: the request is refused, or the end replayed."""
+    held = world.parent()
+
+    def judge(endings: Endings) -> None:
+        verdict = Turn(raw=endings["worker"].answer()).of(held)
+        if endings["hand"].won:
+            assert (verdict, state(world, world.id)) == (("moved", "acquired"), "cancelling")
+        else:
+            assert endings["hand"].errors == ["WF003"]
+            assert (verdict, state(world, world.id)) == (("ok", "done"), "completed")
+
+    return Scene(
+        programs={
+            "hand": transaction(cancel(world.id)),
+            "worker": transaction(turn("W", bundle(held, facts=[done(0)], end=complete()))),
+        },
+        judge=judge,
+    )
+
+
+def force_against_end(world: World) -> Scene:
+    """Of a forced end and the run's own the first counts, and the other is told."""
+    held = world.parent()
+
+    def judge(endings: Endings) -> None:
+        verdict = Turn(raw=endings["worker"].answer()).of(held)
+        if endings["hand"].won:
+            assert (verdict, state(world, world.id)) == (("lost", "lost"), "cancelled")
+        else:
+            assert endings["hand"].errors == ["WF003"]
+            assert (verdict, state(world, world.id)) == (("ok", "done"), "completed")
+
+    return Scene(
+        programs={
+            "hand": transaction(cancel(world.id, force=True)),
+            "worker": transaction(turn("W", bundle(held, end=complete()))),
+        },
+        judge=judge,
+    )
+
+
+def grace_against_end(world: World) -> Scene:
+    """At the end of the grace the run ends once, by its own clean-up or by the sweep."""
+    held = world.parent()
+    ask(world.conn, cancel(world.id, grace_ms=10))
+    due = world.clock.advance(10)
+    assert due
+
+    def judge(endings: Endings) -> None:
+        nobody_fails(endings)
+        verdict = Turn(raw=endings["worker"].answer()).of(held)
+        if verdict == ("lost", "lost"):
+            assert state(world, world.id) == "cancelled"
+        else:
+            assert (verdict, state(world, world.id)) == (("ok", "done"), "completed")
+
+    return Scene(
+        programs={
+            "sweep": transaction(TICK),
+            "worker": transaction(turn("W", bundle(held, end=complete(), seen=held.next + 1))),
+        },
+        judge=judge,
+    )
+
+
+def cancel_against_births(world: World) -> Scene:
+    """Children that are born while their parent is asked to end are asked too, and children of theirs."""
+    held = world.parent(child(world, 1))
+    kid = held_child(world, held, 1)
+    births = turn("W", bundle(held, acts=[child(world, 2)]))
+    more = turn("K", bundle(kid, acts=[child(world, 3)]))
+
+    def judge(endings: Endings) -> None:
+        nobody_fails(endings)
+        found = world.conn.execute(
+            "select id, state from durable.runs where id = %s or id like %s", (world.id, f"{world.id}.%")
+        ).fetchall()
+        assert {word for _, word in found} <= {"cancelling", "cancelled"}, found
+
+    return Scene(
+        programs={
+            "hand": transaction(cancel(world.id)),
+            "worker": transaction(births),
+            "child": transaction(more),
+        },
+        judge=judge,
+    )
+
+
+def cancel_against_the_end_of_a_child(world: World) -> Scene:
+    """A child that ends while its family is asked to end has ended, or is asked; its parent is ready."""
+    held = world.parent(child(world, 0))
+    kid = held_child(world, held, 0)
+    take_turn(world.conn, "W", bundle(held, end=suspend(0), seen=held.next + 1))
+
+    def judge(endings: Endings) -> None:
+        nobody_fails(endings)
+        verdict = Turn(raw=endings["child"].answer()).of(kid)
+        assert verdict in (("ok", "done"), ("moved", "acquired"))
+        assert state(world, kid.id) == ("completed" if verdict[0] == "ok" else "cancelling")
+        assert task_of(world.conn, world.id) == ("pending", 1, None)
+
+    return Scene(
+        programs={
+            "hand": transaction(cancel(world.id)),
+            "child": transaction(turn("K", bundle(kid, end=complete()))),
+        },
+        judge=judge,
+    )
+
+
+def cancel_against_cancel(world: World) -> Scene:
+    """Requests for a parent, its child and the parent again are one request each, and no circle of locks."""
+    held = world.parent(child(world, 0))
+    kid = held_child(world, held, 0)
+
+    def judge(endings: Endings) -> None:
+        nobody_fails(endings)
+        assert state(world, world.id) == state(world, kid.id) == "cancelling"
+        for id_ in (world.id, kid.id):
+            assert types_of(world.conn, id_).count("Q") == 1
+
+    return Scene(
+        programs={
+            "parent": transaction(cancel(world.id)),
+            "child": transaction(cancel(kid.id)),
+            "again": transaction(cancel(world.id, force=False)),
+        },
+        judge=judge,
+    )
+
+
+def cancel_against_deadline(world: World) -> Scene:
+    """At its deadline a run has timed out or was asked before; nobody asks one that has ended."""
+    held = begin_run(world.conn, world.id, timeout="5 seconds")
+    due = world.clock.now_ms + 5_000
+
+    def judge(endings: Endings) -> None:
+        world.clock.set(due)
+        ask(world.conn, TICK)
+        assert endings["hand"].won or endings["hand"].errors == ["WF003"]
+        assert state(world, held.id) == "timed_out"
+        assert types_of(world.conn, held.id) == ("SQF" if endings["hand"].won else "SF")
+
+    return Scene(
+        programs={
+            "hand": transaction(cancel(world.id)),
+            "sweep": [lambda: world.clock.set(due), TICK],
+        },
+        judge=judge,
+    )
+
+
+def cancel_against_generation(world: World) -> Scene:
+    """A run that continues as new while it is asked to end is asked in its next generation, or replayed."""
+    held = world.parent()
+
+    def judge(endings: Endings) -> None:
+        nobody_fails(endings)
+        assert state(world, world.id) == "cancelling"
+        verdict = Turn(raw=endings["worker"].answer()).of(held)
+        assert verdict in (("ok", "released"), ("moved", "acquired"))
+        fresh = verdict[0] == "ok"
+        assert (task_of(world.conn, world.id) or ("",))[0] == ("pending" if fresh else "acquired")
+
+    return Scene(
+        programs={
+            "hand": transaction(cancel(world.id)),
+            "worker": transaction(turn("W", bundle(held, end=anew()))),
+        },
+        judge=judge,
+    )
+
+
+def cancel_against_claim(world: World) -> Scene:
+    """A run that is claimed for the first time while it is asked to end is asked, or ended at once."""
+    ask(world.conn, ("select durable.start('w', id => %s, queue => %s)", (world.id, f"q-{world.id}")))
+
+    def judge(endings: Endings) -> None:
+        nobody_fails(endings)
+        tasks = Turn(raw=endings["worker"].answer()).tasks
+        assert state(world, world.id) == ("cancelling" if tasks else "cancelled")
+
+    return Scene(
+        programs={
+            "hand": transaction(cancel(world.id)),
+            "worker": transaction(turn("W", want=1, queues=[f"q-{world.id}"])),
+        },
+        judge=judge,
+    )
+
+
+def pause_against_turn(world: World) -> Scene:
+    """A paused run has what its worker reported before, and nothing after."""
+    held = world.parent()
+
+    def judge(endings: Endings) -> None:
+        nobody_fails(endings)
+        reported = Turn(raw=endings["worker"].answer()).of(held)[0] == "ok"
+        assert types_of(world.conn, world.id) == ("SL" if reported else "S")
+        assert state(world, world.id) == "paused"
+
+    return Scene(
+        programs={
+            "hand": transaction(("select durable.pause(%s)", (world.id,))),
+            "worker": transaction(turn("W", bundle(held, facts=[done(0)]))),
+        },
+        judge=judge,
+    )
+
+
+def pause_against_end(world: World) -> Scene:
+    """A run that ends while it is paused has ended or is paused, and the loser is told."""
+    held = world.parent()
+
+    def judge(endings: Endings) -> None:
+        verdict = Turn(raw=endings["worker"].answer()).of(held)
+        if endings["hand"].won:
+            assert (verdict, state(world, world.id)) == (("lost", "lost"), "paused")
+        else:
+            assert endings["hand"].errors == ["WF003"]
+            assert (verdict, state(world, world.id)) == (("ok", "done"), "completed")
+
+    return Scene(
+        programs={
+            "hand": transaction(("select durable.pause(%s)", (world.id,))),
+            "worker": transaction(turn("W", bundle(held, end=complete()))),
+        },
+        judge=judge,
+    )
+
+
+def redrive_against_settle(world: World) -> Scene:
+    """Dead runs of one tree are revived while somebody settles one of them, without a circle of locks."""
+    held = world.parent(run(0, queue=f"{world.id}-0", detached=True))
+    kid = held_child(world, held, 0)
+    crashed = '{"type": "Crashed"}'
+    take_turn(world.conn, "W", bundle(held, end={"do": "halt", "problem": crashed}))
+    take_turn(world.conn, "K", bundle(kid, end={"do": "halt", "problem": crashed}))
+    redrive: Call = ("select durable.redrive()", ())
+
+    def judge(endings: Endings) -> None:
+        nobody_fails(endings)
+        assert task_of(world.conn, held.id) == ("pending", 1, None)
+        assert promise_of(world.conn, kid.id) == ("resolved", "1")
+
+    return Scene(
+        programs={
+            "hand": transaction(redrive),
+            "settler": transaction(settle(kid.id)),
+            "again": transaction(redrive),
+        },
+        judge=judge,
+    )
+
+
+def clean_ups_against_each_other(world: World) -> Scene:
+    """A parent and its child that both give in end both, whoever comes first."""
+    held = world.parent(child(world, 0))
+    kid = held_child(world, held, 0)
+    ask(world.conn, cancel(world.id))
+
+    def judge(endings: Endings) -> None:
+        nobody_fails(endings)
+        assert state(world, held.id) == state(world, kid.id) == "cancelled"
+
+    return Scene(
+        programs={
+            "worker": transaction(turn("W", bundle(held, end=cancelled(), seen=held.next + 2))),
+            "child": transaction(turn("K", bundle(kid, end=cancelled(), seen=kid.next + 1))),
+        },
+        judge=judge,
+    )
+
+
+SCENES: list[Callable[[World], Scene]] = [
+    cancel_against_suspend,
+    cancel_against_end,
+    force_against_end,
+    grace_against_end,
+    cancel_against_births,
+    cancel_against_the_end_of_a_child,
+    cancel_against_cancel,
+    cancel_against_deadline,
+    cancel_against_generation,
+    cancel_against_claim,
+    pause_against_turn,
+    pause_against_end,
+    redrive_against_settle,
+    clean_ups_against_each_other,
+]
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: str(scene.__name__))
+def test_in_every_order(
+    conn: Connection, clock: Clock, stage: Stage, scene: Callable[[World], Scene]
+) -> None:
+    """Every order of the sessions' statements and commits ends well; the scene's docstring is the law."""
+    play_in_every_order(conn, clock, stage, scene)
+
+
+def test_a_birth_that_the_first_look_missed(conn: Connection, stage: Stage) -> None:
+    """A request that waits for the parent's turn looks again and asks the children of that turn."""
+    held = begin_run(conn, "r")
+    worker, hand = stage.player("worker"), stage.player("hand")
+    worker.begin()
+    worker.do(*turn("W", bundle(held, acts=[run(0, queue="kids")]))).rows()
+    asked = hand.do(*cancel("r"))
+    assert asked.blocked
+    worker.commit().rows()
+    assert asked.rows() == [("cancelling", False)]
+    assert ask(conn, ("select state from durable.runs where id = 'r.0'", ())) == ("cancelled",)
+
+
+def test_a_parent_asks_in_the_order_of_locks(conn: Connection, stage: Stage) -> None:
+    """A request for a family and a turn that ends a child of it and has its parent in another bundle do not
+    wait for each other in a circle."""
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", bundle(held, acts=[run(0, queue="kids"), run(1, queue="kids")]))
+    kids = take_turn(conn, "W", want=2, queues=["kids"]).tasks
+    worker, hand = stage.player("worker"), stage.player("hand")
+    hand.begin()
+    hand.do(*cancel("r")).rows()
+    ended = worker.do(*turn("W", *(bundle(kid, end=complete()) for kid in kids), bundle(held)))
+    assert ended.blocked
+    hand.commit().rows()
+    answer = Turn(raw=ended.value())
+    assert [answer.of(kid)[0] for kid in kids] == ["moved", "moved"]
+    assert answer.of(held) == ("ok", "acquired")

@@ -1,0 +1,257 @@
+"""Law: a member of a join set is an invocation, in one set only, submitted before the first result is taken;
+what is taken is a member, complete, and taken once. It holds for what workers report and for what the
+journal's writer is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support.clock import Clock
+from tests.support.verbs import (
+    Call,
+    Connection,
+    adopt,
+    ask,
+    begin_run,
+    broken,
+    bundle,
+    captured,
+    claim,
+    complete,
+    create,
+    done,
+    intent,
+    join_set,
+    pick,
+    promise,
+    receive,
+    refusal,
+    run,
+    send,
+    settle,
+    submit,
+    suspend,
+    take_turn,
+    tick,
+    timer,
+    turn,
+    types_of,
+)
+
+Row = tuple[str, int | None, int | None]
+# what a child may be, the act or fact that makes it, and its end
+MEMBERS: dict[str, tuple[dict[str, Any], Call | None]] = {
+    "step": (intent(1), None),
+    "promise": (promise(1), settle("r.1")),
+    "run": (run(1, queue="kids"), settle("r.1", state="rejected")),
+    "foreign": (adopt(1, "x"), settle("x")),
+}
+STRANGERS: dict[str, dict[str, Any]] = {
+    "timer": timer(1, 5),
+    "random": captured(1),
+    "time": captured(1, kind="time"),
+    "set": join_set(1),
+    "receive": receive(1),
+}
+
+
+def sets(conn: Connection) -> list[tuple[Any, ...]]:
+    """Join sets: child, closed."""
+    return conn.execute("select child, closed from durable._join_sets order by 1").fetchall()
+
+
+def members(conn: Connection) -> list[tuple[Any, ...]]:
+    """Members: child, set, taken."""
+    return conn.execute("select child, join_set, taken from durable._members order by 1").fetchall()
+
+
+def append(conn: Connection, execution: int, rows: Sequence[Row]) -> None:
+    """Append rows of (type, child, attempt) to one journal, in one call."""
+    events = ", ".join(["row(%s, %s, %s, %s, null, null, null)::durable._event"] * len(rows))
+    values = [value for row in rows for value in (execution, *row)]
+    conn.execute(f"select durable._append(array[{events}], durable._now_ms())".encode(), values)
+
+
+@pytest.mark.parametrize("kind", MEMBERS)
+def test_every_invocation_can_be_a_member(conn: Connection, kind: str) -> None:
+    """A step, a promise, a child run and an adopted promise are submitted while they are open, and taken
+    when they are complete, which closes the set."""
+    ask(conn, create("x", external="true"))
+    act, end = MEMBERS[kind]
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", bundle(held, acts=[join_set(0), act, submit(1, 0)]))
+    assert (sets(conn), members(conn)) == ([(0, False)], [(1, 0, False)])
+    if end is None:
+        take_turn(conn, "W", bundle(held, facts=[broken(1)]))
+    else:
+        ask(conn, end)
+    take_turn(conn, "W", bundle(held, acts=[pick(1, 0)]))
+    assert (sets(conn), members(conn)) == ([(0, True)], [(1, 0, True)])
+    assert types_of(conn, "r").endswith("a")
+
+
+@pytest.mark.parametrize("kind", MEMBERS)
+def test_what_is_complete_can_be_submitted(conn: Connection, kind: str) -> None:
+    """A call that completed before it was submitted is a member like any other."""
+    ask(conn, create("x", external="true"))
+    act, end = MEMBERS[kind]
+    held = begin_run(conn, "r")
+    if end is None:
+        take_turn(conn, "W", bundle(held, facts=[done(1)]))
+    else:
+        take_turn(conn, "W", bundle(held, acts=[act]))
+        ask(conn, end)
+    take_turn(conn, "W", bundle(held, acts=[join_set(2), submit(1, 2), pick(1, 2)]))
+    assert members(conn) == [(1, 2, True)]
+
+
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_what_is_no_invocation_is_no_member(conn: Connection, clock: Clock, kind: str) -> None:
+    """Timers, captured values, receives and sets cannot be submitted, neither at once nor when they are
+    over."""
+    held = begin_run(conn, "r")
+    ask(conn, send("r"))
+    one = turn("W", bundle(held, acts=[join_set(0), STRANGERS[kind], submit(1, 0)], seen=2))
+    assert refusal(conn, one) == "WF006"
+    take_turn(conn, "W", bundle(held, acts=[join_set(0), STRANGERS[kind]], seen=2))
+    clock.advance(5)
+    tick(conn)
+    assert refusal(conn, turn("W", bundle(held, acts=[submit(1, 0)], seen=2))) == "WF006"
+    assert members(conn) == []
+
+
+# what a run did before, what is refused then
+OPEN: tuple[Row, ...] = (("l", 0, 1), ("l", 1, 1), ("j", 2, None), ("u", 0, 2))
+DONE: tuple[Row, ...] = (*OPEN, ("c", 0, 1))
+REFUSED: dict[str, tuple[tuple[Row, ...], Row]] = {
+    "submit to nothing": ((("l", 0, 1),), ("u", 0, 1)),
+    "submit to a step": ((("l", 0, 1), ("l", 1, 1)), ("u", 0, 1)),
+    "submit of nothing": ((("j", 0, None),), ("u", 1, 0)),
+    "submit to itself": ((("j", 0, None),), ("u", 0, 0)),
+    "submit of a set": ((("j", 0, None), ("j", 1, None)), ("u", 1, 0)),
+    "submit twice": (OPEN, ("u", 0, 2)),
+    "submit to a second set": ((*OPEN, ("j", 3, None)), ("u", 0, 3)),
+    "submit to a closed set": ((*DONE, ("a", 0, 2)), ("u", 1, 2)),
+    "take of no member": (DONE, ("a", 1, 2)),
+    "take from another set": ((*DONE, ("j", 3, None)), ("a", 0, 3)),
+    "take from nothing": ((("L", 0, 1),), ("a", 0, 1)),
+    "take of what is open": (OPEN, ("a", 0, 2)),
+    "take of what failed once": ((*OPEN, ("r", 0, 1)), ("a", 0, 2)),
+    "take of what was only scheduled": ((("j", 0, None), ("o", 1, None), ("u", 1, 0)), ("a", 1, 0)),
+    "take twice": ((*DONE, ("a", 0, 2)), ("a", 0, 2)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("at_once", [False, True], ids=["two_calls", "one_call"])
+def test_what_is_refused(conn: Connection, name: str, at_once: bool) -> None:
+    """A row that breaks a guard is WF006, behind its cause or in a call of its own, and nothing of the call
+    is written."""
+    before, refused = REFUSED[name]
+    held = begin_run(conn, "r")
+    if not at_once:
+        append(conn, held.execution, before)
+    state = (types_of(conn, "r"), sets(conn), members(conn))
+    with pytest.raises(psycopg.Error) as caught, conn.transaction():
+        append(conn, held.execution, (*(before if at_once else ()), refused))
+    assert caught.value.sqlstate == "WF006"
+    assert (types_of(conn, "r"), sets(conn), members(conn)) == state
+
+
+# acts of one turn, those refused in the next; numbers 0 and 1 are steps, 2 is a set with 0 as member
+BAD: dict[str, list[dict[str, Any]]] = {
+    "no such set": [submit(1, 7)],
+    "a step as set": [submit(1, 0)],
+    "no such child": [submit(7, 2)],
+    "a second time": [submit(0, 2)],
+    "in two sets": [join_set(3), submit(0, 3)],
+    "taken while open": [pick(0, 2)],
+    "taken by no member": [pick(1, 2)],
+    "taken from another": [join_set(3), pick(0, 3)],
+    "a set made twice": [join_set(2)],
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_a_worker_may_not_report(conn: Connection, name: str) -> None:
+    """Acts that break a guard are refused as a whole, or not taken; the sets stay as they were."""
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", bundle(held, acts=[intent(0), intent(1), join_set(2), submit(0, 2)]))
+    state = (types_of(conn, "r"), sets(conn), members(conn))
+    call = turn("W", bundle(held, acts=BAD[name]))
+    if name == "a set made twice":
+        assert take_turn(conn, "W", bundle(held, acts=BAD[name])).of(held)[0] == "moved"
+    else:
+        assert refusal(conn, call) == "WF006"
+    assert (types_of(conn, "r"), sets(conn), members(conn)) == state
+
+
+def test_a_refused_bundle_says_why(conn: Connection) -> None:
+    """The refusal names the execution, the row and the reason."""
+    held = begin_run(conn, "r")
+    call = turn("W", bundle(held, acts=[join_set(0), intent(1), submit(1, 0), submit(1, 0)]))
+    with pytest.raises(psycopg.Error) as caught, conn.transaction():
+        ask(conn, call)
+    assert str(held.execution) in (caught.value.diag.message_detail or "")
+    assert "it is in a join set already" in (caught.value.diag.message_detail or "")
+
+
+def test_a_set_is_closed_by_the_first_result(conn: Connection) -> None:
+    """After the first result nothing is submitted any more, not even in the same turn; the others are still
+    taken."""
+    held = begin_run(conn, "r")
+    acts = [intent(0), intent(1), join_set(2), submit(0, 2), submit(1, 2), intent(3)]
+    take_turn(conn, "W", bundle(held, acts=acts))
+    take_turn(conn, "W", bundle(held, facts=[done(0), done(1)]))
+    assert refusal(conn, turn("W", bundle(held, acts=[pick(0, 2), submit(3, 2)]))) == "WF006"
+    take_turn(conn, "W", bundle(held, acts=[pick(1, 2), pick(0, 2)]))
+    assert members(conn) == [(0, 2, True), (1, 2, True)]
+    assert types_of(conn, "r") == "Slljuulccaa"
+
+
+def test_a_step_may_complete_in_the_turn_that_submits_it(conn: Connection) -> None:
+    """A step that runs already may be submitted and reported in one bundle, and taken in the next."""
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", bundle(held, acts=[intent(0), join_set(1)]))
+    assert take_turn(conn, "W", bundle(held, acts=[submit(0, 1)], facts=[done(0)])).of(held)[0] == "ok"
+    take_turn(conn, "W", bundle(held, acts=[pick(0, 1)]))
+    assert types_of(conn, "r") == "Sljuca"
+
+
+def test_two_sets_do_not_mix(conn: Connection) -> None:
+    """Each set has its own members, and is closed by itself."""
+    held = begin_run(conn, "r")
+    acts = [join_set(0), join_set(1), intent(2), submit(2, 0), intent(3), submit(3, 1), intent(4)]
+    take_turn(conn, "W", bundle(held, acts=acts))
+    take_turn(conn, "W", bundle(held, facts=[done(2)]))
+    take_turn(conn, "W", bundle(held, acts=[pick(2, 0), submit(4, 1)]))
+    assert sets(conn) == [(0, True), (1, False)]
+    assert members(conn) == [(2, 0, True), (3, 1, False), (4, 1, False)]
+
+
+def test_what_was_not_taken_does_not_matter(conn: Connection) -> None:
+    """A run may end with members that are open, or complete and not taken."""
+    held = begin_run(conn, "r")
+    acts = [join_set(0), promise(1), submit(1, 0), promise(2), submit(2, 0)]
+    take_turn(conn, "W", bundle(held, acts=acts))
+    ask(conn, settle("r.1"))
+    take_turn(conn, "W", bundle(held, end=complete(), seen=held.next + 7))
+    assert types_of(conn, "r") == "SjXuXuDC"
+
+
+def test_a_run_waits_for_the_members_of_a_set(conn: Connection) -> None:
+    """A set is waited for by its open members; the set itself is nothing to wait for."""
+    held = begin_run(conn, "r")
+    answer = take_turn(conn, "W", bundle(held, acts=[join_set(0), promise(1), submit(1, 0)]))
+    answer = take_turn(conn, "W", bundle(held, end=suspend(1), seen=answer.next_of(held)))
+    assert answer.of(held) == ("ok", "suspended")
+    ask(conn, settle("r.1"))
+    again = claim(conn, "W", "q-r")
+    late = type(held)(execution=held.execution, id="r", version=2, next=again.next)
+    answer = take_turn(conn, "W", bundle(late, acts=[pick(1, 0)]))
+    answer = take_turn(conn, "W", bundle(late, end=suspend(0), seen=answer.next_of(late)))
+    assert answer.of(late) == ("ok", "halted")

@@ -1,0 +1,328 @@
+"""Law: a run may wait for a promise that is not its own: its journal takes it in under a number of the run's
+own, and tells its end from where it is stored (R13). It holds for workers and for protocol clients."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.clock import Clock
+from tests.support.verbs import (
+    Call,
+    Connection,
+    Held,
+    acquire,
+    adopt,
+    anew,
+    ask,
+    begin_run,
+    bundle,
+    cancel,
+    claim,
+    complete,
+    create,
+    done,
+    park,
+    promise,
+    promise_of,
+    receive,
+    refusal,
+    run,
+    send,
+    settle,
+    suspend,
+    take_turn,
+    task_of,
+    tick,
+    turn,
+    types_of,
+)
+
+
+def adopted(conn: Connection) -> list[tuple[Any, ...]]:
+    """What is waited for: id, awaiter, child."""
+    return conn.execute(
+        "select awaited_id, awaiter_id, child from durable._callbacks where child >= 0 order by 1, 2, 3"
+    ).fetchall()
+
+
+def ends(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Child, name, value and ok of the completions among journal rows."""
+    return [(row[2], row[4], row[6], row[7]) for row in rows if row[1] in "dD"]
+
+
+def waiting(conn: Connection, *acts: dict[str, Any], kind: str | None = None) -> Held:
+    """A run that waits for all its acts' numbers."""
+    held = begin_run(conn, "r")
+    answer = take_turn(conn, "W", bundle(held, acts=acts))
+    on = [act["child"] for act in acts]
+    answer = take_turn(conn, "W", bundle(held, end=suspend(*on, kind=kind), seen=answer.next_of(held)))
+    assert answer.of(held) == ("ok", "suspended")
+    return held
+
+
+@pytest.mark.parametrize(
+    ("state", "value", "ok"), [("resolved", '"v"', True), ("rejected", '{"type": "Oops"}', False)]
+)
+def test_a_promise_of_nobody(conn: Connection, state: str, value: str, ok: bool) -> None:
+    """A free-standing promise is scheduled under the run's number, and its end wakes the run with its
+    value."""
+    ask(conn, create("x", external="true"))
+    held = waiting(conn, adopt(0, "x"))
+    assert (types_of(conn, "r"), adopted(conn)) == ("SXA", [("x", "r", 0)])
+    ask(conn, settle("x", value, state=state))
+    assert (types_of(conn, "r"), adopted(conn)) == ("SXADW", [])
+    again = claim(conn, "W", "q-r")
+    assert again.start == held.next + 2
+    assert ends(list(again.rows)) == [(0, "x", value, ok)]
+    (told,) = ask(
+        conn,
+        ("select payload from durable.journal_events where id = 'r' and event = 'InvokeCompleted'", ()),
+    )
+    assert told == {"result": "v"} if ok else told["error"]["type"] == "Oops"
+
+
+def test_a_settled_promise(conn: Connection) -> None:
+    """One that is settled already is complete in the answer, and the run does not suspend over it."""
+    ask(conn, create("x", external="true"))
+    ask(conn, settle("x", '"v"'))
+    held = begin_run(conn, "r")
+    answer = take_turn(conn, "W", bundle(held, acts=[adopt(0, "x")], end=suspend(0), seen=held.next))
+    assert answer.of(held) == ("ok", "acquired")
+    assert ends(answer.tail(held)) == [(0, "x", '"v"', True)]
+    assert (types_of(conn, "r"), adopted(conn)) == ("SXD", [])
+
+
+def test_the_journal_keeps_no_copy(conn: Connection) -> None:
+    """The value stands in the promise alone."""
+    ask(conn, create("x", external="true"))
+    waiting(conn, adopt(0, "x"))
+    ask(conn, settle("x", '"v"'))
+    rows = conn.execute("select type::text, name, data from durable._journal where child = 0").fetchall()
+    assert rows == [("X", "x", None), ("D", "x", None)]
+
+
+def test_the_result_of_another_run(conn: Connection) -> None:
+    """A run may wait for the end of any run, of its own child too under a second number."""
+    begin_run(conn, "other", "V")
+    held = begin_run(conn, "r")
+    answer = take_turn(
+        conn, "W", bundle(held, acts=[run(0, queue="kids"), adopt(1, "other"), adopt(2, "r.0")])
+    )
+    take_turn(conn, "W", bundle(held, end=suspend(0, 1, 2, kind="all"), seen=answer.next_of(held)))
+    kid = claim(conn, "K", "kids")
+    take_turn(conn, "K", bundle(kid, end=complete('"kid"')))
+    assert task_of(conn, "r") == ("suspended", 1, None)
+    ask(conn, settle("other", '"end"'))
+    assert task_of(conn, "r") == ("pending", 1, None)
+    assert ends(list(claim(conn, "W", "q-r").rows)) == [
+        (0, None, '"kid"', True),
+        (2, "r.0", '"kid"', True),
+        (1, "other", '"end"', True),
+    ]
+
+
+def test_two_runs_wait_for_one(conn: Connection) -> None:
+    """Every run that adopted a promise is told, each in its own journal."""
+    ask(conn, create("x", external="true"))
+    for name in "ab":
+        held = begin_run(conn, name)
+        answer = take_turn(conn, "W", bundle(held, acts=[adopt(0, "x")]))
+        take_turn(conn, "W", bundle(held, end=suspend(0), seen=answer.next_of(held)))
+    ask(conn, settle("x"))
+    assert [types_of(conn, name) for name in "ab"] == ["SXADW", "SXADW"]
+
+
+def test_a_promise_adopted_twice(conn: Connection) -> None:
+    """Two numbers of one run may stand for one promise; both end with it, and one wait for both is over."""
+    ask(conn, create("x", external="true"))
+    waiting(conn, adopt(0, "x"), adopt(1, "x"), kind="all")
+    ask(conn, settle("x"))
+    assert types_of(conn, "r") == "SXXADDW"
+
+
+@pytest.mark.parametrize("kind", ["any", "all"])
+def test_beside_children_and_signals(conn: Connection, kind: str) -> None:
+    """Adopted promises, own ones and receives are waited for together."""
+    ask(conn, create("x", external="true"))
+    waiting(conn, adopt(0, "x"), promise(1), receive(2), kind=kind)
+    ask(conn, settle("x"))
+    assert (task_of(conn, "r") or ("",))[0] == ("pending" if kind == "any" else "suspended")
+    ask(conn, settle("r.1"))
+    ask(conn, send("r"))
+    assert task_of(conn, "r") == ("pending", 1, None)
+    assert types_of(conn, "r") == {"any": "SXXADWDgv", "all": "SXXADDgvW"}[kind]
+
+
+def test_it_expires(conn: Connection, clock: Clock) -> None:
+    """The deadline of the foreign promise ends the wait, with an error that says so."""
+    ask(conn, create("x", clock.now_ms + 100, external="true"))
+    waiting(conn, adopt(0, "x"))
+    clock.advance(100)
+    tick(conn)
+    ((child, name, error, ok),) = ends(list(claim(conn, "W", "q-r").rows))
+    assert (child, name, ok, json.loads(error)["type"]) == (0, "x", False, "Timeout")
+
+
+def test_an_internal_promise_is_watched_from_then_on(conn: Connection, clock: Clock) -> None:
+    """Nobody's deadline was enforced until somebody waits; then it is."""
+    ask(conn, create("x", clock.now_ms + 100))
+    waiting(conn, adopt(0, "x"))
+    clock.advance(100)
+    tick(conn)
+    assert types_of(conn, "r") == "SXADW"
+
+
+def test_one_past_its_deadline_that_nobody_settled(conn: Connection, clock: Clock) -> None:
+    """An expired promise that is adopted before the sweep came is settled by the sweep."""
+    ask(conn, create("x", clock.now_ms + 100, external="true"))
+    held = begin_run(conn, "r")
+    clock.advance(100)
+    take_turn(conn, "W", bundle(held, acts=[adopt(0, "x")]))
+    tick(conn)
+    assert types_of(conn, "r") == "SXD"
+
+
+@pytest.mark.parametrize("name", ["nobody", "r", "other.0"])
+def test_what_cannot_be_adopted(conn: Connection, name: str) -> None:
+    """What does not exist, the run itself and a local step of another one are refused, and nothing of the
+    turn is written."""
+    take_turn(conn, "V", bundle(begin_run(conn, "other", "V"), facts=[done(0)]))
+    held = begin_run(conn, "r")
+    assert refusal(conn, turn("W", bundle(held, facts=[done(1)], acts=[adopt(0, name)]))) == "WF001"
+    assert (types_of(conn, "r"), adopted(conn)) == ("S", [])
+
+
+def test_a_bundle_that_is_not_taken_adopts_nothing(conn: Connection) -> None:
+    """A lost or moved bundle leaves the foreign promise as it was."""
+    ask(conn, create("x"))
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", bundle(held, acts=[promise(0)]))
+    assert take_turn(conn, "W", bundle(held, acts=[adopt(0, "x")])).of(held)[0] == "moved"
+    assert take_turn(conn, "V", bundle(held, acts=[adopt(1, "x")])).of(held)[0] == "lost"
+    assert (types_of(conn, "r"), adopted(conn)) == ("SX", [])
+    assert ask(conn, ("select external from durable._promises where id = 'x'", ())) == (False,)
+
+
+def test_who_ended_is_told_no_more(conn: Connection) -> None:
+    """The end of a promise after the end of the run that adopted it leaves its journal alone."""
+    ask(conn, create("x", external="true"))
+    held = begin_run(conn, "r")
+    answer = take_turn(conn, "W", bundle(held, acts=[adopt(0, "x")]))
+    take_turn(conn, "W", bundle(held, end=complete(), seen=answer.next_of(held)))
+    ask(conn, settle("x"))
+    assert (types_of(conn, "r"), adopted(conn)) == ("SXC", [])
+
+
+def test_who_is_being_cancelled_is_told(conn: Connection) -> None:
+    """The end of an adopted promise is recorded in the grace time too."""
+    ask(conn, create("x", external="true"))
+    waiting(conn, adopt(0, "x"))
+    ask(conn, cancel("r"))
+    ask(conn, settle("x"))
+    assert types_of(conn, "r") == "SXAQD"
+
+
+def test_the_next_generation_begins_without(conn: Connection) -> None:
+    """A run that continues as new waits for nothing that it had adopted."""
+    ask(conn, create("x", external="true"))
+    held = begin_run(conn, "r")
+    answer = take_turn(conn, "W", bundle(held, acts=[adopt(0, "x")]))
+    take_turn(conn, "W", bundle(held, end=anew(on=1), seen=answer.next_of(held)))
+    assert adopted(conn) == []
+    ask(conn, settle("x"))
+    assert types_of(conn, "r") == "SSXC"  # by seq, of both
+
+
+def client(conn: Connection, *acts: dict[str, Any]) -> None:
+    """A run that a protocol client serves at version 2."""
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", bundle(held, acts=acts))
+    ask(conn, ("select durable.task_release('r', 1)", ()))
+    ask(conn, acquire("r", 1))
+
+
+def resume(conn: Connection, version: int) -> None:
+    """The client takes the run again."""
+    ask(conn, acquire("r", version))
+
+
+def test_a_client_suspends_on_foreign_promises(conn: Connection) -> None:
+    """task_suspend adopts what is not the run's own, under the next numbers, in the order of ids; its own
+    children keep theirs."""
+    for name in ("y", "x"):
+        ask(conn, create(name, external="true"))
+    client(conn, promise(0))
+    assert ask(conn, park("r", "y", "r.0", "x", version=2)) == (True,)
+    assert (types_of(conn, "r"), adopted(conn)) == ("SXXXA", [("x", "r", 1), ("y", "r", 2)])
+    assert ask(conn, ("select waiting_on, wait_kind from durable._executions", ())) == ([0, 1, 2], "any")
+    ask(conn, settle("y"))
+    assert types_of(conn, "r") == "SXXXADW"
+    assert task_of(conn, "r") == ("pending", 2, None)
+
+
+def test_a_client_suspends_again(conn: Connection) -> None:
+    """What was adopted keeps its number: waiting for it again takes no other."""
+    for name in ("x", "y"):
+        ask(conn, create(name, external="true"))
+    client(conn)
+    ask(conn, park("r", "x", "y", version=2))
+    ask(conn, settle("x"))
+    resume(conn, 2)
+    assert ask(conn, park("r", "y", version=3)) == (True,)
+    assert (types_of(conn, "r"), adopted(conn)) == ("SXXADWA", [("y", "r", 1)])
+    ask(conn, settle("y"))
+    assert types_of(conn, "r") == "SXXADWADW"
+
+
+def test_a_client_is_told_to_go_on(conn: Connection) -> None:
+    """If one of the promises is settled nothing is adopted (the protocol's 300)."""
+    for name in ("x", "y"):
+        ask(conn, create(name, external="true"))
+    ask(conn, settle("x"))
+    client(conn)
+    assert ask(conn, park("r", "x", "y", version=2)) == (False,)
+    assert (types_of(conn, "r"), adopted(conn)) == ("S", [])
+    assert task_of(conn, "r") == ("acquired", 2, "P")
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (park("r", "nobody", version=2), "WF005"),
+        (park("r", "x", "nobody", version=2), "WF005"),
+        (park("r", "r", version=2), "WF004"),
+        (park("r", "x", version=1), "WF002"),
+    ],
+)
+def test_what_a_client_cannot_suspend_on(conn: Connection, call: Call, code: str) -> None:
+    """What is missing, the run itself, and a lease that is lost are refused; nothing is adopted."""
+    ask(conn, create("x", external="true"))
+    client(conn)
+    assert refusal(conn, call) == code
+    assert (types_of(conn, "r"), adopted(conn)) == ("S", [])
+
+
+def test_a_client_leaves_the_numbers_of_receives(conn: Connection) -> None:
+    """The number of a receive that a worker registered is not given to an adopted promise."""
+    ask(conn, create("x", external="true"))
+    client(conn, receive(0))
+    ask(conn, park("r", "x", version=2))
+    assert adopted(conn) == [("x", "r", 1)]
+    ask(conn, send("r"))
+    assert types_of(conn, "r") == "SXAgv"
+    assert task_of(conn, "r") == ("suspended", 2, None)
+
+
+def test_a_client_completes(conn: Connection) -> None:
+    """A run that a client served on foreign promises ends like any other."""
+    ask(conn, create("x", external="true"))
+    client(conn)
+    ask(conn, park("r", "x", version=2))
+    ask(conn, settle("x"))
+    resume(conn, 2)
+    ask(conn, ("select state from durable.task_fulfill('r', 3, 'resolved', '1')", ()))
+    assert promise_of(conn, "r") == ("resolved", "1")
+    assert types_of(conn, "r") == "SXADWC"

@@ -1,0 +1,68 @@
+"""Hands in the tables: how laws of durable.check() are broken on purpose, and what it then reports.
+
+What lives here: the description of a hand, its templates, and the frame of the tests that use it. The laws
+and their hands stand with the tests of the files that state them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.folds import Line, write_rows
+from tests.support.verbs import Connection
+
+LOGIC = Path(__file__).parent.parent.parent / "sql" / "logic"
+P = "update durable._promises set {} where id = '{}'"
+T = "update durable._tasks set {} where id = '{}'"
+H = "update durable._executions set {} where id = '{}'"
+AGAIN = "insert into durable.{0} select * from durable.{0} where {1} limit 1"
+CALLBACK = "insert into durable._callbacks (awaited_id, awaiter_id) values ('{}', '{}')"
+
+
+@dataclass(frozen=True)
+class Break:
+    """A hand in the tables.
+
+    Args:
+        sql: what breaks the law, statements separated by semicolons.
+        drop: constraints that have to go first, as table.constraint.
+        also: other laws that the same hand breaks.
+        rows: rows that are written to the journal of `run` first, its head and tables made to agree.
+        run: the run whose journal that is.
+    """
+
+    sql: str = ""
+    drop: str = ""
+    also: str = ""
+    rows: tuple[Line, ...] = field(default=())
+    run: str = "m"
+
+
+def lay(conn: Connection, hand: Break) -> None:
+    """Do what the hand does."""
+    for constraint in hand.drop.split():
+        table, name = constraint.split(".")
+        conn.execute(f"alter table durable.{table} drop constraint {name}".encode())
+    if hand.rows:
+        write_rows(conn, hand.run, hand.rows)
+    for statement in filter(None, hand.sql.split("; ")):
+        conn.execute(statement.encode())
+
+
+def reported(hand: Break, law: str) -> set[str]:
+    """What has to be reported of it."""
+    return {law, *filter(None, hand.also.split(", "))}
+
+
+def laws_of(conn: Connection) -> set[str]:
+    """Names that durable.check() reports."""
+    return {law for (law,) in conn.execute("select law from durable.check()").fetchall()}
+
+
+def laws_in(stem: str) -> set[str]:
+    """Names that a file of sql/logic can report."""
+    text = (LOGIC / f"{stem}.sql").read_text(encoding="utf-8")
+    found = re.findall(r"^\s+\('([^']+)',(?: |$)", text, re.M)
+    return {*found, *re.findall(r"^\s*select '([^']+)', ", text, re.M)}
