@@ -51,11 +51,20 @@ if TYPE_CHECKING:
         StepTimeout,
         Unavailable,
     )
+    from pyengine.http_records import (
+        HttpConnectionError,
+        HttpError,
+        HttpResponse,
+        HttpStatusError,
+        Secret,
+    )
+    from pyengine.join_sets import JoinSet
     from pyengine.promise_records import PromiseConflict, PromiseRecord
     from pyengine.promises import Opaque
     from pyengine.registry import Step, Workflow
-    from pyengine.results import RunStatus
+    from pyengine.results import RunMoment, RunStatus
     from pyengine.retry import Retry
+    from pyengine.signals import Signal
     from pyengine.sources import VERSION as __version__
     from pyengine.worker import Worker
 
@@ -69,7 +78,12 @@ __all__ = [
     "EngineError",
     "Forbidden",
     "ForbiddenInWorkflow",
+    "HttpConnectionError",
+    "HttpError",
+    "HttpResponse",
+    "HttpStatusError",
     "InvalidRequest",
+    "JoinSet",
     "LeaseLost",
     "NondeterminismError",
     "NotAwaitable",
@@ -85,9 +99,12 @@ __all__ = [
     "RunCancelled",
     "RunConflict",
     "RunFailed",
+    "RunMoment",
     "RunStatus",
     "RunTimedOut",
     "SchemaMismatch",
+    "Secret",
+    "Signal",
     "Step",
     "StepInterrupted",
     "StepTimeout",
@@ -101,8 +118,16 @@ __all__ = [
 _HOMES = {
     "App": "app",
     "Client": "client",
+    "HttpConnectionError": "http_records",
+    "HttpError": "http_records",
+    "HttpResponse": "http_records",
+    "HttpStatusError": "http_records",
+    "JoinSet": "join_sets",
     "Run": "client",
+    "RunMoment": "results",
     "RunStatus": "results",
+    "Secret": "http_records",
+    "Signal": "signals",
     "Opaque": "promises",
     "PromiseConflict": "promise_records",
     "PromiseRecord": "promise_records",

@@ -321,9 +321,9 @@ async def _ended(run: Run[T], worker: Worker) -> T:
                 return await waiting
             except TimeoutError:
                 status = await run.get()
-                if status.state == "halted":
+                if status.state in ("halted", "dead"):
                     raise EngineError(
-                        f"run {run.id} is halted: {status.problem}", hint=f"pyengine show {run.id}"
+                        f"run {run.id} is {status.state}: {status.problem}", hint=f"pyengine show {run.id}"
                     ) from None
     finally:
         failed.cancel()

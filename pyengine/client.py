@@ -1,8 +1,9 @@
 """Starting runs and waiting for them, from any process.
 
-What lives here: `Client`, `Run` (a handle) and `RunStatus`. What may not: running anything; a client needs
-no worker in its process and no code, a workflow's name will do. The theory: a start is idempotent, because
-every run has an id before it is sent; so after a lost connection it is simply sent again.
+What lives here: `Client`: starting and looking; what else people do to a run stands in steering.py. What
+may not: running anything; a client needs no worker in its process and no code, a workflow's name will do.
+The theory: a start is idempotent, because every run has an id before it is sent; so after a lost connection
+it is simply sent again.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType, TracebackType
-from typing import Any, Generic, Self, TypeVar, cast, get_args, overload
+from typing import Any, Self, TypeVar, get_args, overload
 
 import asyncpg
 import msgspec
@@ -20,12 +21,14 @@ import msgspec
 from pyengine.codec import Codec, TypeCodec, type_codec
 from pyengine.connection import Database, LinkPool, mapped
 from pyengine.errors import InvalidRequest, NotFound, RunCancelled, RunFailed, RunTimedOut
-from pyengine.listen import Listener
-from pyengine.procedures import LIST_RUNS, RUN, START, START_WITHIN
+from pyengine.handle import Run
+from pyengine.listen import Channel, Listener
+from pyengine.procedures import LIST_RUNS, RUN, START, START_WITHIN, Procedure
 from pyengine.promises import Promises
 from pyengine.registry import Registry, Workflow, WorkflowDef
 from pyengine.results import RunState, RunStatus, Waiting
 from pyengine.retry import Duration, optional_duration, parse_duration
+from pyengine.steering import Steering
 
 __all__ = ["Client", "Run", "RunState", "RunStatus"]
 
@@ -39,51 +42,8 @@ _ENDED: dict[str, tuple[type[RunFailed], str]] = {
 }
 
 
-class Run(Generic[T]):
-    """A handle of one run; awaiting it is `result()`.
-
-    Attributes:
-        id: run id.
-        created: whether this start made it; None if the handle was made for a run that exists.
-    """
-
-    def __init__(self, client: Client, id: str, codec: TypeCodec, *, created: bool | None = None) -> None:
-        self._client = client
-        self._codec = codec
-        self.id = id
-        self.created = created
-
-    async def result(self, *, timeout: Duration | None = None) -> T:
-        """Wait for the end of the run and return what its workflow returned.
-
-        Args:
-            timeout: how long to wait; the run goes on when the wait is over.
-
-        Raises:
-            RunFailed: it failed; its error is the cause. RunTimedOut, RunCancelled: it ended so.
-            TimeoutError: it has not ended yet.
-            NotFound: there is no such run.
-            DecodeError: its result does not fit the annotation.
-        """
-        return cast("T", await self._client._result(self.id, self._codec, timeout))
-
-    async def get(self) -> RunStatus:
-        """Return the run as it is now.
-
-        Raises:
-            NotFound: there is no such run.
-        """
-        return await self._client.get(self.id)
-
-    def __await__(self) -> Generator[Any, None, T]:
-        return self.result().__await__()
-
-    def __repr__(self) -> str:
-        return f"<run {self.id}>"
-
-
-class Client:
-    """Starts runs and waits for them.
+class Client(Steering):
+    """Starts runs, waits for them, and steers them.
 
     Args:
         database: the database or its URL.
@@ -272,23 +232,30 @@ class Client:
         return Run(self, row["id"], _result_codec(definition), created=row["created"])
 
     async def _start(self, conn: Any, *values: Any) -> Any:
-        if conn is not None:
-            if not isinstance(conn, _CONNECTIONS):
-                raise InvalidRequest(
-                    f"conn is a {type(conn).__module__}.{type(conn).__qualname__} and no asyncpg connection",
-                    hint="over another driver call the SQL function durable.start in your transaction",
-                )
-            try:
-                return await conn.fetchrow(START_WITHIN.sql, *values)
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-                raise mapped(error, "the caller's connection") from error
-        await self.open()
-        row = (await self._links.rows(START, *values))[0]
-        if row["created"]:
-            await self._waiting.listen()
-            self._listener.tell("durable_ready")
-            self._listener.send("durable_ready")
+        row = await self._ask(START if conn is None else START_WITHIN, conn, *values)
+        if conn is None and row["created"]:
+            await self._hint("durable_ready")
         return row
+
+    async def _ask(self, procedure: Procedure, conn: Any, *values: Any) -> Any:
+        if conn is None:
+            await self.open()
+            return (await self._links.rows(procedure, *values))[0]
+        if not isinstance(conn, _CONNECTIONS):
+            raise InvalidRequest(
+                f"conn is a {type(conn).__module__}.{type(conn).__qualname__} and no asyncpg connection",
+                hint=f"over another driver call durable.{procedure.verb} in SQL, in your transaction",
+            )
+        try:
+            return await conn.fetchrow(procedure.sql, *values)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            raise mapped(error, "the caller's connection") from error
+
+    async def _hint(self, *channels: Channel) -> None:
+        await self._waiting.listen()
+        for channel in channels:
+            self._listener.tell(channel)
+            self._listener.send(channel)
 
     def _definition(self, workflow: Workflow[..., Any] | str, version: str | None) -> WorkflowDef | None:
         if isinstance(workflow, Workflow):

@@ -1,22 +1,21 @@
 """Values to JSON text and back, such that what comes back is equal to what went in.
 
 What lives here: one value at a time, by its annotation (`TypeCodec`), the limits on its size (`Codec`), and
-the hash that replay compares. What may not: signatures (signatures.py), exceptions (failures.py), SQL. The
-theory: msgspec writes and reads by type, so a dataclass, a datetime or a set comes back as itself when the
-code declares it. Where nothing is declared (no annotation, `Any`, a bare `list`) a value is accepted only if
-plain JSON gives it back equal; all else would be one thing before a crash and another after it, and is
-refused with the advice to annotate. Text is plain JSON, so that psql can read it.
+the hash that replay compares. What may not: signatures (signatures.py), exceptions (failures.py), SQL, how
+the kinds of values are written (values_*.py). The theory: values are written and read by type, so a
+dataclass, a datetime, a set or a model comes back as itself when the code declares it. Where nothing is
+declared (no annotation, `Any`, a bare `list`) a value is accepted only if plain JSON gives it back equal; all
+else would be one thing before a crash and another after it, and is refused with the advice to annotate. Text
+is plain JSON, so that psql can read it.
 
 Writing is split: `pack` is fast and unchecked and suffices to compare with the journal; `check` is what a
-value passes before its text is recorded for the first time. Sets are written sorted, because their order
-differs from process to process. (A set inside a pydantic model is not: pydantic writes those; use a list
-there.)
+value passes before its text is recorded for the first time: it is read back and compared. Sets are written in
+order, because their own order differs from process to process.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -27,16 +26,23 @@ import msgspec
 
 from pyengine.errors import DecodeError, EncodeError, PayloadTooLarge
 from pyengine.failures import MAX_ERROR_BYTES, MIN_ERROR_BYTES, Failures
+from pyengine.values_paths import at, brief, difference, holds_non_finite, place
+from pyengine.values_pydantic import read_unknown, said
+from pyengine.values_shapes import PLAIN, SORTED, SORTED_KINDS, kinds_of
+from pyengine.values_tree import shape_of
 
 __all__ = [
     "MAX_PAYLOAD_BYTES",
+    "UNWRITABLE",
     "WARN_PAYLOAD_BYTES",
     "Codec",
     "TypeCodec",
     "input_hash",
     "pack_value",
-    "refuse_unreadable",
+    "refuse_non_finite",
+    "refuse_nul",
     "type_codec",
+    "unreadable",
     "unwritable",
 ]
 
@@ -55,37 +61,23 @@ def input_hash(name: str, param: str | bytes) -> str:
     return sha256(b"%b\0%b" % (name.encode(), text)).hexdigest()[:16]
 
 
-def _write_unknown(value: Any) -> Any:
-    """Write what msgspec does not know: pydantic models, if their library is there."""
-    dump = getattr(type(value), "model_dump", None)
-    if dump is not None:
-        return dump(value, mode="json")
-    raise TypeError(f"values of type {type(value).__qualname__} cannot be written")
-
-
-def _read_unknown(annotation: Any, value: Any) -> Any:
-    validate = getattr(annotation, "model_validate", None)
-    if validate is not None:
-        return validate(value)
-    name = getattr(annotation, "__qualname__", annotation)
-    raise TypeError(f"values of type {name} cannot be read back; use a dataclass or another plain type")
-
-
-_PLAIN = msgspec.json.Encoder(enc_hook=_write_unknown)
-_SORTED = msgspec.json.Encoder(enc_hook=_write_unknown, order="deterministic")
+UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)
+_UNREADABLE = (msgspec.ValidationError, msgspec.DecodeError, RecursionError)
+# kinds of which another order of the same members is the same value, and is written in order by `SORTED`
+_MAPPINGS = {"AnyType", "CustomType", "DictType", "TypedDictType"}
 
 
 class TypeCodec:
     """Writes and reads the values of one annotation.
 
     Args:
-        annotation: any type that msgspec or pydantic can read; `Any` for plain JSON values.
+        annotation: any type that msgspec or pydantic can read, any union of such; `Any` for plain JSON.
 
     Raises:
         DecodeError: values of this annotation can never be read back.
     """
 
-    __slots__ = ("annotation", "loose", "pack", "unpack")
+    __slots__ = ("annotation", "blind", "flat", "loose", "own", "pack", "unpack")
 
     annotation: Any
     pack: Callable[[Any], bytes]
@@ -94,17 +86,35 @@ class TypeCodec:
     """Fast reading; raises what msgspec raises."""
     loose: bool
     """Whether the annotation leaves a part of the value undeclared."""
+    own: bool
+    """Whether a value must be written by `pack`, because an encoder for many cannot do it."""
+    flat: bool
+    """Whether the value is written alike by all encoders."""
+    blind: bool
+    """Whether `==` may overlook a NaN."""
 
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
         try:
-            self.unpack = msgspec.json.Decoder(annotation, dec_hook=_read_unknown).decode
-            kinds = _kinds(msgspec.inspect.type_info(annotation))
-        except (TypeError, NameError) as error:
-            raise DecodeError(f"the annotation {annotation!r} is not supported: {error}") from error
+            shape = shape_of(annotation)
+            kinds = kinds_of(annotation) if shape is None else {"OwnEq"}
+            decoder = msgspec.json.Decoder(annotation, dec_hook=read_unknown) if shape is None else None
+        except (TypeError, NameError, RecursionError) as error:
+            raise DecodeError(
+                f"the annotation {annotation!r} is not supported: {error}",
+                hint="declare a dataclass, a msgspec.Struct, a pydantic model or plain JSON types",
+            ) from error
+        self.own = shape is not None
         self.loose = "AnyType" in kinds
-        unordered = not kinds.isdisjoint({"SetType", "FrozenSetType", "CustomType"})
-        self.pack = _SORTED.encode if unordered else _PLAIN.encode
+        self.blind = "OwnEq" in kinds
+        self.flat = shape is None and kinds.isdisjoint(_MAPPINGS)
+        if shape is not None:
+            write = shape.write
+            self.pack = lambda value: PLAIN.encode(write(value))
+            self.unpack = shape.read
+        elif decoder is not None:
+            self.pack = PLAIN.encode if kinds.isdisjoint(SORTED_KINDS) else SORTED.encode
+            self.unpack = _guarded(decoder.decode) if "PostInit" in kinds else decoder.decode
 
     def check(self, value: Any, packed: bytes, where: str) -> tuple[str, Any]:
         """Return the text and the value read back from it, if both say the same.
@@ -115,25 +125,66 @@ class TypeCodec:
             where: named in the error, e.g. "result of step charge".
 
         Raises:
-            EncodeError: the text would not give the value back.
+            EncodeError: the text would not give the value back; says at which place in the value.
         """
         text = packed.decode()
-        refuse_unreadable(value, text, where)
         try:
             back = self.unpack(packed)
-        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        except _UNREADABLE as error:
+            refuse_non_finite(value, where)
             raise EncodeError(
                 f"{where} is a {type(value).__name__} and does not fit its annotation "
                 f"{_shown(self.annotation)}: {error}",
                 where=where,
             ) from None
-        if self.loose and not _same(value, back):
-            raise EncodeError(
-                f"{where} ({_brief(value)}) would come back from the journal as {_brief(back)}",
-                where=where,
-                hint="annotate it with its exact type, or pass plain JSON (str keys, lists, numbers)",
-            )
+        try:
+            equal = bool(value == back)
+        except Exception:  # boundary to user code: __eq__ may do anything
+            equal = False
+        if not equal:
+            self._refuse_other(value, back, where)
+        if self.blind and "null" in text:
+            refuse_non_finite(value, where)
+        # a backslash is found sooner, and is rare
+        if "\\" in text and "\\u0000" in text:
+            refuse_nul(text, where, value)
         return text, back
+
+    def _refuse_other(self, value: Any, back: Any, where: str) -> None:
+        """Refuse a value that its text does not give back."""
+        refuse_non_finite(value, where)
+        found = difference(value, back)
+        if found is None:
+            return
+        path, mine, theirs = found
+        shown, other = brief(mine), brief(theirs)
+        if shown == other:
+            shown, other = (
+                f"{text}, a {type(one).__name__}" for text, one in ((shown, mine), (other, theirs))
+            )
+        hint = "annotate it with its exact type, or pass plain JSON (str keys, lists, numbers)"
+        if not self.loose or path != "$":
+            hint = (
+                f"what {_shown(self.annotation)} declares is written, and no more: not what a subclass adds, "
+                "not what is excluded or private, nothing that reading changes"
+            )
+        raise EncodeError(
+            f"{where} ({shown}) would come back from the journal as {other}{at(path)}", where=where, hint=hint
+        )
+
+
+def _guarded(unpack: Callable[[str | bytes], Any]) -> Callable[[str | bytes], Any]:
+    """Return reading of which users' code takes part, and may raise anything."""
+
+    def guarded(text: str | bytes) -> Any:
+        try:
+            return unpack(text)
+        except msgspec.DecodeError:
+            raise
+        except Exception as error:  # boundary to user code: __post_init__ may do anything
+            raise msgspec.ValidationError(said(error)) from error
+
+    return guarded
 
 
 def pack_value(codec: TypeCodec, value: Any, where: str) -> bytes:
@@ -144,70 +195,76 @@ def pack_value(codec: TypeCodec, value: Any, where: str) -> bytes:
     """
     try:
         return codec.pack(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise unwritable(where, error) from error
+    except UNWRITABLE as error:
+        raise unwritable(where, error, value) from error
 
 
-def unwritable(where: str, error: Exception) -> EncodeError:
-    """Return the error for a value that could not be written."""
-    reason = "a text holds half a surrogate pair" if isinstance(error, UnicodeError) else str(error)
-    return EncodeError(f"{where} cannot be written as JSON: {reason}", where=where)
+def unwritable(where: str, error: Exception, value: Any) -> EncodeError:
+    """Return the error for a value that could not be written; it names the place in the value."""
+    reason = str(error)
+    if isinstance(error, UnicodeError):
+        reason = "a text holds half a surrogate pair"
+    elif isinstance(error, RecursionError):
+        return EncodeError(f"{where} cannot be written as JSON: it holds itself, or is too deep", where=where)
+    return EncodeError(
+        f"{where} cannot be written as JSON: {reason}{at(place(value, _fails))}",
+        where=where,
+        hint="pass data; connections, files, generators and objects with behaviour stay inside one step",
+    )
 
 
-def refuse_unreadable(value: Any, text: str, where: str) -> None:
-    """Refuse what JSON or Postgres cannot hold: NaN, Infinity, NUL.
+def _fails(value: Any) -> bool:
+    try:
+        PLAIN.encode(value)
+    except UNWRITABLE:
+        return True
+    return False
+
+
+def refuse_nul(text: str, where: str, value: Any = None) -> None:
+    """Refuse a text with a NUL character, which Postgres cannot hold.
 
     Raises:
         EncodeError: naming where.
     """
-    if "\\u0000" in text and _NUL.search(text):
-        raise EncodeError(f"{where} holds a NUL character, which Postgres cannot store", where=where)
-    # msgspec writes NaN and the infinities as null
-    if "null" in text and _has_non_finite(msgspec.to_builtins(value, enc_hook=_write_unknown)):
-        raise EncodeError(f"{where} holds NaN or Infinity, which JSON cannot say", where=where)
+    if _NUL.search(text):
+        path = at(place(value, _has_nul))
+        raise EncodeError(f"{where} holds a NUL character, which Postgres cannot store{path}", where=where)
 
 
-def _has_non_finite(value: Any) -> bool:
-    if isinstance(value, float):
-        return not math.isfinite(value)
-    if isinstance(value, Mapping):
-        return any(map(_has_non_finite, value.values()))
-    return isinstance(value, list | tuple | set | frozenset) and any(map(_has_non_finite, value))
+def _has_nul(value: Any) -> bool:
+    return not _fails(value) and _NUL.search(PLAIN.encode(value).decode()) is not None
 
 
-def _same(value: Any, back: Any) -> bool:
-    try:
-        return bool(value == back)
-    except Exception:  # boundary to user code: __eq__ may do anything
-        return False
+def refuse_non_finite(value: Any, where: str) -> None:
+    """Refuse NaN and the infinities, which JSON cannot say; msgspec would write them as null.
+
+    Raises:
+        EncodeError: naming where.
+    """
+    if holds_non_finite(value):
+        path = at(place(value, holds_non_finite))
+        raise EncodeError(f"{where} holds NaN or Infinity, which JSON cannot say{path}", where=where)
 
 
-def _kinds(info: Any) -> set[str]:
-    """Return the names of all kinds of type inside a msgspec type description."""
-    kinds: set[str] = set()
-    seen: set[int] = set()
-    todo = [info]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, tuple | list):
-            todo.extend(node)
-        elif isinstance(node, msgspec.inspect.Type | msgspec.inspect.Field) and id(node) not in seen:
-            seen.add(id(node))
-            kinds.add(type(node).__name__)
-            todo.extend(getattr(node, name) for name in node.__struct_fields__)
-    return kinds
+def unreadable(where: str, annotation: Any, error: Exception) -> DecodeError:
+    """Return the error for a recorded text that does not fit the annotation by which it is read."""
+    return DecodeError(
+        f"{where} does not fit its annotation {_shown(annotation)}: {error}",
+        where=where,
+        hint="it was written when the code declared another type: let the new one read both (a default for "
+        "a new field, a union with the old type), or raise the version of the workflow",
+    )
 
 
 def _shown(annotation: Any) -> str:
-    return annotation.__qualname__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
+    name = annotation.__qualname__ if isinstance(annotation, type) else None
+    return name or str(annotation).replace("typing.", "")
 
 
-def _brief(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-_cached_codec = lru_cache(maxsize=4096)(TypeCodec)
+_MOST_CODECS = 4096
+_cached_codec = lru_cache(maxsize=_MOST_CODECS)(TypeCodec)
+_unhashed: dict[int, TypeCodec] = {}
 _ANY = TypeCodec(Any)
 
 
@@ -219,8 +276,13 @@ def type_codec(annotation: Any) -> TypeCodec:
         # typed lookups: List[int] and list[int] are equal but harmlessly so; 1 and True cannot be annotations
         return _cached_codec(annotation)
     except TypeError:
-        # an unhashable annotation, e.g. Annotated[int, {...}]
-        return TypeCodec(annotation)
+        # unhashable, e.g. Annotated[int, {...}]: known by its id, which stays since the codec keeps it alive
+        known = _unhashed.get(id(annotation))
+        if known is None:
+            if len(_unhashed) >= _MOST_CODECS:
+                _unhashed.clear()
+            known = _unhashed[id(annotation)] = TypeCodec(annotation)
+        return known
 
 
 class Codec:
@@ -243,6 +305,7 @@ class Codec:
         self.failures = Failures(errors, max_bytes=min(max(max_bytes, MIN_ERROR_BYTES), MAX_ERROR_BYTES))
         self.warn_bytes = warn_bytes
         self.max_bytes = max_bytes
+        self._noted_bytes = min(warn_bytes, max_bytes)
 
     def encode(self, value: Any, annotation: Any = Any, *, where: str) -> str:
         """Return the JSON text of a value.
@@ -257,8 +320,12 @@ class Codec:
             PayloadTooLarge: the text is too long.
         """
         codec = type_codec(annotation)
-        packed = pack_value(codec, value, where)
-        self.check_size(len(packed), where)
+        try:
+            packed = codec.pack(value)
+        except UNWRITABLE as error:
+            raise unwritable(where, error, value) from error
+        if len(packed) > self._noted_bytes:
+            self.check_size(len(packed), where)
         return codec.check(value, packed, where)[0]
 
     def decode(self, text: str, annotation: Any = Any, *, where: str) -> Any:
@@ -269,10 +336,8 @@ class Codec:
         """
         try:
             return type_codec(annotation).unpack(text)
-        except (msgspec.ValidationError, msgspec.DecodeError) as error:
-            raise DecodeError(
-                f"{where} does not fit its annotation {_shown(annotation)}: {error}", where=where
-            ) from error
+        except _UNREADABLE as error:
+            raise unreadable(where, annotation, error) from error
 
     def check_size(self, size: int, where: str) -> None:
         """Refuse a text of `size` bytes if it is over the limit, log it if it is large.

@@ -8,79 +8,35 @@ from here and from nowhere else, because a replay must find them again. Outside 
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Coroutine, Generator, Iterator, MutableMapping
+from collections.abc import Awaitable, Collection, Coroutine, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast, overload
 from uuid import UUID
 
+from pyengine.codec import type_codec
+from pyengine.ctx_handles import ChildRun, DurablePromise, RunLogger
 from pyengine.errors import InvalidRequest
+from pyengine.http import DEFAULT_RETRY, http_request, http_step
+from pyengine.http_records import HttpResponse, Secret
 from pyengine.model import StepInfo
 from pyengine.registry import Workflow
-from pyengine.retry import Duration, optional_duration, parse_duration
+from pyengine.retry import Duration, Retry, optional_duration, parse_duration
 from pyengine.scope import Scope, current_step, scope
+from pyengine.signals import Signal, check_signal_name
+
+if TYPE_CHECKING:
+    from pyengine.join_sets import JoinSet
 
 __all__ = ["ChildRun", "Context", "DurablePromise", "RunLogger", "ctx"]
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
 D = TypeVar("D")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_workflow_logger = logging.getLogger("pyengine.workflow")
-
-
-class ChildRun(Protocol[T_co]):
-    """A child run: await it for its result."""
-
-    @property
-    def id(self) -> str:
-        """Its run id."""
-
-    def done(self) -> bool:
-        """Whether it has ended, as far as this run has seen."""
-
-    def __await__(self) -> Generator[Any, None, T_co]: ...
-
-
-class DurablePromise(Protocol[T_co]):
-    """A promise that somebody outside settles: hand out its id, await it for its value."""
-
-    @property
-    def id(self) -> str:
-        """What `durable.resolve(id, ...)` takes."""
-
-    def done(self) -> bool:
-        """Whether it is settled, as far as this run has seen."""
-
-    def __await__(self) -> Generator[Any, None, T_co]: ...
-
-
-if TYPE_CHECKING:
-    _LoggerAdapter = logging.LoggerAdapter[logging.Logger]
-else:
-    _LoggerAdapter = logging.LoggerAdapter
-
-
-class RunLogger(_LoggerAdapter):
-    """A logger that says each thing once: silent while replaying and while being thrown away."""
-
-    def __init__(self, within: Scope) -> None:
-        run = within.run
-        super().__init__(_workflow_logger, {"run_id": run.id, "workflow": run.workflow})
-        self._within = within
-
-    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name that logging calls
-        """Whether a message of this level would be said now."""
-        return self._within.alive and not self._within.replaying and super().isEnabledFor(level)
-
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Add run id and workflow to the caller's own fields."""
-        kwargs["extra"] = {**(kwargs.get("extra") or {}), **(self.extra or {})}
-        return msg, kwargs
 
 
 def _within(method: str, instead: str) -> Scope:
@@ -89,6 +45,12 @@ def _within(method: str, instead: str) -> Scope:
         return within
     where = "inside a step" if current_step.get() is not None else "outside a workflow"
     raise InvalidRequest(f"ctx.{method} was used {where}", hint=f"in workflow code only; here use {instead}")
+
+
+def _text(value: object, bytes_max: int, what: str) -> str:
+    if not isinstance(value, str) or not value or "\0" in value or len(value.encode()) > bytes_max:
+        raise InvalidRequest(f"{value!r} is not {what}", hint=f"a text of 1 to {bytes_max} bytes, no NUL")
+    return value
 
 
 class Context:
@@ -171,25 +133,33 @@ class Context:
 
     @overload
     def promise(
-        self, type: type[T], *, timeout: Duration | None = None, name: str = ""
+        self, type: type[T], *, timeout: Duration | None = None, name: str = "", id: str | None = None
     ) -> DurablePromise[T]: ...
     @overload
     def promise(
-        self, type: Any = Any, *, timeout: Duration | None = None, name: str = ""
+        self, type: Any = Any, *, timeout: Duration | None = None, name: str = "", id: str | None = None
     ) -> DurablePromise[Any]: ...
     def promise(
-        self, type: Any = Any, *, timeout: Duration | None = None, name: str = ""
+        self, type: Any = Any, *, timeout: Duration | None = None, name: str = "", id: str | None = None
     ) -> DurablePromise[Any]:
-        """Make a promise that somebody outside settles.
+        """Make a promise that somebody outside settles, or wait for one that is there already.
 
         Args:
             type: type of its value.
             timeout: awaiting it raises TimeoutError if it is not settled by then; None means no limit.
             name: a label for people.
+            id: a promise or run of others: it is waited for as it is, so without timeout and name.
+
+        Raises:
+            InvalidRequest: the id is this run's own, a child's of this run, or waited for already.
         """
         within = _within("promise()", "the SQL function durable.create_promise")
         timeout_ms = optional_duration(timeout, what="ctx.promise")
-        return cast("DurablePromise[Any]", within.make_promise(type, timeout_ms=timeout_ms, name=name))
+        if id is None:
+            return cast("DurablePromise[Any]", within.make_promise(type, timeout_ms=timeout_ms, name=name))
+        if timeout is not None or name:
+            raise InvalidRequest(f"ctx.promise: promise {id!r} has its own deadline and no label here")
+        return cast("DurablePromise[Any]", within.adopt(type, _text(id, 512, "the id of a promise")))
 
     def start(
         self,
@@ -198,6 +168,7 @@ class Context:
         queue: str | None = None,
         timeout: Duration | None = None,
         detached: bool = False,
+        on_cancel: Literal["cancel", "abandon"] = "cancel",
         **kwargs: Any,
     ) -> ChildRun[T]:
         """Start a child run without waiting for it; await the handle for its result.
@@ -208,16 +179,19 @@ class Context:
             queue: queue of the child; the workflow's own or the parent's by default.
             timeout: its deadline; the workflow's own by default.
             detached: nothing of this run waits for it, and it outlives this run.
-            kwargs: its arguments by name, except queue, timeout and detached, which can only go by position.
+            on_cancel: "abandon" if it goes on when this run is cancelled; else it is cancelled with it.
+            kwargs: its arguments by name, except those named here, which can only go by position.
 
         Raises:
-            InvalidRequest: the arguments do not fit its signature.
+            InvalidRequest: the arguments do not fit its signature, or an option is wrong.
         """
         within = _within("start()", "app.start()")
         if not isinstance(workflow, Workflow):
             raise InvalidRequest(
                 f"ctx.start takes a workflow, not {workflow!r}", hint="steps are called: await step(...)"
             )
+        if on_cancel not in ("cancel", "abandon"):
+            raise InvalidRequest(f'ctx.start: on_cancel is "cancel" or "abandon", not {on_cancel!r}')
         return cast(
             "ChildRun[T]",
             within.call_workflow(
@@ -227,8 +201,93 @@ class Context:
                 queue=queue,
                 timeout_ms=optional_duration(timeout, what="ctx.start"),
                 detached=detached,
+                abandon=on_cancel == "abandon",
             ),
         )
+
+    # -- signals
+
+    @overload
+    def receive(
+        self, signal: Signal[T], /, *, timeout: Duration | None = None
+    ) -> Coroutine[None, None, T]: ...
+    @overload
+    def receive(
+        self, signal: str, /, type: type[T], *, timeout: Duration | None = None
+    ) -> Coroutine[None, None, T]: ...
+    @overload
+    def receive(
+        self, signal: str, /, type: Any = ..., *, timeout: Duration | None = None
+    ) -> Coroutine[None, None, Any]: ...
+    def receive(
+        self, signal: Signal[Any] | str, /, type: Any = Any, *, timeout: Duration | None = None
+    ) -> Coroutine[None, None, Any]:
+        """Receive the next signal of a name, in the order of sending.
+
+        A signal that came before is received at once. A receive that was given up loses nothing: the next
+        one of that name gets what it would have got.
+
+        Args:
+            signal: what to receive, or its name.
+            type: with a name: type of what is sent.
+            timeout: TimeoutError is raised if none comes by then; None means no limit.
+
+        Raises:
+            InvalidRequest: another receive of that name waits in this run.
+            asyncio.CancelledError: the run is being cancelled; nothing comes any more, not even in a shield.
+        """
+        within = _within("receive()", "run.signal() to send one")
+        timeout_ms = optional_duration(timeout, what="ctx.receive")
+        if isinstance(signal, Signal):
+            if type is not Any:
+                raise InvalidRequest(
+                    f"ctx.receive: {signal!r} has its type already, {type!r} is one too many"
+                )
+            return within.receive(signal.name, signal.codec, timeout_ms)
+        return within.receive(check_signal_name(signal), type_codec(type), timeout_ms)
+
+    # -- the life of the run
+
+    def shield(self, timeout: Duration | None = None) -> AbstractAsyncContextManager[None]:
+        """Keep cancellation away from the code inside: `async with ctx.shield("30s"): await undo()`.
+
+        A cancellation from outside, of the run or of the task, is raised when the outermost shield is left.
+        While a run is being cancelled, durable calls work in shields only; tasks made inside are shielded.
+
+        Args:
+            timeout: TimeoutError is raised inside if it takes longer; None means no limit of its own.
+        """
+        timeout_ms = optional_duration(timeout, what="ctx.shield")
+        within = _within("shield()", "asyncio.shield()")
+        return within.shield(None if timeout_ms is None else timeout_ms / 1000)
+
+    def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """End here and begin again with these arguments and an empty journal; never returns.
+
+        The run keeps its id; signals that were not received are kept; steps that are running are given up,
+        and children that are running go on without it. Call it in the workflow's own flow, not in a `try`
+        with a bare `except`.
+
+        Args:
+            args: arguments of the workflow.
+            kwargs: arguments by name.
+
+        Raises:
+            InvalidRequest: they do not fit its signature.
+        """
+        _within("continue_as_new()", "app.start()").continue_as_new(args, kwargs)
+
+    def patched(self, change: str) -> bool:
+        """Return whether to run the new side of a change of code: `if ctx.patched("fee-2"): ... else: ...`.
+
+        True for runs that come here for the first time, which is recorded; false for those that were past
+        this point when the change was deployed. The first answer for a name stays for the run.
+
+        Args:
+            change: name of the change.
+        """
+        within = _within("patched()", "nothing: only workflow code is replayed")
+        return within.patched(_text(change, 200, "the name of a change"))
 
     # -- waits
 
@@ -275,6 +334,55 @@ class Context:
     def as_completed(self, *awaitables: Awaitable[T]) -> Iterator[Coroutine[None, None, T]]:
         """Iterate over awaitables of results, in the order in which they complete."""
         return _within("as_completed()", "asyncio.as_completed()").as_completed(awaitables)
+
+    def join_set(self) -> JoinSet[Any]:
+        """Make a set of steps, child runs and promises whose results come in the order of completion.
+
+        `tasks.submit(call)` for each; then `await tasks.next()`, `async for result in tasks`, or
+        `await tasks.all()`.
+        """
+        return cast("JoinSet[Any]", _within("join_set()", "asyncio.TaskGroup()").join_set())
+
+    # -- the world outside
+
+    def http(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str | Secret] | None = None,
+        json: Any = None,
+        content: str | bytes | None = None,
+        timeout: Duration | None = "30s",
+        retry: Retry | None = DEFAULT_RETRY,
+        expect: int | Collection[int] | None = None,
+    ) -> Coroutine[None, None, HttpResponse]:
+        """Make an HTTP request as a step named "http" and return the answer.
+
+        Tried again, five times in all: no answer, no answer in time, and the statuses 408, 425, 429, 500,
+        502, 503 and 504; a Retry-After header sets the delay. The header Idempotency-Key is the same at
+        every attempt, also after a crash. Redirects are not followed.
+
+        Args:
+            method: "GET", "POST", ...
+            url: https://host/path; it is recorded.
+            headers: a text is recorded, `Secret("env:NAME", "Bearer {}")` only by its name.
+            json: body, as JSON.
+            content: body, as it is.
+            timeout: limit of one attempt.
+            retry: when an attempt that failed is made again; None means never.
+            expect: statuses to return instead of raising; 200 to 299 by default.
+
+        Raises (when awaited):
+            HttpStatusError: the answer has another status.
+            HttpConnectionError: no answer came.
+            StepTimeout: it took too long.
+            InvalidRequest: something is wrong with the request; raised at once, nothing is recorded.
+        """
+        within = _within("http()", "httpx")
+        request = http_request(method, url, headers=headers, json=json, content=content, expect=expect)
+        step = http_step(retry, optional_duration(timeout, what="ctx.http"))
+        return within.call_step(step, (request,), {})
 
 
 ctx = Context()

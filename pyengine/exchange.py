@@ -25,7 +25,8 @@ from pyengine.listen import Listener, Looks
 from pyengine.model import Halt, Row
 from pyengine.procedures import JOURNAL, RELEASE_UNKNOWN
 from pyengine.runs import HeldRun, RunQueue
-from pyengine.turn import Answer, Bundle, Identity, Release, Turns
+from pyengine.turn import Identity, Turns
+from pyengine.wire import Answer, Bundle, Release
 
 __all__ = ["Exchange", "Parts"]
 
@@ -116,7 +117,7 @@ class Exchange:
                 if handle is not None:
                     handle.cancel()
                 continue
-            bundles = queue.collect()
+            bundles = queue.collect(now_s)
             free += sum(bundle.end is not None for bundle in bundles)
             want = free if due and (free >= self._slots // _CLAIM_SHARE or not bundles) else 0
             if bundles or want:
@@ -131,7 +132,7 @@ class Exchange:
         self.stop()
         while self._answers:
             await asyncio.sleep(0.001)
-        bundles = self._parts.queue.collect()
+        bundles = self._parts.queue.collect(self._loop.time())
         if bundles:
             await self._turns.send_once(bundles, -1)
 

@@ -1,13 +1,13 @@
 """Exceptions to JSON text and back.
 
-What lives here: `Failures`. What may not: retry decisions, values of steps. The form is `{"type", "module",
-"message", "args", "data"?, "exceptions"?, "traceback"?, "cause"?, "retryable", "lossy"?}`: `args` and `data`
-are the exception's arguments and attributes as plain JSON. Reading never runs an unknown `__init__`: an
-exception is rebuilt by allocating it and putting arguments and attributes back, as pickle would, and only if
-its class is known (registered, or found in a module that is imported already) and its shape fits: declared
-attributes are read by their annotations. Whatever does not fit becomes a `RemoteError` that carries all of
-it. Writing never fails: what cannot be written is written as its `repr`, with "lossy"; of an error that
-weighs too much only class, text and traceback are kept, cut short.
+What lives here: `Failures`, and `error_kind`. What may not: retry decisions, values of steps. The form is
+`{"type", "module", "message", "kind", "args", "data"?, "exceptions"?, "traceback"?, "cause"?, "retryable",
+"lossy"?}`: `args` and `data` are the exception's arguments and attributes as plain JSON. Reading never runs
+an unknown `__init__`: an exception is rebuilt by allocating it and putting arguments and attributes back, as
+pickle would, and only if its class is known (registered, or found in a module that is imported already) and
+its shape fits: declared attributes are read by their annotations. Whatever does not fit becomes a
+`RemoteError` that carries all of it. Writing never fails: what cannot be written is written as its `repr`,
+with "lossy"; of an error that weighs too much only class, text and traceback are kept, cut short.
 """
 
 from __future__ import annotations
@@ -17,15 +17,38 @@ import contextlib
 import math
 import sys
 import traceback
+import typing
 from collections.abc import Mapping
-from typing import Any, get_type_hints
+from typing import Any, Literal, TypeAlias, get_args, get_type_hints
 
 import msgspec
 
 from pyengine import errors
 from pyengine.errors import EngineError, RemoteError
+from pyengine.values_pydantic import read_unknown, write_unknown
 
-__all__ = ["MAX_ERROR_BYTES", "MIN_ERROR_BYTES", "Failures"]
+__all__ = ["MAX_ERROR_BYTES", "MIN_ERROR_BYTES", "ErrorKind", "Failures", "error_kind"]
+
+ErrorKind: TypeAlias = Literal["Trap", "UserError", "Timeout", "Cancelled", "Nondeterminism", "Uncategorized"]
+"""Who has to act on an error: its author (UserError), who runs the machines (Trap), or as the name says."""
+
+_KINDS: tuple[ErrorKind, ...] = get_args(ErrorKind)
+# records that do not say their kind: what the database writes, and rows from before there were kinds; the
+# function _error_kind of the schema holds the same table
+_NAMED: dict[str, ErrorKind] = {
+    "Rejected": "Uncategorized",
+    **dict.fromkeys(("Timeout", "TimeoutError", "StepTimeout", "RunTimedOut", "Interrupted"), "Timeout"),
+    **dict.fromkeys(("Cancelled", "CancelledError", "RunCancelled"), "Cancelled"),
+    **dict.fromkeys(("Nondeterminism", "NondeterminismError"), "Nondeterminism"),
+    **dict.fromkeys(("Crashed", "StepInterrupted"), "Trap"),
+}
+_CLASSED: tuple[tuple[tuple[type[BaseException], ...], ErrorKind], ...] = (
+    ((errors.NondeterminismError,), "Nondeterminism"),
+    ((errors.StepTimeout, errors.RunTimedOut, TimeoutError), "Timeout"),
+    ((errors.RunCancelled,), "Cancelled"),
+    ((errors.StepInterrupted, errors.Unavailable, errors.LeaseLost), "Trap"),
+    ((errors.SchemaMismatch, errors.EmbeddedPostgresError), "Trap"),
+)
 
 MAX_ERROR_BYTES = 1 << 20
 MIN_ERROR_BYTES = (
@@ -35,6 +58,56 @@ MIN_ERROR_BYTES = (
 
 _MAX_DEPTH = 8
 _MAX_TRACEBACK = 16_000
+
+
+def error_kind(error: object) -> ErrorKind:
+    """Return the kind of an error: who has to act on it.
+
+    - Nondeterminism: code and journal disagree (NondeterminismError).
+    - Timeout: a step, a run or a promise took too long, or a lease ran out; any TimeoutError.
+    - Cancelled: a run, or the code that raised it, was cancelled.
+    - Trap: the engine or the machine failed: a crash, a step cut off by one, no database, an EngineError of
+      no narrower class, what is no Exception (SystemExit).
+    - UserError: any other exception, also one by which the engine says that the code asks for what cannot be.
+    - Uncategorized: no exception, but free JSON: a promise that somebody rejected with a value of his own.
+
+    RunFailed is of the kind of its cause, and a group of the kind that all its members have.
+
+    Args:
+        error: an exception, or the JSON value recorded for one; the kind that a record names is its kind.
+    """
+    return _kind(error, 0)
+
+
+def _kind(error: object, depth: int) -> ErrorKind:
+    if isinstance(error, RemoteError):
+        said = vars(error).get("kind")
+        return said if said in _KINDS else _kind_of_record({"type": error.type})
+    if not isinstance(error, BaseException):
+        return _kind_of_record(error)
+    for classes, kind in _CLASSED:
+        if isinstance(error, classes):
+            return kind
+    cause = error.__cause__
+    if type(error) is errors.RunFailed and cause is not None:
+        # causes may go round
+        return _kind(cause, depth + 1) if depth < _MAX_DEPTH else "UserError"
+    if isinstance(error, BaseExceptionGroup):
+        kinds = {_kind(one, depth + 1) for one in error.exceptions} if depth < _MAX_DEPTH else set()
+        return kinds.pop() if len(kinds) == 1 else "UserError"
+    # asyncio is not for this module
+    if any(cls.__name__ == "CancelledError" for cls in type(error).__mro__):
+        return "Cancelled"
+    return "UserError" if isinstance(error, Exception) and type(error) is not EngineError else "Trap"
+
+
+def _kind_of_record(record: object) -> ErrorKind:
+    if not isinstance(record, dict):
+        return "Uncategorized"
+    said, name = record.get("kind"), record.get("type")
+    if said in _KINDS:
+        return typing.cast("ErrorKind", said)
+    return _NAMED.get(name, "UserError") if isinstance(name, str) else "Uncategorized"
 
 
 class Failures:
@@ -76,11 +149,9 @@ class Failures:
         return self._build(record)
 
     def _build(self, record: Any) -> BaseException:
-        if isinstance(record, str):
-            return RemoteError(record)
         if not isinstance(record, dict):
             message = "unknown error" if record is None else msgspec.json.encode(record).decode()
-            return RemoteError(message)
+            return _remote({"message": record if isinstance(record, str) else message}, None)
         cause = None if record.get("cause") is None else self._build(record["cause"])
         error = self._known(record)
         if error is None:
@@ -148,7 +219,7 @@ def _rebuild(cls: type[BaseException], args: list[Any], data: dict[str, Any]) ->
 
 
 def _read(value: Any, hint: Any) -> Any:
-    return value if hint is None else msgspec.convert(value, hint, str_keys=True)
+    return value if hint is None else msgspec.convert(value, hint, str_keys=True, dec_hook=read_unknown)
 
 
 def _remote(record: dict[str, Any], cause: BaseException | None) -> RemoteError:
@@ -156,7 +227,7 @@ def _remote(record: dict[str, Any], cause: BaseException | None) -> RemoteError:
         value = record.get(key)
         return value if value is None or isinstance(value, str) else str(value)
 
-    return RemoteError(
+    error = RemoteError(
         text("message") or "",
         type=text("type") or "Exception",
         module=text("module"),
@@ -165,6 +236,9 @@ def _remote(record: dict[str, Any], cause: BaseException | None) -> RemoteError:
         cause=cause,
         retryable=record.get("retryable") is not False,
     )
+    # kept, so that it is handed on as it was recorded
+    error.__dict__["kind"] = _kind_of_record(record)
+    return error
 
 
 def _describe(error: BaseException, depth: int) -> dict[str, Any]:
@@ -176,6 +250,7 @@ def _describe(error: BaseException, depth: int) -> dict[str, Any]:
         "type": cls.__qualname__,
         "module": cls.__module__,
         "message": _message(error),
+        "kind": error_kind(error),
         "args": [_plain(arg, lossy) for arg in _arguments(error)],
     }
     data = _attributes(error, lossy)
@@ -200,14 +275,19 @@ def _attributes(error: BaseException, lossy: list[str]) -> dict[str, Any]:
     for name, value in values.items():
         if name in declared or name in getattr(type(error), "__annotations__", {}):
             with contextlib.suppress(TypeError, ValueError, RecursionError):
-                value = msgspec.to_builtins(value, str_keys=True)
+                value = msgspec.to_builtins(value, str_keys=True, enc_hook=write_unknown)
         data[str(name)] = _plain(value, lossy)
     return data
 
 
 def _describe_remote(error: RemoteError, depth: int) -> dict[str, Any]:
     """Hand on a foreign error as what it was."""
-    record: dict[str, Any] = {"type": error.type, "module": error.module, "message": _message(error)}
+    record: dict[str, Any] = {
+        "type": error.type,
+        "module": error.module,
+        "message": _message(error),
+        "kind": error_kind(error),
+    }
     if error.data is not None:
         record["data"] = _plain(error.data, [])
     record["traceback"] = error.traceback or _traceback(error)
@@ -231,6 +311,7 @@ def _cut(record: dict[str, Any], max_bytes: int) -> dict[str, Any]:
         "type": record["type"],
         "module": record["module"],
         "message": _shortened(record["message"], max_bytes // 2),
+        "kind": record["kind"],
         "traceback": _shortened(record["traceback"], max_bytes // 4, end=True),
         "retryable": record["retryable"],
         "lossy": True,

@@ -1,8 +1,9 @@
 """The journal of one run, indexed for replay.
 
-What lives here: which row gave a child number away, which rows complete children and in what order, what is
-known of the attempts of a step, and how a row reads in an error. What may not: a coroutine, a decision
-whether code and journal agree (matching.py). Rows are only ever added at the end.
+What lives here: which row gave a child number away, which rows the coroutine is advanced by and in what
+order, what was done to join sets, what is known of the attempts of a step, and how a row reads in an error.
+What may not: a coroutine, a decision whether code and journal agree (ledger.py). Rows are only ever added at
+the end.
 """
 
 from __future__ import annotations
@@ -14,21 +15,25 @@ import msgspec
 
 from pyengine.model import ALLOCATING, RESOLVING, ROW_WIDTH, Fact, Row
 
-__all__ = ["Attempts", "History", "add_facts", "describe", "described"]
+__all__ = ["Attempts", "History", "add_facts", "describe", "described", "mark_described"]
 
 _KINDS = {
     "L": "step",
     "E": "step",
     "f": "step",
     "l": "step",
+    "o": "step",
     "I": "child run",
     "X": "promise",
     "T": "timer",
     "n": "random value",
     "m": "time",
+    "v": "signal",
+    "j": "join set",
 }
 _ATTEMPT = frozenset("flsrt")
-_MADE_BY_CODE = frozenset("IXTnmA")
+_MADE_BY_CODE = frozenset("IXTnmAjua")
+_MARKS = {"u": "submit", "a": "take"}
 
 
 class _Retrying(msgspec.Struct):
@@ -36,6 +41,18 @@ class _Retrying(msgspec.Struct):
 
     retry_at: int | None = None
     interrupted: bool = False
+
+
+class _Begun(msgspec.Struct):
+    """The data of the first row of a step that has more than one; with the policy, if it has one."""
+
+    retry: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Awaiting(msgspec.Struct):
+    """The data of a row that blocks the run."""
+
+    on: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +64,7 @@ class Attempts:
     retry_at_ms: int | None = None
     begun: bool = False
     interrupted: bool = False
+    recorded_retry: str | None = None
 
 
 _FIRST = Attempts()
@@ -55,17 +73,40 @@ _FIRST = Attempts()
 class History:
     """Journal rows in order, and where to find what in them."""
 
-    __slots__ = ("_attempts", "allocated", "made_seq", "max_child", "next_seq", "resolvers")
+    __slots__ = (
+        "_attempts",
+        "allocated",
+        "await_seq",
+        "cancel_seq",
+        "made_seq",
+        "marks",
+        "max_child",
+        "next_seq",
+        "receiving",
+        "resolvers",
+        "sealed_child",
+    )
 
     def __init__(self) -> None:
         self.allocated: dict[int, Row] = {}
         self.resolvers: list[Row] = []
+        """What the coroutine is advanced by: completions of children, and the request of cancellation."""
+        self.marks: list[Row] = []
+        """What the code did to join sets; such rows have no number of their own."""
+        self.receiving: set[int] = set()
+        """Numbers that the run was blocked on although no row gave them away: receives."""
         self.next_seq = 0
         """The logical number that the next row will have."""
         self.max_child = -1
-        """The highest child number that a row has given away."""
+        """The highest child number that a row has given away or the run was blocked on."""
         self.made_seq = -1
         """The last row that the coroutine itself brought about, other than by calling a step."""
+        self.await_seq = -1
+        """The last row that blocked the run."""
+        self.cancel_seq: int | None = None
+        """The request of cancellation, if there is one."""
+        self.sealed_child = -1
+        """`max_child` as it was before the request of cancellation."""
         self._attempts: dict[int, list[Row]] = {}
 
     def add(self, rows: Iterable[Row]) -> None:
@@ -81,10 +122,25 @@ class History:
                     self.resolvers.append(row)
                 elif kind in _ATTEMPT:
                     self._attempts.setdefault(child, []).append(row)
+            elif kind == "Q" and self.cancel_seq is None:
+                self.cancel_seq, self.sealed_child = row.seq, self.max_child
+                self.resolvers.append(row)
+            elif kind == "A":
+                self._block(row)
             if kind in _MADE_BY_CODE:
                 self.made_seq = row.seq
+                if kind in _MARKS:
+                    self.marks.append(row)
         if row is not None:
             self.next_seq = row.seq + ROW_WIDTH.get(row.type, 1)
+
+    def _block(self, row: Row) -> None:
+        self.await_seq = row.seq
+        if not row.data:
+            return
+        on = msgspec.json.decode(row.data, type=_Awaiting).on
+        self.receiving.update(set(on).difference(self.allocated))
+        self.max_child = max(self.max_child, *on, -1)
 
     def attempts(self, child: int) -> Attempts:
         """Return what is known of the attempts of a step that is not completed."""
@@ -107,6 +163,7 @@ class History:
             retry_at_ms=last.retry_at,
             begun=is_begun,
             interrupted=last.interrupted,
+            recorded_retry=_recorded_retry(self._attempts[child][0]),
         )
 
     def neighbours(self, child: int) -> tuple[str, ...]:
@@ -115,8 +172,21 @@ class History:
         return tuple(f"{n}: {describe(self.allocated[n])}" for n in around if n in self.allocated)
 
 
+def _recorded_retry(row: Row) -> str | None:
+    """Return the policy that the first row of a step tells; "" if it was begun without one."""
+    if row.type not in "lf" or not row.data:
+        return None
+    try:
+        policy = bytes(msgspec.json.decode(row.data, type=_Begun).retry).decode()
+    except msgspec.ValidationError:
+        return None
+    return "" if policy == "null" else policy
+
+
 def describe(row: Row) -> str:
-    """Return how an allocating row reads in an error: kind, name and input hash."""
+    """Return how a row reads in an error: kind, name and input hash."""
+    if row.type in _MARKS:
+        return mark_described(_MARKS[row.type], row.child, row.attempt)
     return described(_KINDS.get(row.type, f"row of type {row.type}"), row.name, row.hash)
 
 
@@ -130,6 +200,11 @@ def described(kind: str, name: str | None, input_hash: str | None) -> str:
     return " ".join(words)
 
 
+def mark_described(verb: str, child: int | None, join_set: int | None) -> str:
+    """Return how an operation on a join set reads in an error."""
+    return f"{verb} of child {child} by join set {join_set}"
+
+
 def fact_row(fact: Fact, seq: int, history: History) -> Row:
     """Return the row that a fact becomes when a turn takes it.
 
@@ -141,7 +216,8 @@ def fact_row(fact: Fact, seq: int, history: History) -> Row:
     first = fact.child not in history.allocated
     data: str | None
     if fact.begun:
-        kind, data = "l" if first else "s", fact.param
+        policy = f', "retry": {fact.retry}' if fact.retry else ""
+        kind, data = "l" if first else "s", f'{{"input": {fact.param}{policy}}}'
     elif fact.value is not None:
         kind, data = "L" if first else "c", fact.value
     elif fact.retry_in_ms is None:

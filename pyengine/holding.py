@@ -23,11 +23,15 @@ from msgspec.structs import replace
 from pyengine.codec import Codec
 from pyengine.errors import EngineError
 from pyengine.housekeeping import DatabaseClock
+from pyengine.keeping import Keeper
 from pyengine.model import (
+    Cancelled,
     Complete,
+    ContinueAsNew,
     Fact,
     Fail,
     Halt,
+    Intend,
     Moves,
     Row,
     RunInfo,
@@ -38,7 +42,7 @@ from pyengine.replay import Replay
 from pyengine.retry import Randomness
 from pyengine.runs import HeldRun, RunQueue, deadlines_ms, run_info
 from pyengine.steps import StepRunner, next_attempt
-from pyengine.turn import Answer, Release, Task, Verdict
+from pyengine.wire import Answer, Bundle, Release, Task, Verdict
 
 __all__ = ["RELEASE_AFTER_MS", "DatabaseClock", "Holdings", "Hooks"]
 
@@ -48,9 +52,8 @@ RELEASE_AFTER_MS = 5_000
 """An attempt that is further away than this does not keep its run here, in milliseconds."""
 
 _SLICE_S = 0.002
-_KEEP_EVERY_S = 0.01
-_KEEP_EACH_S = 0.001
-_OUTSIDE = frozenset("IXT")
+_OUTSIDE = frozenset("IXTjgvAQ")
+_LAST = (Complete, Fail, Halt, Cancelled)
 _NOTHING: tuple[list[Row], list[Row]] = ([], [])
 
 
@@ -103,23 +106,7 @@ class Holdings:
         self.held: dict[int, HeldRun] = {}
         self.warm: OrderedDict[int, HeldRun] = OrderedDict()
         self.news = queue.add
-        self._keep_timer: asyncio.TimerHandle | None = None
-        self._keep_every_s = self._kept_s = 0.0
-
-    def keep(self) -> None:
-        """Report also the runs to whose journals others may have appended, now or a little later."""
-        if self._keep_timer is None:
-            self._keep_timer = self._loop.call_at(self._kept_s + self._keep_every_s, self._keep)
-
-    def _keep(self) -> None:
-        self._keep_timer = None
-        self._kept_s = self._loop.time()
-        runs = [held for held in self.held.values() if held.outside and held.flight is None]
-        # many such runs are asked for less often
-        self._keep_every_s = _KEEP_EVERY_S + _KEEP_EACH_S * len(runs)
-        for held in runs:
-            held.keep = True
-            self.news(held)
+        self.keeper = Keeper(self._loop, self.held, queue.add)
 
     # -- what was answered
 
@@ -161,31 +148,44 @@ class Holdings:
         assert flight is not None
         before, after = tail
         end = flight.end
-        if isinstance(end, Complete | Fail | Halt):
+        if isinstance(end, _LAST) or (isinstance(end, ContinueAsNew) and verdict.state != "acquired"):
             if isinstance(end, Halt):
                 logger.error("run.halted", extra={"run_id": held.info.id, "problem": end.problem})
             self.drop(held)
             return
-        replay = held.replay
-        replay.accept(tail=before, facts=flight.facts, next_seq=verdict.next, now_ms=now_ms)
-        if after:
-            replay.load(after)
+        held.replay.accept(tail=before, facts=flight.facts, next_seq=verdict.next, now_ms=now_ms)
+        self._load(held, after)
+        held.outside = held.outside or any(row.type in _OUTSIDE for row in before)
         for deadline_ms in deadlines_ms(flight.acts):
             self._hooks.timer(self._loop.time() + deadline_ms / 1000)
         if verdict.state != "acquired":
             self._left(held, verdict.state)
             return
-        if held.blocked:
-            calls, held.blocked = held.blocked, ()
-            for call in calls:
-                self._start_call(held, call)
-        if held.next_calls:
-            for call in held.recorded_calls(flight.facts, now_ms):
-                self._start_call(held, call)
+        calls = self._ready_calls(held, flight, now_ms)
         if flight.facts or before or after or end is not None:
+            # what came may give up some of the calls before they begin
+            held.parked.update((call.child, call) for call in calls)
             self._advance(held)
+            calls = [call for call in calls if held.parked.get(call.child) is call]
         elif held.has_news:
             self.news(held)
+        if not held.replay.finished:
+            for call in calls:
+                held.parked.pop(call.child, None)
+                self._start_call(held, call)
+
+    def _ready_calls(self, held: HeldRun, flight: Bundle, now_ms: int) -> list[StepCall]:
+        """Return the attempts that waited for a bundle to be recorded."""
+        calls: list[StepCall] = []
+        intended = {act.child for act in flight.acts if isinstance(act, Intend)}
+        for child in intended.intersection(held.steps):
+            held.steps[child].begun = True
+        if held.blocked:
+            calls += [replace(one, begun=True) if one.child in intended else one for one in held.blocked]
+            held.blocked = ()
+        if held.next_calls:
+            calls += held.recorded_calls(flight.facts, now_ms)
+        return calls
 
     def _left(self, held: HeldRun, state: str) -> None:
         """The run is suspended or released, with its coroutine warm; or set aside, or ended by others."""
@@ -272,17 +272,19 @@ class Holdings:
     def _continue(self, held: HeldRun, task: Task) -> None:
         held.version = task.version
         self.held[task.execution] = held
-        if task.rows:
-            held.replay.load(task.rows)
+        self._load(held, task.rows)
         parked, held.parked = held.parked, {}
         for call in parked.values():
             self._start_call(held, call)
         self._advance(held)
 
     def _loaded(self, held: HeldRun, rows: list[Row]) -> None:
-        held.replay.load(rows)
-        held.outside = any(row.type in _OUTSIDE for row in rows)
+        self._load(held, rows)
         self._advance(held)
+
+    def _load(self, held: HeldRun, rows: list[Row]) -> None:
+        held.replay.load(rows)
+        held.outside = held.outside or any(row.type in _OUTSIDE for row in rows)
 
     def _replay(self, info: RunInfo) -> Replay:
         workflow = self._registry.workflow(info.workflow, info.workflow_version)
@@ -321,8 +323,7 @@ class Holdings:
         old = held.replay
         unsent = held.start_over(self._replay(held.info))
         _evict(old)
-        held.replay.load(rows)
-        held.outside = any(row.type in _OUTSIDE for row in rows)
+        self._load(held, rows)
         self._take(held, self._adopt(held, self._drive(held), unsent))
 
     def _adopt(self, held: HeldRun, moves: Moves, unsent: dict[tuple[int, int], Fact]) -> Moves:
@@ -373,8 +374,7 @@ class Holdings:
 
     def close(self) -> None:
         """Drop everything."""
-        if self._keep_timer is not None:
-            self._keep_timer.cancel()
+        self.keeper.close()
         for held in (*self.held.values(), *self.warm.values()):
             self.drop(held)
         self.warm.clear()

@@ -78,6 +78,7 @@ class DeterministicLoop(_EventLoop):
     def __init__(self, timers: Timers, origin_name: str) -> None:
         self.origin_name = origin_name
         self.closing = False  # true from eviction on: every durable call and log line is dead
+        self.piercing = False  # while true no shield keeps a cancellation away
         self.unhandled: list[UnhandledError] = []
         self._durable = timers
         self._ready: deque[Ready | Timer] = deque()
@@ -177,7 +178,7 @@ class DeterministicLoop(_EventLoop):
         if self._draining:
             raise RuntimeError(f"the loop of run {self.origin_name!r} cannot be closed from inside")
         self._prune()  # reports the errors that nobody received; later ones come from the eviction
-        self.closing = True
+        self.closing = self.piercing = True
         try:
             if self.is_running():
                 self._unwind()

@@ -17,6 +17,8 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Final, NewType, Protocol, TypeAlias
 
+from pyengine.shields import Shield, current_shield, reaches, shield_in
+
 __all__ = [
     "DeterministicFuture",
     "DeterministicTask",
@@ -69,14 +71,64 @@ class DeterministicFuture(asyncio.Future[Any]):
 
 
 class DeterministicTask(asyncio.Task[Any]):
-    """A task whose place in a set does not depend on its address."""
+    """A task whose place in a set does not depend on its address, and which may stand in a shield."""
 
-    __slots__ = ("order",)
+    __slots__ = ("_birth", "_waiting", "order", "shield")
     order: int
+    shield: Shield | None
+    _must_cancel: bool
 
     def __init__(self, coro: Any, order: int, **options: Any) -> None:
         self.order = order  # first: until Python 3.12 the constructor puts the task into a weak set
+        self._birth = self.shield = shield_in(options.get("context"))
+        self._waiting: list[tuple[Shield | None, Any]] = []
         super().__init__(coro, **options)
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Cancel the task, once it has left the shields that the caller does not stand in.
+
+        Returns:
+            False if it is done, or was made inside such a shield and so never leaves it.
+        """
+        if self.shield is not None and not self.done():
+            source = current_shield()
+            if not (reaches(source, self.shield) or self.get_loop().piercing):  # type: ignore[attr-defined]
+                self._waiting.append((source, msg))
+                return reaches(source, self._birth)
+        return super().cancel(msg)
+
+    @property
+    def is_spared(self) -> bool:
+        """Whether a shield keeps a cancellation away from it."""
+        return bool(self._waiting)
+
+    def pierce(self) -> None:
+        """Let the cancellations that wait get through the shields."""
+        waiting, self._waiting = self._waiting, []
+        for _, msg in waiting:
+            super().cancel(msg)
+
+    def uncancel(self) -> int:
+        """Take one request of cancellation back, be it one that still waits for the end of a shield."""
+        if self._waiting and not self.cancelling():
+            self._waiting.pop()
+        return super().uncancel()
+
+    def leave_shield(self, outer: Shield | None, *, cancelled: bool) -> bool:
+        """Stand in the shield around; true if a cancellation has waited for that.
+
+        Args:
+            outer: the shield around.
+            cancelled: the code leaves because it was cancelled, which is what those that wait wanted.
+        """
+        self.shield = outer
+        due = [msg for source, msg in self._waiting if reaches(source, outer)]
+        self._waiting = [one for one in self._waiting if not reaches(one[0], outer)]
+        if cancelled:
+            return False
+        for msg in due:
+            super().cancel(msg)
+        return bool(due)
 
     def __hash__(self) -> int:
         return self.order

@@ -1,41 +1,53 @@
 """Calls of workflow code, matched with the journal.
 
-What lives here: `Matcher`, which gives every call its child number, compares it with the row that the journal
-holds for that number, and keeps what is new: acts to record and steps to execute. It is what `ctx`, `Step`
-and `Workflow` find as `scope`, and the `Timers` of the loop. What may not: driving the coroutine, completing
-a call (replay.py).
+What lives here: `Matcher`, what `ctx`, `Step` and `Workflow` find as `scope`, and the `Timers` of the loop:
+it gives every call its number (ledger.py), compares it with the row that the journal holds for that number,
+and keeps what is new: acts to record and steps to execute. What may not: driving the coroutine, completing a
+call (replay.py); signals, join sets and captured values have modules of their own.
 
 A hit must agree in kind, name and input hash; durations and deadlines may change under a run. A miss is
 checked in full before it takes a number, so a call that is refused (wrong arguments, a value that would not
-come back) leaves no trace, live and in replay alike. An act is recorded in the turn that it happened in, a
-step only when an attempt of it ended: so a missing row below recorded ones must be a step, and anything else
-there is a disagreement.
+come back) leaves no trace, live and in replay alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Any, NoReturn
 from uuid import UUID
 
-import msgspec
-
+from pyengine.captures import Captures
 from pyengine.codec import Codec, TypeCodec, input_hash, type_codec
-from pyengine.errors import Evicted, NotAwaitable
-from pyengine.history import History, describe, described
-from pyengine.loop import DeterministicLoop, TimerToken
-from pyengine.model import Act, Captured, MakePromise, Row, RunChild, RunInfo, StartTimer
+from pyengine.errors import Evicted, InvalidRequest, NotAwaitable
+from pyengine.history import History, described
+from pyengine.inboxes import Inboxes
+from pyengine.join_sets import JoinSet
+from pyengine.ledger import NOTHING, Ledger
+from pyengine.loop import TimerToken
+from pyengine.model import Adopt, Intend, MakeJoinSet, MakePromise, RunChild, RunInfo, StartTimer
+from pyengine.outcomes import read_into
 from pyengine.registry import StepDef, WorkflowDef
-from pyengine.retry import Randomness
-from pyengine.waits import Call, CallKind, Completed, First, Gathering
+from pyengine.retry import Randomness, policy_text
+from pyengine.shields import ShieldScope
+from pyengine.waits import Call, Completed, First, Gathering, ReceiveCall, Received
 
-__all__ = ["Matcher", "OpenStep"]
+__all__ = ["Matcher", "OpenStep", "StartAnew"]
 
-_STEP_ROWS = frozenset("LEfl")
+_STEP_ROWS = frozenset("LEflo")
 _COMPLETED_STEP_ROWS = frozenset("LE")
-_NONE = type_codec(None)
-_ADVICE = "deploy the code that began the run, or give the change a new version"
+
+
+class StartAnew(BaseException):
+    """Leaves the workflow that asked to be continued as new; no error, so that `except Exception` lets it by.
+
+    Attributes:
+        param: JSON text of the new arguments.
+    """
+
+    def __init__(self, param: str) -> None:
+        super().__init__("the workflow continues as new")
+        self.param = param
 
 
 class OpenStep:
@@ -56,10 +68,11 @@ class OpenStep:
         self.args = args
 
 
-class Matcher:
-    """Gives calls their numbers and matches them with the journal.
+class Matcher(Ledger):
+    """Matches calls with the journal.
 
     Args:
+        workflow: the code.
         run: which run this is.
         history: its journal; may grow.
         now_ms: reads the clock, epoch milliseconds; asked for new values only.
@@ -69,6 +82,7 @@ class Matcher:
 
     def __init__(
         self,
+        workflow: WorkflowDef,
         run: RunInfo,
         history: History,
         *,
@@ -76,38 +90,24 @@ class Matcher:
         randomness: Randomness,
         codec: Codec,
     ) -> None:
-        self._run = run
-        self._history = history
-        self._allocated = history.allocated
+        super().__init__(run, history, self)
+        self._workflow = workflow
         self._now_ms = now_ms
-        self._randomness = randomness
         self._codec = codec
-        self.loop = DeterministicLoop(self, run.id)
-        self.next_child = 0
-        self._dead_timers = 0
-        self.dead = False
-        """Set when the coroutine is thrown away or halted: every call fails from then on."""
-        self.problem: str | None = None
-        """JSON text of the first disagreement with the journal."""
-        self.at_seq = -1
-        """The completion row that the coroutine was advanced by last."""
-        self.calls: dict[int, Call] = {}
-        """Calls that are not completed, given-up ones included."""
-        self.acts: list[Act] = []
+        self._captures = Captures(self, now_ms, randomness)
+        self.inboxes = Inboxes(self)
         self.open_steps: dict[int, OpenStep] = {}
         """Steps without a result that somebody wants."""
         self.new_steps: list[int] = []
         """Open steps that were not handed out yet; some may have been given up since."""
         self.given_up: list[int] = []
         """Open steps that were given up since the last advance."""
-        self.gatherings: list[Gathering] = []
+        self.overtaken_timers: set[int] = set()
+        """Timers of the loop that a request of cancellation overtook; they never fire."""
+        self._adopted: dict[str, Call] = {}
+        self._dead_timers = 0
 
     # -- what a call finds as its scope
-
-    @property
-    def run(self) -> RunInfo:
-        """Which run this is."""
-        return self._run
 
     @property
     def alive(self) -> bool:
@@ -121,8 +121,8 @@ class Matcher:
 
     def call_step(self, step: StepDef, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """Return the call of a step."""
-        if self.dead:
-            return self._dead_call("step", step.name)
+        if self.barred and (dead := self.bar("step", step.name)) is not None:
+            return dead
         signature = step.signature
         packed = signature.pack(args, kwargs)
         digest = sha256(step.key + packed).hexdigest()[:16]
@@ -131,14 +131,21 @@ class Matcher:
         if row is None:
             _, copy, named = signature.check(args, kwargs, packed)
             self._codec.check_size(len(packed), f"the input of step {step.name} of run {self._run.id}")
+            if child in self._history.receiving:
+                return self.disagree(described("step", step.name, digest), row, "step", step.name)
+            if self.barred and self.is_overtaken(row, act=False):
+                call = self.take_call("step", step.name, signature.result, overtaken=True)
+                call.noted = self._give_step_up
+                return call
             self.open_steps[child] = OpenStep(step, digest, packed, (copy, named))
             self.new_steps.append(child)
         elif row.hash != digest or row.name != step.name or row.type not in _STEP_ROWS:
             signature.check(args, kwargs, packed)
-            return self._disagree(described("step", step.name, digest), row, "step", step.name)
+            return self.disagree(described("step", step.name, digest), row, "step", step.name)
         elif row.type not in _COMPLETED_STEP_ROWS:
             self.open_steps[child] = OpenStep(step, digest, packed, None)
             self.new_steps.append(child)
+        # as take_call does, without a call of it: this is the hot path
         self.next_child = child + 1
         self.calls[child] = call = Call(loop=self.loop)
         call.order = call.child = child
@@ -157,37 +164,40 @@ class Matcher:
         queue: str | None = None,
         timeout_ms: int | None = None,
         detached: bool = False,
+        abandon: bool = False,
     ) -> Call:
         """Return the call of a child run."""
         name, signature = workflow.name, workflow.signature
-        if self.dead:
-            return self._dead_call("child run", name)
+        if self.barred and (dead := self.bar("child run", name)) is not None:
+            return dead
         packed = signature.pack(args, kwargs)
         digest = input_hash(name, packed)
-        row = self._allocated.get(self.next_child)
-        got = described("child run", name, digest)
-        if row is not None and row.hash == digest and row.name == name and row.type == "I":
-            pass
-        else:
+        row = self.row()
+        overtaken = False
+        if row is None or (row.type, row.name, row.hash) != ("I", name, digest):
             text = signature.check(args, kwargs, packed)[0]
             self._codec.check_size(len(packed), f"the input of child run {name} of run {self._run.id}")
-            if not self._is_new(row):
-                return self._disagree(got, row, "child run", name)
-            self.acts.append(
-                RunChild(
-                    child=self.next_child,
-                    name=name,
-                    version=workflow.version,
-                    queue=queue or workflow.queue,
-                    hash=digest,
-                    param=text,
-                    timeout_ms=workflow.deadline_ms if timeout_ms is None else timeout_ms,
-                    detached=detached,
+            overtaken = self.is_overtaken(row, act=True)
+            if not overtaken:
+                if not self.is_new(row):
+                    return self.disagree(described("child run", name, digest), row, "child run", name)
+                self.acts.append(
+                    RunChild(
+                        child=self.next_child,
+                        name=name,
+                        version=workflow.version,
+                        queue=queue or workflow.queue,
+                        hash=digest,
+                        param=text,
+                        timeout_ms=workflow.deadline_ms if timeout_ms is None else timeout_ms,
+                        detached=detached,
+                        abandon=abandon,
+                    )
                 )
-            )
-        call = self._new_call("child run", name, signature.result)
+        call = self.take_call("child run", name, signature.result, overtaken=overtaken)
         if detached:
-            del self.calls[call.child]
+            call.kind = "detached run"
+            (self.overtaken if overtaken else self.calls).pop(call.child)
             call.fail(
                 NotAwaitable(f"run {call.id} was started detached; nothing of this run can wait for it")
             )
@@ -195,54 +205,114 @@ class Matcher:
 
     def make_promise(self, annotation: Any, *, timeout_ms: int | None, name: str) -> Call:
         """Return the call of an external promise."""
-        if self.dead:
-            return self._dead_call("promise", name)
-        codec = type_codec(annotation)
-        row = self._allocated.get(self.next_child)
-        if row is None or row.type != "X" or (row.name or "") != name:
-            if not self._is_new(row):
-                return self._disagree(described("promise", name, None), row, "promise", name)
-            self.acts.append(MakePromise(child=self.next_child, name=name, timeout_ms=timeout_ms))
-        return self._new_call("promise", name, codec)
+        if self.barred and (dead := self.bar("promise", name)) is not None:
+            return dead
+        return self._promise(
+            type_codec(annotation), MakePromise(child=self.next_child, name=name, timeout_ms=timeout_ms)
+        )
+
+    def adopt(self, annotation: Any, promise_id: str) -> Call:
+        """Return the call of a promise that is not the run's own.
+
+        Raises:
+            InvalidRequest: it is the run itself, a child of it, or waited for already.
+        """
+        if self.barred and (dead := self.bar("promise", promise_id)) is not None:
+            return dead
+        self._check_foreign(promise_id)
+        call = self._promise(type_codec(annotation), Adopt(child=self.next_child, name=promise_id))
+        call.alias = promise_id
+        self._adopted[promise_id] = call
+        return call
+
+    def _check_foreign(self, promise_id: str) -> None:
+        head, _, number = promise_id.rpartition(".")
+        if promise_id == self._run.id:
+            raise InvalidRequest(f"run {self._run.id} would wait for itself")
+        if head == self._run.id and number.isdecimal() and int(number) >= self._run.first_child:
+            raise InvalidRequest(
+                f"{promise_id} is a child of this run", hint="await the handle that starting it returned"
+            )
+        if promise_id in self._adopted and not self._adopted[promise_id].done():
+            raise InvalidRequest(
+                f"run {self._run.id} waits for promise {promise_id} already", hint="await that handle"
+            )
+
+    def _promise(self, codec: TypeCodec, act: MakePromise | Adopt) -> Call:
+        row = self.row()
+        overtaken = False
+        if row is None or row.type != "X" or (row.name or "") != act.name:
+            overtaken = self.is_overtaken(row, act=True)
+            if not overtaken:
+                if not self.is_new(row):
+                    return self.disagree(described("promise", act.name, None), row, "promise", act.name)
+                self.acts.append(act)
+        return self.take_call("promise", act.name, codec, overtaken=overtaken)
 
     def sleep(self, duration_ms: int) -> Call:
         """Return the call of a timer."""
-        if self.dead:
-            return self._dead_call("timer", "")
-        if self._take_timer(lambda: duration_ms):
-            return self._new_call("timer", "", _NONE)
-        return self._dead_call("timer", "")
+        return self._timer(lambda: duration_ms)
 
     def sleep_until(self, epoch_ms: int) -> Call:
         """Return the call of a timer that fires at an instant; the clock is read only if it is new."""
-        if self.dead:
-            return self._dead_call("timer", "")
-        if self._take_timer(lambda: max(0, epoch_ms - self._now_ms())):
-            return self._new_call("timer", "", _NONE)
-        return self._dead_call("timer", "")
+        return self._timer(lambda: max(0, epoch_ms - self._now_ms()))
+
+    def receive(self, name: str, codec: TypeCodec, timeout_ms: int | None) -> Call | Received:
+        """Return the call of a receive."""
+        call, row = self.inboxes.receive(name, codec)
+        if row is not None:
+            read_into(call, row)
+        if timeout_ms is None or call.done() or not isinstance(call, ReceiveCall):
+            return call
+        return Received(self.loop, call, self.sleep(timeout_ms))
+
+    def join_set(self) -> JoinSet[Any]:
+        """Return a new join set."""
+        if self.barred and self.bar("step", "join set") is not None:
+            return JoinSet(self, -1, self._intent, overtaken=True)
+        row, child = self.row(), self.next_child
+        overtaken = self.is_overtaken(row, act=True)
+        if not overtaken and (row is None or row.type != "j"):
+            if not self.is_new(row):
+                self.halt("join set", row)
+                self.loop.raise_evicted()
+                return JoinSet(self, -1, self._intent, overtaken=True)
+            self.acts.append(MakeJoinSet(child=child))
+        self.next_child = child + 1
+        return JoinSet(self, child, self._intent, overtaken=overtaken)
+
+    def shield(self, timeout_s: float | None) -> ShieldScope:
+        """Return a scope that keeps cancellations away."""
+        return ShieldScope(timeout_s)
+
+    def continue_as_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
+        """Leave the workflow, to begin it again with these arguments and an empty journal."""
+        if self.barred and self.bar("child run", self._workflow.name) is not None:
+            raise Evicted
+        text = self._workflow.signature.encode(args, kwargs)
+        self._codec.check_size(len(text.encode()), f"the input of run {self._run.id}, continued as new")
+        raise StartAnew(text)
 
     def time_ms(self) -> int:
         """Return the recorded time, epoch milliseconds."""
-        return int(msgspec.json.decode(self._capture("time", "now", lambda: str(self._now_ms()))))
+        return self._captures.time_ms()
 
     def random(self) -> float:
         """Return the recorded random number, 0 <= x < 1."""
-        return float(
-            msgspec.json.decode(self._capture("random", "random", lambda: repr(self._randomness.random())))
-        )
+        return self._captures.random()
 
     def uuid4(self) -> UUID:
         """Return the recorded random UUID."""
-        text = self._capture(
-            "random", "uuid4", lambda: f'"{UUID(int=self._randomness.getrandbits(128), version=4)}"'
-        )
-        return msgspec.json.decode(text, type=UUID)
+        return self._captures.uuid4()
+
+    def patched(self, change: str) -> bool:
+        """Return whether the run takes the new side of a change of code."""
+        return self._captures.patched(change)
 
     def gather(self, awaitables: tuple[Awaitable[Any], ...], *, return_exceptions: bool) -> Gathering:
         """Return the wait for all of these."""
-        self.gatherings = [one for one in self.gatherings if not one.done()]
         gathering = Gathering(self.loop, awaitables, return_exceptions=return_exceptions)
-        self.gatherings.append(gathering)
+        self.add_whole(gathering)
         return gathering
 
     def first(self, awaitables: tuple[Awaitable[Any], ...]) -> First:
@@ -256,12 +326,19 @@ class Matcher:
     # -- what the loop finds as its timers
 
     def schedule(self, delay_s: float) -> TimerToken:
-        """Make a timer for the loop (asyncio.sleep, timeout, call_later) and return its child number."""
-        if self.dead or not self._take_timer(lambda: round(delay_s * 1000)):
+        """Make a timer for the loop (asyncio.sleep, timeout, call_later) and return its child number.
+
+        Raises:
+            asyncio.CancelledError: the run is being cancelled, and the code is not in a shield.
+        """
+        made = None if self.dead else self._take_timer(lambda: round(delay_s * 1000))
+        if made is None:
             self.loop.raise_evicted()
             self._dead_timers -= 1
             return TimerToken(self._dead_timers)
         self.next_child += 1
+        if not made:
+            self.overtaken_timers.add(self.next_child - 1)
         return TimerToken(self.next_child - 1)
 
     def cancel(self, token: TimerToken) -> None:
@@ -273,104 +350,37 @@ class Matcher:
         if self.open_steps.pop(child, None) is not None:
             self.given_up.append(child)
 
-    def _new_call(self, kind: CallKind, name: str, codec: TypeCodec) -> Call:
-        call = Call(loop=self.loop)
-        call.order = call.child = self.next_child
-        call.kind = kind
-        call.name = name
-        call.codec = codec
-        self.calls[self.next_child] = call
-        self.next_child += 1
-        return call
+    def _intent(self, child: int) -> Intend | None:
+        """Return what must be recorded of a step before anything refers to it."""
+        step = self.open_steps.get(child)
+        if step is None or child in self._allocated:
+            return None
+        return Intend(
+            child=child,
+            name=step.step.name,
+            hash=step.hash,
+            param=step.packed.decode(),
+            retry=policy_text(step.step.retry),
+        )
 
-    def _is_new(self, row: Row | None) -> bool:
-        """Whether an act with the next number is new: nothing is recorded for it, nor after it."""
-        return row is None and self.next_child > self._history.max_child
+    def _timer(self, duration_ms: Callable[[], int]) -> Call:
+        if self.dead:
+            return self.dead_call("timer", "")
+        made = self._take_timer(duration_ms)
+        if made is None:
+            return self.dead_call("timer", "")
+        return self.take_call("timer", "", NOTHING, overtaken=not made)
 
-    def _take_timer(self, duration_ms: Callable[[], int]) -> bool:
-        """Match a timer with the next number; false if the journal disagrees."""
-        row = self._allocated.get(self.next_child)
+    def _take_timer(self, duration_ms: Callable[[], int]) -> bool | None:
+        """Match a timer with the next number; false if it was overtaken, None if the journal disagrees."""
+        if self.barred:
+            self.bar("timer", "")
+        row = self.row()
         if row is None or row.type != "T":
-            if not self._is_new(row):
-                self.halt("timer", row)
+            if self.is_overtaken(row, act=True):
                 return False
+            if not self.is_new(row):
+                self.halt("timer", row)
+                return None
             self.acts.append(StartTimer(child=self.next_child, duration_ms=duration_ms()))
         return True
-
-    def _capture(self, kind: Literal["random", "time"], name: str, make: Callable[[], str]) -> str:
-        """Return the JSON text recorded for a value, or make a new one."""
-        if self.dead:
-            self.loop.raise_evicted()
-            return make()
-        row = self._allocated.get(self.next_child)
-        if row is not None and row.type == ("n" if kind == "random" else "m"):
-            text = row.data or "null"
-            # rows without a name are told apart by their values: only a UUID is a text
-            same = row.name == name if row.name else (name == "uuid4") is text.startswith('"')
-        else:
-            same, text = self._is_new(row), make()
-            if same:
-                self.acts.append(Captured(child=self.next_child, kind=kind, name=name, value=text))
-        if not same:
-            self.halt(described("time" if kind == "time" else "random value", name, None), row)
-            self.loop.raise_evicted()
-        self.next_child += 1
-        return text
-
-    def _disagree(self, got: str, row: Row | None, kind: CallKind, name: str) -> Call:
-        self.halt(got, row)
-        return self._dead_call(kind, name)
-
-    def _dead_call(self, kind: CallKind, name: str) -> Call:
-        """Return a call that raises Evicted when awaited; after some of them it blocks (see the loop)."""
-        answer = self.loop.dead_call()
-        call = Call(loop=self.loop)
-        call.order = hash(answer)
-        call.child, call.kind, call.name, call.codec = -1, kind, name, _NONE
-        call.noted = self._give_step_up
-        if answer.done():
-            answer.exception()
-            call.fail(Evicted())
-        return call
-
-    def halt(self, got: str, row: Row | None, *, child: int | None = None) -> None:
-        """Note that code and journal disagree; the first disagreement counts.
-
-        Args:
-            got: what the code did.
-            row: what the journal holds there, or None if it holds nothing.
-            child: child number; the next one by default.
-        """
-        if self.problem is not None:
-            return
-        child = self.next_child if child is None else child
-        expected = describe(row) if row is not None else "a step that is not finished"
-        self.problem = problem_text(
-            self._run, child=child, expected=expected, got=got, neighbours=self._history.neighbours(child)
-        )
-        self.dead = True
-
-
-def problem_text(run: RunInfo, *, child: int, expected: str, got: str, neighbours: tuple[str, ...]) -> str:
-    """Return the JSON text of a disagreement, which also reads back as a NondeterminismError."""
-    message = f"run {run.id}, child {child}: the journal expects {expected}, the code made {got}"
-    facts = {
-        "run_id": run.id,
-        "child": child,
-        "expected": expected,
-        "got": got,
-        "neighbours": neighbours,
-    }
-    record = {
-        "type": "NondeterminismError",
-        "module": "pyengine.errors",
-        "message": message,
-        **facts,
-        "args": [message],
-        "data": {
-            **facts,
-            "detail": None,
-            "hint": _ADVICE,
-        },
-    }
-    return msgspec.json.encode(record).decode()

@@ -23,33 +23,43 @@ __all__ = [
     "RESOLVING",
     "ROW_WIDTH",
     "Act",
+    "Adopt",
+    "Cancelled",
     "Captured",
     "Complete",
+    "ContinueAsNew",
     "End",
     "Fact",
     "Fail",
     "Halt",
+    "Intend",
+    "MakeJoinSet",
     "MakePromise",
     "Moves",
+    "Receive",
     "Row",
     "RunChild",
     "RunInfo",
     "StartTimer",
     "StepCall",
     "StepInfo",
+    "StepToken",
+    "Submit",
     "Suspend",
+    "Take",
     "WaitKind",
 ]
 
 ROW_WIDTH: Mapping[str, int] = MappingProxyType(
-    {"L": 3, "E": 3, "f": 3, "l": 2, "t": 2, "k": 2, "K": 2, "D": 2} | dict.fromkeys("SCFYQsrceIXdTZnmAW", 1)
+    {"L": 3, "E": 3, "f": 3, "l": 2, "t": 2, "k": 2, "K": 2, "D": 2}
+    | dict.fromkeys("SCFYQosrceIXbidTZnmgvjuaAW", 1)
 )
 """How many of the twenty logical events a row of each type stands for."""
 
-ALLOCATING = frozenset("LEflIXTnm")
+ALLOCATING = frozenset("LEfloIXTnmvj")
 """Row types that carry a child number for the first time."""
 
-RESOLVING = frozenset("LEcekKdDZ")
+RESOLVING = frozenset("LEcekKdDZv")
 """Row types that complete a child."""
 
 
@@ -60,11 +70,12 @@ class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
         seq: logical number of its first event.
         type: the letter of its type.
         child: child number, or None for events of the run itself.
-        attempt: attempt number of a step, counted from 1.
-        name: step, workflow or promise name.
+        attempt: attempt number of a step, counted from 1; number of the delivery of a signal (`g`, `v`);
+            number of the join set (`u`, `a`).
+        name: step, workflow, promise or signal name.
         hash: 16 hex digits of the input hash.
         data: JSON text; its meaning depends on the type.
-        ok: for `d` and `D`: whether the child's promise was resolved.
+        ok: for `d` and `D`: whether the child's promise was resolved; true for `v`.
     """
 
     seq: int
@@ -90,6 +101,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
         started_at_ms: epoch milliseconds of the first event; virtual time 0.
         queue: its queue.
         crashes: how many workers died with it.
+        first_child: its first child number; after a continue-as-new its predecessors used those below.
     """
 
     id: str
@@ -101,6 +113,20 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     started_at_ms: int = 0
     queue: str = "default"
     crashes: int = 0
+    first_child: int = 0
+
+
+class StepToken:
+    """Whether the outcome of an attempt is still wanted; read in the thread of the step.
+
+    Attributes:
+        cancelled: set, once and for good, in the worker's thread.
+    """
+
+    __slots__ = ("cancelled",)
+
+    def __init__(self) -> None:
+        self.cancelled = False
 
 
 class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +136,15 @@ class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
     child: int
     attempt: int
     name: str
+    token: StepToken = msgspec.field(default_factory=StepToken)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody wants the outcome any more: the call was given up or timed out, the run was
+        cancelled or has ended, its lease was lost, the worker stops. A plain `def` step cannot be stopped
+        from outside; one that takes long looks here and returns.
+        """
+        return self.token.cancelled
 
     @property
     def idempotency_key(self) -> str:
@@ -118,7 +153,9 @@ class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunChild(msgspec.Struct, frozen=True, kw_only=True):
-    """Start a child run. `queue` None means the parent's queue; `timeout_ms` None means no deadline."""
+    """Start a child run. `queue` None means the parent's queue; `timeout_ms` None means no deadline;
+    `abandon`: the parent's cancellation does not reach it.
+    """
 
     child: int
     name: str
@@ -128,6 +165,7 @@ class RunChild(msgspec.Struct, frozen=True, kw_only=True):
     param: str
     timeout_ms: int | None
     detached: bool
+    abandon: bool = False
 
 
 class StartTimer(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +192,53 @@ class Captured(msgspec.Struct, frozen=True, kw_only=True):
     value: str
 
 
-Act: TypeAlias = RunChild | StartTimer | MakePromise | Captured
+class Adopt(msgspec.Struct, frozen=True, kw_only=True):
+    """Wait for a promise that the run did not make; `name` is its id."""
+
+    child: int
+    name: str
+
+
+class Receive(msgspec.Struct, frozen=True, kw_only=True):
+    """Receive the next signal of this name under this number; no row stands for it until it came."""
+
+    child: int
+    name: str
+
+
+class MakeJoinSet(msgspec.Struct, frozen=True, kw_only=True):
+    """Make a join set."""
+
+    child: int
+
+
+class Submit(msgspec.Struct, frozen=True, kw_only=True):
+    """Put a child into a join set; one that is a local step has its `Intend` before this."""
+
+    child: int
+    join_set: int
+
+
+class Take(msgspec.Struct, frozen=True, kw_only=True):
+    """Take the result of a completed member out of its join set."""
+
+    child: int
+    join_set: int
+
+
+class Intend(msgspec.Struct, frozen=True, kw_only=True):
+    """Record that the first attempt of a local step begins; `retry` is its policy, as facts tell it."""
+
+    child: int
+    name: str
+    hash: str
+    param: str
+    retry: str | None = None
+
+
+Act: TypeAlias = (
+    RunChild | StartTimer | MakePromise | Captured | Adopt | Receive | MakeJoinSet | Submit | Take | Intend
+)
 
 
 class StepCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,6 +257,8 @@ class StepCall(msgspec.Struct, frozen=True, kw_only=True):
         retry_at_ms: not before this epoch millisecond, or None.
         begun: the journal holds an open intent or start of this very attempt.
         interrupted: the previous attempt was cut off, which is no failure of the function.
+        recorded_retry: JSON text of the policy that the journal holds for the step, which wins over that of
+            the code; "" if it was begun without one, None if the journal does not know the step.
     """
 
     child: int
@@ -187,6 +273,7 @@ class StepCall(msgspec.Struct, frozen=True, kw_only=True):
     retry_at_ms: int | None = None
     begun: bool = False
     interrupted: bool = False
+    recorded_retry: str | None = None
 
 
 class Fact(
@@ -211,6 +298,7 @@ class Fact(
         retry_in_ms: with `error`: tried again after this many milliseconds; None means failed for good.
         begun: an intent: the attempt has begun and has no outcome yet.
         param: with `begun`: JSON text of the arguments.
+        retry: with the first row about the step, if that is not its last: JSON text of its retry policy.
     """
 
     child: int
@@ -222,13 +310,14 @@ class Fact(
     retry_in_ms: int | None = None
     begun: bool = False
     param: str | None = None
+    retry: str | None = None
 
 
-WaitKind: TypeAlias = Literal["single", "any", "all"]
+WaitKind: TypeAlias = Literal["single", "any", "all", "signal"]
 
 
 class Suspend(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing to do until children resolve: one of `on` (single, any) or every one (all)."""
+    """Nothing to do until children resolve: one of `on` (single, any, signal) or every one (all)."""
 
     on: tuple[int, ...]
     kind: WaitKind
@@ -252,16 +341,35 @@ class Halt(msgspec.Struct, frozen=True, kw_only=True):
     problem: str
 
 
-End: TypeAlias = Suspend | Complete | Fail | Halt
+class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
+    """The workflow ended because somebody had asked it to, after its clean-up."""
+
+
+class ContinueAsNew(msgspec.Struct, frozen=True, kw_only=True):
+    """The run goes on as a new execution with a journal of its own.
+
+    Args:
+        value: JSON text of its arguments.
+        next_child: where its child numbers go on.
+        kept: numbers of receives whose signals came and were never looked at; they are sent on.
+    """
+
+    value: str
+    next_child: int
+    kept: tuple[int, ...] = ()
+
+
+End: TypeAlias = Suspend | Complete | Fail | Halt | Cancelled | ContinueAsNew
 
 
 class Moves(msgspec.Struct, frozen=True, kw_only=True):
     """What is new since the last advance.
 
     Args:
-        acts: to be recorded, in this order (= order of child numbers).
+        acts: to be recorded, in this order, in which the code did them.
         steps: local steps to execute once the acts are recorded.
-        end: how the advance ended; None while local steps are outstanding.
+        end: how the advance ended; None while local steps are outstanding, and while a cancelled run
+            waits for anything in its clean-up, for it cannot be suspended any more.
         waiting_steps: local steps outstanding, new ones included, given-up ones not.
         given_up: steps handed out earlier whose result nobody wants any more; the worker may cancel them.
     """

@@ -11,12 +11,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 __all__ = [
+    "AS_OF",
     "BYE",
+    "CANCEL",
+    "FORK",
     "HEARTBEAT",
     "HELLO",
     "HINT",
     "JOURNAL",
+    "JOURNALS",
+    "JOURNAL_LIST",
     "LIST_RUNS",
+    "PAUSE",
     "PRESENT",
     "PROMISE_CALLBACK",
     "PROMISE_CANCEL",
@@ -26,10 +32,14 @@ __all__ = [
     "PROMISE_RESOLVE",
     "PROMISE_SEARCH",
     "PROMISE_SUBSCRIBE",
+    "REDRIVE",
     "RELEASE_UNKNOWN",
     "RESULTS",
+    "RESUME",
     "RUN",
     "SESSION",
+    "SIGNAL",
+    "SIGNAL_WITHIN",
     "START",
     "START_WITHIN",
     "TAKE_PRESENCE",
@@ -57,6 +67,11 @@ class Procedure:
     name: str
     signature: str
     sql: str
+
+    @property
+    def verb(self) -> str:
+        """What people call it in SQL."""
+        return self.name.removesuffix("_v1")
 
 
 VERSION = Procedure(
@@ -150,6 +165,71 @@ START_WITHIN = Procedure(
         "select s.id, s.created, "
         "case when s.created then durable._hint('durable_ready', durable._now_ms()) end "
         "from durable.start_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) s"
+    ),
+)
+
+SIGNAL = Procedure(
+    name="signal_v1",
+    signature="(run, name, payload, key) -> (delivery, created, woken)",
+    sql="select delivery, created, woken from durable.signal_v1($1, $2, $3, $4)",
+)
+
+SIGNAL_WITHIN = Procedure(
+    name="signal_v1",
+    signature="the same inside a caller's transaction, which sends the hint when it commits",
+    sql=(
+        "select s.delivery, s.created, case when s.created then durable._hint("
+        "case when s.woken then 'durable_ready' else 'durable_settled' end, durable._now_ms()) end "
+        "from durable.signal_v1($1, $2, $3, $4) s"
+    ),
+)
+
+CANCEL = Procedure(
+    name="cancel",
+    signature="(id, reason jsonb, grace_ms, force) -> state",
+    sql="select durable.cancel($1, $2, $3::bigint * interval '1 millisecond', $4) as state",
+)
+
+PAUSE = Procedure(name="pause", signature="(id)", sql="select durable.pause($1)")
+
+RESUME = Procedure(name="resume", signature="(id)", sql="select durable.resume($1)")
+
+REDRIVE = Procedure(
+    name="redrive",
+    signature="(id or null for all) -> number of runs",
+    sql="select durable.redrive($1) as number",
+)
+
+FORK = Procedure(
+    name="fork",
+    signature="(id, seq, step, set_values jsonb, new_id, queue, version) -> id",
+    sql="select durable.fork($1, $2, $3, $4, $5, $6, $7) as id",
+)
+
+AS_OF = Procedure(
+    name="as_of",
+    signature="(id, seq, at, generation) -> one durable.as_of_record",
+    sql=(
+        "select generation, seq, at, status, next_child, waiting_on, running, children, signals "
+        "from durable.as_of($1, $2, $3, $4)"
+    ),
+)
+
+JOURNAL_LIST = Procedure(
+    name="journal_list_v1",
+    signature="(workflows[] or null, finished ones too) -> (workflow, version, executions[], events[])",
+    sql="select workflow, version, executions, events from durable.journal_list_v1($1, $2)",
+)
+
+JOURNALS = Procedure(
+    name="journals_v1",
+    signature=(
+        "(executions[]) -> (execution, id, workflow, version, param, started_at, queue, first_child, state, "
+        "outcome, waiting_on[], rows json)"
+    ),
+    sql=(
+        "select execution, id, workflow, version, param, started_at, queue, first_child, state, outcome, "
+        "waiting_on, rows from durable.journals_v1($1)"
     ),
 )
 

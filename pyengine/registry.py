@@ -41,6 +41,9 @@ R = TypeVar("R")
 
 OnInterrupt: TypeAlias = Literal["retry", "fail"]
 
+BUILT_IN_STEPS = frozenset({"http"})
+"""Names in the journal that tell readers a kind of their own."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDef:
@@ -299,9 +302,12 @@ class Registry:
         """Register a step, and the error classes that its retry policy names.
 
         Raises:
-            InvalidRequest: another function has that name.
+            InvalidRequest: another function has that name, or the engine itself.
         """
         definition = step.definition
+        if definition.name in BUILT_IN_STEPS:
+            hint = f'@app.step(name="my_{definition.name}")'
+            raise InvalidRequest(f"the step name {definition.name!r} belongs to ctx.http", hint=hint)
         known = self._steps.setdefault(definition.name, definition)
         _refuse_second(known.fn, definition.fn, f"step {definition.name!r}")
         self._steps[definition.name] = definition
@@ -375,14 +381,9 @@ def _refuse_second(known: Callable[..., Any], fn: Callable[..., Any], what: str)
     def place(one: Callable[..., Any]) -> tuple[Any, ...]:
         return (one.__module__, one.__qualname__, one.__code__.co_firstlineno)
 
-    def name(one: Callable[..., Any]) -> str:
-        return f"{one.__module__}.{one.__qualname__}"
-
     if known is not fn and place(known) != place(fn):
-        raise InvalidRequest(
-            f"{what} is registered twice: {name(known)} and {name(fn)}",
-            hint="give one of them another name=",
-        )
+        names = " and ".join(f"{one.__module__}.{one.__qualname__}" for one in (known, fn))
+        raise InvalidRequest(f"{what} is registered twice: {names}", hint="give one of them another name=")
 
 
 def _near(name: str, known: set[str]) -> str:

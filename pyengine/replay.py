@@ -3,10 +3,10 @@
 What lives here: `Replay`, which drives a coroutine by its journal. What may not: asyncpg, threads, real time,
 real randomness (both are handed in), sending anything. The theory: one counter for each run gives every call
 its child number in call order (matching.py); the coroutine is advanced by completion rows only, one at a
-time, in journal order, each until nothing is ready any more. So a live run and any later replay of its
-journal make the same calls with the same numbers, whatever the branches inside. Results are always read from
-their recorded text, so live code sees what a replay will see. Where code and journal disagree the run halts
-and nothing is lost.
+time, in journal order, each until nothing is ready any more; a request of cancellation is such a row too. So
+a live run and any later replay of its journal make the same calls with the same numbers, whatever the
+branches inside. Results are always read from their recorded text, so live code sees what a replay will see.
+Where code and journal disagree the run halts and nothing is lost.
 """
 
 from __future__ import annotations
@@ -15,25 +15,17 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
 
-import msgspec
-
+from pyengine.cancelling import REQUESTS_MAX, Cancellation
 from pyengine.codec import Codec
-from pyengine.errors import (
-    DecodeError,
-    EngineError,
-    ForbiddenInWorkflow,
-    NotAwaitable,
-    RemoteError,
-    RunCancelled,
-    RunFailed,
-    RunTimedOut,
-)
+from pyengine.errors import EngineError, ForbiddenInWorkflow, NotAwaitable
 from pyengine.forbidden import nested_loop_hint
 from pyengine.history import History, add_facts
 from pyengine.loop import DeterministicTask, TimerToken
-from pyengine.matching import Matcher, OpenStep
+from pyengine.matching import Matcher, OpenStep, StartAnew
 from pyengine.model import (
+    Cancelled,
     Complete,
+    ContinueAsNew,
     End,
     Fact,
     Fail,
@@ -46,6 +38,7 @@ from pyengine.model import (
     Suspend,
     WaitKind,
 )
+from pyengine.outcomes import complete, fire_at_ms
 from pyengine.registry import WorkflowDef
 from pyengine.retry import Randomness
 from pyengine.scope import scope
@@ -55,18 +48,7 @@ __all__ = ["Replay"]
 
 logger = logging.getLogger("pyengine.workflow")
 
-_VALUES = frozenset("Lck")
-_ERRORS = frozenset("EeK")
-_CHILDREN = frozenset("dD")
-_ENDED_FROM_OUTSIDE: dict[str | None, tuple[type[RunFailed], str]] = {
-    "Timeout": (RunTimedOut, "did not end before its deadline"),
-    "Cancelled": (RunCancelled, "was cancelled"),
-}
-_UNREADABLE = (msgspec.ValidationError, msgspec.DecodeError)
-
-
-class _FireAt(msgspec.Struct):
-    fire_at: int | None = None
+_LAST = Complete | Fail | Cancelled | ContinueAsNew | Halt
 
 
 class Replay:
@@ -95,8 +77,11 @@ class Replay:
         self.run = run
         self._codec = codec
         self._history = History()
-        self._matcher = Matcher(run, self._history, now_ms=now_ms, randomness=randomness, codec=codec)
+        self._matcher = Matcher(
+            workflow, run, self._history, now_ms=now_ms, randomness=randomness, codec=codec
+        )
         self._loop = self._matcher.loop
+        self._cancellation = Cancellation(self._matcher)
         self._main: DeterministicTask | None = None
         self._end: End | None = None
         self._applied = 0
@@ -112,8 +97,8 @@ class Replay:
 
     @property
     def finished(self) -> bool:
-        """Whether the workflow returned, raised or was halted; it cannot be advanced any more."""
-        return isinstance(self._end, Complete | Fail | Halt)
+        """Whether the workflow returned, raised, left or was halted; it cannot be advanced any more."""
+        return isinstance(self._end, _LAST)
 
     @property
     def replaying(self) -> bool:
@@ -151,8 +136,10 @@ class Replay:
             raise EngineError(f"run {self.run.id}: its coroutine was evicted and cannot be advanced")
         if not self.finished:
             self._end = end = self._drive()
-            if isinstance(end, Complete | Fail | Halt):
+            if isinstance(end, _LAST):
                 self.evict()
+        elif isinstance(self._end, ContinueAsNew):
+            self._end = self._begin_anew(self._end.value)
         return self._moves()
 
     def evict(self) -> None:
@@ -162,7 +149,8 @@ class Replay:
             KeyboardInterrupt, SystemExit: raised by workflow code meanwhile.
         """
         if not self._evicted:
-            self._evicted = self._matcher.dead = True
+            self._evicted = True
+            self._matcher.die()
             try:
                 # the loop may close a coroutine outside of its task: there, too, calls must be dead
                 self._inside().run(self._loop.evict)
@@ -172,6 +160,7 @@ class Replay:
     # -- driving
 
     def _drive(self) -> End | None:
+        self._matcher.barred = self._history.cancel_seq is not None
         try:
             with self._loop.installed():
                 self._apply_rows()
@@ -199,8 +188,13 @@ class Replay:
             row = resolvers[self._applied]
             self._applied += 1
             matcher.at_seq = row.seq
-            self._apply(row)
+            if row.type == "Q":
+                self._cancellation.apply(row, main)
+            else:
+                self._apply(row)
             loop.run_until_quiet()
+            if matcher.cancelling:
+                self._cancellation.press(main)
 
     def _start(self) -> bool:
         try:
@@ -232,55 +226,24 @@ class Replay:
             return
         self._matcher.open_steps.pop(child, None)
         self._handed_out.discard(child)
+        if kind == "v" and not self._matcher.inboxes.arrive(call, row):
+            return
         if call.done():
             return
-        if kind in _VALUES or (kind in _CHILDREN and row.ok):
-            self._succeed(call, row)
-        elif kind in _ERRORS:
-            call.fail(self._codec.decode_error(row.data))
-        elif kind == "Z":
+        call.done_at = self._applied
+        if kind == "Z":
             self._loop.advance_to(self._virtual_s(row))
-            call.set_result(None)
-        else:
-            call.fail(self._child_error(call, row))
-
-    def _succeed(self, call: Call, row: Row) -> None:
-        try:
-            call.set_result(call.codec.unpack(row.data or "null"))
-        except _UNREADABLE as error:
-            where = f"the recorded result of {call.kind} {call.name} (run {self.run.id}, child {call.child})"
-            call.fail(DecodeError(f"{where} does not fit its annotation: {error}", where=where))
-
-    def _child_error(self, call: Call, row: Row) -> BaseException:
-        """Return what a child run or promise that was not resolved raises in the code that waits for it."""
-        error = self._codec.decode_error(row.data)
-        # what the database says when nobody gave an error has no module
-        said = error.type if isinstance(error, RemoteError) and error.module is None else None
-        if call.kind == "promise":
-            return TimeoutError(f"promise {call.id} timed out") if said == "Timeout" else error
-        if said in _ENDED_FROM_OUTSIDE:
-            cls, words = _ENDED_FROM_OUTSIDE[said]
-            return cls(f"run {call.id} of workflow {call.name} {words}", run_id=call.id, workflow=call.name)
-        failed = RunFailed(
-            f"run {call.id} of workflow {call.name} failed: {error}", run_id=call.id, workflow=call.name
-        )
-        failed.__cause__ = error
-        return failed
+        complete(call, row, self._codec)
 
     def _virtual_s(self, row: Row) -> float:
         """Return the virtual time of a timer: its nominal instant, not when it was noticed."""
-        child = row.child
-        assert child is not None
-        started = self._history.allocated.get(child)
-        for data in (row.data, started.data if started is not None else None):
-            fire_at_ms = msgspec.json.decode(data, type=_FireAt).fire_at if data else None
-            if fire_at_ms is not None:
-                break
-        else:
-            fire_at_ms = self._fire_at_ms.pop(child, None)
-        if fire_at_ms is None:
+        assert row.child is not None
+        instant_ms = fire_at_ms(row, self._history)
+        if instant_ms is None:
+            instant_ms = self._fire_at_ms.pop(row.child, None)
+        if instant_ms is None:
             return self._loop.time()
-        return (fire_at_ms - self.run.started_at_ms) / 1000
+        return (instant_ms - self.run.started_at_ms) / 1000
 
     # -- how it ended
 
@@ -291,21 +254,29 @@ class Replay:
     def _unreached(self) -> Halt | None:
         """Halt if the journal holds calls that the code did not make, though it was advanced by every row."""
         matcher, history = self._matcher, self._history
-        if self._main is None or matcher.next_child > history.max_child:
+        if self._main is None:
             return None
-        child = min(n for n in history.allocated if n >= matcher.next_child)
+        row = matcher.unmatched()
+        if matcher.next_child <= history.max_child:
+            child = min(n for n in (*history.allocated, *history.receiving) if n >= matcher.next_child)
+            row = history.allocated.get(child)
+        elif row is None:
+            return None
+        else:
+            child = row.child or 0
         got = "no more calls: the workflow ended" if self._main.done() else "no such call: the workflow waits"
-        matcher.halt(got, history.allocated[child], child=child)
+        matcher.halt(got, row, child=child)
         return self._halted()
 
     def _result(self, main: DeterministicTask) -> End:
+        asked = self._history.cancel_seq is not None
         if main.cancelled():
-            return Fail(
-                error=self._codec.encode_error(
-                    EngineError(f"run {self.run.id}: the workflow cancelled itself (asyncio.CancelledError)")
-                )
-            )
+            words = f"run {self.run.id}: the workflow cancelled itself (asyncio.CancelledError)"
+            return Cancelled() if asked else self._failed(EngineError(words))
         error = main.exception()
+        anew = _only(error)
+        if isinstance(anew, StartAnew):
+            return self._begin_anew(anew.param)
         if error is None:
             where = f"the result of workflow {self.run.workflow} (run {self.run.id})"
             try:
@@ -318,27 +289,47 @@ class Replay:
         hint = nested_loop_hint(error)
         if hint is not None:
             error.add_note(hint)
+        return self._failed(error)
+
+    def _begin_anew(self, param: str) -> End:
+        """Return the ending of a run that continues as new, by all that is in the journal now."""
+        if self._history.cancel_seq is not None:
+            # who was asked to end does not begin again
+            return Cancelled()
+        late = [row.child for row in self._history.resolvers[self._applied :] if row.type == "v"]
+        kept = (*self._matcher.inboxes.unread(), *(child for child in late if child is not None))
+        return ContinueAsNew(value=param, next_child=self._matcher.next_child, kept=tuple(sorted(kept)))
+
+    def _failed(self, error: BaseException) -> Fail:
         return Fail(error=self._codec.encode_error(error))
 
     def _wait(self) -> End | None:
-        """Return what a coroutine that is not done waits for; None while local steps are outstanding."""
+        """Return what a coroutine that is not done waits for; None while local steps are outstanding, and
+        while it cleans up.
+        """
         calls = self._matcher.calls
-        if self._matcher.open_steps:
+        if self._cancellation.is_stubborn:
+            words = f"run {self.run.id}: the workflow was cancelled {REQUESTS_MAX} times and goes on waiting"
+            return self._failed(
+                NotAwaitable(words, hint="let asyncio.CancelledError out; nothing it waits for can come")
+            )
+        if self._matcher.open_steps or self._matcher.cancelling:
             return None
         waiting = {child for child, call in calls.items() if not call.done() and call.awaited}
         waiting.update(self._loop.pending_timers)
         if not waiting:
             stuck = NotAwaitable(
                 f"run {self.run.id}: workflow {self.run.workflow} waits for something that can never happen",
-                hint="no step, child run, timer or promise is pending; who should set that event?",
+                hint="no step, child run, timer, promise or signal is pending; who should set that event?",
             )
-            return Fail(error=self._codec.encode_error(stuck))
+            return self._failed(stuck)
         return Suspend(on=tuple(sorted(waiting)), kind=self._wait_kind(waiting))
 
     def _wait_kind(self, waiting: set[int]) -> WaitKind:
         if len(waiting) == 1:
-            return "single"
-        for gathering in self._matcher.gatherings:
+            call = self._matcher.calls.get(next(iter(waiting)))
+            return "signal" if call is not None and call.kind == "receive" else "single"
+        for gathering in self._matcher.wholes:
             members = [one for one in gathering.members if not one.done()]
             if (
                 not gathering.done()
@@ -357,9 +348,11 @@ class Replay:
         given_up, matcher.given_up = matcher.given_up, []
         self._acts_out.extend(act for act in acts if isinstance(act, StartTimer))
         dropped = tuple(child for child in given_up if child in self._handed_out)
+        open_steps = matcher.open_steps
+        if isinstance(end, Cancelled | ContinueAsNew):
+            dropped += tuple(child for child in open_steps if child in self._handed_out)
         if self.finished:
             return Moves(acts=acts, end=end, given_up=dropped)
-        open_steps = matcher.open_steps
         steps = tuple(self._step_call(child, open_steps[child]) for child in new if child in open_steps)
         self._handed_out.update(step.child for step in steps)
         return Moves(acts=acts, steps=steps, end=end, waiting_steps=len(open_steps), given_up=dropped)
@@ -380,6 +373,7 @@ class Replay:
             retry_at_ms=attempts.retry_at_ms,
             begun=attempts.begun,
             interrupted=attempts.interrupted,
+            recorded_retry=attempts.recorded_retry,
         )
 
     def _report_unhandled(self) -> None:
@@ -388,3 +382,10 @@ class Replay:
             fields = {"run_id": self.run.id, "problem": one.message}
             logger.warning("workflow.unhandled_error", extra=fields, exc_info=one.error)
         self._loop.unhandled.clear()
+
+
+def _only(error: BaseException | None) -> BaseException | None:
+    """Return what left a task group alone, or the error itself."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

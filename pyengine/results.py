@@ -1,15 +1,16 @@
 """What a client learns of runs: where they stand, and how they end.
 
-What lives here: `RunStatus`, and `Waiting`, one loop for all runs that a client waits for. What may not:
-what an end means (client.py). The theory: waiting is looking. One query asks for all runs at once, at each
-hint that something settled and by itself with growing pauses; a database that is away is waited for as
-well.
+What lives here: `RunStatus` and `RunMoment`, a run now and then; and `Waiting`, one loop for all runs that a
+client waits for. What may not: what an end means (client.py). The theory: waiting is looking. One query asks
+for all runs at once, at each hint that something settled and by itself with growing pauses; a database that
+is away is waited for as well.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
@@ -19,7 +20,7 @@ from pyengine.errors import EngineError, InvalidRequest
 from pyengine.listen import Listener, Looks
 from pyengine.procedures import RESULTS
 
-__all__ = ["RunState", "RunStatus", "Waiting"]
+__all__ = ["RunMoment", "RunState", "RunStatus", "Waiting"]
 
 logger = logging.getLogger("pyengine.results")
 
@@ -30,7 +31,18 @@ _PAUSE_MAX_S = 0.2
 
 
 RunState: TypeAlias = Literal[
-    "scheduled", "queued", "running", "waiting", "halted", "completed", "failed", "timed_out", "cancelled"
+    "scheduled",
+    "queued",
+    "running",
+    "waiting",
+    "paused",
+    "halted",
+    "dead",
+    "cancelling",
+    "completed",
+    "failed",
+    "timed_out",
+    "cancelled",
 ]
 
 
@@ -48,7 +60,7 @@ class RunStatus:
         args: its arguments as plain JSON values.
         result: its result as a plain JSON value, once completed.
         error: its error, once it ended otherwise.
-        problem: why it is halted.
+        problem: why it is paused, halted or dead.
         worker: who works on it.
         crashes: workers lost with it in a row.
         waits_for: ids of what it waits for.
@@ -79,6 +91,33 @@ class RunStatus:
     parent: str | None
     key: str | None
     events: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunMoment:
+    """A run as it was when its journal had so many events.
+
+    Args:
+        generation: which of its journals that was, from 1; more than one if it continued as new.
+        seq: events there were.
+        at: instant of the last of them.
+        status: running, blocked, cancelling, completed, failed or cancelled.
+        next_child: the child number that came next.
+        waits_for: ids of what it waited for.
+        running: local steps that were not complete: name, child, attempt, state.
+        children: by child number: kind, name, state, and value or error as plain JSON values.
+        signals: by name: how many were delivered and received.
+    """
+
+    generation: int
+    seq: int
+    at: datetime
+    status: str
+    next_child: int
+    waits_for: tuple[str, ...]
+    running: tuple[Mapping[str, Any], ...]
+    children: Mapping[int, Mapping[str, Any]]
+    signals: Mapping[str, Mapping[str, int]]
 
 
 class Waiting:

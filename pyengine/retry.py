@@ -1,9 +1,10 @@
 """When a failed step is tried again, and how durations are written.
 
-What lives here: `Retry`, the policy of a step, and `parse_duration`. What may not: sleeping, clocks,
-counting. The policy answers one question, how many milliseconds until the next attempt, from the number of
-failures so far; the journal does the counting. Attempts that were cut off (lease lost, worker released) are
-no failures and never reach a policy.
+What lives here: `Retry`, the policy of a step, how it is recorded, and `parse_duration`. What may not:
+sleeping, clocks, counting. The policy answers one question, how many milliseconds until the next attempt,
+from the number of failures so far; the journal does the counting. Attempts that were cut off (lease lost,
+worker released) are no failures and never reach a policy. A step that was begun keeps the policy it was
+begun with: the journal holds it, and code that was changed meanwhile has no say in it.
 """
 
 from __future__ import annotations
@@ -12,11 +13,24 @@ import math
 import re
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from typing import Protocol, TypeAlias
+
+import msgspec
 
 from pyengine.errors import InvalidRequest
 
-__all__ = ["NO_RETRY", "Duration", "Randomness", "Retry", "optional_duration", "parse_duration"]
+__all__ = [
+    "NO_RETRY",
+    "Duration",
+    "Randomness",
+    "RecordedRetry",
+    "Retry",
+    "optional_duration",
+    "parse_duration",
+    "policy_text",
+    "recorded_policy",
+]
 
 Duration: TypeAlias = str | float | timedelta
 """A text such as "30s" or "1h30m", seconds as a number, or a timedelta."""
@@ -172,3 +186,79 @@ def _retry_after_ms(error: BaseException) -> int | None:
 
 NO_RETRY = Retry(max_attempts=1)
 """The policy of a step that names none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRetry(Retry):
+    """A policy read back from the journal: it knows error classes by name only.
+
+    Args:
+        only_names: full names of errors worth trying again; empty means all.
+        unless_names: full names of errors not worth trying again.
+    """
+
+    only_names: tuple[str, ...] = ()
+    unless_names: tuple[str, ...] = ()
+
+    def retries(self, error: BaseException) -> bool:
+        """Whether an error of this kind, or of a kind it derives from, is worth another attempt."""
+        if getattr(error, "retryable", True) is False:
+            return False
+        names = {_full_name(cls) for cls in type(error).__mro__}
+        return names.isdisjoint(self.unless_names) and not (
+            self.only_names and names.isdisjoint(self.only_names)
+        )
+
+
+class _Policy(msgspec.Struct, omit_defaults=True):
+    """A policy as the journal holds it; every number is written, for defaults may change."""
+
+    max_attempts: int | None
+    initial_ms: int
+    backoff: float
+    max_delay_ms: int
+    jitter: float
+    only: tuple[str, ...] = ()
+    unless: tuple[str, ...] = ()
+
+
+@lru_cache(maxsize=1024)
+def policy_text(policy: Retry) -> str | None:
+    """Return a policy as the journal records it (JSON text); None for one that tries once."""
+    if policy.max_attempts == 1:
+        return None
+    only, unless = tuple(map(_full_name, policy.only)), tuple(map(_full_name, policy.unless))
+    if isinstance(policy, RecordedRetry):
+        only, unless = policy.only_names, policy.unless_names
+    record = _Policy(
+        max_attempts=policy.max_attempts,
+        initial_ms=parse_duration(policy.initial),
+        backoff=float(policy.backoff),
+        max_delay_ms=parse_duration(policy.max_delay),
+        jitter=float(policy.jitter),
+        only=only,
+        unless=unless,
+    )
+    return msgspec.json.encode(record).decode()
+
+
+@lru_cache(maxsize=1024)
+def recorded_policy(text: str) -> Retry:
+    """Return the policy of a recorded text; what cannot be read, written by others, tries once."""
+    try:
+        record = msgspec.json.decode(text, type=_Policy)
+        return RecordedRetry(
+            max_attempts=record.max_attempts,
+            initial=timedelta(milliseconds=record.initial_ms),
+            backoff=record.backoff,
+            max_delay=timedelta(milliseconds=record.max_delay_ms),
+            jitter=record.jitter,
+            only_names=record.only,
+            unless_names=record.unless,
+        )
+    except (msgspec.ValidationError, msgspec.DecodeError, InvalidRequest, OverflowError):
+        return NO_RETRY
+
+
+def _full_name(cls: type[BaseException]) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

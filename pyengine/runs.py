@@ -18,13 +18,18 @@ from msgspec.structs import replace
 
 from pyengine.model import (
     Act,
+    Adopt,
     Captured,
     Complete,
+    ContinueAsNew,
     Fact,
     Fail,
     Halt,
+    Intend,
+    MakeJoinSet,
     MakePromise,
     Moves,
+    Receive,
     RunChild,
     RunInfo,
     StartTimer,
@@ -32,7 +37,7 @@ from pyengine.model import (
     Suspend,
 )
 from pyengine.replay import Replay
-from pyengine.turn import Bundle, Ending, Task
+from pyengine.wire import Bundle, Ending, Task
 
 if TYPE_CHECKING:
     from pyengine.steps import StepRun
@@ -41,6 +46,8 @@ __all__ = ["HeldRun", "RunQueue", "deadlines_ms", "run_info"]
 
 FACTS_MAX = 1000
 """Facts of one run in one bundle, at most."""
+
+_WAKES = (StartTimer, MakePromise, Adopt, Receive, MakeJoinSet)
 
 BUNDLES_MAX = 1000
 TURN_BYTES_MAX = 8 << 20
@@ -67,9 +74,10 @@ class HeldRun:
         queued: it stands in the worker's queue of runs to report.
         keep: report it even if nothing moved, to get what others appended.
         loading: its journal is being fetched; nothing is reported meanwhile.
-        outside: others may append to its journal: it has child runs, timers or promises.
+        outside: others may wake its code: it has child runs, timers, promises or receives, or is cancelling.
         dropped: it is not ours any more.
         moved_at: next_seq at the last verdict `moved`.
+        sent_s: when its last bundle left, by the loop's clock.
     """
 
     __slots__ = (
@@ -88,6 +96,7 @@ class HeldRun:
         "parked",
         "queued",
         "replay",
+        "sent_s",
         "steps",
         "version",
     )
@@ -110,6 +119,7 @@ class HeldRun:
         self.outside = False
         self.dropped = False
         self.moved_at = -1
+        self.sent_s = 0.0
 
     @property
     def execution(self) -> int:
@@ -136,8 +146,7 @@ class HeldRun:
             self.blocked = moves.steps
             if not self.outside:
                 self.outside = any(
-                    isinstance(act, StartTimer | MakePromise)
-                    or (isinstance(act, RunChild) and not act.detached)
+                    isinstance(act, _WAKES) or (isinstance(act, RunChild) and not act.detached)
                     for act in moves.acts
                 )
 
@@ -145,6 +154,11 @@ class HeldRun:
         """Return what is to be reported, as the bundle on its way."""
         count = self._facts_that_fit()
         facts, self.facts = self.facts[:count], self.facts[count:]
+        intended = {act.child for act in self.acts if isinstance(act, Intend)}
+        if intended and facts:
+            # a step takes its number once in a turn: what became of it goes with the next one
+            self.facts[:0] = [fact for fact in facts if fact.child in intended]
+            facts = [fact for fact in facts if fact.child not in intended]
         end = self.end
         if self.facts and isinstance(end, Suspend):
             end = None  # it would be refused while facts are outstanding
@@ -221,8 +235,12 @@ class RunQueue:
         self._runs.append(held)
         self._wake()
 
-    def collect(self) -> list[Bundle]:
-        """Return the bundles of those that fit in one turn."""
+    def collect(self, now_s: float = 0.0) -> list[Bundle]:
+        """Return the bundles of those that fit in one turn.
+
+        Args:
+            now_s: the time by the loop's clock.
+        """
         bundles: list[Bundle] = []
         size = 0
         runs = self._runs
@@ -232,6 +250,7 @@ class RunQueue:
             if held.dropped or held.loading or held.flight is not None or not held.has_news:
                 continue
             bundle = held.load_bundle()
+            held.sent_s = now_s
             size += sum(map(_fact_weight, bundle.facts)) + _weight(bundle.acts, bundle.end)
             bundles.append(bundle)
         return bundles
@@ -244,12 +263,12 @@ def _fact_weight(fact: Fact) -> int:
 def _weight(acts: Iterable[Act], end: Ending | None) -> int:
     size = 0
     for act in acts:
-        if isinstance(act, RunChild):
+        if isinstance(act, RunChild | Intend):
             size += _bytes(act.param)
         elif isinstance(act, Captured):
             size += _bytes(act.value)
     match end:
-        case Complete(value=text) | Fail(error=text) | Halt(problem=text):
+        case Complete(value=text) | ContinueAsNew(value=text) | Fail(error=text) | Halt(problem=text):
             size += _bytes(text)
     return size
 
@@ -270,6 +289,7 @@ def run_info(task: Task) -> RunInfo:
         started_at_ms=task.started_at,
         queue=task.queue,
         crashes=task.crashes,
+        first_child=task.first_child,
     )
 
 

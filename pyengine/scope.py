@@ -8,13 +8,15 @@ that steps and `ctx` need not import it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from uuid import UUID
 
 from pyengine.model import RunInfo, StepInfo
 
 if TYPE_CHECKING:
+    from pyengine.codec import TypeCodec
     from pyengine.registry import StepDef, WorkflowDef
 
 __all__ = ["Scope", "current_step", "scope"]
@@ -45,9 +47,22 @@ class Scope(Protocol):
         queue: str | None = None,
         timeout_ms: int | None = None,
         detached: bool = False,
+        abandon: bool = False,
     ) -> Any: ...
 
     def make_promise(self, annotation: Any, *, timeout_ms: int | None, name: str) -> Any: ...
+
+    def adopt(self, annotation: Any, promise_id: str) -> Any: ...
+
+    def receive(self, name: str, codec: TypeCodec, timeout_ms: int | None) -> Coroutine[Any, Any, Any]: ...
+
+    def join_set(self) -> Any: ...
+
+    def shield(self, timeout_s: float | None) -> AbstractAsyncContextManager[None]: ...
+
+    def continue_as_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn: ...
+
+    def patched(self, change: str) -> bool: ...
 
     def sleep(self, duration_ms: int) -> Coroutine[Any, Any, Any]: ...
 

@@ -2,9 +2,10 @@
 
 What lives here: `StepRunner`, which makes one attempt of a step and turns its outcome into a `Fact`. What
 may not: turns, the journal. The theory: an attempt ends in exactly one fact, or in none if nobody wants it
-any more (its run was lost, given back or has ended, or the step was given up). Async bodies are tasks of
-the worker's loop, sync ones run in threads. A failure that the policy wants tried again is a fact too, and
-the next attempt waits for it to be recorded.
+any more (its run was lost, given back or has ended, or the step was given up): then async bodies, tasks of
+the worker's loop, are cancelled, and sync ones, which run in threads, can see it in their token. A failure
+that the policy wants tried again is a fact too, and the next attempt waits for it to be recorded. The first
+fact of a step that has more than one tells its policy, which governs the step from then on.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from msgspec.structs import replace
 
 from pyengine.codec import Codec
 from pyengine.errors import EncodeError, EngineError, PayloadTooLarge, StepInterrupted, StepTimeout
-from pyengine.model import Fact, StepCall, StepInfo
-from pyengine.retry import Randomness
+from pyengine.model import Fact, StepCall, StepInfo, StepToken
+from pyengine.retry import NO_RETRY, Randomness, Retry, policy_text, recorded_policy
 from pyengine.runs import HeldRun
 from pyengine.scope import current_step
 from pyengine.threads import Job, ThreadPool
@@ -46,9 +47,10 @@ class StepRun:
         started_s: when the body began, by the loop's clock; 0 while it waits for its turn.
         wanted: somebody waits for the outcome.
         timed_out: it was cancelled because its time was over.
+        token: tells the body whether the outcome is still wanted.
     """
 
-    __slots__ = ("begun", "call", "held", "job", "started_s", "task", "timed_out", "timer", "wanted")
+    __slots__ = ("begun", "call", "held", "job", "started_s", "task", "timed_out", "timer", "token", "wanted")
 
     def __init__(self, held: HeldRun, call: StepCall) -> None:
         self.held = held
@@ -57,6 +59,7 @@ class StepRun:
         self.started_s = 0.0
         self.wanted = True
         self.timed_out = False
+        self.token = StepToken()
         self.task: asyncio.Task[None] | None = None
         self.job: Job | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -72,6 +75,13 @@ def next_attempt(call: StepCall) -> StepCall:
         interrupted=False,
         retry_at_ms=None,
     )
+
+
+def policy_of(call: StepCall) -> Retry:
+    """Return the policy that governs a step: the recorded one, if any; else that of the code."""
+    if call.recorded_retry is None:
+        return call.step.retry
+    return recorded_policy(call.recorded_retry) if call.recorded_retry else NO_RETRY
 
 
 class StepRunner:
@@ -126,7 +136,7 @@ class StepRunner:
             self._report(held, call, error=self._codec.encode_error(error))
         elif step.intent and not call.begun:
             held.next_calls[call.child] = replace(call, begun=True)
-            self._report(held, call, begun=True, param=call.param)
+            self._report_begun(held, call)
         else:
             run = StepRun(held, call)
             held.steps[call.child] = run
@@ -142,7 +152,7 @@ class StepRunner:
         if run.begun or not run.started_s:
             return
         run.begun = True
-        self._report(run.held, run.call, begun=True, param=run.call.param)
+        self._report_begun(run.held, run.call)
 
     def cancel(self, held: HeldRun, child: int) -> None:
         """Stop an attempt whose outcome nobody wants."""
@@ -188,9 +198,7 @@ class StepRunner:
             self._leave()
             return
         run.started_s = self._loop.time()
-        current_step.set(
-            StepInfo(run_id=run.held.info.id, child=call.child, attempt=call.attempt, name=call.name)
-        )
+        current_step.set(_info(run))
         try:
             value = await call.step.fn(*call.args, **call.kwargs)
         except asyncio.CancelledError:
@@ -223,9 +231,7 @@ class StepRunner:
         run.started_s = self._loop.time()
         if call.step.timeout_ms is not None:
             self._loop.call_soon_threadsafe(self._set_timer, run)
-        current_step.set(
-            StepInfo(run_id=run.held.info.id, child=call.child, attempt=call.attempt, name=call.name)
-        )
+        current_step.set(_info(run))
         return call.step.fn(*call.args, **call.kwargs)
 
     def _thread_done(self, run: StepRun, value: Any, error: BaseException | None) -> None:
@@ -253,8 +259,9 @@ class StepRunner:
             )
             self._fail(run, self._timeout_error(run.call))
             run.wanted = False
+            run.token.cancelled = True
             return
-        run.timed_out = True
+        run.timed_out = run.token.cancelled = True
         run.timer = self._loop.call_later(UNWIND_S, self._time_out, run)
         run.task.cancel()
 
@@ -269,6 +276,7 @@ class StepRunner:
 
     def _abandon(self, run: StepRun) -> None:
         run.wanted = False
+        run.token.cancelled = True
         if run.timer is not None:
             run.timer.cancel()
         if run.job is not None:
@@ -302,12 +310,15 @@ class StepRunner:
         if not self._ended(run):
             return
         call, held = run.call, run.held
-        failures = call.failures + 1
-        delay_ms = call.step.retry.delay_ms(failures, error, self._randomness)
+        policy = policy_of(call)
+        delay_ms = policy.delay_ms(call.failures + 1, error, self._randomness)
         text = self._codec.encode_error(error)
-        if delay_ms is not None:
+        if delay_ms is None:
+            self._report(held, call, error=text)
+        else:
             held.next_calls[call.child] = next_attempt(call)
-        self._report(held, call, error=text, retry_in_ms=delay_ms)
+            retry = policy_text(policy) if call.attempt == 1 and not run.begun else None
+            self._report(held, call, error=text, retry_in_ms=delay_ms, retry=retry)
 
     def _ended(self, run: StepRun) -> bool:
         """Take an attempt off the books; false if nobody wants its outcome."""
@@ -317,6 +328,10 @@ class StepRunner:
             return False
         run.held.steps.pop(run.call.child, None)
         return True
+
+    def _report_begun(self, held: HeldRun, call: StepCall) -> None:
+        retry = policy_text(policy_of(call)) if call.attempt == 1 else None
+        self._report(held, call, begun=True, param=call.param, retry=retry)
 
     def _report(
         self,
@@ -328,6 +343,7 @@ class StepRunner:
         retry_in_ms: int | None = None,
         begun: bool = False,
         param: str | None = None,
+        retry: str | None = None,
     ) -> None:
         held.facts.append(
             Fact(
@@ -340,6 +356,14 @@ class StepRunner:
                 retry_in_ms=retry_in_ms,
                 begun=begun,
                 param=param,
+                retry=retry,
             )
         )
         self._news(held)
+
+
+def _info(run: StepRun) -> StepInfo:
+    call = run.call
+    return StepInfo(
+        run_id=run.held.info.id, child=call.child, attempt=call.attempt, name=call.name, token=run.token
+    )

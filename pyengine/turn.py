@@ -1,91 +1,34 @@
 """The worker's turn: everything that moved, in one round trip.
 
-What lives here: the shape of a bundle and of an answer on the wire, and `Turns`, which sends one turn at a
-time and sees to it that it arrives. What may not: what a bundle means for a run (holding.py), when to send
-(exchange.py). The theory: a turn is idempotent. What it recorded cannot be recorded again, so when a
-connection is lost and the outcome is unknown the same bundles are sent again: what arrived the first time
-is then answered with `moved` or `lost`, and the journal tells. Only tasks that the lost turn claimed are
-unknown here; the worker gives those back (`uncertain`). A bundle that the database refuses with an error
-must not spoil the others: the batch is halved until it stands alone, and its run is halted with that error
-as its problem. A batch that does not get through in time is halved too; but slowness is nobody's fault, so
-nothing is halted for it.
+What lives here: `Turns`, which sends one turn at a time and sees to it that it arrives. What may not: how a
+turn is written (wire.py), what a bundle means for a run (holding.py), when to send (exchange.py). The theory:
+a turn is idempotent. What it recorded cannot be recorded again, so when a connection is lost and the outcome
+is unknown the same bundles are sent again: what arrived the first time is then answered with `moved` or
+`lost`, and the journal tells. Only tasks that the lost turn claimed are unknown here; the worker gives those
+back (`uncertain`). A bundle that the database refuses with an error must not spoil the others: the batch is
+halved until it stands alone, and its run is halted with that error as its problem. A batch that does not get
+through in time is halved too; but slowness is nobody's fault, so nothing is halted for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import msgspec
 
 from pyengine.connection import Database, Link, backoff_s
 from pyengine.errors import EngineError, Unavailable
-from pyengine.model import (
-    Act,
-    Captured,
-    Complete,
-    End,
-    Fact,
-    Fail,
-    Halt,
-    MakePromise,
-    Row,
-    RunChild,
-    StartTimer,
-    Suspend,
-)
+from pyengine.model import Halt
 from pyengine.procedures import TURN
+from pyengine.wire import Answer, Bundle, Release, decode_answer, encode_bundles
 
-__all__ = ["Answer", "Bundle", "Identity", "Release", "Task", "Turns", "Verdict", "Verdicts"]
+__all__ = ["Identity", "Turns"]
 
 logger = logging.getLogger("pyengine.turn")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
-    """Give the task back; nobody is to take it before `retry_in_ms`, unless something it waits for
-    resolves.
-    """
-
-    retry_in_ms: int = 0
-
-
-Ending: TypeAlias = End | Release
-
-
-class Bundle:
-    """What one execution reports in one turn.
-
-    Args:
-        execution: number of the run.
-        version: version of the lease.
-        seen: the logical number through which the coroutine was advanced.
-        facts: what became of steps.
-        acts: what the coroutine did.
-        end: how it leaves the task, if it does.
-    """
-
-    __slots__ = ("acts", "end", "execution", "facts", "seen", "version")
-
-    def __init__(
-        self,
-        execution: int,
-        version: int,
-        seen: int,
-        *,
-        facts: Sequence[Fact] = (),
-        acts: Sequence[Act] = (),
-        end: Ending | None = None,
-    ) -> None:
-        self.execution = execution
-        self.version = version
-        self.seen = seen
-        self.facts = facts
-        self.acts = acts
-        self.end = end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,155 +50,6 @@ class Identity:
     versions: list[str]
     digests: list[str]
     ttl_ms: int
-
-
-class _Act(msgspec.Struct, omit_defaults=True, gc=False):
-    do: str
-    child: int
-    name: str | None = None
-    version: str | None = None
-    queue: str | None = None
-    hash: str | None = None
-    param: str | None = None
-    timeout: int | None = None
-    detached: bool = False
-    duration: int | None = None
-    value: str | None = None
-
-
-class _End(msgspec.Struct, omit_defaults=True, gc=False):
-    do: str
-    on: tuple[int, ...] | None = None
-    kind: str | None = None
-    value: str | None = None
-    error: str | None = None
-    retry_in: int | None = None
-    problem: str | None = None
-
-
-class _Bundle(msgspec.Struct, omit_defaults=True, gc=False):
-    execution: int
-    version: int
-    seen: int
-    facts: Sequence[Fact] = ()
-    acts: list[_Act] = []
-    end: _End | None = None
-
-
-class Verdict(NamedTuple):
-    """The answer to a bundle.
-
-    Args:
-        execution: number of the run.
-        verdict: ok, moved or lost.
-        state: state of its task now.
-        seq: logical number at which the rows of the bundle begin.
-        next: logical number after them.
-    """
-
-    execution: int
-    verdict: str
-    state: str
-    seq: int
-    next: int
-
-
-class Verdicts(msgspec.Struct, gc=False):
-    """The answers to the bundles, as parallel arrays; None where no bundles were sent."""
-
-    execution: list[int] | None
-    verdict: list[str] | None
-    state: list[str] | None
-    seq: list[int | None] | None
-    next: list[int | None] | None
-
-    def each(self) -> Iterator[Verdict]:
-        """Return one verdict after the other."""
-        arrays: Any = (self.execution, self.verdict, self.state, self.seq, self.next)
-        return map(Verdict, *arrays)
-
-
-class Task(msgspec.Struct, rename={"from_seq": "from"}, gc=False):
-    """A claimed task with its run's journal, or the end of it."""
-
-    execution: int
-    id: str
-    version: int
-    workflow: str
-    workflow_version: str
-    param: str | None
-    from_seq: int | None
-    next: int
-    rows: list[Row]
-    crashes: int
-    started_at: int
-    queue: str
-
-
-class Answer(msgspec.Struct):
-    """What a turn answers."""
-
-    now: int
-    bundles: Verdicts | None
-    tails: list[tuple[int, list[Row], list[Row]]]
-    tasks: list[Task]
-    hints: list[str]
-    settled: bool
-    due_in: int | None
-
-
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Answer).decode
-
-
-def _wire_act(act: Act) -> _Act:
-    match act:
-        case RunChild():
-            return _Act(
-                "run",
-                act.child,
-                act.name,
-                act.version,
-                act.queue,
-                act.hash,
-                act.param,
-                act.timeout_ms,
-                act.detached,
-            )
-        case StartTimer():
-            return _Act("timer", act.child, duration=act.duration_ms)
-        case MakePromise():
-            return _Act("promise", act.child, act.name, timeout=act.timeout_ms)
-        case Captured():
-            return _Act(act.kind, act.child, act.name, value=act.value)
-
-
-def _wire_end(end: Ending) -> _End:
-    match end:
-        case Suspend():
-            return _End("suspend", end.on, end.kind)
-        case Complete():
-            return _End("complete", value=end.value)
-        case Fail():
-            return _End("fail", error=end.error)
-        case Halt():
-            return _End("halt", problem=end.problem)
-        case Release():
-            return _End("release", retry_in=end.retry_in_ms)
-
-
-def _wire(bundle: Bundle) -> _Bundle:
-    wire = _Bundle(bundle.execution, bundle.version, bundle.seen, bundle.facts)
-    if bundle.acts:
-        wire.acts = [_wire_act(act) for act in bundle.acts]
-    if bundle.end is not None:
-        wire.end = _wire_end(bundle.end)
-    return wire
-
-
-def encode_bundles(bundles: Iterable[Bundle]) -> str:
-    """Return the JSON text that the turn takes."""
-    return _encode([_wire(bundle) for bundle in bundles]).decode()
 
 
 # the fault of a bundle: bad data, a broken constraint, a limit, a refusal of ours; all else may pass
@@ -355,7 +149,7 @@ class Turns:
             encode_bundles(bundles) if bundles else "[]",
             who.ttl_ms,
         )
-        return _decode(text)
+        return decode_answer(text)
 
     async def _apart(self, bundles: list[Bundle], error: EngineError) -> list[Answer]:
         """Find the bundle that the database refuses, and halt its run."""
@@ -373,7 +167,7 @@ class Turns:
             bad.end = Release(retry_in_ms=_RELEASE_MS)
         else:
             problem = {"type": type(error).__name__, "message": error.message, "detail": error.detail}
-            bad.end = Halt(problem=_encode(problem).decode())
+            bad.end = Halt(problem=msgspec.json.encode(problem).decode())
         return await self.send([bad], -1)
 
     async def _halves(self, bundles: list[Bundle]) -> list[Answer]:

@@ -1,46 +1,48 @@
 """The futures that workflow code awaits.
 
-What lives here: `Call`, the pending side of one durable call, and the two waits that tell the database more
-than asyncio could: `Gathering` (all of these) and `First` (any of these). What may not: journal rows, acts. A
-`Call` is a future and a coroutine at once, so that a step reads like the async function it wraps: it can be
-awaited, gathered, or given to `create_task`.
+What lives here: `Call`, the pending side of one durable call, `Received`, a receive with a limit, and the two
+waits that tell the database more than asyncio could: `Gathering` (all of these) and `First` (any of these).
+What may not: journal rows, acts. A `Call` is a future and a coroutine at once, so that a step reads like the
+async function it wraps: it can be awaited, gathered, or given to `create_task`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 from pyengine.codec import TypeCodec
 from pyengine.loop import DeterministicFuture, DeterministicLoop
 
-__all__ = ["Call", "CallKind", "Completed", "First", "Gathering"]
+__all__ = ["Call", "CallKind", "Completed", "First", "Gathering", "ReceiveCall", "Received", "Whole"]
 
-CallKind: TypeAlias = Literal["step", "child run", "promise", "timer"]
+CallKind: TypeAlias = Literal["step", "child run", "detached run", "promise", "timer", "receive"]
 
 
-class Call(DeterministicFuture):
-    """The pending side of one durable call.
+class Whole(Protocol):
+    """A wait that ends when every member is done."""
 
-    Attributes:
-        child: child number.
-        kind: what was called.
-        name: step, workflow or promise name.
-        codec: reads the recorded result.
-        noted: for a step: called with the child number when the call is given up.
-    """
+    @property
+    def members(self) -> Sequence[asyncio.Future[Any]]: ...
 
-    __slots__ = ("_steps", "child", "codec", "kind", "name", "noted")
-    child: int
-    codec: TypeCodec
-    kind: CallKind
-    name: str
-    noted: Callable[[int], object]
+    def done(self) -> bool: ...
+
+
+class Watch(Protocol):
+    """Who keeps a callback on calls also while nobody waits there."""
+
+    @property
+    def waiting(self) -> bool: ...
+
+
+class Waitable(DeterministicFuture):
+    """A future that is a coroutine as well."""
+
+    __slots__ = ("_steps",)
     _steps: Generator[Any, Any, Any]
 
-    # the coroutine side, for create_task and TaskGroup
     def send(self, value: Any, /) -> Any:
         """Advance, as a coroutine does."""
         try:
@@ -66,6 +68,39 @@ class Call(DeterministicFuture):
     def close(self) -> None:
         """Do nothing: a call is not undone by not waiting for it."""
 
+    def fail(self, error: BaseException) -> None:
+        """Complete with an error; nobody is blamed for not looking at it, the journal holds it."""
+        self.set_exception(error)
+        self._log_traceback = False
+
+
+Coroutine.register(Waitable)
+
+
+class Call(Waitable):
+    """The pending side of one durable call.
+
+    Attributes:
+        child: child number.
+        kind: what was called.
+        name: step, workflow, promise or signal name.
+        codec: reads the recorded result.
+        noted: for a step: called with the child number when the call is given up.
+        alias: id of the promise that it stands for, if that is not the run's own.
+        watch: the join set that it was submitted to, if any.
+        done_at: its place among the completions of the run, once it is complete.
+    """
+
+    __slots__ = ("alias", "child", "codec", "done_at", "kind", "name", "noted", "watch")
+    child: int
+    codec: TypeCodec
+    kind: CallKind
+    name: str
+    noted: Callable[[int], object]
+    alias: str
+    watch: Watch
+    done_at: int
+
     def cancel(self, msg: Any = None) -> bool:
         """Give the call up: its completion will be ignored."""
         given_up = super().cancel(msg)
@@ -75,21 +110,118 @@ class Call(DeterministicFuture):
 
     @property
     def id(self) -> str:
-        """Id of what is waited for: run id, dot, child number."""
-        return f"{cast('DeterministicLoop', self.get_loop()).origin_name}.{self.child}"
+        """Id of what is waited for: run id, dot, child number; an adopted promise keeps its own."""
+        own = f"{cast('DeterministicLoop', self.get_loop()).origin_name}.{self.child}"
+        return getattr(self, "alias", own)
 
     @property
     def awaited(self) -> bool:
-        """Whether anybody waits for it: a task, a gather, a callback."""
-        return bool(self._callbacks)
+        """Whether anybody waits for it: a task, a gather, a callback, a join set that is asked."""
+        callbacks = self._callbacks
+        if not callbacks:
+            return False
+        watch: Watch | None = getattr(self, "watch", None)
+        return watch is None or len(callbacks) > 1 or watch.waiting
 
-    def fail(self, error: BaseException) -> None:
-        """Complete with an error; nobody is blamed for not looking at it, the journal holds it."""
-        self.set_exception(error)
-        self._log_traceback = False
+
+class _Looked(Waitable):
+    """A future that knows whether anybody has looked at what came of it."""
+
+    __slots__ = ()
+
+    def look(self) -> None:
+        """Note that somebody has."""
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        try:
+            result = yield from super().__await__()
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            self.look()
+            raise
+        self.look()
+        return result
+
+    def result(self) -> Any:
+        """Return what came."""
+        self.look()
+        return super().result()
+
+    def exception(self) -> BaseException | None:
+        """Return the error that came, if it was one."""
+        self.look()
+        return super().exception()
 
 
-Coroutine.register(Call)
+class ReceiveCall(_Looked, Call):
+    """A receive.
+
+    Attributes:
+        looked: somebody has looked at the signal that came.
+    """
+
+    __slots__ = ("looked",)
+    looked: bool
+
+    def look(self) -> None:
+        """Note that somebody has looked; at a receive that was given up there is nothing to see."""
+        self.looked = self.done() and not self.cancelled()
+
+
+class Received(_Looked):
+    """A receive with a limit: done with the signal, or with TimeoutError, which gives the receive up.
+
+    Args:
+        call: the receive.
+        timer: its limit.
+    """
+
+    __slots__ = ("_call", "_timer")
+
+    def __init__(self, loop: DeterministicLoop, call: ReceiveCall, timer: Call) -> None:
+        super().__init__(loop=loop)
+        self.order = place_in_sets(loop)
+        self._call, self._timer = call, timer
+        call.add_done_callback(self._call_done)
+        timer.add_done_callback(self._timer_done)
+
+    def _call_done(self, call: asyncio.Future[Any]) -> None:
+        self._leave()
+        if self.done():
+            return
+        if call.cancelled():
+            super().cancel()
+            return
+        # not by the methods of the receive, for nobody has looked yet
+        error = asyncio.Future.exception(call)
+        if error is not None:
+            self.fail(error)
+        else:
+            self.set_result(asyncio.Future.result(call))
+
+    def look(self) -> None:
+        """Note that somebody has looked at the signal."""
+        self._call.look()
+
+    def _timer_done(self, timer: asyncio.Future[Any]) -> None:
+        self._leave()
+        self._call.cancel()
+        if not self.done():
+            if timer.cancelled():
+                super().cancel()
+            else:
+                self.fail(TimeoutError(f"no signal {self._call.name!r} came in time"))
+
+    def _leave(self) -> None:
+        self._call.remove_done_callback(self._call_done)
+        self._timer.remove_done_callback(self._timer_done)
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Give the receive up; the signal waits for the next one."""
+        self._leave()
+        self._call.cancel()
+        return super().cancel(msg)
 
 
 class Gathering(DeterministicFuture):

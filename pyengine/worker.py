@@ -49,6 +49,7 @@ _POLL_LONGEST_S = 5.0
 _POLL_POOLED_S = 2.0
 _SECOND_S = 1.0
 _KEEP_EVERY = 5
+_KEEP_EVERY_POOLED = 2
 _GOODBYE_S = 3.0
 _LOOP_TICK_S = 0.25
 
@@ -202,7 +203,7 @@ class Worker:
 
     def _serve(self, hello: tuple[Any, ...], settings: dict[str, int]) -> None:
         self._listener.subscribe("durable_ready", self._hinted)
-        self._listener.subscribe("durable_settled", self._holdings.keep)
+        self._listener.subscribe("durable_settled", self._holdings.keeper.hinted)
         self._tick_loop()
         loop = self._loop
 
@@ -281,7 +282,7 @@ class Worker:
         self._holdings.close()
         self._steps.close()
         self._listener.unsubscribe("durable_ready", self._hinted)
-        self._listener.unsubscribe("durable_settled", self._holdings.keep)
+        self._listener.unsubscribe("durable_settled", self._holdings.keeper.hinted)
         if self._listening:
             self._listening = False
             await self._listener.stop()
@@ -318,11 +319,12 @@ class Worker:
         self._tick_handle = self._loop.call_later(_LOOP_TICK_S, self._tick_loop)
 
     async def _each_second(self) -> None:
-        """Report attempts that take long, and see after runs that wait for others beside their steps."""
+        """Report attempts that take long, and see after runs of which no hint may have told."""
+        every = _KEEP_EVERY_POOLED if self._database.pooled else _KEEP_EVERY
         for second in itertools.count():
             await asyncio.sleep(_SECOND_S)
-            if second % _KEEP_EVERY == 0:
-                self._holdings.keep()
+            if second % every == 0:
+                self._holdings.keeper.hinted()
             since_s = self._loop.time() - _SECOND_S
             for held in tuple(self._holdings.held.values()):
                 for run in tuple(held.steps.values()):

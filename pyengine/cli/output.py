@@ -43,10 +43,13 @@ _STATE_STYLES = {
     "completed": "green",
     "running": "cyan",
     "waiting": "blue",
+    "paused": "yellow",
+    "cancelling": "yellow",
     "failed": "bold red",
     "timed_out": "bold red",
     "cancelled": "yellow",
     "halted": "bold red",
+    "dead": "bold red",
 }
 
 

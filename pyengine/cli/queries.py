@@ -20,22 +20,31 @@ __all__ = [
     "STATES",
     "Event",
     "Filter",
+    "Fork",
+    "Moment",
     "Run",
     "Setting",
     "Start",
+    "as_of",
     "broken_laws",
+    "cancel",
     "change_setting",
     "counts",
     "events",
     "family",
+    "fork",
     "ids_like",
     "installed",
     "known_workflows",
+    "pause",
+    "redrive",
     "result",
+    "resume",
     "run",
     "runs",
     "server",
     "settings",
+    "signal",
     "start",
     "versions",
     "workers",
@@ -53,7 +62,8 @@ from durable.runs r
 """
 
 STATES = (
-    "scheduled", "queued", "running", "waiting", "halted", "completed", "failed", "timed_out", "cancelled",
+    "scheduled", "queued", "running", "waiting", "paused", "halted", "dead", "cancelling",
+    "completed", "failed", "timed_out", "cancelled",
 )  # fmt: skip
 """States of a run, as the view ``durable.runs`` writes them."""
 
@@ -194,6 +204,106 @@ def start(conn: Connection[TupleRow], wanted: Start) -> str:
                 (wanted.workflow, wanted.args, wanted.id, wanted.key, wanted.queue, wanted.version),
             ).fetchone()
         )
+
+
+def signal(conn: Connection[TupleRow], id: str, name: str, payload: str, key: str | None) -> int:
+    """Send a signal to a run; return its number among those of its name."""
+    with conn.cursor(row_factory=scalar_row) as cursor:
+        found = cursor.execute(
+            "select durable.signal(run => %s, name => %s, payload => %s::jsonb, dedup => %s)",
+            (id, name, payload, key),
+        ).fetchone()
+    return int(str(found))
+
+
+def cancel(
+    conn: Connection[TupleRow], id: str, reason: str | None, grace_ms: int | None, *, force: bool
+) -> None:
+    """Cancel a run and its child runs; without a grace, with the one of the settings."""
+    conn.execute(
+        """select durable.cancel(id => %s, reason => to_jsonb(%s::text),
+                                 grace => %s::bigint * interval '1 millisecond', force => %s)""",
+        (id, reason, grace_ms, force),
+    )
+
+
+def pause(conn: Connection[TupleRow], id: str) -> None:
+    """Set a run aside."""
+    conn.execute("select durable.pause(%s)", (id,))
+
+
+def resume(conn: Connection[TupleRow], id: str) -> None:
+    """Let a run that is set aside go on."""
+    conn.execute("select durable.resume(%s)", (id,))
+
+
+def redrive(conn: Connection[TupleRow], id: str | None) -> int:
+    """Revive one dead run, or all; return how many."""
+    with conn.cursor(row_factory=scalar_row) as cursor:
+        return int(str(cursor.execute("select durable.redrive(%s)", (id,)).fetchone()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
+    """From where a fork is made, and with what; None means the default of ``durable.fork``."""
+
+    id: str
+    seq: int | None
+    step: str | None
+    values: str
+    new_id: str | None
+    queue: str | None
+    version: str | None
+
+
+def fork(conn: Connection[TupleRow], wanted: Fork) -> str:
+    """Begin a new run with what another one did; return its id."""
+    with conn.cursor(row_factory=scalar_row) as cursor:
+        return str(
+            cursor.execute(
+                """select durable.fork(id => %s, seq => %s::integer, step => %s, set_values => %s::jsonb,
+                                       new_id => %s, queue => %s, version => %s)""",
+                (
+                    wanted.id,
+                    wanted.seq,
+                    wanted.step,
+                    wanted.values,
+                    wanted.new_id,
+                    wanted.queue,
+                    wanted.version,
+                ),
+            ).fetchone()
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A row of ``durable.as_of``."""
+
+    generation: int
+    seq: int
+    at: datetime
+    status: str
+    next_child: int
+    waiting_on: list[str]
+    running: list[dict[str, Any]]
+    children: dict[str, dict[str, Any]]
+    signals: dict[str, dict[str, int]]
+
+
+def as_of(
+    conn: Connection[TupleRow], id: str, seq: int | None, at: str | None, generation: int | None
+) -> Moment:
+    """Return what was known of a run at a moment; `at` is any text that Postgres takes for an instant."""
+    with conn.cursor(row_factory=class_row(Moment)) as cursor:
+        cursor.execute(
+            """select generation, seq, at, status, next_child, waiting_on, running, children, signals
+               from durable.as_of(id => %s, seq => %s::integer, at => %s::timestamptz,
+                                  generation => %s::integer)""",
+            (id, seq, at, generation),
+        )
+        (found,) = cursor.fetchall()
+    return found
 
 
 def result(conn: Connection[TupleRow], id: str) -> tuple[str, Any, Any]:

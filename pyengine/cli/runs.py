@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyengine.cli.queries import Run
 
-__all__ = ["add_to", "checked_id", "show_tree"]
+__all__ = ["MAX_START_BYTES", "add_to", "checked_id", "checked_text", "show_tree"]
 
 FIRST_LOOK_S = 0.02
 LONGEST_PAUSE_S = 0.5
@@ -64,12 +64,12 @@ def start(
 
     _refuse_args(workflow, args)
     wanted = queries.Start(
-        workflow=_text("a workflow name", workflow),
+        workflow=checked_text("a workflow name", workflow),
         args=args,
         id=None if id is None else checked_id(id, most=MAX_START_BYTES),
-        key=None if key is None else _text("a key", key),
-        queue=_text("a queue name", queue),
-        version=_text("a version", version),
+        key=None if key is None else checked_text("a key", key),
+        queue=checked_text("a queue name", queue),
+        version=checked_text("a version", version),
     )
     with at.database(create=True) as db:
         note = _who_serves(db, workflow, anyway=anyway)
@@ -102,7 +102,7 @@ def ps(
         raise InvalidRequest(f"{state!r} is no state of a run", hint=f"one of {', '.join(queries.STATES)}")
     wanted = queries.Filter(
         state=state,
-        workflow=None if workflow is None else _text("a workflow name", workflow),
+        workflow=None if workflow is None else checked_text("a workflow name", workflow),
         roots_only=not everything and state is None and workflow is None,
         limit=limit + 1,
     )
@@ -173,7 +173,7 @@ def checked_id(id: str, *, most: int = MAX_ID_BYTES) -> str:
     Raises:
         InvalidRequest: it is empty or too long, or no text.
     """
-    size = len(_text("a run id", id).encode())
+    size = len(checked_text("a run id", id).encode())
     if not 1 <= size <= most:
         raise InvalidRequest(
             f"a run id has 1 to {most} bytes, this one has {size}", hint="pyengine ps lists the ids there are"
@@ -181,7 +181,16 @@ def checked_id(id: str, *, most: int = MAX_ID_BYTES) -> str:
     return id
 
 
-def _text(what: str, text: str) -> str:
+def checked_text(what: str, text: str) -> str:
+    """Return a text that Postgres can hold.
+
+    Args:
+        what: how the error calls it.
+        text: what people typed.
+
+    Raises:
+        InvalidRequest: it has a NUL, or half a character.
+    """
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -194,7 +203,7 @@ def _text(what: str, text: str) -> str:
 def _refuse_args(workflow: str, args: str) -> None:
     example = f"""pyengine start {workflow} '["world"]'"""
     try:
-        value = json.loads(_text("the arguments", args))
+        value = json.loads(checked_text("the arguments", args))
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(
             f"the arguments are not JSON: {error}", hint=f"for example: {example}"
@@ -251,7 +260,7 @@ def _wait(out: Output, db: Database, id: str, timeout_s: float | None) -> Run | 
     try:
         while queries.result(db.conn, id)[0] == "pending":
             run = queries.run(db.conn, id)
-            if run is None or run.state == "halted":
+            if run is None or run.state in ("halted", "dead", "paused"):
                 return run
             if ends_at is not None and time.monotonic() >= ends_at:
                 raise RunFailed(
@@ -292,7 +301,7 @@ def _show_started(console: Console, run: Run | None) -> None:
     if run.state not in ("queued", "running"):
         line.append("  " + printable(_outcome(run)))
     console.print(line, soft_wrap=True)
-    if run.state == "halted":
+    if run.state in ("halted", "dead"):
         console.print(f"look at it: pyengine show {run.id}", soft_wrap=True)
 
 

@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 
 __all__ = ["JournalEvent", "Line", "error_text", "lines", "show"]
 
+_KINDS = {"TimerScheduled": "Timer", "SignalReceived": "Signal"}
+_WORDS = {
+    "Local": "step",
+    "Http": "request",
+    "Function": "child run",
+    "External": "promise",
+    "Timer": "sleep",
+    "Signal": "signal",
+}
 _STYLES = {"ok": "green", "bad": "bold red", "again": "yellow", "quiet": "dim"}
 
 
@@ -58,9 +67,9 @@ def lines(events: Sequence[JournalEvent]) -> list[Line]:
         one.child: one.name for one in events if one.name and one.child is not None
     }
     kinds: dict[int | None, str] = {
-        one.child: _payload(one).get("kind", "Timer")
+        one.child: _payload(one).get("kind", _KINDS.get(one.event, ""))
         for one in events
-        if one.event in ("InvokeScheduled", "TimerScheduled")
+        if one.event in ("InvokeScheduled", *_KINDS)
     }
     made = []
     for group in _moments(events):
@@ -88,9 +97,7 @@ def _payload(event: JournalEvent) -> dict[str, Any]:
 
 
 def _subject(event: JournalEvent, kinds: dict[int | None, str], names: dict[int | None, str]) -> str:
-    kind = {"Local": "step", "Function": "child run", "External": "promise", "Timer": "sleep"}.get(
-        kinds.get(event.child, ""), ""
-    )
+    kind = _WORDS.get(kinds.get(event.child, ""), "")
     name = names.get(event.child) or ""
     number = "" if event.child is None else f"[{event.child}]"
     return printable(" ".join(part for part in (kind, name, number) if part))
@@ -135,15 +142,31 @@ def _told(group: list[JournalEvent], subject: str) -> tuple[str, str, str]:
             return f"{subject} over", "", "ok"
         case "RandomGenerated" | "TimeRecorded":
             word = "random value" if last.event[0] == "R" else "time"
-            return f"{word} [{last.child}]", compact(payload.get("value")), "quiet"
+            return f"{word} [{last.child}]", compact(payload.get("value", payload.get("time"))), "quiet"
+        case "SignalDelivered":
+            return f"signal {printable(last.name or '')} came", compact(payload.get("payload")), ""
+        case "SignalReceived":
+            return f"{subject} received", compact(payload.get("payload")), "ok"
+        case "JoinSetCreated":
+            return f"join set [{last.child}]", "", "quiet"
+        case "JoinSetSubmitted" | "JoinSetAwaited":
+            word = "put into" if last.event == "JoinSetSubmitted" else "taken from"
+            return f"{subject} {word} join set {_number(payload.get('join_set_id'))}", "", "quiet"
         case other:
             return printable(other), compact(last.payload), ""
 
 
 def _waits(payload: dict[str, Any]) -> str:
-    on = [f"[{number}]" for number in payload.get("on", [])]
-    kind = {"all": "all of ", "any": "any of "}.get(str(payload.get("kind")), "") if len(on) > 1 else ""
-    return kind + listed(on, 6)
+    on, kind = payload.get("waiting_on", []), payload.get("kind", {})
+    if kind.get("tag") == "Signal":
+        return printable(f"signal {kind.get('name') or ''} {_number(on[0])}".replace("  ", " "))
+    words = {"All": "all of ", "Any": "any of "}.get(str(kind.get("tag")), "") if len(on) > 1 else ""
+    return words + listed([_number(one) for one in on], 6)
+
+
+def _number(id: Any) -> str:
+    """Return the child number in an id, as lines show it."""
+    return f"[{str(id).rpartition('.')[2]}]"
 
 
 def error_text(error: Any) -> str:

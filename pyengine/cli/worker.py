@@ -24,7 +24,7 @@ from pyengine.errors import EngineError, InvalidRequest, NotFound
 if TYPE_CHECKING:
     from pyengine.app import App
 
-__all__ = ["add_to", "load"]
+__all__ = ["add_to", "direct", "load"]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -45,7 +45,7 @@ def worker(
 ) -> None:
     """Run a worker until Ctrl-C or SIGTERM; if the database is there, it gives its work back at once."""
     found = load(app)
-    _direct(found, at)
+    direct(found, at)
     names = sorted({one.name for one in found.registry.workflows()})
     if not names:
         raise NotFound(f"{app} has no workflow", hint="put @app.workflow on an async function")
@@ -66,7 +66,7 @@ def worker(
     at.out.note("worker stopped")
 
 
-def _direct(found: App, at: Invocation) -> None:
+def direct(found: App, at: Invocation) -> None:
     """What the command line says of the database counts more than what the code says."""
     if at.database_url is not None:
         found._database_url = at.database_url
@@ -75,11 +75,12 @@ def _direct(found: App, at: Invocation) -> None:
         found._data_dir = at.data_dir
 
 
-def load(name: str) -> App:
+def load(name: str, verb: str = "worker") -> App:
     """Import an application, as seen from the working directory.
 
     Args:
         name: ``module:attribute``, or only the module if there is one App in it; ``hello.py`` is ``hello``.
+        verb: the command that asks, for hints.
 
     Raises:
         NotFound: there is no such module or attribute.
@@ -90,13 +91,13 @@ def load(name: str) -> App:
 
     module_name, _, attribute = name.partition(":")
     module_name = module_name.removesuffix(".py").replace("/", ".")
-    module = _import(module_name)
+    module = _import(module_name, verb)
     if not attribute:
         apps = [one for one, value in vars(module).items() if isinstance(value, App)]
         if len(apps) != 1:
             raise InvalidRequest(
                 f"module {module_name} has {len(apps)} Apps",
-                hint=f"pyengine worker {module_name}:{apps[0] if apps else 'app'}",
+                hint=f"pyengine {verb} {module_name}:{apps[0] if apps else 'app'}",
             )
         attribute = apps[0]
     try:
@@ -107,7 +108,7 @@ def load(name: str) -> App:
         apps = [one for one, value in vars(module).items() if isinstance(value, App)]
         raise NotFound(
             f"module {module_name} has no {clip(attribute, 60)!r}",
-            hint=f"pyengine worker {module_name}:{apps[0]}" if apps else "write app = App() in it",
+            hint=f"pyengine {verb} {module_name}:{apps[0]}" if apps else "write app = App() in it",
         ) from error
     if not isinstance(found, App):
         raise InvalidRequest(
@@ -117,9 +118,9 @@ def load(name: str) -> App:
     return found
 
 
-def _import(name: str) -> Any:
+def _import(name: str, verb: str) -> Any:
     if not name or not all(part.isidentifier() for part in name.split(".")):
-        raise InvalidRequest(f"{clip(name, 60)!r} is no module name", hint="pyengine worker hello:app")
+        raise InvalidRequest(f"{clip(name, 60)!r} is no module name", hint=f"pyengine {verb} hello:app")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

@@ -1,7 +1,8 @@
 """A run in memory: a journal as the database would keep it, and the turns between it and the replay machine.
 
-It knows the row types and nothing about coroutines: acts become rows, facts become rows, time passes by hand.
-`warm` is the replay that lives through all of it; `cold` makes a second one from the journal alone.
+It knows the row types and nothing about coroutines: acts become rows, facts become rows, signals wait in
+inboxes, time passes by hand; what the database would refuse fails here. `warm` is the replay that lives
+through all of it; `cold` makes a second one from the journal alone.
 """
 
 from __future__ import annotations
@@ -9,25 +10,36 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from pyengine.codec import Codec
 from pyengine.model import (
+    ALLOCATING,
+    RESOLVING,
     ROW_WIDTH,
     Act,
+    Adopt,
     Captured,
     Complete,
     Fact,
     Fail,
     Halt,
+    Intend,
+    MakeJoinSet,
     MakePromise,
     Moves,
+    Receive,
     Row,
     RunChild,
     RunInfo,
     StartTimer,
     StepCall,
+    Submit,
     Suspend,
+    Take,
 )
 from pyengine.registry import Step, Workflow, make_step, make_workflow
 from pyengine.replay import Replay
@@ -63,8 +75,41 @@ def step(fn: Callable[..., Any]) -> Step[..., Any]:
     return make_step(fn)
 
 
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A child completes."""
+
+    child: int
+    value: Any = None
+    error: BaseException | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Somebody sends a signal."""
+
+    name: str
+    payload: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Somebody asks the run to end."""
+
+    reason: Any = None
+
+
 class MemoryRun:
-    """One run, its journal, and what it waits for."""
+    """One run, its journal, and what it waits for.
+
+    Attributes:
+        open: what can complete, by child number; steps that were given up stay in it.
+        acts: everything that was recorded, in order.
+        receivers: numbers of receives that wait, by name.
+        inboxes: payloads that were sent and not received, by name.
+        blocked: what the run is blocked on, if it is.
+        overtake: a request of cancellation that arrives just before the next bundle.
+    """
 
     def __init__(
         self,
@@ -73,6 +118,7 @@ class MemoryRun:
         codec: Codec | None = None,
         seed: int = 1,
         rows: Sequence[Row] = (),
+        first_child: int = 0,
     ) -> None:
         self.code = code.definition
         self.codec = codec or Codec()
@@ -83,11 +129,20 @@ class MemoryRun:
             workflow=self.code.name,
             param=json.dumps(args),
             started_at_ms=STARTED_MS,
+            first_child=first_child,
         )
         self.seed = seed
         self.now_ms = STARTED_MS
         self.rows = list(rows) or [Row(0, "S")]
         self.open: dict[int, Act | StepCall] = {}
+        self.acts: list[Act] = []
+        self.receivers: dict[str, int] = {}
+        self.inboxes: dict[str, list[Any]] = {}
+        self.sets: dict[int, int] = {}
+        self.counts: dict[tuple[str, str], int] = {}
+        self.cancelling = any(row.type == "Q" for row in rows)
+        self.blocked: Suspend | None = None
+        self.overtake: Asked | None = None
         self.warm = self.replay()
         self.warm.load(self.rows)
         self.moves = Moves()
@@ -117,66 +172,191 @@ class MemoryRun:
         return moves
 
     def advance(self) -> Moves:
-        """Advance the warm replay and record what it did."""
-        self.moves = moves = self.warm.advance()
-        if isinstance(moves.end, Halt):
-            return moves
-        for act in moves.acts:
-            self.rows.append(self._act_row(act))
-            self.open[act.child] = act
-            if isinstance(act, Captured):
-                del self.open[act.child]
-        for call in moves.steps:
-            self.open[call.child] = call
-        if isinstance(moves.end, Suspend):
-            self.rows.append(Row(self.next_seq, "A", data=json.dumps({"on": moves.end.on})))
-        if not self.warm.finished:
-            self.warm.accept(tail=(), facts=(), next_seq=self.next_seq, now_ms=self.now_ms)
-        return moves
+        """Advance the warm replay and record what it did, until nothing comes back at once."""
+        while True:
+            self.moves = moves = self.warm.advance()
+            if isinstance(moves.end, Halt):
+                return moves
+            if self.overtake is not None and (moves.acts or moves.end is not None):
+                asked, self.overtake = self.overtake, None
+                self._ask(asked)
+                self._start_over()
+                continue
+            assert self.blocked is None or not (moves.acts or moves.steps), "a blocked run cannot go on"
+            for act in moves.acts:
+                self._record(act)
+            for call in moves.steps:
+                self.open[call.child] = replace(call, begun=call.begun or call.child in self._intended())
+            next_seq = self.next_seq
+            late = [self._deliver(act.name) for act in moves.acts if isinstance(act, Receive)]
+            came = [row for row in late if row is not None]
+            if isinstance(moves.end, Suspend) and not came and self.blocked is None:
+                assert not self.cancelling, "who is being cancelled cannot be blocked"
+                self.blocked = moves.end
+                self.rows.append(Row(next_seq, "A", data=json.dumps({"on": moves.end.on})))
+                next_seq = self.next_seq
+            if self.warm.finished:
+                return moves
+            self.warm.accept(tail=(), facts=(), next_seq=next_seq, now_ms=self.now_ms)
+            if not came:
+                return moves
+            self.warm.load(came)
 
-    def _act_row(self, act: Act) -> Row:
+    def _start_over(self) -> None:
+        """The bundle was answered `moved`: replay from the journal."""
+        self.warm.evict()
+        self.warm = self.replay()
+        self.warm.load(self.rows)
+
+    def _intended(self) -> set[int]:
+        return {act.child for act in self.acts if isinstance(act, Intend)}
+
+    def _record(self, act: Act) -> None:
+        self.acts.append(act)
+        row = self._act_row(act)
+        if row is not None:
+            self.rows.append(row)
+        if isinstance(act, RunChild | StartTimer | MakePromise | Adopt):
+            self.open[act.child] = act
+        known = self.open.get(act.child)
+        if isinstance(act, Intend) and isinstance(known, StepCall):
+            self.open[act.child] = replace(known, begun=True)
+
+    def _act_row(self, act: Act) -> Row | None:
         seq = self.next_seq
+        if not isinstance(act, Submit | Take):
+            taken = {row.child for row in self.rows if row.type in ALLOCATING}
+            assert act.child not in taken, f"number {act.child} is taken"
         match act:
             case RunChild():
                 return Row(seq, "I", act.child, None, act.name, act.hash)
             case StartTimer():
                 data = {"duration": act.duration_ms, "fire_at": self.now_ms + act.duration_ms}
                 return Row(seq, "T", act.child, data=json.dumps(data))
-            case MakePromise():
+            case MakePromise() | Adopt():
                 return Row(seq, "X", act.child, None, act.name)
             case Captured():
                 kind = "n" if act.kind == "random" else "m"
                 return Row(seq, kind, act.child, None, act.name, None, act.value)
+            case MakeJoinSet():
+                return Row(seq, "j", act.child)
+            case Intend():
+                policy = f', "retry": {act.retry}' if act.retry else ""
+                data_text = f'{{"input": {act.param}{policy}}}'
+                return Row(seq, "l", act.child, 1, act.name, act.hash, data_text)
+            case Submit() | Take():
+                return self._mark_row(act)
+            case Receive():
+                assert not self.cancelling and self.receivers.get(act.name, act.child) == act.child
+                self.receivers[act.name] = act.child
+                return None
+
+    def _mark_row(self, act: Submit | Take) -> Row:
+        """What the database checks of join sets."""
+        kinds = {row.child: row.type for row in self.rows if row.type in ALLOCATING}
+        done = {row.child for row in self.rows if row.type in RESOLVING}
+        taken = {row.child: row.attempt for row in self.rows if row.type == "a"}
+        assert kinds[act.join_set] == "j" and kinds[act.child] in "LEflIX"
+        if isinstance(act, Submit):
+            assert act.child not in self.sets and act.join_set not in taken.values()
+            self.sets[act.child] = act.join_set
+        else:
+            assert self.sets[act.child] == act.join_set and act.child in done and act.child not in taken
+        return Row(self.next_seq, "u" if isinstance(act, Submit) else "a", act.child, act.join_set)
+
+    def _count(self, kind: str, name: str) -> int:
+        self.counts[kind, name] = number = self.counts.get((kind, name), 0) + 1
+        return number
+
+    def _deliver(self, name: str) -> Row | None:
+        """Give the next signal to the receive that waits for it, if both are there."""
+        if self.cancelling or name not in self.receivers or not self.inboxes.get(name):
+            return None
+        text = json.dumps(self.inboxes[name].pop(0))
+        child = self.receivers.pop(name)
+        row = Row(self.next_seq, "v", child, self._count("v", name), name, None, text, True)
+        self.rows.append(row)
+        return row
+
+    def _ask(self, asked: Asked) -> Row:
+        row = Row(self.next_seq, "Q", data=json.dumps({"reason": asked.reason}))
+        self.rows.append(row)
+        self.cancelling = True
+        self.blocked = None
+        return row
 
     def complete(self, child: int, value: Any = None, *, error: BaseException | str | None = None) -> Moves:
         """Complete one child, append its row, and advance."""
-        return self.complete_all([(child, value, error)])
+        return self.turn(Done(child, value, error))
 
     def complete_all(self, outcomes: Sequence[tuple[int, Any, BaseException | str | None]]) -> Moves:
-        """Complete several children in one turn: first those that others complete, then own steps."""
+        """Complete several children in one turn."""
+        return self.turn(*(Done(*each) for each in outcomes))
+
+    def send(self, name: str, payload: Any = None) -> Moves:
+        """Send a signal, and advance."""
+        return self.turn(Sent(name, payload))
+
+    def cancel(self, reason: Any = None) -> Moves:
+        """Ask the run to end, and advance."""
+        return self.turn(Asked(reason))
+
+    def turn(self, *events: Done | Sent | Asked) -> Moves:
+        """Let things happen before one bundle: first what others do, then own steps; and advance."""
         tail: list[Row] = []
         facts: list[Fact] = []
-        mine = [each for each in outcomes if isinstance(self.open[each[0]], StepCall)]
-        for child, value, error in [each for each in outcomes if each not in mine] + mine:
-            call = self.open.pop(child)
-            text = json.dumps(value)
-            if error is not None:
-                text = error if isinstance(error, str) else self.codec.encode_error(error)
-            if isinstance(call, StepCall):
-                given: dict[str, Any] = {"value" if error is None else "error": text}
-                facts.append(Fact(child=child, name=call.name, hash=call.hash, attempt=call.attempt, **given))
-                kind = ("L" if error is None else "E") if not call.begun else ("c" if error is None else "e")
-                row = Row(self.next_seq, kind, child, call.attempt, call.name, call.hash, text)
-            elif isinstance(call, StartTimer):
-                row = Row(self.next_seq, "Z", child)
-                self.now_ms += 1
+        mine = [one for one in events if isinstance(one, Done) and isinstance(self.open[one.child], StepCall)]
+        asked = any(isinstance(one, Asked) for one in events)
+        for event in [one for one in events if one not in mine] + ([] if asked else mine):
+            if isinstance(event, Asked):
+                tail.append(self._ask(event))
+            elif isinstance(event, Sent):
+                tail.extend(self._send(event))
             else:
-                row = Row(self.next_seq, "d", child, None, None, None, text, error is None)
-            self.rows.append(row)
-            if not isinstance(call, StepCall):
-                tail.append(row)
-        self.warm.accept(tail=tail, facts=facts, next_seq=self.next_seq, now_ms=self.now_ms)
+                self._complete(event, tail, facts)
+        if asked and mine:
+            # the facts had not seen the request
+            self._start_over()
+        else:
+            self._unblock({row.child for row in tail if row.type in RESOLVING})
+            self.warm.accept(tail=tail, facts=facts, next_seq=self.next_seq, now_ms=self.now_ms)
         return self.advance()
+
+    def _unblock(self, resolved: set[int | None]) -> None:
+        wait = self.blocked
+        if wait is None or resolved.isdisjoint(wait.on):
+            return
+        left = tuple(child for child in wait.on if child not in resolved)
+        self.blocked = Suspend(on=left, kind="all") if wait.kind == "all" and left else None
+
+    def _send(self, sent: Sent) -> list[Row]:
+        row = Row(self.next_seq, "g", None, self._count("g", sent.name), sent.name)
+        self.rows.append(row)
+        self.inboxes.setdefault(sent.name, []).append(sent.payload)
+        receipt = self._deliver(sent.name)
+        return [row] if receipt is None else [row, receipt]
+
+    def _complete(self, done: Done, tail: list[Row], facts: list[Fact]) -> None:
+        child, error = done.child, done.error
+        call = self.open.pop(child)
+        text = json.dumps(done.value)
+        if error is not None:
+            text = error if isinstance(error, str) else self.codec.encode_error(error)
+        if isinstance(call, StepCall):
+            given: dict[str, Any] = {"value" if error is None else "error": text}
+            facts.append(Fact(child=child, name=call.name, hash=call.hash, attempt=call.attempt, **given))
+            kind = ("L" if error is None else "E") if not call.begun else ("c" if error is None else "e")
+            row = Row(self.next_seq, kind, child, call.attempt, call.name, call.hash, text)
+        elif isinstance(call, StartTimer):
+            row = Row(self.next_seq, "Z", child)
+            self.now_ms += 1
+        elif isinstance(call, Adopt):
+            row = Row(self.next_seq, "D", child, 1, call.name, None, text, error is None)
+        else:
+            row = Row(self.next_seq, "d", child, None, None, None, text, error is None)
+        self.rows.append(row)
+        if not isinstance(call, StepCall):
+            tail.append(row)
 
     @property
     def value(self) -> Any:

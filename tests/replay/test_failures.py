@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pickle
+import re
 import sys
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,7 +15,8 @@ import pytest
 
 from pyengine import errors
 from pyengine.errors import EngineError, NondeterminismError, PayloadTooLarge, RemoteError, RunFailed
-from pyengine.failures import MAX_ERROR_BYTES, Failures
+from pyengine.failures import MAX_ERROR_BYTES, Failures, error_kind
+from tests.support.tree import ROOT
 
 ran: list[str] = []
 
@@ -253,7 +256,7 @@ def test_an_error_that_weighs_too_much_is_cut(filler: str) -> None:
     text = Failures(max_bytes=2000).encode(error)
     record = json.loads(text)
     assert len(text.encode()) <= 2000 and record["lossy"] is True
-    assert record.keys() == {"type", "module", "message", "traceback", "retryable", "lossy"}
+    assert record.keys() == {"type", "module", "message", "kind", "traceback", "retryable", "lossy"}
     assert "[cut: it had " in record["message"] and "[cut: it had " in record["traceback"]
     assert type(Failures().decode(text)) is ValueError
     assert json.loads(Failures().encode(error))["cause"]["type"] == "KeyError"
@@ -292,3 +295,101 @@ def test_sqlstates() -> None:
         assert isinstance(errors.from_sqlstate(code, "m"), errors.Unavailable)
     assert type(errors.from_sqlstate("23505", "m")) is type(errors.from_sqlstate(None, "m")) is EngineError
     assert str(errors.LeaseLost()) == "Another worker holds the task now; this one must drop it."
+
+
+def failed(cause: BaseException | None) -> RunFailed:
+    """A run that failed because of something."""
+    error = RunFailed("m", run_id="r")
+    error.__cause__ = cause
+    return error
+
+
+class Late(TimeoutError):
+    """A user's own."""
+
+
+KINDS: list[tuple[object, str]] = [
+    (ValueError("x"), "UserError"),
+    (Plain("x"), "UserError"),
+    (errors.InvalidRequest("x"), "UserError"),
+    (errors.EncodeError("x"), "UserError"),
+    (errors.DecodeError("x"), "UserError"),
+    (errors.ForbiddenInWorkflow("x"), "UserError"),
+    (errors.NotFound("x"), "UserError"),
+    (errors.StepTimeout("x"), "Timeout"),
+    (errors.RunTimedOut("x"), "Timeout"),
+    (TimeoutError("x"), "Timeout"),
+    (Late("x"), "Timeout"),
+    (errors.RunCancelled("x"), "Cancelled"),
+    (asyncio.CancelledError(), "Cancelled"),
+    (NondeterminismError("x"), "Nondeterminism"),
+    (errors.StepInterrupted("x"), "Trap"),
+    (errors.Unavailable("x"), "Trap"),
+    (errors.SchemaMismatch("x"), "Trap"),
+    (EngineError("x"), "Trap"),
+    (SystemExit(1), "Trap"),
+    (failed(None), "UserError"),
+    (failed(errors.StepTimeout("x")), "Timeout"),
+    (failed(failed(errors.StepInterrupted("x"))), "Trap"),
+    (ExceptionGroup("g", [errors.StepTimeout("x"), TimeoutError()]), "Timeout"),
+    (ExceptionGroup("g", [errors.StepTimeout("x"), ValueError()]), "UserError"),
+    (RemoteError("x", type="Broken", module="other"), "UserError"),
+    (RemoteError("x", type="Timeout"), "Timeout"),
+    (None, "Uncategorized"),
+    ("a text", "Uncategorized"),
+    ([1], "Uncategorized"),
+    ({"code": 1}, "Uncategorized"),
+    ({"type": "Rejected"}, "Uncategorized"),
+    ({"type": "ValueError"}, "UserError"),
+    ({"type": "Interrupted"}, "Timeout"),
+    ({"type": "Crashed"}, "Trap"),
+    ({"type": "Timeout", "kind": "Cancelled"}, "Cancelled"),
+    ({"type": "Timeout", "kind": "of its own"}, "Timeout"),
+    ({"type": ["x"], "kind": ["Trap"]}, "Uncategorized"),
+]
+
+
+@pytest.mark.parametrize(("error", "kind"), KINDS)
+def test_kinds(error: object, kind: str) -> None:
+    """Every error, and every record of one, has one of six kinds: who has to act on it."""
+    assert error_kind(error) == kind
+    if isinstance(error, BaseException):
+        assert json.loads(Failures().encode(error))["kind"] == kind
+
+
+def test_a_kind_is_handed_on() -> None:
+    """What comes back as a foreign error, and fails another run, keeps the kind that it was recorded with."""
+    text = Failures().encode(Late("x")).replace("Late", "Elsewhere").replace(__name__, "nowhere")
+    back = Failures().decode(text)
+    assert isinstance(back, RemoteError) and error_kind(back) == "Timeout"
+    assert json.loads(Failures().encode(failed(back)))["kind"] == "Timeout"
+    assert json.loads(Failures().encode(back))["kind"] == "Timeout"
+    for free in ('{"code": 1}', '"sorry"', "not JSON", None):
+        assert error_kind(Failures().decode(free)) == "Uncategorized"
+
+
+def test_rows_without_a_kind() -> None:
+    """An error that was written before there were kinds is read as before; its type tells its kind."""
+    record = json.loads(Failures().encode(errors.StepTimeout("m", step="s", timeout_ms=3)))
+    del record["kind"]
+    back = Failures().decode(json.dumps(record))
+    assert isinstance(back, errors.StepTimeout) and back.timeout_ms == 3
+    assert error_kind(record) == error_kind(back) == "Timeout"
+
+
+def test_causes_that_go_round() -> None:
+    """A run that failed because of itself has a kind, too."""
+    one, other = failed(None), failed(None)
+    one.__cause__, other.__cause__ = other, one
+    assert error_kind(one) == "UserError"
+
+
+def test_the_schema_has_the_same_table() -> None:
+    """The function of the schema that gives old records a kind agrees with ours, name by name."""
+    source = (ROOT / "sql/logic/15_payloads.sql").read_text()
+    body = source.split("_error_kind(p_type text)", 1)[1].split("end\n$$", 1)[0]
+    rows = re.findall(r"when p_type[^']*?(?:= |in \()(.*?)\)? then '(\w+)'", body)
+    names = [(name, kind) for listed, kind in rows for name in re.findall(r"'(\w+)'", listed)]
+    assert len(names) >= 11
+    for name, kind in names:
+        assert (name, error_kind({"type": name})) == (name, kind)

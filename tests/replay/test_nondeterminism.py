@@ -195,7 +195,7 @@ def test_act_below_recorded_numbers() -> None:
     problem = problem_of(run.cold(workflow(after)))
     assert (problem["child"], problem["expected"], problem["got"]) == (
         0,
-        "a step that is not finished",
+        "a step or a receive that is not finished",
         "timer",
     )
 
@@ -236,7 +236,7 @@ def test_refused_calls_leave_no_trace() -> None:
     assert [call.child for call in run.moves.steps] == [0]
     run.complete(0, 10)
     run.complete(1, 20)
-    assert run.value == ["InvalidRequest", 10, "InvalidRequest", "InvalidRequest", 20]
+    assert run.value == ["InvalidRequest", 10, "EncodeError", "InvalidRequest", 20]
     assert run.cold().end == run.end
 
 

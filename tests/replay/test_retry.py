@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from pyengine.errors import InvalidRequest
-from pyengine.retry import NO_RETRY, Retry, optional_duration, parse_duration
+from pyengine.retry import (
+    NO_RETRY,
+    Retry,
+    optional_duration,
+    parse_duration,
+    policy_text,
+    recorded_policy,
+)
 
 
 class Fixed:
@@ -161,3 +168,48 @@ def test_wrong_policies(options: dict[str, Any]) -> None:
     """A policy that makes no sense is refused where it is written."""
     with pytest.raises(InvalidRequest, match=r"Retry|duration|initial|max_delay"):
         Retry(**options)
+
+
+POLICIES = [
+    Retry(),
+    Retry(max_attempts=None, initial=timedelta(milliseconds=5), backoff=1, jitter=0),
+    Retry(max_attempts=3, initial="1ms", max_delay="1h", only=(OSError,)),
+    Retry(only=(OSError, LookupError), unless=(KeyError, ConnectionResetError)),
+]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("error", [OSError(), ConnectionResetError(), KeyError(), IndexError(), ValueError()])
+def test_a_recorded_policy_decides_as_the_one_it_was(policy: Retry, error: Exception) -> None:
+    """What is read back from the journal gives the same delay for every error and count, derived classes
+    included, and is recorded again as the same text.
+    """
+    text = policy_text(policy)
+    assert text is not None
+    back = recorded_policy(text)
+    for failures in (1, 2, 3, 4, 5, 60):
+        assert back.delay_ms(failures, error, Fixed(0.5)) == policy.delay_ms(failures, error, Fixed(0.5))
+    assert policy_text(back) == text
+
+
+def test_a_recorded_policy_obeys_the_error() -> None:
+    """What an error says of itself counts under a recorded policy too."""
+    text = policy_text(Retry(initial="1s", jitter=0))
+    assert text is not None
+
+    class FinalError(Exception):
+        retryable = False
+
+    class LaterError(Exception):
+        retry_after = 7
+
+    assert recorded_policy(text).delay_ms(1, FinalError(), Fixed(0)) is None
+    assert recorded_policy(text).delay_ms(1, LaterError(), Fixed(0)) == 7000
+
+
+def test_a_policy_that_tries_once_is_not_recorded() -> None:
+    """No retry is no text; and a text that nobody can read means no retry."""
+    assert policy_text(NO_RETRY) is None
+    assert policy_text(Retry(max_attempts=1, initial="5s")) is None
+    for text in ("null", "7", "{", '{"max_attempts": 3}', '{"max_attempts": 0, "initial_ms": 1}'):
+        assert recorded_policy(text) == NO_RETRY

@@ -17,7 +17,11 @@ import asyncio
 from typing import assert_type
 
 from pyengine.context import ctx
+from pyengine.join_sets import JoinSet
 from pyengine.registry import make_step, make_workflow
+from pyengine.signals import Signal
+
+approve = Signal[int]("approve")
 
 
 @make_step
@@ -59,7 +63,85 @@ async def parent(name: str) -> int:
     assert_type(x, str)
     assert_type(y, int)
     await asyncio.wait_for(ctx.sleep("1s"), 2)
+    assert_type(await ctx.receive(approve), int)
+    assert_type(await ctx.receive(Signal("approve", str), timeout=5), str)
+    assert_type(await ctx.receive("approve", type=int), int)
+    assert_type(await ctx.promise(int, id="foreign"), int)
+    tasks: JoinSet[str] = ctx.join_set()
+    step = tasks.submit(greet("a"))
+    assert_type(await step, str)
+    assert_type(await tasks.next(), str)
+    assert_type(await tasks.all(), list[str])
+    async with ctx.shield("5s"):
+        assert_type(ctx.patched("p"), bool)
+    if len(tasks) > 7:
+        ctx.continue_as_new("again")
     return len(text)
+"""
+
+MODELS = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Generic, Literal, TypeVar, assert_type
+
+import msgspec
+from pydantic import BaseModel, Field
+
+from pyengine.context import ctx
+from pyengine.registry import make_step, make_workflow
+from pyengine.signals import Signal
+
+T = TypeVar("T")
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"] = "cat"
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"] = "dog"
+
+
+Pet = Annotated[Cat | Dog, Field(discriminator="kind")]
+
+
+class Page(BaseModel, Generic[T]):
+    items: list[T]
+
+
+class Shipped(msgspec.Struct, tag=True):
+    pet: Cat
+
+
+@dataclass
+class Lost:
+    pets: set[str]
+
+
+approve = Signal[Page[Cat]]("approve")
+
+
+@make_step
+async def find(page: Page[Cat], pet: Pet) -> Page[Cat]:
+    return page
+
+
+@make_step
+def ship(pets: list[Cat | Dog]) -> Shipped | Lost | None:
+    return None
+
+
+@make_workflow
+async def sell(pet: Pet) -> Cat | Dog:
+    page = await find(Page(items=[Cat()]), pet)
+    assert_type(page, Page[Cat])
+    assert_type(page.items, list[Cat])
+    assert_type(await ship([Cat(), Dog()]), Shipped | Lost | None)
+    assert_type(await ctx.start(sell, pet), Cat | Dog)
+    assert_type(await ctx.promise(Page[Dog]), Page[Dog])
+    assert_type(await ctx.receive(approve), Page[Cat])
+    return pet
 """
 
 WRONG = """
@@ -107,6 +189,14 @@ def test_types_are_kept(tmp_path: Path) -> None:
     """await greet("x") is a str, a gather is a tuple of its members' types, a handle knows its result."""
     pytest.importorskip("mypy")
     done = check(SAMPLE, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_types_of_models_are_kept(tmp_path: Path) -> None:
+    """Models, generic ones and unions of them keep their types through steps, runs, promises and signals."""
+    pytest.importorskip("mypy")
+    pytest.importorskip("pydantic")
+    done = check(MODELS, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

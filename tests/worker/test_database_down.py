@@ -69,11 +69,12 @@ def test_a_turn_whose_outcome_is_unknown(dsn: str, conn: Connection, monkeypatch
     """Turns whose answers are lost after the commit are sent again: nothing is recorded twice, no step of a
     live worker runs twice, and what they claimed is given back at once."""
     from pyengine import turn
+    from pyengine.wire import Answer, Bundle
 
     app, ran = counting_app(dsn)
     plain, lost = turn.Turns._once, []
 
-    async def once(self: turn.Turns, bundles: list[turn.Bundle], want: int) -> turn.Answer:
+    async def once(self: turn.Turns, bundles: list[Bundle], want: int) -> Answer:
         answer = await plain(self, bundles, want)
         if len(lost) < 12 and (bundles or answer.tasks):
             lost.append(1)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import psycopg
 
-from pyengine import App, StepInterrupted, ctx
+from pyengine import App, Retry, StepInterrupted, ctx
 from tests.worker.test_retries import row_types
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
 
 def test_an_intent_is_in_the_journal_before_the_body_runs(dsn: str, conn: Connection) -> None:
-    """With intent=True the body finds its own intent row committed, with its arguments."""
+    """With intent=True the body finds its own intent row committed, with its arguments and its policy."""
     app = App(dsn)
 
-    @app.step(intent=True)
+    @app.step(intent=True, retry=Retry(max_attempts=7, initial="9s", only=(OSError,)))
     def look(word: str) -> list[str]:
         return [
             row_types(conn),
@@ -27,14 +28,24 @@ def test_an_intent_is_in_the_journal_before_the_body_runs(dsn: str, conn: Connec
     async def go() -> list[str]:
         return await look("x")
 
-    assert app.run(go) == ["l", '["x"]']
+    letters, data = app.run(go)
+    assert letters == "l"
+    assert json.loads(data) == {
+        "input": ["x"],
+        "retry": {
+            "max_attempts": 7,
+            "initial_ms": 9000,
+            "backoff": 2.0,
+            "max_delay_ms": 300_000,
+            "jitter": 0.2,
+            "only": ["builtins.OSError"],
+        },
+    }
     assert row_types(conn) == "lc"
 
 
 def test_intents_and_retries_alternate(dsn: str, conn: Connection) -> None:
     """Every attempt of an intent step has its begin and its end."""
-    from pyengine import Retry
-
     app = App(dsn)
 
     @app.step(intent=True, retry=Retry(max_attempts=3, initial="1ms"))

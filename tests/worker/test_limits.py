@@ -18,7 +18,8 @@ from pyengine.errors import PayloadTooLarge, RunFailed
 from pyengine.model import Captured, Complete, Fact, RunChild, RunInfo, Suspend
 from pyengine.replay import Replay
 from pyengine.runs import TURN_BYTES_MAX, HeldRun, RunQueue
-from pyengine.turn import Bundle, Identity, Turns
+from pyengine.turn import Identity, Turns
+from pyengine.wire import Bundle
 from tests.support.turns import Send, intercept
 
 Connection = psycopg.Connection[tuple[object, ...]]

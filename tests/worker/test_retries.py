@@ -226,12 +226,50 @@ def test_a_run_that_waits_long_for_its_next_attempt_gives_its_slot_away(dsn: str
     assert asyncio.run(main()) == "attempt 2"
 
 
+@pytest.mark.parametrize("intent", [False, True])
+def test_the_recorded_policy_governs_and_not_that_of_newer_code(
+    dsn: str, conn: Connection, intent: bool
+) -> None:
+    """A step that was begun keeps the policy it was begun with, whatever the code says later."""
+    attempts: list[int] = []
+
+    def deploy(policy: Retry) -> App:
+        app = App(dsn)
+
+        @app.step(retry=policy, intent=intent)
+        async def fail() -> None:
+            attempts.append(ctx.step.attempt)
+            raise OSError("down")
+
+        @app.workflow
+        async def go() -> None:
+            await fail()
+
+        return app
+
+    async def main() -> None:
+        old = deploy(Retry(max_attempts=2, initial="1h", jitter=0))
+        async with old.client() as client:
+            run = await client.start("go")
+            async with old.worker():
+                while (await run.get()).state != "scheduled":
+                    await asyncio.sleep(0.01)
+            an_hour_later(conn)
+            async with deploy(Retry(max_attempts=5, initial="1ms")).worker():
+                with pytest.raises(RunFailed, match="down"):
+                    await run.result(timeout=20)
+
+    asyncio.run(main())
+    assert attempts == [1, 2]
+    assert row_types(conn) == ("lrse" if intent else "fK")
+
+
 def an_hour_later(conn: Connection) -> None:
     """Move what the database remembers into the past."""
     conn.execute("update durable._tasks set retry_at = retry_at - 3600000")
     conn.execute(
         "update durable._journal set data = jsonb_set(data::jsonb, '{retry_at}', "
-        "to_jsonb((data::jsonb ->> 'retry_at')::bigint - 3600000))::text where type = 'f'"
+        "to_jsonb((data::jsonb ->> 'retry_at')::bigint - 3600000))::text where type in ('f', 'r')"
     )
 
 

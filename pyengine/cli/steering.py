@@ -1,0 +1,311 @@
+"""Commands that do something to a run that exists, signal to fork, and as-of, which looks back at one.
+
+Lives here: what they ask and how they print it. May not: contain SQL (``queries.py``), or decide; what a run
+in its present state does not allow is refused by the database, and said here with the next command to type.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pyengine.cli.command import command
+from pyengine.cli.database import Database, Invocation, explain
+from pyengine.cli.output import clip, compact, listed, printable, state_text, table
+from pyengine.cli.runs import MAX_START_BYTES, checked_id, checked_text
+from pyengine.cli.timeline import error_text
+from pyengine.errors import Conflict, EngineError, InvalidRequest, NotFound
+from pyengine.retry import optional_duration
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pyengine.cli.queries import Moment
+
+__all__ = ["add_to", "checked_json", "steered"]
+
+_WHY_NOT = {
+    "signal": "it would receive no signal any more",
+    "cancel": "it has ended",
+    "pause": "it has ended",
+    "resume": "what can be resumed is paused, halted or dead",
+    "redrive": "what can be revived is dead",
+}
+RunId = Annotated[str, typer.Argument(help="Id of the run.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make these functions commands."""
+    command(app)(signal)
+    command(app)(cancel)
+    command(app)(pause)
+    command(app)(resume)
+    command(app)(redrive)
+    command(app)(fork)
+    command(app, "as-of")(as_of)
+
+
+def signal(
+    at: Invocation,
+    id: RunId,
+    name: Annotated[str, typer.Argument(help="Name of the signal.")],
+    payload: Annotated[str, typer.Argument(help="""What it carries, as JSON: '{"ok": true}'.""")] = "null",
+    dedup: Annotated[
+        str | None, typer.Option("--dedup", help="The same key again is the same signal.")
+    ] = None,
+) -> None:
+    """Send a signal to a run; it waits there until the code receives it."""
+    from pyengine.cli import queries
+
+    checked_text("the name of a signal", name)
+    checked_json("the payload", payload, f"""pyengine signal {id} {name} '{{"ok": true}}'""")
+    if dedup is not None:
+        checked_text("a key", dedup)
+    with steered(at, id, "signal") as db:
+        delivery = queries.signal(db.conn, id, name, payload, dedup)
+    document = {"id": id, "signal": name, "delivery": delivery}
+    said = f"{printable(id)}  signal {printable(name)}, number {delivery} of this name"
+    at.out.answer(document, lambda console: console.print(said, soft_wrap=True))
+
+
+def cancel(
+    at: Invocation,
+    id: RunId,
+    reason: Annotated[str | None, typer.Option("--reason", help="Why; its code can read it.")] = None,
+    grace: Annotated[
+        str | None, typer.Option("--grace", help="For how long its code may clean up: 30s, 5m.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="End it now, without any clean-up.")] = False,
+) -> None:
+    """Cancel a run and its child runs: their code may clean up, then they end."""
+    from pyengine.cli import queries
+
+    grace_ms = optional_duration(grace, what="--grace")
+    if reason is not None:
+        checked_text("the reason", reason)
+    with steered(at, id, "cancel") as db:
+        queries.cancel(db.conn, id, reason, grace_ms, force=force)
+        _answer(at, db, id)
+
+
+def pause(at: Invocation, id: RunId) -> None:
+    """Set a run aside until it is resumed; signals and promises go on arriving."""
+    from pyengine.cli import queries
+
+    with steered(at, id, "pause") as db:
+        queries.pause(db.conn, id)
+        _answer(at, db, id, next_command=at.line("resume", id))
+
+
+def resume(at: Invocation, id: RunId) -> None:
+    """Let a paused, halted or dead run go on, with the code that workers have now."""
+    from pyengine.cli import queries
+
+    with steered(at, id, "resume") as db:
+        queries.resume(db.conn, id)
+        _answer(at, db, id)
+
+
+def redrive(
+    at: Invocation,
+    id: Annotated[str | None, typer.Argument(help="Id of the run; or --all.", show_default=False)] = None,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="All runs that are dead.")] = False,
+) -> None:
+    """Revive dead runs, those whose workers were lost too often."""
+    from pyengine.cli import queries
+
+    if (id is None) != everything:
+        raise InvalidRequest(
+            "one run is revived, or all that are dead: name it, or say --all",
+            hint=at.line("ps", "--state", "dead"),
+        )
+    with steered(at, id, "redrive") as db:
+        number = queries.redrive(db.conn, id)
+    said = f"{number} dead run{'s' if number != 1 else ''} revived"
+    at.out.answer({"redriven": number, "id": id}, lambda console: console.print(said))
+
+
+def fork(
+    at: Invocation,
+    id: RunId,
+    seq: Annotated[
+        int | None, typer.Option("--seq", help="Take over so many events of its journal; else all.")
+    ] = None,
+    step: Annotated[
+        str | None, typer.Option("--step", help="Take over what was before the first call of this name.")
+    ] = None,
+    values: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=JSON", help="Put a result in place, by step or child number."),
+    ] = None,
+    new_id: Annotated[str | None, typer.Option("--id", help="Id of the new run.")] = None,
+    queue: Annotated[str | None, typer.Option("--queue", "-q", help="Its queue; else the same.")] = None,
+    version: Annotated[
+        str | None, typer.Option("--workflow-version", help="Its version; else the same.")
+    ] = None,
+) -> None:
+    """Begin a new run with what another one did up to a position; the other one stays as it is."""
+    from pyengine.cli import queries
+
+    if seq is not None and step is not None:
+        raise InvalidRequest("a fork has one position", hint="leave out --seq or --step")
+    texts = {"a step": step, "a queue name": queue, "a version": version}
+    for what, text in texts.items():
+        if text is not None:
+            checked_text(what, text)
+    wanted = queries.Fork(
+        id=id,
+        seq=seq,
+        step=step,
+        values=json.dumps(dict(_pair(id, one) for one in values or ())),
+        new_id=None if new_id is None else checked_id(new_id, most=MAX_START_BYTES),
+        queue=queue,
+        version=version,
+    )
+    with steered(at, id, "fork") as db:
+        made = queries.fork(db.conn, wanted)
+        _answer(at, db, made)
+
+
+def as_of(
+    at: Invocation,
+    id: RunId,
+    seq: Annotated[int | None, typer.Option("--seq", help="When its journal had so many events.")] = None,
+    instant: Annotated[
+        str | None, typer.Option("--at", metavar="INSTANT", help="At an instant: '2025-01-31 12:00+01'.")
+    ] = None,
+    generation: Annotated[
+        int | None, typer.Option("--generation", help="Of a run that continued as new, one before this.")
+    ] = None,
+) -> None:
+    """Show what was known of a run at an earlier moment; now if none is given."""
+    from pyengine.cli import queries
+
+    if instant is not None:
+        checked_text("an instant", instant)
+    with steered(at, id, "as-of") as db:
+        moment = queries.as_of(db.conn, id, seq, instant, generation)
+    at.out.answer(moment, lambda console: _show_moment(console, id, moment))
+
+
+def _show_moment(console: Console, id: str, moment: Moment) -> None:
+    """Print a line about the run, and one for each child."""
+    generation = f", generation {moment.generation}" if moment.generation > 1 else ""
+    console.print(printable(id), style="bold", soft_wrap=True)
+    console.print(
+        f"  {moment.status} after {moment.seq} events{generation}, at {moment.at:%Y-%m-%d %H:%M:%S.%f %Z}",
+        soft_wrap=True,
+    )
+    if moment.waiting_on:
+        console.print(printable(f"  waits for {listed(moment.waiting_on)}"), soft_wrap=True)
+    for name, one in moment.signals.items():
+        said = f"  signal {name}: {one['delivered']} delivered, {one['received']} received"
+        console.print(printable(said), soft_wrap=True)
+    attempts = {one["child"]: one for one in moment.running}
+    shown = table("CHILD", "KIND", "NAME", "STATE", right=("CHILD",))
+    shown.add_column("", no_wrap=True, overflow="ellipsis")
+    for number, child in sorted((int(key), value) for key, value in moment.children.items()):
+        attempt = attempts.get(number)
+        state = child["state"] if attempt is None else f"{attempt['state']}, attempt {attempt['attempt']}"
+        value = compact(child["value"]) if "value" in child else error_text(child.get("error") or "")
+        shown.add_row(
+            str(number),
+            child["kind"].replace("_", " "),
+            printable(child.get("name") or ""),
+            state,
+            clip(value if "value" in child or "error" in child else "", 60),
+        )
+    if moment.children:
+        console.print(shown)
+
+
+def _pair(id: str, text: str) -> tuple[str, Any]:
+    """Split what stands behind ``--set``."""
+    key, sign, value = text.partition("=")
+    example = f"""pyengine fork {id} --step charge --set 'charge={{"paid": true}}'"""
+    if not (key and sign):
+        raise InvalidRequest(f"--set takes KEY=JSON, not {clip(text, 40)!r}", hint=f"for example: {example}")
+    return checked_text("a key of --set", key), checked_json(f"the value for {key}", value, example)
+
+
+@contextmanager
+def steered(at: Invocation, id: str | None, verb: str) -> Iterator[Database]:
+    """Open the database for a command about one run; what it refuses is said with the next command to type.
+
+    Args:
+        at: the invocation.
+        id: id of the run; None for all of them.
+        verb: name of the command.
+
+    Raises:
+        NotFound: there is no such run.
+        Conflict: its state does not allow that.
+        InvalidRequest: the database does not take an argument.
+    """
+    import psycopg
+
+    if id is not None:
+        checked_id(id)
+    with at.database() as db:
+        try:
+            yield db
+        except psycopg.Error as error:
+            raise _next(at, db, explain(error), id, verb) from error
+
+
+def _next(at: Invocation, db: Database, error: EngineError, id: str | None, verb: str) -> EngineError:
+    """Return the error with a command to type; of a conflict, with the state that is in the way."""
+    from pyengine.cli import queries
+
+    if id is None or type(error) not in (NotFound, Conflict, InvalidRequest):
+        return error
+    run = queries.run(db.conn, id)
+    if run is None:
+        return NotFound(f"there is no run {clip(id, 80)!r}", hint=at.line("ps", "--all"))
+    why = _WHY_NOT.get(verb)
+    if isinstance(error, Conflict) and why is not None:
+        return Conflict(f"run {clip(id, 80)!r} is {run.state}: {why}", hint=at.line("show", id))
+    said = " ".join(part for part in (error.detail or error.message, error.hint) if part)
+    wrong = isinstance(error, InvalidRequest)
+    return type(error)(said, hint=at.line(verb, "--help") if wrong else at.line("show", id))
+
+
+def checked_json(what: str, text: str, example: str) -> Any:
+    """Return the value of a JSON text that people typed.
+
+    Args:
+        what: how the error calls it.
+        text: what they typed.
+        example: a command with a right one.
+
+    Raises:
+        InvalidRequest: it is not JSON.
+    """
+    try:
+        return json.loads(checked_text(what, text))
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{what} is not JSON: {error}", hint=f"for example: {example}") from error
+
+
+def _answer(at: Invocation, db: Database, id: str, next_command: str | None = None) -> None:
+    """Answer with the run as it is now."""
+    from pyengine.cli import queries
+
+    run = queries.run(db.conn, id)
+
+    def show(console: Console) -> None:
+        from rich.text import Text
+
+        if run is not None:
+            console.print(
+                Text(printable(run.id), style="bold").append("  ").append_text(state_text(run.state)),
+                soft_wrap=True,
+            )
+
+    at.out.answer(run, show)
+    if next_command is not None:
+        at.out.note(f"it goes on with: {next_command}")

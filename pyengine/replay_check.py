@@ -1,0 +1,155 @@
+"""Does this code fit the runs that other code began?
+
+What lives here: `replay_check`, which reads journals and has each judged. What may not: a write of any kind,
+a verdict (judging.py), printing (cli/replay_check.py). The theory: all journals are read in one REPEATABLE
+READ, READ ONLY transaction, so they are of one moment, and a standby will do; page by page, so any number of
+them will do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import asyncpg
+
+from pyengine.codec import Codec
+from pyengine.connection import Database, mapped
+from pyengine.errors import InvalidRequest, NotFound
+from pyengine.judging import Divergence, Finding, Journal, Verdict, judge
+from pyengine.procedures import JOURNAL_LIST, JOURNALS
+from pyengine.registry import Registry, WorkflowDef
+
+__all__ = ["Break", "Report", "replay_check"]
+
+_PAGE_EVENTS = 5000
+_PAGE_RUNS = 200
+_INPUT = re.compile(r" \(input [0-9a-f]{16}\)")
+_GONE = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Break:
+    """Runs that part from the code in the same way.
+
+    Args:
+        workflow: workflow name.
+        version: workflow version.
+        first: the difference as the first of them shows it.
+        runs: ids, in the order of their starts.
+    """
+
+    workflow: str
+    version: str
+    first: Divergence
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a check found.
+
+    Args:
+        runs: one finding for each journal, by workflow and version, in the order of their starts.
+    """
+
+    runs: tuple[Finding, ...]
+
+    def count(self, verdict: Verdict) -> int:
+        """Return how many runs have this verdict."""
+        return sum(one.verdict == verdict for one in self.runs)
+
+    def breaks(self) -> list[Break]:
+        """Return the differences, those that break most runs first."""
+        groups: dict[tuple[str, ...], list[Finding]] = {}
+        for one in self.runs:
+            if one.divergence is not None:
+                said = (_INPUT.sub("", one.divergence.expected), _INPUT.sub("", one.divergence.got))
+                groups.setdefault((one.workflow, one.version, *said), []).append(one)
+        made = [
+            Break(workflow=key[0], version=key[1], first=first, runs=tuple(one.id for one in found))
+            for key, found in groups.items()
+            if (first := found[0].divergence) is not None
+        ]
+        return sorted(made, key=lambda one: -len(one.runs))
+
+
+async def replay_check(
+    database: Database,
+    registry: Registry,
+    *,
+    workflow: str | None = None,
+    sample: int | None = None,
+    finished: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Replay the journals of live runs with the code of an application.
+
+    Args:
+        database: where the runs are; it may be a standby.
+        registry: the code.
+        workflow: only runs of this workflow.
+        sample: at most so many runs of each workflow and version, drawn evenly; None means all.
+        finished: those that have ended too: they must end again in the same way.
+        progress: called with the number of runs looked at so far, and of all there are to look at.
+
+    Raises:
+        NotFound: the code has no such workflow.
+        Unavailable: the database cannot be reached, or went away.
+        SchemaMismatch: its schema does not fit.
+    """
+    if sample is not None and sample < 1:
+        raise InvalidRequest("a sample has at least one run")
+    if workflow is not None and all(one.name != workflow for one in registry.workflows()):
+        registry.workflow(workflow)
+    await database.open()
+    conn = await database.connect("replay-check")
+    codec, found = Codec(registry.errors), list[Finding]()
+    try:
+        async with conn.transaction(isolation="repeatable_read", readonly=True):
+            listed = await conn.fetch(JOURNAL_LIST.sql, None if workflow is None else [workflow], finished)
+            chosen = [pair for one in listed for pair in _drawn(one["executions"], one["events"], sample)]
+            for page in _pages(chosen):
+                for row in await conn.fetch(JOURNALS.sql, page):
+                    journal = Journal(**row)
+                    found.append(judge(journal, _code(registry, journal), codec))
+                if progress is not None:
+                    progress(len(found), len(chosen))
+    except (asyncpg.PostgresError, *_GONE) as error:
+        raise mapped(error, database.where) from error
+    finally:
+        with contextlib.suppress(asyncpg.PostgresError, *_GONE):
+            await conn.close(timeout=2)
+    return Report(runs=tuple(sorted(found, key=lambda one: (one.workflow, one.version, one.execution))))
+
+
+def _drawn(executions: list[int], events: list[int], sample: int | None) -> list[tuple[int, int]]:
+    """Return executions with their lengths, or a sample of them: the same one if nothing changes."""
+    pairs = list(zip(executions, events, strict=True))
+    if sample is None or sample >= len(pairs):
+        return pairs
+    return sorted(random.Random(len(pairs)).sample(pairs, sample))
+
+
+def _pages(chosen: Iterable[tuple[int, int]]) -> Iterator[list[int]]:
+    """Cut executions into pages that weigh about the same, so that a few are in memory at a time."""
+    page: list[int] = []
+    weight = 0
+    for execution, events in chosen:
+        if page and (weight + events > _PAGE_EVENTS or len(page) == _PAGE_RUNS):
+            yield page
+            page, weight = [], 0
+        page.append(execution)
+        weight += events
+    if page:
+        yield page
+
+
+def _code(registry: Registry, journal: Journal) -> WorkflowDef | None:
+    try:
+        return registry.workflow(journal.workflow, journal.version)
+    except NotFound:
+        return None

@@ -1,0 +1,264 @@
+"""A turn on the wire: what a worker reports and what it gets back.
+
+What lives here: the shapes of bundles and answers, and how they are written and read. What may not: sending
+(turn.py), what a bundle means for a run (holding.py). The theory: a turn is one JSON text each way, short
+enough to be read in a log: what is absent is left out, and what the database only hands on (arguments,
+results, errors) goes as text inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from pyengine.model import (
+    Act,
+    Adopt,
+    Cancelled,
+    Captured,
+    Complete,
+    ContinueAsNew,
+    End,
+    Fact,
+    Fail,
+    Halt,
+    Intend,
+    MakeJoinSet,
+    MakePromise,
+    Receive,
+    Row,
+    RunChild,
+    StartTimer,
+    Submit,
+    Suspend,
+    Take,
+)
+
+__all__ = [
+    "Answer",
+    "Bundle",
+    "Ending",
+    "Release",
+    "Task",
+    "Verdict",
+    "Verdicts",
+    "decode_answer",
+    "encode_bundles",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Give the task back; nobody is to take it before `retry_in_ms`, unless something it waits for
+    resolves.
+    """
+
+    retry_in_ms: int = 0
+
+
+Ending: TypeAlias = End | Release
+
+
+class Bundle:
+    """What one execution reports in one turn.
+
+    Args:
+        execution: number of the run.
+        version: version of the lease.
+        seen: the logical number through which the coroutine was advanced.
+        facts: what became of steps.
+        acts: what the coroutine did.
+        end: how it leaves the task, if it does.
+    """
+
+    __slots__ = ("acts", "end", "execution", "facts", "seen", "version")
+
+    def __init__(
+        self,
+        execution: int,
+        version: int,
+        seen: int,
+        *,
+        facts: Sequence[Fact] = (),
+        acts: Sequence[Act] = (),
+        end: Ending | None = None,
+    ) -> None:
+        self.execution = execution
+        self.version = version
+        self.seen = seen
+        self.facts = facts
+        self.acts = acts
+        self.end = end
+
+
+class _Act(msgspec.Struct, omit_defaults=True, gc=False):
+    do: str
+    child: int
+    name: str | None = None
+    version: str | None = None
+    queue: str | None = None
+    hash: str | None = None
+    param: str | None = None
+    timeout: int | None = None
+    detached: bool = False
+    duration: int | None = None
+    value: str | None = None
+    set: int | None = None
+    abandon: bool = False
+    retry: str | None = None
+
+
+class _End(msgspec.Struct, omit_defaults=True, gc=False):
+    do: str
+    on: tuple[int, ...] | None = None
+    kind: str | None = None
+    value: str | None = None
+    error: str | None = None
+    retry_in: int | None = None
+    problem: str | None = None
+
+
+class _Bundle(msgspec.Struct, omit_defaults=True, gc=False):
+    execution: int
+    version: int
+    seen: int
+    facts: Sequence[Fact] = ()
+    acts: list[_Act] = []
+    end: _End | None = None
+
+
+class Verdict(NamedTuple):
+    """The answer to a bundle.
+
+    Args:
+        execution: number of the run.
+        verdict: ok, moved or lost.
+        state: state of its task now.
+        seq: logical number at which the rows of the bundle begin.
+        next: logical number after them.
+    """
+
+    execution: int
+    verdict: str
+    state: str
+    seq: int
+    next: int
+
+
+class Verdicts(msgspec.Struct, gc=False):
+    """The answers to the bundles, as parallel arrays; None where no bundles were sent."""
+
+    execution: list[int] | None
+    verdict: list[str] | None
+    state: list[str] | None
+    seq: list[int | None] | None
+    next: list[int | None] | None
+
+    def each(self) -> Iterator[Verdict]:
+        """Return one verdict after the other."""
+        arrays: Any = (self.execution, self.verdict, self.state, self.seq, self.next)
+        return map(Verdict, *arrays)
+
+
+class Task(msgspec.Struct, rename={"from_seq": "from"}, gc=False):
+    """A claimed task with its run's journal, or the end of it."""
+
+    execution: int
+    id: str
+    version: int
+    workflow: str
+    workflow_version: str
+    param: str | None
+    from_seq: int | None
+    next: int
+    rows: list[Row]
+    crashes: int
+    started_at: int
+    queue: str
+    first_child: int = 0
+
+
+class Answer(msgspec.Struct):
+    """What a turn answers."""
+
+    now: int
+    bundles: Verdicts | None
+    tails: list[tuple[int, list[Row], list[Row]]]
+    tasks: list[Task]
+    hints: list[str]
+    settled: bool
+    due_in: int | None
+
+
+_encode = msgspec.json.Encoder().encode
+decode_answer = msgspec.json.Decoder(Answer).decode
+
+
+def _wire_act(act: Act) -> _Act:
+    match act:
+        case RunChild():
+            return _Act(
+                "run",
+                act.child,
+                act.name,
+                act.version,
+                act.queue,
+                act.hash,
+                act.param,
+                act.timeout_ms,
+                act.detached,
+                abandon=act.abandon,
+            )
+        case StartTimer():
+            return _Act("timer", act.child, duration=act.duration_ms)
+        case MakePromise():
+            return _Act("promise", act.child, act.name, timeout=act.timeout_ms)
+        case Captured():
+            return _Act(act.kind, act.child, act.name, value=act.value)
+        case Adopt():
+            return _Act("adopt", act.child, act.name)
+        case Receive():
+            return _Act("receive", act.child, act.name)
+        case MakeJoinSet():
+            return _Act("join_set", act.child)
+        case Submit():
+            return _Act("submit", act.child, set=act.join_set)
+        case Take():
+            return _Act("take", act.child, set=act.join_set)
+        case Intend():
+            return _Act("intent", act.child, act.name, hash=act.hash, param=act.param, retry=act.retry)
+
+
+def _wire_end(end: Ending) -> _End:
+    match end:
+        case Suspend():
+            return _End("suspend", end.on, end.kind)
+        case Complete():
+            return _End("complete", value=end.value)
+        case Fail():
+            return _End("fail", error=end.error)
+        case Halt():
+            return _End("halt", problem=end.problem)
+        case Cancelled():
+            return _End("cancel")
+        case ContinueAsNew():
+            return _End("continue", (end.next_child, *end.kept), value=end.value)
+        case Release():
+            return _End("release", retry_in=end.retry_in_ms)
+
+
+def _wire(bundle: Bundle) -> _Bundle:
+    wire = _Bundle(bundle.execution, bundle.version, bundle.seen, bundle.facts)
+    if bundle.acts:
+        wire.acts = [_wire_act(act) for act in bundle.acts]
+    if bundle.end is not None:
+        wire.end = _wire_end(bundle.end)
+    return wire
+
+
+def encode_bundles(bundles: Iterable[Bundle]) -> str:
+    """Return the JSON text that the turn takes."""
+    return _encode([_wire(bundle) for bundle in bundles]).decode()

@@ -1,0 +1,95 @@
+"""How the events of a journal read, one line for each thing that happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+
+from pyengine.cli import queries, timeline
+
+BEGAN = datetime(2025, 1, 31, 12, tzinfo=UTC)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """An event of the view."""
+
+    seq: int
+    event: str
+    child: int | None = None
+    name: str | None = None
+    payload: Any = None
+    attempt: int | None = None
+    at: datetime = BEGAN
+
+
+def told(*events: tuple[str, int | None, str | None, Any]) -> list[str]:
+    """The lines of some events that happened one after the other."""
+    made = [
+        Event(seq=n, event=kind, child=child, name=name, payload=payload, at=BEGAN + timedelta(seconds=n))
+        for n, (kind, child, name, payload) in enumerate(events)
+    ]
+    return [f"{line.what} {line.value}".strip() for line in timeline.lines(made)]
+
+
+def test_signals_and_join_sets_read_as_words() -> None:
+    """Signals have their names and payloads, members of join sets the number of their set."""
+    member = {"join_set_id": "a.1", "promise_id": "a.2"}
+    assert told(
+        ("SignalDelivered", None, "go", {"signal_name": "go", "payload": {"ok": True}, "delivery_id": 1}),
+        ("SignalReceived", 0, "go", {"signal_name": "go", "payload": {"ok": True}, "delivery_id": 1}),
+        ("JoinSetCreated", 1, None, {"join_set_id": "a.1"}),
+        ("InvokeScheduled", 2, "ship", {"kind": "Function", "input": [1]}),
+        ("JoinSetSubmitted", 2, None, member),
+        ("JoinSetAwaited", 2, None, member | {"result": 1}),
+    ) == [
+        'signal go came {"ok": true}',
+        'signal go [0] received {"ok": true}',
+        "join set [1]",
+        "child run ship [2] started [1]",
+        "child run ship [2] put into join set [1]",
+        "child run ship [2] taken from join set [1]",
+    ]
+
+
+def test_waits_and_captured_values() -> None:
+    """A wait names the numbers and whether all or any of them end it; captured values are shown."""
+    assert told(
+        ("ExecutionAwaiting", None, None, {"waiting_on": ["a.b.3"], "kind": {"tag": "Single"}}),
+        ("ExecutionAwaiting", None, None, {"waiting_on": ["a.1", "a.2"], "kind": {"tag": "All"}}),
+        ("ExecutionAwaiting", None, None, {"waiting_on": ["a.4"], "kind": {"tag": "Signal", "name": "go"}}),
+        ("TimeRecorded", 5, "now", {"time": 17}),
+        ("RandomGenerated", 6, "random", {"value": 0.5}),
+        ("CancelRequested", None, None, {"reason": "late"}),
+    ) == [
+        "waits for [3]",
+        "waits for all of [1], [2]",
+        "waits for signal go [4]",
+        "time [5] 17",
+        "random value [6] 0.5",
+        'cancel requested {"reason": "late"}',
+    ]
+
+
+def test_the_view_has_what_lines_need(conn: psycopg.Connection[Any], player: Any) -> None:
+    """What the database answers reads the same way: a wait for a child, and a signal."""
+    conn.execute("select durable.start('order', '[1]', id => 'a')")
+    (task,) = player.claim("order")
+    acts = [
+        {"do": "promise", "child": 0, "name": "go"},
+        {"do": "time", "child": 1, "name": "now", "value": "17"},
+    ]
+    player.report(task, acts=acts)
+    player.report(task, end={"do": "suspend", "on": [0], "kind": "single"})
+    conn.execute("select durable.signal('a', 'ping', '[1]')")
+    lines = [f"{line.what} {line.value}".strip() for line in timeline.lines(queries.events(conn, "a"))]
+    assert lines == [
+        "started with [1]",
+        "promise go [0] started",
+        "time [1] 17",
+        "waits for [0]",
+        "signal ping came [1]",
+    ]

@@ -1,0 +1,320 @@
+"""Signals, seen through the replay machine: numbers, order, limits, and that nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import date
+from typing import Any
+
+import pytest
+
+from pyengine.context import ctx
+from pyengine.errors import DecodeError, InvalidRequest
+from pyengine.model import Complete, ContinueAsNew, Receive, Row, StartTimer, Suspend
+from pyengine.signals import Signal
+from tests.replay.memory_run import Done, MemoryRun, Sent, add, greet, problem_of, workflow
+
+approve = Signal[int]("approve")
+
+
+def check(run: MemoryRun) -> None:
+    """A cold replay ends as the live run did and wants nothing."""
+    moves = run.cold()
+    assert (moves.end, moves.acts, moves.steps) == (run.end, (), ())
+
+
+def test_declarations() -> None:
+    """A signal has its type from the subscript, from the argument, or none; equal ones are equal."""
+    assert Signal[int]("a").annotation is int and Signal("a", date).annotation is date
+    assert Signal("a").annotation is Any and repr(Signal[int]("a")) == "Signal[int]('a')"
+    assert Signal[int]("a") == Signal("a", int) != Signal("a", str)
+    assert len({Signal[int]("a"), Signal("a", int)}) == 1
+    assert Signal[list[int]]("a").codec.pack([1]) == b"[1]"
+
+
+@pytest.mark.parametrize("name", ["", "x" * 257, "a\0b", 5, None])
+def test_names(name: Any) -> None:
+    """A name is a text of 1 to 256 bytes, for signals and for receives alike, and nothing is recorded."""
+    with pytest.raises(InvalidRequest, match="signal"):
+        Signal(name)
+
+    async def code() -> int:
+        with pytest.raises(InvalidRequest, match="signal"):
+            ctx.receive(name)
+        return await add(1, 1)
+
+    assert [call.child for call in MemoryRun(workflow(code)).moves.steps] == [0]
+
+
+def test_a_receive_waits_for_its_signal() -> None:
+    """A receive takes its number at the call, is told to the database, and is a wait of its own kind."""
+
+    async def code() -> list[Any]:
+        return [await ctx.receive(approve), await add(1, 1)]
+
+    run = MemoryRun(workflow(code))
+    assert run.acts == [Receive(child=0, name="approve")]
+    assert run.end == Suspend(on=(0,), kind="signal")
+    assert run.cold().end == run.end and run.cold().acts == ()
+    assert run.send("approve", 7).steps[0].child == 1
+    run.complete(1, 2)
+    assert run.value == [7, 2]
+    check(run)
+
+
+def test_a_buffered_signal_comes_at_once() -> None:
+    """What was sent before is received without a wait, in the order of sending."""
+
+    async def code() -> list[Any]:
+        await ctx.sleep(1)
+        return [await ctx.receive("a"), await ctx.receive("b"), await ctx.receive("a")]
+
+    run = MemoryRun(workflow(code))
+    run.turn(Sent("a", 1), Sent("b", 2), Sent("a", 3))
+    run.complete(0)
+    assert run.value == [1, 2, 3] and [act.child for act in run.acts] == [0, 1, 2, 3]
+    assert [row.type for row in run.rows] == list("STAgggZvvv")
+    check(run)
+
+
+def test_types() -> None:
+    """A signal is read by its type; what does not fit raises DecodeError, and is received all the same."""
+
+    async def code() -> list[Any]:
+        day = await ctx.receive("day", date)
+        try:
+            await ctx.receive("day", type=date)
+        except DecodeError as error:
+            return [day.isoformat(), error.message, await ctx.receive("day")]
+        return []
+
+    run = MemoryRun(workflow(code))
+    run.turn(Sent("day", "2026-01-02"), Sent("day", "never"), Sent("day", {"x": 1}))
+    assert run.value[0] == "2026-01-02" and "receive day" in run.value[1] and run.value[2] == {"x": 1}
+    check(run)
+
+
+@pytest.mark.parametrize(("on", "kind", "make"), [
+    ((0, 1), "any", lambda: ctx.first(ctx.receive("a"), ctx.sleep(1))),
+    ((0, 1), "any", lambda: asyncio.gather(ctx.receive("a"), ctx.receive("b"))),
+    ((0, 1), "all", lambda: ctx.gather(ctx.receive("a"), ctx.receive("b"))),
+    ((0, 1), "any", lambda: ctx.receive("a", timeout=5)),
+    ((0,), "signal", lambda: ctx.gather(ctx.receive("a"))),
+    ((0,), "signal", lambda: asyncio.create_task(ctx.receive("a"))),
+])  # fmt: skip
+def test_wait_kinds(on: tuple[int, ...], kind: str, make: Any) -> None:
+    """A receive is one wait among others; kind signal is for a run that waits for nothing else."""
+
+    async def code() -> None:
+        await make()
+
+    run = MemoryRun(workflow(code))
+    assert run.end == Suspend(on=on, kind=kind)  # type: ignore[arg-type]
+    assert run.cold().end == run.end
+
+
+def test_a_limit() -> None:
+    """A receive with a limit raises TimeoutError; the next one has the same number and gets the signal."""
+
+    async def code() -> list[Any]:
+        seen: list[Any] = []
+        for _ in range(3):
+            try:
+                seen.append(await ctx.receive(approve, timeout="5s"))
+            except TimeoutError as error:
+                seen.append(str(error))
+        return seen
+
+    run = MemoryRun(workflow(code))
+    assert run.moves.acts == (Receive(child=0, name="approve"), StartTimer(child=1, duration_ms=5000))
+    assert run.complete(1).acts == (StartTimer(child=2, duration_ms=5000),)
+    assert run.end == Suspend(on=(0, 2), kind="any") and run.cold().end == run.end
+    run.send("approve", 7)
+    run.complete(4)
+    assert run.value == ["no signal 'approve' came in time", 7, "no signal 'approve' came in time"]
+    check(run)
+
+
+def test_a_signal_that_nobody_waited_for_is_kept() -> None:
+    """If it comes after the receive was given up, the next receive gets it at once and needs no limit."""
+
+    async def code() -> list[Any]:
+        try:
+            async with asyncio.timeout(1):
+                await ctx.receive(approve)
+        except TimeoutError:
+            await ctx.sleep(60)
+        return [await ctx.receive(approve, timeout=5), await ctx.receive(approve)]
+
+    run = MemoryRun(workflow(code))
+    run.complete(0)
+    run.send("approve", 1)
+    assert run.end == Suspend(on=(2,), kind="single") and run.cold().end == run.end
+    run.complete(2)
+    assert run.end == Suspend(on=(3,), kind="signal")
+    run.send("approve", 2)
+    assert run.value == [1, 2]
+    check(run)
+
+
+@pytest.mark.parametrize("first", ["signal", "timer"])
+def test_signal_and_limit_in_one_turn(first: str) -> None:
+    """What stands first in the journal decides, live and cold; the other changes nothing."""
+
+    async def code() -> list[Any]:
+        try:
+            got: Any = await ctx.receive(approve, timeout=1)
+        except TimeoutError:
+            got = "late"
+        return [got, await ctx.receive(approve)]
+
+    run = MemoryRun(workflow(code))
+    events = [Sent("approve", 1), Done(1)]
+    run.turn(*(events if first == "signal" else events[::-1]))
+    if first == "signal":
+        assert run.end == Suspend(on=(2,), kind="signal")
+        run.send("approve", 2)
+        assert run.value == [1, 2]
+    else:
+        assert run.value == ["late", 1]
+    check(run)
+
+
+def test_a_cancelled_task_gives_its_receive_up() -> None:
+    """A receive in a task that is cancelled, or in a gather, keeps its place for the next one."""
+
+    async def code() -> list[Any]:
+        task = asyncio.create_task(ctx.receive(approve))
+        await ctx.sleep(1)
+        task.cancel()
+        await asyncio.wait([task])
+        return [task.cancelled(), await ctx.receive(approve)]
+
+    run = MemoryRun(workflow(code))
+    run.complete(1)
+    assert run.end == Suspend(on=(0,), kind="signal")
+    run.send("approve", 3)
+    assert run.value == [True, 3]
+    check(run)
+
+
+@pytest.mark.parametrize("come", [False, True])
+def test_two_receives_of_one_name(come: bool) -> None:
+    """A second receive of a name is refused as long as the first was not looked at, and leaves no trace."""
+
+    async def code() -> list[Any]:
+        first = ctx.receive(approve)
+        await ctx.sleep(1)
+        with pytest.raises(InvalidRequest, match=r"receives signal 'approve' already \(child 0\)"):
+            ctx.receive(approve)
+        _, _, third = await first, await add(1, 1), ctx.receive("approve")
+        return [await third]
+
+    run = MemoryRun(workflow(code))
+    if come:
+        run.send("approve", 1)
+    run.complete(1)
+    if not come:
+        run.send("approve", 1)
+    run.complete(2, 2)
+    run.send("approve", 9)
+    assert run.value == [9] and run.acts[-1] == Receive(child=3, name="approve")
+    check(run)
+
+
+def test_type_given_twice() -> None:
+    """A signal brings its type; another one beside it is refused."""
+
+    async def code() -> str:
+        with pytest.raises(InvalidRequest, match="one too many"):
+            ctx.receive(approve, type=str)  # type: ignore[call-overload]
+        return "refused"
+
+    assert MemoryRun(workflow(code)).value == "refused"
+
+
+def test_a_receive_that_waits_is_a_gap() -> None:
+    """Rows above the number of a receive that still waits are no disagreement; another act there is one."""
+
+    async def before() -> Any:
+        return (await asyncio.gather(ctx.receive("a"), ctx.sleep(1), greet("x")))[0]
+
+    async def timer() -> None:
+        await asyncio.gather(ctx.sleep(2), ctx.sleep(1), greet("x"))
+
+    async def step() -> None:
+        await asyncio.gather(greet("y"), ctx.sleep(1), greet("x"))
+
+    run = MemoryRun(workflow(before))
+    run.complete(2, "hello")
+    assert run.end == Suspend(on=(0, 1), kind="any") and run.cold().end == run.end
+    for code in (timer, step):
+        problem = problem_of(run.cold(workflow(code)))
+        assert (problem["child"], problem["expected"]) == (0, "a receive that still waits")
+    run.turn(Done(1), Sent("a", 1))
+    assert run.value == 1
+    check(run)
+
+
+def test_other_name_or_kind() -> None:
+    """The number of a received signal belongs to a receive of that name."""
+
+    async def before() -> None:
+        await ctx.receive("a")
+        await ctx.sleep(1)
+
+    async def name() -> None:
+        await ctx.receive("b")
+
+    async def step() -> None:
+        await greet("a")
+
+    async def ends() -> None:
+        pass
+
+    run = MemoryRun(workflow(before))
+    run.send("a", 1)
+    for code, got in ((name, "signal b"), (step, "step greet"), (ends, "no more calls")):
+        problem = problem_of(run.cold(workflow(code)))
+        assert problem["expected"] == "signal a" and problem["got"].startswith(got)
+    run.rows = run.rows[:3]
+    assert [row.type for row in run.rows] == ["S", "A", "g"]
+    problem = problem_of(run.cold(workflow(ends)))
+    assert (problem["child"], problem["expected"]) == (0, "a receive that still waits")
+
+
+def test_a_receive_is_told_again_only_where_it_may_be_unknown() -> None:
+    """Replay repeats the act where the journal does not prove that the database knows, and only there."""
+
+    async def code() -> Any:
+        promise = ctx.promise()
+        index, value = await ctx.first(greet("x"), ctx.receive("a"))
+        return [index, value, await promise]
+
+    run = MemoryRun(workflow(code))
+    assert run.cold(rows=run.rows[:1]).acts == tuple(run.acts)
+    assert run.cold().acts == (Receive(child=2, name="a"),), "the run may have died before that turn"
+    run.complete(1, "hello")
+    assert run.rows[-1].type == "A" and run.end == Suspend(on=(0,), kind="single")
+    assert run.cold().acts == (), "it was blocked after that turn"
+    assert run.cold(rows=run.rows[:-1]).acts == (Receive(child=2, name="a"),)
+
+
+def test_continue_as_new_carries_what_nobody_looked_at() -> None:
+    """The ending names the receives whose signals came and were not looked at, also those that come late."""
+
+    async def code() -> None:
+        handles = [ctx.receive(name) for name in "abcd"]
+        assert await handles[0] == 1
+        handles[1].close()
+        handles[2].cancel()  # type: ignore[attr-defined]
+        await ctx.sleep(1)
+        ctx.continue_as_new()
+
+    run = MemoryRun(workflow(code))
+    run.turn(Sent("a", 1), Sent("b", 2), Sent("c", 3))
+    run.complete(4)
+    assert run.end == ContinueAsNew(value="[]", next_child=5, kept=(1, 2))
+    run.warm.load([Row(run.next_seq, "v", 3, 1, "d", None, "4", True)])
+    assert run.warm.advance().end == ContinueAsNew(value="[]", next_child=5, kept=(1, 2, 3))
+    assert not isinstance(run.end, Complete)
