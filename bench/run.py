@@ -60,10 +60,10 @@ def fresh_database(dsn: str, name: str) -> str:
 
 
 @contextmanager
-def worker(dsn: str) -> Iterator[None]:
+def worker(dsn: str, app: str = "bench.workloads.basic:app") -> Iterator[None]:
     """One worker process for the bench's workflows."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "pyengine", "--database-url", dsn, "worker", "bench.workloads.basic:app"],
+        [sys.executable, "-m", "pyengine", "--database-url", dsn, "worker", app],
         cwd=ROOT,
         env={**os.environ, "PYENGINE_DATABASE_URL": dsn},
         stdout=subprocess.DEVNULL,

@@ -50,13 +50,31 @@ def test_the_longer_example_runs(dsn: str, tmp_path: Path) -> None:
 
 
 def test_the_promises_example_runs(dsn: str, tmp_path: Path) -> None:
-    """The third Python block prints the state and the value that the first answer gave."""
-    assert run_block(dsn, blocks("python")[2], tmp_path) == "RESOLVED {'by': 'Ada'}\n"
+    """The fourth Python block prints the state and the value that the first answer gave."""
+    assert run_block(dsn, blocks("python")[3], tmp_path) == "RESOLVED {'by': 'Ada'}\n"
+
+
+def test_the_signals_example_runs(dsn: str, tmp_path: Path) -> None:
+    """The third Python block buys for the lowest quote once approved, and tells that it was cancelled."""
+    bought, cancelled = run_block(dsn, blocks("python")[2], tmp_path).splitlines()
+    assert bought == "bought for 6"
+    assert "was cancelled" in cancelled
+
+
+def test_the_steering_block_steers_a_run(dsn: str) -> None:
+    """The second SQL block signals, pauses, resumes, cancels and forks a run that nobody serves."""
+    text = re.sub(r"--.*", "", blocks("sql")[1])
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("select durable.start('hello', '[\"world\"]', id => 'hello-1')")
+        told = [conn.execute(part.encode()).fetchone() for part in map(str.strip, text.split(";")) if part]
+        assert told == [(1,), ("",), ("",), ("cancelled",), ("hello-2",), ("running", {})]
+        states = dict(conn.execute("select id, state from durable.runs").fetchall())
+    assert states == {"hello-1": "cancelled", "hello-2": "queued"}
 
 
 def test_the_protocol_block_serves_a_task(dsn: str) -> None:
-    """The second SQL block offers, acquires and fulfils a task, and makes a schedule."""
-    text = re.sub(r"--.*", "", blocks("sql")[1])
+    """The third SQL block offers, acquires and fulfils a task, and makes a schedule."""
+    text = re.sub(r"--.*", "", blocks("sql")[2])
     create, offer, acquire, fulfill, rpc, schedule = (
         part.strip() for part in text.split(";") if part.strip()
     )
@@ -75,8 +93,8 @@ def test_the_protocol_block_serves_a_task(dsn: str) -> None:
 
 def test_there_is_no_block_that_nothing_runs() -> None:
     """Every Python block of the README is run by a test of this file."""
-    assert len(blocks("python")) == 3
-    assert len(blocks("sql")) == 2
+    assert len(blocks("python")) == 4
+    assert len(blocks("sql")) == 3
 
 
 def test_the_sql_block_starts_and_shows_a_run(

@@ -16,6 +16,8 @@ from tests.support.verbs import (
     TTL_MS,
     Connection,
     Held,
+    adopt,
+    anew,
     ask,
     begin_run,
     begun,
@@ -27,6 +29,7 @@ from tests.support.verbs import (
     fail,
     halt,
     promise,
+    receive,
     release,
     run,
     suspend,
@@ -421,4 +424,47 @@ def given_back(say: Say, stale: Held) -> None:
     take_turn(conn, "X", bundle(claim(conn, "X", "q-kept"), end=complete()), want=0)
 
 
-SCENES = (waiting, promises, tasks, holders, halting, schedules, older, runs, weighty)
+def steered(say: Say) -> None:
+    """Runs that get signals, take in promises of others, are paused, go on as new, and are asked to end."""
+    conn = say.conn
+    say.create("pending", "shared", external="true")
+    held = begin_run(conn, "s")
+    acts = [receive(0), adopt(1, "shared"), receive(2, "later")]
+    seen = take_turn(conn, "W", bundle(held, acts=acts)).next_of(held)
+    take_turn(conn, "W", bundle(held, end=suspend(0, 1, kind="all"), seen=seen))
+    say("resolved", "promise_settle", "shared", "resolved", "1")
+    say("suspended", "task_get", "s")
+    for number in "12":
+        say(number, "signal", "s", "go", Jsonb(1))
+    held = claim(conn, "W", "q-s")
+    take_turn(conn, "W", bundle(held, end=release(60_000)))
+    say("1", "signal", "s", "later")
+    held = claim(conn, "W", "q-s")
+    take_turn(conn, "W", bundle(held, acts=[receive(3)], end=release(60_000)))
+    held = claim(conn, "W", "q-s")
+    take_turn(conn, "W", bundle(held, acts=[receive(4)], end=suspend(4, kind="signal")))
+    say("", "pause", "s")
+    say("3", "signal", "s", "go")
+    say("None", "resume", "s")
+    held = claim(conn, "W", "q-s")
+    seen = take_turn(conn, "W", bundle(held, acts=[promise(5), run(6, queue="kids")])).next_of(held)
+    take_turn(conn, "W", bundle(held, end=anew(on=7), seen=seen))
+    for name in ("s.6", "s"):
+        say("pending", "task_get", name)
+    held = claim(conn, "W", "q-s")
+    take_turn(conn, "W", bundle(held, acts=[receive(7)], end=suspend(7)))
+    say("cancelling", "cancel", "s", Jsonb("why"))
+    say("cancelling", "cancel", "s")
+    claim(conn, "W", "q-s")
+    say.wait(30_000)
+    say.sweep()
+    say("rejected_canceled", "promise_get", "s")
+    for name in ("asked", "forced"):
+        begin_run(conn, name)
+    say("cancelling", "cancel", "asked")
+    say("cancelled", "cancel", "forced", None, None, True)
+    say.wait(30_000)
+    say.sweep()
+
+
+SCENES = (waiting, promises, tasks, holders, halting, schedules, older, runs, weighty, steered)

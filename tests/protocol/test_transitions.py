@@ -107,6 +107,7 @@ FORBIDDEN: dict[str, Forbidden] = {
         also="consistent_promise_settlement_stamp",
     ),
     "consistent_new_promise_born_clean": Forbidden(PROMISE.format(NOW + 5, "null")),
+    "consistent_head_is_that_of_the_last_generation": Forbidden(P.format("head = 7", "p")),
     "consistent_settlement_fulfils_task": Forbidden(P.format(DONE.format(0), "p")),
     # who waits
     "monotone_promise_callbacks_grow_while_pending": Forbidden(

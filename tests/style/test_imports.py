@@ -18,12 +18,25 @@ from tests.support.tree import Module, modules
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "sources"),
-    ("model", "retry", "scope", "failures", "forbidden", "history", "binaries", "postmaster", "loop_parts"),
-    ("codec", "signatures", "registry", "threads", "embedded", "admin", "promise_records"),
-    ("loop", "waits", "context"),
-    ("matching", "replay"),
+    (
+        *("model", "retry", "scope", "failures", "forbidden", "history", "binaries", "postmaster"),
+        *("loop_parts", "shields"),
+        *("values_hints", "values_paths", "values_pydantic", "values_shapes", "values_tree", "values_unions"),
+    ),
+    (
+        *("codec", "signatures", "registry", "threads", "embedded", "admin", "promise_records"),
+        *("http_records", "http", "signals"),
+    ),
+    ("loop", "waits", "ctx_handles", "context"),
+    (
+        *("ledger", "captures", "inboxes", "join_sets", "outcomes", "matching", "cancelling", "replay"),
+        *("judging",),
+    ),
     ("procedures", "connection", "listen"),
-    ("turn", "runs", "steps", "holding", "heartbeat", "housekeeping", "exchange", "results", "promises"),
+    (
+        *("wire", "turn", "runs", "steps", "holding", "keeping", "heartbeat", "housekeeping", "exchange"),
+        *("results", "promises", "handle", "steering", "replay_check"),
+    ),
     ("worker", "client"),
     ("place",),
     ("app",),
@@ -32,7 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 ASYNC_DOORS = (
     *("connection", "listen", "turn", "heartbeat", "housekeeping"),
-    *("worker", "client", "app", "testing"),
+    *("worker", "client", "replay_check", "app", "testing"),
 )
 # package -> the only modules that may import it
 DRIVERS: dict[str, tuple[str, ...]] = {
@@ -42,6 +55,7 @@ DRIVERS: dict[str, tuple[str, ...]] = {
     "typer": ("cli",),
     "rich": ("cli",),
     "platformdirs": ("embedded",),
+    "httpx": ("http",),
     "uvloop": ("worker", "app", "cli"),
     "pytest": (),
     "hypothesis": (),
@@ -50,7 +64,9 @@ DRIVERS: dict[str, tuple[str, ...]] = {
 }
 # modules -> what they must not import: replay is a function of journal and code alone
 PURE = {
-    "replay matching history": "asyncpg os random socket subprocess threading time",
+    "replay matching history ledger captures inboxes join_sets outcomes cancelling": (
+        "asyncpg os random socket subprocess threading time"
+    ),
     "errors model codec failures retry sources": "asyncio asyncpg random socket subprocess threading time",
     "client": "pyengine.worker pyengine.turn pyengine.replay",
     "admin": "asyncpg asyncio pyengine.worker pyengine.client pyengine.procedures pyengine.embedded",
@@ -222,6 +238,7 @@ def test_the_package_imports_without_drivers_of_tests() -> None:
     """Nothing that only the tests need is imported by the package: every third-party name is a dependency."""
     known = {
         "asyncpg",
+        "httpx",
         "msgspec",
         "platformdirs",
         "psycopg",
@@ -231,7 +248,7 @@ def test_the_package_imports_without_drivers_of_tests() -> None:
         "uvloop",
         "pyengine",
     }
-    optional = {"pydantic", "starlette", "uvicorn", "opentelemetry", "httpx"}
+    optional = {"pydantic", "starlette", "uvicorn", "opentelemetry"}
     tops = {(name.split(".")[0], module.path) for module in PACKAGE for name, _ in imports(module)}
     strange = {pair for pair in tops if pair[0] not in known | optional | sys.stdlib_module_names}
     assert not strange

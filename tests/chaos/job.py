@@ -1,0 +1,172 @@
+"""The workflow that plays programs: an interpreter, run by real workers that are killed and frozen meanwhile.
+
+Steps take random time, so branches overtake each other differently in every run. Nothing here asserts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import Any
+
+from pyengine import App, JoinSet, Retry, RunCancelled, RunFailed, Signal, ctx
+from tests.chaos.plans import Node
+
+app = App()
+DELAY_S = 0.02
+
+
+@app.step
+async def double(number: int) -> int:
+    """An async step."""
+    await asyncio.sleep(random.random() * DELAY_S)
+    return 2 * number + 1
+
+
+@app.step
+def double_in_thread(number: int) -> int:
+    """A sync step."""
+    time.sleep(random.random() * DELAY_S)
+    return 2 * number + 1
+
+
+@app.step(retry=Retry(max_attempts=4, initial="5ms", backoff=1.0))
+async def triple_at_last(number: int, failures: int) -> int:
+    """A step whose first attempts fail. One that is cut off counts as one too, so it may fail less often."""
+    await asyncio.sleep(random.random() * DELAY_S)
+    if ctx.step.attempt <= failures:
+        raise ConnectionError(f"attempt {ctx.step.attempt}")
+    return 3 * number
+
+
+@app.step
+async def refuse(number: int) -> int:
+    """A step that always fails."""
+    raise ValueError(str(number))
+
+
+@app.step
+async def clean_up(number: int) -> int:
+    """What a cancelled run does before it ends."""
+    await asyncio.sleep(random.random() * DELAY_S)
+    return number
+
+
+@app.workflow
+async def play(program: Node) -> int:
+    """Play a program."""
+    return await perform(program)
+
+
+@app.workflow
+async def stumble(number: int) -> int:
+    """A child that fails after a step."""
+    await double(number)
+    raise ValueError(str(number))
+
+
+@app.workflow
+async def doomed(number: int) -> int:
+    """A child that waits for nothing until it is cancelled, and cleans up."""
+    try:
+        await double(number)
+        await ctx.promise(int, name="never")
+    except asyncio.CancelledError:
+        async with ctx.shield():
+            await clean_up(number)
+        raise
+    return 0
+
+
+def call(node: Node) -> Any:
+    """Make the one call that a node is."""
+    match node:
+        case ["step", number]:
+            return double(number)
+        case ["thread", number]:
+            return double_in_thread(number)
+        case ["flaky", number, failures]:
+            return triple_at_last(number, failures)
+        case ["fails", number]:
+            return refuse(number)
+        case ["promise", number]:
+            return ctx.promise(int, name=str(number))
+        case ["child", inner]:
+            return ctx.start(play, inner)
+        case ["childfail", number]:
+            return ctx.start(stumble, number)
+        case ["doomed", number]:
+            return ctx.start(doomed, number)
+    raise ValueError(f"no such call: {node!r}")
+
+
+async def outcome(made: Any) -> int:
+    """Await a call; failures are numbers too."""
+    try:
+        return int(await made)
+    except ValueError as error:
+        return -int(str(error))
+    except RunCancelled:
+        return 0
+    except RunFailed as error:
+        return -int(str(error.__cause__))
+
+
+async def perform(node: Node) -> int:
+    """Return the number that a node stands for."""
+    match node:
+        case ["sleep", ms]:
+            await asyncio.sleep(ms / 1000)
+            return 0
+        case ["random"]:
+            return 0 if ctx.random() < 1 else 1
+        case ["late", name, ms]:
+            try:
+                await ctx.receive(Signal[int](name), timeout=ms / 1000)
+            except TimeoutError:
+                return 5
+            return 0
+        case ["signal", name, numbers]:
+            total = 0
+            for place in range(1, len(numbers) + 1):
+                total += place * await ctx.receive(Signal[int](name))
+            return total
+        case ["doomed", number]:
+            return await outcome(call(node)) + 7 * int(number)
+        case ["seq", parts]:
+            return sum([await perform(part) for part in parts])
+        case ["gather", parts]:
+            return sum(await asyncio.gather(*(perform(part) for part in parts)))
+        case ["all", parts]:
+            return sum(await ctx.gather(*(perform(part) for part in parts)))
+        case ["group", parts]:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(perform(part)) for part in parts]
+            return sum(task.result() for task in tasks)
+        case ["set", members, how]:
+            return await drain(members, how)
+    return await outcome(call(node))
+
+
+async def drain(members: list[Node], how: str) -> int:
+    """Submit calls to a join set and take all results."""
+    join_set: JoinSet = ctx.join_set()
+    for member in members:
+        join_set.submit(call(member))
+    total = 0
+    while len(join_set):
+        if how == "all" or (how == "mixed" and len(join_set) < len(members)):
+            break
+        total += await outcome(join_set.next())
+    if len(join_set):
+        for made in await join_set.all(return_exceptions=True):
+            total += await outcome(told(made))
+    return total
+
+
+async def told(made: Any) -> int:
+    """Return a result that was handed out as a value, or raise it."""
+    if isinstance(made, BaseException):
+        raise made
+    return int(made)

@@ -1,0 +1,92 @@
+"""Random workflows under random faults return what they return without faults, and leave the same behind."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from pyengine.admin import migrate
+from pyengine.connection import Database
+from pyengine.replay_check import Report, replay_check
+from tests.chaos.folds import fold, lively
+from tests.chaos.job import app
+from tests.chaos.plans import Maker, Node, value
+from tests.chaos.world import World
+
+ROUND = 100
+
+
+def prepare(dsn: str) -> None:
+    """A schema with short leases, so that a frozen worker loses its work, and no limit to crashes."""
+    migrate.install(dsn)
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        for name, setting in (("lease_ttl_ms", "1000"), ("max_crashes", "10000")):
+            conn.execute("select durable.set_setting(%s, %s)", (name, setting))
+
+
+def play(dsn: str, prefix: str, programs: list[Node], seed: int, *, faults: bool) -> Counter[str]:
+    """Play programs to their ends; answers what the world did."""
+    world = World(dsn, seed, workers=2, faults=faults)
+    try:
+        for number, program in enumerate(programs):
+            world.start(f"{prefix}-{number}", program)
+        world.play(60 + 4 * len(programs))
+    finally:
+        world.close()
+    return world.done
+
+
+def checked(dsn: str) -> Report:
+    """Replay the journal of every run with the code that made it."""
+    return asyncio.run(replay_check(Database(dsn), app.registry, finished=True))
+
+
+def compare(dsn: str, programs: list[Node], seed: int) -> int:
+    """Compare the runs under faults with the calm ones and with what they must return; answers how many were
+    lively."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        results = dict(conn.execute("select id, result from durable.runs where parent is null").fetchall())
+        for number, program in enumerate(programs):
+            hard, calm = f"hard-{number}", f"calm-{number}"
+            where = f"seed {seed}, program {number}: {program}"
+            assert results[calm] == value(program), where
+            assert results[hard] == value(program), where
+            assert fold(conn, hard) == fold(conn, calm), where
+        return lively(conn, [f"hard-{number}" for number in range(len(programs))])
+
+
+@pytest.mark.parametrize(
+    "size", [pytest.param(10, id="10"), pytest.param(2000, id="2000", marks=pytest.mark.full)]
+)
+def test_random_workflows_under_faults(
+    empty_database: Callable[[], str], seed: int, size: int, figures: Callable[[str, str], None]
+) -> None:
+    """Results and folds under kills, freezes, pauses, delays and reorderings equal those of a calm run; every
+    journal replays clean."""
+    done: Counter[str] = Counter()
+    runs = alive = 0
+    begin = time.monotonic()
+    for first in range(0, size, ROUND):
+        dsn = empty_database()
+        prepare(dsn)
+        programs = [Maker(seed + first + n).program() for n in range(min(ROUND, size - first))]
+        done += play(dsn, "hard", programs, seed + first, faults=True)
+        play(dsn, "calm", programs, seed + first, faults=False)
+        alive += compare(dsn, programs, seed + first)
+        report = checked(dsn)
+        assert report.count("diverged") == report.count("unknown") == 0, report.breaks()
+        runs += len(report.runs)
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            assert conn.execute("select * from durable.check()").fetchall() == []
+    assert alive >= 0.3 * size
+    figures(
+        "random-workflows",
+        f"{size} programs, seed {seed}, in {time.monotonic() - begin:.0f} s: results and folds under "
+        f"faults equal those without; {alive} had a foreign completion while two or more branches were "
+        f"open; the journals of all {runs} runs replay clean; the world did {dict(done)}",
+    )
