@@ -26,6 +26,7 @@ import msgspec
 
 from pyengine.errors import DecodeError, EncodeError, PayloadTooLarge
 from pyengine.failures import MAX_ERROR_BYTES, MIN_ERROR_BYTES, Failures
+from pyengine.values_hints import is_blind
 from pyengine.values_paths import at, brief, difference, holds_non_finite, place
 from pyengine.values_pydantic import read_unknown, said
 from pyengine.values_shapes import PLAIN, SORTED, SORTED_KINDS, kinds_of
@@ -97,7 +98,8 @@ class TypeCodec:
         self.annotation = annotation
         try:
             shape = shape_of(annotation)
-            kinds = kinds_of(annotation) if shape is None else {"OwnEq"}
+            kinds = kinds_of(annotation) if shape is None else set()
+            self.blind = is_blind(annotation)
             decoder = msgspec.json.Decoder(annotation, dec_hook=read_unknown) if shape is None else None
         except (TypeError, NameError, RecursionError) as error:
             raise DecodeError(
@@ -106,7 +108,6 @@ class TypeCodec:
             ) from error
         self.own = shape is not None
         self.loose = "AnyType" in kinds
-        self.blind = "OwnEq" in kinds
         self.flat = shape is None and kinds.isdisjoint(_MAPPINGS)
         if shape is not None:
             write = shape.write

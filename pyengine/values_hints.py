@@ -29,9 +29,9 @@ __all__ = [
     "field_types",
     "has_fields",
     "identity",
+    "is_blind",
     "is_named_tuple",
     "is_native",
-    "overlooks",
 ]
 
 SETS = (set, frozenset, Set, MutableSet)
@@ -60,10 +60,16 @@ def _is_tuple_or_dict(cls: type) -> bool:
     return is_named_tuple(cls) or typing.is_typeddict(cls)
 
 
-def overlooks(cls: type) -> bool:
-    """Tell whether `==` of a class with fields may overlook one: its author wrote it, or left one out."""
-    if issubclass(cls, Enum):
-        return False
+def is_blind(annotation: Any) -> bool:
+    """Tell whether `==` may overlook a field of a value: a class says so, or has an `__eq__` of its own.
+
+    Raises:
+        NameError: an annotation of a field cannot be resolved.
+    """
+    return "blind" in _looked(annotation)
+
+
+def _overlooks(cls: type) -> bool:
     if dataclasses.is_dataclass(cls) and not all(one.compare for one in dataclasses.fields(cls)):
         return True
     owner, found = next((one, vars(one)["__eq__"]) for one in cls.__mro__ if "__eq__" in vars(one))
@@ -135,8 +141,7 @@ def is_native(annotation: Any) -> bool:
     Raises:
         NameError: an annotation of a field cannot be resolved.
     """
-    found: set[str] = set()
-    _look(annotation, found, set())
+    found = _looked(annotation)
     if "other" in found or {"ordered", "keys"} <= found:
         return False
     try:
@@ -158,11 +163,17 @@ def identity(annotation: Any) -> Hashable:
     return typing.cast("Hashable", annotation)
 
 
+def _looked(annotation: Any) -> set[str]:
+    found: set[str] = set()
+    _look(annotation, found, set())
+    return found
+
+
 def _look(annotation: Any, found: set[str], seen: set[Hashable]) -> None:
     """Note what an annotation holds.
 
     "other" is not for msgspec alone; nor are both "ordered", what is written in order, and "keys" that are no
-    text, since what is written in order has none.
+    text, since what is written in order has none. "blind" is what may have fields that `==` overlooks.
     """
     if is_constrained(annotation):
         found.add("other")
@@ -181,6 +192,7 @@ def _look(annotation: Any, found: set[str], seen: set[Hashable]) -> None:
         elif issubclass(cls, Enum) and not _is_plain_enum(cls):
             found.add("other")
         elif has_fields(cls):
+            found |= {"blind"} if _overlooks(cls) else set()
             _look_all(field_types(annotation).values(), found, seen)
     args = get_args(annotation)
     if cls in SETS:

@@ -1,4 +1,6 @@
 -- What rows about join sets do to their state, and the guards that it serves. Called by _append only, under the lock of the head.
+-- A member is looked up by a subquery with a limit, which is never joined: where only its key is asked for, a plan that was made
+-- while the table was empty would read the whole index.
 
 create or replace function durable._is_invocation(p_execution bigint, p_child integer)
 returns boolean language plpgsql stable
@@ -29,8 +31,9 @@ begin
     from unnest(p_events) with ordinality as x (execution, type, child, attempt, name, input_hash, data, ord)
     where x.type in ('u', 'a')
   ) e
-  left join durable._join_sets s on s.execution = any (array[e.execution]) and s.child = any (array[e.attempt])
-  left join durable._members m on m.execution = any (array[e.execution]) and m.child = any (array[e.child])
+  left join lateral (select o.* from durable._join_sets o
+                     where o.execution = e.execution and o.child = e.attempt limit 1) s on true
+  left join lateral (select o.* from durable._members o where o.execution = e.execution and o.child = e.child limit 1) m on true
   cross join lateral (select case
     when s.child is null then format('%s is no join set', e.attempt)
     when s.closed or e.closed_here then 'the join set is closed'
@@ -54,7 +57,7 @@ begin
     where x.type = 'a'
   ) e
   join durable._executions h on h.execution = any (array[e.execution])
-  left join durable._members m on m.execution = any (array[e.execution]) and m.child = any (array[e.child])
+  left join lateral (select o.* from durable._members o where o.execution = e.execution and o.child = e.child limit 1) m on true
   left join durable._promises p on p.id = any (array[h.id || '.' || e.child])
   cross join lateral (select case
     when m.join_set is distinct from e.attempt then 'it is not in that join set'

@@ -66,10 +66,11 @@ returns table (page durable._promises[], due text[]) language plpgsql volatile
 as $$
 declare
   v_before bigint;
-  v_now bigint := durable._now_ms();
+  v_now bigint;
 begin
   loop
-    v_before := v_now;
+    -- right before the snapshot: reading the page may take longer than the clock stands still
+    v_before := durable._now_ms();
     select n.now, array(select p from durable._page_of_promises(p_state, p_tags, p_limit, p_cursor, p_prefix, n.now) p)
     into v_now, page from (select durable._now_ms() as now) n;
     exit when v_now = v_before;

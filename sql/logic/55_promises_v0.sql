@@ -281,10 +281,10 @@ returns table (page durable._promises[], due text[]) language plpgsql volatile
 as $$
 declare
   v_before bigint;
-  v_now bigint := durable._now_ms();
+  v_now bigint;
 begin
   loop
-    v_before := v_now;
+    v_before := durable._now_ms();
     select n.now, array(select p from durable._promises p
                         where p.id = any (durable._page_v0(p_pattern, p_states, p_tags, p_limit, p_cursor, n.now)) order by p.id)
     into v_now, page from (select durable._now_ms() as now) n;

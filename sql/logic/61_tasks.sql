@@ -75,10 +75,10 @@ returns table (page durable.task_record[], due text[]) language plpgsql volatile
 as $$
 declare
   v_before bigint;
-  v_now bigint := durable._now_ms();
+  v_now bigint;
 begin
   loop
-    v_before := v_now;
+    v_before := durable._now_ms();
     if p_state <> 'fulfilled' then
       select n.now, array(select t from durable._page_of_live_tasks(p_state, p_limit, p_cursor, n.now) t), '{}'
       into v_now, page, due from (select durable._now_ms() as now) n;
@@ -340,8 +340,8 @@ declare
 begin
   v_fresh := array(
     select a from unnest(p_awaited) a
-    where not exists (select from durable._promises p where p.id = a and p.execution = p_execution)
-      and not exists (select from durable._callbacks c where c.awaited_id = a and c.awaiter_id = p_id and c.child >= 0)
+    where (select count(*) from durable._promises p where p.id = a and p.execution = p_execution) = 0
+      and (select count(*) from durable._callbacks c where c.awaited_id = a and c.awaiter_id = p_id and c.child >= 0) = 0
     order by a);
   if v_fresh <> '{}' then
     select greatest(h.next_child, coalesce((select max(i.receiver) + 1 from durable._inboxes i
@@ -398,7 +398,7 @@ begin
   perform durable._arm(p_awaited);
   perform durable._register(array(
     select a from unnest(p_awaited) a
-    where not exists (select from durable._callbacks c where c.awaited_id = a and c.awaiter_id = p_id and c.child >= 0)), p_id);
+    where (select count(*) from durable._callbacks c where c.awaited_id = a and c.awaiter_id = p_id and c.child >= 0) = 0), p_id);
   perform durable._suspend(array[p_id]);
   return true;
 end

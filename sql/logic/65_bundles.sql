@@ -279,7 +279,7 @@ begin
   select a.name into v_missing
   from unnest(p_bundles) b cross join lateral unnest(b.acts) a
   where b.verdict = 'ok' and a."do" = 'adopt'
-    and (a.name = b.id or not exists (select from durable._promises p where p.id = a.name)) limit 1;
+    and (a.name = b.id or (select count(*) from durable._promises p where p.id = a.name) = 0) limit 1;
   if v_missing is not null then
     perform durable._fail_not_found('promise', v_missing);
   end if;

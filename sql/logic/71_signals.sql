@@ -57,8 +57,11 @@ as $$
     union all
     select h.execution, h.previous from generation g join durable._executions h on h.execution = any (array[g.previous])
   )
-  select s.delivery from generation g
-  join durable._signals s on s.execution = any (array[g.execution]) and s.name = p_name and s.key = p_key limit 1
+  select d.delivery from (
+    select (select s.delivery from durable._signals s
+            where s.execution = g.execution and s.name = p_name and s.key = p_key) as delivery
+    from generation g) d
+  where d.delivery is not null limit 1
 $$;
 comment on function durable._known_delivery(bigint, text, text) is
   'Number of the delivery that this key made, to the run as it is or to a generation before it.';

@@ -56,15 +56,12 @@ create or replace function durable._past_children(p_head durable._executions, p_
 returns table (child integer, type "char", name text, last_type "char", event text, attempt integer, referred text, data text)
 language sql stable
 as $$
-  with past as materialized (
-    select * from durable._past(p_head, p_upto) r where r.child is not null and r.type not in ('u', 'a')
-  ), latest as (
-    select distinct on (r.child) r.* from past r order by r.child, r.seq desc
-  )
-  select b.child, b.type, b.name, l.type, l.event, l.attempt, l.name, l.data
-  from past b
-  join latest l on l.child = b.child
-  where durable._allocates(b.type)
+  select distinct on (r.child) r.child, first_value(r.type) over made, first_value(r.name) over made, r.type, r.event, r.attempt,
+         r.name, r.data
+  from durable._past(p_head, p_upto) r
+  where r.child is not null and r.type not in ('u', 'a')
+  window made as (partition by r.child order by r.seq)
+  order by r.child, r.seq desc
 $$;
 comment on function durable._past_children(durable._executions, integer) is
   'Children with the row that made them and their last event.';

@@ -114,7 +114,7 @@ generate_series(1, %(count)s) n;
 
 def prepare(conn: Connection, tag: str) -> dict[str, Held]:
     """Objects for every call, and their calls made once, which is when a session makes its plans."""
-    for name in ("e", "f", "g"):
+    for name in ("e", "f", "g", "i"):
         ask(conn, create(f"{tag}{name}", external="true"))
     for name in ("t1", "t2", "t3", "t4"):
         ask(conn, create(f"{tag}{name}", target=f"p{tag}"))
@@ -237,6 +237,8 @@ def steering_calls(tag: str, runs: dict[str, Held]) -> Iterator[tuple[str, Call]
     yield "turn_that_hears_of_it", turn(tag, bundle(r8))
     yield "cancel_by_force", cancel(f"{tag}r7", force=True)
     yield "turn_that_gives_in", turn(tag, bundle(r8, end=cancelled(), seen=r8.next + 4))
+    yield "suspend_on_what_is_not_its_own", park(f"{tag}r9", f"{tag}i")
+    yield "settle_what_it_waits_for", settle(f"{tag}i")
     yield "cancel_for_the_sweep", cancel(f"{tag}r9", grace_ms=0)
     yield "pause", ("select durable.pause(%s)", (f"{tag}r9",))
     yield "resume", ("select durable.resume(%s)", (f"{tag}r9",))
