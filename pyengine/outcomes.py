@@ -12,8 +12,8 @@ from typing import cast
 
 import msgspec
 
-from pyengine.codec import Codec
-from pyengine.errors import DecodeError, RemoteError, RunCancelled, RunFailed, RunTimedOut
+from pyengine.codec import Codec, unreadable
+from pyengine.errors import RemoteError, RunCancelled, RunFailed, RunTimedOut
 from pyengine.history import History
 from pyengine.loop import DeterministicLoop
 from pyengine.model import Row
@@ -55,7 +55,7 @@ def read_into(call: Call, row: Row) -> None:
     except _UNREADABLE as error:
         run = cast("DeterministicLoop", call.get_loop()).origin_name
         where = f"the recorded result of {call.kind} {call.name} (run {run}, child {call.child})"
-        call.fail(DecodeError(f"{where} does not fit its annotation: {error}", where=where))
+        call.fail(unreadable(where, call.codec.annotation, error))
 
 
 def _child_error(call: Call, row: Row, codec: Codec) -> BaseException:

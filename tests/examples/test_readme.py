@@ -67,7 +67,7 @@ def test_the_steering_block_steers_a_run(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("select durable.start('hello', '[\"world\"]', id => 'hello-1')")
         told = [conn.execute(part.encode()).fetchone() for part in map(str.strip, text.split(";")) if part]
-        assert told == [(1,), ("",), ("",), ("cancelled",), ("hello-2",), ("running", {})]
+        assert told == [(1,), ("",), (None,), ("cancelled",), ("hello-2",), ("running", {})]
         states = dict(conn.execute("select id, state from durable.runs").fetchall())
     assert states == {"hello-1": "cancelled", "hello-2": "queued"}
 
@@ -126,7 +126,7 @@ def test_the_sql_block_starts_and_shows_a_run(
 
 def shell_commands() -> list[str]:
     """The `pyengine` commands of the shell blocks, without their arguments."""
-    found = re.findall(r"^pyengine ((?:db )?[a-z]+)", "\n".join(blocks("sh")), re.M)
+    found = re.findall(r"^pyengine ((?:db )?[a-z-]+)", "\n".join(blocks("sh")), re.M)
     return sorted(set(found))
 
 
