@@ -319,7 +319,9 @@ declare
   v_head durable._executions;
 begin
   select * into v_head from durable._executions h where h.execution = p_execution;
-  if v_head.status <> 'blocked' then
+  if v_head.status = 'cancelling' then
+    perform durable._fail_conflict(format('Run %L is being cancelled: it may clean up and end, not wait.', v_head.id));
+  elsif v_head.status <> 'blocked' then
     perform durable._await(array[p_execution], array[row('suspend', p_children,
       case when cardinality(p_children) = 1 then 'single' else 'any' end, null, null, null, null)::durable._ending], p_now);
   elsif not (v_head.waiting_on @> p_children and v_head.waiting_on <@ p_children) then
@@ -329,13 +331,14 @@ begin
 end
 $$;
 comment on function durable._await_again(bigint, integer[], bigint) is
-  'Blocks a run''s journal on children; one that is blocked already, having been continued after a halt, may only wait for the same again (R20).';
+  'Blocks a run''s journal on children; one that is blocked already, having been continued after a halt, may only wait for the same again (R20); one that is being cancelled does not wait. WF003.';
 
 create or replace function durable._children_for(p_id text, p_execution bigint, p_awaited text[], p_now bigint)
 returns integer[] language plpgsql volatile
 as $$
 declare
   v_fresh text[];
+  v_status text;
   v_next integer;
 begin
   v_fresh := array(
@@ -345,8 +348,12 @@ begin
     order by a);
   if v_fresh <> '{}' then
     select greatest(h.next_child, coalesce((select max(i.receiver) + 1 from durable._inboxes i
-                                            where i.execution = p_execution), 0))
-    into v_next from durable._executions h where h.execution = p_execution;
+                                            where i.execution = p_execution), 0)), h.status
+    into v_next, v_status from durable._executions h where h.execution = p_execution;
+    if v_status <> 'running' then
+      perform durable._fail_conflict(
+        format('Run %L is %s in its journal, so it cannot begin to wait for %L.', p_id, v_status, v_fresh[1]));
+    end if;
     perform durable._append(array(
       select row(p_execution, 'X', v_next + f.ord::integer - 1, null, f.id, null, null)::durable._event
       from unnest(v_fresh) with ordinality as f (id, ord)), p_now);
@@ -405,7 +412,7 @@ end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.task_suspend(text, integer, text[]) is
-  'Suspends until one of the promises settles. False (the protocol''s 300): one is settled already, nothing was registered, go on. WF001, WF002, WF004, WF005.';
+  'Suspends until one of the promises settles. False (the protocol''s 300): one is settled already, nothing was registered, go on. WF001, WF002, WF003 its journal waits for something else or is being cancelled, WF004, WF005.';
 
 create or replace function durable.task_fulfill(
   p_id text, p_version integer, p_state text, p_value_data text default null, p_value_headers jsonb default null)

@@ -120,14 +120,15 @@ begin
     update durable._inboxes i set receiver = null where i.execution = p_head.execution and i.name = p_name;
   end if;
   perform durable._append(array[row(p_head.execution, 'g', null, v_delivery, p_name, null, null)::durable._event], p_now);
-  if v_inbox.receiver is not null and p_head.status in ('running', 'blocked') then
+  if v_inbox.receiver is not null and p_head.status in ('running', 'blocked')
+     and (v_inbox.receiver >= p_head.next_child or v_inbox.receiver = any (p_head.reserved)) then
     v_woken := durable._receipt(p_head, p_name, v_delivery, v_inbox.receiver, p_now);
   end if;
   return query select v_delivery, v_woken;
 end
 $$;
 comment on function durable._deliver(durable._executions, text, text, text, bigint) is
-  'Writes SignalDelivered and, if a receive waits for it, SignalReceived. A run that is being cancelled keeps it unread (R14).';
+  'Writes SignalDelivered and, if a receive waits for it, SignalReceived. A run that is being cancelled keeps it unread (R14), and so does one whose code changed and used the number of the receive for something else.';
 
 create or replace function durable.signal_v1(p_run text, p_name text, p_payload text, p_key text)
 returns table (delivery integer, created boolean, woken boolean) language plpgsql volatile
@@ -178,12 +179,31 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.signal(text, text, jsonb, text) is
   'Sends a signal to a run and answers its number among those of that name: select durable.signal(''order-42'', ''approve'', ''{"ok": true}''). It waits until it is received, in the order of sending. The same dedup again is the same signal. WF001 no such run, WF003 it has ended, WF004, WF008.';
 
+create or replace function durable._check_receives(p_bundles durable._bundle[])
+returns void language plpgsql stable
+as $$
+begin
+  perform durable._fail_journal(r.execution, 'v', r.child, format('child %s receives signal %L already', r.first, r.name))
+  from (
+    select b.execution, a.name, max(a.child) as child, least(min(a.child), min(i.receiver)) as first
+    from unnest(p_bundles) b
+    cross join lateral unnest(b.acts) a
+    left join durable._inboxes i on i.execution = any (array[b.execution]) and i.name = any (array[a.name])
+    where b.verdict = 'ok' and a."do" = 'receive'
+    group by b.execution, a.name having count(*) > 1 or min(i.receiver) <> min(a.child)
+  ) r;
+end
+$$;
+comment on function durable._check_receives(durable._bundle[]) is
+  'One receive of a name at a time: the next one takes over the number of a receive that was given up (R24). WF006.';
+
 create or replace function durable._take_buffered(p_bundles durable._bundle[], p_now bigint)
 returns bigint[] language plpgsql volatile
 as $$
 declare
   v_events durable._event[];
 begin
+  perform durable._check_receives(p_bundles);
   v_events := array(
     select row(b.execution, 'v', a.child, i.received + 1, a.name, null, null)::durable._event
     from unnest(p_bundles) b

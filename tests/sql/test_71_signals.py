@@ -37,6 +37,7 @@ from tests.support.verbs import (
     task_of,
     tick,
     timer,
+    turn,
     types_of,
 )
 
@@ -217,6 +218,32 @@ def test_a_receiver_is_taken_over(conn: Connection, clock: Clock) -> None:
     assert answer.of(late) == ("ok", "suspended")
     assert ask(conn, send("r")) == (1, True, True)
     assert types_of(conn, "r") == "STAZWAgvW"
+
+
+@pytest.mark.parametrize(
+    "acts", [[receive(0), receive(1)], [receive(1)]], ids=["two_at_once", "another_number"]
+)
+def test_one_receive_of_a_name(conn: Connection, acts: list[dict[str, Any]]) -> None:
+    """A second receive of a name that is received already is refused; the same number again, as after a
+    replay, is the same receive."""
+    held = begin_run(conn, "r")
+    if len(acts) == 1:
+        take_turn(conn, "W", bundle(held, acts=[receive(0)]))
+    assert refusal(conn, turn("W", bundle(held, acts=acts))) == "WF006"
+    take_turn(conn, "W", bundle(held, acts=[receive(0), receive(3, "other")]))
+    assert inbox(conn) == (0, 0, 0)
+
+
+@pytest.mark.unlawful
+def test_a_number_that_changed_code_used_otherwise(conn: Connection) -> None:
+    """Whoever sends is not refused because the code of the run changed under its receive: the signal lies
+    there."""
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", bundle(held, acts=[receive(0), promise(1)]))
+    take_turn(conn, "W", bundle(held, acts=[promise(0)]))
+    assert ask(conn, send("r")) == (1, True, False)
+    assert inbox(conn) == (1, 0, None)
+    assert conn.execute("select law from durable.check()").fetchall() == []
 
 
 def test_a_key_is_one_delivery(conn: Connection) -> None:

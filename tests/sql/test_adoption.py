@@ -277,6 +277,31 @@ def test_a_client_suspends_again(conn: Connection) -> None:
     assert types_of(conn, "r") == "SXXADWADW"
 
 
+def test_a_client_of_a_blocked_run(conn: Connection) -> None:
+    """A run that was continued while its journal is blocked waits for the same again, and takes in nothing
+    new (R20)."""
+    for name in ("x", "y"):
+        ask(conn, create(name, external="true"))
+    client(conn)
+    ask(conn, park("r", "x", version=2))
+    ask(conn, ("select durable.task_halt('r')", ()))
+    ask(conn, ("select durable.task_continue('r')", ()))
+    resume(conn, 2)
+    assert refusal(conn, park("r", "y", version=3)) == "WF003"
+    assert ask(conn, park("r", "x", version=3)) == (True,)
+    assert types_of(conn, "r") == "SXA"
+
+
+@pytest.mark.parametrize("awaited", ["x", "r.0"])
+def test_a_client_of_a_run_that_is_cancelled(conn: Connection, awaited: str) -> None:
+    """A run that is being cancelled does not suspend any more, on its own children neither."""
+    ask(conn, create("x", external="true"))
+    client(conn, promise(0))
+    ask(conn, cancel("r"))
+    assert refusal(conn, park("r", awaited, version=2)) == "WF003"
+    assert types_of(conn, "r") == "SXQ"
+
+
 def test_a_client_is_told_to_go_on(conn: Connection) -> None:
     """If one of the promises is settled nothing is adopted (the protocol's 300)."""
     for name in ("x", "y"):

@@ -159,6 +159,16 @@ def everything(story: Story, *, end: Act | None = None) -> Iterator[None]:
     19 promise, pending; 20 child run, running; 21 adopted, pending; 22 intent, running; 23 tried once;
     24 receive "later", registered; 25 detached child run, never run.
     """
+    yield from _calls(story)
+    yield from _waits(story)
+    yield from _leftovers(story)
+    if end is not None:
+        story.report(facts=[done(22, name="running")], end=end)
+        yield
+
+
+def _calls(story: Story) -> Iterator[None]:
+    """Children 0 to 13 begin, and most steps among them end."""
     for name in ("there", "nowhere"):
         ask(story.conn, create(f"{story.id}-{name}", external="true"))
     numbers = [captured(1), captured(2, "17", kind="time"), timer(3, 1000), promise(4)]
@@ -173,8 +183,12 @@ def everything(story: Story, *, end: Act | None = None) -> Iterator[None]:
     yield
     story.report(facts=[broken(12, retry_in=5), broken(12, attempt=2), begun(13), broken(13)])
     yield
-    kid = story.kid(5)
+    story.kid(5)
     yield
+
+
+def _waits(story: Story) -> Iterator[None]:
+    """What others do to the children 3 to 8 while the run waits for them."""
     story.report(facts=[begun(11, attempt=4)])
     story.report(end=suspend(3, 4, 5, 6, 8))
     yield
@@ -201,6 +215,10 @@ def everything(story: Story, *, end: Act | None = None) -> Iterator[None]:
     for number in (2, 3):
         story.signal("go", number, f"k{number}")
         yield
+
+
+def _leftovers(story: Story) -> Iterator[None]:
+    """Children 14 to 25, many of them open at the end."""
     story.again()
     acts = [take_result(4, 7), run(14, queue="nobody"), promise(15, 500), receive(16, "go")]
     story.report(facts=[done(0, '"zero"', name="first"), done(11, attempt=5)], acts=acts)
@@ -222,9 +240,6 @@ def everything(story: Story, *, end: Act | None = None) -> Iterator[None]:
     yield
     story.signal("later still", {"x": [1, None]})
     yield
-    if end is not None:
-        story.report(facts=[done(22, name="running")], end=end)
-        yield
 
 
 def cancelled(story: Story) -> Iterator[None]:
