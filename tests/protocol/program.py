@@ -462,6 +462,8 @@ def steered(say: Say) -> None:
     for name in ("asked", "forced"):
         begin_run(conn, name)
     say("cancelling", "cancel", "asked")
+    say.create("pending", "open ended", external="true")
+    say("WF003", "task_suspend", "asked", 1, ["open ended"])
     say("cancelled", "cancel", "forced", None, None, True)
     say.wait(30_000)
     say.sweep()
