@@ -75,6 +75,24 @@ def test_deliveries_are_numbered_by_name(conn: Connection) -> None:
     assert rows.fetchall() == [("a", 1, None), ("b", 1, None), ("a", 2, None), ("a", 3, None), ("b", 2, None)]
 
 
+@pytest.mark.parametrize(
+    "row",
+    [("g", None, 1), ("g", None, 3), ("g", None, None), ("v", 0, 2), ("v", 0, 3), ("v", 0, None)],
+    ids=["again", "too_far", "unnumbered", "received_too_early", "not_delivered", "received_unnumbered"],
+)
+def test_the_journal_refuses_other_numbers(conn: Connection, row: tuple[Any, ...]) -> None:
+    """Whoever writes the journal: a delivery is the next of its name, a receipt takes the next delivery,
+    which must be there."""
+    held = begin_run(conn, "r")
+    ask(conn, send("r"))
+    take_turn(conn, "W", bundle(held, acts=[receive(5)]))
+    kind, child, number = row
+    event = "row(%s, %s, %s, %s, 'go', null, null)::durable._event"
+    call = (f"select durable._append(array[{event}], 1)", (held.execution, kind, child, number))
+    assert refusal(conn, call) == "WF006"
+    assert types_of(conn, "r") == "Sgv"
+
+
 def test_for_people(conn: Connection) -> None:
     """durable.signal answers the number; the payload is JSON, the name comes by name."""
     begin_run(conn, "r")
