@@ -516,6 +516,8 @@ async def calm(dsn: str) -> int:
     session = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
     async with session:
         await session.execute("update durable._tasks set expires_at = 0 where state = 'acquired'")
+        # what was offered in the storm is offered again only after retry_offer_ms
+        await session.execute("update durable._tasks set retry_at = 0 where state = 'pending'")
         await session.execute(
             "select durable.promise_settle(id, 'resolved', '1') from durable._promises "
             "where state = 'pending' and target is null and not timer"
