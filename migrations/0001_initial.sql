@@ -611,6 +611,113 @@ comment on column durable._forks.at is 'When.';
 comment on column durable._forks.id is 'The new run.';
 comment on column durable._forks.origin_id is 'The run that it was made from.';
 comment on column durable._forks.origin is 'Execution whose journal was copied: of a run that continued as new, one of several.';
-comment on column durable._forks.seq is 'The copy has the events before this sequence number.';
+comment on column durable._forks.seq is 'Where the copy ends: it took over what lies before this event, but neither waits that were not over nor what a clean-up did.';
 comment on column durable._forks.by is 'Database user who asked for it.';
 comment on column durable._forks.replaced is 'Values put in the place of recorded ones, by child number.';
+
+-- state/74_services.sql
+
+-- Services: database functions that runs and promises may name as their target, sql://schema.function.
+
+create table durable._services (
+  timeout_ms bigint,
+  backoff_ms bigint not null,
+  attempts integer not null,
+  name text not null,
+  function text not null,
+  constraint services_pk primary key (name),
+  constraint services_are_tried_once_at_least check (attempts >= 1),
+  constraint services_backoff_not_negative check (backoff_ms >= 0),
+  constraint services_timeout_positive check (timeout_ms > 0)
+);
+comment on table durable._services is 'Functions of this database that may be served. Nothing else is ever executed for whoever may start a run.';
+comment on column durable._services.name is 'Canonical address, which is the queue of its tasks: sql://billing.close_month. With the collation of queues, or their index could not be used.';
+comment on column durable._services.function is 'The function with its argument types, by name: one that was dropped and made again is found, and a dump can be restored.';
+comment on column durable._services.attempts is 'Attempts in all.';
+comment on column durable._services.backoff_ms is 'Pause after the first failure; twice as long after each one more, 5 minutes at most.';
+comment on column durable._services.timeout_ms is 'How long a worker lets one attempt take; null: without limit.';
+
+create type durable._service_call as (
+  name text, function text, attempts integer, backoff_ms bigint, args text, version integer, attempt integer, child integer,
+  is_cancelled boolean
+);
+comment on type durable._service_call is 'How a ready task of a service is to be served: which function, with what, in which attempt and under which child number.';
+
+-- state/75_watches.sql
+
+-- Watches: conditions that owners of tables have put on their rows, the waits of runs for such rows, and the news that triggers
+-- and the sweep leave for durable.tick(). What a trigger writes here it only inserts: it holds nothing that anybody waits for.
+
+create table durable._watches (
+  id integer not null generated always as identity,
+  relation regclass not null,
+  namespace text not null,
+  table_name text not null,
+  name text not null,
+  condition text not null,
+  columns text[] not null,
+  types text[] not null,
+  constraint watches_pk primary key (id),
+  constraint watches_name_unique unique (namespace, table_name, name),
+  constraint watches_name_is_plain check (name ~ '^[a-z][a-z0-9_]{0,39}$'),
+  constraint watches_columns_have_types check (cardinality(columns) = cardinality(types) and columns <> '{}')
+);
+comment on table durable._watches is
+  'Conditions on rows of tables, by table and name; people read the view durable.watches. Written by durable.watch and durable.unwatch alone.';
+comment on column durable._watches.relation is 'The table, whatever it is called now.';
+comment on column durable._watches.namespace is 'Schema of the table when it was watched: workflows go on naming it so.';
+comment on column durable._watches.table_name is 'Name of the table when it was watched.';
+comment on column durable._watches.condition is 'Expression over the columns, as the server writes it down: every name in it has its schema.';
+comment on column durable._watches.columns is 'Columns by whose values a row is waited for.';
+comment on column durable._watches.types is 'Their types, domains resolved; text for an enum.';
+
+create table durable._row_waits (
+  execution bigint not null,
+  test_at durable.epoch_ms,
+  since xid8,
+  watch integer not null,
+  tests integer not null default 0,
+  promise_id text collate "C" not null,
+  key jsonb not null,
+  constraint row_waits_pk primary key (promise_id),
+  constraint row_waits_armed_know_since_when check (test_at is not null or since is not null)
+) with (fillfactor = 70);
+comment on table durable._row_waits is
+  'Runs'' waits for rows, one for each such promise while it is pending. Armed (test_at null): every writer sees it. Before that it is tested again and again.';
+comment on column durable._row_waits.execution is 'The run that waits; when it ends, so does the wait.';
+comment on column durable._row_waits.test_at is 'When durable.tick() tests it against the table; null: it is left to the triggers.';
+comment on column durable._row_waits.since is 'A transaction that began to write after the wait was committed: once all before it have ended, nobody is left whose trigger could not see it.';
+comment on column durable._row_waits.tests is 'How often it was tested; the pauses grow with it.';
+comment on column durable._row_waits.key is 'Values of the watch''s columns, canonical, as the triggers compute them.';
+
+create index row_waits_by_key on durable._row_waits (watch, key);
+comment on index durable.row_waits_by_key is 'Serves the triggers: one lookup for each row that a statement changed.';
+create index row_waits_by_execution on durable._row_waits (execution);
+comment on index durable.row_waits_by_execution is 'Serves _settle: the waits of runs that end.';
+create index row_waits_by_test_at on durable._row_waits (test_at) where test_at is not null;
+comment on index durable.row_waits_by_test_at is 'Serves the sweep of waits that are to be tested.';
+
+create table durable._row_events (
+  id bigint not null generated always as identity,
+  xid xid8 not null,
+  watch integer not null,
+  state text,
+  promise_id text collate "C",
+  key jsonb,
+  data jsonb,
+  constraint row_events_pk primary key (id),
+  constraint row_events_state_is_known check (state in ('resolved', 'rejected', 'rejected_canceled')),
+  constraint row_events_verdicts_name_a_promise check ((state is null) = (promise_id is null))
+);
+comment on table durable._row_events is
+  'What durable.tick() has to do: settle a promise, or test waits of a watch once more (no promise; no key: all of them). Committed with the user''s rows, deleted when done.';
+comment on column durable._row_events.xid is 'Transaction of the writer, who takes it back if he changes the row again.';
+comment on column durable._row_events.state is 'Verdict on the promise.';
+comment on column durable._row_events.key is 'Values of the key: of the waits to test.';
+comment on column durable._row_events.data is 'The row as JSON, or an error.';
+
+create index row_events_by_xid on durable._row_events (xid, watch);
+comment on index durable.row_events_by_xid is 'Serves the triggers: what the same transaction has said before.';
+
+create type durable._row_news as (promise_id text, watch integer, state text, data jsonb);
+comment on type durable._row_news is 'What became of a wait for a row.';

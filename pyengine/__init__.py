@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyengine.client import Client, Run
     from pyengine.context import ctx
     from pyengine.errors import (
+        AwaitCycle,
         Conflict,
         DecodeError,
         EmbeddedPostgresError,
@@ -66,10 +67,14 @@ if TYPE_CHECKING:
     from pyengine.retry import Retry
     from pyengine.signals import Signal
     from pyengine.sources import VERSION as __version__
+    from pyengine.sql_errors import SqlError
+    from pyengine.transaction import Transaction
+    from pyengine.transaction_values import Record
     from pyengine.worker import Worker
 
 __all__ = [
     "App",
+    "AwaitCycle",
     "Client",
     "Conflict",
     "DecodeError",
@@ -93,6 +98,7 @@ __all__ = [
     "PayloadTooLarge",
     "PromiseConflict",
     "PromiseRecord",
+    "Record",
     "RemoteError",
     "Retry",
     "Run",
@@ -105,9 +111,11 @@ __all__ = [
     "SchemaMismatch",
     "Secret",
     "Signal",
+    "SqlError",
     "Step",
     "StepInterrupted",
     "StepTimeout",
+    "Transaction",
     "Unavailable",
     "Worker",
     "Workflow",
@@ -128,6 +136,9 @@ _HOMES = {
     "RunStatus": "results",
     "Secret": "http_records",
     "Signal": "signals",
+    "SqlError": "sql_errors",
+    "Transaction": "transaction",
+    "Record": "transaction_values",
     "Opaque": "promises",
     "PromiseConflict": "promise_records",
     "PromiseRecord": "promise_records",

@@ -45,23 +45,40 @@ class App:
         database_url: postgresql://...; None means PYENGINE_DATABASE_URL, DATABASE_URL, else the embedded
             Postgres.
         data_dir: folder of the embedded Postgres.
+        listen_url: URL of the same database past the pooler that stands before it, for hints and presence;
+            None means PYENGINE_LISTEN_URL, else polling does all behind a pooler.
     """
 
-    def __init__(self, database_url: str | None = None, *, data_dir: Path | str | None = None) -> None:
+    def __init__(
+        self,
+        database_url: str | None = None,
+        *,
+        data_dir: Path | str | None = None,
+        listen_url: str | None = None,
+    ) -> None:
         self.registry = Registry()
         self._database_url: str | None
         self._data_dir: Path | None
-        self.use_database(database_url, data_dir=data_dir)
+        self._listen_url: str | None
+        self.use_database(database_url, data_dir=data_dir, listen_url=listen_url)
         self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, Place] = WeakKeyDictionary()
 
-    def use_database(self, url: str | None = None, *, data_dir: Path | str | None = None) -> None:
+    def use_database(
+        self,
+        url: str | None = None,
+        *,
+        data_dir: Path | str | None = None,
+        listen_url: str | None = None,
+    ) -> None:
         """Say where the runs are kept, whatever the app was made with; connections that are open stay.
 
         Args:
             url: postgresql://...; None means as for `App()`.
             data_dir: folder of the embedded Postgres.
+            listen_url: the same database past its pooler; None means as for `App()`.
         """
         self._database_url = url
+        self._listen_url = listen_url
         self._data_dir = None if data_dir is None else Path(data_dir)
 
     # -- decorators
@@ -272,7 +289,9 @@ class App:
         loop = asyncio.get_running_loop()
         place = self._places.get(loop)
         if place is None:
-            place = self._places[loop] = Place(self.registry, self._database_url, self._data_dir)
+            place = self._places[loop] = Place(
+                self.registry, self._database_url, self._data_dir, self._listen_url
+            )
         return place
 
     @contextlib.asynccontextmanager

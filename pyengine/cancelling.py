@@ -12,6 +12,8 @@ the same.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from pyengine.loop import DeterministicTask
@@ -55,8 +57,13 @@ class Cancellation:
             call.cancel()
         matcher.overtaken = overtaken
 
-    def press(self, main: DeterministicTask) -> None:
-        """Cancel again, as long as nothing that the code waits for can come."""
+    def press(self, main: DeterministicTask, settle_down: Callable[[], None]) -> None:
+        """Cancel again, as long as nothing that the code waits for can come.
+
+        Args:
+            main: the main task.
+            settle_down: lets all that is ready run.
+        """
         loop = self._loop
         while not (main.done() or self._matcher.dead or self.is_stubborn or self._can_wake()):
             self._requests += 1
@@ -66,17 +73,28 @@ class Cancellation:
                 for task in spared:
                     task.pierce()
                 if not spared:
-                    main.cancel()
+                    self._cancel_all(main)
             finally:
                 loop.piercing = False
-            loop.run_until_quiet()
+            settle_down()
+
+    def _cancel_all(self, main: DeterministicTask) -> None:
+        """Cancel the main task; the second time also those that it waits for without passing it on.
+
+        A group that gives up its members already keeps further cancellations from them.
+        """
+        for task in self._loop.pending_tasks if self._requests > 1 else ():
+            if task is not main and task.shield is None:
+                task.cancel()
+        main.cancel()
 
     def _can_wake(self) -> bool:
         """Whether some task stands in a shield, and a completion is to come that somebody waits for."""
         if not any(task.shield is not None for task in self._loop.pending_tasks):
             return False
         matcher = self._matcher
-        if matcher.open_steps or set(self._loop.pending_timers) - matcher.overtaken_timers:
+        timers = set(self._loop.pending_timers) - matcher.overtaken_timers
+        if matcher.open_steps or matcher.transactions.live or timers:
             return True
         return any(
             call.kind != "receive" and call.awaited and not call.done() for call in matcher.calls.values()

@@ -1,40 +1,49 @@
 """Starting runs and waiting for them, from any process.
 
-What lives here: `Client`: starting and looking; what else people do to a run stands in steering.py. What
-may not: running anything; a client needs no worker in its process and no code, a workflow's name will do.
-The theory: a start is idempotent, because every run has an id before it is sent; so after a lost connection
-it is simply sent again.
+What lives here: `Verbs`: starting and looking; what else people do to a run stands in steering.py; and
+`Client`, the verbs for programs that await (sync.py has those for programs that block). What may not: running
+anything; a client needs no worker in its process and no code, a workflow's name will do. The theory: a start
+is idempotent, because every run has an id before it is sent; so after a lost connection it is simply sent
+again. A verb awaits its asker (asking.py) and nothing else, which is what makes it good for both kinds.
 """
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from collections.abc import Mapping
 from types import MappingProxyType, TracebackType
-from typing import Any, Self, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Self, get_args
 
-import asyncpg
 import msgspec
 
+from pyengine.asking import Asker, Links
 from pyengine.codec import Codec, TypeCodec, type_codec
-from pyengine.connection import Database, LinkPool, mapped
+from pyengine.connection import Database
 from pyengine.errors import InvalidRequest, NotFound, RunCancelled, RunFailed, RunTimedOut
 from pyengine.handle import Run
-from pyengine.listen import Channel, Listener
-from pyengine.procedures import LIST_RUNS, RUN, START, START_WITHIN, Procedure
+from pyengine.listen import Listener
+from pyengine.procedures import LIST_RUNS, RUN, START, START_WITHIN
 from pyengine.promises import Promises
+from pyengine.queues import check_queue
 from pyengine.registry import Registry, Workflow, WorkflowDef
-from pyengine.results import RunState, RunStatus, Waiting
+from pyengine.results import RunState, RunStatus
 from pyengine.retry import Duration, optional_duration, parse_duration
+from pyengine.sql_steps import SERVICE, sql_arguments
 from pyengine.steering import Steering
 
-__all__ = ["Client", "Run", "RunState", "RunStatus"]
+if TYPE_CHECKING:
+    # a workflow that is only named says nothing of its result: that is Any and not unknown
+    from typing_extensions import TypeVar
 
-T = TypeVar("T")
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
 
-_CONNECTIONS = (asyncpg.Connection, asyncpg.pool.PoolConnectionProxy)
+    T = TypeVar("T")
+
+__all__ = ["Client", "Run", "RunState", "RunStatus", "Verbs"]
+
 _ENDED: dict[str, tuple[type[RunFailed], str]] = {
     "rejected": (RunFailed, "failed"),
     "rejected_timedout": (RunTimedOut, "did not end before its deadline"),
@@ -42,47 +51,22 @@ _ENDED: dict[str, tuple[type[RunFailed], str]] = {
 }
 
 
-class Client(Steering):
+class Verbs(Steering):
     """Starts runs, waits for them, and steers them.
 
     Args:
-        database: the database or its URL.
+        asker: how to reach the database.
         registry: code known here: types of results by workflow name, and error classes.
-        listener: shared with the worker of this process.
-        connections: connections for statements, at most; one more listens for hints.
 
     Attributes:
         promises: durable promises by themselves: created, completed, awaited by callback.
-
-    Use it as an async context manager, or call `close` at the end.
     """
 
-    def __init__(
-        self,
-        database: Database | str,
-        *,
-        registry: Registry | None = None,
-        listener: Listener | None = None,
-        connections: int = 4,
-    ) -> None:
-        self._database = Database(database) if isinstance(database, str) else database
+    def __init__(self, asker: Asker, registry: Registry | None) -> None:
+        self._asker = asker
         self._registry = registry or Registry()
         self._codec = Codec(self._registry.errors)
-        self._listener = listener or Listener(self._database)
-        self._links = LinkPool(self._database, "client", connections)
-        self._waiting = Waiting(self._links, self._listener)
-        self.promises = Promises(self._links, self._codec, self.open)
-        self._opening = asyncio.Lock()
-        self._closed = False
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+        self.promises = Promises(asker, self._codec)
 
     async def open(self) -> None:
         """Check the database; every other method does that at its first use.
@@ -91,23 +75,18 @@ class Client(Steering):
             Unavailable: it cannot be reached.
             SchemaMismatch: its schema does not fit.
         """
-        async with self._opening:
-            if self._closed:
-                raise InvalidRequest("this client is closed")
-            await self._database.open()
+        await self._asker.open()
 
     async def close(self) -> None:
         """Close the connections; whoever still waits for a result gets a CancelledError."""
-        self._closed = True
-        await self._waiting.close()
-        await self._links.close()
+        await self._asker.close()
 
     # -- starting
 
-    @overload
     async def start(
         self,
-        workflow: Workflow[..., T],
+        /,
+        workflow: Workflow[..., T] | str,
         *args: Any,
         id: str | None = None,
         key: str | None = None,
@@ -118,40 +97,11 @@ class Client(Steering):
         priority: int = 0,
         conn: Any = None,
         **kwargs: Any,
-    ) -> Run[T]: ...
-    @overload
-    async def start(
-        self,
-        workflow: str,
-        *args: Any,
-        id: str | None = None,
-        key: str | None = None,
-        queue: str | None = None,
-        version: str | None = None,
-        delay: Duration | None = None,
-        timeout: Duration | None = None,
-        priority: int = 0,
-        conn: Any = None,
-        **kwargs: Any,
-    ) -> Run[Any]: ...
-    async def start(
-        self,
-        workflow: Workflow[..., Any] | str,
-        *args: Any,
-        id: str | None = None,
-        key: str | None = None,
-        queue: str | None = None,
-        version: str | None = None,
-        delay: Duration | None = None,
-        timeout: Duration | None = None,
-        priority: int = 0,
-        conn: Any = None,
-        **kwargs: Any,
-    ) -> Run[Any]:
+    ) -> Run[T]:
         """Start a run, or find the one that has this id or key.
 
         Args:
-            workflow: the workflow, or its name.
+            workflow: the workflow, or its name, or a service in SQL like "sql://billing.close_month".
             args: its arguments.
             id: id of the run, up to 512 bytes; the same id is the same run.
             key: idempotency key, unique for the workflow.
@@ -160,7 +110,8 @@ class Client(Steering):
             delay: not to be begun before.
             timeout: the run times out after this; None means the workflow's own deadline, or none.
             priority: smaller is claimed first.
-            conn: an asyncpg connection, in whose transaction the run is started: a rollback leaves nothing.
+            conn: a connection of yours, in whose transaction the run is started: a rollback leaves nothing.
+                Of asyncpg or psycopg, or an SQLAlchemy session or connection over one of them.
             kwargs: its arguments by name.
 
         Raises:
@@ -185,7 +136,7 @@ class Client(Steering):
 
     async def begin(
         self,
-        workflow: Workflow[..., Any] | str,
+        workflow: Workflow[..., T] | str,
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] = MappingProxyType({}),
         *,
@@ -197,16 +148,20 @@ class Client(Steering):
         timeout: Duration | None = None,
         priority: int = 0,
         conn: Any = None,
-    ) -> Run[Any]:
+    ) -> Run[T]:
         """Do what `start` does, for arguments whose names are names of options too.
 
         Raises:
             EngineError: as `start`.
         """
-        if queue == "" or version == "":
-            raise InvalidRequest("queue and version are not empty", hint="leave it out for the default")
+        if version == "":
+            raise InvalidRequest("a version is not empty", hint="leave it out for the default")
+        if queue is not None:
+            check_queue(queue, what="start")
         definition = self._definition(workflow, version)
         name = workflow if isinstance(workflow, str) else workflow.name
+        if name.startswith(SERVICE):
+            args, kwargs = sql_arguments(name, args, kwargs)
         deadline_ms = optional_duration(timeout, what="timeout")
         if definition is not None:
             queue = definition.queue if queue is None else queue
@@ -214,7 +169,8 @@ class Client(Steering):
             deadline_ms = definition.deadline_ms if timeout is None else deadline_ms
         if id is None and key is None:
             id = _new_id()
-        row = await self._start(
+        row = await self._ask(
+            START if conn is None else START_WITHIN,
             conn,
             name,
             self._input(definition, args, dict(kwargs)),
@@ -229,33 +185,9 @@ class Client(Steering):
             "",
             definition is not None,
         )
-        return Run(self, row["id"], _result_codec(definition), created=row["created"])
-
-    async def _start(self, conn: Any, *values: Any) -> Any:
-        row = await self._ask(START if conn is None else START_WITHIN, conn, *values)
         if conn is None and row["created"]:
-            await self._hint("durable_ready")
-        return row
-
-    async def _ask(self, procedure: Procedure, conn: Any, *values: Any) -> Any:
-        if conn is None:
-            await self.open()
-            return (await self._links.rows(procedure, *values))[0]
-        if not isinstance(conn, _CONNECTIONS):
-            raise InvalidRequest(
-                f"conn is a {type(conn).__module__}.{type(conn).__qualname__} and no asyncpg connection",
-                hint=f"over another driver call durable.{procedure.verb} in SQL, in your transaction",
-            )
-        try:
-            return await conn.fetchrow(procedure.sql, *values)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-            raise mapped(error, "the caller's connection") from error
-
-    async def _hint(self, *channels: Channel) -> None:
-        await self._waiting.listen()
-        for channel in channels:
-            self._listener.tell(channel)
-            self._listener.send(channel)
+            await self._asker.hint("durable_ready")
+        return Run(self, row["id"], _result_codec(definition), created=row["created"])
 
     def _definition(self, workflow: Workflow[..., Any] | str, version: str | None) -> WorkflowDef | None:
         if isinstance(workflow, Workflow):
@@ -295,8 +227,7 @@ class Client(Steering):
         Raises:
             NotFound: there is no such run.
         """
-        await self.open()
-        rows = await self._links.rows(RUN, id)
+        rows = await self._asker.rows(RUN, id)
         if not rows:
             raise NotFound(f"there is no run {id!r}")
         return self._status(rows[0])
@@ -318,8 +249,7 @@ class Client(Steering):
             raise InvalidRequest(
                 f"there is no state {state!r}", hint=f"the states are {', '.join(get_args(RunState))}"
             )
-        await self.open()
-        return [self._status(row) for row in await self._links.rows(LIST_RUNS, workflow, state, limit)]
+        return [self._status(row) for row in await self._asker.rows(LIST_RUNS, workflow, state, limit)]
 
     def _status(self, row: Any) -> RunStatus:
         def value(name: str) -> Any:
@@ -332,8 +262,7 @@ class Client(Steering):
 
     async def _result(self, id: str, codec: TypeCodec, timeout: Duration | None) -> Any:
         timeout_s = None if timeout is None else parse_duration(timeout, what="timeout") / 1000
-        await self.open()
-        row = await self._waiting.wait(id, timeout_s)
+        row = await self._asker.ended(id, timeout_s)
         state = row["state"]
         if state is None:
             raise NotFound(f"there is no run {id!r}")
@@ -346,6 +275,39 @@ class Client(Steering):
         if cls is RunFailed:
             raise cls(f"run {id} failed: {cause}", run_id=id) from cause
         raise cls(f"run {id} {words}", run_id=id)
+
+
+class Client(Verbs):
+    """Starts runs, waits for them, and steers them.
+
+    Args:
+        database: the database or its URL.
+        registry: code known here: types of results by workflow name, and error classes.
+        listener: shared with the worker of this process.
+        connections: connections for statements, at most; one more listens for hints.
+
+    Use it as an async context manager, or call `close` at the end.
+    """
+
+    def __init__(
+        self,
+        database: Database | str,
+        *,
+        registry: Registry | None = None,
+        listener: Listener | None = None,
+        connections: int = 4,
+    ) -> None:
+        where = Database(database) if isinstance(database, str) else database
+        super().__init__(Links(where, listener or Listener(where), connections), registry)
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
 
 def _result_codec(definition: WorkflowDef | None) -> TypeCodec:

@@ -5,7 +5,8 @@ comes back by itself). What may not: SQL text, retries of a statement whose outc
 caller knows whether it may be sent twice. The theory: a database that is down is a state and not an error.
 Connecting goes on with growing pauses until it works or the caller gives up; a statement either failed in
 the database (its SQLSTATE becomes an error of errors.py) or its connection is gone (`Unavailable`). Behind
-a pooler a session is nobody's own, so nothing there may depend on one: no LISTEN, no named statement.
+a pooler a session is nobody's own, so nothing there may depend on one: no LISTEN, no named statement. What
+needs one, hints and presence, goes by a second URL if there is one, and is done without if there is none.
 """
 
 from __future__ import annotations
@@ -13,17 +14,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import random
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
-from urllib.parse import parse_qs, unquote, urlsplit
 
 import asyncpg
 
-from pyengine.errors import EngineError, InvalidRequest, SchemaMismatch, Unavailable, from_sqlstate
-from pyengine.procedures import SESSION, VERSION, WORKER_PROTOCOL, Procedure
+from pyengine.answers import NO_SCHEMA, answered, named, no_schema, refuse_version, unreachable
+from pyengine.errors import EngineError, InvalidRequest, Unavailable
+from pyengine.procedures import LEAVE_MARK, SEE_MARK, SESSION, VERSION, Procedure
 
 __all__ = ["Database", "Link", "LinkPool", "backoff_s", "mapped"]
 
@@ -34,7 +34,6 @@ T = TypeVar("T")
 CONNECT_TIMEOUT_S = 10.0
 STATEMENT_TIMEOUT_S = 60.0
 _BACKOFF_MAX_S = 5.0
-_NO_SCHEMA = frozenset({"3F000", "42883", "42P01"})
 _REFUSED = frozenset({"28000", "28P01", "3D000", "42501"})
 _GONE = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, asyncio.TimeoutError)
 
@@ -55,36 +54,17 @@ def mapped(error: BaseException, where: str) -> EngineError:
     if isinstance(error, EngineError):
         return error
     if isinstance(error, asyncpg.PostgresError):
-        code = getattr(error, "sqlstate", None)
         message = getattr(error, "message", None) or str(error)
-        known = from_sqlstate(code, message, getattr(error, "detail", None), getattr(error, "hint", None))
-        if isinstance(known, Unavailable):
-            return Unavailable(f"{where} is not available: {message}")
-        if code is not None and code.startswith("22"):
-            # what its type does not take: a NUL in a text, a number out of range, no text where one belongs
-            return InvalidRequest(f"{where} does not take that: {message}", detail=known.detail)
-        if type(known) is EngineError:
-            return EngineError(f"{where}: {message} (SQLSTATE {code})", detail=known.detail, hint=known.hint)
-        return known
-    reason = (
-        "no answer in time" if isinstance(error, asyncio.TimeoutError) else str(error) or type(error).__name__
-    )
-    return Unavailable(
-        f"{where} cannot be reached: {reason}", hint="is the server running, and the address right?"
-    )
-
-
-def _named(dsn: str) -> str:
-    """Return how messages call the database: its name and host, never a user's password."""
-    parts = urlsplit(dsn)
-    if "@" not in parts.netloc and "@" in dsn:
-        # a password with / ? or # in it has been cut, and its parts stand where host and name are expected
-        return "the database"
-    query = parse_qs(parts.query)
-    hosts = parts.netloc.rpartition("@")[2] or query.get("host", [""])[0]
-    host = unquote(hosts) or os.environ.get("PGHOST", "localhost")
-    name = unquote(parts.path.lstrip("/")) or query.get("dbname", [""])[0] or os.environ.get("PGDATABASE", "")
-    return f"database {name!r} on {host}" if name else f"the database on {host}"
+        return answered(
+            where,
+            getattr(error, "sqlstate", None),
+            message,
+            getattr(error, "detail", None),
+            getattr(error, "hint", None),
+        )
+    if isinstance(error, asyncio.TimeoutError):
+        return unreachable(where, "no answer in time")
+    return unreachable(where, str(error) or type(error).__name__)
 
 
 class Database:
@@ -92,6 +72,7 @@ class Database:
 
     Args:
         dsn: URL of the database, postgresql://user:password@host:port/name.
+        listen_url: URL of the same database with no pooler before it, for what needs a session of its own.
         application_name: how its sessions show in pg_stat_activity.
 
     Attributes:
@@ -99,14 +80,27 @@ class Database:
         pooled: whether a pooler stands before it; known once `open` has returned.
     """
 
-    def __init__(self, dsn: str, *, application_name: str = "pyengine") -> None:
+    def __init__(
+        self, dsn: str, *, listen_url: str | None = None, application_name: str = "pyengine"
+    ) -> None:
         if not dsn.startswith(("postgresql://", "postgres://")):
             raise InvalidRequest("a database URL begins with postgresql://")
         self._dsn = dsn
         self._application_name = application_name
-        self.where = _named(dsn)
+        self.where = named(dsn)
         self.pooled = False
+        self._direct = None if listen_url is None else Database(listen_url, application_name=application_name)
         self._opened = False
+
+    @property
+    def sessions(self) -> Database:
+        """The way to it for what needs a session of its own: the second URL, unless that has a pooler too."""
+        return self if self._direct is None or self._direct.pooled else self._direct
+
+    @property
+    def hints(self) -> bool:
+        """Whether hints can be heard here, and presence be held; known once `open` has returned."""
+        return not self.sessions.pooled
 
     async def open(self) -> None:
         """Check once that the database answers and that its schema fits this library.
@@ -114,6 +108,7 @@ class Database:
         Raises:
             Unavailable: it cannot be reached.
             SchemaMismatch: it has no schema of ours, or one of another time.
+            InvalidRequest: the second URL leads to another database.
             EngineError: it refuses us.
         """
         if self._opened:
@@ -126,6 +121,8 @@ class Database:
             async with conn.transaction():
                 self.pooled = conn.get_server_pid() != await conn.fetchval(SESSION.sql)
                 await self._check_version(conn)
+            if self._direct is not None:
+                await self._check_direct(conn, self._direct)
         except (asyncpg.PostgresError, *_GONE) as error:
             conn.terminate()
             raise mapped(error, self.where) from error
@@ -135,28 +132,33 @@ class Database:
         await conn.close()
         self._opened = True
 
+    async def _check_direct(self, conn: Any, direct: Database) -> None:
+        """See from here a mark that is left there: it is the same database, and a session there is kept."""
+        await direct.open()
+        if direct.pooled:
+            logger.warning("there is a pooler before %s too: no hints, no presence", direct.where)
+            return
+        session = await direct.connect("check")
+        try:
+            mark = random.getrandbits(31)
+            await session.fetchval(LEAVE_MARK.sql, mark)
+            seen = await conn.fetchval(SEE_MARK.sql, mark)
+        finally:
+            session.terminate()
+        if not seen:
+            raise InvalidRequest(
+                f"the direct URL leads to {direct.where}, which is another database than {self.where}",
+                hint="listen_url or PYENGINE_LISTEN_URL names the same database, past the pooler",
+            )
+
     async def _check_version(self, conn: Any) -> None:
         try:
             row = await conn.fetchrow(VERSION.sql)
         except asyncpg.PostgresError as error:
-            if error.sqlstate in _NO_SCHEMA:
-                raise SchemaMismatch(
-                    f"{self.where} has no schema of this engine", hint="type: pyengine db init"
-                ) from None
+            if error.sqlstate in NO_SCHEMA:
+                raise no_schema(self.where) from None
             raise mapped(error, self.where) from error
-        lowest, highest = row["lowest_worker_protocol"], row["highest_worker_protocol"]
-        if highest < WORKER_PROTOCOL:
-            raise SchemaMismatch(
-                f"the schema of {self.where} is older than this library "
-                f"(it serves worker protocol {highest}, the library speaks {WORKER_PROTOCOL})",
-                hint="type: pyengine db migrate",
-            )
-        if lowest > WORKER_PROTOCOL:
-            raise SchemaMismatch(
-                f"the schema of {self.where} is newer than this library "
-                f"(it serves worker protocols from {lowest} on, the library speaks {WORKER_PROTOCOL})",
-                hint="type: pip install -U pyengine",
-            )
+        refuse_version(self.where, row)
 
     async def connect(self, role: str) -> Any:
         """Return a new connection.
@@ -211,18 +213,30 @@ class Link:
     Args:
         database: where to.
         role: what for.
+        own: it needs a session of its own, if there is a way to have one.
         prepare: called with each new connection before it is used.
     """
 
     def __init__(
-        self, database: Database, role: str, *, prepare: Callable[[Any], Awaitable[None]] | None = None
+        self,
+        database: Database,
+        role: str,
+        *,
+        own: bool = False,
+        prepare: Callable[[Any], Awaitable[None]] | None = None,
     ) -> None:
-        self.database = database
+        self._database = database
+        self._own = own
         self._role = role
         self._prepare = prepare
         self._conn: Any = None
         self._lock = asyncio.Lock()
         self._connecting = asyncio.Lock()
+
+    @property
+    def database(self) -> Database:
+        """Where to; known once the database is open."""
+        return self._database.sessions if self._own else self._database
 
     @property
     def alive(self) -> bool:
@@ -294,12 +308,13 @@ class Link:
         async with self._lock:
             conn = self._conn if self.alive else await self.connected()
             try:
-                if not self.database.pooled:
-                    return await action(conn)
-                # a pooler may change sessions between the two round trips of one statement
-                async with conn.transaction():
-                    return await action(conn)
+                # behind a pooler too: without a name a statement is parsed and executed in one transaction,
+                # which ends with its last message, so no commit has to be sent while locks are held
+                return await action(conn)
             except asyncpg.PostgresError as error:
+                if self.database.pooled and isinstance(error, asyncpg.DataError):
+                    # perhaps refused before it was executed, and then it still holds a session of the pooler
+                    self.drop()
                 raise mapped(error, self.database.where) from error
             except _GONE as error:
                 self.drop()
@@ -355,6 +370,15 @@ class LinkPool:
                 return await link.rows(procedure, *args)
             except Unavailable:
                 return await link.rows(procedure, *args)
+        finally:
+            self._free.put_nowait(link)
+
+    @contextlib.asynccontextmanager
+    async def taken(self) -> AsyncIterator[Link]:
+        """Take a link for as long as the block lasts."""
+        link = await self._free.get()
+        try:
+            yield link
         finally:
             self._free.put_nowait(link)
 

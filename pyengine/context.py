@@ -8,7 +8,7 @@ from here and from nowhere else, because a replay must find them again. Outside 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast, overload
@@ -16,35 +16,27 @@ from uuid import UUID
 
 from pyengine.codec import type_codec
 from pyengine.ctx_handles import ChildRun, DurablePromise, RunLogger
+from pyengine.ctx_sql import InSql
+from pyengine.ctx_waits import Waits, within_run
 from pyengine.errors import InvalidRequest
 from pyengine.http import DEFAULT_RETRY, http_request, http_step
 from pyengine.http_records import HttpResponse, Secret
 from pyengine.model import StepInfo
+from pyengine.queues import check_queue
 from pyengine.registry import Workflow
-from pyengine.retry import Duration, Retry, optional_duration, parse_duration
-from pyengine.scope import Scope, current_step, scope
+from pyengine.retry import Duration, Retry, optional_duration, optional_limit, parse_duration
+from pyengine.scope import current_step, scope
 from pyengine.signals import Signal, check_signal_name
+from pyengine.sql_steps import service_call
 
 if TYPE_CHECKING:
-    from pyengine.join_sets import JoinSet
+    from pyengine.transaction import Transaction
 
 __all__ = ["ChildRun", "Context", "DurablePromise", "RunLogger", "ctx"]
 
 T = TypeVar("T")
-A = TypeVar("A")
-B = TypeVar("B")
-C = TypeVar("C")
-D = TypeVar("D")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def _within(method: str, instead: str) -> Scope:
-    within = scope.get()
-    if within is not None:
-        return within
-    where = "inside a step" if current_step.get() is not None else "outside a workflow"
-    raise InvalidRequest(f"ctx.{method} was used {where}", hint=f"in workflow code only; here use {instead}")
 
 
 def _text(value: object, bytes_max: int, what: str) -> str:
@@ -53,7 +45,7 @@ def _text(value: object, bytes_max: int, what: str) -> str:
     return value
 
 
-class Context:
+class Context(Waits, InSql):
     """What workflow code gets from the engine; use the module's `ctx`."""
 
     __slots__ = ()
@@ -62,12 +54,14 @@ class Context:
     def run_id(self) -> str:
         """Id of the run that this code belongs to, in a workflow or a step."""
         step = current_step.get()
-        return step.run_id if step is not None else _within("run_id", "the id that app.start returned").run.id
+        return (
+            step.run_id if step is not None else within_run("run_id", "the id that app.start returned").run.id
+        )
 
     @property
     def workflow(self) -> str:
         """Name of the workflow."""
-        return _within("workflow", "the workflow's name").run.workflow
+        return within_run("workflow", "the workflow's name").run.workflow
 
     @property
     def step(self) -> StepInfo:
@@ -87,26 +81,26 @@ class Context:
     @property
     def log(self) -> RunLogger:
         """A logger that is silent while replaying."""
-        return RunLogger(_within("log", "logging.getLogger"))
+        return RunLogger(within_run("log", "logging.getLogger"))
 
     @property
     def replaying(self) -> bool:
         """Whether the run was past this point before; for tracing only, never decide by it."""
-        return _within("replaying", "nothing: only workflow code is replayed").replaying
+        return within_run("replaying", "nothing: only workflow code is replayed").replaying
 
     # -- time and randomness
 
     def now(self) -> datetime:
         """Return the time (UTC), the same at every replay."""
-        return _EPOCH + timedelta(milliseconds=_within("now()", "datetime.now(timezone.utc)").time_ms())
+        return _EPOCH + timedelta(milliseconds=within_run("now()", "datetime.now(timezone.utc)").time_ms())
 
     def random(self) -> float:
         """Return a random number, 0 <= x < 1, the same at every replay."""
-        return _within("random()", "random.random()").random()
+        return within_run("random()", "random.random()").random()
 
     def uuid4(self) -> UUID:
         """Return a random UUID, the same at every replay."""
-        return _within("uuid4()", "uuid.uuid4()").uuid4()
+        return within_run("uuid4()", "uuid.uuid4()").uuid4()
 
     def sleep(self, duration: Duration) -> Coroutine[None, None, None]:
         """Wait durably; it costs nothing meanwhile.
@@ -114,7 +108,7 @@ class Context:
         Args:
             duration: "30s", "1d", seconds, or a timedelta.
         """
-        return _within("sleep()", "asyncio.sleep()").sleep(parse_duration(duration, what="ctx.sleep"))
+        return within_run("sleep()", "asyncio.sleep()").sleep(parse_duration(duration, what="ctx.sleep"))
 
     def sleep_until(self, instant: datetime) -> Coroutine[None, None, None]:
         """Wait durably until an instant.
@@ -122,7 +116,7 @@ class Context:
         Args:
             instant: with a time zone; one that has passed does not wait.
         """
-        within = _within("sleep_until()", "asyncio.sleep()")
+        within = within_run("sleep_until()", "asyncio.sleep()")
         if instant.tzinfo is None:
             raise InvalidRequest(
                 "ctx.sleep_until: the instant has no time zone", hint="datetime(..., tzinfo=timezone.utc)"
@@ -153,14 +147,15 @@ class Context:
         Raises:
             InvalidRequest: the id is this run's own, a child's of this run, or waited for already.
         """
-        within = _within("promise()", "the SQL function durable.create_promise")
-        timeout_ms = optional_duration(timeout, what="ctx.promise")
+        within = within_run("promise()", "the SQL function durable.create_promise")
+        timeout_ms = optional_limit(timeout, what="ctx.promise")
         if id is None:
             return cast("DurablePromise[Any]", within.make_promise(type, timeout_ms=timeout_ms, name=name))
         if timeout is not None or name:
             raise InvalidRequest(f"ctx.promise: promise {id!r} has its own deadline and no label here")
         return cast("DurablePromise[Any]", within.adopt(type, _text(id, 512, "the id of a promise")))
 
+    @overload
     def start(
         self,
         workflow: Workflow[..., T],
@@ -170,11 +165,32 @@ class Context:
         detached: bool = False,
         on_cancel: Literal["cancel", "abandon"] = "cancel",
         **kwargs: Any,
-    ) -> ChildRun[T]:
+    ) -> ChildRun[T]: ...
+    @overload
+    def start(
+        self,
+        workflow: str,
+        *args: Any,
+        queue: None = None,
+        timeout: Duration | None = None,
+        detached: bool = False,
+        on_cancel: Literal["cancel", "abandon"] = "cancel",
+        **kwargs: Any,
+    ) -> ChildRun[Any]: ...
+    def start(
+        self,
+        workflow: Workflow[..., Any] | str,
+        *args: Any,
+        queue: str | None = None,
+        timeout: Duration | None = None,
+        detached: bool = False,
+        on_cancel: Literal["cancel", "abandon"] = "cancel",
+        **kwargs: Any,
+    ) -> ChildRun[Any]:
         """Start a child run without waiting for it; await the handle for its result.
 
         Args:
-            workflow: what to run.
+            workflow: what to run; "sql://schema.function" for a service in SQL (durable.serve).
             args: its arguments.
             queue: queue of the child; the workflow's own or the parent's by default.
             timeout: its deadline; the workflow's own by default.
@@ -185,21 +201,25 @@ class Context:
         Raises:
             InvalidRequest: the arguments do not fit its signature, or an option is wrong.
         """
-        within = _within("start()", "app.start()")
-        if not isinstance(workflow, Workflow):
+        within = within_run("start()", "app.start()")
+        if isinstance(workflow, str):
+            definition, args, kwargs = service_call(workflow, queue, args, kwargs)
+        elif isinstance(workflow, Workflow):
+            definition = workflow.definition
+        else:
             raise InvalidRequest(
                 f"ctx.start takes a workflow, not {workflow!r}", hint="steps are called: await step(...)"
             )
         if on_cancel not in ("cancel", "abandon"):
             raise InvalidRequest(f'ctx.start: on_cancel is "cancel" or "abandon", not {on_cancel!r}')
         return cast(
-            "ChildRun[T]",
+            "ChildRun[Any]",
             within.call_workflow(
-                workflow.definition,
+                definition,
                 args,
                 kwargs,
-                queue=queue,
-                timeout_ms=optional_duration(timeout, what="ctx.start"),
+                queue=None if queue is None else check_queue(queue, what="ctx.start"),
+                timeout_ms=optional_limit(timeout, what="ctx.start"),
                 detached=detached,
                 abandon=on_cancel == "abandon",
             ),
@@ -236,7 +256,7 @@ class Context:
             InvalidRequest: another receive of that name waits in this run.
             asyncio.CancelledError: the run is being cancelled; nothing comes any more, not even in a shield.
         """
-        within = _within("receive()", "run.signal() to send one")
+        within = within_run("receive()", "run.signal() to send one")
         timeout_ms = optional_duration(timeout, what="ctx.receive")
         if isinstance(signal, Signal):
             if type is not Any:
@@ -258,7 +278,7 @@ class Context:
             timeout: TimeoutError is raised inside if it takes longer; None means no limit of its own.
         """
         timeout_ms = optional_duration(timeout, what="ctx.shield")
-        within = _within("shield()", "asyncio.shield()")
+        within = within_run("shield()", "asyncio.shield()")
         return within.shield(None if timeout_ms is None else timeout_ms / 1000)
 
     def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -275,7 +295,7 @@ class Context:
         Raises:
             InvalidRequest: they do not fit its signature.
         """
-        _within("continue_as_new()", "app.start()").continue_as_new(args, kwargs)
+        within_run("continue_as_new()", "app.start()").continue_as_new(args, kwargs)
 
     def patched(self, change: str) -> bool:
         """Return whether to run the new side of a change of code: `if ctx.patched("fee-2"): ... else: ...`.
@@ -286,62 +306,34 @@ class Context:
         Args:
             change: name of the change.
         """
-        within = _within("patched()", "nothing: only workflow code is replayed")
+        within = within_run("patched()", "nothing: only workflow code is replayed")
         return within.patched(_text(change, 200, "the name of a change"))
 
-    # -- waits
+    def transaction(
+        self, name: str = "transaction", *, timeout: Duration = "30s"
+    ) -> AbstractAsyncContextManager[Transaction]:
+        """Write rows of your own: `async with ctx.transaction() as tx: await tx.execute(...)`.
 
-    @overload
-    def gather(self, a: Awaitable[A], b: Awaitable[B], /) -> Awaitable[tuple[A, B]]: ...
-    @overload
-    def gather(self, a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], /) -> Awaitable[tuple[A, B, C]]: ...
-    @overload
-    def gather(
-        self, a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], d: Awaitable[D], /
-    ) -> Awaitable[tuple[A, B, C, D]]: ...
-    @overload
-    def gather(
-        self, *awaitables: Awaitable[T], return_exceptions: Literal[False] = ...
-    ) -> Awaitable[list[T]]: ...
-    @overload
-    def gather(
-        self, *awaitables: Awaitable[T], return_exceptions: bool
-    ) -> Awaitable[list[T | BaseException]]: ...
-    def gather(self, *awaitables: Awaitable[Any], return_exceptions: bool = False) -> Awaitable[Any]:
-        """Wait for all of these and return their results as a list, in the order given.
-
-        Unlike `asyncio.gather` it always waits for every one, then raises the first error in that order; and
-        a run that waits for many children or promises is woken once, not once for each.
+        The rows, the run's journal and what tx.start, tx.signal and tx.resolve ask for are committed together
+        or not at all, once, whatever happens to the worker. An error that leaves the block rolls back. The
+        block is one call of the run: a replay runs it again and finds the recorded answers. It runs again,
+        too, when another transaction got in its way (SQLSTATE 40...). While it is open the run does nothing
+        else, so no step, child run, timer or signal fits inside.
 
         Args:
-            awaitables: steps, child runs, promises, sleeps, coroutines.
-            return_exceptions: put errors in the list instead of raising.
+            name: a label for people.
+            timeout: from its begin to its commit.
+
+        Raises (when entered or left):
+            InvalidRequest: another transaction of the run is open.
+            asyncpg.PostgresError: the commit failed, such as by a deferred constraint.
+            StepTimeout: it took too long.
         """
-        within = _within("gather()", "asyncio.gather()")
-        return within.gather(awaitables, return_exceptions=return_exceptions)
-
-    def first(self, *awaitables: Awaitable[T]) -> Awaitable[tuple[int, T]]:
-        """Wait for any of these and return (its index, its result); the others go on.
-
-        Raises:
-            InvalidRequest: nothing was given.
-        """
-        within = _within("first()", "asyncio.wait()")
-        if not awaitables:
-            raise InvalidRequest("ctx.first: nothing was given to wait for")
-        return within.first(awaitables)
-
-    def as_completed(self, *awaitables: Awaitable[T]) -> Iterator[Coroutine[None, None, T]]:
-        """Iterate over awaitables of results, in the order in which they complete."""
-        return _within("as_completed()", "asyncio.as_completed()").as_completed(awaitables)
-
-    def join_set(self) -> JoinSet[Any]:
-        """Make a set of steps, child runs and promises whose results come in the order of completion.
-
-        `tasks.submit(call)` for each; then `await tasks.next()`, `async for result in tasks`, or
-        `await tasks.all()`.
-        """
-        return cast("JoinSet[Any]", _within("join_set()", "asyncio.TaskGroup()").join_set())
+        within = within_run("transaction()", "a connection of your own")
+        timeout_ms = parse_duration(timeout, what="ctx.transaction")
+        if not timeout_ms:
+            raise InvalidRequest("ctx.transaction: a timeout is more than 0")
+        return within.transaction(_text(name, 200, "the name of a transaction"), timeout_ms)
 
     # -- the world outside
 
@@ -360,8 +352,8 @@ class Context:
         """Make an HTTP request as a step named "http" and return the answer.
 
         Tried again, five times in all: no answer, no answer in time, and the statuses 408, 425, 429, 500,
-        502, 503 and 504; a Retry-After header sets the delay. The header Idempotency-Key is the same at
-        every attempt, also after a crash. Redirects are not followed.
+        502, 503 and 504; a Retry-After header sets the delay, up to a day. The header Idempotency-Key is
+        the same at every attempt, also after a crash. Redirects are not followed.
 
         Args:
             method: "GET", "POST", ...
@@ -379,7 +371,7 @@ class Context:
             StepTimeout: it took too long.
             InvalidRequest: something is wrong with the request; raised at once, nothing is recorded.
         """
-        within = _within("http()", "httpx")
+        within = within_run("http()", "httpx")
         request = http_request(method, url, headers=headers, json=json, content=content, expect=expect)
         step = http_step(retry, optional_duration(timeout, what="ctx.http"))
         return within.call_step(step, (request,), {})

@@ -44,12 +44,16 @@ from pyengine.postmaster import ELSEWHERE, Postmaster, ServerFolder, answers, wa
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["Binaries", "EmbeddedPostgres", "Target", "database_url", "default_data_dir", "find_binaries"]
+__all__ = [
+    *("Binaries", "EmbeddedPostgres", "Target"),
+    *("database_url", "default_data_dir", "find_binaries", "listen_url"),
+]
 
 _POLL_S = 0.003
 _ROOT_DATA_DIR = Path("/var/lib/pyengine")
 _SETTINGS = {"listen_addresses": "", "unix_socket_permissions": "0700", "jit": "off"}
 _URL_VARIABLES = ("PYENGINE_DATABASE_URL", "DATABASE_URL")
+_LISTEN_VARIABLE = "PYENGINE_LISTEN_URL"
 _locks: set[FileIO] = set()
 
 
@@ -110,6 +114,27 @@ def database_url(url: str | None = None, data_dir: Path | None = None) -> Target
         return Target(url=value, source=source, data_dir=None)
     folder = default_data_dir() if data_dir is None else Path(data_dir)
     return Target(url=None, source="embedded", data_dir=folder)
+
+
+def listen_url(url: str | None = None) -> str | None:
+    """Find the way past a pooler, for hints and presence: argument, PYENGINE_LISTEN_URL, else none.
+
+    Args:
+        url: what the caller was told, or None.
+
+    Raises:
+        EmbeddedPostgresError: the one that is set is empty or malformed.
+    """
+    for source, value in (("The direct URL", url), (_LISTEN_VARIABLE, os.environ.get(_LISTEN_VARIABLE))):
+        if value is None:
+            continue
+        if wrong := _what_is_wrong(value):
+            raise EmbeddedPostgresError(
+                f"{source} is set, but it {wrong}. Write it as postgresql://user:password@host:5432/database,"
+                " or unset it and polling does all behind a pooler."
+            )
+        return value
+    return None
 
 
 def default_data_dir() -> Path:

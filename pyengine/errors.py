@@ -8,6 +8,7 @@
     │   └── RunConflict (WF009)         same id or key, other input
     ├── NotAwaitable (WF005)            waiting for it could never end
     ├── NotTargeted (WF010)             a promise that has no task is named as one
+    ├── AwaitCycle (WF012)              a run would wait for itself, through others
     ├── Forbidden (WF011)               switched off here
     ├── NondeterminismError (WF006)     code and journal disagree
     ├── SchemaMismatch (WF007)          library and database schema do not fit
@@ -24,8 +25,8 @@
     Evicted (BaseException)             control signal, never an answer
 
 Rules: attributes instead of parsed texts; the default message is the first line of the class docstring; every
-error can be pickled; SQLSTATE class ``WF`` maps one to one through ``ERROR_CODES``. Nothing here imports
-another module of the package.
+error can be pickled; SQLSTATE class ``WF`` maps one to one (sqlstates.py). Nothing here imports another
+module of the package.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 __all__ = [
-    "ERROR_CODES",
+    "AwaitCycle",
     "Conflict",
     "DecodeError",
     "EmbeddedPostgresError",
@@ -58,7 +59,6 @@ __all__ = [
     "StepInterrupted",
     "StepTimeout",
     "Unavailable",
-    "from_sqlstate",
 ]
 
 
@@ -138,6 +138,28 @@ class Forbidden(EngineError):
     """The operation is switched off here."""
 
     sqlstate = "WF011"
+
+
+class AwaitCycle(EngineError):
+    """A run would wait for itself, through others that wait for it.
+
+    Args:
+        path: the run, what it would wait for, whom that waits for, and so on to the run again.
+    """
+
+    sqlstate = "WF012"
+    path: tuple[str, ...]
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        path: tuple[str, ...] = (),
+        detail: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, detail=detail, hint=hint)
+        self.path = path
 
 
 class NondeterminismError(EngineError):
@@ -353,44 +375,3 @@ class Evicted(BaseException):
     It derives from BaseException, like GeneratorExit, so that user code that catches Exception does not take
     it for an answer of a step. It is never recorded.
     """
-
-
-ERROR_CODES: dict[str, type[EngineError]] = {
-    str(cls.sqlstate): cls
-    for cls in (
-        NotFound,
-        LeaseLost,
-        Conflict,
-        InvalidRequest,
-        NotAwaitable,
-        NotTargeted,
-        Forbidden,
-        NondeterminismError,
-        SchemaMismatch,
-        PayloadTooLarge,
-        RunConflict,
-    )
-}
-
-# connection exceptions, too many connections, server shutting down or starting
-_UNAVAILABLE_CLASSES = ("08",)
-_UNAVAILABLE_CODES = frozenset({"53300", "57P01", "57P02", "57P03", "57P05"})
-
-
-def from_sqlstate(
-    code: str | None, message: str = "", detail: str | None = None, hint: str | None = None
-) -> EngineError:
-    """Return the error (not raised) that stands for a database error.
-
-    Args:
-        code: five-character SQLSTATE, or None if the error has none.
-        message: primary message.
-        detail: DETAIL, if any.
-        hint: HINT, if any.
-    """
-    code = code or ""
-    cls = ERROR_CODES.get(code)
-    if cls is None:
-        down = code[:2] in _UNAVAILABLE_CLASSES or code in _UNAVAILABLE_CODES
-        cls = Unavailable if down else EngineError
-    return cls(message, detail=detail, hint=hint)

@@ -25,6 +25,7 @@ from pyengine.listen import Listener, Looks
 from pyengine.model import Halt, Row
 from pyengine.procedures import JOURNAL, RELEASE_UNKNOWN
 from pyengine.runs import HeldRun, RunQueue
+from pyengine.sql_steps import SERVICE
 from pyengine.turn import Identity, Turns
 from pyengine.wire import Answer, Bundle, Release
 
@@ -182,6 +183,8 @@ class Exchange:
             self._looks.hinted(self._loop.time())
         if self._parts.housekeeper.others or len(mine) < len(queues):
             self._parts.listener.send("durable_ready")
+        if any(queue.startswith(SERVICE) for queue in queues):
+            self._parts.listener.tell("durable_ready")
 
     async def apply(self) -> None:
         """Have answers worked through, one after the other, for ever."""

@@ -16,7 +16,7 @@ from pyengine.results import RunMoment, RunStatus
 from pyengine.retry import Duration
 
 if TYPE_CHECKING:
-    from pyengine.client import Client
+    from pyengine.client import Verbs
     from pyengine.signals import Signal
 
 __all__ = ["Run"]
@@ -33,7 +33,7 @@ class Run(Generic[T]):
         created: whether this start made it; None if the handle was made for a run that exists.
     """
 
-    def __init__(self, client: Client, id: str, codec: TypeCodec, *, created: bool | None = None) -> None:
+    def __init__(self, client: Verbs, id: str, codec: TypeCodec, *, created: bool | None = None) -> None:
         self._client = client
         self._codec = codec
         self.id = id

@@ -173,7 +173,7 @@ class Heartbeat:
     # -- presence
 
     async def _keep_presence(self, link: Link) -> None:
-        if self._database.pooled:
+        if not self._database.hints:
             # the session behind a pooler is not ours: the leases decide
             await asyncio.Event().wait()
         gone = asyncio.Event()
@@ -182,7 +182,7 @@ class Heartbeat:
             gone.clear()
             conn.add_termination_listener(lambda _: gone.set())
 
-        session = Link(self._database, "presence", prepare=prepare)
+        session = Link(self._database, "presence", own=True, prepare=prepare)
         try:
             while True:
                 await session.connected_sometime(what="presence")

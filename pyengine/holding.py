@@ -14,14 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 from msgspec.structs import replace
 
 from pyengine.codec import Codec
-from pyengine.errors import EngineError
 from pyengine.housekeeping import DatabaseClock
 from pyengine.keeping import Keeper
 from pyengine.model import (
@@ -40,11 +37,11 @@ from pyengine.model import (
 from pyengine.registry import Registry
 from pyengine.replay import Replay
 from pyengine.retry import Randomness
-from pyengine.runs import HeldRun, RunQueue, deadlines_ms, run_info
+from pyengine.runs import HeldRun, Hooks, RunQueue, deadlines_ms, evict, run_info
 from pyengine.steps import StepRunner, next_attempt
 from pyengine.wire import Answer, Bundle, Release, Task, Verdict
 
-__all__ = ["RELEASE_AFTER_MS", "DatabaseClock", "Holdings", "Hooks"]
+__all__ = ["RELEASE_AFTER_MS", "DatabaseClock", "Holdings"]
 
 logger = logging.getLogger("pyengine.worker")
 
@@ -55,21 +52,6 @@ _SLICE_S = 0.002
 _OUTSIDE = frozenset("IXTjgvAQ")
 _LAST = (Complete, Fail, Halt, Cancelled)
 _NOTHING: tuple[list[Row], list[Row]] = ([], [])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hooks:
-    """What the holdings ask of the worker.
-
-    Args:
-        max_warm: suspended coroutines kept, at most.
-        fetch: get the journal of a run, then call `journal_came`.
-        timer: a deadline of a run's own making, by the loop's clock.
-    """
-
-    max_warm: int
-    fetch: Callable[[HeldRun], None]
-    timer: Callable[[float], None]
 
 
 class Holdings:
@@ -137,7 +119,7 @@ class Holdings:
         if verdict.verdict == "ok":
             self._taken(held, verdict, tail, now_ms)
         elif verdict.verdict == "moved":
-            self._moved(held)
+            self.replay_anew(held)
         else:
             logger.info("run.lost", extra={"run_id": held.info.id, "version": held.version})
             self.drop(held)
@@ -153,7 +135,9 @@ class Holdings:
                 logger.error("run.halted", extra={"run_id": held.info.id, "problem": end.problem})
             self.drop(held)
             return
-        held.replay.accept(tail=before, facts=flight.facts, next_seq=verdict.next, now_ms=now_ms)
+        held.replay.accept(
+            tail=before, acts=flight.acts, facts=flight.facts, next_seq=verdict.next, now_ms=now_ms
+        )
         self._load(held, after)
         held.outside = held.outside or any(row.type in _OUTSIDE for row in before)
         for deadline_ms in deadlines_ms(flight.acts):
@@ -165,7 +149,7 @@ class Holdings:
         if flight.facts or before or after or end is not None:
             # what came may give up some of the calls before they begin
             held.parked.update((call.child, call) for call in calls)
-            self._advance(held)
+            self.advance(held)
             calls = [call for call in calls if held.parked.get(call.child) is call]
         elif held.has_news:
             self.news(held)
@@ -173,6 +157,8 @@ class Holdings:
             for call in calls:
                 held.parked.pop(call.child, None)
                 self._start_call(held, call)
+        if held.in_transaction:
+            self._hooks.transaction(held)
 
     def _ready_calls(self, held: HeldRun, flight: Bundle, now_ms: int) -> list[StepCall]:
         """Return the attempts that waited for a bundle to be recorded."""
@@ -180,7 +166,7 @@ class Holdings:
         intended = {act.child for act in flight.acts if isinstance(act, Intend)}
         for child in intended.intersection(held.steps):
             held.steps[child].begun = True
-        if held.blocked:
+        if held.blocked and not held.acts:
             calls += [replace(one, begun=True) if one.child in intended else one for one in held.blocked]
             held.blocked = ()
         if held.next_calls:
@@ -203,7 +189,8 @@ class Holdings:
 
     # -- coroutines
 
-    def _advance(self, held: HeldRun) -> None:
+    def advance(self, held: HeldRun) -> None:
+        """Let the coroutine of a run go on with what came."""
         self._take(held, self._drive(held))
 
     def _drive(self, held: HeldRun) -> Moves:
@@ -218,13 +205,15 @@ class Holdings:
         for child in moves.given_up:
             self._steps.cancel(held, child)
         held.take(moves)
-        if moves.steps and not moves.acts:
+        if moves.steps and not held.acts:
             for call in moves.steps:
                 self._start_call(held, call)
         if held.has_news:
             self.news(held)
         elif held.parked:
             self._release_if_idle(held)
+        if held.in_transaction:
+            self._hooks.transaction(held)
 
     def _start_call(self, held: HeldRun, call: StepCall) -> None:
         if call.retry_at_ms is not None:
@@ -276,11 +265,11 @@ class Holdings:
         parked, held.parked = held.parked, {}
         for call in parked.values():
             self._start_call(held, call)
-        self._advance(held)
+        self.advance(held)
 
     def _loaded(self, held: HeldRun, rows: list[Row]) -> None:
         self._load(held, rows)
-        self._advance(held)
+        self.advance(held)
 
     def _load(self, held: HeldRun, rows: list[Row]) -> None:
         held.replay.load(rows)
@@ -290,9 +279,27 @@ class Holdings:
         workflow = self._registry.workflow(info.workflow, info.workflow_version)
         return Replay(workflow, info, self._clock.now_ms, self._randomness, self._codec)
 
+    def recorded_outside(self, held: HeldRun, rows: list[Row], next_seq: int) -> bool:
+        """Take what a transaction of its own, not a turn, has written for a run; true if it was advanced.
+
+        Args:
+            held: the run; the attempt in question is no longer among its steps.
+            rows: its journal from where the coroutine was when the transaction began, or later, to its end.
+            next_seq: the logical number after them.
+        """
+        if held.loading or held.flight is not None or held.acts or held.end is not None:
+            # an answer is on its way or must come first; the next one brings these rows in their order
+            held.keep = True
+            self.news(held)
+        elif not held.dropped and next_seq > (seen := held.replay.next_seq):
+            self._loaded(held, [row for row in rows if row.seq >= seen])
+            return True
+        return False
+
     # -- starting over
 
-    def _moved(self, held: HeldRun) -> None:
+    def replay_anew(self, held: HeldRun) -> None:
+        """Have the journal of a run fetched, and the run replayed from it."""
         held.loading = True
         self._hooks.fetch(held)
 
@@ -322,7 +329,7 @@ class Holdings:
             held.moved_at = next_seq
         old = held.replay
         unsent = held.start_over(self._replay(held.info))
-        _evict(old)
+        evict(old)
         self._load(held, rows)
         self._take(held, self._adopt(held, self._drive(held), unsent))
 
@@ -354,10 +361,11 @@ class Holdings:
     def drop(self, held: HeldRun) -> None:
         """Forget a run: its steps are cancelled and its coroutine is thrown away."""
         held.dropped = True
+        held.stop_transaction()
         self._steps.cancel_all(held)
         if self.held.get(held.execution) is held:
             del self.held[held.execution]
-        _evict(held.replay)
+        evict(held.replay)
 
     def lose(self, pairs: list[tuple[int, int]]) -> None:
         """Drop runs whose lease is lost.
@@ -378,13 +386,3 @@ class Holdings:
         for held in (*self.held.values(), *self.warm.values()):
             self.drop(held)
         self.warm.clear()
-
-
-def _evict(replay: Replay) -> None:
-    try:
-        replay.evict()
-    except SystemExit:
-        # a workflow has no process to leave
-        logger.warning("run.evicted_with_exit", extra={"run_id": replay.run.id})
-    except EngineError as error:
-        logger.warning("run.evicted_with_error", extra={"run_id": replay.run.id, "problem": error.message})

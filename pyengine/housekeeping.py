@@ -64,6 +64,7 @@ class TickAnswer(msgspec.Struct):
     next_due_ms: int | None
     more: bool
     hints: list[str]
+    waits: int = 0
 
 
 class Housekeeper:
@@ -73,15 +74,24 @@ class Housekeeper:
         link: a connection of its own, because a tick may wait for locks.
         worker: id of this worker.
         ticked: called with each answer that did something.
+        services: called with the loop's time and when a service has something to do, as every tick tells.
 
     Attributes:
         others: whether other workers are there.
     """
 
-    def __init__(self, link: Link, worker: str, *, ticked: Callable[[TickAnswer], None]) -> None:
+    def __init__(
+        self,
+        link: Link,
+        worker: str,
+        *,
+        ticked: Callable[[TickAnswer], None],
+        services: Callable[[float, int | None], None],
+    ) -> None:
         self._link = link
         self._worker = worker
         self._ticked = ticked
+        self._services = services
         self._timers: list[float] = []
         self._due_s: float | None = None
         self._watch_s = 0.0
@@ -91,6 +101,7 @@ class Housekeeper:
         # apart, so that not all workers wake for the timer of one that is gone
         self._patience_s = 0.05 + random.random() * 0.45
         self._fired = False
+        self._in_vain_s = -self._patience_s
         self.others = True
 
     def note_timer(self, due_s: float) -> None:
@@ -100,10 +111,16 @@ class Housekeeper:
         self._rearm(due_s)
 
     def note_due(self, now_s: float, due_in_ms: int | None) -> None:
-        """The next deadline of all, as a turn or a tick answered."""
-        self._due_s = None if due_in_ms is None else now_s + due_in_ms / 1000 + self._patience_s
-        if self._due_s is not None:
-            self._rearm(self._due_s)
+        """The next deadline of all, as a turn or a tick answered; below 0: something to do at once."""
+        if due_in_ms is None:
+            self._due_s = None
+            return
+        if due_in_ms < 0:
+            # a commit has left it, so nobody's clock tells when; but others may have it in hand
+            self._due_s = max(now_s, self._in_vain_s + self._patience_s)
+        else:
+            self._due_s = now_s + due_in_ms / 1000 + self._patience_s
+        self._rearm(self._due_s)
 
     def note_activity(self, now_s: float) -> None:
         """Somebody is at work: leases may need watching soon."""
@@ -151,9 +168,12 @@ class Housekeeper:
             return
         answer = msgspec.json.decode(rows[0]["answer"], type=TickAnswer)
         workers: int = rows[0]["watch"]
-        # schedules and deadlines take turns, so that a backlog of one does not hold up the other
-        self._fired = answer.schedules > 0
+        # what is done alone and the rest take turns, so that a backlog of one does not hold up the other
+        self._fired = answer.schedules > 0 or answer.waits > 0
         now_s = loop.time()
+        if (answer.next_due_ms or 0) < 0 and not (answer.promises or answer.waits):
+            self._in_vain_s = now_s
+        self._services(now_s, rows[0]["services"])
         self.others = abs(workers) > 1
         if workers > 0 or self._active_until_s > now_s:
             self._watch_s = now_s + max(WATCH_EVERY_S, 0.5 * abs(workers))

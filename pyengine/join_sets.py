@@ -58,6 +58,7 @@ class JoinSet(Generic[T]):
     __slots__ = (
         "_child",
         "_closed",
+        "_given_up",
         "_intent",
         "_ledger",
         "_members",
@@ -74,6 +75,7 @@ class JoinSet(Generic[T]):
         self._intent = intent
         self._overtaken = overtaken
         self._closed = False
+        self._given_up = 0
         self._members: dict[int, int] = {}
         """Members by number, with their places in the order of submission."""
         self._pending: dict[int, Call] = {}
@@ -177,7 +179,9 @@ class JoinSet(Generic[T]):
     def _member_done(self, future: asyncio.Future[Any]) -> None:
         assert isinstance(future, Call)
         del self._pending[future.child]
-        if not future.cancelled():
+        if future.cancelled():
+            self._given_up += 1
+        else:
             self._add_ready(future)
         waiters, self._waiters = self._waiters, []
         if not self._pending:
@@ -207,11 +211,18 @@ class JoinSet(Generic[T]):
 
     def _check_left(self) -> None:
         if not len(self):
-            what = "every result was taken" if self._members else "nothing was submitted"
+            what = self._exhausted()
             raise InvalidRequest(
                 f"join set {self._child} of run {self._ledger.run.id} has nothing to wait for: {what}",
                 hint="`async for result in join_set` ends by itself",
             )
+
+    def _exhausted(self) -> str:
+        if not self._members:
+            return "nothing was submitted"
+        if self._given_up == len(self._members):
+            return "every member was given up"
+        return f"every result was taken{' or given up' * bool(self._given_up)}"
 
     async def _next(self) -> T:
         while not self._ready:

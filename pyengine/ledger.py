@@ -22,11 +22,11 @@ from typing import TypeVar
 import msgspec
 
 from pyengine.codec import TypeCodec, type_codec
-from pyengine.errors import Evicted
+from pyengine.errors import Evicted, InvalidRequest
 from pyengine.history import History, describe, mark_described
 from pyengine.loop import DeterministicLoop
 from pyengine.loop_parts import Timers
-from pyengine.model import Act, Row, RunInfo, Submit, Take
+from pyengine.model import Act, Row, RunInfo, Submit, Take, WaitKind
 from pyengine.shields import current_shield
 from pyengine.waits import Call, CallKind, Whole
 
@@ -70,6 +70,8 @@ class Ledger:
         self.acts: list[Act] = []
         self.wholes: list[Whole] = []
         """Waits for every one of some calls."""
+        self.in_transaction: str | None = None
+        """Name of the transaction that is open: no durable call fits inside."""
         self._overtook = False
         self._marked = 0
 
@@ -90,12 +92,32 @@ class Ledger:
 
         Raises:
             asyncio.CancelledError: the run is being cancelled, and the call is not in a shield.
+            InvalidRequest: a transaction is open.
         """
         if self.dead:
             return self.dead_call(kind, name)
+        self.refuse_in_transaction(f"{kind} {name}".rstrip())
         if self.cancelling and current_shield() is None:
             raise asyncio.CancelledError
         return None
+
+    def set_bar(self) -> None:
+        """Find out whether a call must ask `bar` first."""
+        known = self._history.cancel_seq is not None
+        self.barred = self.dead or known or self.in_transaction is not None
+
+    def refuse_in_transaction(self, what: str) -> None:
+        """Refuse a durable call inside a transaction.
+
+        Raises:
+            InvalidRequest: a transaction is open.
+        """
+        if self.in_transaction is not None:
+            raise InvalidRequest(
+                f"run {self._run.id}: {what} inside transaction {self.in_transaction}, which is open",
+                hint="a transaction holds locks: call it before or after `async with ctx.transaction()`; "
+                "inside, use the connection, tx.start, tx.signal, tx.resolve",
+            )
 
     def row(self) -> Row | None:
         """Return what the journal holds under the next number."""
@@ -121,6 +143,13 @@ class Ledger:
         self._overtook = self.next_child > self._history.sealed_child
         return self._overtook
 
+    def is_transaction_overtaken(self) -> bool:
+        """Whether a request of cancellation overtook a transaction that has no row; it was not committed."""
+        if not self._before_request():
+            return False
+        self._overtook = self._overtook or self.next_child > self._history.sealed_child
+        return True
+
     def _before_request(self) -> bool:
         """Whether the code has not come to the request of cancellation yet, and is in no shield."""
         known = self._history.cancel_seq is not None
@@ -135,6 +164,7 @@ class Ledger:
             act: what the code does to a join set.
             before: has to be recorded before it, if it is new.
         """
+        self.refuse_in_transaction("a join set was used")
         history = self._history
         row = history.marks[self._marked] if self._marked < len(history.marks) else None
         kind, verb = ("u", "submit") if isinstance(act, Submit) else ("a", "take")
@@ -192,6 +222,25 @@ class Ledger:
         """Note a wait for every one of some calls."""
         self.wholes = [one for one in self.wholes if not one.done()]
         self.wholes.append(whole)
+
+    def wait_kind(self, waiting: set[int]) -> WaitKind:
+        """Return what ends a wait for these children.
+
+        Args:
+            waiting: all that the code waits for, by number.
+        """
+        if len(waiting) == 1:
+            call = self.calls.get(next(iter(waiting)))
+            return "signal" if call is not None and call.kind == "receive" else "single"
+        for whole in self.wholes:
+            members = [one for one in whole.members if not one.done()]
+            if (
+                not whole.done()
+                and all(isinstance(one, Call) for one in members)
+                and {one.child for one in members if isinstance(one, Call)} == waiting
+            ):
+                return "all"
+        return "any"
 
     # -- the end of it
 

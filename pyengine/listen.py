@@ -4,7 +4,8 @@ What lives here: `Listener`, the one LISTEN connection of a process, and `Looks`
 somebody who waits looks. What may not: rows; a hint says nothing but "look again", may be lost and may come
 for nothing. The theory: after a hint the row may not be there yet or may be gone again, so one looks at
 once and after 5, 20, 80, 320 ms and 1 s, then with growing pauses. Without any hint the same pauses find
-everything, only later; so a pooler, which cannot pass hints on, costs latency and nothing else.
+everything, only later; so a pooler, which cannot pass hints on, costs latency and nothing else. With a way
+past the pooler (`Database.sessions`) the one connection goes there.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Listener:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._link = Link(database, "listen", prepare=self._listen)
+        self._link = Link(database, "listen", own=True, prepare=self._listen)
         self._subscribers: dict[Channel, list[Callable[[], None]]] = {
             "durable_ready": [],
             "durable_settled": [],
@@ -142,7 +143,7 @@ class Listener:
             logger.debug("hint not sent: %s", error.message)
 
     async def _listen(self, conn: Any) -> None:
-        if not self._database.pooled:
+        if self._database.hints:
             for channel in self._subscribers:
                 await conn.add_listener(channel, self._heard)
         conn.add_termination_listener(lambda _: self._lost.set())

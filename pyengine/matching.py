@@ -30,6 +30,8 @@ from pyengine.outcomes import read_into
 from pyengine.registry import StepDef, WorkflowDef
 from pyengine.retry import Randomness, policy_text
 from pyengine.shields import ShieldScope
+from pyengine.transaction import Transaction
+from pyengine.transaction_log import Transactions
 from pyengine.waits import Call, Completed, First, Gathering, ReceiveCall, Received
 
 __all__ = ["Matcher", "OpenStep", "StartAnew"]
@@ -96,6 +98,7 @@ class Matcher(Ledger):
         self._codec = codec
         self._captures = Captures(self, now_ms, randomness)
         self.inboxes = Inboxes(self)
+        self.transactions = Transactions(self, codec)
         self.open_steps: dict[int, OpenStep] = {}
         """Steps without a result that somebody wants."""
         self.new_steps: list[int] = []
@@ -203,13 +206,15 @@ class Matcher(Ledger):
             )
         return call
 
-    def make_promise(self, annotation: Any, *, timeout_ms: int | None, name: str) -> Call:
-        """Return the call of an external promise."""
+    def make_promise(
+        self, annotation: Any, *, timeout_ms: int | None, name: str, key: str | None = None
+    ) -> Call:
+        """Return the call of an external promise, or of the wait for the row with a key (JSON text)."""
         if self.barred and (dead := self.bar("promise", name)) is not None:
             return dead
-        return self._promise(
-            type_codec(annotation), MakePromise(child=self.next_child, name=name, timeout_ms=timeout_ms)
-        )
+        digest = None if key is None else input_hash(name, key)
+        act = MakePromise(child=self.next_child, name=name, timeout_ms=timeout_ms, key=key, hash=digest)
+        return self._promise(type_codec(annotation), act, digest)
 
     def adopt(self, annotation: Any, promise_id: str) -> Call:
         """Return the call of a promise that is not the run's own.
@@ -238,14 +243,14 @@ class Matcher(Ledger):
                 f"run {self._run.id} waits for promise {promise_id} already", hint="await that handle"
             )
 
-    def _promise(self, codec: TypeCodec, act: MakePromise | Adopt) -> Call:
+    def _promise(self, codec: TypeCodec, act: MakePromise | Adopt, digest: str | None = None) -> Call:
         row = self.row()
         overtaken = False
-        if row is None or row.type != "X" or (row.name or "") != act.name:
+        if row is None or (row.type, row.name or "", row.hash) != ("X", act.name, digest):
             overtaken = self.is_overtaken(row, act=True)
             if not overtaken:
                 if not self.is_new(row):
-                    return self.disagree(described("promise", act.name, None), row, "promise", act.name)
+                    return self.disagree(described("promise", act.name, digest), row, "promise", act.name)
                 self.acts.append(act)
         return self.take_call("promise", act.name, codec, overtaken=overtaken)
 
@@ -280,6 +285,10 @@ class Matcher(Ledger):
             self.acts.append(MakeJoinSet(child=child))
         self.next_child = child + 1
         return JoinSet(self, child, self._intent, overtaken=overtaken)
+
+    def transaction(self, name: str, timeout_ms: int) -> Transaction:
+        """Return a transaction that is not begun."""
+        return Transaction(self.transactions, self._codec, self._run.id, name, timeout_ms)
 
     def shield(self, timeout_s: float | None) -> ShieldScope:
         """Return a scope that keeps cancellations away."""

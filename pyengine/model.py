@@ -37,6 +37,7 @@ __all__ = [
     "MakePromise",
     "Moves",
     "Receive",
+    "RolledBack",
     "Row",
     "RunChild",
     "RunInfo",
@@ -176,11 +177,13 @@ class StartTimer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MakePromise(msgspec.Struct, frozen=True, kw_only=True):
-    """Create an external promise of the run. `name` is a label, never an id."""
+    """Create an external promise. `name` is a label; with a `key` (JSON text) it is the watch of that row."""
 
     child: int
     name: str
     timeout_ms: int | None
+    key: str | None = None
+    hash: str | None = None
 
 
 class Captured(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,6 +192,15 @@ class Captured(msgspec.Struct, frozen=True, kw_only=True):
     child: int
     kind: Literal["random", "time"]
     name: str
+    value: str
+
+
+class RolledBack(msgspec.Struct, frozen=True, kw_only=True):
+    """A transaction that left nothing but what its statements answered, which a replay must find again."""
+
+    child: int
+    name: str
+    hash: str
     value: str
 
 
@@ -236,9 +248,8 @@ class Intend(msgspec.Struct, frozen=True, kw_only=True):
     retry: str | None = None
 
 
-Act: TypeAlias = (
-    RunChild | StartTimer | MakePromise | Captured | Adopt | Receive | MakeJoinSet | Submit | Take | Intend
-)
+Made: TypeAlias = RunChild | StartTimer | MakePromise | Adopt | Receive | MakeJoinSet
+Act: TypeAlias = Made | Captured | RolledBack | Submit | Take | Intend
 
 
 class StepCall(msgspec.Struct, frozen=True, kw_only=True):

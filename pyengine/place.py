@@ -25,15 +25,19 @@ class Place:
         registry: what the client knows.
         url: URL that the app was given.
         data_dir: folder for the embedded Postgres that the app was given.
+        listen_url: URL past a pooler that the app was given.
 
     Attributes:
         users: blocks that use it at present.
     """
 
-    def __init__(self, registry: Registry, url: str | None, data_dir: Path | None) -> None:
+    def __init__(
+        self, registry: Registry, url: str | None, data_dir: Path | None, listen_url: str | None = None
+    ) -> None:
         self._registry = registry
         self._url = url
         self._data_dir = data_dir
+        self._listen_url = listen_url
         self._opening = asyncio.Lock()
         self._release: Callable[[], object] | None = None
         self._opened = False
@@ -54,9 +58,11 @@ class Place:
         async with self._opening:
             if self._opened:
                 return
-            from pyengine.embedded import EmbeddedPostgres, database_url
+            from pyengine.embedded import EmbeddedPostgres, database_url, listen_url
 
             target = database_url(self._url, self._data_dir)
+            # our own server has no pooler before it
+            direct = None if target.embedded else listen_url(self._listen_url)
             url = target.url
             if url is None:
                 server = EmbeddedPostgres(target.data_dir)
@@ -65,7 +71,7 @@ class Place:
                 from pyengine.admin import migrate
 
                 await asyncio.to_thread(migrate.install, url)
-            self.database = Database(url)
+            self.database = Database(url, listen_url=direct)
             await self.database.open()
             self.listener = Listener(self.database)
             self.client = Client(self.database, registry=self._registry, listener=self.listener)

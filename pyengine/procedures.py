@@ -14,6 +14,7 @@ __all__ = [
     "AS_OF",
     "BYE",
     "CANCEL",
+    "COMMIT",
     "FORK",
     "HEARTBEAT",
     "HELLO",
@@ -21,22 +22,17 @@ __all__ = [
     "JOURNAL",
     "JOURNALS",
     "JOURNAL_LIST",
+    "LEAVE_MARK",
+    "LISTEN",
     "LIST_RUNS",
     "PAUSE",
     "PRESENT",
-    "PROMISE_CALLBACK",
-    "PROMISE_CANCEL",
-    "PROMISE_CREATE",
-    "PROMISE_READ",
-    "PROMISE_REJECT",
-    "PROMISE_RESOLVE",
-    "PROMISE_SEARCH",
-    "PROMISE_SUBSCRIBE",
     "REDRIVE",
     "RELEASE_UNKNOWN",
     "RESULTS",
     "RESUME",
     "RUN",
+    "SEE_MARK",
     "SESSION",
     "SIGNAL",
     "SIGNAL_WITHIN",
@@ -44,6 +40,7 @@ __all__ = [
     "START_WITHIN",
     "TAKE_PRESENCE",
     "TICK",
+    "TRANSACTION_LIMITS",
     "TURN",
     "VERSION",
     "WORKER_PROTOCOL",
@@ -62,11 +59,14 @@ class Procedure:
         name: what errors and logs call it.
         signature: what it takes and answers, for readers.
         sql: the statement with `$n`.
+        takes: types of its parameters as the server tells them, in order; None if the caller is a worker of
+            ours. What clients send is checked by them before it leaves, for every driver alike (callers.py).
     """
 
     name: str
     signature: str
     sql: str
+    takes: str | None = None
 
     @property
     def verb(self) -> str:
@@ -78,12 +78,26 @@ VERSION = Procedure(
     name="version",
     signature="() -> (schema_version, lowest_worker_protocol, highest_worker_protocol)",
     sql="select schema_version, lowest_worker_protocol, highest_worker_protocol from durable.version()",
+    takes="",
 )
 
 SESSION = Procedure(
     name="session",
     signature="() -> the server's process of this session; behind a pooler another one than was announced",
     sql="select pg_backend_pid()",
+    takes="",
+)
+
+LEAVE_MARK = Procedure(
+    name="mark",
+    signature="(number): leaves a mark in this session, until it ends",
+    sql="select pg_advisory_lock(1685417571, $1)",
+)
+
+SEE_MARK = Procedure(
+    name="mark",
+    signature="(number) -> boolean, true if another session of this database left that mark",
+    sql="select not pg_try_advisory_xact_lock_shared(1685417571, $1)",
 )
 
 HELLO = Procedure(
@@ -102,6 +116,24 @@ JOURNAL = Procedure(
     name="worker_journal_v1",
     signature="(worker, execution, version) -> json {next, rows} or null if the lease is lost",
     sql="select durable.worker_journal_v1($1, $2, $3)",
+)
+
+TRANSACTION_LIMITS = Procedure(
+    name="transaction limits",
+    signature="(statement milliseconds text, idle milliseconds text), for the transaction only",
+    sql=(
+        "select set_config('statement_timeout', $1, true), "
+        "set_config('idle_in_transaction_session_timeout', $2, true)"
+    ),
+)
+
+COMMIT = Procedure(
+    name="worker_commit_v1",
+    signature=(
+        "(worker, execution, version, seen, child, name, hash, value, effects jsonb) -> json {next, rows}; "
+        "the COMMIT follows"
+    ),
+    sql="select durable.worker_commit_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)",
 )
 
 HEARTBEAT = Procedure(
@@ -138,24 +170,42 @@ TICK = Procedure(
     name="tick_v1",
     signature=(
         "(limit, schedules, worker) -> "
-        "(jsonb {promises, leases, schedules, next_due_ms, more, hints}, workers that watch)"
+        "(jsonb {promises, leases, schedules, waits, next_due_ms, more, hints}, "
+        "workers that watch, ms or null)"
     ),
-    sql="select durable.tick_v1($1, $2) as answer, durable.worker_watch_v1($3) as watch",
+    sql=(
+        "select durable.tick_v1($1, $2) as answer, durable.worker_watch_v1($3) as watch, "
+        "durable.services_due_v1() as services"
+    ),
 )
 
 HINT = Procedure(
     name="hint_v1",
     signature="(ready, settled)",
     sql="select durable.hint_v1($1, $2)",
+    takes="boolean boolean",
 )
 
+LISTEN = Procedure(
+    name="listen",
+    signature="() for the session: hints that a promise settled, from now on",
+    sql="listen durable_settled",
+    takes="",
+)
+
+# A driver, or the user of a connection, may have said how json is written and read; text is text everywhere:
+# so what clients send is cast here, and what they get.
 START = Procedure(
     name="start_v1",
     signature=(
         "(workflow, args, id, key, queue, version, delay_ms, timeout_ms, priority, tags jsonb, tenant, "
         "any_workflow) -> (id, created)"
     ),
-    sql="select id, created from durable.start_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+    sql=(
+        "select id, created from durable.start_v1("
+        "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11, $12)"
+    ),
+    takes="text text text text text text bigint bigint integer text text boolean",
 )
 
 START_WITHIN = Procedure(
@@ -164,14 +214,16 @@ START_WITHIN = Procedure(
     sql=(
         "select s.id, s.created, "
         "case when s.created then durable._hint('durable_ready', durable._now_ms()) end "
-        "from durable.start_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) s"
+        "from durable.start_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11, $12) s"
     ),
+    takes="text text text text text text bigint bigint integer text text boolean",
 )
 
 SIGNAL = Procedure(
     name="signal_v1",
     signature="(run, name, payload, key) -> (delivery, created, woken)",
     sql="select delivery, created, woken from durable.signal_v1($1, $2, $3, $4)",
+    takes="text text text text",
 )
 
 SIGNAL_WITHIN = Procedure(
@@ -182,37 +234,43 @@ SIGNAL_WITHIN = Procedure(
         "case when s.woken then 'durable_ready' else 'durable_settled' end, durable._now_ms()) end "
         "from durable.signal_v1($1, $2, $3, $4) s"
     ),
+    takes="text text text text",
 )
 
 CANCEL = Procedure(
     name="cancel",
     signature="(id, reason jsonb, grace_ms, force) -> state",
-    sql="select durable.cancel($1, $2, $3::bigint * interval '1 millisecond', $4) as state",
+    sql="select durable.cancel($1, $2::text::jsonb, $3::bigint * interval '1 millisecond', $4) as state",
+    takes="text text bigint boolean",
 )
 
-PAUSE = Procedure(name="pause", signature="(id)", sql="select durable.pause($1)")
+PAUSE = Procedure(name="pause", signature="(id)", sql="select durable.pause($1)", takes="text")
 
-RESUME = Procedure(name="resume", signature="(id)", sql="select durable.resume($1)")
+RESUME = Procedure(name="resume", signature="(id)", sql="select durable.resume($1)", takes="text")
 
 REDRIVE = Procedure(
     name="redrive",
     signature="(id or null for all) -> number of runs",
     sql="select durable.redrive($1) as number",
+    takes="text",
 )
 
 FORK = Procedure(
     name="fork",
     signature="(id, seq, step, set_values jsonb, new_id, queue, version) -> id",
-    sql="select durable.fork($1, $2, $3, $4, $5, $6, $7) as id",
+    sql="select durable.fork($1, $2, $3, $4::text::jsonb, $5, $6, $7) as id",
+    takes="text integer text text text text text",
 )
 
 AS_OF = Procedure(
     name="as_of",
     signature="(id, seq, at, generation) -> one durable.as_of_record",
     sql=(
-        "select generation, seq, at, status, next_child, waiting_on, running, children, signals "
+        "select generation, seq, at, status, next_child, waiting_on, "
+        "running::text, children::text, signals::text "
         "from durable.as_of($1, $2, $3, $4)"
     ),
+    takes="text integer timestamptz integer",
 )
 
 JOURNAL_LIST = Procedure(
@@ -237,6 +295,7 @@ RESULTS = Procedure(
     name="results_v1",
     signature="(ids[]) -> (id, state, value text, error text) of those settled or unknown (state null)",
     sql="select id, state, value, error from durable.results_v1($1)",
+    takes="text[]",
 )
 
 # Python's years end with 9999: a later deadline, and none, which is infinity, is told as none
@@ -250,6 +309,7 @@ RUN = Procedure(
     name="run",
     signature="(id) -> one row of the view durable.runs",
     sql=f"{_STATUS} where id = $1",
+    takes="text",
 )
 
 LIST_RUNS = Procedure(
@@ -259,64 +319,5 @@ LIST_RUNS = Procedure(
         f"{_STATUS} where ($1::text is null or workflow = $1) and ($2::text is null or state = $2) "
         "order by execution desc limit $3"
     ),
-)
-
-# a promise's deadline: an instant, or a span from the database's now; neither means never
-PROMISE_CREATE = Procedure(
-    name="promise_create_v0",
-    signature=(
-        "(id, key, param, headers jsonb, instant, span, strict, tags jsonb) -> (status, word, promise jsonb)"
-    ),
-    sql=(
-        "select status, word, promise from durable.promise_create_v0("
-        "$1, $2, $3, $4, coalesce($5, durable._later(durable._now_ms(), $6)), $7, $8)"
-    ),
-)
-
-PROMISE_RESOLVE = Procedure(
-    name="promise_resolve_v0",
-    signature="(id, key, value, headers jsonb, strict) -> (status, word, promise jsonb)",
-    sql="select status, word, promise from durable.promise_resolve_v0($1, $2, $3, $4, $5)",
-)
-
-PROMISE_REJECT = Procedure(
-    name="promise_reject_v0",
-    signature="(id, key, value, headers jsonb, strict) -> (status, word, promise jsonb)",
-    sql="select status, word, promise from durable.promise_reject_v0($1, $2, $3, $4, $5)",
-)
-
-PROMISE_CANCEL = Procedure(
-    name="promise_cancel_v0",
-    signature="(id, key, value, headers jsonb, strict) -> (status, word, promise jsonb)",
-    sql="select status, word, promise from durable.promise_cancel_v0($1, $2, $3, $4, $5)",
-)
-
-PROMISE_CALLBACK = Procedure(
-    name="promise_callback_v0",
-    signature=(
-        "(id, promise id, root promise id, instant, span, recv jsonb) "
-        "-> (status, word, callback jsonb, promise jsonb)"
-    ),
-    sql=(
-        "select status, word, callback, promise from durable.promise_callback_v0("
-        "$1, $2, $3, coalesce($4, durable._later(durable._now_ms(), $5)), $6)"
-    ),
-)
-
-PROMISE_SUBSCRIBE = Procedure(
-    name="promise_subscribe_v0",
-    signature="(promise id, recv jsonb) -> (status, word, promise jsonb)",
-    sql="select status, word, promise from durable.promise_subscribe_v0($1, $2)",
-)
-
-PROMISE_READ = Procedure(
-    name="promise_read_v0",
-    signature="(id) -> (status, word, promise jsonb)",
-    sql="select status, word, promise from durable.promise_read_v0($1)",
-)
-
-PROMISE_SEARCH = Procedure(
-    name="promise_search_v0",
-    signature="(id pattern, state or null, tags jsonb, limit, cursor or null) -> (promises jsonb, cursor)",
-    sql="select promises, cursor from durable.promise_search_v0($1, $2, $3, $4, $5)",
+    takes="text text bigint",
 )

@@ -12,16 +12,17 @@ may be sent again after a lost connection; nobody else can match it.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, TypeAlias, get_args
 
 import msgspec
 
+from pyengine.asking import Asker
 from pyengine.codec import Codec
-from pyengine.connection import LinkPool
 from pyengine.errors import InvalidRequest, NotFound
-from pyengine.procedures import (
+from pyengine.procedures import Procedure
+from pyengine.procedures_promises import (
     PROMISE_CALLBACK,
     PROMISE_CANCEL,
     PROMISE_CREATE,
@@ -30,7 +31,6 @@ from pyengine.procedures import (
     PROMISE_RESOLVE,
     PROMISE_SEARCH,
     PROMISE_SUBSCRIBE,
-    Procedure,
 )
 from pyengine.promise_records import (
     EPOCH,
@@ -64,15 +64,15 @@ class Promises:
     """Creates promises, completes them, and waits for them by callback.
 
     Args:
-        links: connections to ask on.
+        asker: how to reach the database.
         codec: how values and errors become text.
-        open: checks the database before the first statement.
+
+    `conn` is a connection of the caller's, as `Client.start` takes it: a rollback leaves nothing.
     """
 
-    def __init__(self, links: LinkPool, codec: Codec, open: Callable[[], Awaitable[None]]) -> None:
-        self._links = links
+    def __init__(self, asker: Asker, codec: Codec) -> None:
+        self._asker = asker
         self._codec = codec
-        self._open = open
 
     # -- downstream and upstream
 
@@ -86,6 +86,7 @@ class Promises:
         strict: bool = False,
         headers: Mapping[str, str] | None = None,
         tags: Mapping[str, str] | None = None,
+        conn: Any = None,
     ) -> PromiseRecord:
         """Create a promise.
 
@@ -97,6 +98,7 @@ class Promises:
             strict: only while that promise is pending.
             headers: what is said about the parameter.
             tags: e.g. {"resonate:target": "poll://any@workers"} gives it a task.
+            conn: a connection of yours, in whose transaction it is created.
 
         Raises:
             PromiseConflict: it exists, and this key did not make it; or strict, and it is completed.
@@ -108,6 +110,7 @@ class Promises:
         own = secrets.token_hex(16) if idempotency_key is None else None
         row = await self._ask(
             PROMISE_CREATE,
+            conn,
             id,
             own or idempotency_key,
             data,
@@ -127,6 +130,7 @@ class Promises:
         idempotency_key: str | None = None,
         strict: bool = False,
         headers: Mapping[str, str] | None = None,
+        conn: Any = None,
     ) -> PromiseRecord:
         """Complete a promise with success.
 
@@ -136,6 +140,7 @@ class Promises:
             idempotency_key: the same key finds the completion that it made.
             strict: only if that was a resolve; otherwise any, and a promise that timed out is no conflict.
             headers: what is said about the value.
+            conn: a connection of yours, in whose transaction it is completed.
 
         Raises:
             PromiseConflict: it is completed, and not by this key.
@@ -144,7 +149,7 @@ class Promises:
             Unavailable: the database cannot be reached.
         """
         data, said = self._written(value, headers, f"the value of promise {id}")
-        return await self._complete(PROMISE_RESOLVE, id, data, said, key=idempotency_key, strict=strict)
+        return await self._complete(PROMISE_RESOLVE, conn, id, data, said, key=idempotency_key, strict=strict)
 
     async def reject(
         self,
@@ -154,6 +159,7 @@ class Promises:
         idempotency_key: str | None = None,
         strict: bool = False,
         headers: Mapping[str, str] | None = None,
+        conn: Any = None,
     ) -> PromiseRecord:
         """Complete a promise with failure.
 
@@ -163,12 +169,13 @@ class Promises:
             idempotency_key: as in `resolve`.
             strict: as in `resolve`.
             headers: what is said about the error.
+            conn: as in `resolve`.
 
         Raises:
             EngineError: as `resolve`.
         """
         data, said = self._written(error, headers, f"the error of promise {id}")
-        return await self._complete(PROMISE_REJECT, id, data, said, key=idempotency_key, strict=strict)
+        return await self._complete(PROMISE_REJECT, conn, id, data, said, key=idempotency_key, strict=strict)
 
     async def cancel(
         self,
@@ -178,6 +185,7 @@ class Promises:
         idempotency_key: str | None = None,
         strict: bool = False,
         headers: Mapping[str, str] | None = None,
+        conn: Any = None,
     ) -> PromiseRecord:
         """Cancel a promise; its creator does not want it any more.
 
@@ -187,12 +195,13 @@ class Promises:
             idempotency_key: as in `resolve`.
             strict: as in `resolve`.
             headers: what is said about the error.
+            conn: as in `resolve`.
 
         Raises:
             EngineError: as `resolve`.
         """
         data, said = self._written(error, headers, f"the error of promise {id}")
-        return await self._complete(PROMISE_CANCEL, id, data, said, key=idempotency_key, strict=strict)
+        return await self._complete(PROMISE_CANCEL, conn, id, data, said, key=idempotency_key, strict=strict)
 
     # -- waiting
 
@@ -204,6 +213,7 @@ class Promises:
         recv: Receiver,
         *,
         timeout: Duration | datetime | None = None,
+        conn: Any = None,
     ) -> Registration:
         """Have the task of a promise resumed when another promise is completed.
 
@@ -213,6 +223,7 @@ class Promises:
             root_promise_id: the promise whose task waits.
             recv: where the resume goes.
             timeout: from then on the callback is dropped instead.
+            conn: a connection of yours, in whose transaction it is registered.
 
         Raises:
             NotFound: there is no such promise to wait for.
@@ -223,23 +234,25 @@ class Promises:
         """
         instant_ms, span_ms = _deadline(timeout)
         row = await self._ask(
-            PROMISE_CALLBACK, id, promise_id, root_promise_id, instant_ms, span_ms, _json(recv)
+            PROMISE_CALLBACK, conn, id, promise_id, root_promise_id, instant_ms, span_ms, _json(recv)
         )
         promise = self._judged(row, promise_id, None)
         made = None if row["callback"] is None else callback_of(msgspec.json.decode(row["callback"]))
         return Registration(callback=made, promise=promise)
 
-    async def subscribe(self, promise_id: str, recv: Receiver) -> PromiseRecord:
+    async def subscribe(self, promise_id: str, recv: Receiver, *, conn: Any = None) -> PromiseRecord:
         """Have somebody told when a promise is completed; if it is already, the answer tells.
 
         Args:
             promise_id: the promise to wait for.
             recv: who is told.
+            conn: as in `callback`.
 
         Raises:
             EngineError: as `callback`.
         """
-        return self._judged(await self._ask(PROMISE_SUBSCRIBE, promise_id, _json(recv)), promise_id, None)
+        row = await self._ask(PROMISE_SUBSCRIBE, conn, promise_id, _json(recv))
+        return self._judged(row, promise_id, None)
 
     # -- looking
 
@@ -249,7 +262,7 @@ class Promises:
         Raises:
             NotFound: there is no such promise.
         """
-        return self._judged(await self._ask(PROMISE_READ, id), id, None)
+        return self._judged(await self._ask(PROMISE_READ, None, id), id, None)
 
     async def search(
         self,
@@ -276,7 +289,7 @@ class Promises:
             raise InvalidRequest(
                 f"there is no state {state!r}", hint=f"the states are {', '.join(get_args(PromiseState))}"
             )
-        row = await self._ask(PROMISE_SEARCH, id, state, _json(tags or {}), limit, cursor)
+        row = await self._ask(PROMISE_SEARCH, None, id, state, _json(tags or {}), limit, cursor)
         found = msgspec.json.decode(row["promises"])
         return PromisePage(promises=tuple(record_of(each, False) for each in found), cursor=row["cursor"])
 
@@ -285,6 +298,7 @@ class Promises:
     async def _complete(
         self,
         procedure: Procedure,
+        conn: Any,
         id: str,
         data: str | None,
         said: str | None,
@@ -293,12 +307,13 @@ class Promises:
         strict: bool,
     ) -> PromiseRecord:
         own = secrets.token_hex(16) if key is None else None
-        row = await self._ask(procedure, id, own or key, data, said, strict)
+        row = await self._ask(procedure, conn, id, own or key, data, said, strict)
         return self._judged(row, id, own)
 
-    async def _ask(self, procedure: Procedure, *values: Any) -> Any:
-        await self._open()
-        return (await self._links.rows(procedure, *values))[0]
+    async def _ask(self, procedure: Procedure, conn: Any, *values: Any) -> Any:
+        if conn is None:
+            return (await self._asker.rows(procedure, *values))[0]
+        return await self._asker.within(conn, procedure, *values)
 
     def _written(
         self, value: Any, headers: Mapping[str, str] | None, where: str

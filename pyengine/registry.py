@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, cast, overload
 
 from pyengine.errors import InvalidRequest, NotFound
-from pyengine.retry import NO_RETRY, Duration, Retry, optional_duration
+from pyengine.queues import check_queue
+from pyengine.retry import NO_RETRY, Duration, Retry, optional_duration, optional_limit
 from pyengine.scope import scope
 from pyengine.signatures import Signature
 
@@ -283,8 +284,8 @@ def make_workflow(
             fn=fn,
             name=chosen,
             version=version,
-            queue=queue,
-            deadline_ms=optional_duration(deadline, what=f"workflow {chosen}, deadline"),
+            queue=None if queue is None else check_queue(queue, what=f"workflow {chosen}"),
+            deadline_ms=optional_limit(deadline, what=f"workflow {chosen}, deadline"),
             signature=Signature(fn, f"workflow {chosen}"),
         )
     )

@@ -23,6 +23,7 @@ from pyengine.history import History, add_facts
 from pyengine.loop import DeterministicTask, TimerToken
 from pyengine.matching import Matcher, OpenStep, StartAnew
 from pyengine.model import (
+    Act,
     Cancelled,
     Complete,
     ContinueAsNew,
@@ -36,13 +37,11 @@ from pyengine.model import (
     StartTimer,
     StepCall,
     Suspend,
-    WaitKind,
 )
 from pyengine.outcomes import complete, fire_at_ms
 from pyengine.registry import WorkflowDef
 from pyengine.retry import Randomness
 from pyengine.scope import scope
-from pyengine.waits import Call
 
 __all__ = ["Replay"]
 
@@ -81,12 +80,12 @@ class Replay:
             workflow, run, self._history, now_ms=now_ms, randomness=randomness, codec=codec
         )
         self._loop = self._matcher.loop
+        self.transactions = self._matcher.transactions
         self._cancellation = Cancellation(self._matcher)
         self._main: DeterministicTask | None = None
         self._end: End | None = None
         self._applied = 0
         self._handed_out: set[int] = set()
-        self._acts_out: list[StartTimer] = []
         self._fire_at_ms: dict[int, int] = {}
         self._evicted = False
 
@@ -109,21 +108,24 @@ class Replay:
         """Append journal rows: those of a claim, or the tail that a turn returned."""
         self._history.add(rows)
 
-    def accept(self, *, tail: Sequence[Row], facts: Sequence[Fact], next_seq: int, now_ms: int) -> None:
-        """Note that a turn took the bundle with the acts of the last advance.
+    def accept(
+        self, *, tail: Sequence[Row], acts: Sequence[Act], facts: Sequence[Fact], next_seq: int, now_ms: int
+    ) -> None:
+        """Note that a turn took a bundle.
 
         Args:
             tail: rows that others appended before it.
-            facts: the facts of the bundle that were taken, in their order.
+            acts: its acts.
+            facts: its facts that were taken, in their order.
             next_seq: the logical number after the rows of the bundle.
             now_ms: the turn's own time, at which its timers were started.
         """
         self._history.add(tail)
         add_facts(self._history, facts)
         self._history.next_seq = next_seq
-        for timer in self._acts_out:
-            self._fire_at_ms[timer.child] = now_ms + timer.duration_ms
-        self._acts_out.clear()
+        for act in acts:
+            if isinstance(act, StartTimer):
+                self._fire_at_ms[act.child] = now_ms + act.duration_ms
 
     def advance(self) -> Moves:
         """Advance the coroutine by every row that was loaded, and return what is new since the last advance.
@@ -160,7 +162,7 @@ class Replay:
     # -- driving
 
     def _drive(self) -> End | None:
-        self._matcher.barred = self._history.cancel_seq is not None
+        self._matcher.set_bar()
         try:
             with self._loop.installed():
                 self._apply_rows()
@@ -169,22 +171,24 @@ class Replay:
         except SystemExit as error:
             # a workflow has no process to leave
             return self._halted() or Fail(error=self._codec.encode_error(error))
-        halted = self._halted() or self._unreached()
+        waits = self._matcher.transactions.live
+        halted = self._halted() or (None if waits else self._unreached())
         if halted is not None:
             return halted
         main = self._main
         if main is None or main.done():
             return self._end if main is None else self._result(main)
-        return self._wait()
+        return self._in_transaction() if waits else self._wait()
 
     def _apply_rows(self) -> None:
         """Advance by one completion row at a time, each until nothing is ready."""
-        loop, matcher, resolvers = self._loop, self._matcher, self._history.resolvers
+        matcher, resolvers = self._matcher, self._history.resolvers
         if self._main is None and not self._start():
             return
         main = self._main
         assert main is not None
-        while self._applied < len(resolvers) and not (main.done() or matcher.dead):
+        self._come_to_rest(main)
+        while self._applied < len(resolvers) and not (main.done() or matcher.dead or self.transactions.live):
             row = resolvers[self._applied]
             self._applied += 1
             matcher.at_seq = row.seq
@@ -192,9 +196,18 @@ class Replay:
                 self._cancellation.apply(row, main)
             else:
                 self._apply(row)
-            loop.run_until_quiet()
-            if matcher.cancelling:
-                self._cancellation.press(main)
+            self._come_to_rest(main)
+
+    def _come_to_rest(self, main: DeterministicTask) -> None:
+        self._settle_down()
+        if self._matcher.cancelling:
+            self._cancellation.press(main, self._settle_down)
+
+    def _settle_down(self) -> None:
+        """Let all that is ready run, with the answers that recorded transactions got."""
+        self._loop.run_until_quiet()
+        while self._matcher.transactions.serve():
+            self._loop.run_until_quiet()
 
     def _start(self) -> bool:
         try:
@@ -204,7 +217,6 @@ class Replay:
             self._end = Fail(error=self._codec.encode_error(error))
             return False
         self._main = self._loop.create_task(coroutine, name=self.run.workflow, context=self._inside())
-        self._loop.run_until_quiet()
         return True
 
     def _inside(self) -> Context:
@@ -303,6 +315,15 @@ class Replay:
     def _failed(self, error: BaseException) -> Fail:
         return Fail(error=self._codec.encode_error(error))
 
+    def _in_transaction(self) -> Fail | None:
+        """A transaction is open: the run waits for its answers, unless its code asks for nothing."""
+        if not self._matcher.transactions.stuck:
+            return None
+        words = f"run {self.run.id}: transaction {self._matcher.in_transaction} waits for something else"
+        return self._failed(
+            NotAwaitable(words, hint="while it is open nothing else happens in the run: await its statements")
+        )
+
     def _wait(self) -> End | None:
         """Return what a coroutine that is not done waits for; None while local steps are outstanding, and
         while it cleans up.
@@ -323,21 +344,7 @@ class Replay:
                 hint="no step, child run, timer, promise or signal is pending; who should set that event?",
             )
             return self._failed(stuck)
-        return Suspend(on=tuple(sorted(waiting)), kind=self._wait_kind(waiting))
-
-    def _wait_kind(self, waiting: set[int]) -> WaitKind:
-        if len(waiting) == 1:
-            call = self._matcher.calls.get(next(iter(waiting)))
-            return "signal" if call is not None and call.kind == "receive" else "single"
-        for gathering in self._matcher.wholes:
-            members = [one for one in gathering.members if not one.done()]
-            if (
-                not gathering.done()
-                and all(isinstance(one, Call) for one in members)
-                and {one.child for one in members if isinstance(one, Call)} == waiting
-            ):
-                return "all"
-        return "any"
+        return Suspend(on=tuple(sorted(waiting)), kind=self._matcher.wait_kind(waiting))
 
     def _moves(self) -> Moves:
         matcher, end = self._matcher, self._end
@@ -346,7 +353,6 @@ class Replay:
         acts, matcher.acts = tuple(matcher.acts), []
         new, matcher.new_steps = matcher.new_steps, []
         given_up, matcher.given_up = matcher.given_up, []
-        self._acts_out.extend(act for act in acts if isinstance(act, StartTimer))
         dropped = tuple(child for child in given_up if child in self._handed_out)
         open_steps = matcher.open_steps
         if isinstance(end, Cancelled | ContinueAsNew):
@@ -355,7 +361,8 @@ class Replay:
             return Moves(acts=acts, end=end, given_up=dropped)
         steps = tuple(self._step_call(child, open_steps[child]) for child in new if child in open_steps)
         self._handed_out.update(step.child for step in steps)
-        return Moves(acts=acts, steps=steps, end=end, waiting_steps=len(open_steps), given_up=dropped)
+        waiting = len(open_steps) + matcher.transactions.live
+        return Moves(acts=acts, steps=steps, end=end, waiting_steps=waiting, given_up=dropped)
 
     def _step_call(self, child: int, open_step: OpenStep) -> StepCall:
         args, kwargs = open_step.args or open_step.step.signature.decode(open_step.packed)

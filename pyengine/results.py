@@ -20,7 +20,7 @@ from pyengine.errors import EngineError, InvalidRequest
 from pyengine.listen import Listener, Looks
 from pyengine.procedures import RESULTS
 
-__all__ = ["RunMoment", "RunState", "RunStatus", "Waiting"]
+__all__ = ["RunMoment", "RunState", "RunStatus", "Waiting", "refuse_no_text"]
 
 logger = logging.getLogger("pyengine.results")
 
@@ -171,7 +171,7 @@ class Waiting:
             TimeoutError: it has not ended in time.
             InvalidRequest: that can be no id.
         """
-        _refuse_no_text(id)
+        refuse_no_text(id)
         await self.listen()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._futures.setdefault(id, []).append(future)
@@ -222,7 +222,11 @@ class Waiting:
             await asyncio.sleep(min(_PAUSE_MAX_S, 2 * (loop.time() - began_s)))
 
 
-def _refuse_no_text(id: object) -> None:
-    """All ids are asked for in one query, so one that Postgres cannot read would keep all others waiting."""
+def refuse_no_text(id: object) -> None:
+    """Refuse what can be no id: all are asked for in one query, where it would keep the others waiting.
+
+    Raises:
+        InvalidRequest: it is no text, or one that Postgres cannot read.
+    """
     if not isinstance(id, str) or "\0" in id or any("\ud800" <= sign <= "\udfff" for sign in id):
         raise InvalidRequest(f"{id!r} can be no run id: an id is a text without NUL")

@@ -27,6 +27,7 @@ __all__ = [
     "RecordedRetry",
     "Retry",
     "optional_duration",
+    "optional_limit",
     "parse_duration",
     "policy_text",
     "recorded_policy",
@@ -71,6 +72,7 @@ def parse_duration(duration: Duration, *, what: str = "duration") -> int:
     return math.ceil(round(ms, 6))
 
 
+_ASKED_MAX_MS = 86_400_000
 _HINT = 'write "250ms", "30s", "5m", "1h30m", "2d", a number of seconds, or a timedelta'
 
 
@@ -87,6 +89,18 @@ def _parse_text(text: str, what: str) -> float:
 def optional_duration(duration: Duration | None, *, what: str = "duration") -> int | None:
     """Return a duration in milliseconds, or None for None."""
     return None if duration is None else parse_duration(duration, what=what)
+
+
+def optional_limit(duration: Duration | None, *, what: str) -> int | None:
+    """Return a limit in milliseconds, more than 0, or None for None.
+
+    Raises:
+        InvalidRequest: it is none; what has no time at all never happens.
+    """
+    ms = optional_duration(duration, what=what)
+    if ms == 0:
+        raise InvalidRequest(f"{what}: a timeout is more than 0", hint=_HINT)
+    return ms
 
 
 def _exception_types(types: object, what: str) -> tuple[type[BaseException], ...]:
@@ -114,7 +128,8 @@ class Retry:
         unless: errors not worth trying again; wins over `only`.
 
     An error whose attribute `retryable` is False is final. An error with an attribute `retry_after` (seconds
-    or timedelta) sets its own delay in place of the computed one.
+    or timedelta) sets its own delay in place of the computed one, at most a day or `max_delay`, if that is
+    longer: what a server asks for is not ours to trust.
     """
 
     max_attempts: int | None = 5
@@ -158,9 +173,9 @@ class Retry:
         if not self.retries(error):
             return None
         asked = _retry_after_ms(error)
-        if asked is not None:
-            return asked
         ceiling = parse_duration(self.max_delay)
+        if asked is not None:
+            return min(asked, max(ceiling, _ASKED_MAX_MS))
         delay: float = parse_duration(self.initial)
         # past the ceiling the power only grows, and would overflow
         if delay and self.backoff > 1 and failures - 1 > math.log(max(1.0, ceiling / delay), self.backoff):

@@ -10,12 +10,15 @@ last one is.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from pyengine.errors import EngineError
 from pyengine.model import (
     Act,
     Adopt,
@@ -30,6 +33,7 @@ from pyengine.model import (
     MakePromise,
     Moves,
     Receive,
+    RolledBack,
     RunChild,
     RunInfo,
     StartTimer,
@@ -40,9 +44,12 @@ from pyengine.replay import Replay
 from pyengine.wire import Bundle, Ending, Task
 
 if TYPE_CHECKING:
+    from pyengine.committing import TransactionRun
     from pyengine.steps import StepRun
 
-__all__ = ["HeldRun", "RunQueue", "deadlines_ms", "run_info"]
+__all__ = ["HeldRun", "Hooks", "RunQueue", "deadlines_ms", "evict", "run_info"]
+
+logger = logging.getLogger("pyengine.worker")
 
 FACTS_MAX = 1000
 """Facts of one run in one bundle, at most."""
@@ -72,6 +79,8 @@ class HeldRun:
         steps: attempts under way, by child number.
         flight: the bundle on its way.
         queued: it stands in the worker's queue of runs to report.
+        transaction: what answers its transactions.
+        conflicts: how often in a row its transactions met others.
         keep: report it even if nothing moved, to get what others appended.
         loading: its journal is being fetched; nothing is reported meanwhile.
         outside: others may wake its code: it has child runs, timers, promises or receives, or is cancelling.
@@ -83,6 +92,7 @@ class HeldRun:
     __slots__ = (
         "acts",
         "blocked",
+        "conflicts",
         "dropped",
         "end",
         "facts",
@@ -98,6 +108,7 @@ class HeldRun:
         "replay",
         "sent_s",
         "steps",
+        "transaction",
         "version",
     )
 
@@ -120,6 +131,8 @@ class HeldRun:
         self.dropped = False
         self.moved_at = -1
         self.sent_s = 0.0
+        self.transaction: TransactionRun | None = None
+        self.conflicts = 0
 
     @property
     def execution(self) -> int:
@@ -134,16 +147,29 @@ class HeldRun:
     @property
     def idle(self) -> bool:
         """Whether all that is left to do here is to wait for parked attempts."""
-        return not (self.steps or self.next_calls or self.blocked or self.has_news or self.flight is not None)
+        busy = self.steps or self.next_calls or self.blocked or self.has_news or self.in_transaction
+        return not busy and self.flight is None
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether its code is in a transaction, or waits to begin one."""
+        return self.replay.transactions.live
+
+    def stop_transaction(self) -> None:
+        """Roll back the transaction that it is in, if any."""
+        own, self.transaction = self.transaction, None
+        if own is not None:
+            own.stop()
 
     def take(self, moves: Moves) -> None:
         """Note what an advance brought; its steps are the caller's business, as soon as `blocked` is not
         for them.
         """
-        self.acts = moves.acts
+        # more than one advance may come between two turns while a transaction is open
+        self.acts += moves.acts
         self.end = moves.end
-        if moves.acts:
-            self.blocked = moves.steps
+        if self.acts:
+            self.blocked += moves.steps
             if not self.outside:
                 self.outside = any(
                     isinstance(act, _WAKES) or (isinstance(act, RunChild) and not act.detached)
@@ -207,10 +233,28 @@ class HeldRun:
         sent = self.flight.facts if self.flight is not None else ()
         unsent = {(fact.child, fact.attempt): fact for fact in (*sent, *self.facts) if not fact.begun}
         self.replay = replay
+        self.stop_transaction()
         self.facts, self.acts, self.end, self.blocked, self.flight = [], (), None, (), None
         self.next_calls.clear()
         self.parked.clear()
         return unsent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """What the holdings ask of the worker.
+
+    Args:
+        max_warm: suspended coroutines kept, at most.
+        fetch: get the journal of a run, then call `journal_came`.
+        timer: a deadline of a run's own making, by the loop's clock.
+        transaction: something of a run moved that is in a transaction.
+    """
+
+    max_warm: int
+    fetch: Callable[[HeldRun], None]
+    timer: Callable[[float], None]
+    transaction: Callable[[HeldRun], None]
 
 
 class RunQueue:
@@ -265,7 +309,7 @@ def _weight(acts: Iterable[Act], end: Ending | None) -> int:
     for act in acts:
         if isinstance(act, RunChild | Intend):
             size += _bytes(act.param)
-        elif isinstance(act, Captured):
+        elif isinstance(act, Captured | RolledBack):
             size += _bytes(act.value)
     match end:
         case Complete(value=text) | ContinueAsNew(value=text) | Fail(error=text) | Halt(problem=text):
@@ -300,3 +344,14 @@ def deadlines_ms(acts: Iterable[Act]) -> Iterator[int]:
             yield act.duration_ms
         elif isinstance(act, RunChild | MakePromise) and act.timeout_ms is not None:
             yield act.timeout_ms
+
+
+def evict(replay: Replay) -> None:
+    """Throw a coroutine away, whatever its clean-up does."""
+    try:
+        replay.evict()
+    except SystemExit:
+        # a workflow has no process to leave
+        logger.warning("run.evicted_with_exit", extra={"run_id": replay.run.id})
+    except EngineError as error:
+        logger.warning("run.evicted_with_error", extra={"run_id": replay.run.id, "problem": error.message})

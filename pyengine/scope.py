@@ -18,6 +18,7 @@ from pyengine.model import RunInfo, StepInfo
 if TYPE_CHECKING:
     from pyengine.codec import TypeCodec
     from pyengine.registry import StepDef, WorkflowDef
+    from pyengine.transaction import Transaction
 
 __all__ = ["Scope", "current_step", "scope"]
 
@@ -50,13 +51,17 @@ class Scope(Protocol):
         abandon: bool = False,
     ) -> Any: ...
 
-    def make_promise(self, annotation: Any, *, timeout_ms: int | None, name: str) -> Any: ...
+    def make_promise(
+        self, annotation: Any, *, timeout_ms: int | None, name: str, key: str | None = None
+    ) -> Any: ...
 
     def adopt(self, annotation: Any, promise_id: str) -> Any: ...
 
     def receive(self, name: str, codec: TypeCodec, timeout_ms: int | None) -> Coroutine[Any, Any, Any]: ...
 
     def join_set(self) -> Any: ...
+
+    def transaction(self, name: str, timeout_ms: int) -> AbstractAsyncContextManager[Transaction]: ...
 
     def shield(self, timeout_s: float | None) -> AbstractAsyncContextManager[None]: ...
 

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from pyengine.asking import Asker
 from pyengine.codec import Codec
 from pyengine.errors import Conflict, InvalidRequest
 from pyengine.handle import Run
-from pyengine.listen import Channel
 from pyengine.procedures import AS_OF, CANCEL, FORK, PAUSE, REDRIVE, RESUME, SIGNAL, SIGNAL_WITHIN, Procedure
 from pyengine.registry import Registry
 from pyengine.results import RunMoment, RunStatus
@@ -32,8 +32,12 @@ T = TypeVar("T")
 
 
 class Steering:
-    """The verbs of a client; it is mixed into one, which says how statements and hints leave."""
+    """The verbs of a client; it is mixed into one, which says how statements and hints leave.
 
+    `conn` is a connection of the caller's, as `start` takes it.
+    """
+
+    _asker: Asker
     _codec: Codec
     _registry: Registry
 
@@ -47,11 +51,9 @@ class Steering:
 
     async def _ask(self, procedure: Procedure, conn: Any, *values: Any) -> Any:
         """Run a statement and return its first row, in the caller's transaction if `conn` is given."""
-        raise NotImplementedError
-
-    async def _hint(self, *channels: Channel) -> None:
-        """Tell workers and clients to look again."""
-        raise NotImplementedError
+        if conn is None:
+            return (await self._asker.rows(procedure, *values))[0]
+        return await self._asker.within(conn, procedure, *values)
 
     async def signal(
         self,
@@ -69,7 +71,7 @@ class Steering:
             signal: the signal, or its name.
             payload: what it carries: of the signal's type, or plain JSON if only its name is given.
             dedup: the same key again is the same signal.
-            conn: an asyncpg connection, in whose transaction it is sent: a rollback leaves nothing.
+            conn: a connection of yours, in whose transaction it is sent: a rollback leaves nothing.
 
         Returns:
             Its number among the signals of this name that the run was sent, from 1.
@@ -89,7 +91,7 @@ class Steering:
         key = secrets.token_hex(16) if dedup is None else dedup
         row = await self._ask(SIGNAL, None, run_id, name, text, key)
         if row["created"]:
-            await self._hint("durable_ready" if row["woken"] else "durable_settled")
+            await self._asker.hint("durable_ready" if row["woken"] else "durable_settled")
         return int(row["delivery"])
 
     async def cancel(
@@ -108,7 +110,7 @@ class Steering:
             reason: why: a text, or any plain JSON value.
             grace: for how long they may; None means the setting cancel_grace_ms of the database.
             force: end all of them now, without any clean-up.
-            conn: an asyncpg connection, in whose transaction it is done.
+            conn: a connection of yours, in whose transaction it is done.
 
         Returns:
             "cancelling", or "cancelled" if it has ended so; asking again is no error.
@@ -127,7 +129,7 @@ class Steering:
 
         Args:
             run_id: run id.
-            conn: an asyncpg connection, in whose transaction it is done.
+            conn: a connection of yours, in whose transaction it is done.
 
         Raises:
             NotFound: there is no such run.
@@ -140,7 +142,7 @@ class Steering:
 
         Args:
             run_id: run id.
-            conn: an asyncpg connection, in whose transaction it is done.
+            conn: a connection of yours, in whose transaction it is done.
 
         Raises:
             NotFound: there is no such run.
@@ -153,7 +155,7 @@ class Steering:
 
         Args:
             run_id: run id; None means all that are dead.
-            conn: an asyncpg connection, in whose transaction it is done.
+            conn: a connection of yours, in whose transaction it is done.
 
         Raises:
             NotFound: there is no such run.
@@ -184,7 +186,7 @@ class Steering:
             id: id of the new run.
             queue: its queue; None means the same.
             version: its workflow version; None means the same.
-            conn: an asyncpg connection, in whose transaction it is begun: a rollback leaves nothing.
+            conn: a connection of yours, in whose transaction it is begun: a rollback leaves nothing.
 
         Raises:
             NotFound: there is no such run, or no such step in it.

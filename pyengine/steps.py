@@ -14,7 +14,7 @@ import asyncio
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from pyengine.model import Fact, StepCall, StepInfo, StepToken
 from pyengine.retry import NO_RETRY, Randomness, Retry, policy_text, recorded_policy
 from pyengine.runs import HeldRun
 from pyengine.scope import current_step
+from pyengine.sql_steps import SqlStep
 from pyengine.threads import Job, ThreadPool
 
 __all__ = ["StepRun", "StepRunner", "next_attempt"]
@@ -94,6 +95,7 @@ class StepRunner:
         concurrency: async bodies at a time; more wait.
         threads: sync bodies at a time; more wait.
         news: called when a run got a fact to report.
+        in_sql: makes an attempt of a step in SQL, which records itself; returns what is to be done then.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class StepRunner:
         concurrency: int,
         threads: int,
         news: Callable[[HeldRun], None],
+        in_sql: Callable[[StepRun], Awaitable[Callable[[], object]]],
     ) -> None:
         self._loop = loop
         self._codec = codec
@@ -112,6 +115,7 @@ class StepRunner:
         self._concurrency = concurrency
         self._pool = ThreadPool(loop, threads)
         self._news = news
+        self._in_sql = in_sql
         self._active = 0
         self._waiting: deque[StepRun] = deque()
         self._unwinding: set[asyncio.Task[None]] = set()
@@ -197,10 +201,12 @@ class StepRunner:
         if not run.wanted:
             self._leave()
             return
-        run.started_s = self._loop.time()
+        in_sql = isinstance(call.step, SqlStep)
+        # a step in SQL begins when it has a connection
+        run.started_s = 0.0 if in_sql else self._loop.time()
         current_step.set(_info(run))
         try:
-            value = await call.step.fn(*call.args, **call.kwargs)
+            value = await (self._in_sql(run) if in_sql else call.step.fn(*call.args, **call.kwargs))
         except asyncio.CancelledError:
             self._leave()
             if run.timed_out:
@@ -214,7 +220,10 @@ class StepRunner:
             self._fail(run, error)
         else:
             self._leave()
-            self._succeed(run, value)
+            if not in_sql:
+                self._succeed(run, value)
+            elif self._ended(run):
+                value()
 
     def _leave(self) -> None:
         self._active -= 1
@@ -244,6 +253,8 @@ class StepRunner:
 
     def _set_timer(self, run: StepRun) -> None:
         timeout_ms = run.call.step.timeout_ms
+        if isinstance(run.call.step, SqlStep):
+            return  # the database is asked to stop
         if timeout_ms is not None and run.wanted and run.held.steps.get(run.call.child) is run:
             run.timer = self._loop.call_later(timeout_ms / 1000, self._time_out, run)
 

@@ -29,6 +29,7 @@ from pyengine.model import (
     MakeJoinSet,
     MakePromise,
     Receive,
+    RolledBack,
     Row,
     RunChild,
     StartTimer,
@@ -215,9 +216,12 @@ def _wire_act(act: Act) -> _Act:
         case StartTimer():
             return _Act("timer", act.child, duration=act.duration_ms)
         case MakePromise():
-            return _Act("promise", act.child, act.name, timeout=act.timeout_ms)
+            do = "promise" if act.key is None else "until"
+            return _Act(do, act.child, act.name, hash=act.hash, param=act.key, timeout=act.timeout_ms)
         case Captured():
             return _Act(act.kind, act.child, act.name, value=act.value)
+        case RolledBack():
+            return _Act("transaction", act.child, act.name, hash=act.hash, value=act.value)
         case Adopt():
             return _Act("adopt", act.child, act.name)
         case Receive():

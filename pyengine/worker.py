@@ -27,17 +27,21 @@ from typing import Any, Self
 import msgspec
 
 from pyengine.codec import Codec
+from pyengine.committing import Committer
 from pyengine.connection import Database, Link
 from pyengine.errors import EngineError, InvalidRequest
 from pyengine.exchange import Exchange, Parts
 from pyengine.heartbeat import Heartbeat, Vitals, say_hello
-from pyengine.holding import Holdings, Hooks
+from pyengine.holding import Holdings
 from pyengine.housekeeping import DatabaseClock, Housekeeper, TickAnswer
 from pyengine.listen import Listener, Looks
 from pyengine.loop import loop_version
 from pyengine.procedures import BYE
+from pyengine.queues import check_queue
 from pyengine.registry import Registry
-from pyengine.runs import RunQueue
+from pyengine.runs import Hooks, RunQueue
+from pyengine.serving import Served, Server
+from pyengine.sql_door import SqlDoor
 from pyengine.steps import UNWIND_S, StepRunner
 from pyengine.turn import Identity, Turns
 
@@ -46,10 +50,10 @@ __all__ = ["Worker"]
 logger = logging.getLogger("pyengine.worker")
 
 _POLL_LONGEST_S = 5.0
-_POLL_POOLED_S = 2.0
+_POLL_ALONE_S = 2.0
 _SECOND_S = 1.0
 _KEEP_EVERY = 5
-_KEEP_EVERY_POOLED = 2
+_KEEP_EVERY_ALONE = 2
 _GOODBYE_S = 3.0
 _LOOP_TICK_S = 0.25
 
@@ -88,7 +92,7 @@ class Worker:
         if min(1 if concurrency is None else concurrency, step_concurrency, threads) < 1:
             raise InvalidRequest("concurrency, step_concurrency and threads are at least 1")
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self.queues = tuple(queues)
+        self.queues = tuple(check_queue(queue, what="worker") for queue in queues)
         self._registry = registry
         self._database = Database(database) if isinstance(database, str) else database
         self._listener = listener or Listener(self._database)
@@ -159,7 +163,11 @@ class Worker:
     def _assemble(self, turns: Turns, identity: Identity, settings: dict[str, int]) -> None:
         wake = asyncio.Event()
         queue = RunQueue(wake.set)
-        self._housekeeper = Housekeeper(self._ticks, self.id, ticked=self._did_tick)
+        self._services = Link(self._database, "service")
+        self._server = Server(self._services, served=self._did_serve)
+        self._housekeeper = Housekeeper(
+            self._ticks, self.id, ticked=self._did_tick, services=self._server.note_due
+        )
         self._exchange = Exchange(
             Parts(
                 turns=turns,
@@ -171,7 +179,7 @@ class Worker:
             ),
             identity,
             slots=self._concurrency or settings["max_in_flight"],
-            looks=Looks(longest_s=_POLL_POOLED_S if self._database.pooled else _POLL_LONGEST_S),
+            looks=Looks(longest_s=_POLL_LONGEST_S if self._database.hints else _POLL_ALONE_S),
         )
         codec = Codec(
             self._registry.errors,
@@ -179,6 +187,7 @@ class Worker:
             max_bytes=settings["payload_max_bytes"],
         )
         randomness = random.SystemRandom()
+        self._sql = SqlDoor(self._database, self.id)
         self._steps = StepRunner(
             self._loop,
             codec=codec,
@@ -186,8 +195,9 @@ class Worker:
             concurrency=self._step_concurrency,
             threads=self._threads,
             news=queue.add,
+            in_sql=self._sql.run,
         )
-        self._holdings = self._exchange.holdings = Holdings(
+        self._holdings = self._sql.holdings = self._exchange.holdings = Holdings(
             self._registry,
             codec=codec,
             clock=self._clock,
@@ -198,8 +208,10 @@ class Worker:
                 max_warm=settings["max_warm"],
                 fetch=self._exchange.fetch,
                 timer=self._housekeeper.note_timer,
+                transaction=lambda held: self._committer.look(held),
             ),
         )
+        self._committer = Committer(self._database, self.id, self._holdings, codec)
 
     def _serve(self, hello: tuple[Any, ...], settings: dict[str, int]) -> None:
         self._listener.subscribe("durable_ready", self._hinted)
@@ -224,7 +236,13 @@ class Worker:
             stall_limit_ms=settings["stall_limit_ms"],
         )
         self._heartbeat.start()
-        bodies = (self._exchange.send, self._exchange.apply, self._housekeeper.run, self._each_second)
+        bodies = (
+            self._exchange.send,
+            self._exchange.apply,
+            self._housekeeper.run,
+            self._server.run,
+            self._each_second,
+        )
         self._tasks = [loop.create_task(self._guard(body)) for body in bodies]
 
     async def wait(self) -> None:
@@ -247,6 +265,7 @@ class Worker:
         self._steps.refuse()
         for held in tuple(self._holdings.held.values()):
             self._steps.cancel_all(held)
+        await self._committer.close()
         await self._steps.unwound()
         try:
             async with asyncio.timeout(_GOODBYE_S):
@@ -286,7 +305,9 @@ class Worker:
         if self._listening:
             self._listening = False
             await self._listener.stop()
-        await asyncio.gather(self._exchange.close(), self._side.close(), self._ticks.close())
+        await self._committer.close()
+        links = (self._side, self._ticks, self._services, self._sql)
+        await asyncio.gather(self._exchange.close(), *(one.close() for one in links))
 
     async def _guard(self, body: Callable[[], Awaitable[None]]) -> None:
         """A loop that ends by itself has failed: nothing works without it."""
@@ -303,6 +324,7 @@ class Worker:
 
     def _hinted(self) -> None:
         self._housekeeper.note_activity(self._loop.time())
+        self._server.hinted(self._loop.time())
         self._exchange.look()
 
     def _did_tick(self, answer: TickAnswer) -> None:
@@ -314,13 +336,21 @@ class Worker:
             self._listener.tell("durable_settled")
             self._listener.send("durable_settled")
 
+    def _did_serve(self, answer: Served) -> None:
+        if answer.hints:
+            self._hinted()
+            self._listener.send("durable_ready")
+        if answer.settled:
+            self._listener.tell("durable_settled")
+            self._listener.send("durable_settled")
+
     def _tick_loop(self) -> None:
         self._ticked_s = time.monotonic()
         self._tick_handle = self._loop.call_later(_LOOP_TICK_S, self._tick_loop)
 
     async def _each_second(self) -> None:
         """Report attempts that take long, and see after runs of which no hint may have told."""
-        every = _KEEP_EVERY_POOLED if self._database.pooled else _KEEP_EVERY
+        every = _KEEP_EVERY if self._database.hints else _KEEP_EVERY_ALONE
         for second in itertools.count():
             await asyncio.sleep(_SECOND_S)
             if second % every == 0:

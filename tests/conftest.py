@@ -2,7 +2,7 @@
 
 A test that asks for `dsn`, `conn`, `clock` or `stage` gets a database of its own, a clone of this worker's
 template. After the test, `durable.check()` must return no row and PostgreSQL must have counted no deadlock
-in that database.
+in that database. With `--pooled` that database is reached through PgBouncer in transaction mode.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -33,6 +34,9 @@ from tests.support.cluster import (
     install_schema,
 )
 
+if TYPE_CHECKING:
+    from tests.support.pooler import Pooler
+
 Connection = psycopg.Connection[TupleRow]
 SEED = "PYENGINE_TEST_SEED"
 RESULTS = Path(__file__).parent.parent / "bench" / "results"
@@ -47,6 +51,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--full", action="store_true", help="also run what is slow or long (marker: full)")
     group.addoption(
         "--seed", type=int, default=None, help="seed of the random programs; printed in the header"
+    )
+    group.addoption(
+        "--pooled",
+        action="store_true",
+        help="every test that uses a database of its own reaches it through PgBouncer in transaction mode",
     )
 
 
@@ -71,23 +80,36 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the large sizes to --full: they are deselected and counted, not skipped."""
-    if config.getoption("--full"):
-        return
-    large = [item for item in items if item.get_closest_marker("full")]
-    if large:
-        config.hook.pytest_deselected(items=large)
-        items[:] = [item for item in items if item not in large]
+    """Leave the large sizes to --full, and with --pooled what has no database of its own: they are deselected
+    and counted, not skipped."""
+
+    def left_out(item: pytest.Item) -> bool:
+        if item.get_closest_marker("full") and not config.getoption("--full"):
+            return True
+        return bool(config.getoption("--pooled")) and "dsn" not in getattr(item, "fixturenames", ())
+
+    out = {id(item) for item in items if left_out(item)}
+    if out:
+        config.hook.pytest_deselected(items=[item for item in items if id(item) in out])
+        items[:] = [item for item in items if id(item) not in out]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Repeat the seed where failures are read; print the figures that tests took."""
+    """Repeat the seed where failures are read; print the figures that tests took, and with --pooled which
+    tests did not go through the pooler."""
     if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
         terminalreporter.write_line(pytest_report_header())
+    direct = []
     for report in terminalreporter.stats.get("passed", []):
         for name, value in report.user_properties:
             if name == "figures":
                 terminalreporter.write_line(value)
+            if name == "direct":
+                direct.append(value)
+    if terminalreporter.config.getoption("--pooled"):
+        terminalreporter.write_line(f"{len(direct)} tests went to the database directly (marker: session)")
+        for value in sorted(direct):
+            terminalreporter.write_line(f"  {value}")
 
 
 @pytest.fixture(scope="session")
@@ -103,14 +125,53 @@ def server(cluster: Cluster) -> Server:
     return cluster.server
 
 
+@pytest.fixture(scope="session")
+def pooler(cluster: Cluster) -> Iterator[Pooler]:
+    """PgBouncer in transaction mode before that server, with few sessions."""
+    from tests.support.pooler import NoPooler, Pooler
+
+    try:
+        made = Pooler(cluster.server, cluster.folder / "data")
+    except NoPooler as reason:
+        pytest.skip(f"PgBouncer: {reason}")
+    with made:
+        yield made
+
+
 @pytest.fixture
-def dsn(request: pytest.FixtureRequest, server: Server) -> Iterator[str]:
-    """URL of the test's own database with the schema installed, for psycopg and asyncpg."""
+def direct(request: pytest.FixtureRequest, server: Server) -> str:
+    """URL of the test's own database with a session of one's own, also with --pooled."""
     clone: Connection = request.getfixturevalue("_clone")
     clone.rollback()
-    name = clone.info.dbname
-    url = server.dsn(name)
-    yield url
+    return server.dsn(clone.info.dbname)
+
+
+@pytest.fixture
+def pooled(
+    request: pytest.FixtureRequest, pooler: Pooler, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """URL of the test's own database through the pooler, which has some sessions open."""
+    from tests.support.pooler import as_users_must
+
+    as_users_must(monkeypatch)
+    name = request.getfixturevalue("_clone").info.dbname
+    request.getfixturevalue("direct")
+    pooler.warm(name)
+    yield pooler.dsn(name)
+    pooler.forget(name)
+
+
+@pytest.fixture
+def dsn(request: pytest.FixtureRequest, server: Server, direct: str) -> Iterator[str]:
+    """URL of the test's own database with the schema installed, for psycopg and asyncpg."""
+    session = request.node.get_closest_marker("session")
+    if request.config.getoption("--pooled") and session is None:
+        yield request.getfixturevalue("pooled")
+    else:
+        if request.config.getoption("--pooled"):
+            request.node.user_properties.append(("direct", f"{request.node.nodeid}: {session.args[0]}"))
+        yield direct
+    url, name = direct, request.getfixturevalue("_clone").info.dbname
     if request.node.get_closest_marker("unlawful") is None:
         broken = broken_laws(url)
         assert not broken, "durable.check() after the test:\n" + "\n".join(map(str, broken))
@@ -119,35 +180,35 @@ def dsn(request: pytest.FixtureRequest, server: Server) -> Iterator[str]:
 
 
 @pytest.fixture
-def conn(dsn: str) -> Iterator[Connection]:
+def conn(dsn: str, direct: str) -> Iterator[Connection]:
     """An autocommit connection to the test's own database."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with psycopg.connect(direct, autocommit=True) as connection:
         yield connection
 
 
 @pytest.fixture
-def clock(dsn: str) -> Iterator[Clock]:
+def clock(dsn: str, direct: str) -> Iterator[Clock]:
     """The database's clock, standing still until the test moves it."""
-    frozen = Clock(dsn)
+    frozen = Clock(direct)
     yield frozen
     frozen.close()
 
 
 @pytest.fixture
-def history(dsn: str) -> Iterator[str]:
+def history(dsn: str, direct: str) -> Iterator[str]:
     """What happens in the test's database is written down, and has to keep the laws of transitions. A test
     that also moves the clock asks for `clock` first."""
-    transitions.install(dsn)
+    transitions.install(direct)
     yield dsn
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with psycopg.connect(direct, autocommit=True) as connection:
         broken = transitions.broken(connection)
     assert not broken, "laws of transitions:\n" + "\n".join(map(str, broken))
 
 
 @pytest.fixture
-def stage(dsn: str) -> Iterator[Stage]:
+def stage(dsn: str, direct: str) -> Iterator[Stage]:
     """Sessions that are led step by step."""
-    with Stage(dsn) as theatre:
+    with Stage(direct) as theatre:
         yield theatre
 
 

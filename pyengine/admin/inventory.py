@@ -161,6 +161,11 @@ class Routine:
         return not self.name.startswith("_")
 
     @property
+    def is_procedure(self) -> bool:
+        """Whether it is called by CALL and may commit; then it is neither pinned nor of a volatility."""
+        return self.statement.head == "create procedure"
+
+    @property
     def language(self) -> str:
         """``sql`` or ``plpgsql``; empty if the header does not say."""
         return self._word_after("language")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pyengine.admin.inventory import CLAUSES, Found, Inventory, Rule, Statement, Tokens, at
+from pyengine.admin.inventory import CLAUSES, Found, Inventory, Routine, Rule, Statement, Tokens, at
 from pyengine.sources import SCHEMA
 
 __all__ = ["RULES"]
@@ -68,7 +68,7 @@ def language(inventory: Inventory) -> Found:
 def volatility(inventory: Inventory) -> Found:
     """Immutable, stable or volatile is written out."""
     for routine in inventory.routines:
-        if not routine.volatility:
+        if not routine.volatility and not routine.is_procedure:
             yield (
                 routine.statement,
                 routine.statement.line,
@@ -79,7 +79,9 @@ def volatility(inventory: Inventory) -> Found:
 def search_path(inventory: Inventory) -> Found:
     """Pinned to nothing on entry points, never on helpers in SQL: those could not be inlined then."""
     for routine in inventory.routines:
-        if routine.public and routine.language == "plpgsql" and not routine.pinned:
+        if routine.is_procedure:
+            yield from _unpinned(routine)
+        elif routine.public and routine.language == "plpgsql" and not routine.pinned:
             yield (
                 routine.statement,
                 routine.statement.line,
@@ -97,6 +99,28 @@ def search_path(inventory: Inventory) -> Found:
                 routine.statement,
                 routine.statement.line,
                 f"{routine.name}: search_path is pinned to '' only",
+            )
+
+
+def _unpinned(routine: Routine) -> Found:
+    """A procedure is there to commit, which a SET clause forbids; so its body may hold nothing that a search
+    path could turn into something else: no operators, and no call without its schema.
+    """
+    tokens = routine.body
+    if routine.pinned or not any(token.text == "commit" and token.kind == "word" for token in tokens):
+        yield routine.statement, routine.statement.line, f"{routine.name}: a procedure that does not commit"
+    for index, token in enumerate(tokens):
+        if token.kind == "word" and not re.fullmatch(r"[\w$]+|[(),;.:]|:=", token.text):
+            yield (
+                routine.statement,
+                token.line,
+                f"{routine.name}: operator {token.text} under any search_path",
+            )
+        if token.text == "(" and token.kind == "word" and not at(tokens, index - 2, "."):
+            yield (
+                routine.statement,
+                token.line,
+                f"{routine.name}: {tokens[index - 1].text}( without its schema",
             )
 
 
@@ -145,7 +169,10 @@ def comments(inventory: Inventory) -> Found:
     named: list[tuple[str, str, Statement]] = [
         ("table", t.name, t.statement) for t in inventory.tables.values()
     ]
-    named += (("function", routine.name, routine.statement) for routine in inventory.routines)
+    named += (
+        ("procedure" if routine.is_procedure else "function", routine.name, routine.statement)
+        for routine in inventory.routines
+    )
     named += (
         (i.kind, i.name, i.statement)
         for i in inventory.items

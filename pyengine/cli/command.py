@@ -17,7 +17,7 @@ import typer
 from pyengine.cli.database import Invocation
 from pyengine.cli.output import Output
 
-__all__ = ["AsJson", "DataDir", "DatabaseUrl", "command", "remember"]
+__all__ = ["AsJson", "DataDir", "DatabaseUrl", "ListenUrl", "command", "remember"]
 
 P = ParamSpec("P")
 
@@ -33,6 +33,14 @@ DataDir = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER", show_default=False, help="Folder of the embedded Postgres; else PYENGINE_DATA_DIR."
+    ),
+]
+ListenUrl = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        show_default=False,
+        help="The same database past its pooler, for hints and presence; else PYENGINE_LISTEN_URL.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer with one JSON document on stdout.")]

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyengine.cli.output import Output, printable, program, redact
-from pyengine.errors import EngineError, InvalidRequest, NotFound, SchemaMismatch, Unavailable, from_sqlstate
+from pyengine.errors import EngineError, InvalidRequest, NotFound, SchemaMismatch, Unavailable
+from pyengine.sqlstates import from_sqlstate
 
 if TYPE_CHECKING:
     import psycopg

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pyengine.cli.command import command
+from pyengine.cli.command import ListenUrl, command
 from pyengine.cli.database import Database, Invocation
 from pyengine.cli.output import clip, listed, printable, redact, table
 from pyengine.errors import InvalidRequest, NotFound
@@ -68,15 +68,17 @@ def bring_up_to_date(at: Invocation) -> None:
 
 
 @command(app)
-def status(at: Invocation) -> None:
-    """Show server, schema, migrations, settings and counts; exit 5 if the schema is not up to date."""
+def status(at: Invocation, listen_url: ListenUrl = None) -> None:
+    """Show server, pooler, schema, settings and counts; exit 5 if the schema is not up to date."""
     from pyengine.admin import migrate
     from pyengine.cli import queries
+    from pyengine.cli.pooler import look
     from pyengine.sources import VERSION
 
     with at.database(schema=False) as db:
         schema = migrate.status(db.url)
         server_version, size_bytes = queries.server(db.conn)
+        between = look(db, listen_url)
         document: dict[str, Any] = {
             "pyengine": VERSION,
             "database": {
@@ -86,6 +88,7 @@ def status(at: Invocation) -> None:
                 "server_version": server_version,
                 "size_bytes": size_bytes,
                 "psql": at.psql_line,
+                "pooler": between.document(),
             },
             "schema": {**asdict(schema), "current": schema.current},
             "settings": [],
@@ -97,7 +100,7 @@ def status(at: Invocation) -> None:
             if not schema.pending:  # the views of an older schema may not know these columns
                 document["runs"] = queries.counts(db.conn)
                 document["workers"] = queries.workers(db.conn)
-    at.out.answer(document, lambda console: _show_status(console, document))
+    at.out.answer(document, lambda console: _show_status(console, document, between.words()))
     if not schema.current:
         at.out.note(
             f"the schema is not up to date; run: {at.line('db', 'migrate' if schema.installed else 'init')}"
@@ -196,7 +199,7 @@ def _report(at: Invocation, db: Database, report: Report) -> None:
     at.out.answer(document, render)
 
 
-def _show_status(console: Console, document: dict[str, Any]) -> None:
+def _show_status(console: Console, document: dict[str, Any], between: str) -> None:
     from rich.text import Text
 
     database, schema = document["database"], document["schema"]
@@ -205,6 +208,7 @@ def _show_status(console: Console, document: dict[str, Any]) -> None:
         "pyengine": document["pyengine"],
         "database": database["place"],
         "server": f"PostgreSQL {database['server_version']}, {database['size_bytes'] / 2**20:.1f} MiB",
+        "pooler": between,
         "schema": ("up to date" if schema["current"] else missing)
         + (", with debug operations" * schema["debug"]),
         "migrations": listed(list(schema["applied"])) or "none applied",

@@ -37,11 +37,13 @@ __all__ = [
     "installed",
     "known_workflows",
     "pause",
+    "pooled",
     "redrive",
     "result",
     "resume",
     "run",
     "runs",
+    "same_database",
     "server",
     "settings",
     "signal",
@@ -369,6 +371,18 @@ def versions(conn: Connection[TupleRow]) -> tuple[int, int, int]:
         "select schema_version, lowest_worker_protocol, highest_worker_protocol from durable.version()"
     ).fetchone()
     return row if row is not None else (0, 0, 0)
+
+
+def pooled(conn: Connection[TupleRow]) -> bool:
+    """Return whether a pooler stands in between: another backend answers than was announced."""
+    return conn.execute("select pg_backend_pid()").fetchone() != (conn.info.backend_pid,)
+
+
+def same_database(conn: Connection[TupleRow], other: Connection[TupleRow], mark: int) -> bool:
+    """Return whether a mark that the other connection's session leaves is seen by this one."""
+    other.execute("select pg_advisory_lock(1685417571, %s)", (mark,))
+    row = conn.execute("select not pg_try_advisory_xact_lock_shared(1685417571, %s)", (mark,)).fetchone()
+    return row == (True,)
 
 
 def server(conn: Connection[TupleRow]) -> tuple[str, int]:

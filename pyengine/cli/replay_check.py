@@ -2,7 +2,7 @@
 
 Lives here: from an application to a report, and how that is printed. May not: replay (``replay_check.py`` of
 the package), or contain SQL. It only reads, so the database may be a standby. Exit codes beyond the usual
-ones: 0 nothing diverges, 1 something does.
+ones: 0 nothing diverges, 1 something does, 7 there are runs, and this code has the workflow of none.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ def replay_check(
         bool, typer.Option("--all", "-a", help="Runs that have ended too: they must end again the same way.")
     ] = False,
 ) -> None:
-    """Replay the journals of live runs with this code, and exit 1 if one diverges; nothing is written."""
+    """Replay the journals of live runs with this code; nothing is written.
+
+    Exit 1 if one diverges, 7 if there are runs and this code has the workflow and version of none of them.
+    """
     found = load(app, verb="replay-check")
     direct(found, at)
     if not any(True for _ in found.registry.workflows()):
@@ -81,6 +84,9 @@ def replay_check(
     if report.count("diverged"):
         at.out.note(f"{_ADVICE}; one of them: {at.line('show', report.breaks()[0].runs[0])}")
         raise typer.Exit(1)
+    if report.runs and report.count("unknown") == len(report.runs):
+        at.out.note(f"nothing was checked: {app} has the workflow and version of none of these runs")
+        raise typer.Exit(7)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pyengine.cli.command import command
+from pyengine.cli.command import ListenUrl, command
 from pyengine.cli.database import Invocation
 from pyengine.cli.output import clip, listed, log_to_stderr, redact
 from pyengine.errors import EngineError, InvalidRequest, NotFound
@@ -42,10 +42,13 @@ def worker(
         int | None, typer.Option("--concurrency", "-c", min=1, help="Runs worked on at a time.")
     ] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Sync steps at a time.")] = 16,
+    listen_url: ListenUrl = None,
 ) -> None:
     """Run a worker until Ctrl-C or SIGTERM; if the database is there, it gives its work back at once."""
     found = load(app)
     direct(found, at)
+    if listen_url is not None:
+        found._listen_url = listen_url
     names = sorted({one.name for one in found.registry.workflows()})
     if not names:
         raise NotFound(f"{app} has no workflow", hint="put @app.workflow on an async function")
@@ -70,7 +73,7 @@ def direct(found: App, at: Invocation) -> None:
     """What the command line says of the database counts more than what the code says."""
     if at.database_url is not None:
         found._database_url = at.database_url
-        found._data_dir = None
+        found._data_dir = found._listen_url = None
     elif at.data_dir is not None:
         found._data_dir = at.data_dir
 

@@ -36,11 +36,11 @@ as $$
 begin
   truncate durable._promises, durable._tasks, durable._resumes, durable._callbacks, durable._listeners, durable._executions,
     durable._journal, durable._inboxes, durable._signals, durable._join_sets, durable._members, durable._forks,
-    durable._unblocks, durable._hints, durable._schedules restart identity;
+    durable._unblocks, durable._hints, durable._schedules, durable._row_waits, durable._row_events restart identity;
 end
 $$ set search_path = '';
 comment on function durable.debug_reset() is
-  'Forgets every run, promise, task, waiter, signal, message and schedule, and numbers executions from 1 again. Settings, migrations, workers, the workflows that they registered and journal partitions stay.';
+  'Forgets every run, promise, task, waiter, signal, message and schedule, and numbers executions from 1 again. Settings, migrations, workers, the workflows that they registered, watches and journal partitions stay.';
 
 create or replace function durable._debug_due(p_time bigint)
 returns jsonb language sql stable

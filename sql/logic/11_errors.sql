@@ -17,7 +17,8 @@ as $$
     ('WF008', 'payload_too_large', 'a payload is larger than the setting payload_max_bytes', false, 400),
     ('WF009', 'run_conflict', 'the id or key belongs to a run with another workflow or input', false, 409),
     ('WF010', 'not_targeted', 'a promise named as a task or as an awaiter has no target, hence no task', false, 422),
-    ('WF011', 'forbidden', 'an operation that is switched off here', false, 403)
+    ('WF011', 'forbidden', 'an operation that is switched off here', false, 403),
+    ('WF012', 'await_cycle', 'a run would wait for itself, through others that wait for it', false, 422)
 $$;
 comment on function durable.error_codes() is
   'SQLSTATEs of this schema. Class WF is outside what the standard reserves; programs branch on the code, never on the text. status: what the protocol''s envelope answers.';
@@ -96,18 +97,36 @@ end
 $$;
 comment on function durable._fail_forbidden(text) is 'Raises WF011.';
 
-create or replace function durable._fail_journal(p_execution bigint, p_type "char", p_child integer, p_why text)
-returns boolean language plpgsql volatile
+create or replace function durable._await_cycle(p_path text[])
+returns text language sql immutable parallel safe
+as $$
+  select array_to_string(case when cardinality(p_path) <= 12 then p_path
+                              else p_path[1:6] || '...'::text || p_path[cardinality(p_path) - 4:] end, ' -> ')
+         || ' would wait for itself'
+$$;
+comment on function durable._await_cycle(text[]) is 'A circle of awaits in words: A -> B -> A would wait for itself; a long one with its middle left out.';
+
+create or replace function durable._fail_await_cycle(p_path text[])
+returns void language plpgsql volatile
+as $$
+begin
+  raise exception 'await cycle'
+    using errcode = 'WF012', detail = format('Run %s.', durable._await_cycle(p_path)),
+          hint = 'Let one of them send a signal or settle a promise instead of being waited for.';
+end
+$$;
+comment on function durable._fail_await_cycle(text[]) is 'Raises WF012.';
+
+create or replace function durable._fail_append(p_run text, p_event text, p_why text)
+returns void language plpgsql volatile
 as $$
 begin
   raise exception 'journal append refused'
-    using errcode = 'WF006',
-          detail = format('Execution %s, row type %L, child %s: %s.', p_execution, p_type, coalesce(p_child::text, '-'), p_why),
-          hint = 'select * from durable.journal_events where execution = ...; the code may have changed.';
+    using errcode = 'WF006', detail = format('Run %L, %s: %s.', p_run, p_event, p_why),
+          hint = format('select * from durable.journal_events where id = %L order by seq -- the code may have changed', p_run);
 end
 $$;
-comment on function durable._fail_journal(bigint, "char", integer, text) is
-  'Raises WF006. Returns boolean so that it can stand in the failing branch of a WHERE.';
+comment on function durable._fail_append(text, text, text) is 'Raises WF006; its hint can be run as it is.';
 
 create or replace function durable._fail_too_large(p_what text, p_bytes bigint, p_limit bigint)
 returns void language plpgsql volatile
@@ -120,15 +139,26 @@ end
 $$;
 comment on function durable._fail_too_large(text, bigint, bigint) is 'Raises WF008.';
 
+create or replace function durable._fail_busy(p_id text)
+returns void language plpgsql volatile
+as $$
+begin
+  raise exception 'busy'
+    using errcode = '55P03', detail = format('Task %L was locked by others for half a second.', p_id),
+          hint = 'Call again: all that was done is taken back.';
+end
+$$;
+comment on function durable._fail_busy(text) is 'Raises 55P03, lock_not_available. Our client calls again by itself.';
+
 create or replace function durable._start_over()
 returns void language plpgsql volatile
 as $$
 begin
-  raise exception 'start over' using errcode = 'WF000';
+  raise exception 'start over' using errcode = 'WF099';
 end
 $$;
 comment on function durable._start_over() is
-  'Undoes the block of its caller, who catches WF000 and begins anew: the only way to give row locks back before the transaction ends. No code of an answer.';
+  'Undoes the block of its caller, who catches WF099 and begins anew: the only way to give row locks back before the transaction ends. No code of an answer.';
 
 create or replace function durable._fail_run_conflict(p_id text, p_what text)
 returns void language plpgsql volatile

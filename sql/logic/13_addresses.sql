@@ -16,6 +16,17 @@ $$;
 comment on function durable._canonical_url(text) is
   'An http or https address: scheme and host in small letters, no default port, no lone slash as path; user, path and query as written. Null: none, like one with a fragment, a port over 65535 or a percent sign that escapes nothing.';
 
+create or replace function durable._canonical_function(p_name text)
+returns text language sql immutable parallel safe
+as $$
+  select case when p_name ~ ('^' || i.name || '\.' || i.name || '$')
+              then (select string_agg(quote_ident(n.part), '.' order by n.ord)
+                    from unnest(parse_ident(p_name)) with ordinality as n (part, ord)) end
+  from (select '("([^"]|"")+"|([A-Za-z_]|[^\u0001-\u007f])([A-Za-z0-9_$]|[^\u0001-\u007f])*)' as name) i
+$$;
+comment on function durable._canonical_function(text) is
+  'A name schema.function as SQL reads and writes it: small letters unless quoted, quotes only where they are needed. Null: no such name.';
+
 create or replace function durable._has_blank(p_text text)
 returns boolean language sql immutable parallel safe
 as $$ select p_text ~ '[\u0001-\u0020\u007f\u0085\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u2060\u3000\ufeff]' $$;
@@ -29,6 +40,7 @@ as $$
   from (
     select case
       when p_address ~* '^https?://' then durable._canonical_url(p_address)
+      when p_address ~* '^sql://' then 'sql://' || durable._canonical_function(substr(p_address, 7))
       when p_address ~* '^poll://' then case
         when p.place ~ '^uni@[^/@]+/[^/]+$' or p.place ~ '^any@[^/@]+(/[^/]+)?$' then 'poll://' || p.place
         when p.place ~ '^[^/@:]+(/[^/]+)?$' then 'poll://any@' || p.place
@@ -39,15 +51,24 @@ as $$
   ) a
 $$;
 comment on function durable._canonical_address(text) is
-  'poll://uni@g/id, poll://any@g[/id], http(s)://...; a bare group, poll://g[/id] and the older poll://g:id become poll://any@. Null: cannot be routed, or longer than 1024 bytes.';
+  'poll://uni@g/id, poll://any@g[/id], http(s)://..., sql://schema.function; a bare group, poll://g[/id] and the older poll://g:id become poll://any@. Null: cannot be routed, or longer than 1024 bytes.';
+
+create or replace function durable._is_queue(p_name text)
+returns boolean language sql immutable parallel safe
+as $$
+  select coalesce(octet_length(p_name) between 1 and 256 and p_name not like '%/%'
+                  and durable._canonical_address('poll://any@' || p_name) is not null, false)
+$$;
+comment on function durable._is_queue(text) is 'Whether runs can be queued under this name: its address can be routed, and it is a name alone.';
 
 create or replace function durable._canonical_listener(p_address text)
 returns text language sql immutable parallel safe
 as $$
-  select durable._canonical_address(regexp_replace(p_address, '^poll://([^/@:]+):([^/@:]+)$', 'poll://uni@\1/\2', 'i'))
+  select case when p_address !~* '^sql://' then
+    durable._canonical_address(regexp_replace(p_address, '^poll://([^/@:]+):([^/@:]+)$', 'poll://uni@\1/\2', 'i')) end
 $$;
 comment on function durable._canonical_listener(text) is
-  'The same for one who is to be told: the older poll://g:id means that member alone, since nobody else listens; for a resume it is a preference.';
+  'The same for one who is to be told: the older poll://g:id means that member alone, since nobody else listens; for a resume it is a preference. A service listens to nothing.';
 
 create or replace function durable._sound_headers(p_headers jsonb)
 returns boolean language sql immutable parallel safe
@@ -67,7 +88,8 @@ returns text language sql immutable parallel safe
 as $$
   select case
     when jsonb_typeof(p_recv) = 'string' then
-      case when p_notify then durable._canonical_listener(r.text) else durable._canonical_address(r.text) end
+      case when p_notify then durable._canonical_listener(r.text)
+           when r.text !~* '^sql://' then durable._canonical_address(r.text) end
     when p_recv ->> 'type' = 'http' then
       case when r.url ~* '^https?://' and durable._sound_headers(p_recv #> '{data,headers}')
         then durable._canonical_address(r.url) end
@@ -96,6 +118,11 @@ as $$
   select case when p_target like 'poll://any@%' then split_part(substr(p_target, 12), '/', 1) else p_target end
 $$;
 comment on function durable._queue_of(text) is 'The queue a canonical target is claimed from: the group of an anycast, else the address itself.';
+
+create or replace function durable._target_of(p_queue text)
+returns text language sql immutable parallel safe
+as $$ select case when p_queue like 'sql://%' then p_queue else 'poll://any@' || p_queue end $$;
+comment on function durable._target_of(text) is 'The target of a run in that queue: the service that the queue is of, or whoever serves the queue.';
 
 create or replace function durable._preference_of(p_target text)
 returns text language sql immutable parallel safe

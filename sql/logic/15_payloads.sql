@@ -23,6 +23,18 @@ end
 $$;
 comment on function durable._json(text) is 'Text as JSON where it is JSON, else as a JSON string: payloads of other codecs stay visible.';
 
+create or replace function durable._check_json(p_what text, p_text text)
+returns void language plpgsql stable
+as $$
+begin
+  perform durable._check_payload(p_what, p_text);
+  perform p_text::json;
+exception when invalid_text_representation then
+  perform durable._fail_invalid(format('%s is no JSON: %s', p_what, left(p_text, 60)));
+end
+$$;
+comment on function durable._check_json(text, text) is 'Raises WF008 for a payload over the limit, WF004 for one that is no JSON text.';
+
 create or replace function durable._error_of(p_state text, p_data text)
 returns text language sql immutable parallel safe
 as $$

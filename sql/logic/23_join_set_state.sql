@@ -26,25 +26,29 @@ as $$
 begin
   perform durable._fail_journal(e.execution, e.type, e.child, v.why)
   from (
-    select x.*, bool_or(x.type = 'a') over (partition by x.execution, x.attempt order by x.ord) as closed_here,
-           count(*) over (partition by x.execution, x.child, x.type order by x.ord) as times
-    from unnest(p_events) with ordinality as x (execution, type, child, attempt, name, input_hash, data, ord)
-    where x.type in ('u', 'a')
+    select x.*, bool_or(x.type = 'a') over (partition by x.execution, x.join_set order by x.ord) as closed_here,
+           count(*) filter (where x.type = 'u') over (partition by x.execution, x.child order by x.ord) as times,
+           min(x.ord) filter (where x.type = 'j') over (partition by x.execution, x.join_set) as created_at,
+           min(x.ord) filter (where durable._allocates(x.type)) over (partition by x.execution, x.child) as scheduled_at
+    from (
+      select o.*, case o.type when 'j' then o.child when 'u' then o.attempt when 'a' then o.attempt end as join_set
+      from unnest(p_events) with ordinality as o (execution, type, child, attempt, name, input_hash, data, ord)) x
   ) e
   left join lateral (select o.* from durable._join_sets o
                      where o.execution = e.execution and o.child = e.attempt limit 1) s on true
   left join lateral (select o.* from durable._members o where o.execution = e.execution and o.child = e.child limit 1) m on true
   cross join lateral (select case
-    when s.child is null then format('%s is no join set', e.attempt)
+    when s.child is null or e.created_at > e.ord then format('%s is no join set', e.attempt)
     when s.closed or e.closed_here then 'the join set is closed'
     when m.child is not null or e.times > 1 then 'it is in a join set already'
+    when e.scheduled_at > e.ord then 'it was not scheduled before'
     when not durable._is_invocation(e.execution, e.child) then 'only an invocation can be a member'
     end as why) v
   where e.type = 'u' and v.why is not null;
 end
 $$;
 comment on function durable._check_submits(durable._event[]) is
-  'Guards JS-1, JS-2, JS-7: a member is an invocation, in one set only, submitted before the first result was taken.';
+  'Guards JS-1, JS-2, JS-7: a member is an invocation that was scheduled before, in one set only that was made before, submitted before the first result was taken. The rows of one call are judged in their order.';
 
 create or replace function durable._check_takes(p_events durable._event[])
 returns void language plpgsql stable
@@ -52,9 +56,11 @@ as $$
 begin
   perform durable._fail_journal(e.execution, e.type, e.child, v.why)
   from (
-    select x.*, count(*) over (partition by x.execution, x.child order by x.ord) as times
+    select x.*, count(*) filter (where x.type = 'a') over (w order by x.ord) as times,
+           bool_or(x.type in ('I', 'X')) over w as made_here,
+           max(x.ord) filter (where durable._allocates(x.type) or durable._resolves(x.type)) over w as told_at
     from unnest(p_events) with ordinality as x (execution, type, child, attempt, name, input_hash, data, ord)
-    where x.type = 'a'
+    window w as (partition by x.execution, x.child)
   ) e
   join durable._executions h on h.execution = any (array[e.execution])
   left join lateral (select o.* from durable._members o where o.execution = e.execution and o.child = e.child limit 1) m on true
@@ -62,14 +68,15 @@ begin
   cross join lateral (select case
     when m.join_set is distinct from e.attempt then 'it is not in that join set'
     when m.taken or e.times > 1 then 'its result was taken before'
-    when p.state = 'pending' or e.child = any (h.open_steps) or exists (
+    when e.made_here or e.told_at > e.ord or p.state = 'pending' or e.child = any (h.open_steps) or exists (
       select from durable._callbacks c where c.awaiter_id = h.id and c.child = m.child and c.child >= 0)
       then 'it is not complete'
     end as why) v
-  where v.why is not null;
+  where e.type = 'a' and v.why is not null;
 end
 $$;
-comment on function durable._check_takes(durable._event[]) is 'Guards JS-3 to JS-6: what is taken is a member, complete, and was not taken before.';
+comment on function durable._check_takes(durable._event[]) is
+  'Guards JS-3 to JS-6: what is taken is a member, complete, and was not taken before. What the same call makes is no promise yet, and what it completes further down is not complete here.';
 
 create or replace function durable._fold_sets(p_events durable._event[])
 returns void language plpgsql volatile

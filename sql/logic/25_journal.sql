@@ -4,49 +4,6 @@
 -- "key = any (array[x.key])". Such a clause can only drive an index look-up; with "key = x.key" a plan that was made while the
 -- table was empty may read the whole index instead, and stays (tests/sql/test_plans.py).
 
-create or replace function durable.journal_types()
-returns table (type "char", events text[], allocates boolean, resolves boolean)
-language sql immutable parallel safe
-as $$
-  values
-    ('S'::"char", array['ExecutionStarted'], false, false),
-    ('C', array['ExecutionCompleted'], false, false),
-    ('F', array['ExecutionFailed'], false, false),
-    ('Q', array['CancelRequested'], false, false),
-    ('Y', array['ExecutionCancelled'], false, false),
-    ('L', array['InvokeScheduled', 'InvokeStarted', 'InvokeCompleted'], true, true),
-    ('E', array['InvokeScheduled', 'InvokeStarted', 'InvokeCompleted'], true, true),
-    ('f', array['InvokeScheduled', 'InvokeStarted', 'InvokeRetrying'], true, false),
-    ('l', array['InvokeScheduled', 'InvokeStarted'], true, false),
-    ('s', array['InvokeStarted'], false, false),
-    ('r', array['InvokeRetrying'], false, false),
-    ('t', array['InvokeStarted', 'InvokeRetrying'], false, false),
-    ('c', array['InvokeCompleted'], false, true),
-    ('e', array['InvokeCompleted'], false, true),
-    ('k', array['InvokeStarted', 'InvokeCompleted'], false, true),
-    ('K', array['InvokeStarted', 'InvokeCompleted'], false, true),
-    ('I', array['InvokeScheduled'], true, false),
-    ('X', array['InvokeScheduled'], true, false),
-    ('b', array['InvokeStarted'], false, false),
-    ('i', array['InvokeRetrying'], false, false),
-    ('d', array['InvokeCompleted'], false, true),
-    ('D', array['InvokeStarted', 'InvokeCompleted'], false, true),
-    ('T', array['TimerScheduled'], true, false),
-    ('Z', array['TimerFired'], false, true),
-    ('n', array['RandomGenerated'], true, false),
-    ('m', array['TimeRecorded'], true, false),
-    ('o', array['InvokeScheduled'], true, false),
-    ('g', array['SignalDelivered'], false, false),
-    ('v', array['SignalReceived'], true, true),
-    ('j', array['JoinSetCreated'], true, false),
-    ('u', array['JoinSetSubmitted'], false, false),
-    ('a', array['JoinSetAwaited'], false, false),
-    ('A', array['ExecutionAwaiting'], false, false),
-    ('W', array['ExecutionResumed'], false, false)
-$$;
-comment on function durable.journal_types() is
-  'The closed list of row types: the logical events of each, whether it takes a new child number, whether it resolves its child. L E f l o s r t c e k K are local steps (values in the row); I b i d D are child runs (values in their promises), X external promises.';
-
 create or replace function durable._width(p_type "char")
 returns integer language sql immutable parallel safe
 as $$
@@ -57,16 +14,6 @@ as $$
   end
 $$;
 comment on function durable._width("char") is 'How many logical events a row of this type stands for; equals cardinality(events) of journal_types().';
-
-create or replace function durable._allocates(p_type "char")
-returns boolean language sql immutable parallel safe
-as $$ select p_type in ('L', 'E', 'f', 'l', 'o', 'I', 'X', 'T', 'n', 'm', 'v', 'j') $$;
-comment on function durable._allocates("char") is 'The row takes a new child number.';
-
-create or replace function durable._resolves(p_type "char")
-returns boolean language sql immutable parallel safe
-as $$ select p_type in ('L', 'E', 'c', 'e', 'k', 'K', 'd', 'D', 'Z', 'v') $$;
-comment on function durable._resolves("char") is 'The row completes its child, so it advances a coroutine.';
 
 create or replace function durable._status_after(p_type "char")
 returns text language sql immutable parallel safe
@@ -123,6 +70,24 @@ $$;
 comment on function durable._attempt_fits("char", integer, integer) is
   'Guard of SE-1 to SE-4: starts and ends of attempts alternate, numbered 1, 2, 3; nothing follows the completion.';
 
+create or replace function durable._attempt_due(p_before integer)
+returns text language sql immutable parallel safe
+as $$
+  select case
+    when p_before is null then 'no step is open under that number'
+    when p_before > 0 then format('attempt %s is under way', p_before)
+    when p_before < 0 then format('attempt %s comes next', -p_before)
+    else 'the step is complete'
+  end
+$$;
+comment on function durable._attempt_due(integer) is 'What _attempt_fits expected, in words.';
+
+create or replace function durable._gap_max()
+returns integer language sql immutable parallel safe
+as $$ select 1000000 $$;
+comment on function durable._gap_max() is
+  'Child numbers that one row may leap over, at most: each of them is kept in the head until its row comes.';
+
 create or replace function durable._is_local(p_type "char")
 returns boolean language sql immutable parallel safe
 as $$ select p_type in ('L', 'E', 'f', 'l', 'o', 's', 'r', 't', 'c', 'e', 'k', 'K') $$;
@@ -156,9 +121,12 @@ begin
       then durable._fail_journal(b.execution, b.type, b.child, 'not allowed while ' || b.status)
     when durable._allocates(b.type) and b.child < b.next_child and b.child <> all (b.reserved)
       then durable._fail_journal(b.execution, b.type, b.child, 'that child number is taken')
+    when durable._allocates(b.type) and b.child - b.next_child > durable._gap_max()
+      then durable._fail_journal(b.execution, b.type, b.child,
+             format('the next child is %s, and a gap has %s numbers at most', b.next_child, durable._gap_max()))
     when not durable._attempt_fits(b.type, b.attempt, b.attempt_before)
       then durable._fail_journal(b.execution, b.type, b.child,
-             format('attempt %s does not follow %s', b.attempt, coalesce(b.attempt_before::text, 'nothing')))
+             format('attempt %s does not fit: %s', b.attempt, durable._attempt_due(b.attempt_before)))
     else true
   end;
   perform durable._fold(p_events);
@@ -307,7 +275,8 @@ as $$
   select t.bucket, t.execution, (sum(durable._width(j.type)) over (order by j.seq) - durable._width(j.type))::integer, j.ts,
          coalesce(c.type, j.type), j.child, j.attempt,
          case when c.seq is null or j.type not in ('d', 'D') then j.name end, j.input_hash,
-         case when j.type <> 'S' or f.previous is null then coalesce(c.data, j.data) end
+         case when c.seq is not null and j.type in ('d', 'D') then null
+              when j.type <> 'S' or f.previous is null then coalesce(c.data, j.data) end
   from durable._executions f
   join durable._executions t on t.execution = p_to
   join durable._journal j on j.execution = f.execution and j.bucket = f.bucket and j.seq = any (p_seqs)
@@ -350,7 +319,7 @@ comment on function durable._fold_all(bigint) is
   'Brings the head of a running execution up to its journal as a whole, where that was copied and not appended row by row.';
 
 create or replace function durable._begin(
-  p_executions bigint[], p_ids text[], p_tenants text[], p_workflows text[], p_versions text[], p_key text, p_now bigint,
+  p_executions bigint[], p_ids text[], p_tenants text[], p_workflows text[], p_versions text[], p_keys text[], p_now bigint,
   p_abandoned boolean[] default null)
 returns void language plpgsql volatile
 as $$
@@ -358,13 +327,13 @@ declare
   v_bucket integer := durable._bucket(p_now);
 begin
   insert into durable._executions (execution, id, tenant, workflow, workflow_version, key, bucket, next_seq, abandoned)
-  select r.execution, r.id, r.tenant, r.workflow, r.version, p_key, v_bucket, 1, coalesce(r.abandoned, false)
-  from unnest(p_executions, p_ids, p_tenants, p_workflows, p_versions, p_abandoned)
-         as r (execution, id, tenant, workflow, version, abandoned);
+  select r.execution, r.id, r.tenant, r.workflow, r.version, r.key, v_bucket, 1, coalesce(r.abandoned, false)
+  from unnest(p_executions, p_ids, p_tenants, p_workflows, p_versions, p_keys, p_abandoned)
+         as r (execution, id, tenant, workflow, version, key, abandoned);
   perform durable._write_started(p_executions, v_bucket, null, p_now);
 end
 $$;
-comment on function durable._begin(bigint[], text[], text[], text[], text[], text, bigint, boolean[]) is
+comment on function durable._begin(bigint[], text[], text[], text[], text[], text[], bigint, boolean[]) is
   'Makes heads, under numbers that the caller drew from _next_execution, with their ExecutionStarted.';
 
 create or replace function durable._next_execution()

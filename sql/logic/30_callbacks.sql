@@ -11,6 +11,74 @@ $$;
 comment on function durable._register(text[], text) is
   'Registers a task on promises that the caller has locked and found pending and external.';
 
+-- Who would wait for itself. A callback of a run on its own child is born with the child, which nobody but its parent awaits and
+-- which awaits nothing yet; a fork is born awaited by nobody. Hence the last callback of a circle is one of an adoption, and as
+-- adoptions of what can wait come one after the other (_lock_adoptions), judging each by the callbacks it finds is exact for
+-- runs. Callbacks of protocol clients count as awaits too, but what they register for tasks without a journal is theirs to judge.
+
+create or replace function durable._may_close_circle(p_awaited text[], p_awaiters text[], p_now bigint)
+returns boolean language plpgsql stable
+as $$
+begin
+  return exists (
+    with recursive reach (root, id) as (
+      select distinct n.awaiter collate "C", n.awaiter collate "C" from unnest(p_awaited, p_awaiters) as n (awaited, awaiter)
+      where (select count(*) from durable._tasks t where t.id = n.awaited and t.deadline > p_now) > 0
+      union
+      select r.root, e.awaiter
+      from reach r
+      cross join lateral (
+        select c.awaiter_id from durable._callbacks c where c.awaited_id = any (array[r.id])
+        union all
+        select n.awaiter collate "C" from unnest(p_awaited, p_awaiters) as n (awaited, awaiter)
+        where n.awaited = r.id) as e (awaiter)
+      where (select count(*) from durable._tasks t where t.id = e.awaiter and t.deadline > p_now) > 0
+    )
+    select from reach r
+    join unnest(p_awaited, p_awaiters) as n (awaited, awaiter) on n.awaiter = r.root and n.awaited = r.id);
+end
+$$;
+comment on function durable._may_close_circle(text[], text[], bigint) is
+  'Whether any of these new awaits could lie on a circle, all of them taken as made: one statement for the many turns in which none does.';
+
+create or replace function durable._circle(
+  p_awaited text, p_awaiter text, p_more_awaited text[], p_more_awaiters text[], p_now bigint)
+returns text[] language plpgsql stable
+as $$
+declare
+  v_ids text[] := array[p_awaiter];
+  v_via text[] := array[null::text];
+  v_level text[] := v_ids;
+  v_found text[];
+  v_circle text[] := array[p_awaiter, p_awaited];
+begin
+  while p_awaited <> all (v_ids) loop
+    select coalesce(array_agg(x.awaiter), '{}'), coalesce(array_agg(x.via), '{}') into v_level, v_found from (
+      select distinct on (e.awaiter) e.awaiter, l.id as via
+      from unnest(v_level) as l (id)
+      cross join lateral (
+        select c.awaiter_id from durable._callbacks c where c.awaited_id = any (array[l.id])
+        union all
+        select n.awaiter collate "C" from unnest(p_more_awaited, p_more_awaiters) as n (awaited, awaiter)
+        where n.awaited = l.id) as e (awaiter)
+      where e.awaiter <> all (v_ids)
+        and (select count(*) from durable._tasks t where t.id = e.awaiter and t.deadline > p_now) > 0
+      order by e.awaiter, l.id) x;
+    if v_level = '{}' then
+      return null;
+    end if;
+    v_ids := v_ids || v_level;
+    v_via := v_via || v_found;
+  end loop;
+  while v_circle[cardinality(v_circle)] <> p_awaiter loop
+    v_circle := v_circle || v_via[array_position(v_ids, v_circle[cardinality(v_circle)])];
+  end loop;
+  return v_circle;
+end
+$$;
+comment on function durable._circle(text, text, text[], text[], bigint) is
+  'The shortest circle that p_awaiter closes if it awaits p_awaited, given the callbacks and p_more: p_awaiter, p_awaited, whom that awaits, ..., p_awaiter. Null if there is none. What is settled or past its deadline waits for nothing.';
+
 create or replace function durable._prefer_until(p_preference text, p_now bigint)
 returns bigint language sql stable
 as $$

@@ -100,6 +100,9 @@ begin
   v_ids := array(select s.id from unnest(v_settled) s);
   with gone as (delete from durable._tasks t where t.id = any (v_ids) returning t.id)
   delete from durable._resumes r using gone g where r.task_id = any (array[g.id]);
+  with gone as (delete from durable._row_waits w where w.promise_id = any (v_ids))
+  update durable._row_waits w set test_at = 0
+  where w.execution = any (array(select s.head from unnest(v_settled) s where s.head is not null));
   perform durable._unblock(v_ids, p_now);
   v_owner := durable._owner_events(v_settled) || durable._adopter_events(v_settled);
   select f.resumed, f.queues into v_resumed, v_queues from durable._fire(v_settled, p_now) f;
@@ -112,4 +115,4 @@ begin
 end
 $$;
 comment on function durable._settle(text[], text[], jsonb[], text[], bigint, text[]) is
-  'Settles promises whose locks (_lock_settlement) the caller holds, ends their tasks, tells listeners, resumes awaiters, writes all journals. Linear: settles nothing else. Returns the queues that got ready tasks.';
+  'Settles promises whose locks (_lock_settlement) the caller holds, ends their tasks and waits for rows, tells listeners, resumes awaiters, writes all journals. Linear: settles nothing else. Returns the queues that got ready tasks.';

@@ -216,16 +216,24 @@ create or replace function durable._settle_one(
   p_id text, p_state text, p_value_data text, p_value_headers jsonb, p_now bigint)
 returns durable.promise_record language plpgsql volatile
 as $$
+declare
+  v_record durable.promise_record;
 begin
   if durable._settle(array[p_id], array[p_state], array[p_value_headers], array[p_value_data], p_now) <> '{}' then
     perform durable._hint('durable_ready', p_now);
   end if;
   perform durable._hint('durable_settled', p_now);
-  return durable.promise_get(p_id);
+  v_record := durable.promise_get(p_id);
+  if v_record.state = 'pending' then
+    perform durable._fail_conflict(format('%L is a step of run %L; its worker completes it.', p_id,
+                                          substring(p_id from '^(.*)\.[0-9]{1,9}$')),
+                                   'Make it a promise in the code, or send the run a signal, if somebody outside is to decide.');
+  end if;
+  return v_record;
 end
 $$;
 comment on function durable._settle_one(text, text, text, jsonb, bigint) is
-  'Settles one promise under locks that the caller holds, and tells sessions that wait. Afterwards it is settled, so reading it reads no clock.';
+  'Settles one promise under locks that the caller holds, and tells sessions that wait. Afterwards it is settled, so reading it reads no clock; only a step of a run that is still open is not: WF003, for a verdict would be lost.';
 
 create or replace function durable.promise_settle(
   p_id text, p_state text, p_value_data text default null, p_value_headers jsonb default null)
@@ -239,42 +247,86 @@ end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.promise_settle(text, text, text, jsonb) is
-  'Settles a pending promise and runs the settlement chain. One that is settled already, or past its deadline, is returned as it is: read its state. WF001, WF004, WF008.';
+  'Settles a pending promise and runs the settlement chain. One that is settled already, or past its deadline, is returned as it is: read its state. WF001, WF003 it is a step that a worker completes, WF004, WF008.';
 
 create or replace function durable.create_promise(id text, timeout interval default null, tags jsonb default '{}')
-returns text language sql volatile
+returns text language plpgsql volatile
 as $$
-  select (durable.promise_create($1, case when $2 is null then durable._never() else durable._now_ms() + durable._ms($2) end,
-                                 p_tags => '{"resonate:external": "true"}'::jsonb || $3)).id
-$$ set search_path = '';
+begin
+  if $2 <= interval '0' then
+    perform durable._fail_invalid(format('Promise %L: a timeout is more than 0.', $1));
+  elsif jsonb_typeof($3) is distinct from 'object' then
+    perform durable._fail_invalid(format('Promise %L: tags must be a JSON object of strings.', $1));
+  end if;
+  perform durable.promise_create($1, durable._later(durable._now_ms(), durable._ms($2)),
+                                 p_tags => '{"resonate:external": "true"}'::jsonb || $3);
+  if exists (select from durable._promises p where p.id = $1 and p.head is not null) then
+    perform durable._fail_conflict(format('Id %L belongs to a run.', $1), 'Use another id.');
+  end if;
+  return $1;
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.create_promise(text, interval, jsonb) is
-  'For people: a promise that anybody may settle with durable.resolve or durable.reject.';
+  'For people: a promise that anybody may settle with durable.resolve or durable.reject, and a run may wait for. The same id again is the same promise, as it is. WF003 the id is a run''s, WF004.';
+
+create or replace function durable._settle_once(p_id text, p_state text, p_value jsonb)
+returns text language plpgsql volatile
+as $$
+declare
+  v_record durable.promise_record;
+begin
+  v_record := durable.promise_settle(p_id, p_state, p_value::text);
+  if v_record.state <> p_state or durable._json(v_record.value_data) is distinct from p_value then
+    perform durable._fail_conflict(format('Promise %L is %s already, with another outcome.', p_id, v_record.state),
+                                   format('select * from durable.result(%L)', p_id));
+  end if;
+  return v_record.state;
+end
+$$;
+comment on function durable._settle_once(text, text, jsonb) is
+  'Settles a promise as asked, now or before. WF003 if it has ended in another way, its deadline included.';
 
 create or replace function durable.resolve(id text, value jsonb default 'null')
-returns text language sql volatile
-as $$ select (durable.promise_settle($1, 'resolved', $2::text)).state $$ set search_path = '';
-comment on function durable.resolve(text, jsonb) is 'For people: settles a promise with a value; answers the state it has now.';
+returns text language plpgsql volatile
+as $$
+begin
+  return durable._settle_once($1, 'resolved', $2);
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.resolve(text, jsonb) is
+  'For people: settles a promise with a value: select durable.resolve(''invoice-7'', ''{"paid": true}''). The same again is no error; WF003 if it has another outcome, its deadline included. WF001, WF004, WF008.';
 
 create or replace function durable.reject(id text, error jsonb default '{"type": "Rejected", "message": "rejected"}')
-returns text language sql volatile
-as $$ select (durable.promise_settle($1, 'rejected', $2::text)).state $$ set search_path = '';
+returns text language plpgsql volatile
+as $$
+begin
+  return durable._settle_once($1, 'rejected', $2);
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.reject(text, jsonb) is
-  'For people: settles a promise with an error {"type", "message"}; answers the state it has now.';
+  'For people: settles a promise with an error {"type", "message"}: select durable.reject(''invoice-7'', ''{"type": "Declined"}''). The same again is no error; WF003 if it has another outcome, its deadline included. WF001, WF004, WF008.';
 
 create or replace function durable._due_in(p_now bigint)
 returns bigint language plpgsql stable
 as $$
 begin
   return (
-    select case when min(u.at) is not null then greatest(min(u.at) - p_now, 0) end from (
+    select case when exists (select from durable._row_events e)
+                     or exists (select from durable._row_waits w where w.test_at <= p_now) then -1
+                when min(u.at) is not null then greatest(min(u.at) - p_now, 0) end from (
       (select p.timeout_at as at from durable._promises p
        where p.state = 'pending' and p.external and p.timeout_at < 9007199254740991 order by p.timeout_at limit 1)
       union all
       (select s.next_run_at from durable._schedules s
        where s.next_run_at < 9007199254740991 order by s.next_run_at limit 1)
       union all
-      (select h.cancel_until from durable._executions h where h.cancel_until is not null order by h.cancel_until limit 1)) u);
+      (select h.cancel_until from durable._executions h where h.cancel_until is not null order by h.cancel_until limit 1)
+      union all
+      (select w.test_at from durable._row_waits w where w.test_at is not null order by w.test_at limit 1)) u);
 end
 $$;
 comment on function durable._due_in(bigint) is
-  'Milliseconds until the next deadline of a promise, instant of a schedule or end of a cancellation''s grace; null if there is none.';
+  'Milliseconds until the next deadline of a promise, instant of a schedule, end of a cancellation''s grace or test of a wait for a row; -1 if somebody else''s commit has left something to do at once; null if there is none.';

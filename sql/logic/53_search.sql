@@ -123,7 +123,7 @@ begin
       if v_more <> '{}' then
         perform durable._start_over();
       end if;
-    exception when sqlstate 'WF000' then
+    exception when sqlstate 'WF099' then
       null;
     end;
   end loop;

@@ -73,6 +73,8 @@ as $$
       when durable._deduplicated_v0(p_wanted, p_promise ->> 'state',
              p_promise ->> case when p_wanted = 'PENDING' then 'idempotencyKeyForCreate' else 'idempotencyKeyForComplete' end,
              p_key, p_strict) then 'deduplicated'
+      -- a step of a run: it is pending, and nobody outside completes it
+      when p_wanted <> 'PENDING' and p_promise ->> 'state' = 'PENDING' then 'completed by its run alone'
       else durable._word_v0(p_promise ->> 'state')
     end as verdict
   ) x
@@ -315,7 +317,7 @@ begin
       if v_more <> '{}' then
         perform durable._start_over();
       end if;
-    exception when sqlstate 'WF000' then
+    exception when sqlstate 'WF099' then
       null;
     end;
   end loop;

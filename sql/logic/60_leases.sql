@@ -37,13 +37,17 @@ create or replace function durable.fence(id text, version integer)
 returns void language plpgsql volatile
 as $$
 begin
+  if durable._stands_alone() then
+    perform durable._fail_conflict('A fence that stands alone guards nothing: its lock ends with this statement.',
+                                   'begin; your writes; select durable.fence(...); commit;');
+  end if;
   perform durable._lock_fence($1);
   perform durable._hold_lease($1, $2, durable._now_ms());
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.fence(text, integer) is
-  'For a transaction of your own: commits only while that lease is held. Renewals pass; a takeover waits for your commit. Call it last, for one task: it locks a task, and what starts, settles or awaits locks promises, which come before tasks, so that is refused afterwards. WF001, WF002, WF003.';
+  'For a transaction of your own: commits only while that lease is held. Renewals pass; a takeover waits for your commit. Call it last, for one task: it locks a task, and what starts, settles or awaits locks promises, which come before tasks, so that is refused afterwards. Outside a transaction block it would guard nothing: WF003. WF001, WF002, WF003.';
 
 create or replace function durable._interrupted(p_reason text)
 returns text language sql immutable parallel safe
@@ -111,6 +115,20 @@ $$;
 comment on function durable._lose(text[], text, bigint) is
   'Takes leased tasks from their holder: pending again, or halted after too many crashes of a run. The version stays, the next acquire raises it. The caller holds tasks and heads.';
 
+create or replace function durable._end_frozen_sessions()
+returns void language plpgsql volatile
+as $$
+begin
+  perform pg_terminate_backend(a.pid)
+  from pg_catalog.pg_stat_activity a
+  where a.wait_event = 'ClientWrite' and a.datname = current_database() and a.usename = session_user
+    and a.application_name like 'pyengine %'
+    and a.query_start < durable._at(durable._now_ms() - durable._setting_int('lease_ttl_ms'));
+end
+$$;
+comment on function durable._end_frozen_sessions() is
+  'Ends sessions of worker processes that have not taken their answer for as long as a lease: the process is stopped, its statement is not committed yet and holds its locks, against everybody, for as long as it is.';
+
 create or replace function durable.worker_heartbeat_v1(p_worker text, p_executions bigint[], p_versions integer[])
 returns bigint[] language plpgsql volatile
 as $$
@@ -119,6 +137,7 @@ declare
   v_free text[];
   v_now bigint;
 begin
+  perform durable._end_frozen_sessions();
   update durable._workers w set seen_at = durable._now_ms(), missing_at = null where w.id = p_worker;
   v_ids := array(select h.id from durable._executions h where h.execution = any (p_executions));
   v_free := durable._lock_free_tasks(v_ids);

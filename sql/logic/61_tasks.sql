@@ -114,7 +114,7 @@ begin
       if v_more <> '{}' then
         perform durable._start_over();
       end if;
-    exception when sqlstate 'WF000' then
+    exception when sqlstate 'WF099' then
       null;
     end;
   end loop;
@@ -354,6 +354,9 @@ begin
       perform durable._fail_conflict(
         format('Run %L is %s in its journal, so it cannot begin to wait for %L.', p_id, v_status, v_fresh[1]));
     end if;
+    perform durable._fail_await_cycle(c.circle)
+    from unnest(v_fresh) a cross join lateral durable._circle(a, p_id, '{}', '{}', p_now) as c (circle)
+    where c.circle is not null;
     perform durable._append(array(
       select row(p_execution, 'X', v_next + f.ord::integer - 1, null, f.id, null, null)::durable._event
       from unnest(v_fresh) with ordinality as f (id, ord)), p_now);
@@ -385,6 +388,9 @@ begin
   perform durable._lock_promises(p_awaited);
   perform durable._lock_tasks(array[p_id]);
   perform durable._lock_heads(durable._heads_of('{}', array[p_id]));
+  if exists (select from durable._tasks t where t.id = p_id and t.execution is not null) then
+    perform durable._lock_adoptions(p_awaited);
+  end if;
   v_now := durable._now_ms();
   v_task := durable._hold_lease(p_id, p_version, v_now);
   select a into v_bad from unnest(p_awaited) a
@@ -412,7 +418,7 @@ end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.task_suspend(text, integer, text[]) is
-  'Suspends until one of the promises settles. False (the protocol''s 300): one is settled already, nothing was registered, go on. WF001, WF002, WF003 its journal waits for something else or is being cancelled, WF004, WF005.';
+  'Suspends until one of the promises settles. False (the protocol''s 300): one is settled already, nothing was registered, go on. WF001, WF002, WF003 its journal waits for something else or is being cancelled, WF004, WF005, WF012 a run would wait for itself.';
 
 create or replace function durable.task_fulfill(
   p_id text, p_version integer, p_state text, p_value_data text default null, p_value_headers jsonb default null)
@@ -467,7 +473,7 @@ end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.task_fence_settle(text, integer, text, text, text, jsonb) is
-  'Settles another promise only if the lease is held, in one transaction. The lease is not touched. WF001, WF002, WF004, WF008.';
+  'Settles another promise only if the lease is held, in one transaction. The lease is not touched. WF001, WF002, WF003 it is a step that a worker completes, WF004, WF008.';
 
 create or replace function durable.task_fence_create(
   p_id text, p_version integer, p_promise_id text, p_timeout_at bigint, p_param_data text default null,

@@ -118,16 +118,75 @@ $$;
 comment on function durable._fact_events(durable._bundle[], bigint) is
   'Journal rows for the facts that fit; a fact that was recorded before, by a turn whose answer got lost, does not.';
 
+create or replace function durable._check_retries(p_events durable._event[])
+returns void language plpgsql stable
+as $$
+begin
+  if not exists (select from unnest(p_events) e where e.type in ('f', 'r', 't')) then
+    return;
+  end if;
+  perform durable._fail_journal(e.execution, e.type, e.child, format('its retry policy allows %s attempts', p.most))
+  from (
+    select x.*, count(*) filter (where x.type in ('f', 'r', 't')) over (w order by x.ord) as failures,
+           min(case when x.type in ('f', 'l') then durable._json(x.data) #>> '{retry,max_attempts}' end) over w as told
+    from unnest(p_events) with ordinality as x (execution, type, child, attempt, name, input_hash, data, ord)
+    where durable._is_local(x.type)
+    window w as (partition by x.execution, x.child)
+  ) e
+  join durable._executions h on h.execution = any (array[e.execution])
+  left join lateral (
+    select count(*) filter (where j.type <> 'l' and durable._json(j.data) -> 'interrupted' is distinct from 'true') as failures,
+           min(durable._json(j.data) #>> '{retry,max_attempts}') filter (where j.type in ('f', 'l')) as told
+    from durable._journal j
+    where e.type in ('r', 't') and j.execution = any (array[h.execution]) and j.bucket = h.bucket and j.child = e.child
+      and j.type in ('f', 'l', 'r', 't')) s on true
+  cross join lateral (select coalesce(e.told, s.told)::numeric as most) p
+  where e.type in ('f', 'r', 't') and e.failures + s.failures >= p.most;
+end
+$$;
+comment on function durable._check_retries(durable._event[]) is
+  'Guards SE-5: a step is tried again as often as the policy allows that was recorded with it. Reads a journal only where an attempt failed of a step that it knows already.';
+
 create or replace function durable._act_type(p_do text)
 returns "char" language sql immutable parallel safe
 as $$
   select case p_do
-    when 'run' then 'I' when 'timer' then 'T' when 'promise' then 'X' when 'adopt' then 'X' when 'random' then 'n'
+    when 'run' then 'I' when 'timer' then 'T' when 'promise' then 'X' when 'adopt' then 'X' when 'until' then 'X'
+    when 'random' then 'n'
     when 'time' then 'm' when 'intent' then 'l' when 'join_set' then 'j' when 'submit' then 'u' when 'take' then 'a'
+    when 'transaction' then 'L'
   end::"char"
 $$;
 comment on function durable._act_type(text) is
   'Row type of an act; null for a receive, whose row comes with the signal.';
+
+create or replace function durable._check_bundles(p_bundles durable._bundle[], p_size integer)
+returns void language plpgsql stable
+as $$
+declare
+  v_what text;
+begin
+  if p_size > durable._setting_int('payload_max_bytes') then
+    perform durable._check_sizes(p_bundles);
+  end if;
+  select x.what into v_what
+  from unnest(p_bundles) b
+  cross join lateral (
+    select format('an act %L', a."do") as what from unnest(b.acts) a
+    where durable._act_type(a."do") is null and a."do" is distinct from 'receive'
+    union all
+    select format('an ending %L', (b.ending)."do")
+    where b.ending is distinct from null
+      and coalesce((b.ending)."do" <> all ('{suspend,complete,fail,cancel,halt,release,continue}'), true)
+  ) as x limit 1;
+  if found then
+    perform durable._fail_invalid(format('There is no such thing as %s in a bundle.', v_what),
+                                  'A newer worker needs a newer schema: pyengine db migrate.');
+  end if;
+end
+$$;
+comment on function durable._check_bundles(durable._bundle[], integer) is
+  'Door checks of a turn of p_size bytes, before any state is looked at. WF008, and WF004 for an act or an ending that this schema does not know: what is left out silently would be lost.';
 
 create or replace function durable._act_events(p_bundles durable._bundle[], p_now bigint)
 returns durable._event[] language plpgsql stable
@@ -136,11 +195,11 @@ begin
   return array(
     select row(
       b.execution,
-      k.type, a.child, case a."do" when 'intent' then 1 else a."set" end, a.name, decode(a.hash, 'hex'),
+      k.type, a.child, case when a."do" in ('intent', 'transaction') then 1 else a."set" end, a.name, decode(a.hash, 'hex'),
       case when a."do" = 'timer'
              then jsonb_build_object('duration', a.duration, 'fire_at', durable._later(p_now, a.duration))::text
            when a."do" = 'intent' then durable._fact_data(true, null, a.param, null, null, a.retry, p_now)
-           when a."do" in ('random', 'time') then a.value end)::durable._event
+           when a."do" in ('random', 'time', 'transaction') then a.value end)::durable._event
     from unnest(p_bundles) b
     cross join lateral unnest(b.acts) with ordinality
       as a ("do", child, name, version, queue, hash, param, timeout, detached, duration, value, "set", abandon, retry, ord)
@@ -185,6 +244,26 @@ $$;
 comment on function durable._misfits(durable._bundle[]) is
   'Executions whose bundle takes a child number that is taken. Commands are known by number, not by place, so rows between do no harm.';
 
+create or replace function durable._misshapen(p_acts durable._act[])
+returns durable._ending language sql immutable
+as $$
+  select row('halt', null, null, null, null, null, jsonb_build_object('type', 'InvalidRequest', 'message',
+    format('child %s: %s', x.child, x.why))::text)::durable._ending
+  from (
+    select a.child, case
+      when a."do" in ('run', 'promise', 'until') and a.timeout <= 0 then 'a timeout is more than 0'
+      when a."do" <> 'run' then null
+      when a.queue is not null and not durable._is_queue(a.queue) then format('%L is not a queue name', a.queue)
+      when a.name is null or octet_length(a.name) not between 1 and 256 then 'a workflow name has 1 to 256 bytes'
+      when a.name like 'sql://%' and durable._canonical_address(a.name) is null then format('%L is no service', a.name)
+      when a.version is null or a.version = '' then 'a workflow version is not empty' end as why
+    from unnest(p_acts) a
+  ) x
+  where x.why is not null order by x.child limit 1
+$$;
+comment on function durable._misshapen(durable._act[]) is
+  'Ending for a run whose code asks for a child that no start would be given (the rules of _check_start); null: all can be made. The run is set aside, and the others of the turn are not disturbed.';
+
 create or replace function durable._judge(p_bundles durable._bundle[], p_worker text, p_now bigint)
 returns durable._bundle[] language plpgsql stable
 as $$
@@ -195,6 +274,9 @@ begin
     select case
         when v.verdict = 'ok' and h.status = 'blocked' and (b.acts <> '{}' or b.facts <> '{}')
           then row(b.execution, b.version, b.seen, '{}', '{}', durable._strayed(h.waiting_on), b.id, 'ok', 'halted',
+                   h.next_seq, h.next_seq)::durable._bundle
+        when v.verdict = 'ok' and (m.ending)."do" is not null
+          then row(b.execution, b.version, b.seen, '{}', '{}', m.ending, b.id, 'ok', 'halted',
                    h.next_seq, h.next_seq)::durable._bundle
         else row(b.execution, b.version, b.seen, b.facts, b.acts, b.ending, b.id, v.verdict, 'acquired',
                  h.next_seq, h.next_seq)::durable._bundle end
@@ -209,6 +291,7 @@ begin
            and (b.acts <> '{}' or b.facts <> '{}' or (b.ending)."do" is not null)
         then 'moved'
       else 'ok' end) as v (verdict)
+    cross join lateral (select case when b.acts <> '{}' then durable._misshapen(b.acts) end) as m (ending)
     order by b.id);
 end
 $$;
@@ -226,7 +309,8 @@ begin
   end if;
   with act as materialized (
     select b.id || '.' || a.child as id, b.id as parent, b.execution, a.child, a."do", a.name, a.version, a.param,
-           coalesce(a.queue, t.queue) as queue, t.priority, coalesce(a.detached, false) as detached, h.tenant,
+           case when a.name like 'sql://%' then durable._canonical_address(a.name)
+                else coalesce(a.queue, t.queue) end as queue, t.priority, coalesce(a.detached, false) as detached, h.tenant,
            durable._later(p_now, case when a."do" = 'timer' then a.duration else a.timeout end) as timeout_at,
            coalesce(a.abandon, false) or coalesce(a.detached, false) as abandoned,
            case when a."do" = 'run' then durable._next_execution() end as head
@@ -234,7 +318,7 @@ begin
     left join durable._tasks t on t.id = any (array[b.id])
     join durable._executions h on h.execution = any (array[b.execution])
     cross join lateral unnest(b.acts) a
-    where b.verdict = 'ok' and a."do" in ('run', 'timer', 'promise')
+    where b.verdict = 'ok' and a."do" in ('run', 'timer', 'promise', 'until')
   ), begun as (
     select durable._begin(array_agg(a.head), array_agg(a.id), array_agg(a.tenant), array_agg(a.name), array_agg(a.version),
                           null, p_now, array_agg(a.abandoned))
@@ -243,8 +327,9 @@ begin
     insert into durable._promises (id, tenant, timeout_at, created_at, execution, head, child, timer, external, target,
                                    param_data, param_headers)
     select a.id, a.tenant, a.timeout_at, p_now, a.execution, a.head, a.child, a."do" = 'timer', true,
-           case when a."do" = 'run' then 'poll://any@' || a.queue end, a.param,
-           case when a."do" = 'run' then '{"codec": "json"}'::jsonb end
+           case when a."do" = 'run' then durable._target_of(a.queue) end, a.param,
+           case a."do" when 'run' then '{"codec": "json"}'::jsonb
+                       when 'until' then jsonb_build_object('codec', 'json', 'durable:until', a.name) end
     from act a
   ), task as (
     insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, workflow, workflow_version)
@@ -264,51 +349,106 @@ create or replace function durable._adopted_by(p_bundles durable._bundle[])
 returns text[] language plpgsql stable
 as $$
 begin
-  return array(select a.name from unnest(p_bundles) b cross join lateral unnest(b.acts) a where a."do" = 'adopt');
+  return array(select a.name from unnest(p_bundles) b cross join lateral unnest(b.acts) a
+               where a."do" = 'adopt' and (select count(*) from durable._promises p where p.id = a.name) > 0);
 end
 $$;
-comment on function durable._adopted_by(durable._bundle[]) is 'Promises of others that these bundles want to wait for; locked before anything is judged.';
+comment on function durable._adopted_by(durable._bundle[]) is
+  'Promises of others that these bundles want to wait for and that exist; locked before anything is judged. One that is made after this look is none: nobody has locked it.';
 
-create or replace function durable._adopt(p_bundles durable._bundle[], p_now bigint)
+create or replace function durable._refusal(p_type text, p_message text, p_data jsonb)
+returns text language sql immutable parallel safe
+as $$
+  select jsonb_build_object('type', p_type, 'module', 'pyengine.errors', 'kind', 'UserError', 'message', p_message,
+                            'args', jsonb_build_array(p_message), 'retryable', false,
+                            'data', '{"detail": null, "hint": null}'::jsonb || p_data)::text
+$$;
+comment on function durable._refusal(text, text, jsonb) is
+  'An error that the database gives a run in answer to an act, as its code would read one of its own.';
+
+create or replace function durable._circles(p_bundles durable._bundle[], p_now bigint)
+returns durable._event[] language plpgsql stable
+as $$
+declare
+  v_awaited text[];
+  v_awaiters text[];
+  v_act record;
+  v_circle text[];
+  v_events durable._event[] := '{}';
+begin
+  select array_agg(a.name), array_agg(b.id) into v_awaited, v_awaiters
+  from unnest(p_bundles) b cross join lateral unnest(b.acts) a where b.verdict = 'ok' and a."do" = 'adopt';
+  if not durable._may_close_circle(v_awaited, v_awaiters, p_now) then
+    return '{}';
+  end if;
+  v_awaited := '{}';
+  v_awaiters := '{}';
+  for v_act in select b.execution, b.id, a.child, a.name
+               from unnest(p_bundles) b cross join lateral unnest(b.acts) a
+               where b.verdict = 'ok' and a."do" = 'adopt' order by b.id, a.child loop
+    v_circle := durable._circle(v_act.name, v_act.id, v_awaited, v_awaiters, p_now);
+    if v_circle is null then
+      v_awaited := v_awaited || v_act.name;
+      v_awaiters := v_awaiters || v_act.id;
+    else
+      v_events := v_events || row(v_act.execution, 'D', v_act.child, 1, null, null,
+                                  durable._refusal('AwaitCycle', durable._await_cycle(v_circle),
+                                                   jsonb_build_object('path', v_circle)))::durable._event;
+    end if;
+  end loop;
+  return v_events;
+end
+$$;
+comment on function durable._circles(durable._bundle[], bigint) is
+  'Errors for the adoptions by which a run would wait for itself. Several of one turn are judged one after the other, once it is known that some of them could.';
+
+create or replace function durable._refused(p_bundles durable._bundle[], p_known text[], p_now bigint)
+returns durable._event[] language plpgsql stable
+as $$
+begin
+  return array(
+    select row(b.execution, 'D', a.child, 1, null, null,
+               durable._refusal('NotFound', format('There is no promise %L to wait for.', a.name), '{}'))::durable._event
+    from unnest(p_bundles) b cross join lateral unnest(b.acts) a
+    where b.verdict = 'ok' and a."do" = 'adopt' and a.name <> all (p_known)
+      and not exists (select from unnest(p_bundles) n cross join lateral unnest(n.acts) m
+                      where n.verdict = 'ok' and m."do" in ('run', 'timer', 'promise', 'until')
+                        and n.id || '.' || m.child = a.name))
+    || durable._circles(p_bundles, p_now);
+end
+$$;
+comment on function durable._refused(durable._bundle[], text[], bigint) is
+  'What is wrong with an adoption is its outcome: the invocation is complete, and its row holds the error, since no promise does. Missing is what is not among the known promises, which are locked, and what no bundle of this turn makes.';
+
+create or replace function durable._adopt(p_bundles durable._bundle[], p_known text[], p_now bigint)
 returns bigint[] language plpgsql volatile
 as $$
 declare
-  v_missing text;
-  v_settled bigint[];
+  v_ends durable._event[] := durable._refused(p_bundles, p_known, p_now);
+  v_numbers text[] := array(select e.execution || '.' || e.child from unnest(v_ends) e);
 begin
-  select a.name into v_missing
-  from unnest(p_bundles) b cross join lateral unnest(b.acts) a
-  where b.verdict = 'ok' and a."do" = 'adopt'
-    and (a.name = b.id or (select count(*) from durable._promises p where p.id = a.name) = 0) limit 1;
-  if v_missing is not null then
-    perform durable._fail_not_found('promise', v_missing);
-  end if;
-  v_settled := array(
-    select b.execution from unnest(p_bundles) b
-    cross join lateral unnest(b.acts) a
-    join durable._promises p on p.id = any (array[a.name])
-    where b.verdict = 'ok' and a."do" = 'adopt' and p.state <> 'pending');
-  perform durable._append(array(
+  v_ends := v_ends || array(
     select row(b.execution, 'D', a.child, 1, a.name, null, null)::durable._event
     from unnest(p_bundles) b
     cross join lateral unnest(b.acts) a
     join durable._promises p on p.id = any (array[a.name])
-    where b.verdict = 'ok' and a."do" = 'adopt' and p.state <> 'pending'), p_now);
+    where b.verdict = 'ok' and a."do" = 'adopt' and p.state <> 'pending' and b.execution || '.' || a.child <> all (v_numbers));
+  perform durable._append(v_ends, p_now);
   insert into durable._callbacks (awaited_id, awaiter_id, child)
   select a.name, b.id, a.child
   from unnest(p_bundles) b
   cross join lateral unnest(b.acts) a
   join durable._promises p on p.id = any (array[a.name])
-  where b.verdict = 'ok' and a."do" = 'adopt' and p.state = 'pending';
+  where b.verdict = 'ok' and a."do" = 'adopt' and p.state = 'pending' and b.execution || '.' || a.child <> all (v_numbers);
   update durable._promises p set external = true
   where p.id = any (array(select a.name from unnest(p_bundles) b cross join lateral unnest(b.acts) a
-                          where b.verdict = 'ok' and a."do" = 'adopt'))
+                          where b.verdict = 'ok' and a."do" = 'adopt' and b.execution || '.' || a.child <> all (v_numbers)))
     and p.state = 'pending' and not p.external;
-  return v_settled;
+  return array(select distinct e.execution from unnest(v_ends) e);
 end
 $$;
-comment on function durable._adopt(durable._bundle[], bigint) is
-  'Registers runs for promises that are not theirs (R13): a settled one is complete at once. Answers the executions of those. WF001 for one that does not exist.';
+comment on function durable._adopt(durable._bundle[], text[], bigint) is
+  'Registers runs for promises that are not theirs (R13): a settled one is complete at once, and so is one that cannot be adopted. Answers the executions of those.';
 
 create or replace function durable._has_seen(p_bundle durable._bundle, p_head durable._executions)
 returns boolean language sql stable

@@ -11,30 +11,57 @@ $$;
 comment on function durable._root_id(text, text, text) is
   'Name of a run that was given none: a hash over tenant, workflow and idempotency key, each with its length before it.';
 
+create or replace function durable._check_elements(p_args jsonb[], p_ids text[], p_keys text[], p_many boolean)
+returns void language plpgsql stable
+as $$
+declare
+  v_fault text;
+begin
+  select case when p_many then format('Element %s: ', u.n) else '' end || f.fault into v_fault
+  from unnest(p_args, p_ids, p_keys) with ordinality as u (args, id, key, n)
+  cross join lateral (select case
+    when u.args is null or jsonb_typeof(u.args) not in ('array', 'object')
+      then 'Arguments are a JSON array (by position) or a JSON object (by name), like ''["world"]''.'
+    when octet_length(u.id) not between 1 and 512
+      then format('A run id has 1 to 512 bytes, this one has %s.', octet_length(u.id))
+    when octet_length(u.key) not between 1 and 512
+      then format('An idempotency key has 1 to 512 bytes, this one has %s.', octet_length(u.key))
+    when u.id ~ '\.\d{1,9}$'
+         and (select count(*) from durable._promises p where p.id = any (durable._ancestors(u.id)) and p.head is not null) > 0
+      then format('Id %L is reserved to the run it would be a descendant of.', u.id)
+    when u.id is not null and (select count(*) from durable._promises r where r.id = u.id) = 0
+         and (select count(*) from durable._promises p
+              where p.id >= u.id || '.' and p.id < u.id || '/' and substr(p.id, length(u.id) + 1) ~ '^(\.\d{1,9})+$') > 0
+      then format('Promises with ids %L exist, which would be descendants of this run.', u.id || '.<n>') end as fault) f
+  where f.fault is not null
+  order by u.n limit 1;
+  if found then
+    perform durable._fail_invalid(v_fault);
+  end if;
+end
+$$;
+comment on function durable._check_elements(jsonb[], text[], text[], boolean) is
+  'Door checks of what differs between the runs of one start. p_many: the message says which one, counted from 1. Raises WF004.';
+
 create or replace function durable._check_start(p_workflow text, p_args jsonb, p_id text, p_queue text, p_version text)
 returns void language plpgsql stable
 as $$
 begin
   if p_workflow is null or octet_length(p_workflow) not between 1 and 256 then
     perform durable._fail_invalid('A workflow name has 1 to 256 bytes.');
-  elsif p_args is null or jsonb_typeof(p_args) not in ('array', 'object') then
-    perform durable._fail_invalid('Arguments are a JSON array (by position) or a JSON object (by name), like ''["world"]''.');
-  elsif octet_length(p_id) not between 1 and 512 then
-    perform durable._fail_invalid(format('A run id has 1 to 512 bytes, this one has %s.', octet_length(p_id)));
-  elsif p_queue is null or durable._canonical_address('poll://any@' || p_queue) is null or p_queue like '%/%' then
-    perform durable._fail_invalid(format('%L is not a queue name.', p_queue));
+  elsif p_queue is null or (p_queue not like 'sql://%' and not durable._is_queue(p_queue)) then
+    perform durable._fail_invalid(format('%L is not a queue name.', p_queue),
+                                  'It has 1 to 256 bytes, without blanks, / and @.');
   elsif p_version is null or p_version = '' then
     perform durable._fail_invalid('A workflow version is not empty.');
-  elsif exists (select from durable._promises p where p.id = any (durable._ancestors(p_id)) and p.head is not null) then
-    perform durable._fail_invalid(format('Id %L is reserved to the run it would be a descendant of.', p_id));
-  elsif not exists (select from durable._promises r where r.id = p_id)
-        and exists (select from durable._promises p
-                    where p.id >= p_id || '.' and p.id < p_id || '/' and substr(p.id, length(p_id) + 1) ~ '^(\.\d{1,9})+$') then
-    perform durable._fail_invalid(format('Promises with ids %L exist, which would be descendants of this run.', p_id || '.<n>'));
+  end if;
+  if p_args is not null then
+    perform durable._check_elements(array[p_args], array[p_id], null, false);
   end if;
 end
 $$;
-comment on function durable._check_start(text, jsonb, text, text, text) is 'Door checks of a start. Raises WF004.';
+comment on function durable._check_start(text, jsonb, text, text, text) is
+  'Door checks of a start; p_args null: those of its runs are made elsewhere. Raises WF004.';
 
 create or replace function durable._check_options(
   p_key text, p_queue text, p_delay_ms bigint, p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text)
@@ -69,6 +96,13 @@ as $$
 declare
   v_known text;
 begin
+  if p_workflow like 'sql://%' then
+    if not exists (select from durable._services s where s.name = p_workflow) then
+      perform durable._fail_not_found('service', p_workflow, format('Allow it: select durable.serve(%L), with its types.',
+                                                                    substr(p_workflow, 7) || '(...)'));
+    end if;
+    return;
+  end if;
   if exists (select from durable._workflows w where w.name = p_workflow)
      or not exists (select from durable._workflows w) or durable._setting('unknown_workflow') = 'queue' then
     return;
@@ -82,102 +116,250 @@ begin
 end
 $$;
 comment on function durable._check_workflow(text) is
-  'Raises WF001 for a name that no worker ever registered, while others are known, and names those most alike. Before the first worker every name is taken.';
+  'Raises WF001 for a name that no worker ever registered, while others are known, and names those most alike. Before the first worker every name is taken. A service must be served.';
 
-create or replace function durable._same_start(p_id text, p_workflow text, p_args text, p_key text, p_tenant text)
+create or replace function durable._service_named(p_workflow text)
+returns text language plpgsql stable
+as $$
+declare
+  v_name text := durable._canonical_address(p_workflow);
+begin
+  if v_name is null then
+    perform durable._fail_invalid(format('%L is no service.', p_workflow), 'Write sql://schema.function.');
+  end if;
+  return v_name;
+end
+$$;
+comment on function durable._service_named(text) is 'Canonical address of a service. WF004.';
+
+create or replace function durable._check_same(
+  p_workflow text, p_texts text[], p_ids text[], p_keys text[], p_runs text[], p_tenant text, p_many boolean)
 returns void language plpgsql stable
 as $$
 declare
-  v_promise durable._promises;
-  v_head durable._executions;
+  v_other record;
 begin
-  select * into v_promise from durable._promises p where p.id = p_id;
-  select * into v_head from durable._executions h where h.execution = v_promise.head;
-  if v_head.execution is null then
-    perform durable._fail_conflict(format('Id %L belongs to a promise that is no run.', p_id), 'Use another id.');
-  elsif v_head.tenant <> p_tenant then
-    perform durable._fail_run_conflict(p_id, 'tenant');
-  elsif v_head.key is distinct from coalesce(p_key, v_head.key) then
-    perform durable._fail_run_conflict(p_id, 'idempotency key');
-  elsif v_head.workflow <> p_workflow then
-    perform durable._fail_run_conflict(p_id, 'workflow, ' || v_head.workflow);
-  elsif v_promise.param_data is distinct from p_args and v_promise.param_data::jsonb is distinct from p_args::jsonb then
-    perform durable._fail_run_conflict(p_id, 'input');
+  select u.n, u.run, w.what into v_other
+  from unnest(p_runs, p_texts, p_ids, p_keys) with ordinality as u (run, args, id, key, n)
+  left join durable._promises p on p.id = any (array[u.run])
+  left join durable._executions h on h.execution = any (array[p.head])
+  cross join lateral (select case
+    when u.id <> u.run then 'id for this key'
+    when h.execution is null then 'nature'
+    when h.tenant <> p_tenant then 'tenant'
+    when h.key is distinct from coalesce(u.key, h.key) then 'idempotency key'
+    when h.workflow <> p_workflow then 'workflow, ' || h.workflow
+    when p.param_data is distinct from u.args and p.param_data::jsonb is distinct from u.args::jsonb then 'input' end as what) w
+  where w.what is not null
+  order by u.n limit 1;
+  if not found then
+    return;
+  elsif v_other.what = 'nature' then
+    perform durable._fail_conflict(
+      case when p_many then format('Element %s: ', v_other.n) else '' end
+        || format('Id %L belongs to a promise that is no run.', v_other.run), 'Use another id.');
   end if;
+  perform durable._fail_run_conflict(
+    v_other.run, v_other.what || case when p_many then format(' than element %s has', v_other.n) else '' end);
 end
 $$;
-comment on function durable._same_start(text, text, text, text, text) is
-  'A second start with the same id or key is the same run, if workflow and input are the same; else WF009.';
+comment on function durable._check_same(text, text[], text[], text[], text[], text, boolean) is
+  'A second start with the same id or key is the same run, if workflow and input are the same; else WF009, or WF003 where the id is no run''s.';
 
-create or replace function durable._start(
-  p_workflow text, p_args text, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
+create or replace function durable._name_runs(p_workflow text, p_ids text[], p_keys text[], p_tenant text, p_count integer)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_known text[];
+begin
+  if p_ids is null and p_keys is null then
+    return array(select replace(gen_random_uuid()::text, '-', '') from generate_series(1, p_count));
+  elsif p_keys is not null then
+    v_known := array(
+      select (select h.id from durable._executions h
+              where h.tenant = p_tenant and h.workflow = p_workflow and h.key = k.key limit 1)
+      from unnest(p_keys) with ordinality as k (key, n) order by k.n);
+  end if;
+  return array(
+    select case when u.key is null then coalesce(u.id, replace(gen_random_uuid()::text, '-', ''))
+                else coalesce(u.known, u.first_id, durable._root_id(p_tenant, p_workflow, u.key)) end
+    from (select x.*, first_value(x.id) over (partition by x.key order by x.n) as first_id
+          from unnest(p_ids, p_keys, v_known) with ordinality as x (id, key, known, n)) u
+    order by u.n);
+end
+$$;
+comment on function durable._name_runs(text, text[], text[], text, integer) is
+  'Id of each run to be started: that of the run which has the key, else the one given with the key or alone, else a name made for it.';
+
+create or replace function durable._insert_runs(
+  p_workflow text, p_texts text[], p_runs text[], p_keys text[], p_queue text, p_version text, p_delay_ms bigint,
   p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_now bigint := durable._now_ms();
+  v_ids text[];
+  v_heads bigint[];
+  v_keys text[];
+begin
+  with fresh as materialized (
+    select distinct on (u.run collate "C") u.run, u.args, u.key
+    from unnest(p_runs, p_texts, p_keys) with ordinality as u (run, args, key, n)
+    order by u.run collate "C", u.n
+  ), born as (
+    insert into durable._promises as p (id, tenant, head, timeout_at, created_at, external, target, param_headers, param_data,
+                                        tags)
+    select f.run, p_tenant, durable._next_execution(), durable._later(v_now, p_timeout_ms), v_now, true,
+           durable._target_of(p_queue), '{"codec": "json"}', f.args, p_tags
+    from fresh f order by f.run collate "C"
+    on conflict do nothing
+    returning p.id, p.head
+  )
+  select array_agg(g.run order by g.head), array_agg(g.head order by g.head), array_agg(g.key order by g.head)
+  into v_ids, v_heads, v_keys
+  from (
+    -- a join of two sets of any size would compare each with each
+    select u.run, max(u.head) as head, max(u.key) as key
+    from (select b.id as run, b.head, null as key from born b union all select f.run, null, f.key from fresh f) u
+    group by u.run having count(u.head) > 0) g;
+  if v_ids is null then
+    return '{}';
+  end if;
+  perform durable._begin(v_heads, v_ids, array_fill(p_tenant, array[cardinality(v_ids)]),
+                         array_fill(p_workflow, array[cardinality(v_ids)]), array_fill(p_version, array[cardinality(v_ids)]),
+                         v_keys, v_now);
+  insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, workflow, workflow_version)
+  select b.id, b.head, durable._later(v_now, p_timeout_ms), v_now + coalesce(p_delay_ms, 0), p_queue, p_priority, p_workflow,
+         p_version
+  from unnest(v_ids, v_heads) as b (id, head);
+  return v_ids;
+end
+$$;
+comment on function durable._insert_runs(text, text[], text[], text[], text, text, bigint, bigint, integer, jsonb, text) is
+  'Makes those of the runs that do not exist, each once, in the order of their ids, so that two calls do not wait for each other in a circle. Answers their ids.';
+
+create or replace function durable._start_all(
+  p_workflow text, p_args jsonb[], p_texts text[], p_ids text[], p_keys text[], p_queue text, p_version text,
+  p_delay_ms bigint, p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text, p_any_workflow boolean,
+  p_many boolean)
 returns table (id text, created boolean) language plpgsql volatile
 as $$
 declare
-  v_id text;
-  v_now bigint;
-  v_head bigint;
+  v_runs text[];
+  v_born text[];
 begin
-  if p_id is not null then
-    perform durable._lock_family(p_id, true);
+  if not p_any_workflow then
+    perform durable._check_workflow(p_workflow);
   end if;
-  perform durable._check_start(p_workflow, durable._json(p_args), p_id, p_queue, p_version);
-  perform durable._check_options(p_key, p_queue, p_delay_ms, p_timeout_ms, p_priority, p_tags, p_tenant);
-  perform durable._check_payload(format('Input of a run of %s', p_workflow), p_args);
-  v_id := coalesce(p_id, durable._root_id(p_tenant, p_workflow, coalesce(p_key, gen_random_uuid()::text)));
-  v_now := durable._now_ms();
-  v_head := durable._next_execution();
-  insert into durable._promises (id, tenant, head, timeout_at, created_at, external, target, param_headers, param_data, tags)
-  values (v_id, p_tenant, v_head, durable._later(v_now, p_timeout_ms), v_now, true, 'poll://any@' || p_queue,
-          '{"codec": "json"}', p_args, p_tags)
-  on conflict do nothing;
-  if not found then
-    perform durable._same_start(v_id, p_workflow, p_args, p_key, p_tenant);
-    return query select v_id, false;
+  perform durable._lock_names(array(select durable._key_name(p_tenant, p_workflow, k) from unnest(p_keys) k), p_ids);
+  perform durable._check_start(p_workflow, null, null, p_queue, p_version);
+  perform durable._check_options(null, p_queue, p_delay_ms, p_timeout_ms, p_priority, p_tags, p_tenant);
+  perform durable._check_elements(p_args, p_ids, p_keys, p_many);
+  perform durable._check_payload(
+    case when p_many then format('Element %s: ', u.n) else '' end || format('Input of a run of %s', p_workflow), u.args)
+  from (select x.n, x.args from unnest(p_texts) with ordinality as x (args, n)
+        where octet_length(x.args) > 1000 order by octet_length(x.args) desc, x.n limit 1) u;
+  v_runs := durable._name_runs(p_workflow, p_ids, p_keys, p_tenant, cardinality(p_texts));
+  v_born := durable._insert_runs(p_workflow, p_texts, v_runs, p_keys, p_queue, p_version, p_delay_ms, p_timeout_ms,
+                                 p_priority, p_tags, p_tenant);
+  if cardinality(v_born) < cardinality(v_runs) then
+    perform durable._check_same(p_workflow, p_texts, p_ids, p_keys, v_runs, p_tenant, p_many);
+  end if;
+  if not p_many then
+    return query select v_runs[1], v_born <> '{}';
     return;
   end if;
-  perform durable._begin(array[v_head], array[v_id], array[p_tenant], array[p_workflow], array[p_version], p_key, v_now);
-  insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, workflow, workflow_version)
-  values (v_id, v_head, durable._later(v_now, p_timeout_ms), v_now + coalesce(p_delay_ms, 0), p_queue,
-          p_priority, p_workflow, p_version);
-  return query select v_id, true;
+  return query
+  select x.run, x.is_born and x.place = 1
+  from (
+    select u.run, u.n, bool_or(u.n is null) over (partition by u.run) as is_born,
+           row_number() over (partition by u.run order by u.n) as place
+    from (select r.run, r.n from unnest(v_runs) with ordinality as r (run, n)
+          union all select b, null from unnest(v_born) b) u) x
+  where x.n is not null order by x.n;
 end
 $$;
-comment on function durable._start(text, text, text, text, text, text, bigint, bigint, integer, jsonb, text) is
-  'Starts a run, or finds the one that has this id.';
+comment on function durable._start_all(
+  text, jsonb[], text[], text[], text[], text, text, bigint, bigint, integer, jsonb, text, boolean, boolean) is
+  'Starts runs of one workflow, or finds those that have an id or key already: what came first wins, in this call too. A fixed number of statements, however many they are.';
+
+create or replace function durable._check_descent(p_ids text[])
+returns void language plpgsql stable
+as $$
+declare
+  v_above text;
+begin
+  select i into v_above from (
+    select a.id from unnest(p_ids) x cross join lateral unnest(durable._ancestors(x)) as a (id) where x ~ '\.\d{1,9}$'
+    intersect
+    select x from unnest(p_ids) x) u (i) limit 1;
+  if found then
+    perform durable._fail_invalid(
+      format('Element %s: id %L is reserved to the run %L, which this call starts too.', u.n, u.id, v_above))
+    from unnest(p_ids) with ordinality as u (id, n) where v_above = any (durable._ancestors(u.id)) order by u.n limit 1;
+  end if;
+end
+$$;
+comment on function durable._check_descent(text[]) is
+  'No id of one call is that of a descendant of another one: nobody could lock them in the one order. Raises WF004.';
 
 create or replace function durable.start_v1(
   p_workflow text, p_args text, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
   p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text, p_any_workflow boolean)
 returns table (id text, created boolean) language plpgsql volatile
 as $$
-declare
-  v_id text;
 begin
-  if not p_any_workflow then
-    perform durable._check_workflow(p_workflow);
+  if p_workflow ~* '^sql://' then
+    -- a service is its own queue
+    p_workflow := durable._service_named(p_workflow);
+    p_queue := p_workflow;
   end if;
-  if p_key is not null then
-    perform durable._lock_key(p_tenant, p_workflow, p_key);
-    select h.id into v_id from durable._executions h
-    where h.tenant = p_tenant and h.workflow = p_workflow and h.key = p_key;
-    if found then
-      if p_id is not null and p_id <> v_id then
-        perform durable._fail_run_conflict(v_id, 'id for this key');
-      end if;
-      perform durable._same_start(v_id, p_workflow, p_args, p_key, p_tenant);
-      return query select v_id, false;
-      return;
-    end if;
-  end if;
-  return query select * from durable._start(p_workflow, p_args, p_id, p_key, p_queue, p_version, p_delay_ms,
-                                              p_timeout_ms, p_priority, p_tags, p_tenant);
+  return query
+  select s.id, s.created
+  from durable._start_all(p_workflow, array[durable._json(p_args)], array[p_args],
+                          case when p_id is not null then array[p_id] end,
+                          case when p_key is not null then array[p_key] end, p_queue, p_version, p_delay_ms, p_timeout_ms,
+                          p_priority, p_tags, p_tenant, p_any_workflow, false) s;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.start_v1(text, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean) is
-  'For our clients: starts a run, or finds the one that has this id or key; two starts with one key wait for each other. p_any_workflow: the caller has the code. Sends no hint. WF001, WF004, WF008, WF009.';
+  'For our clients: starts a run, or finds the one that has this id or key; two starts with one key wait for each other. p_any_workflow: the caller has the code. Sends no hint. WF001, WF003, WF004, WF008, WF009.';
+
+create or replace function durable.start_many(
+  workflow text, args jsonb[], ids text[] default null, keys text[] default null, queue text default 'default',
+  version text default '1', delay interval default null, timeout interval default null, priority integer default 0,
+  tags jsonb default '{}', tenant text default '', any_workflow boolean default false)
+returns table (id text, created boolean) language plpgsql volatile
+as $$
+declare
+  v_name text := case when $1 ~* '^sql://' then durable._service_named($1) else $1 end;
+  v_count integer := coalesce(cardinality($2), 0);
+  v_runs text[];
+  v_created boolean[];
+begin
+  if coalesce(cardinality($3), v_count) <> v_count or coalesce(cardinality($4), v_count) <> v_count then
+    perform durable._fail_invalid(
+      format('There are %s args, %s ids and %s keys: one id and one key (or null) for each of args, or none at all.',
+             v_count, coalesce(cardinality($3)::text, 'no'), coalesce(cardinality($4)::text, 'no')));
+  elsif v_count = 0 then
+    return;
+  end if;
+  perform durable._check_descent($3);
+  select array_agg(s.id order by s.ord), array_agg(s.created order by s.ord) into v_runs, v_created
+  from durable._start_all(v_name, $2, array(select a.value::text from unnest($2) with ordinality as a (value, n) order by a.n),
+                          $3, $4, case when v_name like 'sql://%' then v_name else $5 end, $6, durable._ms($7),
+                          durable._ms($8), $9, $10, $11, $12, true) with ordinality as s (id, created, ord);
+  if true = any (v_created) then
+    perform durable._hint('durable_ready', durable._now_ms());
+  end if;
+  return query select r.id, r.created from unnest(v_runs, v_created) with ordinality as r (id, created, n) order by r.n;
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.start_many(
+  text, jsonb[], text[], text[], text, text, interval, interval, integer, jsonb, text, boolean) is
+  'Starts many runs of one workflow at once, one for each element of args: an object is arguments by name, an array arguments by position. select durable.start_many(''mail.send'', array_agg(to_jsonb(m)), keys => array_agg(m.id::text)) from outbox m. Answers id and created in the order given; no args, no runs. As so many calls of durable.start in your transaction, but all or none; an error says which element, from 1. ids and keys are as long as args, null where there is none. With more than 1000 of them other starts by id or key wait for your commit. WF001, WF003, WF004, WF008, WF009.';
 
 create or replace function durable.start(
   workflow text, args jsonb default '[]', id text default null, key text default null, queue text default 'default',
@@ -214,6 +396,87 @@ end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.result(text) is 'State, value and error of a run or promise as it is now; never waits. WF001.';
+
+create or replace function durable._uncommitted()
+returns text language plpgsql volatile
+as $$
+declare
+  v_words text;
+begin
+  commit;
+  return null;
+exception when invalid_transaction_termination then
+  get stacked diagnostics v_words = message_text;
+  return v_words;
+end
+$$;
+comment on function durable._uncommitted() is
+  'What PostgreSQL says, in the language of this session, to a COMMIT where none may be; in a function none ever may.';
+
+create or replace function durable._wait_until(p_timeout interval, p_words text)
+returns bigint language plpgsql volatile
+as $$
+begin
+  if p_words = durable._uncommitted() then
+    perform durable._fail_conflict('A wait commits between its looks, and this transaction is not its own to commit.',
+                                   'Call it outside of a transaction, or look once: select * from durable.result(id).');
+  elsif p_timeout is null or p_timeout < interval '0' then
+    perform durable._fail_invalid('A wait ends: its timeout is not null and not negative.');
+  end if;
+  return durable._later(durable._now_ms(), durable._ms(p_timeout));
+end
+$$ set search_path = '';
+comment on function durable._wait_until(interval, text) is
+  'Instant at which a wait that begins now ends. p_words: what its caller was told when it tried to commit inside of a subtransaction, which never works, but is refused in other words where no commit works. WF003, WF004.';
+
+create or replace function durable._look(p_id text, p_looks integer, p_until bigint)
+returns table (looks integer, state text, value jsonb, error jsonb, pause_ms bigint) language plpgsql volatile
+as $$
+begin
+  return query
+  select p_looks + 1, r.state, r.value, r.error, case when r.state = 'pending' then nullif(greatest(
+           least((array[5, 20, 80, 320])[p_looks], 1000, p_until - durable._now_ms()), 0), 0) end
+  from durable.result(p_id) r;
+end
+$$ set search_path = '';
+comment on function durable._look(text, integer, bigint) is
+  'One look of a wait: what durable.result tells, and how long to sleep before the look after it; null if this is the last one.';
+
+create or replace function durable._sleep(p_ms bigint)
+returns void language plpgsql volatile
+as $$ begin perform pg_sleep(p_ms / 1000.0); end $$ set search_path = '';
+comment on function durable._sleep(bigint) is 'Sleeps.';
+
+create or replace procedure durable.wait(
+  id text, timeout interval default '1 minute', inout state text default null, inout value jsonb default null,
+  inout error jsonb default null)
+language plpgsql
+as $$
+declare
+  v_words text;
+  v_until bigint;
+  v_looks integer := 1;
+  v_pause_ms bigint;
+begin
+  -- what commits cannot pin the search path, so nothing here but names with their schema
+  begin
+    commit;
+  exception when invalid_transaction_termination then
+    get stacked diagnostics v_words := message_text;
+  end;
+  v_until := durable._wait_until($2, v_words);
+  loop
+    select l.looks, l.state, l.value, l.error, l.pause_ms into v_looks, state, value, error, v_pause_ms
+    from durable._look($1, v_looks, v_until) l;
+    commit;
+    exit when v_pause_ms is null;
+    perform durable._sleep(v_pause_ms);
+    commit;
+  end loop;
+end
+$$;
+comment on procedure durable.wait(text, interval, text, jsonb, jsonb) is
+  'Waits for a run or promise: call durable.wait(''order-42'', timeout => ''5 s'') answers state, value and error as durable.result does, pending if the time is over. It looks after 5, 20, 80, 320 ms and then every second, commits after each look and holds neither lock nor snapshot beyond it. Only as a statement of its own, or in a procedure that is: WF003 in a transaction block and in a function. WF001, WF004.';
 
 create or replace function durable.version()
 returns table (schema_version integer, lowest_worker_protocol integer, highest_worker_protocol integer)

@@ -12,7 +12,7 @@ begin
   elsif octet_length(p_key) not between 1 and 512 then
     perform durable._fail_invalid(format('A deduplication key has 1 to 512 bytes, this one has %s.', octet_length(p_key)));
   end if;
-  perform durable._check_payload(format('Signal %L to run %L', p_name, p_run), p_payload);
+  perform durable._check_json(format('Payload of signal %L to run %L', p_name, p_run), p_payload);
 end
 $$;
 comment on function durable._check_signal(text, text, text, text) is 'Door checks of a signal: WF004 or WF008 before any state is looked at.';

@@ -55,7 +55,7 @@ begin
       v_again := durable._family(p_id, p_all);
       exit when v_again <@ v_ids;
       perform durable._start_over();
-    exception when sqlstate 'WF000' then
+    exception when sqlstate 'WF099' then
       -- the locks are given back, so that they can be taken in their order together with the new ones
       continue;
     end;
@@ -144,7 +144,7 @@ begin
   if p_grace_ms < 0 then
     perform durable._fail_invalid('The grace of a cancellation is not negative.');
   end if;
-  perform durable._check_payload('Reason of a cancellation', p_reason);
+  perform durable._check_json('Reason of a cancellation', p_reason);
   perform durable._find_run(p_id);
   v_ids := durable._hold_family(p_id, coalesce(p_force, false));
   v_now := durable._now_ms();
@@ -210,9 +210,27 @@ comment on function durable.pause(text) is
   'Sets a run aside until durable.resume(id): its worker is fenced, steps under way will run again, promises and signals go on arriving. One that is halted already stays as it is. WF001, WF003.';
 
 create or replace function durable.resume(id text)
-returns void language sql volatile
-as $$ select durable.task_continue($1) $$ set search_path = '';
-comment on function durable.resume(text) is 'Lets a paused, halted or dead run go on, with the old code or the new. WF001, WF003.';
+returns void language plpgsql volatile
+as $$
+declare
+  v_now bigint;
+begin
+  perform durable._find_run($1);
+  perform durable._lock_tasks_away(array[$1]);
+  perform durable._lock_heads(durable._heads_of('{}', array[$1]));
+  v_now := durable._now_ms();
+  if not exists (select from durable._tasks t where t.id = $1 and t.deadline > v_now) then
+    perform durable._fail_ended($1);
+  elsif not exists (select from durable._tasks t where t.id = $1 and t.state = 'halted') then
+    perform durable._fail_conflict(format('Run %L is not set aside: it goes on by itself.', $1),
+                                   format('select state, problem from durable.runs where id = %L', $1));
+  end if;
+  perform durable.task_continue($1);
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.resume(text) is
+  'Lets a paused, halted or dead run go on, with the old code or the new. WF001, WF003 it has ended, or nothing keeps it from going on.';
 
 create or replace function durable._is_dead(p_problem text)
 returns boolean language sql immutable

@@ -53,9 +53,10 @@ begin
     where p.id > p_id || '.' and p.id < p_id || '/' and p.execution = p_execution and p.state = 'pending'));
   delete from durable._resumes r where r.task_id = p_id;
   update durable._inboxes i set receiver = null where i.execution = p_execution and i.receiver is not null;
+  update durable._row_waits w set test_at = 0 where w.execution = p_execution;
 end
 $$;
-comment on function durable._let_children_go(text, bigint) is 'Children that are still pending wake nobody any more; the generation that started them has ended.';
+comment on function durable._let_children_go(text, bigint) is 'Children that are still pending wake nobody any more; the generation that started them has ended. Its waits for rows are ended by the sweep.';
 
 create or replace function durable._continue_as_new(
   p_id text, p_old bigint, p_first integer, p_kept integer[], p_param text, p_now bigint)

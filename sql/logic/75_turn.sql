@@ -169,12 +169,14 @@ as $$
     when cardinality(p_wait."on") = 0 or (p_wait.kind in ('single', 'any', 'all', 'signal')) is not true then false
     when p_wait.kind in ('single', 'signal') and cardinality(p_wait."on") > 1 then false
     when p_head.status <> 'blocked' then cardinality(durable._open_of(p_head, p_wait."on")) = cardinality(p_wait."on")
+      and (p_wait.kind <> 'signal' or (select count(*) from durable._inboxes i
+                                       where i.execution = p_head.execution and i.receiver = p_wait."on"[1]) > 0)
     else p_head.waiting_on @> p_wait."on" and p_wait."on" @> o.children
          and (cardinality(o.children) = 1 or (p_wait.kind = 'all') = (p_head.wait_kind = 'all')) end, false)
   from (select case when p_head.status = 'blocked' then durable._open_of(p_head, p_head.waiting_on) end) as o (children)
 $$;
 comment on function durable._wait_fits(durable._ending, durable._executions) is
-  'The wait can end: all it names are open children. A run that is blocked already, having been continued after a halt, may only wait for the same again, with or without what resolved since (R20).';
+  'The wait can end: all it names are open children, and a signal''s is a receive (CF-4). A run that is blocked already, having been continued after a halt, may only wait for the same again, with or without what resolved since (R20).';
 
 create or replace function durable._end_suspends(p_bundles durable._bundle[], p_now bigint)
 returns void language plpgsql volatile
@@ -371,6 +373,7 @@ begin
   if v_events = '{}' then
     return p_bundles;
   end if;
+  perform durable._check_retries(v_events);
   perform durable._append(v_events, p_now, true);
   return array(
     select row(b.execution, b.version, b.seen, b.facts, b.acts, b.ending, b.id, b.verdict, b.state, b.seq,
@@ -380,16 +383,18 @@ end
 $$;
 comment on function durable._write_bundles(durable._bundle[], bigint) is 'Appends acts and facts; answers the bundles with where their rows end.';
 
-create or replace function durable._answer_acts(p_bundles durable._bundle[], p_now bigint)
+create or replace function durable._answer_acts(p_bundles durable._bundle[], p_adopted text[], p_now bigint)
 returns durable._bundle[] language plpgsql volatile
 as $$
 declare
   v_news bigint[];
 begin
-  if not exists (select from unnest(p_bundles) b cross join lateral unnest(b.acts) a where a."do" in ('receive', 'adopt')) then
+  if not exists (select from unnest(p_bundles) b cross join lateral unnest(b.acts) a
+                 where a."do" in ('receive', 'adopt', 'until')) then
     return p_bundles;
   end if;
-  v_news := durable._adopt(p_bundles, p_now) || durable._take_buffered(p_bundles, p_now);
+  v_news := durable._adopt(p_bundles, p_adopted, p_now) || durable._take_buffered(p_bundles, p_now)
+            || durable._await_rows(p_bundles, p_now);
   return array(
     select row(b.execution, b.version, b.seen, b.facts, b.acts,
                case when (b.ending)."do" = 'suspend' and b.execution = any (v_news) then null else b.ending end,
@@ -397,8 +402,8 @@ begin
     from unnest(p_bundles) b order by b.id);
 end
 $$;
-comment on function durable._answer_acts(durable._bundle[], bigint) is
-  'What can be answered at once, is: buffered signals, settled promises of others. Who got something does not suspend, it comes in the tail.';
+comment on function durable._answer_acts(durable._bundle[], text[], bigint) is
+  'What can be answered at once, is: buffered signals, promises of others that are settled or cannot be awaited. Who got something does not suspend, it comes in the tail.';
 
 create or replace function durable.worker_turn_v1(
   p_worker text, p_queues text[], p_workflows text[], p_versions text[], p_digests text[], p_want integer,
@@ -408,6 +413,7 @@ as $$
 declare
   v_bundles durable._bundle[] := durable._read_bundles(p_bundles);
   v_settle text[];
+  v_adopted text[];
   v_awaiters text[];
   v_claim text[] := '{}';
   v_queues text[] := '{}';
@@ -415,13 +421,12 @@ declare
   v_tasks json;
   v_now bigint;
 begin
-  if pg_column_size(p_bundles) > durable._setting_int('payload_max_bytes') then
-    perform durable._check_sizes(v_bundles);
-  end if;
+  perform durable._check_bundles(v_bundles, pg_column_size(p_bundles));
   v_settle := array(select b.id from unnest(v_bundles) b
                     where b.id is not null and (b.ending)."do" in ('complete', 'fail', 'cancel', 'continue'));
   if v_bundles <> '{}' then
-    perform durable._lock_promises(v_settle || durable._adopted_by(v_bundles));
+    v_adopted := durable._adopted_by(v_bundles);
+    perform durable._lock_promises(v_settle || v_adopted);
     v_awaiters := durable._awaiters_of(v_settle);
     perform durable._lock_tasks(array(select b.id from unnest(v_bundles) b) || v_awaiters);
   end if;
@@ -429,11 +434,12 @@ begin
     v_claim := durable._claimable(p_worker, p_queues, p_workflows, p_versions, p_want);
   end if;
   perform durable._lock_turn(v_bundles, v_claim, v_settle, v_awaiters);
+  perform durable._lock_adoptions(v_adopted);
   v_now := durable._now_ms();
   if v_bundles <> '{}' then
     v_bundles := durable._write_bundles(durable._judge(v_bundles, p_worker, v_now), v_now);
     v_queues := durable._make_children(v_bundles, v_now);
-    v_bundles := durable._answer_acts(v_bundles, v_now);
+    v_bundles := durable._answer_acts(v_bundles, v_adopted, v_now);
     perform durable._end_suspends(v_bundles, v_now);
     v_queues := v_queues || durable._end_settles(v_bundles, v_now) || durable._end_others(v_bundles, v_now)
                 || durable._end_continues(v_bundles, v_now);

@@ -8,7 +8,8 @@ returns jsonb language sql stable
 as $$
   select case
     when p_type in ('L', 'c', 'k') then jsonb_build_object('result', durable._json(p_data))
-    when p_type in ('E', 'e', 'K') then jsonb_build_object('error', durable._with_kind(durable._json(p_data)))
+    when p_type in ('E', 'e', 'K') or p_type = 'D' and p_child.id is null
+      then jsonb_build_object('error', durable._with_kind(durable._json(p_data)))
     when p_child.state = 'resolved' then jsonb_build_object('result', durable._json(p_child.value_data))
     else jsonb_build_object('error',
                             durable._with_kind(durable._json(durable._error_of(p_child.state, p_child.value_data)))) end
@@ -235,6 +236,30 @@ end
 $$;
 comment on function durable._firing_misfit(durable._executions, durable._event, bigint) is 'Why a timer cannot be said to have fired, or null (CF-1, R4).';
 
+create or replace function durable._step_misfit(p_head durable._executions, p_event durable._event)
+returns text language plpgsql stable
+as $$
+declare
+  v_type "char";
+begin
+  if p_event.child = any (p_head.open_steps) then
+    return null;
+  end if;
+  select j.type into v_type from durable._journal j
+  where j.execution = p_head.execution and j.bucket = p_head.bucket and j.child = p_event.child and durable._allocates(j.type);
+  return case
+    when v_type is null then 'it was never scheduled'
+    when v_type = 'j' then 'it is a join set'
+    when v_type = 'X' then 'it is an External invocation, settled with durable.promise_settle'
+    when v_type = 'T' then 'it is a timer: TimerFired, or durable.promise_settle to end it early'
+    when v_type = 'v' then 'it is the receipt of a signal'
+    when v_type in ('n', 'm') then 'it is a recorded value'
+    else 'it is complete' end;
+end
+$$;
+comment on function durable._step_misfit(durable._executions, durable._event) is
+  'Why no attempt of a child can be spoken of, or null: only steps that are open have attempts. Reads the journal only to say why.';
+
 create or replace function durable._check_kept(
   p_head durable._executions, p_event durable._event, p_wait durable._ending, p_now bigint)
 returns void language plpgsql stable
@@ -244,6 +269,8 @@ declare
 begin
   v_why := case
     when not durable._may_append(p_head.status, p_event.type) then 'not allowed while ' || p_head.status
+    when p_event.type in ('s', 'c', 'e', 'r') and durable._step_misfit(p_head, p_event) is not null
+      then durable._step_misfit(p_head, p_event)
     when durable._allocates(p_event.type) and p_event.child <> p_head.next_child
       then format('the next child is %s', p_head.next_child)
     when p_event.type = 'A' then durable._wait_misfit(p_head, p_wait)

@@ -95,7 +95,7 @@ as $$
              when c.type in ('n', 'm') then durable._told('resolved', c.data)
              when c.type = 'v' then durable._told('resolved', s.data)
              when c.event not in ('InvokeCompleted', 'TimerFired') then durable._told('pending', null)
-             when c.last_type in ('d', 'D', 'Z') then durable._told(p.state, p.value_data)
+             when c.last_type in ('d', 'D', 'Z') and p.id is not null then durable._told(p.state, p.value_data)
              else durable._told(case when c.last_type in ('L', 'c', 'k') then 'resolved' else 'rejected' end, c.data) end), '{}')
   from durable._past_children(p_head, p_upto) c
   left join durable._promises p on c.last_type in ('d', 'D', 'Z')

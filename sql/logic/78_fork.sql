@@ -56,7 +56,7 @@ comment on function durable._fork_children(bigint, integer) is
 create or replace function durable._fork_names(p_execution bigint, p_upto integer)
 returns text language sql stable
 as $$
-  select coalesce(string_agg(x.word, ', ' order by x.place, x.word) filter (where x.place <= 20), 'nothing')
+  select string_agg(x.word, ', ' order by x.place, x.word) filter (where x.place <= 20)
          || case when max(x.place) > 20 then format(' and %s more', max(x.place) - 20) else '' end
   from (
     select u.word, row_number() over (order by u.seq) as place from (
@@ -67,7 +67,7 @@ as $$
       from durable._prefix(p_execution, p_upto) r where r.copied and r.type = 'g') u
   ) x
 $$;
-comment on function durable._fork_names(bigint, integer) is 'What values can be set for, for people who named something else.';
+comment on function durable._fork_names(bigint, integer) is 'What values can be set for, for people who named something else; null if there is nothing.';
 
 create or replace function durable._fork_position(p_head durable._executions, p_seq integer, p_step text)
 returns integer language plpgsql stable
@@ -87,18 +87,20 @@ begin
                                       format('Its journal has %s.', coalesce(v_names, 'none yet')));
     end if;
   elsif p_seq is null then
-    return p_head.next_seq - (p_head.status in ('completed', 'failed', 'cancelled'))::integer;
+    v_seq := p_head.next_seq - (p_head.status in ('completed', 'failed', 'cancelled'))::integer;
   elsif p_seq not between 1 and p_head.next_seq then
     perform durable._fail_invalid(
       format('Run %L has %s events: a fork takes over the first 1 to %s of them, not %s.', p_head.id, p_head.next_seq,
              p_head.next_seq, p_seq),
       format('select seq, event, name from durable.journal_events where id = %L order by seq', p_head.id));
   end if;
-  return v_seq;
+  return (select max(j.seq + durable._width(j.type)) from durable._journal j
+          where j.execution = p_head.execution and j.bucket = p_head.bucket
+            and (j.seq = 0 or j.seq + durable._width(j.type) <= v_seq));
 end
 $$;
 comment on function durable._fork_position(durable._executions, integer, text) is
-  'How many events a fork takes over: as many as asked for, those before the first event of a name, or all that there are without the ending. WF001, WF004.';
+  'Before which event a fork begins: after as many as asked for, at the first event of a name, or behind all that there are without the ending; and where that is within a step that was written as a whole, before it. WF001, WF004.';
 
 create or replace function durable._fork_keys(p_execution bigint, p_upto integer, p_keys text[])
 returns table (key text, target text, child integer, why text) language sql stable
@@ -172,7 +174,8 @@ begin
   if v_key is not null then
     perform durable._fail_invalid(
       format('set_values has %L for run %L and its first %s events, but %s.', v_key, p_head.id, p_upto, v_why),
-      'There are ' || durable._fork_names(p_head.execution, p_upto) || '.');
+      coalesce('There are ' || durable._fork_names(p_head.execution, p_upto) || '.',
+               'Before that position the run called nothing: there is no value to set.'));
   end if;
   return (select jsonb_object_agg(k.target, p_values -> k.key)
           from durable._fork_keys(p_head.execution, p_upto, array(select e.k from jsonb_object_keys(p_values) as e (k))) k);
@@ -213,7 +216,7 @@ comment on function durable._plain_tags(jsonb) is 'Tags that say nothing of the 
 
 create or replace function durable._moved_target(p_target text, p_queue text)
 returns text language sql immutable parallel safe
-as $$ select case when durable._queue_of(p_target) = p_queue then p_target else 'poll://any@' || p_queue end $$;
+as $$ select case when durable._queue_of(p_target) = p_queue then p_target else durable._target_of(p_queue) end $$;
 comment on function durable._moved_target(text, text) is 'The target as it is if it lies in that queue, else the queue.';
 
 create or replace function durable._time_of(p_promise durable._promises)
@@ -530,6 +533,7 @@ begin
     select row(p_to.execution, 'i', c.child, c.started, null, null, durable._interrupted('forked'))::durable._event
     from durable._fork_children(p_from.execution, p_upto) c
     where c.is_started and not c.complete and not p_values ? c.child::text order by c.child) || v_events, p_now);
+  perform durable._wait_again(p_to.execution, p_now);
 end
 $$;
 comment on function durable._fill_fork(
@@ -595,4 +599,4 @@ begin
 end
 $$ set search_path = '' set join_collapse_limit = 1 set enable_seqscan = off;
 comment on function durable.fork(text, integer, text, jsonb, text, text, text) is
-  'Begins a new run with what another one did: its first seq events, or what was before a step, or all (no position), and answers the id of the fork: select durable.fork(''order-42'', step => ''charge'', set_values => ''{"charge": {"paid": true}}''). set_values puts results in place, by child number or name, payloads as "signal:<name>:<n>". The original stays as it is. WF001, WF003 new_id is taken, WF004, WF008.';
+  'Begins a new run with what another one did: its first seq events (of a step that began and ended at once, all or none), or what was before a step, or all (no position), and answers the id of the fork: select durable.fork(''order-42'', step => ''charge'', set_values => ''{"charge": {"paid": true}}''). set_values puts results in place, by child number or name, payloads as "signal:<name>:<n>". The original stays as it is. WF001, WF003 new_id is taken, WF004, WF008.';

@@ -149,6 +149,45 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.schedule_delete(text) is
   'Deletes a schedule and returns what it was. Promises that it created stay. WF001 if there is none.';
 
+create or replace function durable.schedule(
+  id text, cron text, target text default null, args jsonb default '[]', timezone text default 'UTC',
+  timeout interval default '1 day', promise_id text default '{{.id}}-{{.timestamp}}', tags jsonb default '{}')
+returns timestamptz language plpgsql volatile
+as $$
+declare
+  v_tags jsonb := $8;
+  v_schedule durable.schedule_record;
+begin
+  if jsonb_typeof($8) = 'object' then
+    v_tags := case when $3 is null then '{"resonate:external": "true"}'
+                   else jsonb_build_object('resonate:target', $3) end::jsonb || $8;
+  end if;
+  v_schedule := durable.schedule_create($1, $2, $7, coalesce(durable._ms($6), durable._never()), $4::text, '{"codec": "json"}',
+                                        v_tags, $5);
+  if (v_schedule.cron, v_schedule.timezone, v_schedule.promise_id, v_schedule.promise_timeout, v_schedule.promise_tags)
+       is distinct from ($2, $5, $7, coalesce(durable._ms($6), durable._never()), v_tags)
+     or v_schedule.promise_param_data is distinct from $4::text then
+    perform durable._fail_conflict(format('Schedule %L exists and says something else.', $1),
+                                   format('select durable.unschedule(%L), and schedule it anew.', $1));
+  end if;
+  return durable._at(v_schedule.next_run_at);
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.schedule(text, text, text, jsonb, text, interval, text, jsonb) is
+  'Makes a promise at every instant of a cron expression: select durable.schedule(''nightly'', ''0 3 * * *'', target => ''reports'', timezone => ''Europe/Paris''). target: who is to resolve it, as the tag resonate:target says, a queue that protocol workers serve or sql://schema.function; without one anybody may. Answers the next instant. The same again is the same schedule; with anything else WF003. WF004, WF008.';
+
+create or replace function durable.unschedule(id text)
+returns void language plpgsql volatile
+as $$
+begin
+  perform durable.schedule_delete($1);
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.unschedule(text) is
+  'Ends a schedule; what it has made stays: select durable.unschedule(''nightly''). WF001.';
+
 create or replace function durable.schedule_search(
   p_tags jsonb default null, p_limit integer default 10, p_cursor text default null)
 returns setof durable.schedule_record language plpgsql volatile
@@ -174,7 +213,8 @@ comment on function durable.schedule_search(jsonb, integer, text) is
 create or replace function durable._try_family(p_id text)
 returns boolean language sql volatile
 as $$
-  select coalesce(bool_and(pg_try_advisory_xact_lock_shared(1685417574, hashtext(a.id))), true)
+  select coalesce(bool_and(pg_try_advisory_xact_lock_shared(1685417578, 0)
+                           and pg_try_advisory_xact_lock_shared(1685417574, hashtext(a.id))), true)
   from unnest(durable._ancestors(p_id)) as a (id)
 $$;
 comment on function durable._try_family(text) is

@@ -1,4 +1,5 @@
--- Everything that time starts: promise deadlines, lost leases, schedules, journal partitions ahead.
+-- Everything that time starts: promise deadlines, lost leases, schedules, journal partitions ahead; and waits for rows, which
+-- commits of users leave to be ended.
 -- Any number of callers, bounded, SKIP LOCKED; a missed call only delays.
 
 create or replace function durable._gone_workers(p_now bigint)
@@ -110,6 +111,32 @@ $$;
 comment on function durable._sweep_schedules(integer, bigint) is
   'Answer of a tick that fired schedules; null if none was due, or another tick has them. In a transaction of its own, because creating promises may wait for somebody who creates the same, and must hold nothing then.';
 
+create or replace function durable._sweep_tests(p_limit integer, p_now bigint)
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_waits integer := durable._sweep_rows(p_limit, p_now);
+begin
+  if v_waits = 0 then
+    return null;
+  end if;
+  return jsonb_build_object('promises', 0, 'leases', 0, 'schedules', 0, 'waits', v_waits, 'next_due_ms', durable._due_in(p_now),
+                            'more', true, 'hints', '[]'::jsonb);
+end
+$$;
+comment on function durable._sweep_tests(integer, bigint) is
+  'Answer of a tick that tested waits for rows; null if none was due. In a transaction of its own, because it reads tables of users, and must hold nothing then.';
+
+create or replace function durable._due_promises(p_now bigint, p_limit integer)
+returns text[] language sql volatile
+as $$
+  select coalesce(array_agg(x.id), '{}') from (
+    select p.id from durable._promises p
+    where p.state = 'pending' and p.external and p.timeout_at < 9007199254740991 and p.timeout_at <= p_now
+    order by p.timeout_at limit p_limit for no key update skip locked) x
+$$;
+comment on function durable._due_promises(bigint, integer) is 'Locks promises past their deadline.';
+
 create or replace function durable.tick_v1(p_limit integer, p_schedules boolean default true)
 returns jsonb language plpgsql volatile
 as $$
@@ -117,6 +144,7 @@ declare
   v_limit integer := least(p_limit, durable._setting_int('sweep_limit'));
   v_due text[];
   v_over text[];
+  v_rows durable._row_news[];
   v_ended text[];
   v_lost text[];
   v_awaiters text[];
@@ -129,30 +157,30 @@ begin
     return '{"promises": 0, "leases": 0, "schedules": 0, "next_due_ms": null, "more": false, "hints": []}';
   end if;
   if p_schedules then
-    v_answer := durable._sweep_schedules(v_limit, v_now);
+    v_answer := coalesce(durable._sweep_schedules(v_limit, v_now), durable._sweep_tests(v_limit, v_now));
   end if;
   if v_answer is not null then
     return v_answer;
   end if;
   v_gone := durable._gone_workers(v_now);
-  v_due := array(
-    select p.id from durable._promises p
-    where p.state = 'pending' and p.external and p.timeout_at < 9007199254740991 and p.timeout_at <= v_now
-    order by p.timeout_at limit v_limit for no key update skip locked);
+  v_due := durable._due_promises(v_now, v_limit);
   v_over := durable._overdue_cancels(v_now, v_limit - cardinality(v_due));
-  v_ended := v_due || v_over;
+  v_rows := durable._row_verdicts(v_limit, v_due);
+  v_ended := v_due || v_over || array(select r.promise_id from unnest(v_rows) r);
   v_awaiters := durable._awaiters_of(v_ended);
   perform durable._lock_tasks_away(v_ended || v_awaiters);
   v_lost := durable._expired_tasks(v_gone, v_now, v_limit);
   perform durable._lock_heads(durable._heads_of(v_ended || v_lost, v_ended || v_awaiters || v_lost));
   v_now := durable._now_ms();
   v_queues := durable._settle(
-    v_ended, array(select case when e = any (v_over) then 'rejected_canceled' end from unnest(v_ended) e),
+    v_ended, array(select case when e = any (v_over) then 'rejected_canceled' end from unnest(v_due || v_over) e)
+             || array(select r.state from unnest(v_rows) r),
     array_fill(null::jsonb, array[cardinality(v_ended)]),
     array(select (select durable._cancelled(durable._cancel_reason(h)) from durable._executions h
                   where h.execution = any (array(select t.execution from durable._tasks t
                                                  where t.id = any (v_over) and t.id = e)))
-          from unnest(v_ended) e), v_now);
+          from unnest(v_due || v_over) e) || array(select r.data::text from unnest(v_rows) r), v_now);
+  perform durable._forget_row_events(v_limit);
   v_lost := array(select t.id from durable._tasks t
                   where t.id = any (v_lost) and durable._holds(t, t.version, v_now)
                     and (t.expires_at <= v_now or t.pid = any (v_gone)));
@@ -161,20 +189,21 @@ begin
   perform durable._open_buckets(v_now);
   return jsonb_build_object('promises', cardinality(v_ended), 'leases', cardinality(v_lost), 'schedules', 0,
     'next_due_ms', durable._due_in(v_now),
-    'more', cardinality(v_ended) = v_limit or cardinality(v_lost) = v_limit
+    'more', greatest(cardinality(v_due || v_over), cardinality(v_rows)) = v_limit or cardinality(v_lost) = v_limit
       or exists (select from durable._schedules s where not p_schedules and s.next_run_at <= v_now),
     'hints', to_jsonb(array(select distinct q from unnest(v_queues) q)));
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.tick_v1(integer, boolean) is
-  'Fires schedules that are due (p_schedules: a caller that has just done so says false, so that neither starves the other); if none is, settles due promises, ends cancelled runs whose grace is over and takes lost leases, at most p_limit of each. Answers what it did, ms until something is due and whether to call again.';
+  'Fires schedules that are due (p_schedules: a caller that has just done so, or tested waits, says false, so that neither starves the other); if none is, tests waits for rows that are to be tested; if none is, settles due promises and those for which triggers or tests left news, ends cancelled runs whose grace is over and takes lost leases, at most p_limit of each. Answers what it did, ms until something is due and whether to call again.';
 
-create or replace function durable.tick()
+create or replace function durable._sweep_for_people()
 returns jsonb language plpgsql volatile
 as $$
 declare
-  v_fired jsonb := durable.tick_v1(500);
+  -- by lot where waits for rows are to be tested, which is done alone: nothing may be held then
+  v_fired jsonb := durable.tick_v1(500, not durable._rows_due(durable._now_ms()) or random() < 0.5);
   v_answer jsonb := v_fired;
 begin
   if (v_fired ->> 'schedules')::integer > 0 then
@@ -185,9 +214,46 @@ begin
   if v_answer -> 'hints' <> '[]' then
     perform durable._hint('durable_ready', durable._now_ms());
   end if;
-  return v_answer;
+  return v_answer || jsonb_build_object('served', 0, 'more', (v_answer ->> 'more')::boolean or durable.services_due_v1() = 0);
 end
 $$ set search_path = '';
-comment on function durable.tick() is 'For people and for pg_cron where no worker runs: one bounded round of housekeeping, schedules and deadlines both.';
+comment on function durable._sweep_for_people() is 'One bounded round of housekeeping, schedules and deadlines both, with its hints.';
+
+create or replace function durable._serve_for_people()
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_answer jsonb;
+begin
+  v_answer := (select durable._serve(n.id) from durable.next_service_v1() n);
+  if (v_answer ->> 'served')::integer > 0 then
+    perform durable._hint('durable_ready', durable._now_ms());
+    perform durable._hint('durable_settled', durable._now_ms());
+  end if;
+  return jsonb_build_object('promises', 0, 'leases', 0, 'schedules', 0, 'next_due_ms', 0, 'more', true,
+                            'hints', coalesce(v_answer -> 'hints', '[]'), 'served', coalesce(v_answer -> 'served', '0'));
+end
+$$;
+comment on function durable._serve_for_people() is
+  'Serves one task, alone in its transaction: what it locked must not be held while a sweep waits. Not pinned, for the function''s sake.';
+
+create or replace function durable._tick()
+returns jsonb language plpgsql volatile
+as $$
+begin
+  -- by lot, so that a backlog of one kind never holds up the other
+  if durable.services_due_v1() = 0 and not durable._paused() and random() < 0.75 then
+    return durable._serve_for_people();
+  end if;
+  return durable._sweep_for_people();
+end
+$$;
+comment on function durable._tick() is 'Serves or sweeps.';
+
+create or replace function durable.tick()
+returns jsonb language sql volatile
+as $$ select durable._tick() $$;
+comment on function durable.tick() is
+  'For people and for pg_cron where no worker runs: serves one task of a service (durable.serve) or does one bounded round of housekeeping, schedules and deadlines both. Call it again while it answers "more".';
 
 select durable._open_buckets(durable._now_ms());

@@ -49,7 +49,18 @@ left join durable._promises p on p.id = f.id
 left join durable._executions h on h.execution = p.head
 left join durable._tasks t on t.id = f.id;
 comment on view durable.forks is
-  'Runs that began as copies of others (durable.fork): the origin, how many of its events were taken over, by whom, and the values that were put in place, by child number.';
+  'Runs that began as copies of others (durable.fork): the origin, before which of its events (seq) the copy ends, by whom, and the values that were put in place, by child number.';
+
+create or replace view durable.services as
+select s.name, s.function, s.attempts, s.backoff_ms * interval '1 millisecond' as backoff,
+       s.timeout_ms * interval '1 millisecond' as timeout, q.queued, q.next_at,
+       to_regprocedure(s.function) is not null as is_there
+from durable._services s
+cross join lateral (
+  select count(*) as queued, durable._at(min(t.retry_at)) as next_at
+  from durable._tasks t where t.queue = s.name and t.state = 'pending') q;
+comment on view durable.services is
+  'Functions that serve runs and promises (durable.serve): how often they are tried, how much waits for each and from when on, and whether the function still exists.';
 
 create or replace view durable.promises as
 select p.id, p.state, p.target, p.timer, p.external, durable._json(p.param_data) as param, p.param_headers,

@@ -272,9 +272,11 @@ comment on function durable._check_kept_signals() is
 create or replace function durable._check_join_sets()
 returns table (law text, id text, detail text) language sql stable
 as $$
-  with completed as (
-    select j.execution, j.child, min(j.seq) as seq from durable._journal j
-    where j.type in ('L', 'E', 'c', 'e', 'k', 'K', 'd', 'D') group by j.execution, j.child
+  with invoked as (
+    select j.execution, j.child, min(j.seq) filter (where j.type in ('L', 'E', 'f', 'l', 'o', 'I', 'X')) as scheduled_at,
+           min(j.seq) filter (where j.type in ('L', 'E', 'c', 'e', 'k', 'K', 'd', 'D')) as completed_at
+    from durable._journal j
+    where j.type in ('L', 'E', 'f', 'l', 'o', 'I', 'X', 'c', 'e', 'k', 'K', 'd', 'D') group by j.execution, j.child
   ), row as (
     select j.execution, j.seq, j.type, j.child, j.join_set, j.data,
            count(*) filter (where j.type = 'j') over s as created, count(*) filter (where j.type = 'a') over s as taken,
@@ -289,12 +291,13 @@ as $$
   )
   select v.law, r.execution::text, format('seq %s, type %s, set %s, child %s', r.seq, r.type, r.join_set, r.child)
   from row r
-  left join completed c on c.execution = r.execution and c.child = r.child and r.type = 'a'
+  left join invoked i on i.execution = r.execution and i.child = r.child
   cross join lateral (values
     ('JS-1 submitted_to_what_was_created', r.type = 'u' and r.created = 0),
+    ('member_was_scheduled_before', r.type = 'u' and coalesce(i.scheduled_at > r.seq, true)),
     ('JS-2 nothing_submitted_once_taken_from', r.type = 'u' and r.taken > 0),
     ('JS-3 taken_was_submitted', r.type = 'a' and r.joined = 0),
-    ('JS-4 taken_was_completed', r.type = 'a' and coalesce(c.seq > r.seq, true)),
+    ('JS-4 taken_was_completed', r.type = 'a' and coalesce(i.completed_at > r.seq, true)),
     ('JS-5 taken_once', r.type = 'a' and r.given > 1),
     ('JS-6 not_more_taken_than_submitted', r.type = 'a' and r.taken > r.submitted),
     ('JS-7 member_of_one_set_once', r.type = 'u' and r.memberships > 1),
@@ -302,7 +305,7 @@ as $$
   ) as v (law, broken)
   where v.broken
 $$;
-comment on function durable._check_join_sets() is 'Laws of join sets (JS-1 to JS-7). What is taken is the result that completed the member, so its row has none.';
+comment on function durable._check_join_sets() is 'Laws of join sets (JS-1 to JS-7). A member is an invocation, scheduled before it is submitted. What is taken is the result that completed the member, so its row has none.';
 
 create or replace function durable._check_kept_sets()
 returns table (law text, id text, detail text) language sql stable
@@ -369,6 +372,8 @@ as $$
   join durable._executions h on h.execution = j.execution
   left join durable._promises p on p.id = coalesce(j.name, h.id || '.' || j.child)
   where j.type in ('d', 'D') and (j.data is not null or p.id is null or p.state = 'pending')
+    and not (j.type = 'D' and j.data is not null and j.name is null and p.id is null and exists (
+      select from durable._journal x where x.execution = j.execution and x.child = j.child and x.type = 'X' and x.name <> ''))
 $$;
 comment on function durable._check_children() is
   'Promises and tasks of children agree with the owner''s journal (C-1, C-5, C-6). Once the owner has ended it records nothing more (R16).';
@@ -437,6 +442,7 @@ as $$
   union all select * from durable._check_messages()
   union all select * from durable._check_schedules()
   union all select * from durable._check_keys()
+  union all select * from durable._check_row_waits()
   union all select * from durable._check_heads()
   union all select * from durable._check_waits()
   union all select * from durable._check_folds()

@@ -15,6 +15,6 @@ comment on column durable._forks.at is 'When.';
 comment on column durable._forks.id is 'The new run.';
 comment on column durable._forks.origin_id is 'The run that it was made from.';
 comment on column durable._forks.origin is 'Execution whose journal was copied: of a run that continued as new, one of several.';
-comment on column durable._forks.seq is 'The copy has the events before this sequence number.';
+comment on column durable._forks.seq is 'Where the copy ends: it took over what lies before this event, but neither waits that were not over nor what a clean-up did.';
 comment on column durable._forks.by is 'Database user who asked for it.';
 comment on column durable._forks.replaced is 'Values put in the place of recorded ones, by child number.';

@@ -1,6 +1,7 @@
 """What a tree of runs comes down to, whatever order things happened in: statuses, calls, results.
 
-Reads tables; asserts nothing. What a cancelled run did before the request came is left out.
+Reads tables; asserts nothing. Of a cancelled run its clean-up counts, not what it did before the request came
+nor what it had started. Steps that were given up while they ran are left out as well.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ with recursive tree as (
   select p.id, p.head, p.state from durable._promises p where p.id = %s
   union all
   select c.id, c.head, c.state
-  from tree t join durable._promises c on c.execution = t.head where c.head is not null
+  from tree t join durable._promises c on c.execution = t.head
+  where c.head is not null and t.state <> 'rejected_canceled'
 )
 select h.workflow, h.status, null, null, null from tree t join durable._executions h on h.execution = t.head
 union all
@@ -23,7 +25,7 @@ select h.workflow, s.kind, j.name, case when s.kind = 'signal' then null else p.
        case s.kind when 'step' then coalesce(d.data::jsonb ->> 'message', d.data)
             when 'signal' then g.data else p.value_data end
 from tree t
-join durable._executions h on h.execution = t.head and h.status <> 'cancelled'
+join durable._executions h on h.execution = t.head
 join durable._journal j on j.execution = h.execution and j.bucket = h.bucket
 cross join lateral (select case
   when j.type in ('L', 'E', 'f', 'l') then 'step' when j.type = 'I' then 'child'
@@ -35,7 +37,16 @@ left join durable._journal d on s.kind = 'step' and d.execution = j.execution an
 left join durable._promises p on s.kind in ('child', 'promise') and p.id = t.id || '.' || j.child
 left join durable._signals g on s.kind = 'signal' and g.execution = j.execution and g.name = j.name
      and g.delivery = j.attempt
-where s.kind is not null
+where s.kind is not null and j.name is distinct from 'dawdle'
+  and (h.status <> 'cancelled' or (s.kind = 'step' and j.name = 'clean_up'))
+"""
+
+CLEANED = """
+select d.data from durable.runs r
+join durable._promises p on p.id = r.id
+join durable._journal j on j.execution = p.head and j.name = 'clean_up'
+join durable._journal d on d.execution = j.execution and d.child = j.child and d.type in ('L', 'c', 'k')
+where r.id = %s and r.state = 'cancelled'
 """
 
 LIVELY = """
@@ -58,6 +69,11 @@ select count(distinct root) from counted where type in ('d', 'D', 'Z', 'v') and 
 def fold(conn: psycopg.Connection[Any], run: str) -> Counter[tuple[Any, ...]]:
     """Return what happened in a run and the runs below it, as a bag."""
     return Counter(conn.execute(FOLD.encode(), (run,)).fetchall())
+
+
+def cleaned(conn: psycopg.Connection[Any], run: str) -> list[int]:
+    """Return what the clean-up steps of a cancelled run returned, sorted."""
+    return sorted(int(row[0]) for row in conn.execute(CLEANED.encode(), (run,)))
 
 
 def lively(conn: psycopg.Connection[Any], runs: list[str]) -> int:

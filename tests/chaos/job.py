@@ -47,8 +47,33 @@ async def refuse(number: int) -> int:
 
 
 @app.step
-async def clean_up(number: int) -> int:
+async def weigh(chance: float) -> int:
+    """A step whose input is a random number of the workflow: a replay that draws another one is found."""
+    return int(chance >= 1)
+
+
+@app.step
+async def dawdle(number: int) -> int:
+    """A step that takes longer than anybody waits."""
+    await asyncio.sleep(3600)
+    return number
+
+
+@app.step
+async def arrive() -> None:
+    """What a run does first that will be cancelled."""
+
+
+@app.step
+async def clean_up(number: int, chance: float) -> int:
     """What a cancelled run does before it ends."""
+    await asyncio.sleep(random.random() * DELAY_S)
+    return number
+
+
+@app.step
+async def tidy_up(number: int) -> int:
+    """What a branch does that is given up while its run goes on."""
     await asyncio.sleep(random.random() * DELAY_S)
     return number
 
@@ -74,7 +99,7 @@ async def doomed(number: int) -> int:
         await ctx.promise(int, name="never")
     except asyncio.CancelledError:
         async with ctx.shield():
-            await clean_up(number)
+            await clean_up(number, ctx.random())
         raise
     return 0
 
@@ -120,7 +145,7 @@ async def perform(node: Node) -> int:
             await asyncio.sleep(ms / 1000)
             return 0
         case ["random"]:
-            return 0 if ctx.random() < 1 else 1
+            return await weigh(ctx.random())
         case ["late", name, ms]:
             try:
                 await ctx.receive(Signal[int](name), timeout=ms / 1000)
@@ -146,7 +171,73 @@ async def perform(node: Node) -> int:
             return sum(task.result() for task in tasks)
         case ["set", members, how]:
             return await drain(members, how)
+        case ["torn", siblings, number]:
+            return await tear(siblings, number)
+        case ["aborted", siblings, how, number]:
+            return await abort(siblings, how, number)
+        case ["leave", inner, numbers]:
+            return await leave(inner, numbers)
     return await outcome(call(node))
+
+
+async def linger(node: Node) -> None:
+    """Do what never ends by itself."""
+    match node:
+        case ["never", _]:
+            await ctx.promise(int, name="never")
+        case ["nap", number]:
+            await ctx.sleep(86400 + number)
+        case ["deaf", number]:
+            await ctx.receive(Signal[int](f"never{number}"))
+        case ["dawdle", number]:
+            await dawdle(number)
+        case ["tidy", number]:
+            try:
+                await ctx.promise(int, name="never")
+            except asyncio.CancelledError:
+                await tidy_up(number)
+                raise
+
+
+async def tear(siblings: list[Node], number: int) -> int:
+    """A group one member of which fails beside the others, which are cancelled."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for one in siblings:
+                group.create_task(linger(one))
+            group.create_task(refuse(number))
+    except* ValueError as errors:
+        (error,) = errors.exceptions
+        failed = -int(str(error))
+    return failed
+
+
+async def abort(siblings: list[Node], how: str, number: int) -> int:
+    """A gather that ends before its members: one of them fails, or it takes too long."""
+    tasks = [asyncio.create_task(linger(one)) for one in siblings]
+    try:
+        async with asyncio.timeout(0.02 if how == "late" else None):
+            await asyncio.gather(*tasks, *([refuse(number)] if how == "fails" else []))
+    except (TimeoutError, ValueError):
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    return -number
+
+
+async def leave(inner: Node, numbers: list[int]) -> int:
+    """Play until the run is cancelled, and clean up: one step, a pause, some steps at once."""
+    try:
+        await arrive()
+        await perform(inner)
+        await ctx.promise(int, name="never")
+    except asyncio.CancelledError:
+        async with ctx.shield():
+            await clean_up(numbers[0], ctx.random())
+            await asyncio.sleep(0.005)
+            await asyncio.gather(*(clean_up(number, ctx.random()) for number in numbers[1:]))
+        raise
+    return 0
 
 
 async def drain(members: list[Node], how: str) -> int:

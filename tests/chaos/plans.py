@@ -2,7 +2,7 @@
 
 A program is a tree of nodes, JSON all through, so that it can be the argument of a run. Every node stands
 for a number that does not depend on what finishes first; so a run under faults must return what a calm one
-returns.
+returns. Some roots never return: they are cancelled, and stand for the clean-up that they do then.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import Any, TypeAlias
 
 Node: TypeAlias = list[Any]
 
-LEAVES = ("step", "step", "step", "thread", "flaky", "fails", "sleep", "promise", "random", "late")
-BRANCHES = ("gather", "gather", "group", "all", "set")
+LEAVES = ("step", "step", "step", "thread", "flaky", "fails", "sleep", "promise", "random", "random", "late")
+BRANCHES = ("gather", "gather", "group", "all", "set", "torn", "aborted")
+# what never ends by itself; a group that fails gives it up
+SIBLINGS = ("never", "nap", "deaf", "dawdle", "tidy", "tidy")
 DEPTH_MAX = 3
 
 
@@ -31,7 +33,10 @@ class Maker:
 
     def program(self) -> Node:
         """Return the root of a program."""
-        parts = [self._node(0, root=True) for _ in range(self._random.randint(2, 5))]
+        cancelled = self._random.random() < 0.3
+        parts = [self._node(0, root=not cancelled) for _ in range(self._random.randint(2, 5))]
+        if cancelled:
+            return ["leave", ["seq", parts], [self._number() for _ in range(self._random.randint(2, 4))]]
         return ["seq", parts]
 
     def _node(self, depth: int, *, root: bool) -> Node:
@@ -52,6 +57,11 @@ class Maker:
         if kind == "set":
             members = [self._member() for _ in range(width)]
             return ["set", members, self._random.choice(["next", "all", "mixed"])]
+        if kind in ("torn", "aborted"):
+            live = [[self._random.choice(SIBLINGS), self._number()] for _ in range(width)]
+            if kind == "torn":
+                return ["torn", live, self._number()]
+            return ["aborted", live, self._random.choice(["fails", "late"]), self._number()]
         return [kind, [self._node(depth + 1, root=root) for _ in range(width)]]
 
     def _member(self) -> Node:
@@ -88,13 +98,13 @@ def value(node: Node) -> int:
             return 2 * number + 1
         case ["flaky", int(number), _]:
             return 3 * number
-        case ["fails" | "childfail", int(number)]:
+        case ["fails" | "childfail", int(number)] | ["torn", _, int(number)] | ["aborted", _, _, int(number)]:
             return -number
         case ["promise", int(number)]:
             return number
         case ["doomed", int(number)]:
             return 7 * number
-        case ["sleep" | "random", *_]:
+        case ["sleep" | "random" | "leave", *_]:
             return 0
         case ["late", *_]:
             return 5
@@ -107,6 +117,11 @@ def value(node: Node) -> int:
         case [_, parts]:
             return sum(map(value, parts))
     raise ValueError(f"no such node: {node!r}")
+
+
+def clean_ups(program: Node) -> list[int]:
+    """Return the numbers of the steps with which a root cleans up; none for a root that returns."""
+    return program[2] if program[0] == "leave" else []
 
 
 def signals(node: Node) -> Iterator[tuple[str, list[int]]]:

@@ -1,4 +1,5 @@
-"""Random workflows under random faults return what they return without faults, and leave the same behind."""
+"""Random workflows under random faults return what they return without faults, and leave the same behind;
+those that are cancelled clean up, all of it, once."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ import pytest
 from pyengine.admin import migrate
 from pyengine.connection import Database
 from pyengine.replay_check import Report, replay_check
-from tests.chaos.folds import fold, lively
+from tests.chaos.folds import cleaned, fold, lively
 from tests.chaos.job import app
-from tests.chaos.plans import Maker, Node, value
+from tests.chaos.plans import Maker, Node, clean_ups, value
 from tests.chaos.world import World
 
 ROUND = 100
@@ -35,7 +36,7 @@ def play(dsn: str, prefix: str, programs: list[Node], seed: int, *, faults: bool
     try:
         for number, program in enumerate(programs):
             world.start(f"{prefix}-{number}", program)
-        world.play(60 + 4 * len(programs))
+        world.play(180 + 4 * len(programs))
     finally:
         world.close()
     return world.done
@@ -50,13 +51,20 @@ def compare(dsn: str, programs: list[Node], seed: int) -> int:
     """Compare the runs under faults with the calm ones and with what they must return; answers how many were
     lively."""
     with psycopg.connect(dsn, autocommit=True) as conn:
-        results = dict(conn.execute("select id, result from durable.runs where parent is null").fetchall())
+        roots = conn.execute(
+            "select id, state, result, error from durable.runs where parent is null"
+        ).fetchall()
+        ends = {run: end for run, *end in roots}
         for number, program in enumerate(programs):
             hard, calm = f"hard-{number}", f"calm-{number}"
             where = f"seed {seed}, program {number}: {program}"
-            assert results[calm] == value(program), where
-            assert results[hard] == value(program), where
+            due = ["completed", value(program), None]
+            if clean_ups(program):
+                due = ["cancelled", None, ends[calm][2]]
+            assert ends[calm] == ends[hard] == due, f"{ends[calm]}, {ends[hard]}, not {due}: {where}"
             assert fold(conn, hard) == fold(conn, calm), where
+            for run in (calm, hard):
+                assert cleaned(conn, run) == sorted(clean_ups(program)), f"{run}, {where}"
         return lively(conn, [f"hard-{number}" for number in range(len(programs))])
 
 

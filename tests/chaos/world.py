@@ -26,11 +26,19 @@ join durable._journal j on j.execution = p.execution and j.bucket = h.bucket and
      and j.type = 'X'
 where p.state = 'pending' and p.head is null and not p.timer and j.name <> 'never' order by p.id
 """
+# a run that never ran ends without its code; these have begun what they clean up after
 DOOMED = """
-select id from durable.runs where workflow = 'doomed' and state not in ('cancelled', 'cancelling') order by id
+select r.id from durable.runs r
+join durable._promises p on p.id = r.id
+where r.state not in ('cancelled', 'cancelling', 'completed', 'failed')
+  and (r.workflow = 'doomed' or r.id = any (%s))
+  and exists (select from durable._journal j
+              where j.execution = p.head and j.type in ('L', 'l', 'f') and j.name in ('double', 'arrive'))
+order by r.id
 """
 LIVE = "select id from durable.runs where state in ('queued', 'scheduled', 'running', 'waiting') order by id"
-PAUSED = "select id from durable.runs where state in ('paused', 'halted', 'dead') order by id"
+PAUSED = "select id from durable.runs where state in ('paused', 'dead') order by id"
+HALTED = "select id, problem from durable.runs where state = 'halted' limit 5"
 LEFT = "select count(*) from durable._tasks"
 FREEZE_S = 1.5
 
@@ -52,6 +60,7 @@ class World:
         self._workers = [self._launch() for _ in range(workers)]
         self._conn = psycopg.connect(dsn, autocommit=True)
         self._mail: list[tuple[str, str, int, list[int]]] = []
+        self._leaving: list[str] = []
         self._frozen: dict[int, float] = {}
         self.done: Counter[str] = Counter()
 
@@ -64,11 +73,13 @@ class World:
         self._conn.close()
 
     def start(self, run: str, program: Node) -> None:
-        """Start a run, and remember the signals that it wants."""
+        """Start a run, and remember the signals that it wants, and whether it is to be cancelled."""
         self._conn.execute(
             "select durable.start('play', %s::jsonb, id => %s, any_workflow => true)",
             (json.dumps([program]), run),
         )
+        if program[0] == "leave":
+            self._leaving.append(run)
         self._mail += [(run, name, 0, numbers) for name, numbers in signals(program)]
 
     def play(self, limit_s: float) -> None:
@@ -85,6 +96,7 @@ class World:
             self._thaw_due()
             if self._random.random() < 0.1:
                 self._resume_all()
+                self._look_for_halts()
             time.sleep(self._random.random() * 0.02)
 
     # -- what is asked
@@ -94,6 +106,11 @@ class World:
 
     def _left(self) -> bool:
         return self._conn.execute(LEFT).fetchone() != (0,)
+
+    def _look_for_halts(self) -> None:
+        """A run that its code does not fit any more never goes on: there is nothing to wait for."""
+        if halted := self._conn.execute(HALTED).fetchall():
+            raise RuntimeError(f"halted: {halted}; done: {dict(self.done)}")
 
     def _stuck(self) -> str:
         rows = self._conn.execute(
@@ -129,10 +146,10 @@ class World:
             self._mail.append((run, name, place + 1, numbers))
 
     def _cancel(self) -> None:
-        for run in self._ids(DOOMED):
+        for (run,) in self._conn.execute(DOOMED, (self._leaving,)).fetchall():
             if self._random.random() < 0.3:
                 with suppress(psycopg.DatabaseError):
-                    self._conn.execute("select durable.cancel(%s, '\"chaos\"')", (run,))
+                    self._conn.execute("select durable.cancel(%s, '\"chaos\"', grace => '1 hour')", (run,))
                     self.done["cancelled"] += 1
 
     def _pause(self) -> None:

@@ -34,7 +34,9 @@ Command = Callable[..., Answer]
 @pytest.fixture
 def pyengine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Run the command with some words, without a database in the environment."""
-    for name in ("PYENGINE_DATABASE_URL", "DATABASE_URL", "PYENGINE_DATA_DIR", "COLUMNS", "PGPASSWORD"):
+    for name in ("PYENGINE_DATABASE_URL", "DATABASE_URL", "PYENGINE_LISTEN_URL", "PYENGINE_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("COLUMNS", "PGPASSWORD"):
         monkeypatch.delenv(name, raising=False)
 
     def call(*words: str) -> Answer:

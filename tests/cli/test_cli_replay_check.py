@@ -130,14 +130,19 @@ def test_runs_that_have_ended_count_with_all(at_database: Any, conn: Any, waitin
 
 
 def test_runs_without_code_are_told(at_database: Any, conn: psycopg.Connection[Any], folder: Path) -> None:
-    """Workflows and versions that the code does not have are named, and break nothing."""
+    """Workflows and versions that the code does not have are named, and break nothing; where there is nothing
+    else, nothing was checked, which is exit 7."""
     assert at_database("replay-check", "rc_old:app").out == "no runs to replay\n"
     conn.execute("select durable.start('order', '[7]', version => '2')")
     answer = at_database("replay-check", "rc_old:app")
     assert (answer.code, answer.out) == (
-        0,
+        7,
         "order (version 2): 1 run waits for a worker that has it; rc_old:app does not\n",
     )
+    assert "nothing was checked" in answer.err
+    conn.execute("select durable.start('order', '[7]')")
+    mixed = at_database("replay-check", "rc_old:app", "--json")
+    assert (mixed.code, mixed.document["ok"], mixed.document["unknown"]) == (0, 1, 1)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import psycopg
+import pytest
 
 from tests.crash import effects
 from tests.crash.processes import kill, launch, start, stop, until, worker
@@ -41,6 +42,7 @@ def test_a_run_that_blocks_the_loop_for_ever_is_taken_over(dsn: str, tmp_path: P
         kill(first)
 
 
+@pytest.mark.session("presence")
 def test_a_killed_worker_is_noticed_by_its_presence(dsn: str) -> None:
     """Default leases are long, yet the work of a killed worker is taken over once its presence lock was
     found free twice."""
@@ -57,6 +59,7 @@ def test_a_killed_worker_is_noticed_by_its_presence(dsn: str) -> None:
         assert conn.execute("select count(*) from public.effects").fetchone() == (2,)
 
 
+@pytest.mark.session("presence")
 def test_losing_only_the_presence_connection_runs_nothing_again(dsn: str) -> None:
     """A living worker whose presence connection is cut takes a new one; its work is neither taken over nor
     run again."""
@@ -78,6 +81,7 @@ def test_losing_only_the_presence_connection_runs_nothing_again(dsn: str) -> Non
         ).fetchone() == (0,)
 
 
+@pytest.mark.session("presence")
 def test_a_step_that_must_not_repeat_fails_after_a_crash(dsn: str) -> None:
     """A step with on_interrupt="fail" whose worker was killed in the middle is not run again: the run sees
     StepInterrupted."""

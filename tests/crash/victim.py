@@ -51,7 +51,8 @@ class Assassin:
 async def main(queue: str, place: str, turn: int) -> None:
     """Serve one queue until death or until its runs are settled."""
     intercept(Assassin(place, turn).watch)
-    conn = await asyncpg.connect(os.environ["PYENGINE_DATABASE_URL"])
+    # no named statement: there may be a pooler
+    conn = await asyncpg.connect(os.environ["PYENGINE_DATABASE_URL"], statement_cache_size=0)
     async with app.worker(queues=[queue]):
         while await conn.fetchval("select count(*) from durable._tasks where queue = $1", queue):
             await asyncio.sleep(0.02)

@@ -21,9 +21,17 @@ ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    """Code blocks of one language, in order."""
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.M | re.S)
+def blocks(language: str, heading: str | None = None) -> list[str]:
+    """Code blocks of one language, in order, of the whole text or under one heading."""
+    text = README
+    if heading is not None:
+        (text,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", README, re.M | re.S)
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+
+
+def block(language: str, heading: str, place: int = 0) -> str:
+    """One code block under a heading."""
+    return blocks(language, heading)[place]
 
 
 def run_block(dsn: str, code: str, folder: Path) -> str:
@@ -39,42 +47,93 @@ def run_block(dsn: str, code: str, folder: Path) -> str:
 
 def test_hello_world_is_under_ten_lines_and_says_hello(dsn: str, tmp_path: Path) -> None:
     """The first Python block has fewer than ten lines of code and prints its greeting."""
-    code = blocks("python")[0]
+    code = block("python", "Hello world")
     assert len([line for line in code.splitlines() if line.strip()]) < 10
     assert run_block(dsn, code, tmp_path) == "hello world\n"
 
 
 def test_the_longer_example_runs(dsn: str, tmp_path: Path) -> None:
-    """The second Python block prints what its steps and its child run returned."""
-    assert run_block(dsn, blocks("python")[1], tmp_path) == "['42: 12.50', 'label 42', 'True']\n"
+    """The Python block prints what its steps and its child run returned."""
+    assert run_block(dsn, block("python", "More of it"), tmp_path) == "['42: 12.50', 'label 42', 'True']\n"
 
 
 def test_the_promises_example_runs(dsn: str, tmp_path: Path) -> None:
-    """The fourth Python block prints the state and the value that the first answer gave."""
-    assert run_block(dsn, blocks("python")[3], tmp_path) == "RESOLVED {'by': 'Ada'}\n"
+    """The Python block prints the state and the value that the first answer gave."""
+    assert (
+        run_block(dsn, block("python", "Durable promises by themselves"), tmp_path)
+        == "RESOLVED {'by': 'Ada'}\n"
+    )
 
 
 def test_the_signals_example_runs(dsn: str, tmp_path: Path) -> None:
-    """The third Python block buys for the lowest quote once approved, and tells that it was cancelled."""
-    bought, cancelled = run_block(dsn, blocks("python")[2], tmp_path).splitlines()
+    """The Python block buys for the lowest quote once approved, and tells that it was cancelled."""
+    bought, cancelled = run_block(
+        dsn, block("python", "Signals, join sets, cancelling"), tmp_path
+    ).splitlines()
     assert bought == "bought for 6"
     assert "was cancelled" in cancelled
 
 
 def test_the_steering_block_steers_a_run(dsn: str) -> None:
-    """The second SQL block signals, pauses, resumes, cancels and forks a run that nobody serves."""
-    text = re.sub(r"--.*", "", blocks("sql")[1])
+    """The SQL block signals, pauses, resumes, cancels and forks a run that nobody serves."""
+    text = re.sub(r"--.*", "", block("sql", "Signals, join sets, cancelling"))
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("select durable.start('hello', '[\"world\"]', id => 'hello-1')")
         told = [conn.execute(part.encode()).fetchone() for part in map(str.strip, text.split(";")) if part]
-        assert told == [(1,), ("",), (None,), ("cancelled",), ("hello-2",), ("running", {})]
+        assert told == [(1,), ("",), ("",), ("cancelled",), ("hello-2",), ("running", {})]
         states = dict(conn.execute("select id, state from durable.runs").fetchall())
     assert states == {"hello-1": "cancelled", "hello-2": "queued"}
 
 
+def test_the_transaction_example_moves_money_once(dsn: str, tmp_path: Path) -> None:
+    """The Python block moves money, refuses what is not there, and starts a receipt with it."""
+    assert run_block(dsn, block("python", "Your own rows, exactly once"), tmp_path) == (
+        "70\nann cannot pay 500\n30 from ann to bob\n"
+    )
+
+
+def test_the_example_of_waiting_for_a_row(dsn: str, tmp_path: Path) -> None:
+    """The Python block ends when its order was paid, and says so."""
+    assert run_block(dsn, block("python", "Waiting for a row"), tmp_path) == "order 42 is paid\n"
+
+
+def test_the_block_about_watches(dsn: str) -> None:
+    """The SQL block watches a table, shows the watch and takes it away."""
+    text = re.sub(r"--.*", "", block("sql", "Waiting for a row"))
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        table, watch, watches, unwatch = (part.strip() for part in text.split(";") if part.strip())
+        conn.execute(table.encode())
+        assert conn.execute(watch.encode()).fetchone() == ("ticket.sold",)
+        expected = ("ticket.sold", ["id"], "(sold AND (seat IS NOT NULL))", "ok", 0)
+        assert conn.execute(watches.encode()).fetchall() == [expected]
+        assert conn.execute(unwatch.encode()).fetchone() == (0,)
+        assert conn.execute(watches.encode()).fetchall() == []
+
+
+def test_the_example_of_functions(dsn: str, tmp_path: Path) -> None:
+    """The Python block withdraws once, tells why it cannot, and gets a report from a service."""
+    assert run_block(dsn, block("python", "Functions of the database"), tmp_path) == (
+        "70 left, 1 booking\ntoo little: pay in first\n"
+    )
+
+
+def test_the_block_about_services(dsn: str) -> None:
+    """The SQL block serves a function, starts a run of it and reads its result, with psql alone."""
+    text = re.sub(r"--.*", "", block("sql", "Functions of the database"))
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        parts = [part for part in map(str.strip, text.split(";")) if part]
+        tick = next(part for part in parts if "tick" in part)
+        for part in parts[:-2]:
+            conn.execute(part.encode())
+        while conn.execute("select durable.services_due_v1()").fetchone() == (0,):
+            conn.execute(tick.encode())
+        assert conn.execute(parts[-2].encode()).fetchone() == ("resolved", 144)
+        assert conn.execute(parts[-1].encode()).fetchone() == ("sql://report.square", 5, 0)
+
+
 def test_the_protocol_block_serves_a_task(dsn: str) -> None:
-    """The third SQL block offers, acquires and fulfils a task, and makes a schedule."""
-    text = re.sub(r"--.*", "", blocks("sql")[2])
+    """The SQL block offers, acquires and fulfils a task, and makes a schedule."""
+    text = re.sub(r"--.*", "", block("sql", "Durable promises by themselves"))
     create, offer, acquire, fulfill, rpc, schedule = (
         part.strip() for part in text.split(";") if part.strip()
     )
@@ -91,10 +150,57 @@ def test_the_protocol_block_serves_a_task(dsn: str) -> None:
         assert found[0] == "nightly"
 
 
+def test_the_block_about_the_door(dsn: str) -> None:
+    """The SQL block starts two runs from a table, settles a promise by a trigger and waits for it."""
+    text = re.sub(r"--.*", "", block("sql", "The SQL door"))
+    before, call, after = re.split(r"^(call [^;]*;) *$", text, flags=re.M)
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute(before.encode())
+        assert conn.execute("select args ->> 'address' from durable.runs order by 1").fetchall() == [
+            ("ann@example.org",),
+            ("bob@example.org",),
+        ]
+        assert conn.execute(call.encode()).fetchone() == ("resolved", {"id": 7, "paid": True}, None)
+        conn.execute(after.encode())
+        assert conn.execute("select count(*) from durable._schedules").fetchone() == (0,)
+
+
+def test_the_example_in_ones_own_transaction(dsn: str, tmp_path: Path) -> None:
+    """The Python block ships one order, and of the other one, whose transaction fails, there is no run."""
+    assert run_block(dsn, block("python", "In your own transaction"), tmp_path) == "parcel 42\n['order-42']\n"
+
+
+def test_the_block_about_foreign_keys(dsn: str) -> None:
+    """The SQL block makes a table that refers to runs, starts one with its row, and joins both."""
+    text = re.sub(r"--.*", "", block("sql", "Foreign keys to runs"))
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        told = [conn.execute(part.encode()) for part in map(str.strip, text.split(";")) if part]
+        assert told[-1].fetchall() == [(42, "queued", "fulfil")]
+
+
+def test_the_example_without_asyncio(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a worker running, the Python block waits for a result and starts a run in a transaction."""
+    served = block("python", "Hello world").replace('print(app.run(hello, "world"))', "")
+    (tmp_path / "hello.py").write_text(served, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with worker(dsn, job="hello:app", folder=tmp_path):
+        until(dsn, "select exists (select from durable.workers)")
+        printed = run_block(dsn, block("python", "Without asyncio"), tmp_path)
+    assert printed == "hello world\n['you'] ['hello-4', 'hello-3']\n"
+
+
 def test_there_is_no_block_that_nothing_runs() -> None:
-    """Every Python block of the README is run by a test of this file."""
-    assert len(blocks("python")) == 4
-    assert len(blocks("sql")) == 3
+    """Every Python and SQL block of the README is run by a test of this file, which names its heading."""
+    code = Path(__file__).read_text(encoding="utf-8")
+    run = set(re.findall(r'block\("(python|sql)", "([^"]+)"(?:, (\d))?\)', code))
+    headings = re.findall(r"^## (.*)$", README, re.M)
+    there = {
+        (language, heading, str(place) if place else "")
+        for language in ("python", "sql")
+        for heading in headings
+        for place in range(len(blocks(language, heading)))
+    }
+    assert there == run
 
 
 def test_the_sql_block_starts_and_shows_a_run(
@@ -103,10 +209,10 @@ def test_the_sql_block_starts_and_shows_a_run(
     """With a worker running, the SQL block starts a run, reads its result and its journal, and finds no law
     violated."""
     (tmp_path / "hello.py").write_text(
-        blocks("python")[0].replace('print(app.run(hello, "world"))', ""), encoding="utf-8"
+        block("python", "Hello world").replace('print(app.run(hello, "world"))', ""), encoding="utf-8"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    text = re.sub(r"--.*", "", blocks("sql")[0])
+    text = re.sub(r"--.*", "", block("sql", "The same from SQL"))
     start, result, runs, journal, check = (part.strip() for part in text.split(";") if part.strip())
     with psycopg.connect(dsn, autocommit=True) as conn, worker(dsn, job="hello:app", folder=tmp_path):
         assert conn.execute(start.encode()).fetchone() == ("hello-1",)
@@ -144,7 +250,8 @@ def test_commands_of_the_readme_exist(command: str) -> None:
 
 
 def test_the_tree_of_the_readme_is_the_tree() -> None:
-    """Every folder in the README's map exists, and every file that the walk names."""
+    """Every folder in the README's map exists, and every file and module that it names."""
     names = re.findall(r"`((?:pyengine|sql|migrations|tests|bench)[\w/.]*)`", README)
-    missing = [name for name in names if not (ROOT / name).exists()]
+    modules = {name: ROOT / f"{name.replace('.', '/')}.py" for name in names}
+    missing = [name for name in names if not (ROOT / name).exists() and not modules[name].exists()]
     assert missing == []

@@ -71,16 +71,16 @@ GUARDS: dict[str, tuple[list[Past], Past, str]] = {
     "R11 number of a child": ([], step(1), "next child is 0"),
     "A-1 number taken": ([step(0)], value(0), "next child is 1"),
     "R8 number of a set": ([], join_set(3), "next child is 0"),
-    "SE-1 start of nothing": ([], go(0), "attempt 1 does not follow"),
-    "SE-1 start of a timer": ([timer(0)], go(0), "attempt 1 does not follow"),
-    "R1 first attempt is 1": ([step(0)], go(0, 2), "attempt 2 does not follow"),
-    "X-3 started twice": ([step(0), go(0)], go(0), "attempt 1 does not follow"),
+    "SE-1 start of nothing": ([], go(0), "InvokeStarted of 'j.0': it was never scheduled"),
+    "SE-1 start of a timer": ([timer(0)], go(0), "it is a timer"),
+    "R1 first attempt is 1": ([step(0)], go(0, 2), "attempt 2 does not fit: attempt 1 comes next"),
+    "X-3 started twice": ([step(0), go(0)], go(0), "attempt 1 is under way"),
     "X-3 next attempt without the end of this": ([step(0), go(0)], go(0, 2), "attempt 2"),
-    "SE-2 completion without start": ([step(0)], done(0), "attempt 1 does not follow"),
+    "SE-2 completion without start": ([step(0)], done(0), "attempt 1 comes next"),
     "R1 completion of another attempt": ([step(0), go(0)], done(0, attempt=2), "attempt 2"),
-    "SE-4 start after completion": ([step(0), go(0), done(0)], go(0, 2), "attempt 2"),
-    "SE-4 completed twice": ([step(0), go(0), done(0)], done(0), "attempt 1"),
-    "SE-4 retry after completion": ([step(0), go(0), done(0)], failed(0), "attempt 1"),
+    "SE-4 start after completion": ([step(0), go(0), done(0)], go(0, 2), "it is complete"),
+    "SE-4 completed twice": ([step(0), go(0), done(0)], done(0), "it is complete"),
+    "SE-4 retry after completion": ([step(0), go(0), done(0)], failed(0), "it is complete"),
     "SE-3 retry without start": ([step(0)], failed(0), "attempt 1"),
     "SE-3 retry of another attempt": ([step(0), go(0)], failed(0, 2), "attempt 2"),
     "SE-5 bound of retries": (
@@ -88,8 +88,12 @@ GUARDS: dict[str, tuple[list[Past], Past, str]] = {
         failed(0, 2),
         "allows 2 attempts",
     ),
-    "an external one is not started here": ([external(0)], go(0), "attempt 1 does not follow"),
-    "an external one is not completed here": ([external(0)], done(0), "attempt 1 does not follow"),
+    "an external one is not started here": ([external(0)], go(0), "settled with durable.promise_settle"),
+    "an external one is not completed here": ([external(0)], done(0), "settled with durable.promise_settle"),
+    "a set is not completed": ([join_set(0)], done(0), "InvokeCompleted of 'j.0': it is a join set"),
+    "a set does not fail": ([join_set(0)], failed(0), "it is a join set"),
+    "a value is not completed": ([value(0)], done(0), "it is a recorded value"),
+    "a receipt is not started": ([sent(), received(0)], go(0), "it is the receipt of a signal"),
     "CF-1 timer that is none": ([step(0)], fired(0), "no such timer"),
     "R4 too early": ([timer(0)], fired(0), "fires in 1000 ms"),
     "CF-2 nothing delivered": ([], received(0), "no delivery 1"),
@@ -170,6 +174,7 @@ def test_a_guard(conn: Connection, clock: Clock, guard: str) -> None:
     said = refused(conn, "j", event, payload)
     assert said.startswith("WF006"), said
     assert words in said
+    assert f"Run 'j', {event}" in said
     assert everything(conn) == before
 
 

@@ -94,6 +94,7 @@ SIZES = [pytest.param(12, id="12"), pytest.param(300, id="300", marks=pytest.mar
 
 
 @pytest.mark.parametrize("number", SIZES)
+@pytest.mark.session("the gates of its clock are locks of sessions")
 def test_histories_are_linearizable(
     dsn: str, conn: Connection, clock: Clock, seed: int, number: int, figures: Callable[[str, str], None]
 ) -> None:
@@ -346,6 +347,7 @@ FORGERS: tuple[Forger, ...] = (
 
 
 @pytest.mark.parametrize("number", [6, pytest.param(100, marks=pytest.mark.full)])
+@pytest.mark.session("the gates of its clock are locks of sessions")
 def test_forged_histories_are_refuted(
     dsn: str, clock: Clock, seed: int, number: int, figures: Callable[[str, str], None]
 ) -> None:
@@ -389,6 +391,7 @@ def claims(history: History) -> Counter[tuple[str, int]]:
     return Counter((task["id"], task["version"]) for task in granted if task and task["state"] == "acquired")
 
 
+@pytest.mark.session("the gates of its clock are locks of sessions")
 def test_answers_never_regress(dsn: str, clock: Clock, seed: int) -> None:
     """Once somebody was shown a verdict everybody sees it, versions never fall, and each is granted once."""
     for place, (_, history, _) in enumerate(rounds(dsn, clock, seed, 7)):

@@ -4,6 +4,7 @@ order; it reaches every live run of the family, and has an effect or is refused.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from tests.races.drama import transaction
 from tests.races.scenes import TICK, Endings, Scene, World, nobody_fails, play_in_every_order
-from tests.support.barrier import Stage
+from tests.support.barrier import LIMIT_S, Player, Stage
 from tests.support.clock import Clock
 from tests.support.verbs import (
     Call,
@@ -52,6 +53,22 @@ def held_child(world: World, held: Held, child: int) -> Held:
 def child(world: World, number: int) -> dict[str, Any]:
     """An act that starts a child run in a queue of its own."""
     return run(number, queue=f"{world.id}-{number}")
+
+
+def misled(conn: Connection) -> list[tuple[Any, ...]]:
+    """Children that their parent's request of cancellation should have reached and did not, or reached
+    though they are its clean-up: what was live when the parent was asked is asked, and nothing later is."""
+    return conn.execute(
+        "select c.id, c.status, i.seq as born, q.seq as asked"
+        " from durable._executions h"
+        " join durable._journal q on q.execution = h.execution and q.type = 'Q'"
+        " join durable._journal i on i.execution = h.execution and i.type = 'I'"
+        " join durable._executions c on c.id = h.id || '.' || i.child and not c.abandoned"
+        " where exists (select from durable._journal r join durable._executions g using (execution)"
+        "               where g.id = c.id and r.type = 'Q')"
+        " <> (i.seq < q.seq and not exists (select from durable._journal d where d.execution = h.execution"
+        "     and d.child = i.child and d.type in ('d', 'D') and d.seq < q.seq))"
+    ).fetchall()
 
 
 def cancel_against_suspend(world: World) -> Scene:
@@ -162,6 +179,38 @@ def cancel_against_births(world: World) -> Scene:
             "hand": transaction(cancel(world.id)),
             "worker": transaction(births),
             "child": transaction(more),
+        },
+        judge=judge,
+    )
+
+
+def cancel_against_two_generations(world: World) -> Scene:
+    """Children that are born while their parent's family is being cancelled are locked in the one order of
+    locks, and either get the request or were born after it as clean-up."""
+    held = world.parent(child(world, 1))
+    kid = claim(world.conn, "W", f"{world.id}-1")
+    births = [bundle(held, acts=[child(world, 2)]), bundle(kid, acts=[run(0, queue=f"{world.id}-1")])]
+    seen = held.next + 9  # all there is, whatever came first
+    clean_up = [bundle(held, acts=[child(world, 3)], seen=seen), bundle(kid, acts=[run(1)], seen=seen)]
+
+    def judge(endings: Endings) -> None:
+        nobody_fails(endings)
+        born = Turn(raw=endings["worker"].answer())
+        assert born.of(held)[0] in ("ok", "moved")
+        assert born.of(kid)[0] in ("ok", "moved", "lost")
+        assert state(world, held.id) == "cancelling"
+        cleaned = take_turn(world.conn, "W", *clean_up)
+        assert cleaned.of(held)[0] == "ok"
+        assert cleaned.of(kid)[0] == "lost"
+        ask(world.conn, cancel(world.id))
+        assert state(world, f"{held.id}.3") == "queued"
+        assert not misled(world.conn)
+
+    return Scene(
+        programs={
+            "hand": transaction(cancel(world.id)),
+            "worker": transaction(turn("W", *births)),
+            "settler": transaction(settle(kid.id)),
         },
         judge=judge,
     )
@@ -346,7 +395,7 @@ def clean_ups_against_each_other(world: World) -> Scene:
 
     return Scene(
         programs={
-            "worker": transaction(turn("W", bundle(held, end=cancelled(), seen=held.next + 2))),
+            "worker": transaction(turn("W", bundle(held, end=cancelled(), seen=held.next + 9))),
             "child": transaction(turn("K", bundle(kid, end=cancelled(), seen=kid.next + 1))),
         },
         judge=judge,
@@ -359,6 +408,7 @@ SCENES: list[Callable[[World], Scene]] = [
     force_against_end,
     grace_against_end,
     cancel_against_births,
+    cancel_against_two_generations,
     cancel_against_the_end_of_a_child,
     cancel_against_cancel,
     cancel_against_deadline,
@@ -390,6 +440,93 @@ def test_a_birth_that_the_first_look_missed(conn: Connection, stage: Stage) -> N
     worker.commit().rows()
     assert asked.rows() == [("cancelling", False)]
     assert ask(conn, ("select state from durable.runs where id = 'r.0'", ())) == ("cancelled",)
+
+
+def waits_for(stage: Stage, player: Player, other: Player) -> None:
+    """Come back when one player waits for the other: whom a commit sets free goes on in its own time, and
+    rows do not keep the order of those who wait."""
+    end = time.monotonic() + LIMIT_S
+    while stage.blockers(player.pid) != [other.pid]:
+        assert time.monotonic() < end, f"{player.name} does not wait for {other.name}"
+
+
+def test_a_family_that_grew_is_locked_anew(conn: Connection, stage: Stage) -> None:
+    """A child that the second look finds is locked together with the others and in their order: who settles
+    it at this moment and a request that has the parent's locks do not wait for each other in a circle."""
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", bundle(held, acts=[run(0, queue="kids")]))
+    kid = claim(conn, "K", "kids")
+    worker, hand, gate, settler = (stage.player(name) for name in ("worker", "hand", "gate", "settler"))
+    gate.begin()
+    gate.do("select from durable._executions where execution = %s for update", (kid.execution,)).rows()
+    worker.begin()
+    worker.do(*turn("W", bundle(held, acts=[run(1, queue="kids")], seen=held.next + 1))).rows()
+    asked = hand.do(*cancel("r"))
+    assert asked.blocked
+    worker.commit().rows()
+    waits_for(stage, hand, gate)
+    settled = settler.do(*settle("r.1"))
+    waits_for(stage, settler, hand)
+    gate.commit().rows()
+    assert settled.value() == "resolved"
+    assert asked.rows() == [("cancelling", False)]
+    assert types_of(conn, kid.id) == "SQ"
+    assert types_of(conn, "r.1") == "SC"
+    assert not misled(conn)
+
+
+def test_every_look_finds_another_generation(conn: Connection, stage: Stage) -> None:
+    """A request that starts over keeps no lock of the try before: runs of the family go on and have children,
+    however often, and all of them are asked in the end."""
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", bundle(held, acts=[run(0, queue="first")]))
+    hand, worker = stage.player("hand"), stage.player("worker")
+    gates = [stage.player(f"gate {number}") for number in range(3)]
+    shut = "select from durable._promises where id = %s for no key update"
+    family, parent, seen = [held], claim(conn, "W", "first"), held.next + 1
+    gates[0].begin()
+    gates[0].do(shut, (parent.id,)).rows()
+    asked = hand.do(*cancel("r"))
+    for number, gate in enumerate(gates):
+        waits_for(stage, hand, gate)
+        births = worker.do(
+            *turn(
+                "W",
+                bundle(held, acts=[run(number + 1, queue="others")], seen=seen),
+                bundle(parent, acts=[run(0, queue=f"next-{number}")]),
+            )
+        )
+        answer = Turn(raw=births.value())
+        assert [answer.of(each)[0] for each in (held, parent)] == ["ok", "ok"]
+        family.append(parent)
+        seen, parent = seen + 1, claim(conn, "W", f"next-{number}")
+        for following in gates[number + 1 : number + 2]:
+            following.begin()
+            following.do(shut, (parent.id,)).rows()
+        gate.commit().rows()
+    assert asked.rows() == [("cancelling", False)]
+    for each in (*family, parent):
+        assert types_of(conn, each.id).count("Q") == 1
+    assert not misled(conn)
+
+
+def test_a_generation_that_the_first_look_missed(conn: Connection, stage: Stage) -> None:
+    """A request that waits for a run which continues as new asks the next generation and its children; those
+    of the generation before go on by themselves."""
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", bundle(held, acts=[run(0, queue="old")]))
+    worker, hand = stage.player("worker"), stage.player("hand")
+    worker.begin()
+    worker.do(*turn("W", bundle(held, end=anew(on=1), seen=held.next + 1))).rows()
+    fresh = Turn(raw=worker.do(*turn("W", want=1, queues=["q-r"])).value()).tasks[0]
+    worker.do(*turn("W", bundle(fresh, acts=[run(1, queue="new")]))).rows()
+    asked = hand.do(*cancel("r"))
+    assert asked.blocked
+    worker.commit().rows()
+    assert asked.rows() == [("cancelling", False)]
+    found = conn.execute("select id, state from durable.runs order by id").fetchall()
+    assert found == [("r", "cancelling"), ("r.0", "queued"), ("r.1", "cancelled")]
+    assert not misled(conn)
 
 
 def test_a_parent_asks_in_the_order_of_locks(conn: Connection, stage: Stage) -> None:

@@ -159,6 +159,23 @@ def test_whoever_takes_the_right_away_waits_for_the_fence(
     assert getattr(late.error, "sqlstate", "") == "WF002"
 
 
+@pytest.mark.parametrize("verb", ["cancel", "pause"])
+def test_a_request_waits_for_the_fence(conn: Connection, stage: Stage, verb: str) -> None:
+    """Who asks a run to end, or sets it aside, waits until the user's transaction in the fence has
+    committed."""
+    held = begin_run(conn, "r")
+    user, person = stage.player("user"), stage.player("person")
+    user.begin()
+    user.do(*fence(held)).rows()
+    asked = person.do(f"select durable.{verb}('r')")
+    assert asked.blocked
+    assert not user.commit().blocked
+    asked.rows()
+    assert ask(conn, ("select state from durable.runs", ())) == (
+        {"cancel": "cancelling", "pause": "paused"}[verb],
+    )
+
+
 @pytest.mark.parametrize("end", [complete(), release(), suspend(0)], ids=["complete", "release", "suspend"])
 def test_the_holders_own_end_and_a_fence(conn: Connection, stage: Stage, end: dict[str, object]) -> None:
     """A turn that ends the lease itself lets the user commit: it settles after the fence, and what keeps

@@ -274,20 +274,65 @@ def park_against_settle(world: World) -> Scene:
     return Scene(programs={"settler": transaction(settle(foreign)), "client": transaction(park)}, judge=judge)
 
 
+def runs_adopt_in_a_circle(world: World, count: int) -> Scene:
+    """Each of so many runs adopts the next one, all at the same instant."""
+    held = [World(conn=world.conn, clock=world.clock, id=world.name(str(n))).parent() for n in range(count)]
+
+    def judge(endings: Endings) -> None:
+        nobody_fails(endings)
+        asleep = [one.id for one in held if task_of(world.conn, one.id) == ("suspended", 1, None)]
+        assert sorted(types_of(world.conn, one.id) for one in held) == ["SXA"] * (count - 1) + ["SXD"]
+        (told,) = {one.id for one in held}.difference(asleep)
+        first = int(told.rpartition("-")[2])
+        circle = [held[(first + n) % count].id for n in range(count + 1)]
+        (path,) = ask(
+            world.conn,
+            (
+                "select data::jsonb #> '{data,path}' from durable._journal join durable._executions h "
+                "using (execution) where h.id = %s and type = 'D'",
+                (told,),
+            ),
+        )
+        assert path == circle
+
+    return Scene(
+        programs={
+            f"session{n}": transaction(
+                turn("W", bundle(held[n], acts=[adopt(0, held[(n + 1) % count].id)], end=suspend(0)))
+            )
+            for n in range(count)
+        },
+        judge=judge,
+    )
+
+
 def two_runs_adopt_each_other(world: World) -> Scene:
-    """Two runs that wait for each other's ends do not lock in a circle."""
+    """Of two runs that would wait for each other exactly one is told, and nobody locks in a circle."""
+    return runs_adopt_in_a_circle(world, 2)
+
+
+def three_runs_adopt_each_other(world: World) -> Scene:
+    """A circle of three, each closed by another session: exactly one is told, with the whole path."""
+    return runs_adopt_in_a_circle(world, 3)
+
+
+def adopt_against_park(world: World) -> Scene:
+    """Of a run that adopts and a client that suspends another one the later is told of the circle."""
     held = world.parent()
     other = World(conn=world.conn, clock=world.clock, id=world.name("o")).parent()
 
     def judge(endings: Endings) -> None:
-        nobody_fails(endings)
-        for id_ in (held.id, other.id):
-            assert task_of(world.conn, id_) == ("suspended", 1, None)
+        assert endings["worker"].won
+        told = types_of(world.conn, held.id) == "SXD"
+        assert endings["client"].errors == ([] if told else ["WF012"])
+        assert types_of(world.conn, other.id) == ("SXA" if told else "S")
 
     return Scene(
         programs={
-            "one": transaction(turn("W", bundle(held, acts=[adopt(0, other.id)], end=suspend(0)))),
-            "two": transaction(turn("W", bundle(other, acts=[adopt(0, held.id)], end=suspend(0)))),
+            "worker": transaction(turn("W", bundle(held, acts=[adopt(0, other.id)], end=suspend(0)))),
+            "client": transaction(
+                ("select durable.task_suspend(%s, 1, array[%s])", (other.id, held.id)),
+            ),
         },
         judge=judge,
     )
@@ -325,6 +370,8 @@ SCENES: list[Callable[[World], Scene]] = [
     adopt_against_settle,
     park_against_settle,
     two_runs_adopt_each_other,
+    three_runs_adopt_each_other,
+    adopt_against_park,
     a_late_sender_loses,
 ]
 

@@ -14,6 +14,7 @@ from tests.support.verbs import Connection
 
 SESSIONS = 8
 KINDS = ("fence", "suspend", "settle")
+STEERING = ("signal", "cancel")  # how many meet a run that has not ended yet is chance
 
 
 def summary(world: World, seed: int, rings: int) -> str:
@@ -52,3 +53,5 @@ def test_storm(dsn: str, conn: Connection, seed: int, size: int, figures: Callab
     figures("storms", summary(world, seed, rings))
     for kind in KINDS:
         assert world.share(kind) >= 20, f"seed {seed}: {kind} had an effect in {world.share(kind):.0f} % only"
+    for kind in STEERING:
+        assert world.effective[kind] > 0, f"seed {seed}: of {world.tried[kind]} of {kind} none had an effect"

@@ -188,7 +188,7 @@ class MemoryRun:
             for call in moves.steps:
                 self.open[call.child] = replace(call, begun=call.begun or call.child in self._intended())
             next_seq = self.next_seq
-            late = [self._deliver(act.name) for act in moves.acts if isinstance(act, Receive)]
+            late = [self._answer(act) for act in moves.acts]
             came = [row for row in late if row is not None]
             if isinstance(moves.end, Suspend) and not came and self.blocked is None:
                 assert not self.cancelling, "who is being cancelled cannot be blocked"
@@ -197,7 +197,7 @@ class MemoryRun:
                 next_seq = self.next_seq
             if self.warm.finished:
                 return moves
-            self.warm.accept(tail=(), facts=(), next_seq=next_seq, now_ms=self.now_ms)
+            self.warm.accept(tail=(), acts=moves.acts, facts=(), next_seq=next_seq, now_ms=self.now_ms)
             if not came:
                 return moves
             self.warm.load(came)
@@ -210,6 +210,19 @@ class MemoryRun:
 
     def _intended(self) -> set[int]:
         return {act.child for act in self.acts if isinstance(act, Intend)}
+
+    def _answer(self, act: Act) -> Row | None:
+        """What the database answers an act at once: a buffered signal; that there is no such promise."""
+        if isinstance(act, Receive):
+            return self._deliver(act.name)
+        if not isinstance(act, Adopt) or not act.name.startswith("missing"):
+            return None
+        del self.open[act.child]
+        words = f"There is no promise {act.name}."
+        error = {"type": "NotFound", "module": "pyengine.errors", "message": words, "args": [words]}
+        data = json.dumps({**error, "data": {"detail": None, "hint": None}})
+        self.rows.append(Row(self.next_seq, "D", act.child, 1, None, None, data))
+        return self.rows[-1]
 
     def _record(self, act: Act) -> None:
         self.acts.append(act)
@@ -319,7 +332,7 @@ class MemoryRun:
             self._start_over()
         else:
             self._unblock({row.child for row in tail if row.type in RESOLVING})
-            self.warm.accept(tail=tail, facts=facts, next_seq=self.next_seq, now_ms=self.now_ms)
+            self.warm.accept(tail=tail, acts=(), facts=facts, next_seq=self.next_seq, now_ms=self.now_ms)
         return self.advance()
 
     def _unblock(self, resolved: set[int | None]) -> None:

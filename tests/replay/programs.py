@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from pyengine.context import ctx
-from pyengine.errors import InvalidRequest
+from pyengine.errors import InvalidRequest, NotFound
 from pyengine.model import Adopt, Fail, Halt, MakePromise, Receive, StartTimer, StepCall, Suspend
 from pyengine.signals import Signal
 from tests.replay.memory_run import Asked, Done, MemoryRun, Sent, add, greet, ship, workflow
@@ -21,7 +21,7 @@ Node = tuple[Any, ...]
 PLAIN_LEAVES = (
     *("step", "child", "promise", "sleep", "aio_sleep", "now", "random", "uuid4", "timeout", "given_up"),
 )
-NEW_LEAVES = ("receive", "receive_limit", "set_all", "set_next", "set_limit", "adopt", "patched")
+NEW_LEAVES = ("receive", "receive_limit", "set_all", "set_next", "set_limit", "adopt", "refused", "patched")
 PLAIN_FORKS = ("seq", "gather", "aio_gather", "group", "first", "as_completed")
 NEW_FORKS = ("shield", "cancel", "background", "limit")
 NAMES = "ab"
@@ -54,6 +54,28 @@ async def receive(name: str, limit: float | None) -> Any:
         return "busy"
 
 
+async def refused(n: int) -> Any:
+    """Wait for a promise that does not exist, sometimes as a member of a join set."""
+    promise = ctx.promise(id=f"missing-{n}-{ctx.uuid4()}")
+    try:
+        if n % 3 == 0:
+            tasks = ctx.join_set()
+            tasks.submit(promise)
+            return await tasks.next()
+        return await promise
+    except NotFound as error:
+        return [str(error), (await promise_error(promise)) == str(error)]
+
+
+async def promise_error(promise: Awaitable[Any]) -> str:
+    """The error of a promise that failed before."""
+    try:
+        await promise
+    except NotFound as error:
+        return str(error)
+    return ""
+
+
 async def members(kind: str, n: int) -> Any:
     """Put a step, a child run and a promise into a join set and take them."""
     tasks = ctx.join_set()
@@ -78,6 +100,8 @@ async def leaf(kind: str, n: int) -> Any:
         case "promise" | "adopt":
             promise = ctx.promise(id=f"foreign-{n}-{ctx.uuid4()}") if kind == "adopt" else ctx.promise()
             return [promise.id, await promise]
+        case "refused":
+            return await refused(n)
         case "sleep":
             return await ctx.sleep(n / 10)
         case "aio_sleep":

@@ -116,6 +116,45 @@ def test_who_catches_it_may_end_otherwise() -> None:
     assert isinstance(failing.error, ValueError) and failing.cold().end == failing.end
 
 
+@pytest.mark.parametrize("waits", [0, 1], ids=["failing", "failed"])
+def test_it_reaches_the_members_of_a_group_that_failed(waits: int) -> None:
+    """A group that gives up its members passes nothing on to them: one that cleans up outside a shield is
+    cancelled all the same, and the run comes to its own clean-up."""
+
+    async def tidy() -> None:
+        try:
+            await ctx.sleep(99)
+        except asyncio.CancelledError:
+            await greet("tidy")
+            raise
+
+    async def fail() -> None:
+        await ship(1)
+        raise ValueError("no")
+
+    async def code() -> None:
+        try:
+            with contextlib.suppress(ExceptionGroup):
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(tidy())
+                    group.create_task(fail())
+            await ctx.sleep(99)
+        except asyncio.CancelledError:
+            async with ctx.shield():
+                await greet("clean")
+            raise
+
+    run = MemoryRun(workflow(code))
+    for child in range(1, 2 + waits):
+        run.complete(child, "done")
+    run.cancel()
+    assert run.end is None and len(run.moves.steps) == 1
+    check(run)
+    run.complete(max(run.open), "done")
+    assert run.end == Cancelled()
+    check(run)
+
+
 def test_cancelling_itself_is_no_cancellation() -> None:
     """CancelledError that leaves a run which nobody asked to end is the error that it was before."""
 

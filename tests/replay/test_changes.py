@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from pyengine.context import ctx
-from pyengine.errors import InvalidRequest
+from pyengine.errors import AwaitCycle, InvalidRequest, NotFound
 from pyengine.model import Adopt, Captured, Complete, ContinueAsNew, Row, RunChild, Suspend
 from pyengine.registry import Workflow
 from tests.replay.memory_run import MemoryRun, add, greet, problem_of, ship, workflow
@@ -213,6 +214,45 @@ def test_adopting_a_promise() -> None:
     run.complete(2, 5)
     assert run.value == ["order-1", "order-2", 5, "promise order-2 timed out", 5]
     check(run)
+
+
+def test_an_adoption_that_is_refused() -> None:
+    """What the database has against an adoption is raised where it is awaited, live and in a replay; the
+    code may catch it and go on, and asking again is another call."""
+
+    async def code() -> list[Any]:
+        one, two = ctx.promise(int, id="missing-1"), ctx.promise(int, id="there")
+        seen: list[Any] = []
+        for each in (one, two, None):
+            try:
+                seen.append(await (ctx.promise(int, id="missing-1") if each is None else each))
+            except NotFound as error:
+                seen.append(error.message)
+        return seen
+
+    run = MemoryRun(workflow(code))
+    assert [row.type for row in run.rows] == ["S", "X", "X", "D", "A"]
+    run.complete(1, 5)
+    assert [row.type for row in run.rows] == ["S", "X", "X", "D", "A", "D", "X", "D"]
+    words = "There is no promise missing-1."
+    assert run.value == [words, 5, words]
+    check(run)
+
+
+def test_a_circle_is_raised_with_its_path() -> None:
+    """AwaitCycle comes back from the journal as it was: with the path."""
+    data = {"detail": None, "hint": None, "path": ["run-1", "other", "run-1"]}
+    told = {"type": "AwaitCycle", "module": "pyengine.errors", "message": "m", "args": ["m"], "data": data}
+
+    async def code() -> list[Any]:
+        try:
+            await ctx.promise(id="other")
+        except AwaitCycle as error:
+            return [error.message, *error.path]
+        return []
+
+    rows = [Row(0, "S"), Row(1, "X", 0, None, "other"), Row(2, "D", 0, 1, None, None, json.dumps(told))]
+    assert MemoryRun(workflow(code), rows=rows).value == ["m", "run-1", "other", "run-1"]
 
 
 def test_adopting_another_promise_is_a_difference() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pyengine import errors
+from pyengine import errors, sqlstates
 from pyengine.errors import EngineError, NondeterminismError, PayloadTooLarge, RemoteError, RunFailed
 from pyengine.failures import MAX_ERROR_BYTES, Failures, error_kind
 from tests.support.tree import ROOT
@@ -284,16 +284,18 @@ def test_errors_can_be_pickled() -> None:
 
 def test_sqlstates() -> None:
     """SQLSTATE, class and code table agree; a dead connection is Unavailable, the rest an EngineError."""
-    assert {code: cls.sqlstate for code, cls in errors.ERROR_CODES.items()} == {
-        c: c for c in errors.ERROR_CODES
+    assert {code: cls.sqlstate for code, cls in sqlstates.ERROR_CODES.items()} == {
+        c: c for c in sqlstates.ERROR_CODES
     }
-    assert sorted(errors.ERROR_CODES) == [f"WF{n:03}" for n in range(1, 12)]
-    for code, cls in errors.ERROR_CODES.items():
-        error = errors.from_sqlstate(code, "m", "d", "h")
+    assert sorted(sqlstates.ERROR_CODES) == [f"WF{n:03}" for n in range(1, 13)]
+    for code, cls in sqlstates.ERROR_CODES.items():
+        error = sqlstates.from_sqlstate(code, "m", "d", "h")
         assert type(error) is cls and str(error) == "m\ndetail: d\nhint: h"
     for code in ("08006", "57P01", "53300"):
-        assert isinstance(errors.from_sqlstate(code, "m"), errors.Unavailable)
-    assert type(errors.from_sqlstate("23505", "m")) is type(errors.from_sqlstate(None, "m")) is EngineError
+        assert isinstance(sqlstates.from_sqlstate(code, "m"), errors.Unavailable)
+    assert (
+        type(sqlstates.from_sqlstate("23505", "m")) is type(sqlstates.from_sqlstate(None, "m")) is EngineError
+    )
     assert str(errors.LeaseLost()) == "Another worker holds the task now; this one must drop it."
 
 

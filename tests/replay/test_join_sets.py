@@ -240,8 +240,13 @@ def test_a_member_that_is_given_up_leaves_the_set() -> None:
         tasks.submit(ship(1))
         gone.cancel()  # type: ignore[attr-defined]
         rest = [await tasks.next()]
-        with pytest.raises(InvalidRequest, match="every result was taken"):
+        with pytest.raises(InvalidRequest, match="every result was taken or given up"):
             await tasks.next()
+        only = ctx.join_set()
+        only.submit(gone_too := greet("slow"))
+        gone_too.cancel()  # type: ignore[attr-defined]
+        with pytest.raises(InvalidRequest, match="nothing to wait for: every member was given up"):
+            await only.next()
         return rest
 
     run = MemoryRun(workflow(code))

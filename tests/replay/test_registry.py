@@ -58,6 +58,9 @@ async def generator() -> AsyncIterator[int]:
         (lambda: make_step(lambda x: x), "name="),
         (lambda: make_step(5), "function"),  # type: ignore[call-overload]
         (lambda: make_step(charge, name=""), "function with a name"),
+        (lambda: make_workflow(checkout, queue="a/b"), "'a/b' is not a queue name"),
+        (lambda: make_workflow(checkout, queue=""), "'' is not a queue name"),
+        (lambda: make_workflow(checkout, deadline=0), "more than 0"),
         (lambda: make_step(charge, name="x" * 256), "255"),
         (lambda: make_step(charge, on_interrupt="maybe"), "on_interrupt"),  # type: ignore[call-overload]
         (lambda: make_step(charge, retry=3), "Retry"),  # type: ignore[call-overload]

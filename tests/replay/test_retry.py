@@ -138,15 +138,20 @@ def test_only_and_unless() -> None:
         (-3, 0),
         (timedelta(-1), 0),
         ("2s", 2000),
+        ("23h", 82_800_000),
+        ("25h", 86_400_000),
+        (10**9, 86_400_000),
+        (timedelta(days=400), 86_400_000),
         ("soon", 800),
         (None, 800),
     ],
 )
 def test_retry_after(after: Any, ms: int) -> None:
-    """An error may set its own delay; what cannot be read is ignored."""
+    """An error may set its own delay, up to a day or the policy's longest; what cannot be read is ignored."""
     error = ValueError()
     error.retry_after = after  # type: ignore[attr-defined]
     assert Retry(initial="1s").delay_ms(1, error, Fixed(1)) == ms
+    assert Retry(initial="1s", max_delay="2d").delay_ms(1, error, Fixed(1)) in (ms, 90_000_000, 172_800_000)
     assert Retry(max_attempts=1).delay_ms(1, error, Fixed(1)) is None
 
 

@@ -53,6 +53,28 @@ def test_eviction_runs_finally_with_dead_calls(caplog: pytest.LogCaptureFixture)
         run.warm.advance()
 
 
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: ctx.start(ship, 1, queue="a/b"), "ctx.start: 'a/b' is not a queue name"),
+        (lambda: ctx.start(ship, 1, queue="any@z"), "'any@z' is not a queue name"),
+        (lambda: ctx.start(ship, 1, queue=""), "'' is not a queue name"),
+        (lambda: ctx.start(ship, 1, timeout=0), "ctx.start: a timeout is more than 0"),
+        (lambda: ctx.promise(timeout="0s"), "ctx.promise: a timeout is more than 0"),
+    ],
+    ids=range(5),
+)
+def test_a_child_that_cannot_be_is_refused_at_once(call: Any, says: str) -> None:
+    """A wrong option of a child is an error of the code that named it, and takes no number."""
+
+    async def code() -> None:
+        call()
+
+    run = MemoryRun(workflow(code))
+    assert isinstance(run.error, InvalidRequest) and says in run.error.message
+    assert run.moves.acts == ()
+
+
 def test_eviction_never_runs_a_step_body() -> None:
     """Code that swallows its eviction for ever is closed; no step runs as if outside a workflow."""
     bodies: list[str] = []

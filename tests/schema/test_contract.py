@@ -7,13 +7,18 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
-from pyengine import procedures
-from pyengine.errors import ERROR_CODES, EngineError, from_sqlstate
+from pyengine import procedures, procedures_sql
+from pyengine.errors import EngineError
 from pyengine.procedures import Procedure
+from pyengine.sqlstates import ERROR_CODES, from_sqlstate
 
 Connection = psycopg.Connection[TupleRow]
 
-PROCEDURES = {name: value for name, value in vars(procedures).items() if isinstance(value, Procedure)}
+PROCEDURES = {
+    name: value
+    for name, value in (vars(procedures) | vars(procedures_sql)).items()
+    if isinstance(value, Procedure)
+}
 
 
 def refusal(conn: Connection, statement: str) -> str:

@@ -3,6 +3,9 @@ the object and a hint."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import psycopg
 import pytest
 
@@ -15,13 +18,17 @@ FAILURES: dict[str, tuple[Call, str]] = {
     "WF004": (("select durable._fail_invalid('It is bad.')", ()), "It is bad."),
     "WF005": (("select durable._fail_not_awaitable('p1')", ()), "'p1'"),
     "WF006": (
-        ("select durable._fail_journal(3, 'L', 4, 'why')", ()),
-        "Execution 3, row type 'L', child 4: why",
+        ("select durable._fail_append('r1', 'InvokeStarted of r1.4', 'why')", ()),
+        "Run 'r1', InvokeStarted of r1.4: why.",
     ),
     "WF008": (("select durable._fail_too_large('Input', 11, 10)", ()), "Input has 11 bytes, the limit is 10"),
     "WF009": (("select durable._fail_run_conflict('r1', 'input')", ()), "'r1' exists with another input"),
     "WF010": (("select durable._fail_not_targeted('p1')", ()), "'p1'"),
     "WF011": (("select durable._fail_forbidden('It is off.')", ()), "It is off."),
+    "WF012": (
+        ("select durable._fail_await_cycle(array['a', 'b', 'a'])", ()),
+        "a -> b -> a would wait for itself",
+    ),
 }
 RAISED_BY_PROGRAMS = {"WF007"}
 
@@ -43,3 +50,20 @@ def test_the_catalogue_of_codes_is_complete(conn: Connection) -> None:
     rows = conn.execute("select code, retryable from durable.error_codes()").fetchall()
     assert [code for code, _ in rows] == sorted({*FAILURES, *RAISED_BY_PROGRAMS})
     assert not any(retryable for _, retryable in rows)
+
+
+LOGIC = Path(__file__).parents[2] / "sql" / "logic"
+
+
+def class_handlers(text: str) -> list[str]:
+    """Codes that PL/pgSQL takes for a whole class of errors: those that end with three zeros."""
+    return re.findall(r"(?:sqlstate|errcode =) '(\w{2}000)'", text)
+
+
+def test_no_handler_catches_a_whole_class() -> None:
+    """A code that ends with 000 stands for its class in `exception when`, so none is raised or caught: a loop
+    that begins anew by it would catch every refusal, and never end.
+    """
+    files = {path.name: path.read_text(encoding="utf-8") for path in LOGIC.glob("*.sql")}
+    assert {name: found for name, text in files.items() if (found := class_handlers(text))} == {}
+    assert class_handlers("exception when sqlstate 'WF000' then") == ["WF000"]

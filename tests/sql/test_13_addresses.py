@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from pyengine.errors import InvalidRequest
+from pyengine.queues import check_queue
 from tests.support.verbs import Connection, ask
 
 LONGEST = 1024 - len("poll://any@")
@@ -39,6 +41,14 @@ CANONICAL = {
     "poll://g/a@b": "poll://any@g/a@b",
     "größe": "poll://any@größe",
     "what?#now": "poll://any@what?#now",
+    # services: a name as SQL reads it, quoted where it must be
+    "sql://billing.close_month": "sql://billing.close_month",
+    "SQL://Billing.Close_Month": "sql://billing.close_month",
+    'sql://"Billing".close': 'sql://"Billing".close',
+    'sql://"billing"."close"': "sql://billing.close",
+    "sql://billing.select": 'sql://billing."select"',
+    'sql://a."b""c"': 'sql://a."b""c"',
+    "sql://größe._x$1": 'sql://"größe"."_x$1"',
     # http: scheme and host have no case, the default port and a lone slash say nothing
     "http://host:8080/path?x=1": "http://host:8080/path?x=1",
     "https://host": "https://host",
@@ -93,6 +103,15 @@ UNROUTABLE = {
     "gcps://project/topic",
     "poll:/g",
     "poll:g",
+    # no name of a function: no schema, three parts, types, blanks, a number first
+    "sql://",
+    "sql://billing",
+    "sql://a.b.c",
+    "sql://a.b(int)",
+    'sql://"a b".c',
+    "sql://1a.b",
+    'sql://"".b',
+    "sql://a.b;select",
     # neither a group nor an address
     "a/b",
     "a:b",
@@ -156,7 +175,9 @@ def test_nothing_is_unroutable(conn: Connection) -> None:
     assert ask(conn, ("select durable._canonical_address(null)", ())) == (None,)
 
 
-LISTENERS = {text: canonical for text, canonical in CANONICAL.items() if text not in ("poll://g:w1", "")} | {
+LISTENERS = {
+    text: canonical for text, canonical in CANONICAL.items() if not text.lower().startswith("sql:")
+} | {
     "poll://g:w1": "poll://uni@g/w1",
     "Poll://Group:Member": "poll://uni@Group/Member",
 }
@@ -174,6 +195,43 @@ def test_listener(conn: Connection, text: str) -> None:
 def test_unroutable_listener(conn: Connection, text: str) -> None:
     """What cannot be resumed cannot be told either."""
     assert ask(conn, ("select durable._canonical_listener(%s)", (text,))) == (None,)
+
+
+QUEUES = ("default", "a.b", "a:b", "ü", "a,b", "sql:x", "poll", "x" * 256, "é" * 128)
+NO_QUEUES = (
+    "",
+    "a/b",
+    "a b",
+    "any@z",
+    "@",
+    "/",
+    "a\n",
+    "\tb",
+    "a\u00a0",
+    "\u200b",
+    "x" * 257,
+    "é" * 129,
+    "sql://s.f",
+)
+
+
+@pytest.mark.parametrize("queue", [*QUEUES, *NO_QUEUES])
+def test_names_of_queues(conn: Connection, queue: str) -> None:
+    """SQL and Python take the same texts for names of queues: those whose address can be routed."""
+    sound = queue in QUEUES
+    assert ask(conn, ("select durable._is_queue(%s)", (queue,))) == (sound,)
+    if sound:
+        assert check_queue(queue, what="here") == queue
+    else:
+        with pytest.raises(InvalidRequest, match=r"here: .* is not a queue name"):
+            check_queue(queue, what="here")
+
+
+@pytest.mark.parametrize("queue", ["a\0b", "\ud800", 5, None, b"q", ["q"]])
+def test_what_sql_is_never_asked(queue: Any) -> None:
+    """What is no text, or none that a database can hold, is no name of a queue either."""
+    with pytest.raises(InvalidRequest, match="is not a queue name"):
+        check_queue(queue, what="here")
 
 
 def poll(**data: Any) -> dict[str, Any]:
@@ -295,3 +353,22 @@ def test_queue_and_preference(conn: Connection, target: str, queue: str, prefere
     """An anycast is claimed from its group and may prefer a worker; anything else is its own queue."""
     found = ask(conn, ("select durable._queue_of(%s), durable._preference_of(%s)", (target, target)))
     assert found == (queue, preference)
+
+
+@pytest.mark.parametrize("address", ["sql://billing.close", "SQL://a.b"])
+def test_a_service_is_only_ever_a_target(conn: Connection, address: str) -> None:
+    """A service is called for its own promises: it is neither told of others nor resumed for them."""
+    told = (
+        "select durable._canonical_listener(%s), durable._canonical_recv(%s, true), "
+        "durable._canonical_recv(%s, false)"
+    )
+    recv = json.dumps(address)
+    assert ask(conn, (told, (address, recv, recv))) == (None, None, None)
+    found = ask(
+        conn,
+        (
+            "select durable._queue_of(a), durable._target_of(a) from durable._canonical_address(%s) a",
+            (address,),
+        ),
+    )
+    assert found == (address.lower(), address.lower())

@@ -20,9 +20,9 @@ def conn(dsn: str) -> Iterator[Connection]:
 
 
 @pytest.fixture
-def heard(dsn: str) -> Iterator[Connection]:
+def heard(dsn: str, direct: str) -> Iterator[Connection]:
     """A session that listens on both channels."""
-    with psycopg.connect(dsn, autocommit=True) as listener:
+    with psycopg.connect(direct, autocommit=True) as listener:
         listener.execute("listen durable_ready")
         listener.execute("listen durable_settled")
         yield listener

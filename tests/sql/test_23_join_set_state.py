@@ -176,6 +176,51 @@ BAD: dict[str, list[dict[str, Any]]] = {
 }
 
 
+# bundles that are right but for the order of their rows: acts stand before facts, and both as they came
+DISORDER: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
+    "a promise taken in the call that makes it": (
+        [join_set(0), promise(1), submit(1, 0), pick(1, 0)],
+        [],
+    ),
+    "a run taken in the call that makes it": (
+        [join_set(0), run(1, queue="kids"), submit(1, 0), pick(1, 0)],
+        [],
+    ),
+    "submitted before the set is made": ([intent(1), submit(1, 0), join_set(0)], []),
+    "submitted before it is scheduled": ([join_set(0), submit(1, 0), intent(1)], []),
+    "scheduled by its outcome only": ([join_set(0), submit(1, 0)], [done(1)]),
+    "all of it before it is scheduled": ([join_set(0), submit(1, 0), pick(1, 0)], [done(1)]),
+}
+
+
+@pytest.mark.parametrize("name", DISORDER)
+def test_the_order_within_a_turn_counts(conn: Connection, name: str) -> None:
+    """What a later row of the same turn makes or completes is not there for an earlier one: WF006, and
+    nothing of the turn is written."""
+    acts, facts = DISORDER[name]
+    held = begin_run(conn, "r")
+    assert refusal(conn, turn("W", bundle(held, acts=acts, facts=facts))) == "WF006"
+    assert (types_of(conn, "r"), sets(conn), members(conn)) == ("S", [], [])
+
+
+def test_an_open_member_is_not_taken_with_its_outcome(conn: Connection) -> None:
+    """A member that is open when the turn begins cannot be taken in the turn that reports its outcome,
+    whose rows come behind."""
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", bundle(held, acts=[intent(1), join_set(0), submit(1, 0)]))
+    state = (types_of(conn, "r"), sets(conn), members(conn))
+    assert refusal(conn, turn("W", bundle(held, acts=[pick(1, 0)], facts=[done(1)]))) == "WF006"
+    assert (types_of(conn, "r"), sets(conn), members(conn)) == state
+
+
+def test_what_completed_further_up_is_taken(conn: Connection) -> None:
+    """In one call of the journal's writer a member is taken behind the row that completed it."""
+    held = begin_run(conn, "r")
+    append(conn, held.execution, (("L", 0, 1), ("j", 1, None), ("u", 0, 1), ("a", 0, 1)))
+    append(conn, held.execution, (("j", 2, None), ("l", 3, 1), ("u", 3, 2), ("c", 3, 1), ("a", 3, 2)))
+    assert members(conn) == [(0, 1, True), (3, 2, True)]
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_what_a_worker_may_not_report(conn: Connection, name: str) -> None:
     """Acts that break a guard are refused as a whole, or not taken; the sets stay as they were."""
@@ -191,13 +236,14 @@ def test_what_a_worker_may_not_report(conn: Connection, name: str) -> None:
 
 
 def test_a_refused_bundle_says_why(conn: Connection) -> None:
-    """The refusal names the execution, the row and the reason."""
+    """The refusal names the run, the event, the child and the reason; its hint is a query of the journal."""
     held = begin_run(conn, "r")
     call = turn("W", bundle(held, acts=[join_set(0), intent(1), submit(1, 0), submit(1, 0)]))
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         ask(conn, call)
-    assert str(held.execution) in (caught.value.diag.message_detail or "")
-    assert "it is in a join set already" in (caught.value.diag.message_detail or "")
+    detail, hint = caught.value.diag.message_detail, caught.value.diag.message_hint
+    assert detail == "Run 'r', JoinSetSubmitted of 'r.1': it is in a join set already."
+    assert conn.execute((hint or "").encode()).fetchall()
 
 
 def test_a_set_is_closed_by_the_first_result(conn: Connection) -> None:

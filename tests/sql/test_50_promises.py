@@ -3,6 +3,9 @@ conflict, and nothing twice."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import psycopg
 import pytest
 
 from tests.support.clock import Clock
@@ -28,6 +31,7 @@ from tests.support.verbs import (
     take,
     take_turn,
     task_of,
+    types_of,
 )
 
 
@@ -180,6 +184,35 @@ def test_get_of_a_local_step(conn: Connection) -> None:
     assert shown == [(f"r.{n}", rows[n][0], "r", n) for n in range(4)]
 
 
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        settle("r.1", "9"),
+        settle("r.1", state="rejected_canceled"),
+        ("select durable.resolve('r.1', '9')", ()),
+        ("select durable.reject('r.1')", ()),
+        ("select durable.task_fence_settle('t', 1, 'r.1', 'resolved', '9')", ()),
+    ],
+    ids=["settle", "cancel", "resolve", "reject", "fence"],
+)
+@pytest.mark.parametrize("fact", [begun(1), broken(1, retry_in=5)], ids=["running", "to be tried again"])
+def test_a_verdict_on_an_open_step_is_refused(conn: Connection, verdict: Call, fact: dict[str, Any]) -> None:
+    """Who settles a step that its worker has not completed is told so, and by which run; a completed one is
+    returned as it is, and one that is not there is WF001."""
+    ask(conn, create("t", target="poll://any@g"))
+    ask(conn, acquire("t"))
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", bundle(held, facts=[done(0, '"out"'), fact]))
+    with pytest.raises(psycopg.Error) as caught, conn.transaction():
+        ask(conn, verdict)
+    assert caught.value.sqlstate == "WF003"
+    assert "'r.1' is a step of run 'r'; its worker completes it" in (caught.value.diag.message_detail or "")
+    assert ask(conn, settle("r.0", "9"))[0] == "resolved"
+    assert ask(conn, ("select value_data from durable.promise_get('r.0')", ())) == ('"out"',)
+    assert refusal(conn, settle("r.2")) == "WF001"
+    assert types_of(conn, "r") == ("SLl" if fact == begun(1) else "SLf")
+
+
 @pytest.mark.parametrize("state", ["pending", "rejected_timedout", "done", None])
 def test_settle_to_what_is_no_verdict(conn: Connection, state: str | None) -> None:
     """Only resolved, rejected and rejected_canceled are a client's verdicts; that is looked at before
@@ -219,12 +252,45 @@ def test_verbs_for_people(conn: Connection, clock: Clock) -> None:
         clock.now_ms + 1000,
     )
     assert ask(conn, ("select durable.resolve('p', '{\"ok\": true}')", ())) == ("resolved",)
-    assert ask(conn, ("select durable.reject('p')", ())) == ("resolved",)
+    assert ask(conn, ("select durable.resolve('p', '{ \"ok\":true }')", ())) == ("resolved",)
+    assert refusal(conn, ("select durable.resolve('p', '{\"ok\": false}')", ())) == "WF003"
+    assert refusal(conn, ("select durable.reject('p')", ())) == "WF003"
     assert ask(conn, ("select * from durable.result('p')", ())) == ("resolved", {"ok": True}, None)
     ask(conn, ("select durable.create_promise('q')", ()))
     assert ask(conn, ("select * from durable.result('q')", ())) == ("pending", None, None)
     ask(conn, ("select durable.reject('q', '{\"type\": \"No\"}')", ()))
     assert ask(conn, ("select * from durable.result('q')", ())) == ("rejected", None, {"type": "No"})
+    ask(conn, ("select durable.create_promise('r', '1 s')", ()))
+    clock.advance(1000)
+    assert refusal(conn, ("select durable.resolve('r')", ())) == "WF003"
+    assert refusal(conn, ("select durable.resolve('none')", ())) == "WF001"
+
+
+def test_create_promise_again(conn: Connection) -> None:
+    """The same id is the same promise as it is; a run's id is refused, and so is what is no promise."""
+    ask(conn, ("select durable.create_promise('p', '1 hour', tags => '{\"a\": \"b\"}')", ()))
+    before = ask(conn, ("select p::text from durable._promises p", ()))
+    assert ask(conn, ("select durable.create_promise('p')", ())) == ("p",)
+    assert ask(conn, ("select p::text from durable._promises p", ())) == before
+    begin_run(conn, "run")
+    assert refusal(conn, ("select durable.create_promise('run')", ())) == "WF003"
+    for wrong in (
+        "''",
+        "null",
+        "'p', '0 s'",
+        "'p', '-1 s'",
+        "'p', tags => '[]'",
+        "'p', tags => null",
+        "'run.1'",
+    ):
+        assert refusal(conn, (f"select durable.create_promise({wrong})", ())) == "WF004", wrong
+
+
+def test_a_step_is_settled_by_who_executes_it(conn: Connection) -> None:
+    """The people's verbs refuse what the journal of a run alone may end."""
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", bundle(held, facts=[begun(0)]))
+    assert refusal(conn, ("select durable.resolve('r.0', '1')", ())) == "WF003"
 
 
 def test_due_in(conn: Connection, clock: Clock) -> None:

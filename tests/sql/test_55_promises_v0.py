@@ -113,7 +113,7 @@ def test_steps_of_runs(conn: Connection) -> None:
     found = ask(conn, ("select promise from durable.promise_read_v0('r.0')", ()))[0]
     assert (found["state"], found["value"]) == ("RESOLVED", {"data": "5"})
     assert ask(conn, completion("reject", "r.0", "k"))[:2] == (403, "already resolved")
-    assert ask(conn, completion("reject", "r.1", "k"))[:2] == (403, "already pending")
+    assert ask(conn, completion("reject", "r.1", "k"))[:2] == (403, "completed by its run alone")
     assert refusal(conn, creation("r.2", "k")) == "WF004"
 
 

@@ -243,6 +243,7 @@ def own(dsn: str) -> psycopg.Connection[tuple[object, ...]]:
     return psycopg.connect(dsn, autocommit=True)
 
 
+@pytest.mark.session("presence locks")
 def test_presence_is_believed_only_if_seen(own: Connection, dsn: str) -> None:
     """A worker that holds no lock, or asks from the session that holds it, is not present."""
     (hello,) = ask(own, ("select durable.worker_hello_v1('W', '{g}', '{w}', '{1}', null)", ()))
@@ -266,6 +267,7 @@ def wait_until_gone(conn: Connection) -> None:
         pass
 
 
+@pytest.mark.session("presence locks")
 def test_two_looks_take_the_tasks_of_an_absent_worker(own: Connection, dsn: str) -> None:
     """A presence lock found free twice, presence_grace_ms apart, ends the worker's leases long before their
     time."""
@@ -286,6 +288,7 @@ def test_two_looks_take_the_tasks_of_an_absent_worker(own: Connection, dsn: str)
 
 
 @pytest.mark.parametrize("sign", ["heartbeat", "hello", "present", "lock"])
+@pytest.mark.session("presence locks")
 def test_a_sign_of_life_between_the_looks(own: Connection, dsn: str, sign: str) -> None:
     """A worker that is heard of, or whose lock is held again, starts the two looks anew."""
     clock = Clock(dsn)
@@ -331,3 +334,31 @@ def test_workers_that_are_not_seen_are_forgotten(conn: Connection, clock: Clock)
     clock.advance(3_600_001)
     tick(conn)
     assert conn.execute("select id from durable._workers").fetchall() == [("busy",)]
+
+
+def test_a_fence_outside_a_transaction_is_refused(dsn: str) -> None:
+    """Alone in its statement it would guard nothing; in a block, first or last, and in a function that wrote
+    before, it does."""
+    fence = "select durable.fence('r', 1)"
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        begin_run(conn, "r")
+        assert refusal_alone(conn, fence) == "WF003"
+        with conn.transaction():
+            conn.execute(fence)
+        conn.execute("create table mine (n integer)")
+        conn.execute(
+            "create function write() returns void language plpgsql as $$ begin insert into mine values (1); "
+            "perform durable.fence('r', 1); end $$"
+        )
+        conn.execute("select write()")
+        conn.execute("begin; insert into mine values (2); select durable.fence('r', 1); commit")
+        assert conn.execute("select count(*) from mine").fetchone() == (2,)
+
+
+def refusal_alone(conn: Connection, statement: str) -> str:
+    """SQLSTATE of a statement that is its own transaction."""
+    try:
+        conn.execute(statement.encode())
+    except psycopg.Error as error:
+        return error.sqlstate or "?"
+    return ""

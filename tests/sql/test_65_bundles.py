@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.support.clock import Clock
@@ -88,6 +89,124 @@ def test_facts_of_every_kind(conn: Connection, story: str) -> None:
         assert report(conn, held, facts=facts) == "ok"
     assert types_of(conn, "r") == f"S{types}"
     assert head(conn, "open_attempts") == (open_attempts,)
+
+
+# facts of each turn of a step whose policy allows two attempts; all but the last are taken
+POLICY = '{"max_attempts": 2}'
+BOUND: dict[str, list[list[Fact]]] = {
+    "told with the intent": [
+        [{**begun(0), "retry": POLICY}],
+        [broken(0, retry_in=5), begun(0, attempt=2)],
+        [broken(0, attempt=2, retry_in=5)],
+    ],
+    "told with the failure": [
+        [{**broken(0, retry_in=5), "retry": POLICY}],
+        [broken(0, attempt=2, retry_in=5)],
+    ],
+    "in one turn": [[{**broken(0, retry_in=5), "retry": POLICY}, broken(0, attempt=2, retry_in=5)]],
+    "never again": [[{**broken(0, retry_in=5), "retry": '{"max_attempts": 1}'}]],
+    "intent and failures in one turn": [
+        [{**begun(0), "retry": POLICY}, broken(0, retry_in=5), broken(0, attempt=2, retry_in=5)]
+    ],
+}
+
+
+@pytest.mark.parametrize("story", BOUND)
+def test_no_more_attempts_than_the_policy_allows(conn: Connection, story: str) -> None:
+    """A worker that tries again beyond the recorded policy is refused (SE-5): nothing of the turn is written,
+    and the same attempt may still fail for good."""
+    *before, last = BOUND[story]
+    held = begin_run(conn, "r")
+    for facts in before:
+        assert report(conn, held, facts=facts) == "ok"
+    types = types_of(conn, "r")
+    call = turn("W", bundle(held, facts=last, seen=held.next + 9))
+    with pytest.raises(psycopg.Error) as caught, conn.transaction():
+        ask(conn, call)
+    assert caught.value.sqlstate == "WF006"
+    assert "its retry policy allows" in (caught.value.diag.message_detail or "")
+    assert types_of(conn, "r") == types
+    final = {key: value for key, value in last[-1].items() if key != "retry_in"}
+    assert report(conn, held, facts=[*last[:-1], final]) == "ok"
+
+
+def test_interruptions_are_no_failures_of_the_policy(conn: Connection) -> None:
+    """An attempt that was cut off does not count: the next one may be tried again as if it were the first."""
+    held = begin_run(conn, "r")
+    assert report(conn, held, facts=[{**begun(0), "retry": POLICY}]) == "ok"
+    take_turn(conn, "W", bundle(held, end=release()))
+    held = claim(conn, "W", "q-r")
+    facts = [broken(0, attempt=2, retry_in=5), done(0, attempt=3)]
+    assert report(conn, held, facts=facts) == "ok"
+    assert types_of(conn, "r") == "Slrtk"
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"acts": [{"do": "teleport", "child": 0}]},
+        {"acts": [{"child": 0}]},
+        {"acts": [promise(0), {"do": "Promise", "child": 1}]},
+        {"end": {"do": "explode"}},
+        {"end": {"on": [0], "kind": "any"}},
+    ],
+    ids=["act", "act of no kind", "act among others", "ending", "ending of no kind"],
+)
+def test_what_this_schema_does_not_know(conn: Connection, parts: dict[str, Any]) -> None:
+    """An act or an ending of an unknown kind is WF004, and nothing of the turn is written: a newer worker
+    loses nothing silently."""
+    held, other = begin_run(conn, "r"), begin_run(conn, "s")
+    call = turn("W", bundle(held, **parts), bundle(other, facts=[done(0)]))
+    assert refusal(conn, call) == "WF004"
+    assert (types_of(conn, "r"), types_of(conn, "s")) == ("S", "S")
+    assert (task_of(conn, "r") or ())[0] == "acquired"
+
+
+@pytest.mark.parametrize(
+    ("parts", "taken"),
+    [
+        ({"facts": [done(5_000_000)]}, False),
+        ({"acts": [promise(5_000_000)]}, False),
+        ({"facts": [done(1_000_001)]}, False),
+        ({"facts": [done(1000)]}, True),
+    ],
+    ids=["fact", "act", "one too far", "a gap"],
+)
+def test_a_gap_has_bounds(conn: Connection, parts: dict[str, Any], taken: bool) -> None:
+    """Numbers may be leapt over, each of which the head remembers; not millions of them."""
+    held = begin_run(conn, "r")
+    assert refusal(conn, turn("W", bundle(held, **parts))) == ("" if taken else "WF006")
+    assert head(conn, "cardinality(reserved)") == ((1000 if taken else 0),)
+
+
+# acts that no start would be given, and the words of the problem
+MISSHAPEN: dict[str, tuple[Fact, str]] = {
+    "slash": (run(1, queue="a/b"), "'a/b' is not a queue name"),
+    "blank": (run(1, queue="a b"), "'a b' is not a queue name"),
+    "address": (run(1, queue="any@z"), "'any@z' is not a queue name"),
+    "long": (run(1, queue="x" * 400), "is not a queue name"),
+    "empty": (run(1, queue=""), "'' is not a queue name"),
+    "nameless": (run(1, name=""), "a workflow name has 1 to 256 bytes"),
+    "no version": (run(1, version=""), "a workflow version is not empty"),
+    "a child without time": (run(1, timeout=0), "a timeout is more than 0"),
+    "a promise without time": (promise(1, timeout=0), "a timeout is more than 0"),
+    "less than no time": (promise(1, timeout=-1), "a timeout is more than 0"),
+}
+
+
+@pytest.mark.parametrize("name", MISSHAPEN)
+def test_a_child_that_no_start_would_be_given(conn: Connection, name: str) -> None:
+    """A run whose code asks for such a child is set aside and says why; nothing of its bundle is written, and
+    the others of the turn are not disturbed."""
+    act, words = MISSHAPEN[name]
+    held, other = begin_run(conn, "r"), begin_run(conn, "s")
+    answer = take_turn(
+        conn, "W", bundle(held, acts=[promise(0), act], facts=[done(2)]), bundle(other, acts=[run(0)])
+    )
+    assert (answer.of(held), answer.of(other)) == (("ok", "halted"), ("ok", "acquired"))
+    assert (types_of(conn, "r"), types_of(conn, "s")) == ("S", "SI")
+    (problem,) = ask(conn, ("select problem ->> 'message' from durable.runs where id = 'r'", ()))
+    assert problem.startswith("child 1: ") and words in problem
 
 
 @pytest.mark.parametrize("story", STORIES)
@@ -254,7 +373,7 @@ def test_children_are_made_as_asked(conn: Connection, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    "act", [timer(0, 0), timer(0, -5), timer(0, 2**62), promise(0, 0), run(0, timeout=-1)]
+    "act", [timer(0, 0), timer(0, -5), timer(0, 2**62), promise(0, 2**62), run(0, timeout=2**62)]
 )
 def test_spans_beyond_reason(conn: Connection, clock: Clock, act: Fact) -> None:
     """A sleep of nothing, until the past, or for ever does not break the turn: at least a millisecond, at
@@ -264,7 +383,7 @@ def test_spans_beyond_reason(conn: Connection, clock: Clock, act: Fact) -> None:
     answer = take_turn(conn, "W", bundle(held, acts=[act]), bundle(other, facts=[done(0)]))
     assert (answer.of(held)[0], answer.of(other)[0]) == ("ok", "ok")
     (until,) = ask(conn, ("select timeout_at from durable._promises where id = 'r.0'", ()))
-    assert until == (NEVER if act.get("duration", 0) > 10 else clock.now_ms + 1)
+    assert until == (NEVER if act.get("duration", 2**62) > 10 else clock.now_ms + 1)
 
 
 def test_a_blocked_run_that_goes_on_is_halted(conn: Connection) -> None:

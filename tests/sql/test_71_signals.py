@@ -424,6 +424,8 @@ def test_to_what_is_no_run(conn: Connection) -> None:
         (send("r", ""), "WF004"),
         (send("r", None), "WF004"),  # type: ignore[arg-type]
         (send("r", "n" * 257), "WF004"),
+        (send("r", payload="{no json"), "WF004"),
+        (send("r", payload=""), "WF004"),
         (send("r", key=""), "WF004"),
         (send("r", key="k" * 513), "WF004"),
         (send("r", payload='"' + "x" * 2000 + '"'), "WF008"),

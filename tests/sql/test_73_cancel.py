@@ -412,6 +412,7 @@ def test_what_cannot_be_cancelled(conn: Connection) -> None:
     for name in ("nobody", "x", "t", "r.0", "r.1"):
         assert refusal(conn, cancel(name)) == "WF001", name
     assert refusal(conn, cancel("nobody", grace_ms=-1)) == "WF004"
+    assert refusal(conn, cancel("r", reason="no json")) == "WF004"
     assert refusal(conn, ("select durable.cancel('r', grace => '-1 second')", ())) == "WF004"
     ask(conn, ("select durable.set_setting('payload_max_bytes', '1500')", ()))
     assert refusal(conn, cancel("r", json.dumps("x" * 2000))) == "WF008"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 
 from tests.support.clock import Clock
@@ -101,6 +102,27 @@ def test_what_cannot_be_steered(conn: Connection, verb: str) -> None:
     assert refusal(conn, (call, ("nobody",))) == "WF001"
     assert refusal(conn, (call, ("x",))) == "WF001"
     assert refusal(conn, (call, ("r",))) == "WF003"
+
+
+@pytest.mark.parametrize(
+    ("id_", "words"),
+    [
+        ("nobody", "There is no promise 'nobody'"),
+        ("x", "There is no run 'x'"),
+        ("r", "Run 'r' has ended: resolved"),
+        ("s", "Run 's' is not set aside: it goes on by itself"),
+    ],
+)
+def test_resume_says_why_not(conn: Connection, id_: str, words: str) -> None:
+    """Who resumes what cannot go on is told in terms of runs, with a query that shows more."""
+    ask(conn, create("x", external="true"))
+    take_turn(conn, "W", bundle(begin_run(conn, "r"), end=complete()))
+    begin_run(conn, "s")
+    with pytest.raises(psycopg.Error) as caught, conn.transaction():
+        conn.execute("select durable.resume(%s)", (id_,))
+    assert words in (caught.value.diag.message_detail or "")
+    if id_ in ("r", "s"):
+        assert conn.execute((caught.value.diag.message_hint or "").encode()).fetchall()
 
 
 @pytest.mark.parametrize("verb", ["resume", "redrive"])

@@ -374,6 +374,18 @@ def test_the_origin_may_go(conn: Connection, clock: Clock) -> None:
     assert types_of(conn, "g") == types_of(conn, "f")
 
 
+def test_a_value_for_a_run_that_did_nothing(conn: Connection, clock: Clock) -> None:
+    """Where there is no value to set, the refusal says so."""
+    begin_story(conn, clock, "r")
+    with pytest.raises(psycopg.Error) as caught, conn.transaction():
+        ask(conn, fork(set_values={"charge": 1}))
+    assert caught.value.sqlstate == "WF004"
+    assert (
+        caught.value.diag.message_hint
+        == "Before that position the run called nothing: there is no value to set."
+    )
+
+
 def test_who_forked_what(conn: Connection, clock: Clock) -> None:
     """The view of forks tells origin, position, user and the values put in place."""
     in_sequence(conn, clock)
@@ -381,6 +393,23 @@ def test_who_forked_what(conn: Connection, clock: Clock) -> None:
     query = "select origin, seq, by = session_user, replaced, state, at = durable._at(%s) from durable.forks"
     told = ask(conn, (query, (clock.now_ms,)))
     assert told == ("r", 8, True, {"3": {"ok": True}, "1": None}, "queued", True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"), [(1, 1), (2, 1), (3, 1), (4, 4), (5, 5), (6, 5), (8, 8), (None, 8)]
+)
+def test_the_position_that_is_told_is_where_the_copy_ends(
+    conn: Connection, clock: Clock, asked: int | None, told: int
+) -> None:
+    """Of a step that was written as a whole a fork takes over all or nothing, and tells where it really
+    begins."""
+    story = begin_story(conn, clock, "r")
+    story.report(facts=[done(0)])
+    story.report(acts=[captured(1)])
+    story.report(facts=[done(2)])
+    ask(conn, fork(seq=asked))
+    assert ask(conn, ("select seq from durable.forks where id = 'f'", ())) == (told,)
+    assert ask(conn, ("select next_seq from durable._executions where id = 'f'", ())) == (told,)
 
 
 def test_a_fork_of_a_live_run_changes_nothing_of_it(conn: Connection, clock: Clock) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.support.clock import Clock
@@ -24,7 +25,9 @@ from tests.support.verbs import (
     complete,
     create,
     done,
+    join_set,
     park,
+    pick,
     promise,
     promise_of,
     receive,
@@ -32,11 +35,12 @@ from tests.support.verbs import (
     run,
     send,
     settle,
+    submit,
     suspend,
     take_turn,
     task_of,
     tick,
-    turn,
+    timer,
     types_of,
 )
 
@@ -185,14 +189,162 @@ def test_one_past_its_deadline_that_nobody_settled(conn: Connection, clock: Cloc
     assert types_of(conn, "r") == "SXD"
 
 
-@pytest.mark.parametrize("name", ["nobody", "r", "other.0"])
-def test_what_cannot_be_adopted(conn: Connection, name: str) -> None:
-    """What does not exist, the run itself and a local step of another one are refused, and nothing of the
-    turn is written."""
+@pytest.mark.parametrize(
+    ("name", "error"), [("nobody", "NotFound"), ("r", "AwaitCycle"), ("other.0", "NotFound")]
+)
+def test_what_cannot_be_adopted(conn: Connection, name: str, error: str) -> None:
+    """What does not exist, the run itself and a local step of another one are scheduled under their number
+    and have failed; the rest of the turn is written and the run does not suspend over it."""
     take_turn(conn, "V", bundle(begin_run(conn, "other", "V"), facts=[done(0)]))
     held = begin_run(conn, "r")
-    assert refusal(conn, turn("W", bundle(held, facts=[done(1)], acts=[adopt(0, name)]))) == "WF001"
-    assert (types_of(conn, "r"), adopted(conn)) == ("S", [])
+    acts = [adopt(0, name), promise(2)]
+    answer = take_turn(conn, "W", bundle(held, facts=[done(1)], acts=acts, end=suspend(0, 2)))
+    assert answer.of(held) == ("ok", "acquired")
+    (row,) = answer.tail(held)
+    assert (row[1:5], json.loads(row[6])["type"], row[7]) == (("D", 0, 1, None), error, None)
+    assert (types_of(conn, "r"), adopted(conn)) == ("SXXLD", [])
+    told = "select payload from durable.journal_events where id = 'r' and child = 0 order by seq"
+    scheduled, _, completed = conn.execute(told).fetchall()
+    assert scheduled[0] == {"kind": "External", "function_name": name}
+    assert completed[0]["error"]["type"] == error
+    (known,) = ask(conn, ("select children -> '0' from durable.as_of('r')", ()))
+    assert (known["kind"], known["state"], known["error"]["type"]) == ("promise", "rejected", error)
+    ask(conn, create(name, external="true")) if name == "nobody" else None
+    again = ask(conn, ("select durable.worker_journal_v1('W', %s, 1)", (held.execution,)))[0]["rows"]
+    assert again[-1][6:] == list(row[6:])
+
+
+def in_words(conn: Connection, id_: str) -> list[str]:
+    """The circles that a run was told of."""
+    rows = conn.execute(
+        "select payload #>> '{error,message}' from durable.journal_events "
+        "where id = %s and event = 'InvokeCompleted' and payload #>> '{error,type}' = 'AwaitCycle' "
+        "order by seq",
+        (id_,),
+    )
+    return [text for (text,) in rows]
+
+
+def test_a_circle_of_awaits(conn: Connection) -> None:
+    """Whoever closes a circle of any length gets the path; the others wait on, and the end of one is told."""
+    held = {name: begin_run(conn, name) for name in "abcd"}
+    for one, other in ("ab", "bc", "cd"):
+        take_turn(conn, "W", bundle(held[one], acts=[adopt(0, other)]))
+    answer = take_turn(conn, "W", bundle(held["d"], acts=[adopt(0, "a"), adopt(1, "b")]))
+    assert in_words(conn, "d") == [
+        "d -> a -> b -> c -> d would wait for itself",
+        "d -> b -> c -> d would wait for itself",
+    ]
+    data = json.loads(answer.tail(held["d"])[0][6])["data"]
+    assert data["path"] == ["d", "a", "b", "c", "d"]
+    assert adopted(conn) == [("b", "a", 0), ("c", "b", 0), ("d", "c", 0)]
+
+
+def test_a_circle_through_a_parent(conn: Connection) -> None:
+    """A child that would wait for its parent, or for who waits for that, is told; a detached one may."""
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", bundle(held, acts=[run(0, queue="kids"), run(1, queue="free", detached=True)]))
+    top = begin_run(conn, "top")
+    take_turn(conn, "W", bundle(top, acts=[adopt(0, "r")]))
+    kid, free = claim(conn, "K", "kids"), claim(conn, "K", "free")
+    take_turn(conn, "K", bundle(kid, acts=[adopt(0, "r"), adopt(1, "top")]))
+    take_turn(conn, "K", bundle(free, acts=[adopt(0, "r"), adopt(1, "top")]))
+    assert in_words(conn, "r.0") == [
+        "r.0 -> r -> r.0 would wait for itself",
+        "r.0 -> top -> r -> r.0 would wait for itself",
+    ]
+    assert in_words(conn, "r.1") == []
+    assert [row for row in adopted(conn) if row[1] == "r.1"] == [("r", "r.1", 0), ("top", "r.1", 1)]
+
+
+def test_a_circle_within_one_turn(conn: Connection) -> None:
+    """Bundles of one turn are judged one after the other: the last one closes the circle."""
+    one, two, three = (begin_run(conn, name) for name in ("one", "three", "two"))
+    acts = {one.id: "three", two.id: "two", three.id: "one"}
+    take_turn(conn, "W", *(bundle(held, acts=[adopt(0, acts[held.id])]) for held in (two, one, three)))
+    assert [in_words(conn, held.id) for held in (one, two, three)] == [
+        [],
+        [],
+        ["two -> one -> three -> two would wait for itself"],
+    ]
+
+
+def test_who_has_ended_closes_no_circle(conn: Connection, clock: Clock) -> None:
+    """What waited and ended, is past its deadline, or began anew waits for nothing."""
+    held = begin_run(conn, "r")
+    for name, options in (("gone", {}), ("late", {"timeout": "1 s"}), ("anew", {})):
+        other = begin_run(conn, name, **options)
+        answer = take_turn(conn, "W", bundle(other, acts=[adopt(0, "r")]))
+        if name == "gone":
+            take_turn(conn, "W", bundle(other, end=complete(), seen=answer.next_of(other)))
+        if name == "anew":
+            take_turn(conn, "W", bundle(other, end=anew(on=1), seen=answer.next_of(other)))
+    clock.advance(1000)
+    take_turn(conn, "W", bundle(held, acts=[adopt(0, "gone"), adopt(1, "late"), adopt(2, "anew")]))
+    assert in_words(conn, "r") == []
+    tick(conn)
+
+
+def test_the_promise_of_a_run_is_not_the_run(conn: Connection) -> None:
+    """A child may wait for a promise that its parent made: nobody says who settles it."""
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", bundle(held, acts=[run(0, queue="kids"), promise(1)]))
+    take_turn(conn, "K", bundle(claim(conn, "K", "kids"), acts=[adopt(0, "r.1")]))
+    assert in_words(conn, "r.0") == []
+
+
+def test_what_is_refused_may_be_a_member(conn: Connection) -> None:
+    """A refused adoption that was put into a join set in the same turn is handed out as a failure."""
+    held = begin_run(conn, "r")
+    acts = [join_set(0), adopt(1, "nobody"), submit(1, 0)]
+    answer = take_turn(conn, "W", bundle(held, acts=acts))
+    seen = answer.next_of(held)
+    take_turn(conn, "W", bundle(held, acts=[pick(1, 0)], seen=seen))
+    assert types_of(conn, "r") == "SjXuDa"
+
+
+def test_a_refusal_during_clean_up(conn: Connection) -> None:
+    """A run that is being cancelled may adopt in its clean-up, and is told what is wrong with it."""
+    held = begin_run(conn, "r")
+    ask(conn, cancel("r"))
+    take_turn(conn, "W", bundle(held, acts=[adopt(0, "nobody")], seen=held.next + 1))
+    assert types_of(conn, "r") == "SQXD"
+
+
+def test_a_fork_replaces_a_refusal(conn: Connection) -> None:
+    """A fork keeps a refusal as it was, or has the value that it is given instead."""
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", bundle(held, acts=[adopt(0, "nobody")]))
+    for name, values in (("kept", {}), ("given", {"0": 7})):
+        fork = "select durable.fork('r', set_values => %s::jsonb, new_id => %s, queue => %s)"
+        ask(conn, (fork, (json.dumps(values), name, f"q-{name}")))
+    ((_, _, error, ok),) = ends(list(claim(conn, "W", "q-kept").rows))
+    assert (json.loads(error)["type"], ok) == ("NotFound", None)
+    assert ends(list(claim(conn, "W", "q-given").rows)) == [(0, None, "7", True)]
+
+
+def test_every_cut_of_a_refusal_can_be_forked(conn: Connection) -> None:
+    """A fork that begins between the call and its refusal waits for the promise, or is told that there is
+    none."""
+    one, two = begin_run(conn, "one"), begin_run(conn, "two")
+    take_turn(conn, "W", bundle(one, acts=[adopt(0, "two")]))
+    take_turn(conn, "W", bundle(two, acts=[timer(0, 1000), adopt(1, "one"), adopt(2, "nobody")]))
+    assert types_of(conn, "two") == "STXXDD"
+    ask(conn, ("select durable.fork('two', seq => 3, new_id => 'f')", ()))
+    assert ("one", "f", 1) in adopted(conn)
+    assert refusal(conn, ("select durable.fork('two', seq => 4, new_id => 'g')", ())) == "WF001"
+
+
+def test_a_client_closes_a_circle(conn: Connection) -> None:
+    """A run that a protocol client serves is judged alike: the suspension is refused with the path."""
+    client(conn)
+    other = begin_run(conn, "other")
+    take_turn(conn, "W", bundle(other, acts=[adopt(0, "r")]))
+    with pytest.raises(psycopg.Error) as caught, conn.transaction():
+        ask(conn, park("r", "other", version=2))
+    assert caught.value.sqlstate == "WF012"
+    assert "r -> other -> r" in (caught.value.diag.message_detail or "")
+    assert (types_of(conn, "r"), adopted(conn)) == ("S", [("r", "other", 0)])
 
 
 def test_a_bundle_that_is_not_taken_adopts_nothing(conn: Connection) -> None:

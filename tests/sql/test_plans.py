@@ -59,7 +59,7 @@ BOUND = 250
 SWEEPS = {"tick": 1, "tick_for_people": 1, "sweep_of_the_cancelled": 1}
 GROWING = (
     "relname ~ '^_(promises|tasks|callbacks|listeners|resumes|executions|journal.*|unblocks|schedules"
-    "|inboxes|signals|join_sets|members)$'"
+    "|inboxes|signals|join_sets|members|row_waits|row_events)$'"
 )
 COUNTERS = f"""
 select (select coalesce(sum(seq_tup_read), 0) from pg_stat_user_tables where schemaname = 'durable' and
@@ -103,6 +103,8 @@ select p.id, p.timeout_at, p.head, durable._queue_of(p.target), 'w', '1',
 from durable._promises p where p.head >= 1000000 and p.state = 'pending';
 insert into durable._callbacks (awaited_id, awaiter_id) select 'x' || n, 'asleep' || n from
 generate_series(1, %(count)s) n;
+insert into durable._row_waits (execution, watch, promise_id, key, since)
+select 1000000 + n, 1, 'x' || n, jsonb_build_object('id', n), '1' from generate_series(1, %(count)s) n;
 insert into durable._listeners (awaited_id, address) select 'x' || n, 'poll://any@g' from generate_series(1,
 %(count)s) n;
 insert into durable._resumes (task_id, awaited_id) select 'held' || n, 'over' || n from generate_series(1,
@@ -230,13 +232,15 @@ def steering_calls(tag: str, runs: dict[str, Held]) -> Iterator[tuple[str, Call]
     yield "turn_that_takes_it", turn(tag, bundle(r7, acts=[pick(3, 4), join_set(5), promise(6)]))
     yield "turn_with_a_late_member", turn(tag, bundle(r7, acts=[submit(6, 5)]))
     yield "settle_what_was_adopted", settle(f"{tag}g")
+    yield "turn_that_adopts_a_run", turn(tag, bundle(r7, acts=[adopt(7, f"{tag}r8"), adopt(8, "nobody")]))
     acts = [run(number, queue=f"{tag}r8-{number}") for number in range(3)]
     yield "turn_with_a_family", turn(tag, bundle(r8, acts=acts))
+    yield "turn_that_closes_a_circle", turn(tag, bundle(r8, acts=[adopt(3, f"{tag}r7")]))
     yield "cancel_a_family", cancel(f"{tag}r8", '"why"', grace_ms=0)
     yield "cancel_again", cancel(f"{tag}r8")
     yield "turn_that_hears_of_it", turn(tag, bundle(r8))
     yield "cancel_by_force", cancel(f"{tag}r7", force=True)
-    yield "turn_that_gives_in", turn(tag, bundle(r8, end=cancelled(), seen=r8.next + 4))
+    yield "turn_that_gives_in", turn(tag, bundle(r8, end=cancelled(), seen=r8.next + 7))
     yield "suspend_on_what_is_not_its_own", park(f"{tag}r9", f"{tag}i")
     yield "settle_what_it_waits_for", settle(f"{tag}i")
     yield "cancel_for_the_sweep", cancel(f"{tag}r9", grace_ms=0)

@@ -17,40 +17,44 @@ import pytest
 from tests.support.tree import Module, modules
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "sources"),
+    ("errors", "sqlstates", "sources"),
     (
-        *("model", "retry", "scope", "failures", "forbidden", "history", "binaries", "postmaster"),
+        *("model", "retry", "queues", "scope", "failures", "forbidden", "history", "binaries", "postmaster"),
         *("loop_parts", "shields"),
         *("values_hints", "values_paths", "values_pydantic", "values_shapes", "values_tree", "values_unions"),
     ),
     (
         *("codec", "signatures", "registry", "threads", "embedded", "admin", "promise_records"),
-        *("http_records", "http", "signals"),
+        *("http_records", "http", "signals", "sql_errors", "sql_steps"),
     ),
-    ("loop", "waits", "ctx_handles", "context"),
+    ("loop", "waits", "ctx_handles", "ctx_waits", "ctx_sql", "context"),
     (
         *("ledger", "captures", "inboxes", "join_sets", "outcomes", "matching", "cancelling", "replay"),
-        *("judging",),
+        *("judging", "transaction_values", "transaction_log", "transaction"),
     ),
-    ("procedures", "connection", "listen"),
+    ("procedures", "procedures_promises", "procedures_sql", "answers", "connection", "listen"),
     (
         *("wire", "turn", "runs", "steps", "holding", "keeping", "heartbeat", "housekeeping", "exchange"),
-        *("results", "promises", "handle", "steering", "replay_check"),
+        *("results", "promises", "handle", "steering", "replay_check", "committing"),
+        *("callers", "asking", "blocking", "sql_door", "serving"),
     ),
-    ("worker", "client"),
+    ("worker", "client", "sync"),
     ("place",),
     ("app",),
     ("cli", "demo", "gateway", "courier", "testing"),
     ("__main__",),
 )
 ASYNC_DOORS = (
-    *("connection", "listen", "turn", "heartbeat", "housekeeping"),
-    *("worker", "client", "replay_check", "app", "testing"),
+    *("connection", "listen", "turn", "heartbeat", "housekeeping", "committing", "transaction_values"),
+    *("worker", "callers", "replay_check", "app", "testing", "sql_door"),
 )
 # package -> the only modules that may import it
 DRIVERS: dict[str, tuple[str, ...]] = {
     "asyncpg": ASYNC_DOORS,
-    "psycopg": ("admin", "cli", "demo"),
+    "psycopg": ("admin", "cli", "demo", "blocking"),
+    # whoever has a session of theirs has imported them
+    "sqlalchemy": (),
+    "django": (),
     "sqlglot": ("admin",),
     "typer": ("cli",),
     "rich": ("cli",),
@@ -68,7 +72,8 @@ PURE = {
         "asyncpg os random socket subprocess threading time"
     ),
     "errors model codec failures retry sources": "asyncio asyncpg random socket subprocess threading time",
-    "client": "pyengine.worker pyengine.turn pyengine.replay",
+    "client sync": "asyncio pyengine.worker pyengine.turn pyengine.replay",
+    "answers": "asyncio asyncpg psycopg",
     "admin": "asyncpg asyncio pyengine.worker pyengine.client pyengine.procedures pyengine.embedded",
 }
 # who may import these: they are for users, or the end of the line
@@ -199,6 +204,8 @@ def test_sql_text_stands_in_one_place() -> None:
         ("replay", "def f():\n    import time"),
         ("loop", "from asyncpg import connect"),
         ("client", "from pyengine import worker"),
+        ("client", "import asyncio"),
+        ("callers", "import sqlalchemy"),
         ("worker", "import psycopg"),
         ("worker", "import pyengine.testing"),
         ("app", "from pyengine.cli import main"),

@@ -40,6 +40,15 @@ def function(
     )
 
 
+def procedure(body: str, *, after: str = "") -> str:
+    """A procedure in the shape of the house around statements."""
+    return (
+        f"create or replace procedure durable.wait(a integer)\nlanguage plpgsql\n"
+        f"as $$\nbegin\n{body}\nend\n$$"
+        f"{after};\ncomment on procedure durable.wait(integer) is 'For a test.';\n"
+    )
+
+
 PLPGSQL = {"language": "plpgsql"}
 PINNED = " set search_path = ''"
 # rule -> (file, text that breaks it, words of the message)
@@ -88,6 +97,11 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
             function("begin end", name="f", after=" set search_path = durable", **PLPGSQL),
             "pinned to ''",
         ),
+        ("logic/10_a", procedure("perform durable._f($1);"), "does not commit"),
+        ("logic/10_a", procedure("commit;", after=PINNED), "does not commit"),
+        ("logic/10_a", procedure("commit; perform durable._f($1 - 1);"), "operator -"),
+        ("logic/10_a", procedure("commit; if $1 <> $1 then null; end if;"), "operator <>"),
+        ("logic/10_a", procedure("commit; perform pg_sleep($1);"), "pg_sleep( without"),
     ],
     "parameter_names": [
         ("logic/10_a", function("select 1", head="a text"), "parameter a"),
@@ -217,6 +231,11 @@ SOUND = {
         "begin null; exception when others then raise; end", name="rpc", after=PINNED, **PLPGSQL
     ),
     "debug/10_clock": function("select clock_timestamp()", name="_now"),
+    "logic/72_wait": procedure(
+        "loop select l.state, 'a <> b' into state, b from durable._look($1, b) l; commit;\n"
+        "perform pg_catalog.pg_sleep(c); exit when d is null; b := durable._after(b); end loop;\n"
+        "begin commit; exception when no_data then get stacked diagnostics b := message_text; end;"
+    ),
     "logic/72_start": function("select durable.claim(start.id), 'now()'", name="start", head="id text"),
 }
 
@@ -304,6 +323,7 @@ CATALOGUE = {
     "search_path pinned on entry points in PL/pgSQL": """
         select p.oid::regprocedure::text from pg_proc p join pg_language l on l.oid = p.prolang
         where p.pronamespace = %(schema)s::regnamespace and p.proname !~ '^_' and l.lanname = 'plpgsql'
+          and p.prokind <> 'p'
           and not coalesce('search_path=""' = any (p.proconfig), false)""",
     "search_path never pinned on helpers in SQL": """
         select p.oid::regprocedure::text from pg_proc p join pg_language l on l.oid = p.prolang
@@ -311,7 +331,9 @@ CATALOGUE = {
           and p.proconfig is not null""",
     "no security definer": """
         select p.oid::regprocedure::text from pg_proc p
-        where p.pronamespace = %(schema)s::regnamespace and p.prosecdef""",
+        where p.pronamespace = %(schema)s::regnamespace and p.prosecdef
+          -- the trigger on tables of users, who need no right in the engine to change their rows
+          and p.proname <> '_row_changed'""",
     "no generated constraint name": """
         select k.conrelid::regclass || ' ' || k.conname from pg_constraint k
         where k.connamespace = %(schema)s::regnamespace and k.contype <> 'n' and k.coninhcount = 0

@@ -1,6 +1,7 @@
 """Laws of transitions: what may happen between one state and the next, judged after the fact.
 
-What lives here: switching the record on (history.sql) and the catalogue of laws over one step (steps.py).
+What lives here: switching the record on (history.sql) and the catalogue of laws over one step (steps.py);
+those of runs alone stand in run_laws.py.
 Laws about one row look at every version that it had in the step, because a turn does what are several
 operations of the protocol: a run is woken and taken in one turn. Laws about several rows look at the ends.
 
@@ -18,7 +19,8 @@ Where the engine differs from the protocol's own machine, and what is asserted i
 - a run is woken by a signal that ends its wait and by a request of cancellation too, without a wake reason;
 - a run that continues as new lets go what it waited for: its promise is the result of another journal now;
 - the sweep ends runs that were asked to end and did not within their grace;
-- a promise that a schedule creates too late is born settled, as of its instant.
+- a promise that a schedule creates too late is born settled, as of its instant;
+- a fork is born with copies of its origin's settled children.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from typing import TypeAlias
 
 import psycopg
 
+from tests.support import run_laws
 from tests.support.steps import (
     LEASE,
     NONE,
@@ -438,19 +441,23 @@ def consistent_new_unblock_discharges_its_listener(step: Step) -> Seen:
 
 
 def consistent_new_promise_born_clean(step: Step) -> Seen:
-    """A promise is born pending before its deadline, or settled by it, without a value and unwatched."""
+    """A promise is born pending before its deadline, or settled by it, without a value and unwatched; only
+    a fork's copies of what its origin had are born as they were."""
     for (id_,), row in step.born("_promises"):
         watched = any(
             not is_own(row, key)
             for relation in ("_callbacks", "_listeners")
             for key in step.all_after(relation, id_)
         )
+        copied = run_laws.is_copied(row, step)
         if row["state"] == "pending":
             sound = row["created_at"] < row["timeout_at"]
+        elif copied:
+            sound = row["created_at"] <= row["settled_at"] <= step.now_ms
         else:
             dead = row["settled_at"] == row["timeout_at"] <= step.now_ms and row["state"] == verdict(row)
             sound = dead and (row["created_at"] == row["timeout_at"] or "resonate:schedule" in row["tags"])
-        if watched or not sound or not has_no_value(row) or row["created_at"] > step.now_ms:
+        if watched or not sound or not (copied or has_no_value(row)) or row["created_at"] > step.now_ms:
             yield id_, f"born {row['state']}, created {row['created_at']}, settled {row['settled_at']}"
 
 
@@ -536,4 +543,5 @@ LAWS: dict[str, Check] = {
             consistent_task_resumes_cleared_only_on_dispatch_or_park,
         )
     },
+    **run_laws.LAWS,
 }

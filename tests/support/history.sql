@@ -1,5 +1,5 @@
 -- Writes down every change of the protocol's rows: the row before and after, the transaction, the call within it, and the
--- bounds of the instant that the call took for now; of heads, inboxes and signals only what a task may be woken by.
+-- bounds of the instant that the call took for now; of heads, inboxes and journals without what no law asks for.
 -- tests/support/steps.py reads it back.
 
 create schema test_history;
@@ -53,12 +53,9 @@ create function test_history.image(p_relation text, p_row jsonb)
 returns jsonb language sql immutable
 as $$
   select case p_relation
-    when '_executions' then jsonb_build_object('execution', p_row -> 'execution', 'status', p_row -> 'status',
-                                               'previous', p_row -> 'previous')
-    when '_inboxes' then jsonb_build_object('execution', p_row -> 'execution', 'name', p_row -> 'name',
-                                            'receiver', p_row -> 'receiver')
-    when '_signals' then jsonb_build_object('execution', p_row -> 'execution', 'name', p_row -> 'name',
-                                            'delivery', p_row -> 'delivery')
+    when '_executions' then p_row - array['bucket', 'next_seq', 'suspend_seq', 'reserved', 'open_steps', 'open_attempts', 'digest',
+                                          'problem', 'key', 'tenant', 'workflow', 'workflow_version']
+    when '_journal' then p_row - array['bucket', 'ts', 'input_hash', 'data']
     else p_row end
 $$;
 
@@ -66,14 +63,16 @@ create function test_history.record()
 returns trigger language plpgsql volatile
 as $$
 declare
-  v_old jsonb := case when tg_op in ('UPDATE', 'DELETE') then test_history.image(tg_table_name, to_jsonb(old)) end;
-  v_new jsonb := case when tg_op in ('UPDATE', 'INSERT') then test_history.image(tg_table_name, to_jsonb(new)) end;
+  -- the name of the table, also where a partition of it was written
+  v_relation text := tg_argv[0];
+  v_old jsonb := case when tg_op in ('UPDATE', 'DELETE') then test_history.image(v_relation, to_jsonb(old)) end;
+  v_new jsonb := case when tg_op in ('UPDATE', 'INSERT') then test_history.image(v_relation, to_jsonb(new)) end;
   v_shown text[] := string_to_array(current_setting('test.shown', true), ' ');
   v_now bigint;
   v_since bigint;
   v_callers text;
 begin
-  if v_old = v_new and tg_table_name in ('_executions', '_inboxes') then
+  if v_old = v_new and v_relation in ('_executions', '_inboxes') then
     return null;
   elsif v_shown[1] = test_history.call() then
     v_since := v_shown[2];
@@ -88,7 +87,7 @@ begin
   values (pg_current_xact_id()::text::bigint, statement_timestamp(), v_since, v_now,
           coalesce(nullif(current_setting('test.step', true), ''),
                    case when v_callers like '%function durable.tick_v1(%' then 'tick' else '' end),
-          tg_table_name, v_old, v_new);
+          v_relation, v_old, v_new);
   return null;
 end
 $$;
@@ -99,12 +98,12 @@ declare
 begin
   foreach v_table in array
     array['_promises', '_tasks', '_callbacks', '_listeners', '_resumes', '_unblocks', '_schedules', '_executions', '_inboxes',
-          '_signals']
+          '_signals', '_journal']
   loop
     execute format('create trigger history_of_rows after insert or update or delete on durable.%I '
-                   'for each row execute function test_history.record()', v_table);
+                   'for each row execute function test_history.record(%L)', v_table, v_table);
     execute format('create trigger history_of_the_table after truncate on durable.%I '
-                   'for each statement execute function test_history.record()', v_table);
+                   'for each statement execute function test_history.record(%L)', v_table, v_table);
     execute format('insert into test_history.changes (txid, call, since_ms, now_ms, mark, relation, new) '
                    'select 0, ''epoch'', 0, 0, ''base'', %L, test_history.image(%L, to_jsonb(x)) from durable.%I x',
                    v_table, v_table, v_table);

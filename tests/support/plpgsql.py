@@ -128,6 +128,9 @@ class Function:
 def check_schema(conn: Connection, schema: str) -> list[Problem]:
     """Check every PL/pgSQL function of a schema."""
     conn.execute("set search_path = ''")
+    for rows_of_trigger in ("old_rows", "new_rows"):
+        # what triggers call the rows that a statement changed
+        conn.execute(f"create temporary table if not exists {rows_of_trigger} (id integer)".encode())
     rows = conn.execute(_FUNCTIONS, (schema,)).fetchall()
     return [problem for (oid,) in rows for problem in check_function(conn, oid)]
 

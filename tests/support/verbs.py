@@ -20,6 +20,8 @@ Call = tuple[str, tuple[Any, ...]]
 NEVER = 9007199254740991
 TTL_MS = 15_000
 HASH = "00000000000000aa"
+COMMITTED = '{"committed":true,"said":[]}'
+"""Data of the row of a transaction without statements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +223,43 @@ def turn(
         json.dumps(bundles),
         ttl_ms,
     )
+
+
+def commit(
+    held: Held,
+    child: int = 0,
+    *effects: dict[str, Any],
+    worker: str = "W",
+    version: int | None = None,
+    seen: int | None = None,
+) -> Call:
+    """The last statement of a workflow's transaction."""
+    return "select durable.worker_commit_v1(%s, %s, %s, %s, %s, 'move', %s, %s, %s::jsonb)", (
+        worker,
+        held.execution,
+        held.version if version is None else version,
+        held.next if seen is None else seen,
+        child,
+        HASH,
+        COMMITTED,
+        json.dumps(effects),
+    )
+
+
+def run_of(id_: str, workflow: str = "w") -> dict[str, Any]:
+    """An effect of a commit: start a run."""
+    options = {"queue": "default", "version": "1", "priority": 0, "any_workflow": True}
+    return {"do": "start", "workflow": workflow, "args": "[1]", "id": id_, **options}
+
+
+def signal_to(id_: str, name: str = "go") -> dict[str, Any]:
+    """An effect of a commit: send a signal."""
+    return {"do": "signal", "id": id_, "name": name, "payload": "7"}
+
+
+def settling(id_: str, value: str = "1", state: str = "resolved") -> dict[str, Any]:
+    """An effect of a commit: settle a promise."""
+    return {"do": "settle", "id": id_, "state": state, "value": value}
 
 
 def settle(id_: str, value: str = "1", *, state: str = "resolved") -> Call:

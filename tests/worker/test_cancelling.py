@@ -418,6 +418,7 @@ def test_code_may_catch_it_and_return(dsn: str, conn: Connection) -> None:
     assert types(conn, "r").replace("l", "") == "SQC"
 
 
+@pytest.mark.session("a hint tells of the cancellation within its grace")
 def test_when_the_grace_is_over_the_run_ends_without_its_code(dsn: str, conn: Connection) -> None:
     """A clean-up that does not come to an end is cut off: the run is cancelled, the worker fenced, its step
     cancelled, and nothing that it says later is recorded.

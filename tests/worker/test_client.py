@@ -252,9 +252,10 @@ def test_what_can_be_no_id_is_refused(dsn: str, id: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"queue": ""}, "queue and version are not empty"),
-        ({"version": ""}, "queue and version are not empty"),
-        ({"conn": object()}, "builtins.object and no asyncpg connection"),
+        ({"queue": ""}, "'' is not a queue name"),
+        ({"queue": "a/b"}, "'a/b' is not a queue name"),
+        ({"version": ""}, "a version is not empty"),
+        ({"conn": object()}, "builtins.object and no connection"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(options: dict[str, object], words: str) -> None:

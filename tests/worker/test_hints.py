@@ -105,6 +105,7 @@ def test_behind_a_pooler_polling_does_all(
     assert asyncio.run(main()) == 11
 
 
+@pytest.mark.session("hints")
 def test_a_hint_wakes_a_worker_of_another_process(dsn: str, conn: Connection) -> None:
     """What plain SQL starts is found although the worker has stopped looking for a while."""
     app = App(dsn)

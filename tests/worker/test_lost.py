@@ -138,6 +138,7 @@ def test_a_blocked_loop_is_reported_with_its_stack(dsn: str, caplog: pytest.LogC
     assert "in culprit" in message
 
 
+@pytest.mark.session("presence")
 def test_a_worker_that_dies_is_noticed_by_its_presence(dsn: str, conn: Connection) -> None:
     """When a process vanishes, others take its runs long before the leases run out."""
     app = App(dsn)
@@ -185,6 +186,7 @@ async def vanish(worker: Worker) -> None:
     await worker._listener.stop()
 
 
+@pytest.mark.session("presence")
 def test_only_the_presence_connection_breaks(dsn: str, conn: Connection) -> None:
     """A worker that loses nothing but its presence session keeps its runs and declares itself again."""
     app = App(dsn)

@@ -125,7 +125,7 @@ def test_verbs_in_a_transaction_are_undone_with_it(dsn: str, conn: Connection) -
             assert await run.signal("ping", 1, conn=own) == 1
             await run.pause(conn=own)
         assert (await run.get()).state == "paused"
-        with pytest.raises(InvalidRequest, match="no asyncpg connection"):
+        with pytest.raises(InvalidRequest, match=r"psycopg\.Connection, which blocks"):
             await run.pause(conn=conn)
         await own.close()
 

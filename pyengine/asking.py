@@ -1,0 +1,128 @@
+"""How the verbs of a client reach the database.
+
+What lives here: `Asker`, the few things that the verbs ask for, and `Links`, which does them on connections
+of asyncpg and listens for hints. What may not: a verb, and what an answer means (client.py, steering.py,
+promises.py). The theory: a verb waits for nothing but its asker. So the same verbs, written once, serve
+programs that await and programs that block: blocking.py has an asker that never lets anybody wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+from pyengine import callers
+from pyengine.connection import Database, LinkPool
+from pyengine.errors import InvalidRequest
+from pyengine.forbidden import refuse
+from pyengine.listen import Channel, Listener
+from pyengine.procedures import Procedure
+from pyengine.results import Waiting
+from pyengine.scope import scope
+
+__all__ = ["Asker", "Links", "refuse_workflow"]
+
+
+def refuse_workflow() -> None:
+    """Refuse workflow code, which would ask anew at every replay.
+
+    Raises:
+        ForbiddenInWorkflow: it is workflow code that asks.
+    """
+    workflow = scope.get()
+    if workflow is not None:
+        refuse(workflow.run.id, "a client", "a step that does it, ctx.transaction() or ctx.start()")
+
+
+class Asker(Protocol):
+    """What the verbs of a client wait for."""
+
+    async def open(self) -> None:
+        """Check the database once."""
+
+    async def rows(self, procedure: Procedure, *values: Any) -> list[Any]:
+        """Run a procedure that may be run twice, in a transaction of its own, and return its rows."""
+
+    async def within(self, conn: Any, procedure: Procedure, *values: Any) -> Any:
+        """Run a procedure on a connection of the caller's and return its first row."""
+
+    async def hint(self, channel: Channel) -> None:
+        """Tell workers and clients to look again."""
+
+    async def ended(self, id: str, timeout_s: float | None) -> Any:
+        """Wait for a run and return its row of `RESULTS`; raises TimeoutError."""
+
+    async def close(self) -> None:
+        """Close the connections."""
+
+
+class Links:
+    """Asks on connections of asyncpg.
+
+    Args:
+        database: where to.
+        listener: receives hints, and sends them.
+        connections: connections for statements, at most.
+    """
+
+    def __init__(self, database: Database, listener: Listener, connections: int) -> None:
+        self._database = database
+        self._listener = listener
+        self._links = LinkPool(database, "client", connections)
+        self._waiting = Waiting(self._links, listener)
+        self._opening = asyncio.Lock()
+        self._closed = False
+
+    async def open(self) -> None:
+        """Check the database, once.
+
+        Raises:
+            EngineError: it cannot be used.
+        """
+        async with self._opening:
+            if self._closed:
+                raise InvalidRequest("this client is closed")
+            await self._database.open()
+
+    async def rows(self, procedure: Procedure, *values: Any) -> list[Any]:
+        """Run a procedure that may be run twice, and return its rows.
+
+        Raises:
+            EngineError: by SQLSTATE; Unavailable if the database cannot be reached.
+        """
+        refuse_workflow()
+        callers.checked(procedure, values)
+        await self.open()
+        return await self._links.rows(procedure, *values)
+
+    async def within(self, conn: Any, procedure: Procedure, *values: Any) -> Any:
+        """Run a procedure on an asynchronous connection of the caller's.
+
+        Raises:
+            EngineError: as `rows`; InvalidRequest if that is no connection which is taken.
+        """
+        refuse_workflow()
+        return await callers.ask(conn, procedure, *values)
+
+    async def hint(self, channel: Channel) -> None:
+        """Tell subscribers of this process and of others to look again, soon."""
+        await self._waiting.listen()
+        self._listener.tell(channel)
+        self._listener.send(channel)
+
+    async def ended(self, id: str, timeout_s: float | None) -> Any:
+        """Wait for the end of a run.
+
+        Raises:
+            TimeoutError: it has not ended in time.
+            InvalidRequest: that can be no id.
+        """
+        refuse_workflow()
+        await self.open()
+        return await self._waiting.wait(id, timeout_s)
+
+    async def close(self) -> None:
+        """Close the connections; whoever still waits for a result gets a CancelledError."""
+        self._closed = True
+        await self._waiting.close()
+        await self._links.close()

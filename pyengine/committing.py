@@ -1,0 +1,328 @@
+"""Transactions of workflows on real connections.
+
+What lives here: `Committer`, which answers what the transactions of this worker's runs ask for. What may not:
+what a transaction means for a replay (transaction_log.py), turns. The theory: a transaction begins when all
+that the code did before is recorded, and commits with its journal row or not at all. Whatever ends it
+otherwise, and is not the code's business (a serialization failure, a deadlock, a connection that is gone, a
+request to replay), leaves nothing; then the run is replayed from its journal, and so the block runs again
+from its beginning. That also tells what became of a commit whose answer got lost: its row is there, or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import re
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from pyengine.codec import Codec
+from pyengine.connection import Database, Link, backoff_s, mapped
+from pyengine.errors import EncodeError, EngineError, InvalidRequest, LeaseLost, StepTimeout
+from pyengine.holding import Holdings
+from pyengine.model import Halt, Row
+from pyengine.procedures import COMMIT, TRANSACTION_LIMITS
+from pyengine.runs import HeldRun
+from pyengine.transaction_log import Ask, Outcome, TransactionLog
+from pyengine.transaction_values import error_fields, records_json, value_json
+
+__all__ = ["Committer"]
+
+logger = logging.getLogger("pyengine.worker")
+
+_CONNECTIONS = 8
+_IDLE_MS_MAX = 10_000
+_CONFLICTS_MAX = 10
+_ANEW = "WF099"
+_LOST = frozenset({"57P01", "57P02", "57P03", "25P03"})
+_ENDS_IT = re.compile(
+    r"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
+    r"(?:(begin|start\s+transaction|commit|end|abort|prepare\s+transaction)\b"
+    r"|(rollback)\b(?!\s+(?:work\s+|transaction\s+)?to\b))",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+class _Journal(msgspec.Struct):
+    next: int
+    rows: list[Row]
+
+
+class _Again(Exception):
+    """Nothing is left of the transaction, and the run is to be replayed.
+
+    Args:
+        error: what ended it.
+        conflict: another transaction did, so it may happen again and again.
+    """
+
+    def __init__(self, error: BaseException | None = None, *, conflict: bool = False) -> None:
+        super().__init__(str(error))
+        self.conflict = conflict
+
+
+class TransactionRun:
+    """The transactions of one run that are being answered.
+
+    Attributes:
+        task: the work.
+        moved: set when something of the run moved.
+    """
+
+    __slots__ = ("moved", "task")
+    task: asyncio.Task[None]
+
+    def __init__(self) -> None:
+        self.moved = asyncio.Event()
+
+    def stop(self) -> None:
+        """Roll back what is open."""
+        self.task.cancel()
+
+
+class Committer:
+    """Answers the transactions of runs.
+
+    Args:
+        database: where the runs are, and the user's rows.
+        worker: id of the worker.
+        holdings: its runs.
+        codec: writes errors.
+        connections: transactions at a time; more wait.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        worker: str,
+        holdings: Holdings,
+        codec: Codec,
+        *,
+        connections: int = _CONNECTIONS,
+    ) -> None:
+        self._database = database
+        self._worker = worker
+        self._holdings = holdings
+        self._codec = codec
+        self._links = [Link(database, "transaction") for _ in range(connections)]
+        self._free: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
+        for link in reversed(self._links):
+            self._free.put_nowait(link)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def look(self, held: HeldRun) -> None:
+        """Note that something of a run moved that is in a transaction, or waits to begin one."""
+        if held.transaction is not None:
+            held.transaction.moved.set()
+        elif held.replay.transactions.live and not (held.dropped or held.loading):
+            own = held.transaction = TransactionRun()
+            own.task = asyncio.get_running_loop().create_task(self._run(held, own))
+            self._tasks.add(own.task)
+            own.task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Roll back what is open, and close the connections."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(link.close() for link in self._links))
+
+    # -- one run
+
+    async def _run(self, held: HeldRun, own: TransactionRun) -> None:
+        link = await self._free.get()
+        try:
+            await self._play(link, held, own)
+        except asyncio.CancelledError:
+            raise
+        except _Again as anew:
+            held.conflicts = held.conflicts + 1 if anew.conflict else held.conflicts
+            logger.info("transaction.again", extra={"run_id": held.info.id, "problem": str(anew)})
+            await asyncio.sleep(backoff_s(held.conflicts) * random.random() / 4)
+            await self._replay(held, own)
+        except LeaseLost:
+            logger.info("run.lost", extra={"run_id": held.info.id, "version": held.version})
+            self._leave(held, own)
+            self._holdings.drop(held)
+        except Exception as error:  # boundary: a fault of ours must not leave the run waiting for ever
+            logger.exception("transaction.failed", extra={"run_id": held.info.id})
+            self._leave(held, own)
+            problem = {"type": type(error).__name__, "message": str(error)}
+            held.end = Halt(problem=msgspec.json.encode(problem).decode())
+            self._holdings.news(held)
+        finally:
+            self._leave(held, own)
+            self._free.put_nowait(link)
+        self.look(held)
+
+    @staticmethod
+    def _leave(held: HeldRun, own: TransactionRun) -> None:
+        if held.transaction is own:
+            held.transaction = None
+
+    async def _play(self, link: Link, held: HeldRun, own: TransactionRun) -> None:
+        transactions = held.replay.transactions
+        conn = await link.connected_sometime(what="transaction")
+        try:
+            while (log := transactions.front) is not None and log.live and log.ask is not None:
+                await self._play_one(conn, held, own, log)
+        finally:
+            if conn.is_closed() or conn.is_in_transaction():
+                # whatever is under way is rolled back by the server
+                link.drop()
+
+    async def _play_one(self, conn: Any, held: HeldRun, own: TransactionRun, log: TransactionLog) -> None:
+        """Answer one transaction from its begin to its end."""
+        transactions = held.replay.transactions
+        ends_s = asyncio.get_running_loop().time() + log.timeout_ms / 1000
+        while (ask := log.ask) is not None:
+            if ask.kind in ("begin", "commit"):
+                await self._recorded(held, own)
+            journal = None
+            try:
+                async with asyncio.timeout_at(ends_s):
+                    if ask.kind == "commit":
+                        outcome, journal = await self._commit(conn, held, log)
+                    else:
+                        outcome = await self._answer(conn, held, log, ask)
+            except TimeoutError:
+                conn.terminate()
+                if ask.kind == "commit":
+                    raise _Again from None
+                outcome = self._refused(_overdue(log))
+            if not transactions.answer(ask, outcome):
+                continue
+            if journal is None or not self._holdings.recorded_outside(held, journal.rows, journal.next):
+                self._holdings.advance(held)
+            if ask.kind in ("commit", "rollback"):
+                return
+
+    async def _recorded(self, held: HeldRun, own: TransactionRun) -> None:
+        """Wait until all that the code did before is in the journal."""
+        while held.acts or (held.flight is not None and held.flight.acts):
+            own.moved.clear()
+            await own.moved.wait()
+
+    async def _replay(self, held: HeldRun, own: TransactionRun) -> None:
+        """Have the run replayed from its journal, when nothing of it is on its way."""
+        while held.flight is not None:
+            own.moved.clear()
+            await own.moved.wait()
+        self._leave(held, own)
+        if not (held.dropped or held.loading):
+            self._holdings.replay_anew(held)
+
+    # -- statements
+
+    async def _answer(self, conn: Any, held: HeldRun, log: TransactionLog, ask: Ask) -> Outcome:
+        if ask.kind == "rollback":
+            if not conn.is_closed() and conn.is_in_transaction():
+                await self._reaching(conn, held, conn.execute("rollback"))
+            return ("value", None)
+        if conn.is_closed():
+            # only its own time ends it so
+            return self._refused(_overdue(log))
+        if ask.kind == "begin":
+            return await self._reaching(conn, held, self._begin(conn, log.timeout_ms))
+        found = _ENDS_IT.match(ask.query)
+        if found is not None:
+            word = (found[1] or found[2]).lower()
+            return self._refused(
+                InvalidRequest(
+                    f"transaction {log.name}: {word!r} would end it without its journal row",
+                    hint="leave the block to commit, raise an error to roll back, or use tx.savepoint()",
+                )
+            )
+        return await self._reaching(conn, held, self._statement(conn, ask))
+
+    async def _begin(self, conn: Any, timeout_ms: int) -> None:
+        await conn.execute("begin")
+        await conn.execute(TRANSACTION_LIMITS.sql, str(timeout_ms), str(min(timeout_ms, _IDLE_MS_MAX)))
+
+    @staticmethod
+    async def _statement(conn: Any, ask: Ask) -> Any:
+        match ask.kind:
+            case "execute":
+                # like conn.execute, but one statement only, also without arguments
+                _, status, _ = await conn._execute(ask.query, ask.args, 0, None, return_status=True)
+                return status.decode()
+            case "executemany":
+                await conn.executemany(ask.query, ask.args[0])
+                return None
+            case "fetch":
+                return records_json(await conn.fetch(ask.query, *ask.args))
+            case _:
+                return value_json(await conn.fetchval(ask.query, *ask.args))
+
+    async def _commit(self, conn: Any, held: HeldRun, log: TransactionLog) -> tuple[Outcome, _Journal | None]:
+        if conn.is_closed():
+            return self._refused(_overdue(log)), None
+        journal: _Journal | None = None
+
+        async def commit() -> None:
+            nonlocal journal
+            text = await conn.fetchval(
+                COMMIT.sql,
+                self._worker,
+                held.execution,
+                held.version,
+                held.replay.next_seq,
+                log.child,
+                log.name,
+                log.hash,
+                log.data(committed=True),
+                msgspec.json.encode(log.effects).decode(),
+            )
+            journal = msgspec.json.decode(text, type=_Journal)
+            await conn.execute("commit")
+
+        outcome = await self._reaching(conn, held, commit())
+        if outcome[0] != "value":
+            await self._reaching(conn, held, conn.execute("rollback"))
+            return outcome, None
+        held.conflicts = 0
+        return outcome, journal
+
+    async def _reaching(self, conn: Any, held: HeldRun, work: Any) -> Outcome:
+        """Return how a statement ended, as the code is to see it.
+
+        Raises:
+            _Again: it is not the code's business.
+            LeaseLost: neither, and the run is somebody else's.
+        """
+        try:
+            return ("value", await work)
+        except asyncpg.PostgresError as error:
+            code = error.sqlstate or ""
+            conflict = code.startswith("40")
+            if code == _ANEW or code.startswith("08") or code in _LOST or conn.is_closed():
+                raise _Again(error) from error
+            if conflict and held.conflicts < _CONFLICTS_MAX:
+                raise _Again(error, conflict=True) from error
+            known = mapped(error, self._database.where)
+            if isinstance(known, LeaseLost):
+                raise known from error
+            if code.startswith("WF"):
+                return self._refused(known)
+            return ("database", error_fields(error))
+        except (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
+            if conn.is_closed() or isinstance(error, OSError):
+                raise _Again(error) from error
+            # asyncpg's own judgement of the arguments
+            return self._refused(InvalidRequest(f"a statement of a transaction was refused: {error}"))
+        except EncodeError as error:
+            return self._refused(error)
+
+    def _refused(self, error: EngineError) -> Outcome:
+        return ("engine", self._codec.encode_error(error))
+
+
+def _overdue(log: TransactionLog) -> StepTimeout:
+    return StepTimeout(
+        f"transaction {log.name} took longer than {log.timeout_ms / 1000:g} s",
+        step=log.name,
+        timeout_ms=log.timeout_ms,
+    )

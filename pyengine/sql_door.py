@@ -1,0 +1,179 @@
+"""Steps in SQL on real connections.
+
+What lives here: `SqlDoor`, which makes one attempt of a step that is a database function (`ctx.sql`). What
+may not: the definition of such a step (sql_steps.py), what its rows mean for the run (holding.py). The
+theory: one statement calls the function and writes the journal row, so an attempt leaves both or nothing.
+Asked again it answers what is recorded and calls nothing; so when an answer is lost it is simply asked again.
+What the function raises is the step's error, which a turn records; what the engine raises around it says who
+has the run now, or that the journal holds something that the coroutine has not seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from pyengine.connection import Database, Link, LinkPool, backoff_s
+from pyengine.errors import EngineError, StepTimeout, Unavailable
+from pyengine.holding import Holdings
+from pyengine.model import Row
+from pyengine.procedures_sql import SQL_STEP
+from pyengine.runs import HeldRun
+from pyengine.sql_errors import sql_error
+from pyengine.steps import StepRun
+
+__all__ = ["SqlDoor"]
+
+logger = logging.getLogger("pyengine.steps")
+
+_CONNECTIONS = 4
+_UNLIMITED_S = 1e7
+_USERS = "durable._call_function("
+_CONFLICTS = frozenset({"40001", "40P01"})
+_BUSY, _LOST, _MOVED = "55P03", "WF002", "WF006"
+_QUIET_S = 0.005
+_TICK_S = 0.005
+_STOPS_S = 0.5
+
+
+class _Journal(msgspec.Struct):
+    next: int
+    rows: list[Row]
+
+
+class SqlDoor:
+    """Makes attempts of steps in SQL.
+
+    Args:
+        database: where the functions are, and the runs.
+        worker: id of the worker.
+        connections: functions called at a time; more wait.
+
+    Attributes:
+        holdings: its runs; to be set before the first attempt.
+    """
+
+    holdings: Holdings
+
+    def __init__(self, database: Database, worker: str, *, connections: int = _CONNECTIONS) -> None:
+        self._worker = worker
+        self._links = LinkPool(database, "sql", connections)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._links.close()
+
+    async def run(self, run: StepRun) -> Callable[[], object]:
+        """Make an attempt, and return what is to be done once it is off the books.
+
+        Raises:
+            SqlError: the function failed.
+            StepTimeout: it took too long.
+            EngineError: its result cannot be recorded.
+        """
+        loop, held, call = asyncio.get_running_loop(), run.held, run.call
+        limit_s = _UNLIMITED_S if call.step.timeout_ms is None else call.step.timeout_ms / 1000
+        failures = 0
+        async with self._links.taken() as link:
+            run.started_s = loop.time()
+            ends_s = run.started_s + limit_s
+            while run.wanted and not held.dropped:
+                seen, left_s = held.replay.next_seq, ends_s - loop.time()
+                if left_s <= _TICK_S:
+                    raise _too_long(run)
+                try:
+                    text = await self._ask(link, run, seen, left_s)
+                except EngineError as error:
+                    word = _judged(error, run, over=loop.time() >= ends_s - _TICK_S)
+                    logger.debug("sql step %s of run %s: %s", call.name, held.info.id, error.message)
+                    if word == "lost":
+                        return lambda: self.holdings.lose([(held.execution, held.version)])
+                    if word == "moved" and held.replay.next_seq == seen:
+                        await _quiet(run)
+                        return lambda: self._replay(held)
+                    failures += 1
+                    await asyncio.sleep(min(backoff_s(failures), max(0.0, ends_s - loop.time())))
+                else:
+                    return partial(self._recorded, run, msgspec.json.decode(text, type=_Journal))
+        return lambda: None
+
+    def _recorded(self, run: StepRun, journal: _Journal) -> None:
+        held, child = run.held, run.call.child
+        # that it has begun is no news any more
+        held.facts = [fact for fact in held.facts if fact.child != child]
+        self.holdings.recorded_outside(held, journal.rows, journal.next)
+
+    async def _ask(self, link: Link, run: StepRun, seen: int, timeout_s: float) -> str:
+        held, call = run.held, run.call
+        given = (self._worker, held.execution, held.version, seen, call.child, call.attempt)
+
+        async def ask(conn: Any) -> str:
+            try:
+                answer: str = await conn.fetchval(
+                    SQL_STEP.sql, *given, call.name, call.hash, call.param, timeout=timeout_s
+                )
+            except (asyncio.CancelledError, TimeoutError):
+                await _stopped(conn)
+                raise
+            return answer
+
+        return await link.use(ask)
+
+    def _replay(self, held: HeldRun) -> None:
+        if not (held.dropped or held.loading):
+            # if its journal holds nothing new either, the run is given back for a moment
+            held.moved_at = held.replay.next_seq
+            self.holdings.replay_anew(held)
+
+
+def _judged(error: EngineError, run: StepRun, *, over: bool) -> str:
+    """Return what an error means: again, lost, moved; or raise what is the outcome of the attempt."""
+    cause: Any = error.__cause__
+    if isinstance(cause, TimeoutError) and cause.errno is None and over:
+        raise _too_long(run) from None
+    if not isinstance(cause, asyncpg.PostgresError):
+        return "again"
+    state = getattr(cause, "sqlstate", None) or ""
+    if state in _CONFLICTS or isinstance(error, Unavailable):
+        return "again"
+    if _USERS in (getattr(cause, "context", None) or ""):
+        raise sql_error(
+            getattr(cause, "message", None) or str(cause),
+            sqlstate=state,
+            detail=getattr(cause, "detail", None),
+            hint=getattr(cause, "hint", None),
+            constraint=getattr(cause, "constraint_name", None),
+            table=getattr(cause, "table_name", None),
+        ) from None
+    words = {_BUSY: "again", _LOST: "lost", _MOVED: "moved"}
+    if state not in words:
+        raise error
+    return words[state]
+
+
+def _too_long(run: StepRun) -> StepTimeout:
+    timeout_ms = run.call.step.timeout_ms or 0
+    return StepTimeout(
+        f"step {run.call.name} took longer than {timeout_ms / 1000:g} s",
+        step=run.call.name,
+        timeout_ms=timeout_ms,
+    )
+
+
+async def _stopped(conn: Any) -> None:
+    """Give the driver the moment that it takes to ask the server to stop what nobody wants any more."""
+    until_s = asyncio.get_running_loop().time() + _STOPS_S
+    while getattr(conn, "_cancellations", None) and asyncio.get_running_loop().time() < until_s:
+        await asyncio.sleep(_QUIET_S)
+
+
+async def _quiet(run: StepRun) -> None:
+    """Wait until nothing of the run is on its way."""
+    while run.wanted and run.held.flight is not None:
+        await asyncio.sleep(_QUIET_S)

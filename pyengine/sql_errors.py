@@ -1,0 +1,92 @@
+"""What database functions raise.
+
+What lives here: `SqlError` and the classes that users derive from it. What may not: asyncpg, who called the
+function. The theory: an error keeps the SQLSTATE that it was raised with, in the journal too, so Python and
+SQL branch on the same five characters. A class that names a SQLSTATE stands for the errors that carry it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = ["SqlError", "sql_error"]
+
+
+class SqlError(Exception):
+    """A database function raised an error.
+
+    Args:
+        message: its primary message.
+        sqlstate: five characters, e.g. "23505", or those of `raise ... using errcode = 'BK001'`.
+        detail: its DETAIL, if any.
+        hint: its HINT, if any.
+        constraint: the constraint that was violated, if it is one.
+        table: the table of that constraint.
+        retryable: false if the call itself is wrong, so that trying again would end the same.
+
+    A class of your own gets the errors of one SQLSTATE: `class NoFunds(SqlError, sqlstate="BK001"): ...`
+    """
+
+    _classes: ClassVar[dict[str, type[SqlError]]] = {}
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        sqlstate: str = "",
+        detail: str | None = None,
+        hint: str | None = None,
+        constraint: str | None = None,
+        table: str | None = None,
+        retryable: bool = True,
+    ) -> None:
+        super().__init__(message)
+        self.sqlstate = sqlstate
+        self.detail = detail
+        self.hint = hint
+        self.constraint = constraint
+        self.table = table
+        self.retryable = retryable
+
+    def __init_subclass__(cls, *, sqlstate: str | None = None) -> None:
+        super().__init_subclass__()
+        if sqlstate is not None:
+            SqlError._classes[sqlstate] = cls
+
+    def __str__(self) -> str:
+        lines = [f"{self.args[0] if self.args else ''} (SQLSTATE {self.sqlstate})"]
+        if self.detail:
+            lines.append(f"detail: {self.detail}")
+        if self.hint:
+            lines.append(f"hint: {self.hint}")
+        return "\n".join(lines)
+
+
+def sql_error(
+    message: str,
+    *,
+    sqlstate: str,
+    detail: str | None,
+    hint: str | None,
+    constraint: str | None,
+    table: str | None,
+) -> SqlError:
+    """Return (not raise) the error of a SQLSTATE, by the class that stands for it; arguments as its own."""
+    if sqlstate.startswith("WF") and detail:
+        # of ours, as for an unknown function: the message says only which kind of error it is
+        message, detail = detail, None
+    error = SqlError(
+        message,
+        sqlstate=sqlstate,
+        detail=detail,
+        hint=hint,
+        constraint=constraint,
+        table=table,
+        # the function _is_final of the schema has the same list
+        retryable=sqlstate[:2] not in ("0A", "42", "WF"),
+    )
+    cls = SqlError._classes.get(sqlstate)
+    if cls is not None:
+        # not by its own __init__, which may take anything
+        error.__class__ = cls
+    return error

@@ -1,0 +1,210 @@
+"""The client for programs that block: Django, Flask, scripts, notebooks, threads.
+
+    from pyengine.sync import Client
+
+    with Client("postgresql://localhost/shop") as client:
+        run = client.start("checkout", 42, id="order-42")
+        print(run.result(timeout="1m"))
+
+What lives here: `Client`, `SyncRun` and `Promises`, each verb of which is derived from the one of the same
+name that awaits, with its signature, its documentation and its errors. What may not: a verb of its own. The
+theory: a verb awaits its asker and nothing else (asking.py), and blocking.py has one that never lets anybody
+wait. So the coroutine of the verb runs to its end when it is first sent to, with no event loop. A verb that
+is new there is added here as one line, and a test fails until it is.
+
+Threads may share a client. A process that was forked may go on with the client of its parent; it makes
+connections of its own. Inside an event loop these verbs work as well, and keep the loop from all else. Steps
+that are plain functions may use them; workflow code may not.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, overload
+
+from pyengine import client as awaiting
+from pyengine import promises as awaiting_promises
+from pyengine.blocking import Blocking
+from pyengine.errors import EngineError
+from pyengine.handle import Run
+from pyengine.registry import Registry
+
+if TYPE_CHECKING:
+    # as in client.py
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+__all__ = ["Client", "Promises", "SyncRun"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _driven(coroutine: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine that never waits, and return what it returns.
+
+    Raises:
+        EngineError: it waits for something.
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: R = stop.value
+        return result
+    coroutine.close()
+    raise EngineError("a verb of the client waits for something else than its asker")
+
+
+def _derive(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that calls a verb on what its object is made around, and waits for it."""
+
+    @functools.wraps(verb)
+    def derived(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        answer = verb(self._inner, *args, **kwargs)
+        if isinstance(answer, Coroutine):
+            answer = _driven(answer)
+        return SyncRun(answer) if isinstance(answer, Run) else answer
+
+    return derived
+
+
+@overload
+def _of_client(
+    verb: Callable[Concatenate[awaiting.Verbs, P], Coroutine[Any, Any, Run[T]]],
+) -> Callable[Concatenate[Client, P], SyncRun[T]]: ...
+@overload
+def _of_client(
+    verb: Callable[Concatenate[awaiting.Verbs, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Client, P], R]: ...
+def _of_client(verb: Any) -> Any:
+    return _derive(verb)
+
+
+def _handle_of_client(
+    verb: Callable[Concatenate[awaiting.Verbs, P], Run[T]],
+) -> Callable[Concatenate[Client, P], SyncRun[T]]:
+    return _derive(verb)
+
+
+@overload
+def _of_run(
+    verb: Callable[Concatenate[Run[T], P], Coroutine[Any, Any, Run[T]]],
+) -> Callable[Concatenate[SyncRun[T], P], SyncRun[T]]: ...
+@overload
+def _of_run(
+    verb: Callable[Concatenate[Run[T], P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[SyncRun[T], P], R]: ...
+def _of_run(verb: Any) -> Any:
+    return _derive(verb)
+
+
+def _of_promises(
+    verb: Callable[Concatenate[awaiting_promises.Promises, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Promises, P], R]:
+    return _derive(verb)
+
+
+class SyncRun(Generic[T]):
+    """A handle of one run, as `pyengine.Run`, with verbs that block.
+
+    Args:
+        inner: the handle with verbs that await.
+    """
+
+    def __init__(self, inner: Run[T]) -> None:
+        self._inner = inner
+
+    @property
+    def id(self) -> str:
+        """Run id."""
+        return self._inner.id
+
+    @property
+    def created(self) -> bool | None:
+        """Whether this start made it; None if the handle was made for a run that exists."""
+        return self._inner.created
+
+    result = _of_run(Run.result)
+    get = _of_run(Run.get)
+    signal = _of_run(Run.signal)
+    cancel = _of_run(Run.cancel)
+    pause = _of_run(Run.pause)
+    resume = _of_run(Run.resume)
+    redrive = _of_run(Run.redrive)
+    fork = _of_run(Run.fork)
+    as_of = _of_run(Run.as_of)
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+
+class Promises:
+    """Creates promises, completes them, and waits for them by callback, as `pyengine.promises.Promises`.
+
+    Args:
+        inner: the one with verbs that await.
+    """
+
+    def __init__(self, inner: awaiting_promises.Promises) -> None:
+        self._inner = inner
+
+    create = _of_promises(awaiting_promises.Promises.create)
+    resolve = _of_promises(awaiting_promises.Promises.resolve)
+    reject = _of_promises(awaiting_promises.Promises.reject)
+    cancel = _of_promises(awaiting_promises.Promises.cancel)
+    callback = _of_promises(awaiting_promises.Promises.callback)
+    subscribe = _of_promises(awaiting_promises.Promises.subscribe)
+    get = _of_promises(awaiting_promises.Promises.get)
+    search = _of_promises(awaiting_promises.Promises.search)
+
+
+class Client:
+    """Starts runs, waits for them, and steers them, as `pyengine.Client`, with verbs that block.
+
+    Args:
+        database: URL of the database. It is not asked before the first verb without `conn`.
+        registry: code known here, `app.registry`: types of results by workflow name, and error classes.
+        connections: connections for statements, at most; one more listens while somebody waits for long.
+
+    Attributes:
+        promises: durable promises by themselves: created, completed, awaited by callback.
+
+    `conn` of the verbs is a blocking connection: psycopg's, an SQLAlchemy Session or Connection over it, or
+    Django's `connection`. Use the client in a `with` block, call `close` at the end, or keep one for the
+    whole process.
+    """
+
+    def __init__(self, database: str, *, registry: Registry | None = None, connections: int = 4) -> None:
+        self._inner = awaiting.Verbs(Blocking(database, connections), registry)
+        self.promises = Promises(self._inner.promises)
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    open = _of_client(awaiting.Verbs.open)
+    close = _of_client(awaiting.Verbs.close)
+    start = _of_client(awaiting.Verbs.start)
+    begin = _of_client(awaiting.Verbs.begin)
+    run = _handle_of_client(awaiting.Verbs.run)
+    get = _of_client(awaiting.Verbs.get)
+    list = _of_client(awaiting.Verbs.list)
+    signal = _of_client(awaiting.Verbs.signal)
+    cancel = _of_client(awaiting.Verbs.cancel)
+    pause = _of_client(awaiting.Verbs.pause)
+    resume = _of_client(awaiting.Verbs.resume)
+    redrive = _of_client(awaiting.Verbs.redrive)
+    fork = _of_client(awaiting.Verbs.fork)
+    as_of = _of_client(awaiting.Verbs.as_of)

@@ -1,0 +1,333 @@
+-- Watches: the owner of a table puts a condition on its rows, and triggers that tell when a row comes to fulfil it for which a
+-- run waits. A trigger only inserts news and never locks: what is done about them is 73_row_waits.sql's and durable.tick()'s.
+-- Conditions are dynamic SQL, and may raise; that never reaches the transaction of the user.
+
+create or replace function durable._key_columns(p_relation regclass, p_columns text[])
+returns text[] language plpgsql stable
+as $$
+declare
+  v_types text[];
+  v_bad text;
+begin
+  if coalesce(cardinality(p_columns), 0) = 0 or cardinality(p_columns) <> (select count(distinct c) from unnest(p_columns) c) then
+    perform durable._fail_invalid('A watch has a key: one column or several, like key => ''{id}''.');
+  end if;
+  select array_agg(case when b.typtype = 'e' then 'text' else format_type(b.oid, null) end order by k.ord),
+         min(case when a.attnum is null
+                  then format('Table %s has no column %I; it has %s.', p_relation, k.name, (
+                    select string_agg(quote_ident(x.attname), ', ' order by x.attnum) from pg_catalog.pg_attribute x
+                    where x.attrelid = p_relation and x.attnum > 0 and not x.attisdropped))
+                  when b.typtype <> 'e' and b.oid <> all ('{int2,int4,int8,numeric,text,varchar,uuid,bool,date}'::regtype[])
+                       or not coalesce(c.collisdeterministic, true)
+                  then format('Column %I of %s has type %s, which has not one way alone to be written as JSON.',
+                              k.name, p_relation, format_type(a.atttypid, a.atttypmod)) end)
+  into v_types, v_bad
+  from unnest(p_columns) with ordinality as k (name, ord)
+  left join pg_catalog.pg_attribute a on a.attrelid = p_relation and a.attname = k.name and a.attnum > 0 and not a.attisdropped
+  left join pg_catalog.pg_type t on t.oid = a.atttypid
+  left join pg_catalog.pg_type b on b.oid = case when t.typtype = 'd' then t.typbasetype else t.oid end
+  left join pg_catalog.pg_collation c on c.oid = a.attcollation;
+  if v_bad is not null then
+    perform durable._fail_invalid(
+      v_bad, 'A key column is a smallint, integer, bigint, numeric, text, varchar, uuid, boolean, date or enum.');
+  end if;
+  if not exists (
+    select from pg_catalog.pg_index i
+    where i.indrelid = p_relation and i.indisvalid and i.indpred is null and i.indnkeyatts >= cardinality(p_columns)
+      and p_columns @> array(select a.attname::text from unnest(i.indkey::int2[]) with ordinality as n (attnum, ord)
+                             join pg_catalog.pg_attribute a on a.attrelid = p_relation and a.attnum = n.attnum
+                             where n.ord <= cardinality(p_columns))
+      and 0 <> all ((i.indkey::int2[])[0:cardinality(p_columns) - 1])) then
+    perform durable._fail_invalid(
+      format('Table %s has no index that begins with the key (%s).', p_relation, array_to_string(p_columns, ', ')),
+      'Every wait is tested by its key: create an index first, not a partial one.');
+  end if;
+  return v_types;
+end
+$$;
+comment on function durable._key_columns(regclass, text[]) is
+  'Types of the columns by which rows are waited for. WF004 for none, an unknown one, one whose JSON depends on settings or collation, and for a key without an index.';
+
+create or replace function durable._condition(p_table oid)
+returns text language plpgsql stable
+as $$
+begin
+  return (select pg_catalog.pg_get_expr(c.conbin, c.conrelid) from pg_catalog.pg_constraint c
+          where c.conrelid = p_table and c.contype = 'c' and c.conname = 'durable_condition');
+end
+$$ set search_path = '';
+comment on function durable._condition(oid) is 'The condition that a table was given, as the server writes it where no schema is searched: every name has its own.';
+
+create or replace function durable._compile(p_relation regclass, p_condition text)
+returns text language plpgsql volatile
+as $$
+declare
+  v_name text := (select c.relname from pg_catalog.pg_class c where c.oid = p_relation);
+  v_condition text;
+begin
+  if p_condition is null or p_condition ~ '^\s*$' then
+    perform durable._fail_invalid('A watch has a condition: an SQL expression over the columns, like ''status = ''''paid''''''.');
+  end if;
+  execute format('create temporary table %I (like %s)', v_name, p_relation);
+  execute format(E'alter table pg_temp.%I add constraint durable_condition check (%s\n)', v_name, p_condition);
+  v_condition := durable._condition(format('pg_temp.%I', v_name)::regclass);
+  execute format('drop table pg_temp.%I', v_name);
+  return v_condition;
+end
+$$;
+comment on function durable._compile(regclass, text) is
+  'A condition, read by the server as a CHECK of a passing copy of the table is: that knows the columns, takes one boolean expression, and refuses subqueries and aggregates. Runs with the rights and the search path of who asks.';
+
+create or replace function durable._check_watched(p_relation regclass, p_name text)
+returns void language plpgsql stable
+as $$
+declare
+  v_class record;
+begin
+  select c.*, n.nspname into v_class
+  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace where c.oid = p_relation;
+  if v_class.oid is null then
+    perform durable._fail_not_found('table', p_relation::text, 'Was it dropped meanwhile?');
+  elsif v_class.relkind not in ('r', 'p') or v_class.relpersistence = 't'
+        or v_class.nspname in ('pg_catalog', 'information_schema', 'durable') then
+    perform durable._fail_invalid(
+      format('%s is a %s.', p_relation,
+             case when v_class.relkind = 'v' then 'view' when v_class.relkind = 'm' then 'materialized view'
+                  when v_class.relkind = 'f' then 'foreign table' when v_class.relpersistence = 't' then 'temporary table'
+                  when v_class.relkind in ('r', 'p') then 'table of the system' else 'relation that has no rows of its own' end),
+      'Ordinary and partitioned tables can be watched; of a view watch the tables below it.');
+  elsif not pg_has_role(v_class.relowner, 'USAGE') then
+    perform durable._fail_invalid(format('Table %s belongs to %I.', p_relation, pg_get_userbyid(v_class.relowner)),
+                                  'Its owner says what of it can be waited for.');
+  elsif coalesce(p_name, '') !~ '^[a-z][a-z0-9_]{0,39}$' then
+    perform durable._fail_invalid(format('%L is no name for a watch.', p_name),
+                                  'A small letter, then small letters, digits and underscores, 40 in all.');
+  end if;
+end
+$$;
+comment on function durable._check_watched(regclass, text) is 'Who may watch what, under which name. WF001, WF004.';
+
+create or replace function durable._family_of(p_relation regclass)
+returns setof regclass language sql stable
+as $$
+  with recursive kin (id) as (
+    select p_relation::oid union select i.inhrelid from kin k join pg_catalog.pg_inherits i on i.inhparent = k.id
+  )
+  select k.id::regclass from kin k join pg_catalog.pg_class c on c.oid = k.id where c.relkind in ('r', 'p')
+$$;
+comment on function durable._family_of(regclass) is
+  'A table, its partitions and what inherits from it: a statement fires the triggers of the table that it names, and of no other.';
+
+create or replace function durable._fulfils(p_watch durable._watches, p_row text)
+returns text language sql stable
+as $$
+  select format('(select (%s) from (select %s.*) as %I)', p_watch.condition, p_row, c.relname)
+  from pg_catalog.pg_class c where c.oid = p_watch.relation
+$$;
+comment on function durable._fulfils(durable._watches, text) is
+  'The condition as an expression over a row that the statement around it calls p_row: inside it nothing else has a name.';
+
+create or replace function durable._match_sql(p_watch durable._watches)
+returns text language sql stable
+as $$
+  select format($sql$
+    select array_agg(w.promise_id), array_agg(w.key), array_agg(to_jsonb(n))
+    from new_rows n
+    cross join lateral (select jsonb_object_agg(c, to_jsonb(n) -> c) as key from unnest($2) c) k
+    cross join lateral (select w.promise_id, w.key from durable._row_waits w where w.watch = $1 and w.key = k.key offset 0) w
+    where %s$sql$, durable._fulfils(p_watch, 'n'))
+$$;
+comment on function durable._match_sql(durable._watches) is
+  'Statement of a trigger: the waits whose rows fulfil the condition now. Each changed row looks up its key among the waits; the condition is asked of those alone.';
+
+create or replace function durable._true_keys_sql(p_watch durable._watches)
+returns text language sql stable
+as $$
+  select format($sql$
+    select array_agg(k.key) from (
+      select (select jsonb_object_agg(c, to_jsonb(n) -> c) from unnest($1) c) as key from new_rows n where %s limit 101) k$sql$,
+    durable._fulfils(p_watch, 'n'))
+$$;
+comment on function durable._true_keys_sql(durable._watches) is
+  'Statement of a trigger that may not see all waits: the keys of rows that fulfil the condition now; more than a hundred are not told apart.';
+
+create or replace function durable._row_changed()
+returns trigger language plpgsql volatile security definer
+as $$
+declare
+  v_id integer := tg_argv[0]::integer;
+  v_xid xid8 := pg_current_xact_id_if_assigned();
+  v_sees boolean := current_setting('transaction_isolation') not in ('repeatable read', 'serializable');
+  v_news boolean := false;
+  v_watch durable._watches;
+  v_ids text[];
+  v_keys jsonb[];
+  v_rows jsonb[];
+begin
+  if tg_op <> 'INSERT'
+     and exists (select from durable._row_events e where e.xid = v_xid and e.watch = v_id and e.state is not null) then
+    if tg_op = 'TRUNCATE' then
+      update durable._row_events e set state = null, promise_id = null, data = null where e.xid = v_xid and e.watch = v_id;
+    else
+      delete from durable._row_events e
+      where e.xid = v_xid and e.watch = v_id and e.data in (select to_jsonb(o) from old_rows o);
+    end if;
+  end if;
+  if tg_op in ('DELETE', 'TRUNCATE') or v_xid is null
+     or (v_sees and not exists (select from durable._row_waits w where w.watch = v_id)) then
+    return null;
+  end if;
+  select * into v_watch from durable._watches w where w.id = v_id;
+  if v_watch.relation <> tg_relid and not exists (select from durable._family_of(v_watch.relation) f where f = tg_relid) then
+    return null;
+  end if;
+  if exists (select from new_rows n
+             cross join lateral (select jsonb_object_agg(c, to_jsonb(n) -> c) as key from unnest(v_watch.columns) c) k
+             cross join lateral (select from durable._row_waits w where w.watch = v_id and w.key = k.key offset 0) w) then
+    begin
+      execute durable._match_sql(v_watch) into v_ids, v_keys, v_rows using v_id, v_watch.columns;
+    exception when others then
+      select array_agg(k.key) into v_keys from new_rows n
+      cross join lateral (select jsonb_object_agg(c, to_jsonb(n) -> c) as key from unnest(v_watch.columns) c) k
+      cross join lateral (select from durable._row_waits w where w.watch = v_id and w.key = k.key offset 0) w;
+    end;
+    insert into durable._row_events (xid, watch, state, promise_id, key, data)
+    select distinct v_xid, v_id, case when n.id is not null then 'resolved' end, n.id, n.key, n.data
+    from unnest(v_ids, v_keys, v_rows) as n (id, key, data);
+    v_news := found;
+  end if;
+  if not v_sees then
+    begin
+      execute durable._true_keys_sql(v_watch) into v_keys using v_watch.columns;
+    exception when others then
+      v_keys := array[null::jsonb];
+    end;
+    insert into durable._row_events (xid, watch, key)
+    select distinct v_xid, v_id, k from unnest(case when cardinality(v_keys) > 100 then array[null::jsonb] else v_keys end) k;
+    v_news := v_news or found;
+  end if;
+  perform durable._hint('durable_ready', durable._now_ms()) where v_news;
+  return null;
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set enable_seqscan = off
+set timezone = 'UTC' set intervalstyle = 'iso_8601' set bytea_output = 'hex' set extra_float_digits = 1;
+comment on function durable._row_changed() is
+  'Trigger of a watch. Takes back what the transaction said of rows that it changes again; tells which waits have their row; where it cannot know, because its snapshot is older than some waits or the condition raised, asks for a test. Only inserts, so it waits for nobody and nobody for it; with the rights of the engine''s owner, because who changes the row need have none here. A table that is not part of the watched one, a partition that was detached, tells nothing.';
+
+create or replace function durable._hang_triggers(p_relation regclass, p_name text, p_id integer)
+returns void language plpgsql volatile
+as $$
+declare
+  v_table regclass;
+  v_event text[];
+begin
+  for v_table in select f from durable._family_of(p_relation) f loop
+    foreach v_event slice 1 in array array[
+      ['insert', 'referencing new table as new_rows'], ['delete', 'referencing old table as old_rows'],
+      ['update', 'referencing old table as old_rows new table as new_rows'], ['truncate', '']] loop
+      execute format('create or replace trigger %I after %s on %s %s for each statement
+                      execute function durable._row_changed(%L)',
+                     'durable_' || p_name || '_' || v_event[1], v_event[1], v_table, v_event[2], p_id);
+    end loop;
+  end loop;
+end
+$$;
+comment on function durable._hang_triggers(regclass, text, integer) is
+  'The triggers of a watch, one for each kind of statement: only so do they get the rows that it changed.';
+
+create or replace function durable._watch(p_relation regclass, p_name text, p_key text[], p_condition text)
+returns text language plpgsql volatile
+as $$
+declare
+  v_types text[];
+  v_condition text;
+  v_old durable._watches;
+  v_id integer;
+begin
+  perform durable._check_watched(p_relation, p_name);
+  v_types := durable._key_columns(p_relation, p_key);
+  v_condition := durable._compile(p_relation, p_condition);
+  select w.* into v_old from durable._watches w
+  join pg_catalog.pg_class c on c.oid = p_relation
+  join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+  where w.name = p_name and (w.relation = p_relation or (w.namespace = n.nspname and w.table_name = c.relname))
+  order by w.relation <> p_relation limit 1;
+  if v_old.relation <> p_relation and exists (select from pg_catalog.pg_class c where c.oid = v_old.relation) then
+    perform durable._fail_conflict(
+      format('Watch %s.%s is table %s now, which was called so.', v_old.table_name, p_name, v_old.relation),
+      'Choose another name, or end that watch: select durable.unwatch(...).');
+  elsif v_old.columns <> p_key and exists (select from durable._row_waits r where r.watch = v_old.id) then
+    perform durable._fail_conflict(
+      format('Runs wait for rows of watch %s.%s by (%s).', v_old.table_name, p_name, array_to_string(v_old.columns, ', ')),
+      'Give the other key another name, or end this watch first: select durable.unwatch(...).');
+  elsif v_old.id is not null then
+    update durable._watches w set relation = p_relation, condition = v_condition, columns = p_key, types = v_types
+    where w.id = v_old.id returning w.id into v_id;
+  else
+    insert into durable._watches (relation, namespace, table_name, name, condition, columns, types)
+    select p_relation, n.nspname, c.relname, p_name, v_condition, p_key, v_types
+    from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace where c.oid = p_relation
+    returning id into v_id;
+  end if;
+  perform durable._hang_triggers(p_relation, p_name, v_id);
+  insert into durable._row_events (xid, watch) values (pg_current_xact_id(), v_id);
+  return (select w.table_name || '.' || w.name from durable._watches w where w.id = v_id);
+end
+$$;
+comment on function durable._watch(regclass, text, text[], text) is 'Looks at everything, then writes. Without a search path of its own: the condition is read by that of who asks.';
+
+create or replace function durable.watch(relation regclass, name text, key text[], condition text)
+returns text language sql volatile
+as $$ select durable._watch($1, $2, $3, $4) $$;
+comment on function durable.watch(regclass, text, text[], text) is
+  'For the owner of a table: lets runs wait for its rows: select durable.watch(''orders'', ''paid'', key => ''{id}'', condition => ''status = ''''paid''''''). Again: another condition, triggers for new partitions, and every wait is tested anew. Takes SHARE ROW EXCLUSIVE on the table until the commit. WF001, WF003, WF004.';
+
+create or replace function durable._watches_named(p_name text)
+returns setof durable._watches language sql stable
+as $$
+  select w.* from durable._watches w
+  where p_name in (w.table_name || '.' || w.name, w.namespace || '.' || w.table_name || '.' || w.name)
+$$;
+comment on function durable._watches_named(text) is 'Watches that table.name or schema.table.name means.';
+
+create or replace function durable._likely_watches(p_name text)
+returns text language sql stable
+as $$
+  select coalesce('Watches are ' || string_agg(n.name, ', ' order by n.alike desc, n.name) || '.',
+                  'There is no watch at all yet.')
+  from (
+    select x.name, (select count(*) from generate_series(1, length(p_name) - 1) i
+                    where strpos(x.name, substr(p_name, i, 2)) > 0) as alike
+    from (select w.namespace || '.' || w.table_name || '.' || w.name as name from durable._watches w) x
+    order by alike desc, x.name limit 5) n
+$$;
+comment on function durable._likely_watches(text) is 'Those most like what somebody wrote, in words.';
+
+create or replace function durable.unwatch(relation text, name text)
+returns integer language plpgsql volatile
+as $$
+declare
+  v_watch durable._watches;
+  v_trigger record;
+begin
+  if (select count(*) from durable._watches_named($1 || '.' || $2)) <> 1 then
+    perform durable._fail_not_found('single watch', $1 || '.' || $2, durable._likely_watches($1 || '.' || $2));
+  end if;
+  select * into v_watch from durable._watches_named($1 || '.' || $2) w;
+  if exists (select from pg_catalog.pg_class c where c.oid = v_watch.relation and not pg_has_role(c.relowner, 'USAGE')) then
+    perform durable._fail_invalid(format('Table %s is not yours.', v_watch.relation),
+                                  'Its owner says what of it can be waited for.');
+  end if;
+  for v_trigger in
+    select t.tgname, t.tgrelid::regclass as relation from pg_catalog.pg_trigger t
+    where t.tgfoid = 'durable._row_changed()'::regprocedure and encode(t.tgargs, 'escape') = v_watch.id || '\000'
+  loop
+    execute format('drop trigger %I on %s', v_trigger.tgname, v_trigger.relation);
+  end loop;
+  delete from durable._watches w where w.id = v_watch.id;
+  insert into durable._row_events (xid, watch) values (pg_current_xact_id(), v_watch.id);
+  return (select count(*) from durable._row_waits w where w.watch = v_watch.id);
+end
+$$ set search_path = '';
+comment on function durable.unwatch(text, text) is
+  'For the owner of a table: takes a watch and its triggers away; runs that wait get an error. Answers how many do: select durable.unwatch(''orders'', ''paid''). WF001, WF004.';

@@ -1,0 +1,379 @@
+-- Waits of runs for rows: registered by the worker's turn, told of by triggers, tested by the sweep, settled by durable.tick().
+-- A turn does not look at tables of users, so it can never wait for their transactions. It only writes the wait down; the sweep
+-- tests it, and arms it once everybody has ended who may have changed the row without seeing the wait.
+
+create or replace function durable._canonical_key(p_columns text[], p_types text[], p_key jsonb)
+returns jsonb language sql immutable parallel safe
+as $$
+  select jsonb_object_agg(c.name, case when c.type = 'uuid' then to_jsonb((p_key ->> c.name)::uuid) else p_key -> c.name end)
+  from unnest(p_columns, p_types) as c (name, type)
+$$;
+comment on function durable._canonical_key(text[], text[], jsonb) is 'A key that fits, written as the triggers write it.';
+
+create or replace function durable._key_problem(p_watch durable._watches, p_key jsonb)
+returns text language plpgsql stable
+as $$
+declare
+  v_bad text;
+begin
+  if jsonb_typeof(p_key) <> 'object' or not p_key ?& p_watch.columns
+     or (select count(*) from jsonb_object_keys(p_key)) <> cardinality(p_watch.columns) then
+    return format('The key of watch %s.%s is (%s), not %s.', p_watch.table_name, p_watch.name,
+                  array_to_string(p_watch.columns, ', '), left(p_key::text, 200));
+  elsif octet_length(p_key::text) > 1024 then
+    return format('The key for watch %s.%s has %s bytes, 1024 are allowed.', p_watch.table_name, p_watch.name,
+                  octet_length(p_key::text));
+  end if;
+  select format('Column %I of watch %s.%s is of type %s, which %s is not.', c.name, p_watch.table_name, p_watch.name, c.type,
+                left((p_key -> c.name)::text, 200)) into v_bad
+  from unnest(p_watch.columns, p_watch.types) as c (name, type)
+  where not case
+    when c.type in ('smallint', 'integer', 'bigint')
+      then jsonb_typeof(p_key -> c.name) = 'number' and p_key ->> c.name ~ '^-?\d{1,19}$'
+    when c.type = 'numeric' then jsonb_typeof(p_key -> c.name) = 'number'
+    when c.type = 'boolean' then jsonb_typeof(p_key -> c.name) = 'boolean'
+    when c.type = 'uuid'
+      then jsonb_typeof(p_key -> c.name) = 'string'
+           and p_key ->> c.name ~* '^[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}$'
+    when c.type = 'date' then jsonb_typeof(p_key -> c.name) = 'string' and p_key ->> c.name ~ '^\d{4}-\d\d-\d\d$'
+    else jsonb_typeof(p_key -> c.name) = 'string' end limit 1;
+  return v_bad;
+end
+$$;
+comment on function durable._key_problem(durable._watches, jsonb) is 'Why a key is none of this watch, in words; null if it is.';
+
+create or replace function durable._until_refusal(p_name text, p_key jsonb)
+returns jsonb language plpgsql stable
+as $$
+declare
+  v_count integer := (select count(*) from durable._watches_named(p_name));
+  v_problem text;
+begin
+  if v_count = 0 then
+    return durable._refusal('NotFound', format(
+      'There is no watch %s. %s The owner of a table makes one: select durable.watch(''orders'', ''paid'', key => ''{id}'', condition => ...).',
+      p_name, durable._likely_watches(p_name)), '{}');
+  elsif v_count > 1 then
+    v_problem := format('Watch %s is in several schemas. %s Say which.', p_name, durable._likely_watches(p_name));
+  else
+    v_problem := (select durable._key_problem(w, p_key) from durable._watches_named(p_name) w);
+  end if;
+  return case when v_problem is not null then durable._refusal('InvalidRequest', v_problem, '{}')::jsonb end;
+end
+$$;
+comment on function durable._until_refusal(text, jsonb) is 'The error that a wait for a row ends with at once, because there is no such watch or key; null if it can begin.';
+
+create or replace function durable._wait_for_rows(
+  p_ids text[], p_names text[], p_keys text[], p_executions bigint[], p_now bigint)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_bad text[];
+  v_errors text[];
+begin
+  select coalesce(array_agg(u.id order by u.id) filter (where r.error is not null), '{}'),
+         array_agg(r.error::text order by u.id) filter (where r.error is not null) into v_bad, v_errors
+  from unnest(p_ids, p_names, p_keys) as u (id, name, key)
+  cross join lateral (select durable._until_refusal(u.name, u.key::jsonb) as error) r;
+  insert into durable._row_waits (execution, test_at, watch, promise_id, key)
+  select u.execution, p_now, w.id, u.id, durable._canonical_key(w.columns, w.types, u.key::jsonb)
+  from unnest(p_ids, p_names, p_keys, p_executions) as u (id, name, key, execution)
+  cross join lateral durable._watches_named(u.name) w
+  where u.id <> all (v_bad);
+  if v_bad <> '{}' then
+    perform durable._settle(v_bad, array_fill('rejected'::text, array[cardinality(v_bad)]),
+                            array_fill(null::jsonb, array[cardinality(v_bad)]), v_errors, p_now);
+  end if;
+  return v_bad;
+end
+$$;
+comment on function durable._wait_for_rows(text[], text[], text[], bigint[], bigint) is
+  'Begins the waits of new promises; those that cannot begin are settled with the error at once, and answered. The caller made the promises and holds their owners.';
+
+create or replace function durable._await_rows(p_bundles durable._bundle[], p_now bigint)
+returns bigint[] language plpgsql volatile
+as $$
+declare
+  v_ids text[];
+  v_bad text[];
+begin
+  v_ids := array(select b.id || '.' || a.child from unnest(p_bundles) b cross join lateral unnest(b.acts) a
+                 where b.verdict = 'ok' and a."do" = 'until' order by b.id, a.child);
+  if v_ids = '{}' then
+    return '{}';
+  end if;
+  select durable._wait_for_rows(array_agg(b.id || '.' || a.child), array_agg(a.name), array_agg(a.param),
+                                array_agg(b.execution), p_now) into v_bad
+  from unnest(p_bundles) b cross join lateral unnest(b.acts) a where b.verdict = 'ok' and a."do" = 'until';
+  return array(select p.execution from durable._promises p where p.id = any (v_bad));
+end
+$$;
+comment on function durable._await_rows(durable._bundle[], bigint) is
+  'Begins the waits for rows of a turn, whose promises _make_children has made. Answers the executions of those that failed at once.';
+
+create or replace function durable._wait_again(p_execution bigint, p_now bigint)
+returns void language plpgsql volatile
+as $$
+begin
+  perform durable._wait_for_rows(array_agg(p.id), array_agg(p.param_headers ->> 'durable:until'), array_agg(p.param_data),
+                                 array_agg(p.execution), p_now)
+  from durable._executions h
+  join durable._promises p on p.id > h.id || '.' and p.id < h.id || '/' and p.execution = h.execution
+  where h.execution = p_execution and p.state = 'pending' and p.param_headers ? 'durable:until'
+  having count(*) > 0;
+end
+$$;
+comment on function durable._wait_again(bigint, bigint) is 'Begins the waits for rows of a fork: its promises say what for.';
+
+create or replace function durable._test_sql(p_watch durable._watches)
+returns text language sql stable
+as $$
+  select format($sql$
+    select array_agg(row(u.promise_id, %s, 'resolved', r.data)::durable._row_news)
+    from unnest($1, $2) as u (promise_id, key)
+    cross join lateral (select to_jsonb(n) as data from %s as n where %s and %s limit 1) r$sql$,
+    p_watch.id, p_watch.relation,
+    (select string_agg(format('n.%I = (u.key ->> %L)::%s', c.name, c.name,
+                              (select format_type(a.atttypid, null) from pg_catalog.pg_attribute a
+                               where a.attrelid = p_watch.relation and a.attname = c.name and not a.attisdropped)), ' and ')
+     from unnest(p_watch.columns) as c (name)),
+    durable._fulfils(p_watch, 'n'))
+$$;
+comment on function durable._test_sql(durable._watches) is 'Statement of the sweep: for which of these waits there is a row now. One indexed lookup each.';
+
+create or replace function durable._failed_waits(p_ids text[], p_watch integer, p_type text, p_message text)
+returns durable._row_news[] language sql immutable
+as $$
+  select coalesce(array_agg(row(i, p_watch, 'rejected', durable._refusal(p_type, p_message, '{}'))::durable._row_news), '{}')
+  from unnest(p_ids) i
+$$;
+comment on function durable._failed_waits(text[], integer, text, text) is 'News for waits that nothing can end any more.';
+
+create or replace function durable._test(p_watch durable._watches, p_ids text[], p_keys jsonb[])
+returns durable._row_news[] language plpgsql volatile
+as $$
+declare
+  v_news durable._row_news[];
+  v_one durable._row_news[];
+  v_state text;
+  v_message text;
+begin
+  begin
+    execute durable._test_sql(p_watch) into v_news using p_ids, p_keys;
+    return coalesce(v_news, '{}');
+  exception when others then
+    get stacked diagnostics v_state = returned_sqlstate, v_message = message_text;
+  end;
+  if v_state ~ '^(40|53|55|57|58)' then
+    -- somebody alters the table, or the server is short of something: that passes
+    return null;
+  elsif cardinality(p_ids) = 1 then
+    return durable._failed_waits(p_ids, p_watch.id, 'Conflict',
+                                 format('Watch %s.%s cannot be tested: %s.', p_watch.table_name, p_watch.name, v_message));
+  end if;
+  v_news := '{}';
+  for v_place in 1 .. cardinality(p_ids) loop
+    v_one := durable._test(p_watch, array[p_ids[v_place]], array[p_keys[v_place]]);
+    if v_one is null then
+      return null;
+    end if;
+    v_news := v_news || v_one;
+  end loop;
+  return v_news;
+end
+$$ set search_path = '' set timezone = 'UTC' set intervalstyle = 'iso_8601' set bytea_output = 'hex' set extra_float_digits = 1
+set lock_timeout = '100ms' set enable_seqscan = off;
+comment on function durable._test(durable._watches, text[], jsonb[]) is
+  'News of waits that have their row or cannot be tested any more; null if the table cannot be read just now. One row over which the condition raises is found by asking one by one, so that the others are not failed with it.';
+
+create or replace function durable._test_watch(p_id integer, p_ids text[], p_keys jsonb[])
+returns durable._row_news[] language plpgsql volatile
+as $$
+declare
+  v_watch durable._watches;
+begin
+  select * into v_watch from durable._watches w where w.id = p_id;
+  if v_watch.id is null then
+    return durable._failed_waits(p_ids, p_id, 'NotFound', 'The watch was taken away (durable.unwatch) while the run waited.');
+  elsif not exists (select from pg_catalog.pg_class c where c.oid = v_watch.relation) then
+    return durable._failed_waits(p_ids, p_id, 'NotFound', format(
+      'The table of watch %s.%s was dropped. Make it and watch it again: select durable.watch(...).', v_watch.table_name,
+      v_watch.name));
+  end if;
+  return durable._test(v_watch, p_ids, p_keys);
+end
+$$;
+comment on function durable._test_watch(integer, text[], jsonb[]) is 'News of waits of one watch; null if it cannot be tested just now.';
+
+create or replace function durable._ended_waits(p_ids text[])
+returns durable._row_news[] language sql stable
+as $$
+  select coalesce(array_agg(row(w.promise_id, w.watch, 'rejected_canceled', null)::durable._row_news), '{}')
+  from durable._row_waits w
+  join durable._executions h on h.execution = any (array[w.execution]) and h.status in ('completed', 'failed', 'cancelled')
+  where w.promise_id = any (p_ids)
+$$;
+comment on function durable._ended_waits(text[]) is 'News for waits whose run has ended: nobody of it waits any more.';
+
+create or replace function durable._note_tests(
+  p_due text[], p_tested text[], p_news durable._row_news[], p_since xid8, p_oldest xid8, p_now bigint)
+returns void language plpgsql volatile
+as $$
+begin
+  insert into durable._row_events (xid, watch, state, promise_id, data)
+  select pg_current_xact_id(), n.watch, n.state, n.promise_id, n.data from unnest(p_news) n;
+  update durable._row_waits w
+  set tests = w.tests + 1, since = coalesce(w.since, p_since),
+      test_at = case when exists (select from unnest(p_news) n where n.promise_id = w.promise_id) then p_now + 5000
+                     when w.promise_id <> all (p_tested) or coalesce(w.since, p_since) <= p_oldest is not true
+                     then p_now + least(5 * 4 ^ least(w.tests, 6), 5000)::bigint end
+  where w.promise_id = any (array(select x.promise_id from durable._row_waits x where x.promise_id = any (p_due)
+                                  for update skip locked));
+end
+$$;
+comment on function durable._note_tests(text[], text[], durable._row_news[], xid8, xid8, bigint) is
+  'Leaves the news for the settlement. Arms the waits that were tested when all had ended who began to write before p_since, or before what the first test of the wait noted; the others are tested again after 5, 20, 80, 320 ms, 1.3 s and then every 5 s; so are those for which there is news, should nobody be able to settle them.';
+
+create or replace function durable._lost_watches()
+returns integer[] language plpgsql stable
+as $$
+begin
+  return array(select x.id from durable._watches x
+               where (select count(*) from pg_catalog.pg_class c where c.oid = x.relation) = 0);
+end
+$$;
+comment on function durable._lost_watches() is 'Watches whose table was dropped, and the triggers with it.';
+
+create or replace function durable._ask_again(p_now bigint)
+returns integer language plpgsql volatile
+as $$
+declare
+  v_events bigint[];
+  v_ids text[];
+  v_held text[];
+begin
+  v_events := array(select e.id from durable._row_events e where e.state is null order by e.id limit 100 for update skip locked);
+  v_ids := array(
+    select w.promise_id from durable._row_events e
+    cross join lateral (
+      select x.promise_id from durable._row_waits x where x.watch = e.watch and x.key = any (array[e.key]) offset 0) w
+    where e.id = any (v_events) and e.key is not null
+    union
+    select w.promise_id from durable._row_waits w
+    where w.watch = any (array(select e.watch from durable._row_events e where e.id = any (v_events) and e.key is null))
+    union
+    select w.promise_id from durable._row_waits w where w.watch = any (durable._lost_watches()) and w.test_at is null);
+  v_held := array(select w.promise_id from durable._row_waits w where w.promise_id = any (v_ids) for update skip locked);
+  update durable._row_waits w set test_at = p_now where w.promise_id = any (v_held);
+  if v_ids <@ v_held then
+    -- else somebody is about to end one of them, and may think better of it
+    delete from durable._row_events e where e.id = any (v_events);
+  end if;
+  return cardinality(v_held);
+end
+$$;
+comment on function durable._ask_again(bigint) is
+  'Makes waits due for a test: those of which a trigger could not know, those of watches that were changed, taken away, or dropped with their table. Answers how many.';
+
+create or replace function durable._rows_due(p_now bigint)
+returns boolean language plpgsql stable
+as $$
+declare
+  v_lost integer[];
+begin
+  if exists (select from durable._row_waits w where w.test_at <= p_now)
+     or exists (select from durable._row_events e where e.state is null) then
+    return true;
+  end if;
+  v_lost := durable._lost_watches();
+  return v_lost <> '{}' and exists (select from durable._row_waits w where w.watch = any (v_lost) and w.test_at is null);
+end
+$$ set enable_seqscan = off;
+comment on function durable._rows_due(bigint) is 'There is something to test.';
+
+create or replace function durable._sweep_rows(p_limit integer, p_now bigint)
+returns integer language plpgsql volatile
+as $$
+declare
+  v_due text[];
+  v_tested text[];
+  v_since xid8;
+  v_oldest xid8;
+  v_news durable._row_news[];
+  v_group record;
+  v_some durable._row_news[];
+begin
+  if not durable._rows_due(p_now) or current_setting('transaction_isolation') in ('repeatable read', 'serializable')
+     or not pg_try_advisory_xact_lock(1685417577, 0) then
+    return 0;
+  end if;
+  v_due := array(select w.promise_id from durable._row_waits w where w.test_at <= p_now order by w.test_at limit p_limit);
+  -- in this order: whoever did not see these waits has a lower number, and what he did is seen by tests once he has ended
+  if pg_current_xact_id_if_assigned() is null then
+    v_since := pg_current_xact_id();
+  end if;
+  select pg_snapshot_xmin(pg_current_snapshot()) into v_oldest;
+  v_news := durable._ended_waits(v_due);
+  v_tested := array(select n.promise_id from unnest(v_news) n);
+  for v_group in
+    select w.watch, array_agg(w.promise_id) as ids, array_agg(w.key) as keys
+    from durable._row_waits w where w.promise_id = any (v_due) and w.promise_id <> all (v_tested)
+    group by w.watch order by w.watch
+  loop
+    v_some := durable._test_watch(v_group.watch, v_group.ids, v_group.keys);
+    if v_some is not null then
+      v_news := v_news || v_some;
+      v_tested := v_tested || v_group.ids;
+    end if;
+  end loop;
+  if v_due <> '{}' then
+    perform durable._note_tests(v_due, v_tested, v_news, v_since, v_oldest, p_now);
+  end if;
+  return cardinality(v_due) + durable._ask_again(p_now);
+end
+$$;
+comment on function durable._sweep_rows(integer, bigint) is
+  'Tests waits that are due against the tables of users, one statement a watch, and leaves news. In a transaction that holds nothing of the engine meanwhile; one such sweep at a time. A number drawn after the waits were read is the mark: snapshots cannot serve, for they do not count those who began to write after the last commit. Answers how many were looked at.';
+
+create or replace function durable._row_verdicts(p_limit integer, p_but text[])
+returns durable._row_news[] language plpgsql volatile
+as $$
+declare
+  v_ids text[];
+  v_limit bigint := durable._setting_int('payload_max_bytes');
+begin
+  if not exists (select from durable._row_events e) then
+    return '{}';
+  end if;
+  v_ids := array(
+    select p.id from durable._promises p
+    where p.id = any (array(select e.promise_id from durable._row_events e
+                            where e.state is not null order by e.id limit p_limit))
+      and p.state = 'pending' and p.id <> all (p_but) order by p.id for no key update skip locked);
+  return array(
+    select case when octet_length(x.data::text) <= v_limit or x.data is null
+                then row(x.promise_id, x.watch, x.state, x.data)::durable._row_news
+                else (durable._failed_waits(array[x.promise_id], x.watch, 'PayloadTooLarge',
+                        format('The row has %s bytes, the limit is %s.', octet_length(x.data::text), v_limit)))[1] end
+    from (
+      select distinct on (e.promise_id) e.* from durable._row_events e where e.promise_id = any (v_ids)
+      order by e.promise_id, e.id
+    ) x);
+end
+$$;
+comment on function durable._row_verdicts(integer, text[]) is
+  'Locks promises for which there is news, skipping what others hold and p_but, and answers what to settle them with: the first that came.';
+
+create or replace function durable._forget_row_events(p_limit integer)
+returns void language plpgsql volatile
+as $$
+begin
+  if exists (select from durable._row_events e) then
+    delete from durable._row_events e where e.id = any (array(
+      select x.id from durable._row_events x
+      join durable._promises p on p.id = any (array[x.promise_id]) and p.state is distinct from 'pending'
+      order by x.id limit 4 * p_limit for update of x skip locked));
+  end if;
+end
+$$;
+comment on function durable._forget_row_events(integer) is 'Deletes news of promises that are settled, by them or by others.';

@@ -1,0 +1,111 @@
+-- Steps in SQL (ctx.sql): one round trip and one commit for the function's writes and the journal row, under the fence.
+-- Order: a look without locks, the user's function, then the locks of task and head, the verdict, the row. The function may have
+-- locked anything before, tasks and heads too if it calls verbs of this schema; so these locks are never waited for in the
+-- database's own way, and what does not get them in a while starts over from the beginning.
+
+create or replace function durable._check_step(
+  p_worker text, p_head durable._executions, p_version integer, p_now bigint)
+returns void language plpgsql stable
+as $$
+declare
+  v_task durable._tasks;
+begin
+  select * into v_task from durable._tasks t where t.id = p_head.id;
+  if v_task.pid is distinct from p_worker or v_task.execution is distinct from p_head.execution
+     or not coalesce(durable._holds(v_task, p_version, p_now), false) then
+    perform durable._fail_lease_lost(p_head.id, p_version);
+  elsif p_head.status = 'blocked' then
+    perform durable._fail_conflict(format('Run %L waits for %s in its journal.', p_head.id, p_head.waiting_on));
+  end if;
+end
+$$;
+comment on function durable._check_step(text, durable._executions, integer, bigint) is 'The fence of a step in SQL. WF002, WF003.';
+
+create or replace function durable._begin_sql_step(
+  p_worker text, p_execution bigint, p_version integer, p_seen integer, p_child integer)
+returns json language plpgsql stable
+as $$
+declare
+  v_head durable._executions;
+begin
+  select * into v_head from durable._executions h where h.execution = p_execution;
+  perform durable._check_step(p_worker, v_head, p_version, durable._now_ms());
+  if exists (select from durable._journal j where j.execution = p_execution and j.bucket = v_head.bucket and j.child = p_child
+             and durable._is_local(j.type) and durable._resolves(j.type)) then
+    return json_build_object('next', v_head.next_seq,
+      'rows', durable._rows(p_execution, v_head.bucket, v_head.id, p_seen, v_head.next_seq));
+  end if;
+  return null;
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable._begin_sql_step(text, bigint, integer, integer, integer) is
+  'Before the function, without a lock: is it still to be called? Answers the journal if its completion is there already, as after a lost answer. WF002, WF003.';
+
+create or replace function durable._end_sql_step(
+  p_worker text, p_execution bigint, p_version integer, p_seen integer, p_child integer, p_attempt integer, p_name text,
+  p_hash text, p_value text)
+returns json language plpgsql volatile
+as $$
+declare
+  v_id text;
+  v_head durable._executions;
+  v_before integer;
+  v_type "char";
+  v_now bigint;
+begin
+  select h.id into v_id from durable._executions h where h.execution = p_execution;
+  if not durable._lock_late(null, v_id) then
+    perform durable._fail_busy(v_id);
+  end if;
+  v_now := durable._now_ms();
+  select * into v_head from durable._executions h where h.execution = p_execution;
+  perform durable._check_step(p_worker, v_head, p_version, v_now);
+  v_before := v_head.open_attempts[array_position(v_head.open_steps, p_child)];
+  v_type := durable._fact_type(false, false, false, p_attempt, v_before,
+                               p_child >= v_head.next_child or p_child = any (v_head.reserved));
+  if v_type is null or (v_head.status = 'cancelling' and p_seen <= v_head.cancel_seq) then
+    perform durable._fail_journal(p_execution, v_type, p_child, 'the worker has not seen what came before it');
+  end if;
+  perform durable._append(
+    array[row(p_execution, v_type, p_child, p_attempt, p_name, decode(p_hash, 'hex'), p_value)::durable._event], v_now, true);
+  return (
+    select json_build_object('next', h.next_seq, 'rows', durable._rows(h.execution, h.bucket, h.id, p_seen, h.next_seq))
+    from durable._executions h where h.execution = p_execution);
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable._end_sql_step(text, bigint, integer, integer, integer, integer, text, text, text) is
+  'After the function: the fence and the completion row. WF002 lease lost, WF003, WF006 the worker must replay, 55P03 try the whole step again; each takes back what the function wrote.';
+
+create or replace function durable._sql_step(
+  p_worker text, p_execution bigint, p_version integer, p_seen integer, p_child integer, p_attempt integer, p_name text,
+  p_hash text, p_args jsonb)
+returns json language plpgsql volatile
+as $$
+declare
+  v_known json;
+  v_value text;
+begin
+  perform durable._may_lock();
+  v_known := durable._begin_sql_step(p_worker, p_execution, p_version, p_seen, p_child);
+  if v_known is not null then
+    return v_known;
+  end if;
+  v_value := durable._call_function(p_name, p_args);
+  perform durable._check_payload(format('What %s returned', p_name), v_value);
+  return durable._end_sql_step(p_worker, p_execution, p_version, p_seen, p_child, p_attempt, p_name, p_hash, v_value);
+end
+$$;
+comment on function durable._sql_step(text, bigint, integer, integer, integer, integer, text, text, jsonb) is
+  'Composes the step. Not pinned: the user''s function runs under the session''s own settings.';
+
+create or replace function durable.worker_sql_v1(
+  p_worker text, p_execution bigint, p_version integer, p_seen integer, p_child integer, p_attempt integer, p_name text,
+  p_hash text, p_args jsonb)
+returns json language sql volatile
+as $$
+  select durable._sql_step(p_worker, p_execution, p_version, p_seen, p_child, p_attempt, p_name, p_hash, p_args)
+$$;
+comment on function durable.worker_sql_v1(text, bigint, integer, integer, integer, integer, text, text, jsonb) is
+  'A step in SQL: calls the function p_name with p_args (array or object) and records its result as the completion of the child, together or not at all. Answers {next, rows}, the journal from p_seen on; called again after a lost answer, it answers the same and calls nothing. What the function raises goes out as it is; of the engine''s own: WF001 and WF004 the call is wrong, WF002 lease lost, WF003, WF006 replay, WF008, 55P03 try again.';

@@ -1,0 +1,231 @@
+-- Services: functions of this database that runs and promises name as their target. One call serves one task in a transaction of
+-- its own: what the function wrote and the settlement commit together, or the failed attempt and nothing of the function.
+-- Order: a look without locks and an advisory lock that is only tried, the function, then all locks by _lock_late. So nobody ever
+-- waits for a function that runs: a cancellation, a pause or a deadline that comes meanwhile simply wins.
+
+create or replace function durable.serve(
+  function regprocedure, attempts integer default 3, backoff interval default '1 second',
+  timeout interval default '30 seconds')
+returns text language plpgsql volatile
+as $$
+declare
+  v_name text;
+begin
+  if $1 is null or $2 is null or $2 < 1 or $3 is null or $3 < '0' or $4 <= '0' then
+    perform durable._fail_invalid(
+      'A service has a function, at least 1 attempt, a backoff of 0 or more and a timeout above 0 or null.');
+  end if;
+  perform durable._check_callable($1);
+  select 'sql://' || quote_ident(n.nspname) || '.' || quote_ident(p.proname) into v_name
+  from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid = p.pronamespace where p.oid = $1;
+  insert into durable._services as s (name, function, attempts, backoff_ms, timeout_ms)
+  values (v_name, $1::text, $2, durable._ms($3), durable._ms($4))
+  on conflict (name) do update set function = excluded.function, attempts = excluded.attempts,
+                                   backoff_ms = excluded.backoff_ms, timeout_ms = excluded.timeout_ms;
+  perform durable._hint('durable_ready', durable._now_ms());
+  return v_name;
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.serve(regprocedure, integer, interval, interval) is
+  'Lets a function serve runs: select durable.serve(''billing.close_month(date)''); then durable.start(''sql://billing.close_month'', ''["2026-11-01"]''). It is called by workers and by durable.tick(), with their rights, once for each run with all its writes; what fails is tried again. The timeout is held by workers; in psql, statement_timeout is. Again with other options: changes them. WF004.';
+
+create or replace function durable.unserve(name text)
+returns boolean language plpgsql volatile
+as $$
+begin
+  delete from durable._services s where s.name = durable._service_named(regexp_replace($1, '^(sql://)?', 'sql://', 'i'));
+  return found;
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.unserve(text) is
+  'Ends a service: select durable.unserve(''billing.close_month''). What is queued for it waits until it is served again. Answers whether there was one. WF004.';
+
+create or replace function durable.services_due_v1()
+returns bigint language plpgsql volatile
+as $$
+declare
+  v_now bigint := durable._now_ms();
+begin
+  if not exists (select from durable._services s) then
+    return null;
+  end if;
+  return coalesce((
+    with recursive first (name, priority, at) as (
+      select s.name, x.priority, x.retry_at::bigint from durable._services s
+      cross join lateral (
+        select t.priority, t.retry_at from durable._tasks t
+        where t.queue = s.name and t.state = 'pending' order by t.priority, t.retry_at, t.id limit 1) x
+      union all
+      select f.name, x.priority, x.retry_at from first f
+      cross join lateral (
+        select t.priority, t.retry_at from durable._tasks t
+        where t.queue = f.name and t.state = 'pending' and t.priority > f.priority
+        order by t.priority, t.retry_at, t.id limit 1) x
+    )
+    select case when min(f.at) is not null then greatest(min(f.at) - v_now, 0) end from first f), -1);
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.services_due_v1() is
+  'Milliseconds until a task of a service is ready; -1: none is queued; null: nothing is served here. Reads the first task of each service and priority, however many wait.';
+
+create or replace function durable.next_service_v1()
+returns table (id text, timeout_ms bigint) language plpgsql volatile
+as $$
+declare
+  v_now bigint := durable._now_ms();
+begin
+  return query
+    select c.id, c.timeout_ms from (
+      select x.id, s.timeout_ms from durable._services s
+      cross join lateral (
+        select t.id, t.priority, t.retry_at from durable._tasks t
+        where t.queue = s.name and t.state = 'pending' and t.retry_at <= v_now and t.deadline > v_now
+        order by t.priority, t.retry_at, t.id limit 100) x
+      order by x.priority, x.retry_at, x.id limit 100) c
+    where durable._try_serve(c.id) limit 1;
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.next_service_v1() is
+  'A ready task of a service that nobody serves at this moment, and how long it may take. Takes it for this transaction, by an advisory lock.';
+
+create or replace function durable._service_of(p_id text)
+returns setof durable._service_call language plpgsql stable
+as $$
+begin
+  return query
+    select s.name, s.function, s.attempts, s.backoff_ms, p.param_data, t.version,
+           case when h.execution is null then t.version + 1 else coalesce(-h.open_attempts[1], 1) end,
+           coalesce(h.open_steps[1], h.next_child), coalesce(h.status = 'cancelling', false)
+    from durable._tasks t
+    join durable._promises p on p.id = any (array[t.id])
+    join durable._services s on s.name = any (array[t.queue])
+    left join durable._executions h on h.execution = any (array[t.execution])
+    where t.id = p_id and durable._ready(t, durable._now_ms());
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable._service_of(text) is
+  'How a ready task is to be served: which function, with what, in which attempt. A run counts attempts in its journal, a promise without a journal by its task''s version.';
+
+create or replace function durable._service_event(
+  p_execution bigint, p_child integer, p_attempt integer, p_name text, p_args text, p_value text, p_error text,
+  p_retry_at bigint)
+returns durable._event language sql immutable
+as $$
+  select row(p_execution,
+             durable._fact_type(false, p_retry_at is not null, p_error is not null, p_attempt,
+                                case when p_attempt > 1 then -p_attempt end, true),
+             p_child, p_attempt, p_name,
+             substring(sha256(convert_to(p_name, 'UTF8') || '\x00'::bytea || convert_to(p_args, 'UTF8')) for 8),
+             case when p_retry_at is null then coalesce(p_error, p_value)
+                  else '{"error": ' || p_error || ', "retry_at": ' || p_retry_at || ', "interrupted": false}' end)::durable._event
+$$;
+comment on function durable._service_event(bigint, integer, integer, text, text, text, text, bigint) is
+  'What a run''s journal says of an attempt: the function is a local step of the run.';
+
+create or replace function durable._end_service(
+  p_id text, p_service durable._service_call, p_value text, p_error text, p_is_final boolean)
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_task durable._tasks;
+  v_retry_in bigint;
+  v_queues text[] := '{}';
+  v_now bigint;
+begin
+  if not durable._lock_late(p_id, p_id) then
+    perform durable._start_over();
+  end if;
+  v_now := durable._now_ms();
+  select * into v_task from durable._tasks t where t.id = p_id;
+  if not coalesce(durable._ready(v_task, v_now), false) or v_task.version <> p_service.version
+     or exists (select from durable._executions h where h.execution = v_task.execution
+                and (h.status = 'cancelling') <> p_service.is_cancelled) then
+    perform durable._start_over();
+  end if;
+  if p_error is not null and not p_is_final and p_service.attempt < p_service.attempts then
+    v_retry_in := least(p_service.backoff_ms * 2 ^ least(p_service.attempt - 1, 20), 300000);
+  end if;
+  perform durable._acquire(array[p_id], 'sql', 1, v_now);
+  if v_task.execution is not null and not p_service.is_cancelled then
+    perform durable._append(array[durable._service_event(v_task.execution, p_service.child, p_service.attempt,
+      substr(p_service.name, 7), p_service.args, p_value, p_error, v_now + v_retry_in)], v_now);
+  end if;
+  if v_retry_in is not null then
+    v_queues := durable._let_go(array[p_id], array[v_retry_in], v_now);
+    update durable._tasks t set preference = null where t.id = p_id;
+  elsif p_service.is_cancelled then
+    v_queues := durable._settle(array[p_id], array['rejected_canceled'], array[null::jsonb], array[durable._cancelled((
+      select durable._cancel_reason(h) from durable._executions h where h.execution = v_task.execution))], v_now);
+  else
+    v_queues := durable._settle(array[p_id], array[case when p_error is null then 'resolved' else 'rejected' end],
+                                array[null::jsonb], array[coalesce(p_error, p_value)], v_now);
+  end if;
+  return jsonb_build_object('served', 1, 'hints', to_jsonb(v_queues), 'settled', v_retry_in is null);
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable._end_service(text, durable._service_call, text, text, boolean) is
+  'Settles the task''s promise with what the function returned or raised, or lets the task go until its next attempt. WF099 if it was settled, cancelled, paused or taken meanwhile, or cannot be locked: then what the function wrote must be taken back.';
+
+create or replace function durable._run_service(p_service durable._service_call)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_value text;
+  v_state text;
+  v_message text;
+  v_detail text;
+  v_hint text;
+  v_constraint text;
+  v_table text;
+begin
+  v_value := durable._call_function(p_service.function, coalesce(durable._json(nullif(p_service.args, '')), '[]'));
+  perform durable._check_payload(format('What %s returned', p_service.name), v_value);
+  return array[v_value, null, null];
+exception when query_canceled or assert_failure or others then
+  -- query_canceled: its time is over
+  get stacked diagnostics v_state = returned_sqlstate, v_message = message_text, v_detail = pg_exception_detail,
+    v_hint = pg_exception_hint, v_constraint = constraint_name, v_table = table_name;
+  return array[null, durable._sql_error(v_state, v_message, v_detail, v_hint, v_constraint, v_table), v_state];
+end
+$$;
+comment on function durable._run_service(durable._service_call) is
+  'Calls the function: its result, or its error and SQLSTATE after taking back what it wrote. Not pinned: it runs under the session''s own settings.';
+
+create or replace function durable._serve(p_id text)
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_service durable._service_call;
+  v_said text[] := array[null, null, null];
+begin
+  perform durable._may_lock();
+  if not durable._try_serve(p_id) then
+    return '{"served": 0, "hints": [], "settled": false}';
+  end if;
+  select * into v_service from durable._service_of(p_id);
+  if not found then
+    return '{"served": 0, "hints": [], "settled": false}';
+  end if;
+  begin
+    if not v_service.is_cancelled then
+      v_said := durable._run_service(v_service);
+    end if;
+    return durable._end_service(p_id, v_service, v_said[1], v_said[2], coalesce(durable._is_final(v_said[3]), false));
+  exception when sqlstate 'WF099' then
+    return '{"served": 0, "hints": [], "settled": false}';
+  end;
+end
+$$;
+comment on function durable._serve(text) is 'Serves one task of a service, if it is still to be served.';
+
+create or replace function durable.serve_v1(p_id text)
+returns jsonb language sql volatile
+as $$ select durable._serve(p_id) $$;
+comment on function durable.serve_v1(text) is
+  'For workers: serves one task that next_service_v1 told, alone in its transaction, under a statement_timeout that was set in a statement before. Answers {served, hints, settled}; sends no hint.';

@@ -1,0 +1,50 @@
+-- What people read of watches, and the laws of waits for rows. A row of the laws is a bug of the engine or a hand in the tables.
+
+create or replace view durable.watches as
+select w.table_name || '.' || w.name as watch, w.namespace as schema, w.relation as "table", w.columns as key, w.condition,
+       case when c.oid is null then 'table dropped'
+            when t.hanging < t.expected then 'triggers missing'
+            when t.firing < t.expected then 'triggers disabled'
+            else 'ok' end as state,
+       r.waits, r.untested
+from durable._watches w
+left join pg_catalog.pg_class c on c.oid = w.relation
+cross join lateral (
+  select 4 * count(distinct f.member) as expected, count(g.oid) as hanging,
+         count(g.oid) filter (where g.tgenabled in ('O', 'A')) as firing
+  from durable._family_of(w.relation) as f (member)
+  left join pg_catalog.pg_trigger g on g.tgrelid = f.member and g.tgfoid = 'durable._row_changed()'::regprocedure
+       and encode(g.tgargs, 'escape') = w.id || '\000'
+) t
+cross join lateral (
+  select count(*) as waits, count(*) filter (where x.test_at is not null) as untested
+  from durable._row_waits x where x.watch = w.id
+) r;
+comment on view durable.watches is
+  'What runs may wait for: a condition on the rows of a table, by the table''s name when it was watched. state: ok, or why its triggers do not tell of every change; call durable.watch again then. waits: runs that wait; untested: those that the triggers do not have yet.';
+
+create or replace function durable._check_row_waits()
+returns table (law text, id text, detail text) language sql stable
+as $$
+  select v.law, w.promise_id, format('%s, watch %s, key %s', coalesce(p.state, 'no such promise'), w.watch, w.key)
+  from durable._row_waits w
+  left join durable._promises p on p.id = w.promise_id
+  cross join lateral (values
+    ('row_wait_has_a_pending_promise', p.state is distinct from 'pending'),
+    ('row_wait_is_of_its_owner', p.execution is distinct from w.execution),
+    ('row_wait_has_a_key_of_its_watch', exists (
+      select from durable._watches x where x.id = w.watch and not (w.key ?& x.columns)))
+  ) as v (law, broken)
+  where v.broken
+  union all
+  select 'row_promise_has_a_wait', p.id, p.param_headers ->> 'durable:until'
+  from durable._promises p
+  where p.state = 'pending' and p.param_headers ? 'durable:until' and p.execution is not null
+    and not exists (select from durable._row_waits w where w.promise_id = p.id)
+  union all
+  select 'row_event_names_a_promise', e.promise_id, format('watch %s, key %s', e.watch, e.key)
+  from durable._row_events e
+  where e.promise_id is not null and not exists (select from durable._promises p where p.id = e.promise_id)
+$$;
+comment on function durable._check_row_waits() is
+  'A wait for a row is there exactly while its promise is pending. News may be late: it is swept once its promise is settled.';

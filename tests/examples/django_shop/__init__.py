@@ -1,0 +1,1 @@
+"""A Django shop whose orders are fulfilled by workflows; README.md, "In your own transaction"."""

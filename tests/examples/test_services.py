@@ -1,0 +1,253 @@
+"""The SQL door from services in Go, TypeScript and Java: the programs in `services` do what they say.
+
+Each is built once, with the driver's own package (Debian's, npm's), against the test's database over TCP,
+while a Python worker serves. Where a toolchain or a package is missing the test is skipped, and says which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from pyengine import App, ctx
+from tests.support.debian import NoPackage, unpacked
+
+SERVICES = Path(__file__).parent / "services"
+CACHE = Path(platformdirs.user_cache_dir("pyengine-tests")) / "services"
+BUILD_S = 400
+NPM = ("pg@8", "@types/pg@8", "@types/node@22", "typescript@5")
+ORDERS = "create table public.orders (id bigint primary key, amount numeric not null, shipped boolean)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A service that is ready to run.
+
+    Args:
+        command: what starts it; the order's number and amount follow.
+        url: makes its DATABASE_URL of a port on this machine, a user and a database.
+    """
+
+    command: tuple[str, ...]
+    url: Callable[[int, str, str], str]
+
+
+@dataclass
+class Fulfilled:
+    """What the workflow returns to a service."""
+
+    order: int
+    paid_by: str
+
+
+def needs(*programs: str) -> None:
+    """Skip by name where a program is missing."""
+    for name in programs:
+        if shutil.which(name) is None:
+            pytest.skip(f"there is no {name} here")
+
+
+def made(source: str, build: Callable[[Path], None]) -> Path:
+    """A folder with what was built of a source, built anew only if the source has changed."""
+    text = (SERVICES / source).read_bytes()
+    folder = CACHE / f"{source}-{hashlib.sha256(text).hexdigest()[:12]}"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "made").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            build(folder)
+            (folder / "made").touch()
+    return folder
+
+
+def run(*command: str | Path, folder: Path, **environment: str) -> None:
+    """Run a part of a build; what it says is shown if it fails."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=BUILD_S,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def package(name: str) -> Path:
+    """A Debian package, unpacked; skips by name where there is none."""
+    try:
+        return unpacked(name)
+    except NoPackage as reason:
+        pytest.skip(str(reason))
+
+
+def go() -> Program:
+    """`order.go` with Debian's lib/pq, built without a network."""
+    needs("go")
+    path = package("golang-github-lib-pq-dev") / "usr" / "share" / "gocode"
+
+    def build(folder: Path) -> None:
+        told = {"GO111MODULE": "off", "GOFLAGS": "", "GOPATH": str(path), "GOCACHE": str(CACHE / "go-build")}
+        run("go", "build", "-o", folder / "order", SERVICES / "order.go", folder=folder, **told)
+
+    # the second setting has it send a statement in one piece, which a pooler needs
+    return Program(
+        command=(str(made("order.go", build) / "order"),),
+        url=lambda port, user, name: (
+            f"postgres://{user}@127.0.0.1:{port}/{name}?sslmode=disable&binary_parameters=yes"
+        ),
+    )
+
+
+def typescript() -> Program:
+    """`order.ts` with `pg`, checked and translated by the compiler, run by node."""
+    needs("node", "npm")
+
+    def build(folder: Path) -> None:
+        (folder / "package.json").write_text('{"type": "module", "private": true}', encoding="utf-8")
+        got = subprocess.run(
+            ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", *NPM],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=BUILD_S,
+            stdin=subprocess.DEVNULL,
+        )
+        if got.returncode:
+            pytest.skip(f"npm does not get {', '.join(NPM)}: {got.stderr.strip()[-300:]}")
+        shutil.copy(SERVICES / "order.ts", folder)
+        options = ("--strict", "--noUncheckedIndexedAccess", "--skipLibCheck", "--target", "es2022")
+        kinds = ("--module", "nodenext", "--moduleResolution", "nodenext", "--types", "node")
+        run("node", "node_modules/typescript/bin/tsc", *options, *kinds, "order.ts", folder=folder)
+
+    return Program(
+        command=("node", str(made("order.ts", build) / "order.js")),
+        url=lambda port, user, name: f"postgres://{user}@127.0.0.1:{port}/{name}",
+    )
+
+
+def java() -> Program:
+    """`Order.java` with Debian's JDBC driver."""
+    needs("javac", "java")
+    driver = package("libpostgresql-jdbc-java") / "usr" / "share" / "java" / "postgresql.jar"
+
+    def build(folder: Path) -> None:
+        run("javac", "-Xlint:all", "-Werror", "-d", folder, SERVICES / "Order.java", folder=folder)
+
+    folder = made("Order.java", build)
+    return Program(
+        command=("java", "-XX:TieredStopAtLevel=1", "-cp", f"{driver}{os.pathsep}{folder}", "Order"),
+        url=lambda port, user, name: (
+            f"jdbc:postgresql://127.0.0.1:{port}/{name}?user={user}&prepareThreshold=0"
+        ),
+    )
+
+
+@pytest.fixture
+def port(dsn: str) -> Iterator[int]:
+    """A port on this machine that leads to the server's socket: not every driver knows sockets of files."""
+    told = conninfo_to_dict(dsn)
+    path = f"{told['host']}/.s.PGSQL.{told['port']}"
+    ready: list[int] = []
+    began, loop = threading.Event(), asyncio.new_event_loop()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        theirs, ours = await asyncio.open_unix_connection(path)
+        await asyncio.gather(forward(reader, ours), forward(theirs, writer), return_exceptions=True)
+
+    async def serve() -> None:
+        server = await asyncio.start_server(meet, "127.0.0.1", 0, family=socket.AF_INET)
+        ready.append(server.sockets[0].getsockname()[1])
+        began.set()
+
+    def main() -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(serve())
+        loop.run_forever()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.close()
+
+    thread = threading.Thread(target=main)
+    thread.start()
+    began.wait()
+    yield ready[0]
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+
+
+@pytest.mark.parametrize("language", [go, typescript, java], ids=lambda one: str(one.__name__))
+def test_a_service_orders_signals_and_reads_the_result(
+    dsn: str, direct: str, port: int, language: Callable[[], Program]
+) -> None:
+    """The order and its run are there together, the signal reaches the run, and its result is printed; where
+    the order cannot be written there is no run either."""
+    program = language()
+    told = conninfo_to_dict(direct)
+    environment = os.environ | {"DATABASE_URL": program.url(port, str(told["user"]), str(told["dbname"]))}
+    app = App(dsn)
+
+    @app.step
+    def ship(order: int) -> None:
+        with psycopg.connect(direct, autocommit=True) as mine:
+            mine.execute("update public.orders set shipped = true where id = %s", (order,))
+
+    @app.workflow
+    async def fulfil(order: int) -> Fulfilled:
+        paid = await ctx.receive("paid", type=dict[str, str])
+        await ship(order)
+        return Fulfilled(order=order, paid_by=paid["by"])
+
+    def serve(order: int) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*program.command, str(order), "19.90"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            stdin=subprocess.DEVNULL,
+        )
+
+    async def main() -> list[subprocess.CompletedProcess[str]]:
+        async with app.worker():
+            return [await asyncio.to_thread(serve, order) for order in (42, 43)]
+
+    with psycopg.connect(direct, autocommit=True) as conn:
+        conn.execute(ORDERS)
+        conn.execute("insert into public.orders values (43, 1)")
+        done, refused = asyncio.run(main())
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.replace(" ", "").strip() == '{"order":42,"paid_by":"card"}'
+        assert refused.returncode != 0
+        assert "duplicate key" in refused.stderr
+        orders = conn.execute("select id, amount::text, shipped from public.orders order by id").fetchall()
+        assert orders == [(42, "19.90", True), (43, "1", None)]
+        runs = conn.execute("select id, state from durable.runs").fetchall()
+        assert runs == [("order-42", "completed")]
+        signals = conn.execute("select count(*) from durable.journal_events where event ilike 'signal%'")
+        assert signals.fetchone() != (0,)

@@ -1,0 +1,190 @@
+"""Law: starts by id and by key that meet, one by one or many at once, make each run once, and nobody locks in
+a circle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.races.drama import transaction
+from tests.races.scenes import Endings, Scene, World, nobody_fails, play_in_every_order
+from tests.support.barrier import Stage
+from tests.support.clock import Clock
+from tests.support.verbs import Call, Connection, ask, refusal, start
+
+
+def many(*ids: str, keys: list[str] | None = None) -> Call:
+    """Start a run for each of these ids."""
+    args = ["[]"] * len(keys or ids)
+    return (
+        "select array_agg(array[id, created::text]) "
+        "from durable.start_many('w', %s::jsonb[], ids => %s, keys => %s)",
+        (args, list(ids) or None, keys),
+    )
+
+
+def created(endings: Endings, name: str) -> set[str]:
+    """Ids that a session's call has made."""
+    (answer,) = endings[name].answers
+    return {id_ for id_, made in answer[0][0] if made == "true"}
+
+
+def made_once(world: World, endings: Endings, ids: set[str]) -> None:
+    """Every id was made, by one of the sessions."""
+    nobody_fails(endings)
+    sets = [created(endings, name) for name in endings]
+    assert set().union(*sets) == ids
+    assert sum(map(len, sets)) == len(ids)
+    assert ask(world.conn, ("select count(*) from durable._tasks where id = any (%s)", (sorted(ids),))) == (
+        len(ids),
+    )
+
+
+def ids_in_opposite_order(world: World) -> Scene:
+    """Two calls with the same ids, listed the other way round, start each run once."""
+    ids = [world.name(part) for part in "abcd"]
+    return Scene(
+        programs={
+            "one": transaction(many(*ids[:3])),
+            "two": transaction(many(*reversed(ids[1:]))),
+        },
+        judge=lambda endings: made_once(world, endings, set(ids)),
+    )
+
+
+def ids_with_numbers(world: World) -> Scene:
+    """Ids that look like children of others are locked below their ancestors in the same order."""
+    ids = [world.name(part) for part in ("a.1", "b.1", "c", "d.7.1")]
+    return Scene(
+        programs={
+            "one": transaction(many(*ids)),
+            "two": transaction(many(*reversed(ids))),
+        },
+        judge=lambda endings: made_once(world, endings, set(ids)),
+    )
+
+
+def keys_in_opposite_order(world: World) -> Scene:
+    """The same with keys: one call names the runs, the other finds them."""
+    keys = [world.name(part) for part in "abc"]
+    row = ask(
+        world.conn, ("select array_agg(durable._root_id('', 'w', k)) from unnest(%s::text[]) k", (keys,))
+    )
+    return Scene(
+        programs={
+            "one": transaction(many(keys=keys)),
+            "two": transaction(many(keys=list(reversed(keys)))),
+        },
+        judge=lambda endings: made_once(world, endings, set(row[0])),
+    )
+
+
+def many_against_one(world: World) -> Scene:
+    """A single start of a run that is among many is that run."""
+    ids = [world.name(part) for part in "ab"]
+
+    def judge(endings: Endings) -> None:
+        nobody_fails(endings)
+        assert endings["one"].answer() == ids[1]
+        assert ask(world.conn, ("select count(*) from durable._tasks where id = any (%s)", (ids,))) == (2,)
+
+    return Scene(
+        programs={"many": transaction(many(*ids)), "one": transaction(start(ids[1]))},
+        judge=judge,
+    )
+
+
+def many_against_a_promise(world: World) -> Scene:
+    """Of a promise below one of the ids, or in its place, and the runs only the first is made."""
+    ids = [world.name(part) for part in "ab"]
+
+    def judge(endings: Endings) -> None:
+        won = [name for name in endings if endings[name].won]
+        if endings["below"].won:
+            assert endings["many"].errors == ["WF004"], won
+        else:
+            assert endings["below"].errors == ["WF004"], won
+
+    return Scene(
+        programs={
+            "many": transaction(many(*ids)),
+            "below": transaction(("select durable.create_promise(%s)", (f"{ids[0]}.5",))),
+        },
+        judge=judge,
+    )
+
+
+def a_rollback_gives_way(world: World) -> Scene:
+    """What waited for a start that is undone makes the run itself."""
+    ids = [world.name(part) for part in "ab"]
+
+    def judge(endings: Endings) -> None:
+        nobody_fails(endings)
+        assert created(endings, "two") == set(ids)
+
+    undone: list[Any] = ["begin", many(*ids), "rollback"]
+    return Scene(programs={"one": undone, "two": transaction(many(*reversed(ids)))}, judge=judge)
+
+
+SCENES: list[Callable[[World], Scene]] = [
+    ids_in_opposite_order,
+    ids_with_numbers,
+    keys_in_opposite_order,
+    many_against_one,
+    many_against_a_promise,
+    a_rollback_gives_way,
+]
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: str(scene.__name__))
+def test_in_every_order(
+    conn: Connection, clock: Clock, stage: Stage, scene: Callable[[World], Scene]
+) -> None:
+    """Every order of the sessions' statements and commits ends well; the scene's docstring is the law."""
+    play_in_every_order(conn, clock, stage, scene)
+
+
+@pytest.mark.parametrize("kind", ["ids", "keys"])
+def test_locks_have_one_order(conn: Connection, stage: Stage, kind: str) -> None:
+    """Two calls that list the same names the other way round lock them in the same order: while a third one
+    holds the middle one, neither holds what the other needs."""
+    order = "select n::text from generate_series(1, 9) n order by hashtext(%s || n) limit 3"
+    names = [name for (name,) in conn.execute(order, ("" if kind == "ids" else "/w/",)).fetchall()]
+    holder, one, two = (stage.player(name) for name in ("holder", "one", "two"))
+
+    def call(names: list[str]) -> Call:
+        return many(*names) if kind == "ids" else many(keys=names)
+
+    for player in (holder, one, two):
+        player.begin()
+    assert not holder.do(*call(names[1:2])).blocked
+    first, second = one.do(*call(names)), two.do(*call(names[::-1]))
+    assert first.blocked and second.blocked
+    holder.rollback()
+    assert len(first.value()) == 3
+    one.commit()
+    assert len(second.value()) == 3
+    two.commit()
+    assert ask(conn, ("select count(*) from durable._tasks", ())) == (3,)
+
+
+def test_very_many_shut_others_out(conn: Connection, stage: Stage) -> None:
+    """A call with more ids than locks are good for lets other starts by id wait, not those without; and it
+    waits for those that came before."""
+    one, two, three = (stage.player(name) for name in ("one", "two", "three"))
+    ids = [f"r{n}" for n in range(1001)]
+    one.begin()
+    assert not one.do(*start("early")).blocked
+    two.begin()
+    big = two.do(*many(*ids))
+    assert big.blocked
+    one.commit()
+    assert len(big.value()) == 1001
+    assert refusal(conn, ("select durable.start('w')", ())) == ""
+    waiting = three.do(*start("r7"))
+    assert waiting.blocked
+    two.commit()
+    assert waiting.value() == "r7"
+    assert ask(conn, ("select count(*) from durable._tasks where id ~ '^r'", ())) == (1001,)

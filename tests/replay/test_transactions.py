@@ -1,0 +1,267 @@
+"""Law: a transaction that the journal holds is found again, statement by statement, and the code goes on as
+it did; one that it does not hold stops the coroutine until somebody answers; where the two disagree the run
+halts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Coroutine
+from hashlib import sha256
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pyengine.codec import Codec
+from pyengine.context import ctx
+from pyengine.errors import InvalidRequest
+from pyengine.model import Captured, Complete, Fail, Halt, Moves, RolledBack, Row, RunInfo
+from pyengine.replay import Replay
+from pyengine.transaction_log import Outcome
+from tests.replay.memory_run import STARTED_MS, add, workflow
+
+Code = Callable[[], Coroutine[Any, Any, Any]]
+COUNT, WRITE = "select count(*) from t", "insert into t values (1)"
+NAME_HASH = sha256(b"transaction\0transaction").hexdigest()[:16]
+
+
+def said(kind: str, query: str, value: Any) -> list[Any]:
+    """A recorded statement."""
+    return [sha256(f"{kind}\0{query}".encode()).hexdigest()[:8], ["value", value]]
+
+
+def row(seq: int, child: int, *statements: list[Any], committed: bool = True, end: Any = None) -> Row:
+    """The row of a transaction."""
+    data = {"committed": committed, "said": list(statements)} | ({} if end is None else {"end": end})
+    return Row(seq, "L", child, 1, "transaction", NAME_HASH, json.dumps(data))
+
+
+def replay_of(code: Code, *rows: Row) -> Replay:
+    """A coroutine and the journal that it is driven by."""
+    codec = Codec({})
+    run = RunInfo(id="r", execution=1, version=1, workflow=code.__name__, started_at_ms=STARTED_MS)
+    one = Replay(workflow(code).definition, run, lambda: STARTED_MS, random.Random(1), codec)
+    one.load((Row(0, "S"), *rows))
+    return one
+
+
+def asked(one: Replay) -> str:
+    """What the open transaction waits for."""
+    log = one.transactions.front
+    assert log is not None
+    assert log.ask is not None
+    return log.ask.kind
+
+
+def answer(one: Replay, value: Any = None, kind: str = "value") -> Moves:
+    """Answer it, and go on."""
+    log = one.transactions.front
+    assert log is not None
+    assert log.ask is not None
+    outcome: Outcome = (kind, value)  # type: ignore[assignment]
+    assert one.transactions.answer(log.ask, outcome)
+    return one.advance()
+
+
+async def count_and_write() -> int:
+    """Two statements."""
+    async with ctx.transaction() as tx:
+        number = await tx.fetchval(COUNT)
+        await tx.execute(WRITE)
+    return int(number)
+
+
+BOTH = (said("fetchval", COUNT, 5), said("execute", WRITE, "INSERT 0 1"))
+
+
+def test_a_live_one_asks_and_waits() -> None:
+    """Begin, each statement and the commit are asked for one after the other; nothing else happens."""
+    one = replay_of(count_and_write)
+    moves = one.advance()
+    assert (moves.end, moves.acts, moves.waiting_steps) == (None, (), 1)
+    kinds = [asked(one)]
+    for value in (None, 5, "INSERT 0 1"):
+        assert answer(one, value).end is None
+        kinds.append(asked(one))
+    assert kinds == ["begin", "fetchval", "execute", "commit"]
+    assert answer(one).end == Complete(value="5")
+
+
+def test_a_recorded_one_asks_nobody() -> None:
+    """The code comes to its end from the journal alone."""
+    assert replay_of(count_and_write, row(1, 0, *BOTH)).advance().end == Complete(value="5")
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        BOTH[:1],
+        BOTH[::-1],
+        (*BOTH, BOTH[0]),
+        (),
+        (BOTH[0], said("execute", WRITE + " ", "INSERT 0 1")),
+        (BOTH[0], said("fetch", WRITE, {"columns": [], "rows": []})),
+    ],
+    ids=["fewer", "other order", "more", "none", "other text", "other kind"],
+)
+def test_other_statements_halt_the_run(statements: tuple[list[Any], ...]) -> None:
+    """A record that does not fit the code halts, and says at which statement."""
+    end = replay_of(count_and_write, row(1, 0, *statements)).advance().end
+    assert isinstance(end, Halt)
+    assert "another statement in it: " in json.loads(end.problem)["message"]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_end_of_the_other_kind_halts_the_run(committed: bool) -> None:
+    """Code that rolls back what was committed, or commits what was rolled back."""
+
+    async def rolls_back() -> None:
+        async with ctx.transaction() as tx:
+            await tx.fetchval(COUNT)
+            await tx.execute(WRITE)
+            raise ValueError
+
+    code: Code = rolls_back if committed else count_and_write
+    assert isinstance(replay_of(code, row(1, 0, *BOTH, committed=committed)).advance().end, Halt)
+
+
+@pytest.mark.parametrize(
+    "other", [Row(1, "L", 0, 1, "add", "0" * 16, "1"), Row(1, "n", 0, None, "random", None, "1")]
+)
+def test_the_row_of_another_call_halts_the_run(other: Row) -> None:
+    """So does a step or a value where the code makes a transaction, and a row that cannot be read."""
+    assert isinstance(replay_of(count_and_write, other).advance().end, Halt)
+    broken = Row(1, "L", 0, 1, "transaction", NAME_HASH, '"replaced by hand"')
+    assert isinstance(replay_of(count_and_write, broken).advance().end, Halt)
+
+
+async def fails_and_goes_on() -> str:
+    """An error of the database, then one of the commit."""
+    words = []
+    for query in (WRITE, COUNT):
+        try:
+            async with ctx.transaction() as tx:
+                await tx.execute(query)
+        except asyncpg.UniqueViolationError as error:
+            words.append(str(error))
+    return " ".join(words)
+
+
+FIELDS = {"S": "ERROR", "C": "23505", "M": "twice"}
+
+
+def test_what_was_rolled_back_is_an_act() -> None:
+    """It is recorded with what it was answered, before anything that follows; a replay raises the same."""
+    one = replay_of(fails_and_goes_on)
+    one.advance()
+    answer(one)
+    answer(one, FIELDS, "database")
+    assert asked(one) == "rollback"
+    moves = answer(one)
+    (first,) = moves.acts
+    assert isinstance(first, RolledBack)
+    answer(one)
+    answer(one, "SELECT 1")
+    assert asked(one) == "commit"
+    moves = answer(one, FIELDS, "database")
+    (second,) = moves.acts
+    assert isinstance(second, RolledBack)
+    assert moves.end == Complete(value='"twice twice"')
+    rows = [
+        Row(1 + 3 * place, "L", act.child, 1, act.name, act.hash, act.value)
+        for place, act in enumerate((first, second))
+    ]
+    assert replay_of(fails_and_goes_on, *rows).advance().end == Complete(value='"twice twice"')
+
+
+async def two_branches() -> list[str]:
+    """A branch in a transaction and one that waits for a step."""
+    order: list[str] = []
+
+    async def write() -> None:
+        async with ctx.transaction() as tx:
+            order.append("begun")
+            await tx.execute(WRITE)
+            order.append(str(ctx.random() < 1))
+        order.append("committed")
+        await add(2, 2)
+
+    async def wait() -> None:
+        order.append(str(await add(1, 1)))
+        await add(3, 3)
+
+    await asyncio.gather(write(), wait())
+    return order
+
+
+def test_what_comes_meanwhile_comes_after() -> None:
+    """A completion that is loaded while the transaction is open reaches the code after its end; a replay
+    gives the calls that follow the same numbers."""
+    one = replay_of(two_branches)
+    moves = one.advance()
+    (step,) = moves.steps
+    assert (step.child, asked(one)) == (1, "begin")
+    answer(one)
+    late = Row(1, "L", 1, 1, "add", step.hash, "2")
+    one.load([late])
+    assert one.advance().steps == ()
+    captured = answer(one, "INSERT 0 1")
+    assert [type(act) for act in captured.acts] == [Captured]
+    log = one.transactions.front
+    assert log is not None
+    data = log.data(committed=True)
+    moves = answer(one)
+    calls = {call.child: call.hash for call in moves.steps}
+    assert sorted(calls) == [3, 4]
+    (value,) = captured.acts
+    assert isinstance(value, Captured)
+    again = replay_of(
+        two_branches,
+        late,
+        Row(4, "n", 2, None, "random", None, value.value),
+        Row(5, "L", 0, 1, "transaction", NAME_HASH, data),
+    )
+    assert {call.child: call.hash for call in again.advance().steps} == calls
+
+
+def test_it_is_thrown_away_with_the_coroutine() -> None:
+    """Eviction leaves nothing that waits, and nobody can answer any more."""
+    one = replay_of(count_and_write)
+    one.advance()
+    answer(one)
+    log = one.transactions.front
+    assert log is not None
+    ask = log.ask
+    assert ask is not None
+    one.evict()
+    assert not one.transactions.live
+    assert not one.transactions.answer(ask, ("value", 1))
+
+
+def test_statements_come_one_after_the_other() -> None:
+    """Two at once are refused, like on any connection; so is one after the end."""
+
+    async def hasty() -> None:
+        async with ctx.transaction() as tx:
+            await asyncio.gather(tx.execute(WRITE), tx.execute(WRITE))
+
+    async def tardy() -> None:
+        async with ctx.transaction() as tx:
+            pass
+        await tx.execute(WRITE)
+
+    one = replay_of(hasty)
+    one.advance()
+    answer(one)
+    moves = answer(one)
+    assert isinstance(moves.end, Fail)
+    assert InvalidRequest.__name__ in moves.end.error
+    late = replay_of(tardy)
+    late.advance()
+    answer(late)
+    ended = answer(late).end
+    assert isinstance(ended, Fail)
+    assert "after its end" in ended.error

@@ -1,0 +1,234 @@
+"""Law: a transaction of a workflow that is disturbed (by other transactions, a lost connection, a lost
+answer, a request of cancellation, the end of its worker) is committed once in the end, or never was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import psycopg
+import pytest
+
+from pyengine import App, Client, RunCancelled, Worker, ctx
+from pyengine.committing import Committer, _Again
+from pyengine.connection import Database
+from pyengine.replay_check import replay_check
+
+app = App()
+Bank = psycopg.Connection[Any]
+ASLEEP = (
+    "select pid from pg_stat_activity where datname = current_database() and state = 'active' "
+    "and query like '%%pg_sleep%%' and pid <> pg_backend_pid()"
+)
+
+
+@pytest.fixture
+def bank(dsn: str) -> Bank:
+    """A table of the user's own, and a trigger that fails as another transaction would make it, twice."""
+    conn = psycopg.connect(dsn, autocommit=True)
+    conn.execute("create table entry (run text, leg text)")
+    conn.execute("create sequence tries")
+    conn.execute(
+        "create function meet() returns trigger language plpgsql as $$ begin "
+        "if nextval('tries') < 3 then raise exception 'could not serialize' using errcode = '40001'; end if; "
+        "return new; end $$"
+    )
+    return conn
+
+
+def entries(bank: Bank) -> list[tuple[str, str]]:
+    """What was written."""
+    return bank.execute("select run, leg from entry order by run, leg").fetchall()
+
+
+async def asleep(bank: Bank) -> int:
+    """Wait until a statement sleeps; answers its server process."""
+    while (row := bank.execute(ASLEEP).fetchone()) is None:
+        await asyncio.sleep(0.01)
+    return int(row[0])
+
+
+@app.workflow
+async def two_legs(pause_s: float = 0.0) -> list[str]:
+    """Two transactions, with a random number that must stay the same."""
+    number = ctx.random()
+    for leg in ("first", "second"):
+        async with ctx.transaction(leg) as tx:
+            await tx.execute("insert into entry values ($1, $2)", ctx.run_id, leg)
+            if leg == "second":
+                await tx.execute("select pg_sleep($1)", pause_s)
+    return [str(number == ctx.random()), "done"]
+
+
+BOTH = [("t", "first"), ("t", "second")]
+
+
+def test_conflicts_are_not_the_codes_business(dsn: str, bank: Bank) -> None:
+    """A serialization failure runs the block anew, as often as it takes; the code sees nothing."""
+    bank.execute("create trigger meet before insert on entry for each row execute function meet()")
+
+    async def play() -> Any:
+        async with Client(dsn, registry=app.registry) as client, Worker(app.registry, dsn):
+            return await (await client.start(two_legs, id="t")).result(timeout=30)
+
+    assert asyncio.run(play()) == ["False", "done"]
+    assert entries(bank) == BOTH
+    assert bank.execute("select last_value from tries").fetchone() == (4,)
+
+
+def test_a_connection_that_is_lost_is_no_end(dsn: str, bank: Bank) -> None:
+    """The server ends the session in the middle: the block runs again, and its rows are there once."""
+
+    async def play() -> Any:
+        async with Client(dsn, registry=app.registry) as client, Worker(app.registry, dsn):
+            run = await client.start(two_legs, 0.4, id="t")
+            bank.execute("select pg_terminate_backend(%s)", (await asleep(bank),))
+            return await run.result(timeout=30)
+
+    assert asyncio.run(play())[1] == "done"
+    assert entries(bank) == BOTH
+
+
+def test_the_journal_tells_what_became_of_a_commit(
+    dsn: str, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a commit whose answer got lost the block does not run again."""
+    commit, lost = Committer._commit, []
+
+    async def lose(self: Committer, *args: Any) -> Any:
+        answer = await commit(self, *args)
+        if len(lost) < 2:
+            lost.append(answer)
+            raise _Again
+        return answer
+
+    monkeypatch.setattr(Committer, "_commit", lose)
+
+    async def play() -> Any:
+        async with Client(dsn, registry=app.registry) as client, Worker(app.registry, dsn):
+            return await (await client.start(two_legs, id="t")).result(timeout=30)
+
+    assert asyncio.run(play())[1] == "done"
+    assert len(lost) == 2
+    assert entries(bank) == BOTH
+
+
+def test_a_worker_that_stops_rolls_back_at_once(dsn: str, bank: Bank) -> None:
+    """Its run goes to the next worker, which runs the block; meanwhile the journal replays clean."""
+
+    async def play() -> Any:
+        async with Client(dsn, registry=app.registry) as client:
+            async with Worker(app.registry, dsn):
+                run = await client.start(two_legs, 0.5, id="t")
+                await asleep(bank)
+            assert entries(bank) == BOTH[:1]
+            report = await replay_check(Database(dsn), app.registry)
+            assert report.count("diverged") == 0, report.breaks()
+            async with Worker(app.registry, dsn):
+                return await run.result(timeout=30)
+
+    assert asyncio.run(play())[1] == "done"
+    assert entries(bank) == BOTH
+
+
+@app.workflow
+async def cleaned() -> str:
+    """Cleans up with a transaction of its own when it is asked to end."""
+    try:
+        async with ctx.transaction("work") as tx:
+            await tx.execute("insert into entry values ($1, 'work')", ctx.run_id)
+            await tx.execute("select pg_sleep(0.5)")
+        await ctx.sleep("1h")
+    except asyncio.CancelledError:
+        async with ctx.shield(), ctx.transaction("undo") as tx:
+            left = await tx.fetchval("select count(*) from entry where run = $1", ctx.run_id)
+            await tx.execute("insert into entry values ($1, $2)", ctx.run_id, f"undo {left}")
+        raise
+    return "never"
+
+
+def test_a_request_of_cancellation_meets_a_transaction(dsn: str, bank: Bank) -> None:
+    """It waits for its end. Then the transaction is committed and known to the clean-up, or it never was; the
+    clean-up may use one of its own."""
+
+    async def play() -> None:
+        async with Client(dsn, registry=app.registry) as client, Worker(app.registry, dsn):
+            run = await client.start(cleaned, id="t")
+            await asleep(bank)
+            await run.cancel(grace="1m")
+            with pytest.raises(RunCancelled):
+                await run.result(timeout=30)
+
+    asyncio.run(play())
+    assert entries(bank) in ([("t", "undo 0")], [("t", "undo 1"), ("t", "work")])
+    report = asyncio.run(replay_check(Database(dsn), app.registry, finished=True))
+    assert report.count("diverged") == 0, report.breaks()
+
+
+@app.workflow
+async def beside(number: int) -> list[Any]:
+    """A promise that is settled while a transaction is open, with a branch that waits for it."""
+    order: list[Any] = []
+
+    async def listen() -> None:
+        order.append(await ctx.promise(str, name="bell"))
+        async with ctx.transaction("rung") as tx:
+            order.append(await tx.fetchval("select $1::text", f"rung {number}"))
+
+    async def write() -> None:
+        async with ctx.transaction("long") as tx:
+            await tx.execute("insert into entry values ($1, 'long')", ctx.run_id)
+            await tx.execute("select pg_sleep(0.3)")
+            order.append("written")
+        order.append("committed")
+
+    await ctx.gather(listen(), write())
+    await ctx.sleep("50ms")
+    return order
+
+
+def test_what_comes_meanwhile_waits_for_the_end_of_the_transaction(dsn: str, bank: Bank) -> None:
+    """A completion that arrives while the block is open is seen after it, live and in a replay."""
+
+    async def play() -> Any:
+        async with Client(dsn, registry=app.registry) as client, Worker(app.registry, dsn):
+            run = await client.start(beside, 7, id="t")
+            await asleep(bank)
+            bank.execute("select durable.resolve('t.0', '\"ding\"')")
+            return await run.result(timeout=30)
+
+    assert asyncio.run(play()) == ["written", "committed", "ding", "rung 7"]
+    assert entries(bank) == [("t", "long")]
+    report = asyncio.run(replay_check(Database(dsn), app.registry, finished=True))
+    assert report.count("diverged") == 0, report.breaks()
+
+
+def test_more_transactions_than_connections(dsn: str, bank: Bank) -> None:
+    """They wait for each other, and none is lost."""
+
+    async def play() -> int:
+        async with Client(dsn, registry=app.registry) as client, Worker(app.registry, dsn):
+            runs = [await client.start(two_legs, id=f"m{number}") for number in range(40)]
+            answers = [await run.result(timeout=60) for run in runs]
+            return len(answers)
+
+    assert asyncio.run(play()) == 40
+    assert len(entries(bank)) == 80
+
+
+def test_a_fork_does_not_write_again(dsn: str, bank: Bank) -> None:
+    """A run forked after its first transaction takes what that answered over, and runs the second one."""
+
+    async def play() -> Any:
+        async with Client(dsn, registry=app.registry) as client, Worker(app.registry, dsn):
+            run = await client.start(two_legs, id="t")
+            await run.result(timeout=30)
+            (seq,) = bank.execute(
+                "select max(seq) + 1 from durable.journal_events where id = 't' and child = 1"
+            ).fetchone() or (0,)
+            fork = await run.fork(seq=seq, id="f")
+            return await fork.result(timeout=30)
+
+    assert asyncio.run(play())[1] == "done"
+    assert entries(bank) == [("f", "second"), *BOTH]
