@@ -147,9 +147,7 @@ def direct(request: pytest.FixtureRequest, server: Server) -> str:
 
 
 @pytest.fixture
-def pooled(
-    request: pytest.FixtureRequest, pooler: Pooler, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
+def pooled(request: pytest.FixtureRequest, pooler: Pooler, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """URL of the test's own database through the pooler, which has some sessions open."""
     from tests.support.pooler import as_users_must
 

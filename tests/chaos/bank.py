@@ -43,7 +43,7 @@ async def transfer(source: str, target: str, amount: int) -> int:
     run = ctx.run_id
     await check(source)
     try:
-        async with ctx.transaction("debit", timeout="2s") as tx:
+        async with ctx.transaction("debit") as tx:
             left: int = await tx.fetchval("select amount from account where name = $1 for update", source)
             await tx.execute("select pg_sleep($1)", random.random() * DELAY_S)
             if left < amount:
@@ -54,7 +54,7 @@ async def transfer(source: str, target: str, amount: int) -> int:
     except Insufficient:
         return -1
     await check(target)
-    async with ctx.transaction("credit", timeout="2s") as tx:
+    async with ctx.transaction("credit") as tx:
         await tx.execute("insert into entry values ($1, 'credit', $2, $3)", run, target, amount)
         await tx.execute("select pg_sleep($1)", random.random() * DELAY_S)
         await tx.execute("update account set amount = amount + $2 where name = $1", target, amount)
