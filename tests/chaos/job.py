@@ -157,6 +157,10 @@ async def perform(node: Node) -> int:
             for place in range(1, len(numbers) + 1):
                 total += place * await ctx.receive(Signal[int](name))
             return total
+        case ["write", number]:
+            return await write(number)
+        case ["undo", number]:
+            return await undo(number)
         case ["doomed", number]:
             return await outcome(call(node)) + 7 * int(number)
         case ["seq", parts]:
@@ -178,6 +182,24 @@ async def perform(node: Node) -> int:
         case ["leave", inner, numbers]:
             return await leave(inner, numbers)
     return await outcome(call(node))
+
+
+async def write(number: int) -> int:
+    """Rows of the user's own, written with the journal row."""
+    async with ctx.transaction("write") as tx:
+        await tx.execute("insert into mark values ($1, $2)", ctx.run_id, ctx.random())
+        await tx.execute("select pg_sleep($1)", random.random() * DELAY_S)
+        return int(await tx.fetchval("select 2 * $1::integer + 1", number))
+
+
+async def undo(number: int) -> int:
+    """Rows that are taken back."""
+    try:
+        async with ctx.transaction("undo") as tx:
+            await tx.execute("insert into mark values ($1, -1)", ctx.run_id)
+            raise ValueError(str(number))
+    except ValueError as error:
+        return -int(str(error))
 
 
 async def linger(node: Node) -> None:

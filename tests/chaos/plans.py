@@ -13,7 +13,10 @@ from typing import Any, TypeAlias
 
 Node: TypeAlias = list[Any]
 
-LEAVES = ("step", "step", "step", "thread", "flaky", "fails", "sleep", "promise", "random", "random", "late")
+LEAVES = (
+    *("step", "step", "step", "thread", "flaky", "fails", "sleep", "promise", "random", "random", "late"),
+    *("write", "write", "undo"),
+)
 BRANCHES = ("gather", "gather", "group", "all", "set", "torn", "aborted")
 # what never ends by itself; a group that fails gives it up
 SIBLINGS = ("never", "nap", "deaf", "dawdle", "tidy", "tidy")
@@ -94,11 +97,15 @@ class Maker:
 def value(node: Node) -> int:
     """Return what a program stands for."""
     match node:
-        case ["step" | "thread", int(number)]:
+        case ["step" | "thread" | "write", int(number)]:
             return 2 * number + 1
         case ["flaky", int(number), _]:
             return 3 * number
-        case ["fails" | "childfail", int(number)] | ["torn", _, int(number)] | ["aborted", _, _, int(number)]:
+        case (
+            ["fails" | "childfail" | "undo", int(number)]
+            | ["torn", _, int(number)]
+            | ["aborted", _, _, int(number)]
+        ):
             return -number
         case ["promise", int(number)]:
             return number

@@ -28,6 +28,7 @@ def prepare(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as conn:
         for name, setting in (("lease_ttl_ms", "1000"), ("max_crashes", "10000")):
             conn.execute("select durable.set_setting(%s, %s)", (name, setting))
+        conn.execute("create table mark (run text not null, chance double precision not null)")
 
 
 def play(dsn: str, prefix: str, programs: list[Node], seed: int, *, faults: bool) -> Counter[str]:
@@ -68,6 +69,18 @@ def compare(dsn: str, programs: list[Node], seed: int) -> int:
         return lively(conn, [f"hard-{number}" for number in range(len(programs))])
 
 
+MISWRITTEN = """
+with told as (
+  select h.id as run, count(*) as number from durable._journal j
+  join durable._executions h on h.execution = j.execution
+  where j.name = 'write' and j.type = 'L' and (j.data::jsonb ->> 'committed')::boolean group by h.id
+)
+select run, count(m.run), max(t.number) from mark m full join told t using (run)
+group by run having count(m.run) is distinct from max(t.number) or min(m.chance) < 0
+"""
+"""Runs whose rows are not those of their committed transactions."""
+
+
 @pytest.mark.parametrize(
     "size", [pytest.param(10, id="10"), pytest.param(2000, id="2000", marks=pytest.mark.full)]
 )
@@ -75,9 +88,9 @@ def test_random_workflows_under_faults(
     empty_database: Callable[[], str], seed: int, size: int, figures: Callable[[str, str], None]
 ) -> None:
     """Results and folds under kills, freezes, pauses, delays and reorderings equal those of a calm run; every
-    journal replays clean."""
+    journal replays clean; what transactions wrote is there once."""
     done: Counter[str] = Counter()
-    runs = alive = 0
+    runs = alive = written = 0
     begin = time.monotonic()
     for first in range(0, size, ROUND):
         dsn = empty_database()
@@ -91,10 +104,14 @@ def test_random_workflows_under_faults(
         runs += len(report.runs)
         with psycopg.connect(dsn, autocommit=True) as conn:
             assert conn.execute("select * from durable.check()").fetchall() == []
+            assert conn.execute(MISWRITTEN).fetchall() == []
+            (marks,) = conn.execute("select count(*) from mark").fetchone() or (0,)
+            written += marks
     assert alive >= 0.3 * size
     figures(
         "random-workflows",
         f"{size} programs, seed {seed}, in {time.monotonic() - begin:.0f} s: results and folds under "
         f"faults equal those without; {alive} had a foreign completion while two or more branches were "
-        f"open; the journals of all {runs} runs replay clean; the world did {dict(done)}",
+        f"open; the journals of all {runs} runs replay clean; the {written} rows of their transactions are "
+        f"there once; the world did {dict(done)}",
     )

@@ -165,6 +165,7 @@ def test_the_block_about_the_door(dsn: str) -> None:
         assert conn.execute("select count(*) from durable._schedules").fetchone() == (0,)
 
 
+@pytest.mark.session("the reader has a driver with its defaults")
 def test_the_example_in_ones_own_transaction(dsn: str, tmp_path: Path) -> None:
     """The Python block ships one order, and of the other one, whose transaction fails, there is no run."""
     assert run_block(dsn, block("python", "In your own transaction"), tmp_path) == "parcel 42\n['order-42']\n"

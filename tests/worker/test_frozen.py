@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 
 import psycopg
+import pytest
 
 from tests.crash.processes import until
 from tests.support.verbs import ask, claim
@@ -14,6 +15,7 @@ from tests.support.verbs import ask, claim
 LARGE = json.dumps(["x" * 3_000_000])
 
 
+@pytest.mark.session("a session of the worker is looked for")
 def test_a_frozen_session_is_ended_by_the_next_heartbeat(dsn: str) -> None:
     """Its claim is undone, so another worker gets the run; one that is slow for less than a lease stays."""
     with psycopg.connect(dsn, autocommit=True) as conn:

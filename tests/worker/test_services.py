@@ -168,6 +168,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("frees", [True, False], ids=["its session goes on", "its session ends too"])
+@pytest.mark.session("a session is ended under its owner")
 def test_a_worker_is_killed_in_a_step(billing: App, conn: Connection, dsn: str, frees: bool) -> None:
     """kill -9 of the worker while its function runs: whether the session commits after it or dies with it,
     the function's row is there once."""

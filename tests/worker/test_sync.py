@@ -382,6 +382,7 @@ def test_a_hint_ends_a_long_wait(dsn: str, conn: Connection, monkeypatch: pytest
         until(dsn, listening.format(0))
 
 
+@pytest.mark.session("a session is ended under its owner")
 def test_a_connection_that_broke_is_made_anew(dsn: str, conn: Connection) -> None:
     """A verb whose connection was cut meanwhile is sent again on another one."""
     with sync.Client(dsn) as client:

@@ -186,6 +186,7 @@ def test_another_key_at_the_same_place_halts(dsn: str, conn: Connection) -> None
     asyncio.run(main())
 
 
+@pytest.mark.session("hints")
 def test_the_hint_of_the_commit_is_enough(
     dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
