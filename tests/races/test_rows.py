@@ -13,7 +13,7 @@ from tests.races.drama import Action, transaction
 from tests.races.scenes import TICK, Endings, Scene, World, nobody_fails, play_in_every_order
 from tests.support.barrier import Stage
 from tests.support.clock import Clock
-from tests.support.rows import events, settle_rows, shop, until, waits
+from tests.support.rows import arm, events, settle_rows, shop, until, waits
 from tests.support.verbs import (
     Call,
     Connection,
@@ -67,6 +67,7 @@ def outcome(world: World) -> str | None:
     for _ in range(3):
         settle_rows(world.conn)
         world.clock.advance(6_000)
+    arm(world.conn)
     found = promise_of(world.conn, f"{world.id}.0")
     assert found is not None
     assert types_of(world.conn, world.id).count("D") == (found[0] != "pending")
@@ -100,7 +101,7 @@ def scene(
         call = registers(world, held)
         if armed:
             ask(world.conn, call)
-            settle_rows(world.conn)
+            arm(world.conn)
         return Scene(programs=programs(world, call), judge=lambda endings: judge(world, endings))
 
     def programs(world: World, call: Call) -> dict[str, Sequence[Action]]:
