@@ -21,7 +21,14 @@ import msgspec
 
 from pyengine.codec import Codec
 from pyengine.connection import Database, Link, backoff_s, mapped
-from pyengine.errors import EncodeError, EngineError, InvalidRequest, LeaseLost, StepTimeout
+from pyengine.errors import (
+    EncodeError,
+    EngineError,
+    InvalidRequest,
+    LeaseLost,
+    PayloadTooLarge,
+    StepTimeout,
+)
 from pyengine.holding import Holdings
 from pyengine.model import Halt, Row
 from pyengine.procedures import COMMIT, TRANSACTION_LIMITS
@@ -35,11 +42,12 @@ logger = logging.getLogger("pyengine.worker")
 
 _CONNECTIONS = 8
 _IDLE_MS_MAX = 10_000
-_CONFLICTS_MAX = 10
+_TRIES_MAX = 10
+_WARN_FROM = 3
 _ANEW = "WF099"
-_LOST = frozenset({"57P01", "57P02", "57P03", "25P03"})
+_LOST = frozenset({"57P01", "57P02", "57P03", "25P03", "25P04"})
 _ENDS_IT = re.compile(
-    r"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
+    r"(?:[\s;]|--[^\n\r]*[\n\r]|/\*.*?\*/)*"
     r"(?:(begin|start\s+transaction|commit|end|abort|prepare\s+transaction)\b"
     r"|(rollback)\b(?!\s+(?:work\s+|transaction\s+)?to\b))",
     re.IGNORECASE | re.DOTALL,
@@ -56,12 +64,16 @@ class _Again(Exception):
 
     Args:
         error: what ended it.
-        conflict: another transaction did, so it may happen again and again.
+        expected: it was the engine that asked for a replay.
     """
 
-    def __init__(self, error: BaseException | None = None, *, conflict: bool = False) -> None:
+    def __init__(self, error: object = "no answer came", *, expected: bool = False) -> None:
         super().__init__(str(error))
-        self.conflict = conflict
+        self.expected = expected
+
+
+class _Ended(Exception):
+    """The transaction was ended by one of its own statements, so what they wrote may be there already."""
 
 
 class TransactionRun:
@@ -70,13 +82,15 @@ class TransactionRun:
     Attributes:
         task: the work.
         moved: set when something of the run moved.
+        overdue: the transaction whose connection was closed because its time was over.
     """
 
-    __slots__ = ("moved", "task")
+    __slots__ = ("moved", "overdue", "task")
     task: asyncio.Task[None]
 
     def __init__(self) -> None:
         self.moved = asyncio.Event()
+        self.overdue: TransactionLog | None = None
 
     def stop(self) -> None:
         """Roll back what is open."""
@@ -139,9 +153,15 @@ class Committer:
         except asyncio.CancelledError:
             raise
         except _Again as anew:
-            held.conflicts = held.conflicts + 1 if anew.conflict else held.conflicts
-            logger.info("transaction.again", extra={"run_id": held.info.id, "problem": str(anew)})
-            await asyncio.sleep(backoff_s(held.conflicts) * random.random() / 4)
+            held.tries += not anew.expected
+            if held.tries > _TRIES_MAX:
+                self._halt(
+                    held, own, f"a transaction was begun {held.tries} times and never came to its end: {anew}"
+                )
+                return
+            level = logging.INFO if held.tries < _WARN_FROM else logging.WARNING
+            logger.log(level, "transaction.again", extra={"run_id": held.info.id, "problem": str(anew)})
+            await asyncio.sleep(backoff_s(held.tries) * random.random() / 4)
             await self._replay(held, own)
         except LeaseLost:
             logger.info("run.lost", extra={"run_id": held.info.id, "version": held.version})
@@ -149,14 +169,18 @@ class Committer:
             self._holdings.drop(held)
         except Exception as error:  # boundary: a fault of ours must not leave the run waiting for ever
             logger.exception("transaction.failed", extra={"run_id": held.info.id})
-            self._leave(held, own)
-            problem = {"type": type(error).__name__, "message": str(error)}
-            held.end = Halt(problem=msgspec.json.encode(problem).decode())
-            self._holdings.news(held)
+            self._halt(held, own, str(error))
+            return
         finally:
             self._leave(held, own)
             self._free.put_nowait(link)
         self.look(held)
+
+    def _halt(self, held: HeldRun, own: TransactionRun, words: str) -> None:
+        self._leave(held, own)
+        problem = {"type": "TransactionProblem", "message": words}
+        held.end = Halt(problem=msgspec.json.encode(problem).decode())
+        self._holdings.news(held)
 
     @staticmethod
     def _leave(held: HeldRun, own: TransactionRun) -> None:
@@ -173,6 +197,8 @@ class Committer:
             if conn.is_closed() or conn.is_in_transaction():
                 # whatever is under way is rolled back by the server
                 link.drop()
+            else:
+                await link.clean()
 
     async def _play_one(self, conn: Any, held: HeldRun, own: TransactionRun, log: TransactionLog) -> None:
         """Answer one transaction from its begin to its end."""
@@ -185,13 +211,14 @@ class Committer:
             try:
                 async with asyncio.timeout_at(ends_s):
                     if ask.kind == "commit":
-                        outcome, journal = await self._commit(conn, held, log)
+                        outcome, journal = await self._commit(conn, own, held, log)
                     else:
-                        outcome = await self._answer(conn, held, log, ask)
+                        outcome = await self._answer(conn, own, held, log, ask)
             except TimeoutError:
                 conn.terminate()
                 if ask.kind == "commit":
-                    raise _Again from None
+                    raise _Again(_overdue(log).message) from None
+                own.overdue = log
                 outcome = self._refused(_overdue(log))
             if not transactions.answer(ask, outcome):
                 continue
@@ -217,14 +244,17 @@ class Committer:
 
     # -- statements
 
-    async def _answer(self, conn: Any, held: HeldRun, log: TransactionLog, ask: Ask) -> Outcome:
+    async def _answer(
+        self, conn: Any, own: TransactionRun, held: HeldRun, log: TransactionLog, ask: Ask
+    ) -> Outcome:
         if ask.kind == "rollback":
             if not conn.is_closed() and conn.is_in_transaction():
                 await self._reaching(conn, held, conn.execute("rollback"))
             return ("value", None)
-        if conn.is_closed():
-            # only its own time ends it so
+        if own.overdue is log:
             return self._refused(_overdue(log))
+        if conn.is_closed():
+            raise _Again("the connection was lost")
         if ask.kind == "begin":
             return await self._reaching(conn, held, self._begin(conn, log.timeout_ms))
         found = _ENDS_IT.match(ask.query)
@@ -236,7 +266,22 @@ class Committer:
                     hint="leave the block to commit, raise an error to roll back, or use tx.savepoint()",
                 )
             )
-        return await self._reaching(conn, held, self._statement(conn, ask))
+        outcome = await self._reaching(conn, held, self._statement(conn, ask))
+        if not (conn.is_closed() or conn.is_in_transaction()):
+            raise _Ended(
+                f"transaction {log.name} was ended by {ask.query[:80]!r}; what it wrote may be there"
+            )
+        return self._within_limit(log, outcome)
+
+    def _within_limit(self, log: TransactionLog, outcome: Outcome) -> Outcome:
+        """Count what goes into the journal; a statement whose answer has no room there is refused."""
+        size = log.size + len(msgspec.json.encode(outcome))
+        try:
+            self._codec.check_size(size, f"what the statements of transaction {log.name} returned")
+        except PayloadTooLarge as error:
+            return self._refused(error)
+        log.size = size
+        return outcome
 
     async def _begin(self, conn: Any, timeout_ms: int) -> None:
         await conn.execute("begin")
@@ -257,9 +302,13 @@ class Committer:
             case _:
                 return value_json(await conn.fetchval(ask.query, *ask.args))
 
-    async def _commit(self, conn: Any, held: HeldRun, log: TransactionLog) -> tuple[Outcome, _Journal | None]:
-        if conn.is_closed():
+    async def _commit(
+        self, conn: Any, own: TransactionRun, held: HeldRun, log: TransactionLog
+    ) -> tuple[Outcome, _Journal | None]:
+        if own.overdue is log:
             return self._refused(_overdue(log)), None
+        if conn.is_closed():
+            raise _Again("the connection was lost")
         journal: _Journal | None = None
 
         async def commit() -> None:
@@ -283,7 +332,7 @@ class Committer:
         if outcome[0] != "value":
             await self._reaching(conn, held, conn.execute("rollback"))
             return outcome, None
-        held.conflicts = 0
+        held.tries = 0
         return outcome, journal
 
     async def _reaching(self, conn: Any, held: HeldRun, work: Any) -> Outcome:
@@ -297,11 +346,10 @@ class Committer:
             return ("value", await work)
         except asyncpg.PostgresError as error:
             code = error.sqlstate or ""
-            conflict = code.startswith("40")
             if code == _ANEW or code.startswith("08") or code in _LOST or conn.is_closed():
+                raise _Again(error, expected=code == _ANEW) from error
+            if code.startswith("40") and held.tries < _TRIES_MAX:
                 raise _Again(error) from error
-            if conflict and held.conflicts < _CONFLICTS_MAX:
-                raise _Again(error, conflict=True) from error
             known = mapped(error, self._database.where)
             if isinstance(known, LeaseLost):
                 raise known from error

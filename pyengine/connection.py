@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -24,6 +23,7 @@ import asyncpg
 from pyengine.answers import NO_SCHEMA, answered, named, no_schema, refuse_version, unreachable
 from pyengine.errors import EngineError, InvalidRequest, Unavailable
 from pyengine.procedures import LEAVE_MARK, SEE_MARK, SESSION, VERSION, Procedure
+from pyengine.sessions import clean_session, keep_alive
 
 __all__ = ["Database", "Link", "LinkPool", "backoff_s", "mapped"]
 
@@ -187,22 +187,8 @@ class Database:
             raise InvalidRequest(f"the URL of {self.where} cannot be read") from None
         except _GONE as error:
             raise mapped(error, self.where) from None
-        _keep_alive(conn)
+        keep_alive(conn)
         return conn
-
-
-def _keep_alive(conn: Any) -> None:
-    """Let the kernel notice within a minute that the other side is gone without a word."""
-    transport = getattr(conn, "_transport", None)
-    sock = transport.get_extra_info("socket") if transport is not None else None
-    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    options = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
-    with contextlib.suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in options.items():
-            if hasattr(socket, name):
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class Link:
@@ -324,6 +310,11 @@ class Link:
                 self.drop()
                 raise
 
+    async def clean(self) -> None:
+        """Take back what statements of users have set in the session; a pooler's session is not ours."""
+        if self.alive and not self.database.pooled and not await clean_session(self._conn):
+            self.drop()
+
     def drop(self) -> None:
         """Break the connection off at once."""
         conn, self._conn = self._conn, None
@@ -352,6 +343,7 @@ class LinkPool:
 
     def __init__(self, database: Database, role: str, size: int) -> None:
         self._links = [Link(database, role) for _ in range(size)]
+        self._tidying: set[asyncio.Task[None]] = set()
         # last in, first out: as many connections as are needed and no more
         self._free: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
         for link in reversed(self._links):
@@ -375,13 +367,22 @@ class LinkPool:
 
     @contextlib.asynccontextmanager
     async def taken(self) -> AsyncIterator[Link]:
-        """Take a link for as long as the block lasts."""
+        """Take a link for as long as the block lasts; what users' statements left in its session goes."""
         link = await self._free.get()
         try:
             yield link
+        finally:
+            tidying = asyncio.get_running_loop().create_task(self._tidy(link))
+            self._tidying.add(tidying)
+            tidying.add_done_callback(self._tidying.discard)
+
+    async def _tidy(self, link: Link) -> None:
+        try:
+            await link.clean()
         finally:
             self._free.put_nowait(link)
 
     async def close(self) -> None:
         """Close all connections."""
+        await asyncio.gather(*self._tidying, return_exceptions=True)
         await asyncio.gather(*(link.close() for link in self._links))

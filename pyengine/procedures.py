@@ -14,6 +14,7 @@ __all__ = [
     "AS_OF",
     "BYE",
     "CANCEL",
+    "CLEAN_SESSION",
     "COMMIT",
     "FORK",
     "HEARTBEAT",
@@ -124,6 +125,15 @@ TRANSACTION_LIMITS = Procedure(
     sql=(
         "select set_config('statement_timeout', $1, true), "
         "set_config('idle_in_transaction_session_timeout', $2, true)"
+    ),
+)
+
+CLEAN_SESSION = Procedure(
+    name="clean session",
+    signature="() -> nothing; several statements",
+    sql=(
+        "reset session authorization; reset all; select pg_advisory_unlock_all(); close all; unlisten *; "
+        "discard temp"
     ),
 )
 

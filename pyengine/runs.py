@@ -80,7 +80,7 @@ class HeldRun:
         flight: the bundle on its way.
         queued: it stands in the worker's queue of runs to report.
         transaction: what answers its transactions.
-        conflicts: how often in a row its transactions met others.
+        tries: how often in a row its transactions did not come to their end.
         keep: report it even if nothing moved, to get what others appended.
         loading: its journal is being fetched; nothing is reported meanwhile.
         outside: others may wake its code: it has child runs, timers, promises or receives, or is cancelling.
@@ -92,7 +92,6 @@ class HeldRun:
     __slots__ = (
         "acts",
         "blocked",
-        "conflicts",
         "dropped",
         "end",
         "facts",
@@ -109,6 +108,7 @@ class HeldRun:
         "sent_s",
         "steps",
         "transaction",
+        "tries",
         "version",
     )
 
@@ -132,7 +132,7 @@ class HeldRun:
         self.moved_at = -1
         self.sent_s = 0.0
         self.transaction: TransactionRun | None = None
-        self.conflicts = 0
+        self.tries = 0
 
     @property
     def execution(self) -> int:

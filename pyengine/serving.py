@@ -92,6 +92,8 @@ class Server:
                 await asyncio.sleep(_AGAIN_S)
                 self.hinted(loop.time())
                 continue
+            if answer is not None:
+                await self._link.clean()
             if answer is not None and answer.served:
                 self._served(answer)
                 pause_s = _PAUSE_S

@@ -18,8 +18,9 @@ from typing import Any, Literal, Self, TypeVar
 
 from pyengine.codec import Codec
 from pyengine.errors import EngineError, InvalidRequest
+from pyengine.queues import check_queue
 from pyengine.registry import Workflow
-from pyengine.retry import Duration, optional_duration
+from pyengine.retry import Duration, optional_duration, optional_limit
 from pyengine.signals import Signal
 from pyengine.transaction_log import AskKind, TransactionLog, Transactions
 from pyengine.transaction_values import Record, read_records, read_value
@@ -178,7 +179,9 @@ class Transaction:
                 f"tx.start takes a workflow, or the name of one, not {workflow!r}",
                 hint="arguments of a workflow that is known by name only are all by position, or all by name",
             )
-        deadline_ms = optional_duration(timeout, what="tx.start")
+        if queue is not None:
+            check_queue(queue, what="tx.start")
+        deadline_ms = optional_limit(timeout, what="tx.start")
         if definition is not None and timeout is None:
             deadline_ms = definition.deadline_ms
         run_id = self._new_id(log) if id is None else id

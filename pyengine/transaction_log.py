@@ -79,6 +79,7 @@ class TransactionLog:
         effects: what it asks of the engine, done at its commit.
         ask: what its code waits for now.
         committed: its commit has been answered.
+        size: bytes of what its statements answered, as the journal holds them.
     """
 
     __slots__ = (
@@ -91,6 +92,7 @@ class TransactionLog:
         "hash",
         "name",
         "said",
+        "size",
         "timeout_ms",
     )
 
@@ -102,6 +104,7 @@ class TransactionLog:
         self.effects: list[dict[str, Any]] = []
         self.ask: Ask | None = None
         self.committed = False
+        self.size = 1024
         self.said: list[tuple[str, Outcome]] = []
         self._record = record
         self._place = 0

@@ -86,6 +86,9 @@ declare
   v_id text;
   v_now bigint;
 begin
+  if durable._stands_alone() then
+    perform durable._fail_conflict('The transaction that was to be committed is over.', 'Write nothing that ends it inside.');
+  end if;
   perform durable._check_payload(format('What the statements of transaction %L returned', p_name), p_value);
   select h.id into v_id from durable._executions h where h.execution = p_execution;
   perform durable._lock_starts(p_effects);

@@ -214,7 +214,8 @@ begin
   if v_answer -> 'hints' <> '[]' then
     perform durable._hint('durable_ready', durable._now_ms());
   end if;
-  return v_answer || jsonb_build_object('served', 0, 'more', (v_answer ->> 'more')::boolean or durable.services_due_v1() = 0);
+  return v_answer || jsonb_build_object('served', 0,
+    'more', (v_answer ->> 'more')::boolean or durable.services_due_v1() is not distinct from 0);
 end
 $$ set search_path = '';
 comment on function durable._sweep_for_people() is 'One bounded round of housekeeping, schedules and deadlines both, with its hints.';

@@ -67,7 +67,13 @@ def test_a_stopped_audit_goes_on_and_names_what_is_wrong(at_database: Any, dsn: 
     environment = os.environ | {"PYENGINE_DATABASE_URL": dsn, "PYTHONUNBUFFERED": "1"}
     environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
     running = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # whoever runs the tests in the background may ignore Ctrl-C, and what they start would inherit that
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert running.stdout is not None
     for line in running.stdout:
@@ -75,7 +81,7 @@ def test_a_stopped_audit_goes_on_and_names_what_is_wrong(at_database: Any, dsn: 
             running.send_signal(signal.SIGINT)
             break
     rest = running.stdout.read()
-    assert running.wait() == 130
+    assert running.wait() == 130, rest
     assert "Go on with: " in rest
     assert "Traceback" not in rest
     at_database("db", "set", "presence_grace_ms", "200")

@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         *("ledger", "captures", "inboxes", "join_sets", "outcomes", "matching", "cancelling", "replay"),
         *("judging", "transaction_values", "transaction_log", "transaction"),
     ),
-    ("procedures", "procedures_promises", "procedures_sql", "answers", "connection", "listen"),
+    ("procedures", "sessions", "procedures_promises", "procedures_sql", "answers", "connection", "listen"),
     (
         *("wire", "turn", "runs", "steps", "holding", "keeping", "heartbeat", "housekeeping", "exchange"),
         *("results", "promises", "handle", "steering", "replay_check", "committing"),
@@ -45,7 +45,16 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
 )
 ASYNC_DOORS = (
-    *("connection", "listen", "turn", "heartbeat", "housekeeping", "committing", "transaction_values"),
+    *(
+        "connection",
+        "sessions",
+        "listen",
+        "turn",
+        "heartbeat",
+        "housekeeping",
+        "committing",
+        "transaction_values",
+    ),
     *("worker", "callers", "replay_check", "app", "testing", "sql_door"),
 )
 # package -> the only modules that may import it

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from pyengine import App, Client, RunCancelled, Worker, ctx
+from pyengine import App, Client, PayloadTooLarge, RunCancelled, RunFailed, Worker, ctx
 from pyengine.committing import Committer, _Again
 from pyengine.connection import Database
 from pyengine.replay_check import replay_check
@@ -232,3 +232,154 @@ def test_a_fork_does_not_write_again(dsn: str, bank: Bank) -> None:
 
     assert asyncio.run(play())[1] == "done"
     assert entries(bank) == [("f", "second"), *BOTH]
+
+
+@app.workflow
+async def slow_begin() -> str:
+    """Something to be recorded before the transaction, and inside it before its commit."""
+    ctx.random()
+    async with ctx.transaction("slow") as tx:
+        await tx.execute("insert into entry values ($1, 'slow')", ctx.run_id)
+        ctx.random()
+    return "done"
+
+
+@pytest.mark.parametrize("kind", ["begin", "commit"])
+def test_a_connection_that_is_lost_while_the_transaction_waits(
+    dsn: str, bank: Bank, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Before its begin and before its commit the transaction waits for a turn; a session that ends meanwhile
+    is no end of its time."""
+    recorded, lost = Committer._recorded, []
+
+    async def lose(self: Committer, held: Any, own: Any) -> None:
+        log = held.replay.transactions.front
+        await recorded(self, held, own)
+        if log.ask.kind == kind and not lost:
+            lost.append(kind)
+            bank.execute(
+                "select pg_terminate_backend(pid, 5000) from pg_stat_activity "
+                "where application_name = 'pyengine transaction'"
+            )
+            await asyncio.sleep(0.1)
+
+    monkeypatch.setattr(Committer, "_recorded", lose)
+
+    async def play() -> Any:
+        async with Client(dsn, registry=app.registry) as client, Worker(app.registry, dsn):
+            return await (await client.start(slow_begin, id="t")).result(timeout=30)
+
+    assert asyncio.run(play()) == "done"
+    assert lost == [kind]
+    assert entries(bank) == [("t", "slow")]
+
+
+@app.workflow
+async def leave_traces() -> str:
+    """Changes everything of the session that can be changed."""
+    async with ctx.transaction() as tx:
+        await tx.execute("set search_path to nowhere")
+        await tx.execute("set role other_tenant")
+        await tx.execute("reset role")
+        await tx.execute("select set_config('app.tenant', 'a', false), pg_advisory_lock(77)")
+        await tx.execute("create temp table left_behind (n int)")
+    return "left"
+
+
+@app.workflow
+async def find_traces() -> list[str]:
+    """Looks for what another run left."""
+    async with ctx.transaction() as tx:
+        row = await tx.fetchrow(
+            "select current_setting('search_path'), coalesce(current_setting('app.tenant', true), ''), "
+            "current_user::text, (select count(*)::text from pg_locks where locktype = 'advisory' and "
+            "objid = 77), coalesce(to_regclass('left_behind')::text, ''), pg_backend_pid()::text"
+        )
+        assert row is not None
+        return list(row)
+
+
+def test_a_session_is_clean_for_the_next_transaction(dsn: str, bank: Bank) -> None:
+    """Settings, role, locks and temporary tables of one transaction are not those of the next one, in the
+    same session."""
+    bank.execute("drop role if exists other_tenant; create role other_tenant")
+
+    async def play() -> list[str]:
+        async with Client(dsn, registry=app.registry) as client, Worker(app.registry, dsn):
+            await (await client.start(leave_traces)).result(timeout=30)
+            return await (await client.start(find_traces)).result(timeout=30)
+
+    found = asyncio.run(play())
+    bank.execute("drop role other_tenant")
+    assert found[:2] == ['"$user", public', ""]
+    assert found[3:5] == ["0", ""]
+
+
+@app.workflow
+async def end_it(statement: str) -> str:
+    """Ends its transaction in the middle."""
+    async with ctx.transaction() as tx:
+        await tx.execute("insert into entry values ($1, 'ended')", ctx.run_id)
+        await tx.execute(statement)
+    return "done"
+
+
+@pytest.mark.parametrize(
+    "statement", ["; commit", "-- x\rcommit", "/* a */ ; -- b\n end", "ROLLBACK AND CHAIN"]
+)
+def test_a_disguised_end_is_refused(dsn: str, bank: Bank, statement: str) -> None:
+    """However it is written, what ends the transaction is not sent."""
+
+    async def play() -> Any:
+        async with Client(dsn, registry=app.registry) as client, Worker(app.registry, dsn):
+            return await (await client.start(end_it, statement, id="t")).result(timeout=30)
+
+    with pytest.raises(RunFailed, match="would end it"):
+        asyncio.run(play())
+    assert entries(bank) == []
+
+
+@app.workflow
+async def too_much() -> str:
+    """Reads more than a journal row holds, and is told so."""
+    try:
+        async with ctx.transaction() as tx:
+            await tx.fetchval("select repeat('x', 60000)")
+            await tx.fetchval("select repeat('y', 60000)")
+    except PayloadTooLarge:
+        return "too much"
+    return "enough"
+
+
+def test_answers_have_room_in_the_journal_or_are_refused(dsn: str, bank: Bank) -> None:
+    """The statement that would be too much raises, in the block; the run goes on."""
+    bank.execute("select durable.set_setting('payload_max_bytes', '100000')")
+
+    async def play() -> Any:
+        async with Client(dsn, registry=app.registry) as client, Worker(app.registry, dsn):
+            return await (await client.start(too_much, id="t")).result(timeout=30)
+
+    assert asyncio.run(play()) == "too much"
+
+
+@app.workflow
+async def hopeless() -> None:
+    """Its session ends each time."""
+    async with ctx.transaction() as tx:
+        await tx.execute("select pg_terminate_backend(pg_backend_pid())")
+
+
+def test_what_never_comes_to_its_end_is_set_aside(dsn: str, bank: Bank) -> None:
+    """A transaction that ends its session again and again halts the run, which says why."""
+
+    async def play() -> Any:
+        async with Client(dsn, registry=app.registry) as client, Worker(app.registry, dsn):
+            run = await client.start(hopeless, id="t")
+            while (status := await run.get()).state not in ("halted", "failed"):
+                await asyncio.sleep(0.05)
+            return status
+
+    status = asyncio.run(play())
+    assert status.state == "halted"
+    assert "never came to its end" in status.problem["message"]
+    bank.execute("select durable.cancel('t', force => true)")
