@@ -62,6 +62,9 @@ class Captures:
         if known is not None:
             return known
         ledger, name = self._ledger, f"patched:{change}"
+        if ledger.keep_inside is not None and not ledger.dead:
+            self._patched[change] = ledger.keep_inside(name, None) is not None
+            return self._patched[change]
         row = ledger.row()
         taken = row is not None and (row.type, row.name) == ("n", name)
         if not ledger.dead and not taken and not (row is None and ledger.at_frontier()):
@@ -78,6 +81,9 @@ class Captures:
         if ledger.dead:
             ledger.loop.raise_evicted()
             return make()
+        if ledger.keep_inside is not None:
+            # a transaction's row holds what was captured inside, so that they are recorded together or not
+            return ledger.keep_inside(name, make) or make()
         row = ledger.row()
         if row is not None and row.type == ("n" if kind == "random" else "m"):
             text = row.data or "null"

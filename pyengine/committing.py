@@ -193,12 +193,15 @@ class Committer:
         try:
             while (log := transactions.front) is not None and log.live and log.ask is not None:
                 await self._play_one(conn, held, own, log)
+            await link.clean()
+        except asyncio.CancelledError:
+            # what was under way may still hold the connection
+            link.drop()
+            raise
         finally:
             if conn.is_closed() or conn.is_in_transaction():
                 # whatever is under way is rolled back by the server
                 link.drop()
-            else:
-                await link.clean()
 
     async def _play_one(self, conn: Any, held: HeldRun, own: TransactionRun, log: TransactionLog) -> None:
         """Answer one transaction from its begin to its end."""
@@ -220,6 +223,9 @@ class Committer:
                     raise _Again(_overdue(log).message) from None
                 own.overdue = log
                 outcome = self._refused(_overdue(log))
+            if ask.kind == "begin" and outcome[0] != "value":
+                # what the journal would not hold is nothing that the code may see
+                raise _Again(f"the transaction could not begin: {outcome[1]}")
             if not transactions.answer(ask, outcome):
                 continue
             if journal is None or not self._holdings.recorded_outside(held, journal.rows, journal.next):

@@ -312,7 +312,14 @@ class Link:
 
     async def clean(self) -> None:
         """Take back what statements of users have set in the session; a pooler's session is not ours."""
-        if self.alive and not self.database.pooled and not await clean_session(self._conn):
+        if not self.alive or self.database.pooled:
+            return
+        try:
+            clean = await clean_session(self._conn)
+        except asyncio.CancelledError:
+            self.drop()
+            raise
+        if not clean:
             self.drop()
 
     def drop(self) -> None:

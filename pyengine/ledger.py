@@ -17,6 +17,7 @@ came after it; a step before it was running, and goes on. What stands in a shiel
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -72,6 +73,8 @@ class Ledger:
         """Waits for every one of some calls."""
         self.in_transaction: str | None = None
         """Name of the transaction that is open: no durable call fits inside."""
+        self.keep_inside: Callable[[str, Callable[[], str] | None], str | None] | None = None
+        """While a transaction is open: keeps captured values in its record."""
         self._overtook = False
         self._marked = 0
 

@@ -4,15 +4,17 @@ What lives here: `Transactions`, the queue of a run's open transactions, and `Tr
 them asked and was answered. What may not: a connection (committing.py), what code sees (transaction.py). The
 theory: a transaction is one call with one row, which holds the answers of all its statements. It is read
 like a captured value: by its number, at the moment when the code comes to it. So that a replay finds the
-same order, the coroutine gets nothing else from the moment it has asked for a transaction until that is over:
-rows of others wait, in live and in replay alike; and of what takes a number, only captured values are allowed
-inside. A transaction that was rolled back is recorded like a captured value, too, with what made it end.
+same order, the coroutine gets nothing else from the moment it has asked for a transaction until that is
+over: rows of others wait, in live and in replay alike; and nothing that takes a number is allowed inside:
+values that are captured there stand in the transaction's own record. A transaction that was rolled back is
+recorded like a captured value, too, with what made it end.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any, Literal, TypeAlias
 
@@ -131,7 +133,13 @@ class TransactionLog:
             else:
                 fits = not record.committed and record.end is None
             return (record.end or NO_VALUE) if over and fits else None
-        if self._place == len(record.said) or record.said[self._place][0] != _digest(ask.kind, ask.query):
+        return self.take(_digest(ask.kind, ask.query))
+
+    def take(self, digest: str) -> Outcome | None:
+        """Return the next recorded outcome, if it is of this statement or captured value."""
+        record = self._record
+        assert record is not None
+        if self._place == len(record.said) or record.said[self._place][0] != digest:
             return None
         self._place += 1
         return record.said[self._place - 1][1]
@@ -219,8 +227,28 @@ class Transactions:
         """Note that the code is out of it."""
         if log in self._queue:
             self._queue.remove(log)
-        self._ledger.in_transaction = None
+        self._ledger.in_transaction = self._ledger.keep_inside = None
         self._ledger.set_bar()
+
+    def keep(self, name: str, make: Callable[[], str] | None) -> str | None:
+        """Return a value captured inside the open transaction, from its record or into it.
+
+        Args:
+            name: what is captured.
+            make: makes a new value; None for a mark, which is missing where the code was past this point.
+        """
+        log = self._queue[0]
+        digest = _digest("capture", name)
+        if log.live:
+            text = "true" if make is None else make()
+            log.said.append((digest, ("value", text)))
+            return text
+        outcome = log.take(digest)
+        if outcome is None:
+            if make is not None:
+                self._disagree(log, f"a captured value, {name}")
+            return None
+        return str(outcome[1])
 
     # -- what it is answered
 
@@ -232,14 +260,16 @@ class Transactions:
         ask = log.ask
         outcome = log.recorded(ask)
         if outcome is None:
-            row = self._ledger.history.allocated.get(log.child)
-            what = f"{ask.kind} {ask.query[:80]!r}" if ask.query else ask.kind
-            self._ledger.halt(f"another statement in it: {what}", row, child=log.child)
+            self._disagree(log, f"{ask.kind} {ask.query[:80]!r}" if ask.query else ask.kind)
             log.ask = None
             ask.future.set_exception(Evicted())
         else:
             self._give(log, ask, outcome)
         return True
+
+    def _disagree(self, log: TransactionLog, what: str) -> None:
+        row = self._ledger.history.allocated.get(log.child)
+        self._ledger.halt(f"another statement in it: {what}", row, child=log.child)
 
     def answer(self, ask: Ask, outcome: Outcome) -> bool:
         """Give the code what a worker found; false if nobody waits for it any more."""
@@ -265,6 +295,7 @@ class Transactions:
     def _give(self, log: TransactionLog, ask: Ask, outcome: Outcome) -> None:
         if ask.kind == "begin":
             self._ledger.in_transaction = log.name
+            self._ledger.keep_inside = self.keep
             self._ledger.barred = True
         log.ask = None
         kind, value = outcome

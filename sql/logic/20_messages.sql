@@ -21,7 +21,8 @@ create or replace function durable._hint(p_channel text, p_now bigint)
 returns void language plpgsql volatile
 as $$
 declare
-  v_mode text := durable._setting('hints');
+  -- written with its schema, because this runs below a trigger with the engine's rights: a temporary domain has no say
+  v_mode pg_catalog.text := durable._setting('hints');
 begin
   if v_mode = 'off' then
     return;

@@ -78,6 +78,65 @@ $$;
 comment on function durable._compile(regclass, text) is
   'A condition, read by the server as a CHECK of a passing copy of the table is: that knows the columns, takes one boolean expression, and refuses subqueries and aggregates. Runs with the rights and the search path of who asks.';
 
+create or replace function durable._family_of(p_relation regclass)
+returns setof regclass language sql stable
+as $$
+  with recursive kin (id) as (
+    select p_relation::oid union select i.inhrelid from kin k join pg_catalog.pg_inherits i on i.inhparent = k.id
+  )
+  select k.id::regclass from kin k join pg_catalog.pg_class c on c.oid = k.id where c.relkind in ('r', 'p')
+$$;
+comment on function durable._family_of(regclass) is
+  'A table, its partitions and what inherits from it: a statement fires the triggers of the table that it names, and of no other.';
+
+create or replace function durable._engine_owner()
+returns oid language plpgsql stable
+as $$
+begin
+  return (select p.proowner from pg_catalog.pg_proc p
+          where p.proname = '_row_changed' and p.pronamespace = 'durable'::regnamespace);
+end
+$$;
+comment on function durable._engine_owner() is 'With whose rights the triggers of watches run.';
+
+create or replace function durable._stranger(p_relation regclass)
+returns name language plpgsql stable
+as $$
+declare
+  v_owner oid := durable._engine_owner();
+begin
+  if not exists (select from pg_catalog.pg_inherits i where i.inhparent = p_relation) then
+    return (select pg_get_userbyid(c.relowner) from pg_catalog.pg_class c
+            where c.oid = p_relation and not pg_has_role(c.relowner, v_owner, 'USAGE'));
+  end if;
+  return (select pg_get_userbyid(c.relowner) from durable._family_of(p_relation) f
+          join pg_catalog.pg_class c on c.oid = any (array[f::oid])
+          where not pg_has_role(c.relowner, v_owner, 'USAGE') limit 1);
+end
+$$ set plan_cache_mode = force_generic_plan;
+comment on function durable._stranger(regclass) is
+  'Owner of the table, or of a part of it, who has not the rights of the engine''s owner. His code (casts and functions of the columns, index expressions) would get them.';
+
+create or replace function durable._check_trust(p_relation regclass, p_trust boolean)
+returns void language plpgsql stable
+as $$
+begin
+  if not pg_has_role(durable._engine_owner(), 'USAGE') then
+    perform durable._fail_invalid(
+      format('%I has not the rights of the engine''s owner, %I, with which watches are evaluated.', current_user,
+             pg_get_userbyid(durable._engine_owner())),
+      format('Let %I watch the table, or a member of it.', pg_get_userbyid(durable._engine_owner())));
+  elsif p_trust is not true and durable._stranger(p_relation) is not null then
+    perform durable._fail_invalid(
+      format('%s, or a part of it, belongs to %I, who has not the rights of the engine''s owner, %I.', p_relation,
+             durable._stranger(p_relation), pg_get_userbyid(durable._engine_owner())),
+      'A watch runs code of the table''s owner with those rights. Give the table to another owner; or say trust_owner => true if he may have them.');
+  end if;
+end
+$$;
+comment on function durable._check_trust(regclass, boolean) is
+  'No watch gives anybody rights that he has not, unless somebody who has them wants it. WF004.';
+
 create or replace function durable._check_watched(p_relation regclass, p_name text)
 returns void language plpgsql stable
 as $$
@@ -107,17 +166,6 @@ end
 $$;
 comment on function durable._check_watched(regclass, text) is 'Who may watch what, under which name. WF001, WF004.';
 
-create or replace function durable._family_of(p_relation regclass)
-returns setof regclass language sql stable
-as $$
-  with recursive kin (id) as (
-    select p_relation::oid union select i.inhrelid from kin k join pg_catalog.pg_inherits i on i.inhparent = k.id
-  )
-  select k.id::regclass from kin k join pg_catalog.pg_class c on c.oid = k.id where c.relkind in ('r', 'p')
-$$;
-comment on function durable._family_of(regclass) is
-  'A table, its partitions and what inherits from it: a statement fires the triggers of the table that it names, and of no other.';
-
 create or replace function durable._fulfils(p_watch durable._watches, p_row text)
 returns text language sql stable
 as $$
@@ -144,12 +192,25 @@ create or replace function durable._true_keys_sql(p_watch durable._watches)
 returns text language sql stable
 as $$
   select format($sql$
-    select array_agg(k.key) from (
+    select case when count(*) > 100 then '{null}' else array_agg(k.key) end from (
       select (select jsonb_object_agg(c, to_jsonb(n) -> c) from unnest($1) c) as key from new_rows n where %s limit 101) k$sql$,
     durable._fulfils(p_watch, 'n'))
 $$;
 comment on function durable._true_keys_sql(durable._watches) is
   'Statement of a trigger that may not see all waits: the keys of rows that fulfil the condition now; more than a hundred are not told apart.';
+
+create or replace function durable._tell(p_xid xid8, p_watch integer, p_ids text[], p_keys jsonb[], p_rows jsonb[])
+returns boolean language sql volatile
+as $$
+  with told as (
+    insert into durable._row_events (xid, watch, state, promise_id, key, data)
+    select distinct p_xid, p_watch, case when n.id is not null then 'resolved' end, n.id, n.key, n.data
+    from unnest(p_ids, p_keys, p_rows) as n (id, key, data) returning 1
+  )
+  select count(*) > 0 from told
+$$;
+comment on function durable._tell(xid8, integer, text[], jsonb[], jsonb[]) is
+  'Leaves the news of a trigger: waits that have their row; or, without ids, keys to test, of which null is all.';
 
 create or replace function durable._row_changed()
 returns trigger language plpgsql volatile security definer
@@ -158,61 +219,62 @@ declare
   v_id integer := tg_argv[0]::integer;
   v_xid xid8 := pg_current_xact_id_if_assigned();
   v_sees boolean := current_setting('transaction_isolation') not in ('repeatable read', 'serializable');
+  v_told boolean := tg_op <> 'INSERT' and exists (
+    select from durable._row_events e where e.xid = v_xid and e.watch = v_id and e.state is not null);
+  v_asked boolean := tg_op in ('INSERT', 'UPDATE') and v_xid is not null and (
+    not v_sees or exists (select from durable._row_waits w where w.watch = v_id));
+  v_ours boolean;
   v_news boolean := false;
   v_watch durable._watches;
   v_ids text[];
   v_keys jsonb[];
   v_rows jsonb[];
 begin
-  if tg_op <> 'INSERT'
-     and exists (select from durable._row_events e where e.xid = v_xid and e.watch = v_id and e.state is not null) then
-    if tg_op = 'TRUNCATE' then
-      update durable._row_events e set state = null, promise_id = null, data = null where e.xid = v_xid and e.watch = v_id;
-    else
-      delete from durable._row_events e
-      where e.xid = v_xid and e.watch = v_id and e.data in (select to_jsonb(o) from old_rows o);
-    end if;
-  end if;
-  if tg_op in ('DELETE', 'TRUNCATE') or v_xid is null
-     or (v_sees and not exists (select from durable._row_waits w where w.watch = v_id)) then
-    return null;
-  end if;
-  select * into v_watch from durable._watches w where w.id = v_id;
-  if v_watch.relation <> tg_relid and not exists (select from durable._family_of(v_watch.relation) f where f = tg_relid) then
-    return null;
-  end if;
-  if exists (select from new_rows n
-             cross join lateral (select jsonb_object_agg(c, to_jsonb(n) -> c) as key from unnest(v_watch.columns) c) k
-             cross join lateral (select from durable._row_waits w where w.watch = v_id and w.key = k.key offset 0) w) then
+  select * into v_watch from durable._watches w where w.id = v_id and (v_told or v_asked);
+  v_ours := found and (v_watch.trusted or exists (
+      select from pg_catalog.pg_class c where c.oid = tg_relid and pg_has_role(c.relowner, current_user, 'USAGE')))
+    and (v_watch.relation = tg_relid or exists (select from durable._family_of(v_watch.relation) f where f = tg_relid));
+  if v_told then
     begin
-      execute durable._match_sql(v_watch) into v_ids, v_keys, v_rows using v_id, v_watch.columns;
-    exception when others then
-      select array_agg(k.key) into v_keys from new_rows n
-      cross join lateral (select jsonb_object_agg(c, to_jsonb(n) -> c) as key from unnest(v_watch.columns) c) k
-      cross join lateral (select from durable._row_waits w where w.watch = v_id and w.key = k.key offset 0) w;
-    end;
-    insert into durable._row_events (xid, watch, state, promise_id, key, data)
-    select distinct v_xid, v_id, case when n.id is not null then 'resolved' end, n.id, n.key, n.data
-    from unnest(v_ids, v_keys, v_rows) as n (id, key, data);
-    v_news := found;
+      if tg_op <> 'TRUNCATE' and v_ours then
+        delete from durable._row_events e
+        where e.xid = v_xid and e.watch = v_id and e.data in (select to_jsonb(o) from old_rows o);
+        v_told := false;
+      end if;
+    exception when others then null; end;
+    update durable._row_events e set state = null, promise_id = null, data = null
+    where v_told and e.xid = v_xid and e.watch = v_id;
   end if;
+  if not v_asked or not v_ours then
+    return null;
+  end if;
+  begin
+    select array_agg(k.key) into v_keys from new_rows n
+    cross join lateral (select jsonb_object_agg(c, to_jsonb(n) -> c) as key from unnest(v_watch.columns) c) k
+    cross join lateral (select from durable._row_waits w where w.watch = v_id and w.key = k.key offset 0) w;
+    if v_keys is not null then
+      execute durable._match_sql(v_watch) into v_ids, v_keys, v_rows using v_id, v_watch.columns;
+    end if;
+  exception when others then
+    v_keys := coalesce(v_keys, '{null}');
+  end;
+  v_news := durable._tell(v_xid, v_id, v_ids, v_keys, v_rows);
   if not v_sees then
     begin
       execute durable._true_keys_sql(v_watch) into v_keys using v_watch.columns;
     exception when others then
-      v_keys := array[null::jsonb];
+      v_keys := '{null}';
     end;
-    insert into durable._row_events (xid, watch, key)
-    select distinct v_xid, v_id, k from unnest(case when cardinality(v_keys) > 100 then array[null::jsonb] else v_keys end) k;
-    v_news := v_news or found;
+    v_news := durable._tell(v_xid, v_id, null, v_keys, null) or v_news;
   end if;
   perform durable._hint('durable_ready', durable._now_ms()) where v_news;
   return null;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set enable_seqscan = off
+$$ set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
 set timezone = 'UTC' set intervalstyle = 'iso_8601' set bytea_output = 'hex' set extra_float_digits = 1;
+revoke execute on function durable._row_changed() from public;
 comment on function durable._row_changed() is
-  'Trigger of a watch. Takes back what the transaction said of rows that it changes again; tells which waits have their row; where it cannot know, because its snapshot is older than some waits or the condition raised, asks for a test. Only inserts, so it waits for nobody and nobody for it; with the rights of the engine''s owner, because who changes the row need have none here. A table that is not part of the watched one, a partition that was detached, tells nothing.';
+  'Trigger of a watch. Takes back what the transaction said of rows that it changes again; tells which waits have their row; where it cannot know, because its snapshot is older than some waits or the condition or a cast of a column raised, asks for a test. Only inserts, so it waits for nobody and nobody for it; with the rights of the engine''s owner, because who changes the row need have none here. So it looks at rows only of owners who have those rights or are trusted with them, searches no temporary schema first, and nobody else may hang it on a table. A table that is not part of the watched one, a partition that was detached, tells nothing.';
 
 create or replace function durable._hang_triggers(p_relation regclass, p_name text, p_id integer)
 returns void language plpgsql volatile
@@ -235,7 +297,7 @@ $$;
 comment on function durable._hang_triggers(regclass, text, integer) is
   'The triggers of a watch, one for each kind of statement: only so do they get the rows that it changed.';
 
-create or replace function durable._watch(p_relation regclass, p_name text, p_key text[], p_condition text)
+create or replace function durable._watch(p_relation regclass, p_name text, p_key text[], p_condition text, p_trust boolean)
 returns text language plpgsql volatile
 as $$
 declare
@@ -245,6 +307,7 @@ declare
   v_id integer;
 begin
   perform durable._check_watched(p_relation, p_name);
+  perform durable._check_trust(p_relation, p_trust);
   v_types := durable._key_columns(p_relation, p_key);
   v_condition := durable._compile(p_relation, p_condition);
   select w.* into v_old from durable._watches w
@@ -261,11 +324,12 @@ begin
       format('Runs wait for rows of watch %s.%s by (%s).', v_old.table_name, p_name, array_to_string(v_old.columns, ', ')),
       'Give the other key another name, or end this watch first: select durable.unwatch(...).');
   elsif v_old.id is not null then
-    update durable._watches w set relation = p_relation, condition = v_condition, columns = p_key, types = v_types
+    update durable._watches w
+    set relation = p_relation, condition = v_condition, columns = p_key, types = v_types, trusted = coalesce(p_trust, false)
     where w.id = v_old.id returning w.id into v_id;
   else
-    insert into durable._watches (relation, namespace, table_name, name, condition, columns, types)
-    select p_relation, n.nspname, c.relname, p_name, v_condition, p_key, v_types
+    insert into durable._watches (relation, namespace, table_name, name, condition, columns, types, trusted)
+    select p_relation, n.nspname, c.relname, p_name, v_condition, p_key, v_types, coalesce(p_trust, false)
     from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace where c.oid = p_relation
     returning id into v_id;
   end if;
@@ -274,13 +338,40 @@ begin
   return (select w.table_name || '.' || w.name from durable._watches w where w.id = v_id);
 end
 $$;
-comment on function durable._watch(regclass, text, text[], text) is 'Looks at everything, then writes. Without a search path of its own: the condition is read by that of who asks.';
+comment on function durable._watch(regclass, text, text[], text, boolean) is 'Looks at everything, then writes. Without a search path of its own: the condition is read by that of who asks.';
 
-create or replace function durable.watch(relation regclass, name text, key text[], condition text)
+create or replace function durable.watch(
+  relation regclass, name text, key text[], condition text, trust_owner boolean default false)
 returns text language sql volatile
-as $$ select durable._watch($1, $2, $3, $4) $$;
-comment on function durable.watch(regclass, text, text[], text) is
-  'For the owner of a table: lets runs wait for its rows: select durable.watch(''orders'', ''paid'', key => ''{id}'', condition => ''status = ''''paid''''''). Again: another condition, triggers for new partitions, and every wait is tested anew. Takes SHARE ROW EXCLUSIVE on the table until the commit. WF001, WF003, WF004.';
+as $$ select durable._watch($1, $2, $3, $4, $5) $$;
+comment on function durable.watch(regclass, text, text[], text, boolean) is
+  'For the owner of a table: lets runs wait for its rows: select durable.watch(''orders'', ''paid'', key => ''{id}'', condition => ''status = ''''paid''''''). Again: another condition, triggers for new partitions, and every wait is tested anew. A watch evaluates the rows with the rights of the engine''s owner and of the workers, so the table must belong to somebody who has these rights; trust_owner => true, which only such a role can say, lets any owner''s code (functions of the condition, casts of column types, index expressions) run with them. Takes SHARE ROW EXCLUSIVE on the table until the commit. WF001, WF003, WF004.';
+
+create or replace function durable._watch_problem(p_watch durable._watches)
+returns text language plpgsql stable
+as $$
+begin
+  return (select case
+    when c.oid is null then 'table dropped'
+    when not p_watch.trusted and durable._stranger(p_watch.relation) is not null then 'owner not trusted'
+    when k.missing then 'key column missing'
+    when k.other then 'key column has another type' end
+  from (select) one
+  left join pg_catalog.pg_class c on c.oid = p_watch.relation
+  cross join lateral (
+    select coalesce(bool_or(a.attnum is null), false) as missing,
+           coalesce(bool_or(case when b.typtype = 'e' then 'text' else format_type(b.oid, null) end
+                            <> all (array[u.type, 'pg_catalog.' || u.type])), false) as other
+    from unnest(p_watch.columns, p_watch.types) as u (name, type)
+    left join pg_catalog.pg_attribute a
+      on a.attrelid = c.oid and a.attname = u.name and a.attnum > 0 and not a.attisdropped
+    left join pg_catalog.pg_type t on t.oid = a.atttypid
+    left join pg_catalog.pg_type b on b.oid = case when t.typtype = 'd' then t.typbasetype else t.oid end
+  ) k);
+end
+$$ set plan_cache_mode = force_generic_plan set join_collapse_limit = 1;
+comment on function durable._watch_problem(durable._watches) is
+  'Why no row can fulfil this watch as it was made; null if there is nothing. Only the catalogue is read, so nobody''s lock on the table is waited for.';
 
 create or replace function durable._watches_named(p_name text)
 returns setof durable._watches language sql stable

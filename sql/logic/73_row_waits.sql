@@ -42,6 +42,23 @@ end
 $$;
 comment on function durable._key_problem(durable._watches, jsonb) is 'Why a key is none of this watch, in words; null if it is.';
 
+create or replace function durable._watch_error(p_watch durable._watches)
+returns text language sql stable
+as $$
+  select case p.problem
+    when 'table dropped' then format(
+      'The table of watch %s.%s was dropped. Make it and watch it again: select durable.watch(...).', p_watch.table_name, p_watch.name)
+    when 'owner not trusted' then format(
+      'Table %s of watch %s.%s, or a part of it, belongs to %I, who has not the rights of the engine''s owner. Watch it again with trust_owner => true, or give it to another owner.',
+      p_watch.relation, p_watch.table_name, p_watch.name, durable._stranger(p_watch.relation))
+    else format(
+      'Table %s has not the key (%s) of type (%s) any more, by which watch %s.%s was made: %s. Watch it again: select durable.watch(...).',
+      p_watch.relation, array_to_string(p_watch.columns, ', '), array_to_string(p_watch.types, ', '), p_watch.table_name,
+      p_watch.name, p.problem) end
+  from durable._watch_problem(p_watch) as p (problem) where p.problem is not null
+$$;
+comment on function durable._watch_error(durable._watches) is 'Why nobody can wait for rows of a watch any more, in words; null if one can.';
+
 create or replace function durable._until_refusal(p_name text, p_key jsonb)
 returns jsonb language plpgsql stable
 as $$
@@ -56,12 +73,16 @@ begin
   elsif v_count > 1 then
     v_problem := format('Watch %s is in several schemas. %s Say which.', p_name, durable._likely_watches(p_name));
   else
+    v_problem := (select durable._watch_error(w) from durable._watches_named(p_name) w);
+    if v_problem is not null then
+      return durable._refusal('Conflict', v_problem, '{}');
+    end if;
     v_problem := (select durable._key_problem(w, p_key) from durable._watches_named(p_name) w);
   end if;
   return case when v_problem is not null then durable._refusal('InvalidRequest', v_problem, '{}')::jsonb end;
 end
 $$;
-comment on function durable._until_refusal(text, jsonb) is 'The error that a wait for a row ends with at once, because there is no such watch or key; null if it can begin.';
+comment on function durable._until_refusal(text, jsonb) is 'The error that a wait for a row ends with at once, because there is no such watch or key, or its table is not what it was; null if it can begin.';
 
 create or replace function durable._wait_for_rows(
   p_ids text[], p_names text[], p_keys text[], p_executions bigint[], p_now bigint)
@@ -191,14 +212,16 @@ returns durable._row_news[] language plpgsql volatile
 as $$
 declare
   v_watch durable._watches;
+  v_error text;
 begin
   select * into v_watch from durable._watches w where w.id = p_id;
   if v_watch.id is null then
     return durable._failed_waits(p_ids, p_id, 'NotFound', 'The watch was taken away (durable.unwatch) while the run waited.');
-  elsif not exists (select from pg_catalog.pg_class c where c.oid = v_watch.relation) then
-    return durable._failed_waits(p_ids, p_id, 'NotFound', format(
-      'The table of watch %s.%s was dropped. Make it and watch it again: select durable.watch(...).', v_watch.table_name,
-      v_watch.name));
+  end if;
+  v_error := durable._watch_error(v_watch);
+  if v_error is not null then
+    return durable._failed_waits(p_ids, p_id, case when starts_with(v_error, 'The table') then 'NotFound' else 'Conflict' end,
+                                 v_error);
   end if;
   return durable._test(v_watch, p_ids, p_keys);
 end
@@ -239,10 +262,12 @@ returns integer[] language plpgsql stable
 as $$
 begin
   return array(select x.id from durable._watches x
-               where (select count(*) from pg_catalog.pg_class c where c.oid = x.relation) = 0);
+               where exists (select from durable._row_waits w where w.watch = any (array[x.id]))
+                 and durable._watch_problem(x) is not null);
 end
 $$;
-comment on function durable._lost_watches() is 'Watches whose table was dropped, and the triggers with it.';
+comment on function durable._lost_watches() is
+  'Watches that runs wait for though no trigger can tell of a row any more: the table or a key column is gone or another''s.';
 
 create or replace function durable._ask_again(p_now bigint)
 returns integer language plpgsql volatile
@@ -273,7 +298,7 @@ begin
 end
 $$;
 comment on function durable._ask_again(bigint) is
-  'Makes waits due for a test: those of which a trigger could not know, those of watches that were changed, taken away, or dropped with their table. Answers how many.';
+  'Makes waits due for a test: those of which a trigger could not know, those of watches that were changed, taken away, or lost with their table or key. Answers how many.';
 
 create or replace function durable._rows_due(p_now bigint)
 returns boolean language plpgsql stable

@@ -28,7 +28,7 @@ end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.serve(regprocedure, integer, interval, interval) is
-  'Lets a function serve runs: select durable.serve(''billing.close_month(date)''); then durable.start(''sql://billing.close_month'', ''["2026-11-01"]''). It is called by workers and by durable.tick(), with their rights, once for each run with all its writes; what fails is tried again. The timeout is held by workers; in psql, statement_timeout is. Again with other options: changes them. WF004.';
+  'Lets a function serve runs: select durable.serve(''billing.close_month(date)''); then durable.start(''sql://billing.close_month'', ''["2026-11-01"]''). It is called by workers and by durable.tick(), with their rights, once for each run with all its writes; what fails is tried again. A worker serves one function at a time, so one without a timeout (timeout => null) may hold the serving of a worker for as long as it runs. Serve only functions whose owner you trust with the rights of whoever ticks. The timeout is held by workers; in psql, statement_timeout is. Again with other options: changes them. WF004.';
 
 create or replace function durable.unserve(name text)
 returns boolean language plpgsql volatile

@@ -2,13 +2,13 @@
 
 create or replace view durable.watches as
 select w.table_name || '.' || w.name as watch, w.namespace as schema, w.relation as "table", w.columns as key, w.condition,
-       case when c.oid is null then 'table dropped'
+       case when p.problem is not null then p.problem
             when t.hanging < t.expected then 'triggers missing'
             when t.firing < t.expected then 'triggers disabled'
             else 'ok' end as state,
        r.waits, r.untested
 from durable._watches w
-left join pg_catalog.pg_class c on c.oid = w.relation
+cross join lateral durable._watch_problem(w) as p (problem)
 cross join lateral (
   select 4 * count(distinct f.member) as expected, count(g.oid) as hanging,
          count(g.oid) filter (where g.tgenabled in ('O', 'A')) as firing
@@ -21,7 +21,7 @@ cross join lateral (
   from durable._row_waits x where x.watch = w.id
 ) r;
 comment on view durable.watches is
-  'What runs may wait for: a condition on the rows of a table, by the table''s name when it was watched. state: ok, or why its triggers do not tell of every change; call durable.watch again then. waits: runs that wait; untested: those that the triggers do not have yet.';
+  'What runs may wait for: a condition on the rows of a table, by the table''s name when it was watched. state: ok, or why its triggers do not tell of every change (table dropped, owner not trusted, key column missing, key column has another type, triggers missing, triggers disabled); call durable.watch again then. waits: runs that wait; untested: those that the triggers do not have yet.';
 
 create or replace function durable._check_row_waits()
 returns table (law text, id text, detail text) language sql stable

@@ -10,6 +10,7 @@ create table durable._watches (
   condition text not null,
   columns text[] not null,
   types text[] not null,
+  trusted boolean not null default false,
   constraint watches_pk primary key (id),
   constraint watches_name_unique unique (namespace, table_name, name),
   constraint watches_name_is_plain check (name ~ '^[a-z][a-z0-9_]{0,39}$'),
@@ -23,6 +24,8 @@ comment on column durable._watches.table_name is 'Name of the table when it was 
 comment on column durable._watches.condition is 'Expression over the columns, as the server writes it down: every name in it has its schema.';
 comment on column durable._watches.columns is 'Columns by whose values a row is waited for.';
 comment on column durable._watches.types is 'Their types, domains resolved; text for an enum.';
+comment on column durable._watches.trusted is
+  'The table''s owner may run code with the rights of the engine''s owner and of its workers: somebody who has them said so.';
 
 create table durable._row_waits (
   execution bigint not null,

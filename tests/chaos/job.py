@@ -242,7 +242,9 @@ async def abort(siblings: list[Node], how: str, number: int) -> int:
             await asyncio.gather(*tasks, *([refuse(number)] if how == "fails" else []))
     except (TimeoutError, ValueError):
         for task in tasks:
-            task.cancel()
+            # one that the timeout cancelled is tidying up, and may end that
+            if not task.cancelling():
+                task.cancel()
         await asyncio.wait(tasks)
     return -number
 

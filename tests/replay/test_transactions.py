@@ -18,7 +18,7 @@ import pytest
 from pyengine.codec import Codec
 from pyengine.context import ctx
 from pyengine.errors import InvalidRequest
-from pyengine.model import Captured, Complete, Fail, Halt, Moves, RolledBack, Row, RunInfo
+from pyengine.model import Complete, Fail, Halt, Moves, RolledBack, Row, RunInfo
 from pyengine.replay import Replay
 from pyengine.transaction_log import Outcome
 from tests.replay.memory_run import STARTED_MS, add, workflow
@@ -208,21 +208,17 @@ def test_what_comes_meanwhile_comes_after() -> None:
     late = Row(1, "L", 1, 1, "add", step.hash, "2")
     one.load([late])
     assert one.advance().steps == ()
-    captured = answer(one, "INSERT 0 1")
-    assert [type(act) for act in captured.acts] == [Captured]
+    assert answer(one, "INSERT 0 1").acts == ()
     log = one.transactions.front
     assert log is not None
     data = log.data(committed=True)
     moves = answer(one)
     calls = {call.child: call.hash for call in moves.steps}
-    assert sorted(calls) == [3, 4]
-    (value,) = captured.acts
-    assert isinstance(value, Captured)
+    assert sorted(calls) == [2, 3]
     again = replay_of(
         two_branches,
         late,
-        Row(4, "n", 2, None, "random", None, value.value),
-        Row(5, "L", 0, 1, "transaction", NAME_HASH, data),
+        Row(4, "L", 0, 1, "transaction", NAME_HASH, data),
     )
     assert {call.child: call.hash for call in again.advance().steps} == calls
 
@@ -265,3 +261,35 @@ def test_statements_come_one_after_the_other() -> None:
     ended = answer(late).end
     assert isinstance(ended, Fail)
     assert "after its end" in ended.error
+
+
+async def captures() -> list[bool]:
+    """Values captured inside, and a mark of changed code."""
+    async with ctx.transaction() as tx:
+        first = ctx.random()
+        await tx.execute(WRITE)
+        second, changed = ctx.now(), ctx.patched("x")
+    return [first < 2, second.year > 2000, changed]
+
+
+def test_captured_values_stand_in_the_record() -> None:
+    """They take no numbers and make no rows of their own; a replay finds them, and code that captures another
+    one halts; a mark that the record does not hold tells that the code was past it."""
+    one = replay_of(captures)
+    one.advance()
+    answer(one)
+    answer(one, "INSERT 0 1")
+    log = one.transactions.front
+    assert log is not None
+    data = log.data(committed=True)
+    moves = answer(one)
+    assert (moves.acts, moves.end) == ((), Complete(value="[true,true,true]"))
+    recorded = json.loads(data)
+    whole = Row(1, "L", 0, 1, "transaction", NAME_HASH, data)
+    assert replay_of(captures, whole).advance().end == moves.end
+    recorded["said"].pop()
+    older = Row(1, "L", 0, 1, "transaction", NAME_HASH, json.dumps(recorded))
+    assert replay_of(captures, older).advance().end == Complete(value="[true,true,false]")
+    recorded["said"].pop(0)
+    other = Row(1, "L", 0, 1, "transaction", NAME_HASH, json.dumps(recorded))
+    assert isinstance(replay_of(captures, other).advance().end, Halt)

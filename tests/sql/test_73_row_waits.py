@@ -259,6 +259,63 @@ def test_a_fork_waits_by_itself(conn: Connection, clock: Clock) -> None:
     assert claim(conn, "W", "q-r").id in ("r", "f", "g", "h")
 
 
+LOST = {
+    "renamed": ("alter table orders rename id to nr", "key column missing"),
+    "dropped": ("alter table orders drop id", "key column missing"),
+    "made_anew": ("alter table orders drop id; alter table orders add id uuid", "another type"),
+    "other_type": (
+        "alter table orders drop constraint orders_pkey; alter table orders alter id type numeric",
+        "another type",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_a_key_that_is_gone_ends_the_waits(conn: Connection, clock: Clock, case: str) -> None:
+    """A key column that was renamed, dropped, or is of another type: no trigger ever finds those waits again,
+    so the housekeeping ends them, armed or not, with an error that says so; a run that begins to wait gets it
+    at once; the view tells; other waits go on; and who writes the table is left alone."""
+    statement, words = LOST[case]
+    shop(conn)
+    conn.execute("create table t (id int primary key); select durable.watch('t', 'there', '{id}', 'true')")
+    wait_for(conn, "other", name="t.there")
+    wait_for(conn, "a")
+    arm(conn)
+    wait_for(conn, "b")
+    conn.execute(statement.encode())
+    conn.execute("insert into orders (status) values ('paid')" if case == "dropped" else "select 1")
+    seen = conn.execute("select state from durable.watches order by watch").fetchall()
+    assert (words in seen[0][0], seen[1][0]) == (True, "ok")
+    assert settle_rows(conn) == 2
+    held = begin_run(conn, "c")
+    answer = take_turn(conn, "W", bundle(held, acts=[until(0)], end=suspend(0), seen=held.next))
+    assert answer.of(held) == ("ok", "acquired")
+    for name in "abc":
+        kind, message = error_of(conn, f"{name}.0")
+        assert kind == "Conflict" and words in message and "(id) of type (bigint)" in message, message
+    assert waits(conn) == [("other.0", True)]
+    conn.execute("insert into t values (1)")
+    assert settle_rows(conn) == 1
+
+
+@pytest.mark.session("a temporary table")
+def test_a_key_that_means_the_same_keeps_the_waits(conn: Connection, clock: Clock) -> None:
+    """A new name of the table, of another column or of a label, another length, a domain over the type: the
+    waits go on; nor does it matter what the session of the housekeeping calls its own tables."""
+    conn.execute(TABLES)
+    wait_for(conn, "a", {"mood": "fine", "price": 1, "size": 3, "code": "x"}, name="mixed.there")
+    wait_for(conn, "b", {"day": "2026-03-01"}, name="days.over")
+    conn.execute("create domain small as smallint; alter table mixed alter size type small")
+    conn.execute("alter table mixed alter code type varchar(20); alter table mixed rename to blended")
+    conn.execute("alter type mood rename value 'ok' to 'fine'; create temporary table date (a int)")
+    arm(conn)
+    assert waits(conn) == [("a.0", True), ("b.0", True)]
+    states = "select distinct state from durable.watches"
+    assert conn.execute(states.encode()).fetchall() == [("ok",)]
+    conn.execute("insert into blended values ('fine', 1, 3, 'x'); insert into days values ('2026-03-01')")
+    assert settle_rows(conn) == 2
+
+
 def test_an_open_writer_keeps_a_wait_with_the_tests(
     conn: Connection, clock: Clock, other: Connection
 ) -> None:

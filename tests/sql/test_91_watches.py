@@ -72,6 +72,10 @@ def test_the_view_counts_waits(conn: Connection, clock: Clock) -> None:
     arm(conn)
     conn.execute("drop trigger durable_paid_update on orders")
     assert ask(conn, (seen, ())) == (2, 0, "triggers missing")
+    conn.execute("alter table orders alter status drop not null, alter id type numeric")
+    assert ask(conn, (seen, ())) == (2, 0, "key column has another type")
+    conn.execute("alter table orders drop id")
+    assert ask(conn, (seen, ())) == (2, 0, "key column missing")
     conn.execute("drop table orders")
     assert ask(conn, (seen, ())) == (2, 0, "table dropped")
     assert settle_rows(conn) == 2
