@@ -1,7 +1,8 @@
 """What a tree of runs comes down to, whatever order things happened in: statuses, calls, results.
 
 Reads tables; asserts nothing. Of a cancelled run its clean-up counts, not what it did before the request came
-nor what it had started. Steps that were given up while they ran are left out as well.
+nor what it had started. Steps that were given up while they ran are left out as well. Of a transaction the
+answer of its last statement counts, which is the same in every run.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ with recursive tree as (
 select h.workflow, h.status, null, null, null from tree t join durable._executions h on h.execution = t.head
 union all
 select h.workflow, s.kind, j.name, case when s.kind = 'signal' then null else p.state end,
-       case s.kind when 'step' then coalesce(d.data::jsonb ->> 'message', d.data)
+       case s.kind when 'step' then coalesce(d.data::jsonb ->> 'message', d.data::jsonb #>> '{said,-1}',
+                                             d.data)
             when 'signal' then g.data else p.value_data end
 from tree t
 join durable._executions h on h.execution = t.head
