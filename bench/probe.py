@@ -38,26 +38,15 @@ def commits_per_s(dsn: str, seconds: float = 0.5) -> float:
     return count / spent
 
 
-def space(dsn: str) -> Space:
-    """Counters as they are now."""
+def space(dsn: str, schema: str = "durable") -> Space:
+    """Counters as they are now, of the tables of one schema."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         row = conn.execute(
             "select (pg_current_wal_insert_lsn() - '0/0')::bigint, (select "
             "sum(pg_total_relation_size(c.oid))::bigint"
-            " from pg_class c where c.relnamespace = 'durable'::regnamespace and c.relkind in ('r', 'p'))"
+            " from pg_class c where c.relnamespace = to_regnamespace(%s) and c.relkind in ('r', 'p') "
+            "and c.relname <> 'bench_probe')",
+            (schema,),
         ).fetchone()
     assert row is not None
     return Space(wal=row[0], bytes=row[1])
-
-
-def settings(dsn: str) -> str:
-    """Version and the settings that decide, in one line."""
-    with psycopg.connect(dsn, autocommit=True) as conn:
-        row = conn.execute(
-            "select 'PostgreSQL ' || current_setting('server_version') || ', ' || string_agg(name || "
-            "' ' || setting || coalesce(unit, ''),"
-            " ', ' order by name) from pg_settings where name in ('fsync', 'synchronous_commit', "
-            "'shared_buffers', 'max_wal_size')"
-        ).fetchone()
-    assert row is not None
-    return str(row[0])

@@ -53,7 +53,8 @@ def test_it_ends_with_the_settlement(own: Connection, dsn: str) -> None:
     waiter = threading.Thread(target=wait, daemon=True)
     waiter.start()
     asleep = (
-        "select count(*) from pg_stat_activity where application_name = 'waiter' and wait_event = 'PgSleep'"
+        "select count(*) from pg_stat_activity where datname = current_database() "
+        "and application_name = 'waiter' and wait_event = 'PgSleep'"
     )
     while ask(own, (asleep, ())) != (1,):
         assert waiter.is_alive()

@@ -123,7 +123,7 @@ def test_a_worker_without_code_serves(billing: App, conn: Connection, dsn: str) 
                 run = await client.start("sql://billing.gated", date(2026, 6, 1))
                 waiting = (
                     "select pid from pg_locks join pg_stat_activity using (pid) "
-                    "where not granted and query like '%serve_v1%'"
+                    "where datname = current_database() and not granted and query like '%serve_v1%'"
                 )
                 await until(conn, waiting)
                 conn.execute(f"select pg_terminate_backend(pid) from ({waiting}) x".encode())
@@ -181,7 +181,7 @@ def test_a_worker_is_killed_in_a_step(billing: App, conn: Connection, dsn: str, 
     victim = subprocess.Popen([sys.executable, "-c", textwrap.dedent(WORKER), dsn])
     waiting = (
         "select pid from pg_locks join pg_stat_activity using (pid) "
-        "where not granted and query like '%worker_sql_v1%'"
+        "where datname = current_database() and not granted and query like '%worker_sql_v1%'"
     )
 
     async def main() -> None:

@@ -276,7 +276,8 @@ def test_a_function_that_takes_too_long(shop: App, conn: Connection) -> None:
     assert entries(conn, "slow") == []
     active = conn.execute(
         "select query, wait_event, application_name, now() - query_start from pg_stat_activity where "
-        "query like '%_sql_v1%' and state = 'active' and pid <> pg_backend_pid()"
+        "datname = current_database() "
+        "and query like '%_sql_v1%' and state = 'active' and pid <> pg_backend_pid()"
     )
     assert active.fetchall() == []
 
@@ -346,7 +347,8 @@ def test_who_lost_the_lease_commits_nothing(shop: App, conn: Connection, dsn: st
                 async with Worker(shop.registry, dsn):
                     while not conn.execute(
                         "select 1 from pg_locks l join pg_stat_activity a using (pid) "
-                        "where not l.granted and a.query like '%worker_sql_v1%'"
+                        "where a.datname = current_database() "
+                        "and not l.granted and a.query like '%worker_sql_v1%'"
                     ).fetchone():
                         await asyncio.sleep(0.01)
                     # another worker takes it: the first one's version is void

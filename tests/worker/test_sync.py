@@ -367,13 +367,20 @@ def test_a_hint_ends_a_long_wait(dsn: str, conn: Connection, monkeypatch: pytest
     nobody waits any more.
     """
     monkeypatch.setattr(blocking, "Looks", Never)
-    listening = "select count(*) = {} from pg_stat_activity where application_name = 'pyengine listen'"
+    listening = (
+        "select count(*) = {} from pg_stat_activity where datname = current_database() "
+        "and application_name = 'pyengine listen'"
+    )
     with sync.Client(dsn) as client, ThreadPoolExecutor(4) as pool:
         for id in "abcd":
             client.promises.create(id, tags={"resonate:target": "poll://any@peers"})
         waits = [pool.submit(client.run(id).result, timeout=60) for id in "abcd"]
         until(dsn, listening.format(1))
-        until(dsn, "select count(*) = 1 from pg_stat_activity where query = 'listen durable_settled'")
+        until(
+            dsn,
+            "select count(*) = 1 from pg_stat_activity where datname = current_database() "
+            "and query = 'listen durable_settled'",
+        )
         for id in "abcd":
             # one of them listens, or takes over, at any time
             conn.execute("select durable.promise_settle(%s, 'resolved', %s)", (id, f'"{id}"'))
@@ -385,11 +392,15 @@ def test_a_hint_ends_a_long_wait(dsn: str, conn: Connection, monkeypatch: pytest
 @pytest.mark.session("a session is ended under its owner")
 def test_a_connection_that_broke_is_made_anew(dsn: str, conn: Connection) -> None:
     """A verb whose connection was cut meanwhile is sent again on another one."""
+    cut = (
+        "select pg_terminate_backend(pid) from pg_stat_activity "
+        "where datname = current_database() and pid <> pg_backend_pid()"
+    )
     with sync.Client(dsn) as client:
         run = client.start("price", 1, id="a")
-        conn.execute("select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid()")
+        conn.execute(cut)
         assert run.get().id == "a"
-        conn.execute("select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid()")
+        conn.execute(cut)
         assert run.signal("ping") == 1
 
 
@@ -467,7 +478,10 @@ def test_a_client_that_is_closed_says_so(dsn: str, conn: Connection) -> None:
     """After close, which may be called again, its connections are gone and its verbs are refused; one that
     was forgotten closes them too.
     """
-    sessions = "select count(*) = {} from pg_stat_activity where application_name = 'pyengine client'"
+    sessions = (
+        "select count(*) = {} from pg_stat_activity where datname = current_database() "
+        "and application_name = 'pyengine client'"
+    )
     client = sync.Client(dsn)
     client.start("price", 1, id="a")
     client.close()
