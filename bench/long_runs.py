@@ -9,26 +9,20 @@ rows that the run left.
 from __future__ import annotations
 
 import argparse
-import random
+import asyncio
 import statistics
 import time
 from pathlib import Path
 
-import msgspec
 import psycopg
 
+from bench import server
 from bench.probe import commits_per_s
-from bench.run import Line, fresh_database, report, server, worker
-from pyengine.codec import Codec
-from pyengine.model import Row, RunInfo
-from pyengine.replay import Replay
-from pyengine.retry import Randomness
+from bench.systems.pyengine import SYSTEM
+from bench.workloads.replay import replays
 
+Line = tuple[str, str, str]
 EVERY = 10
-_ROWS = (
-    "select durable._rows(h.execution, h.bucket, h.id, 0, h.next_seq)::text, p.param_data "
-    "from durable._executions h join durable._promises p on p.id = h.id where h.id = %s"
-)
 _SEGMENTS = (
     "select t from (select lead(j.ts) over w - j.ts as t, j.type, j.seq from durable._journal j "
     "join durable._executions h on h.execution = j.execution where h.id = %s and j.type in ('W', 'A') "
@@ -39,9 +33,9 @@ _SEGMENTS = (
 def run_one(dsn: str, steps: int) -> str:
     """Have a worker take one long run to its end; return its id."""
     name = f"long-{steps}"
-    with psycopg.connect(dsn, autocommit=True) as conn, worker(dsn, "bench.workloads.long:app"):
+    with psycopg.connect(dsn, autocommit=True) as conn, SYSTEM().workers(dsn):
         conn.execute(
-            "select durable.start('long_run', jsonb_build_array(%s::integer, %s::integer), id => %s, "
+            "select durable.start('napping', jsonb_build_array(%s::integer, %s::integer), id => %s, "
             "any_workflow => true)",
             (steps, EVERY, name),
         )
@@ -60,33 +54,12 @@ def resumes(dsn: str, run: str) -> tuple[float, float]:
     return statistics.fmean(spent[:tenth]), statistics.fmean(spent[-tenth:])
 
 
-def replay_rate(dsn: str, run: str, steps: int, rounds: int) -> float:
-    """Steps a second of a cold replay, the median of some rounds."""
-    from bench.workloads.long import long_run
-
-    with psycopg.connect(dsn) as conn:
-        found = conn.execute(_ROWS, (run,)).fetchone()
-    assert found is not None
-    rows = msgspec.json.decode(found[0], type=list[Row])
-    rates = []
-    for _ in range(rounds):
-        begin = time.perf_counter()
-        info = RunInfo(id=run, execution=1, version=1, workflow="long_run", param=found[1])
-        randomness: Randomness = random.Random(1)
-        replay = Replay(long_run.definition, info, lambda: 0, randomness, Codec())
-        replay.load(rows)
-        replay.advance()
-        assert replay.finished
-        rates.append(steps / (time.perf_counter() - begin))
-    return statistics.median(rates)
-
-
 def measure(dsn: str, steps: int) -> list[Line]:
     """All figures of one length."""
     probe = commits_per_s(dsn)
     run = run_one(dsn, steps)
     first, last = resumes(dsn, run)
-    rate = replay_rate(dsn, run, steps, 5)
+    rate = statistics.median(asyncio.run(replays(dsn, run, "napping", steps)))
     return [
         (
             f"warm resume and {EVERY} steps, run of {steps} steps",
@@ -101,6 +74,16 @@ def measure(dsn: str, steps: int) -> list[Line]:
     ]
 
 
+def report(lines: list[Line], about: dict[str, str], command: str) -> str:
+    """The results as Markdown."""
+    rows = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    told = ", ".join(f"{name} {value}" for name, value in about.items())
+    return (
+        f"# Long runs\n\nOne worker process, PostgreSQL {told}.\nRepeat with `{command}`.\n\n"
+        f"| what | figure | against |\n|---|---:|---|\n{rows}\n"
+    )
+
+
 def main() -> None:
     """Measure and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -109,13 +92,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="file to write the Markdown to")
     options = parser.parse_args()
     lines: list[Line] = []
-    with server(options.dsn) as dsn:
+    with server.server(options.dsn) as dsn:
+        about = server.settings(dsn)
         for steps in (100, 1_000) if options.quick else (100, 1_000, 10_000):
-            lines += measure(fresh_database(dsn, "long"), steps)
+            made = server.create(dsn, "bench_long")
+            SYSTEM().install(made)
+            lines += measure(made, steps)
             print("  ".join(" | ".join(line) for line in lines[-2:]), flush=True)
-        text = report(dsn, lines, "python -m bench.long_runs" + (" --quick" if options.quick else ""))
+        server.drop(dsn, "bench_long")
     if options.out is not None:
-        options.out.write_text(text.replace("# First figures", "# Long runs"), encoding="utf-8")
+        text = report(lines, about, "python -m bench.long_runs" + (" --quick" if options.quick else ""))
+        options.out.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -141,6 +141,7 @@ create table durable._tasks (
   retry_at durable.epoch_ms,
   prefer_until durable.epoch_ms,
   execution bigint,
+  owner bigint,
   ttl bigint,
   version integer not null default 0,
   priority smallint not null default 0,
@@ -191,6 +192,7 @@ comment on column durable._tasks.prefer_until is 'Until this instant only the pr
 comment on column durable._tasks.recv is 'Where the callback that fired wants the resume (older API); null: at the target. Ends with the acquire.';
 comment on column durable._tasks.recv_headers is 'Headers of an http recv, string to string.';
 comment on column durable._tasks.execution is 'Head of the run; null for a task without journal.';
+comment on column durable._tasks.owner is 'Copy of the promise''s execution, immutable: whose journal tells of its attempts. Null for a task that is nobody''s child.';
 comment on column durable._tasks.crashes is 'Leases lost in a row; progress resets it, more than the setting max_crashes halts the task.';
 comment on column durable._tasks.attempt is 'Attempts of the invocation that the owner''s journal knows of.';
 comment on column durable._tasks.attempt_open is 'The owner''s journal has InvokeStarted(attempt) without an end of it.';
@@ -240,10 +242,12 @@ create table durable._workflows (
   seen_at durable.epoch_ms not null,
   name text collate "C" not null,
   version text collate "C" not null,
+  digest bytea,
   constraint workflows_pk primary key (name, version)
 );
 comment on table durable._workflows is 'Workflows that some worker said it can run: tells a typing error from work that waits for its worker.';
 comment on column durable._workflows.seen_at is 'Last hello of a worker that has it.';
+comment on column durable._workflows.digest is 'Digest of its code there. Runs begin with it, so that a claim by that code need not write it.';
 
 create type durable.task_record as (
   id text, state text, version integer, resumes integer, ttl bigint, pid text
@@ -444,7 +448,7 @@ comment on type durable._ending is 'How a bundle leaves the task: suspend, compl
 
 create type durable._bundle as (
   execution bigint, version integer, seen integer, facts durable._fact[], acts durable._act[], ending durable._ending,
-  id text, verdict text, state text, seq integer, next integer
+  id text, verdict text, state text, seq integer, next integer, event durable._event
 );
 comment on type durable._bundle is 'Everything that one execution reports in a turn, and what became of it.';
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -222,6 +223,7 @@ class App:
                     ended.result()
                 ended.cancel()
 
+        _tune_collector()
         with _runner() as runner:
             runner.run(main())
 
@@ -357,6 +359,14 @@ def _refuse_loop(what: str) -> None:
         f"{what} starts an event loop of its own and cannot be called inside one",
         hint="use: async with app.worker(): run = await app.start(workflow, ...); await run",
     )
+
+
+def _tune_collector() -> None:
+    """Let the garbage collector look less often, in a process that is a worker and nothing else: runs free
+    their objects by themselves, and looking through all of them cost a fifth of its time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def _runner() -> asyncio.Runner:

@@ -4,8 +4,9 @@ What lives here: `Exchange`, the two loops between the queue of runs with news a
 not: the shape of a turn (turn.py), what a verdict means for a run (holding.py). The theory: one turn is on
 its way at any time, and the next one leaves as soon as it is back and anything has moved; so at rest a step
 costs one round trip, and under load hundreds of steps share a commit. While a turn is on its way the answer
-before it is worked through, so Python and Postgres work at the same time. Slots are taken by runs that are
-being worked on, not by those that wait.
+before it is worked through, so Python and Postgres work at the same time. For that a turn never carries more
+than half of the runs: if all of them were in one, there would be nothing to work on meanwhile. Slots are
+taken by runs that are being worked on, not by those that wait.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pyengine.housekeeping import Housekeeper
 from pyengine.listen import Listener, Looks
 from pyengine.model import Halt, Row
 from pyengine.procedures import JOURNAL, RELEASE_UNKNOWN
-from pyengine.runs import HeldRun, RunQueue
+from pyengine.runs import BUNDLES_MAX, HeldRun, RunQueue
 from pyengine.sql_steps import SERVICE
 from pyengine.turn import Identity, Turns
 from pyengine.wire import Answer, Bundle, Release
@@ -35,6 +36,7 @@ logger = logging.getLogger("pyengine.exchange")
 
 _ANSWERS_MAX = 2
 _CLAIM_SHARE = 8
+_IN_STEP = 2
 _AGAIN_S = 1.0
 _ADRIFT_AGAIN_S = 5.0
 
@@ -82,6 +84,7 @@ class Exchange:
         self._worker = identity.worker
         self._queues = frozenset(identity.queues)
         self._slots = slots
+        self._share = max(1, min(slots // _IN_STEP, BUNDLES_MAX))
         self._looks = looks
         self._loop = asyncio.get_running_loop()
         self._answers: deque[Answer] = deque()
@@ -118,9 +121,10 @@ class Exchange:
                 if handle is not None:
                     handle.cancel()
                 continue
-            bundles = queue.collect(now_s)
+            bundles = queue.collect(now_s, self._share)
             free += sum(bundle.end is not None for bundle in bundles)
             want = free if due and (free >= self._slots // _CLAIM_SHARE or not bundles) else 0
+            want = min(want, self._share)
             if bundles or want:
                 self._came_back(await self._turns.send(bundles, max(want, 0)), want)
 

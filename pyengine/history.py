@@ -109,8 +109,8 @@ class History:
         """`max_child` as it was before the request of cancellation."""
         self._attempts: dict[int, list[Row]] = {}
 
-    def add(self, rows: Iterable[Row]) -> None:
-        """Append rows, in journal order."""
+    def add(self, rows: Iterable[Row], next_seq: int = 0) -> None:
+        """Append rows, in journal order; next_seq: where the journal goes on, if rows of it are left out."""
         row = None
         for row in rows:
             kind, child = row.type, row.child
@@ -133,6 +133,7 @@ class History:
                     self.marks.append(row)
         if row is not None:
             self.next_seq = row.seq + ROW_WIDTH.get(row.type, 1)
+        self.next_seq = max(self.next_seq, next_seq)
 
     def _block(self, row: Row) -> None:
         self.await_seq = row.seq

@@ -135,11 +135,10 @@ class Holdings:
                 logger.error("run.halted", extra={"run_id": held.info.id, "problem": end.problem})
             self.drop(held)
             return
-        held.replay.accept(
-            tail=before, acts=flight.acts, facts=flight.facts, next_seq=verdict.next, now_ms=now_ms
-        )
-        self._load(held, after)
-        held.outside = held.outside or any(row.type in _OUTSIDE for row in before)
+        if not held.accept(flight, before, after, verdict.next, now_ms):
+            self.replay_anew(held)
+            return
+        held.outside = held.outside or any(row.type in _OUTSIDE for row in (*before, *after))
         for deadline_ms in deadlines_ms(flight.acts):
             self._hooks.timer(self._loop.time() + deadline_ms / 1000)
         if verdict.state != "acquired":
@@ -175,7 +174,7 @@ class Holdings:
 
     def _left(self, held: HeldRun, state: str) -> None:
         """The run is suspended or released, with its coroutine warm; or set aside, or ended by others."""
-        if state in ("suspended", "released"):
+        if state in ("suspended", "released") and not held.ahead:
             del self.held[held.execution]
             for child in tuple(held.steps):
                 self._steps.cancel(held, child)
@@ -250,10 +249,11 @@ class Holdings:
             return
         if warm is not None:
             self.drop(warm)
-        held = HeldRun(run_info(task), self._replay(run_info(task)))
+        info = run_info(task)
+        held = HeldRun(info, self._replay(info))
         self.held[task.execution] = held
         if task.from_seq == 0:
-            self._loaded(held, task.rows)
+            self._loaded(held, task.rows, task.next)
         else:
             held.loading = True
             self._hooks.fetch(held)
@@ -267,12 +267,12 @@ class Holdings:
             self._start_call(held, call)
         self.advance(held)
 
-    def _loaded(self, held: HeldRun, rows: list[Row]) -> None:
-        self._load(held, rows)
+    def _loaded(self, held: HeldRun, rows: list[Row], next_seq: int = 0) -> None:
+        self._load(held, rows, next_seq)
         self.advance(held)
 
-    def _load(self, held: HeldRun, rows: list[Row]) -> None:
-        held.replay.load(rows)
+    def _load(self, held: HeldRun, rows: list[Row], next_seq: int = 0) -> None:
+        held.replay.load(rows, next_seq)
         held.outside = held.outside or any(row.type in _OUTSIDE for row in rows)
 
     def _replay(self, info: RunInfo) -> Replay:
@@ -301,6 +301,7 @@ class Holdings:
     def replay_anew(self, held: HeldRun) -> None:
         """Have the journal of a run fetched, and the run replayed from it."""
         held.loading = True
+        held.stop_transaction()
         self._hooks.fetch(held)
 
     def journal_came(self, held: HeldRun, rows: list[Row] | None, next_seq: int = 0) -> None:
@@ -317,12 +318,14 @@ class Holdings:
             self.drop(held)
             return
         held.loading = False
-        if held.moved_at == next_seq:
+        if held.flight is not None and held.moved_at == next_seq:
             # it moved, and nothing had: the next holder may know better
             logger.warning("run.stuck", extra={"run_id": held.info.id})
             held.facts, held.flight, held.end = [], None, Release(retry_in_ms=1000)
+            held.stop_transaction()
             self._steps.cancel_all(held)
             held.acts, held.blocked = (), ()
+            held.ahead = True
             self.news(held)
             return
         if held.flight is not None:

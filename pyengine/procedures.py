@@ -103,8 +103,9 @@ SEE_MARK = Procedure(
 
 HELLO = Procedure(
     name="worker_hello_v1",
-    signature="(worker, queues[], workflows[], versions[], about jsonb) -> jsonb {number, settings, now}",
-    sql="select durable.worker_hello_v1($1, $2, $3, $4, $5)",
+    signature="(worker, queues[], workflows[], versions[], about jsonb, digests[])"
+    " -> jsonb {number, settings, now}",
+    sql="select durable.worker_hello_v1($1, $2, $3, $4, $5, $6)",
 )
 
 TURN = Procedure(

@@ -104,9 +104,9 @@ class Replay:
         """Whether the journal shows that the coroutine was past its present point before."""
         return self._matcher.replaying
 
-    def load(self, rows: Iterable[Row]) -> None:
-        """Append journal rows: those of a claim, or the tail that a turn returned."""
-        self._history.add(rows)
+    def load(self, rows: Iterable[Row], next_seq: int = 0) -> None:
+        """Append journal rows: those of a claim, up to next_seq, or the tail that a turn returned."""
+        self._history.add(rows, next_seq)
 
     def accept(
         self, *, tail: Sequence[Row], acts: Sequence[Act], facts: Sequence[Fact], next_seq: int, now_ms: int
@@ -359,10 +359,12 @@ class Replay:
             dropped += tuple(child for child in open_steps if child in self._handed_out)
         if self.finished:
             return Moves(acts=acts, end=end, given_up=dropped)
-        steps = tuple(self._step_call(child, open_steps[child]) for child in new if child in open_steps)
+        live = matcher.transactions.live
+        # what an open transaction keeps from the coroutine is recorded, and must not run again
+        done = {row.child for row in self._history.resolvers[self._applied :]} if live else ()
+        steps = tuple(self._step_call(n, open_steps[n]) for n in new if n in open_steps and n not in done)
         self._handed_out.update(step.child for step in steps)
-        waiting = len(open_steps) + matcher.transactions.live
-        return Moves(acts=acts, steps=steps, end=end, waiting_steps=waiting, given_up=dropped)
+        return Moves(acts=acts, steps=steps, end=end, waiting_steps=len(open_steps) + live, given_up=dropped)
 
     def _step_call(self, child: int, open_step: OpenStep) -> StepCall:
         args, kwargs = open_step.args or open_step.step.signature.decode(open_step.packed)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,7 @@ from pyengine.model import (
     Moves,
     Receive,
     RolledBack,
+    Row,
     RunChild,
     RunInfo,
     StartTimer,
@@ -85,12 +86,14 @@ class HeldRun:
         loading: its journal is being fetched; nothing is reported meanwhile.
         outside: others may wake its code: it has child runs, timers, promises or receives, or is cancelling.
         dropped: it is not ours any more.
+        ahead: its coroutine did what was refused and is not known, so nothing can go on with it.
         moved_at: next_seq at the last verdict `moved`.
         sent_s: when its last bundle left, by the loop's clock.
     """
 
     __slots__ = (
         "acts",
+        "ahead",
         "blocked",
         "dropped",
         "end",
@@ -129,6 +132,7 @@ class HeldRun:
         self.loading = False
         self.outside = False
         self.dropped = False
+        self.ahead = False
         self.moved_at = -1
         self.sent_s = 0.0
         self.transaction: TransactionRun | None = None
@@ -198,6 +202,26 @@ class HeldRun:
         self.flight = bundle
         return bundle
 
+    def accept(
+        self, flight: Bundle, before: Sequence[Row], after: Sequence[Row], next_seq: int, now_ms: int
+    ) -> bool:
+        """Load the rows of a bundle that was taken; false if what the code has done since does not count.
+
+        The answers of a transaction let the code go on between two turns. What it did then, before a request
+        of cancellation came into sight, is what the database refuses when it can tell.
+
+        Args:
+            flight: the bundle.
+            before: rows of others, from where the coroutine was to the bundle's.
+            after: rows of others behind those.
+            next_seq: the logical number after the bundle's own rows.
+            now_ms: the instant of the turn.
+        """
+        replay, known = self.replay, self.replay.transactions.overtaken
+        replay.accept(tail=before, acts=flight.acts, facts=flight.facts, next_seq=next_seq, now_ms=now_ms)
+        replay.load(after)
+        return known or not (self.acts and replay.transactions.overtaken)
+
     def _facts_that_fit(self) -> int:
         size = _weight(self.acts, self.end)
         for count, fact in enumerate(self.facts):
@@ -233,6 +257,7 @@ class HeldRun:
         sent = self.flight.facts if self.flight is not None else ()
         unsent = {(fact.child, fact.attempt): fact for fact in (*sent, *self.facts) if not fact.begun}
         self.replay = replay
+        self.ahead = False
         self.stop_transaction()
         self.facts, self.acts, self.end, self.blocked, self.flight = [], (), None, (), None
         self.next_calls.clear()
@@ -279,16 +304,17 @@ class RunQueue:
         self._runs.append(held)
         self._wake()
 
-    def collect(self, now_s: float = 0.0) -> list[Bundle]:
+    def collect(self, now_s: float = 0.0, most: int = BUNDLES_MAX) -> list[Bundle]:
         """Return the bundles of those that fit in one turn.
 
         Args:
             now_s: the time by the loop's clock.
+            most: how many bundles.
         """
         bundles: list[Bundle] = []
         size = 0
         runs = self._runs
-        while runs and len(bundles) < BUNDLES_MAX and size < TURN_BYTES_MAX:
+        while runs and len(bundles) < most and size < TURN_BYTES_MAX:
             held = runs.popleft()
             held.queued = False
             if held.dropped or held.loading or held.flight is not None or not held.has_news:

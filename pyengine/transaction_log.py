@@ -173,6 +173,11 @@ class Transactions:
         """Whether the code of the open transaction waits for something else, which cannot come."""
         return self.live and self._queue[0].ask is None
 
+    @property
+    def overtaken(self) -> bool:
+        """Whether a request of cancellation is known, so that what is not recorded yet does not count."""
+        return self._ledger.history.cancel_seq is not None
+
     # -- what the code does
 
     async def begin(self, name: str, timeout_ms: int) -> TransactionLog:

@@ -134,7 +134,8 @@ class Worker:
         await self._database.open()
         names, versions = [one.name for one in workflows], [one.version for one in workflows]
         about = {"host": socket.gethostname(), "process": os.getpid(), "python": platform.python_version()}
-        hello = (self.id, list(self.queues), names, versions, msgspec.json.encode(about).decode())
+        digests = [one.digest(loop_version) for one in workflows]
+        hello = (self.id, list(self.queues), names, versions, msgspec.json.encode(about).decode(), digests)
         self._side, self._ticks = Link(self._database, "side"), Link(self._database, "tick")
         answer = await say_hello(self._side, hello)
         settings = {name: int(value) for name, value in answer["settings"].items() if str(value).isdigit()}
@@ -143,7 +144,7 @@ class Worker:
             queues=list(self.queues),
             workflows=names,
             versions=versions,
-            digests=[one.digest(loop_version) for one in workflows],
+            digests=digests,
             ttl_ms=settings["lease_ttl_ms"],
         )
         self._clock = DatabaseClock(self._loop)

@@ -93,13 +93,51 @@ returns boolean language sql immutable parallel safe
 as $$ select p_type in ('L', 'E', 'f', 'l', 'o', 's', 'r', 't', 'c', 'e', 'k', 'K') $$;
 comment on function durable._is_local("char") is 'The row is about a local step.';
 
-create or replace function durable._append(p_events durable._event[], p_now bigint, p_cleaning boolean default false)
+create or replace function durable._fits(
+  p_execution bigint, p_type "char", p_child integer, p_attempt integer, p_status text, p_before integer, p_next_child integer,
+  p_reserved integer[], p_cleaning boolean)
+returns boolean language sql volatile
+as $$
+  select case
+    when not durable._may_append(p_status, p_type, p_cleaning)
+      then durable._fail_journal(p_execution, p_type, p_child, 'not allowed while ' || p_status)
+    when durable._allocates(p_type) and p_child < p_next_child and p_child <> all (p_reserved)
+      then durable._fail_journal(p_execution, p_type, p_child, 'that child number is taken')
+    when durable._allocates(p_type) and p_child - p_next_child > durable._gap_max()
+      then durable._fail_journal(p_execution, p_type, p_child,
+             format('the next child is %s, and a gap has %s numbers at most', p_next_child, durable._gap_max()))
+    when not durable._attempt_fits(p_type, p_attempt, p_before)
+      then durable._fail_journal(p_execution, p_type, p_child,
+             format('attempt %s does not fit: %s', p_attempt, durable._attempt_due(p_before)))
+    else true
+  end
+$$;
+comment on function durable._fits(bigint, "char", integer, integer, text, integer, integer, integer[], boolean) is
+  'All guards of one row, given status, open attempt of its step (p_before), next child and reserved numbers before it. True, or WF006.';
+
+create or replace function durable._insert_each(p_events durable._event[], p_now bigint, p_cleaning boolean)
 returns void language plpgsql volatile
 as $$
 begin
-  if p_events = '{}' then
-    return;
-  end if;
+  insert into durable._journal (bucket, execution, seq, ts, type, child, attempt, name, input_hash, data)
+  select b.bucket, b.execution, b.next_seq, p_now, b.type, b.child, b.attempt, b.name, b.input_hash, b.data
+  from (
+    select h.bucket, h.next_seq, h.next_child, h.reserved, h.status, e.*,
+           case when durable._is_local(e.type)
+                then h.open_attempts[array_position(h.open_steps, e.child)] end as attempt_before
+    from unnest(p_events) as e (execution, type, child, attempt, name, input_hash, data)
+    join durable._executions h on h.execution = any (array[e.execution])
+    offset 0) b
+  where durable._fits(b.execution, b.type, b.child, b.attempt, b.status, b.attempt_before, b.next_child, b.reserved, p_cleaning);
+end
+$$;
+comment on function durable._insert_each(durable._event[], bigint, boolean) is
+  'Journal rows of which each is the only one for its execution, so that nothing depends on those before it.';
+
+create or replace function durable._insert_all(p_events durable._event[], p_now bigint, p_cleaning boolean)
+returns void language plpgsql volatile
+as $$
+begin
   insert into durable._journal (bucket, execution, seq, ts, type, child, attempt, name, input_hash, data)
   select b.bucket, b.execution, (b.next_seq + b.upto - durable._width(b.type))::integer, p_now,
          b.type, b.child, b.attempt, b.name, b.input_hash, b.data
@@ -116,30 +154,38 @@ begin
     join durable._executions h on h.execution = any (array[e.execution])
     window previous as (partition by e.execution order by e.ord rows between 1 preceding and 1 preceding)
   ) b
-  where case
-    when not durable._may_append(b.status, b.type, p_cleaning)
-      then durable._fail_journal(b.execution, b.type, b.child, 'not allowed while ' || b.status)
-    when durable._allocates(b.type) and b.child < b.next_child and b.child <> all (b.reserved)
-      then durable._fail_journal(b.execution, b.type, b.child, 'that child number is taken')
-    when durable._allocates(b.type) and b.child - b.next_child > durable._gap_max()
-      then durable._fail_journal(b.execution, b.type, b.child,
-             format('the next child is %s, and a gap has %s numbers at most', b.next_child, durable._gap_max()))
-    when not durable._attempt_fits(b.type, b.attempt, b.attempt_before)
-      then durable._fail_journal(b.execution, b.type, b.child,
-             format('attempt %s does not fit: %s', b.attempt, durable._attempt_due(b.attempt_before)))
-    else true
-  end;
-  perform durable._fold(p_events);
+  where durable._fits(b.execution, b.type, b.child, b.attempt, b.status, b.attempt_before, b.next_child, b.reserved, p_cleaning);
+end
+$$;
+comment on function durable._insert_all(durable._event[], bigint, boolean) is
+  'Journal rows in their order, each judged by what those before it leave.';
+
+create or replace function durable._append(p_events durable._event[], p_now bigint, p_cleaning boolean default false)
+returns void language plpgsql volatile
+as $$
+declare
+  v_types text;
+  v_is_each boolean;
+begin
+  if p_events = '{}' then
+    return;
+  end if;
+  select string_agg(distinct e.type::text, ''), count(distinct e.execution) = count(*) into v_types, v_is_each
+  from unnest(p_events) e;
+  if v_is_each then
+    perform durable._insert_each(p_events, p_now, p_cleaning);
+  else
+    perform durable._insert_all(p_events, p_now, p_cleaning);
+  end if;
+  perform durable._fold(p_events, v_types);
 end
 $$;
 comment on function durable._append(durable._event[], bigint, boolean) is
   'The one writer of the journal, for any number of executions at once. WF006 if an event does not fit its journal. Then folds them into the heads.';
 
-create or replace function durable._fold(p_events durable._event[])
+create or replace function durable._fold(p_events durable._event[], p_types text)
 returns void language plpgsql volatile
 as $$
-declare
-  v_types text;
 begin
   update durable._executions h
   set next_seq = h.next_seq + n.width,
@@ -157,28 +203,28 @@ begin
     select e.execution, sum(durable._width(e.type)) as width,
            max(e.child) filter (where durable._allocates(e.type)) as last_child,
            array_agg(e.child) filter (where durable._allocates(e.type)) as children,
-           (array_agg(durable._status_after(e.type) order by e.ord desc)
-             filter (where durable._status_after(e.type) is not null))[1] as status
+           -- the last row that leads to a status: a sort within each group would cost more than all the rest
+           durable._status_after(((max(array[e.ord, e.type::integer])
+             filter (where durable._status_after(e.type) is not null))[2]::integer)::"char") as status
     from unnest(p_events) with ordinality as e (execution, type, child, attempt, name, input_hash, data, ord)
     where e.type <> 'A'
     group by e.execution
   ) n
   where h.execution = any (array[n.execution]);
-  v_types := (select string_agg(distinct e.type::text, '') from unnest(p_events) e);
-  if v_types ~ '[flosrtcekK]' then
+  if p_types ~ '[flosrtcekK]' then
     perform durable._fold_steps(p_events);
   end if;
-  if v_types ~ '[gv]' then
+  if p_types ~ '[gv]' then
     perform durable._check_inboxes(p_events);
     perform durable._fold_inboxes(p_events);
   end if;
-  if v_types ~ '[jua]' then
+  if p_types ~ '[jua]' then
     perform durable._fold_sets(p_events);
   end if;
 end
 $$;
-comment on function durable._fold(durable._event[]) is
-  'Brings the heads up to what was appended. An ExecutionAwaiting is folded by _await, which knows the wait.';
+comment on function durable._fold(durable._event[], text) is
+  'Brings the heads up to what was appended; p_types: the types among it. An ExecutionAwaiting is folded by _await, which knows the wait.';
 
 create or replace function durable._fold_steps(p_events durable._event[])
 returns void language plpgsql volatile
@@ -326,8 +372,9 @@ as $$
 declare
   v_bucket integer := durable._bucket(p_now);
 begin
-  insert into durable._executions (execution, id, tenant, workflow, workflow_version, key, bucket, next_seq, abandoned)
-  select r.execution, r.id, r.tenant, r.workflow, r.version, r.key, v_bucket, 1, coalesce(r.abandoned, false)
+  insert into durable._executions (execution, id, tenant, workflow, workflow_version, key, bucket, next_seq, abandoned, digest)
+  select r.execution, r.id, r.tenant, r.workflow, r.version, r.key, v_bucket, 1, coalesce(r.abandoned, false),
+         (select w.digest from durable._workflows w where w.name = r.workflow and w.version = r.version)
   from unnest(p_executions, p_ids, p_tenants, p_workflows, p_versions, p_keys, p_abandoned)
          as r (execution, id, tenant, workflow, version, key, abandoned);
   perform durable._write_started(p_executions, v_bucket, null, p_now);

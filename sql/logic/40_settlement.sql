@@ -71,15 +71,29 @@ begin
   return (
     select coalesce(array_agg(row(s.head, x.type, null, null, null, null, null)::durable._event order by s.ord, x.ord), '{}')
     from unnest(p_settled) with ordinality as s (id, state, execution, child, head, timer, attempt, attempt_open, ord)
-    join durable._executions h on h.execution = any (array[s.head])
+    left join durable._executions h on h.execution = any (array[case when s.state = 'rejected_canceled' then s.head end])
     cross join lateral unnest(case
       when s.state = 'resolved' then array['C'::"char"]
       when s.state <> 'rejected_canceled' then array['F'::"char"]
       when h.status = 'cancelling' then array['Y'::"char"]
-      else array['Q'::"char", 'Y'::"char"] end) with ordinality as x (type, ord));
+      else array['Q'::"char", 'Y'::"char"] end) with ordinality as x (type, ord)
+    where s.head is not null);
 end
 $$;
 comment on function durable._end_events(durable._settled[]) is 'What a settled run''s own journal ends with.';
+
+create or replace function durable._end_waits(p_ids text[], p_heads bigint[])
+returns void language plpgsql volatile
+as $$
+begin
+  if exists (select from durable._row_waits w) then
+    with gone as (delete from durable._row_waits w where w.promise_id = any (p_ids))
+    update durable._row_waits w set test_at = 0 where w.execution = any (p_heads);
+  end if;
+end
+$$;
+comment on function durable._end_waits(text[], bigint[]) is
+  'Waits for rows end with their promises; those of runs that have ended are looked at again, to be given up.';
 
 create or replace function durable._settle(
   p_ids text[], p_states text[], p_headers jsonb[], p_data text[], p_now bigint, p_keys text[] default null)
@@ -88,28 +102,34 @@ as $$
 declare
   v_settled durable._settled[];
   v_ids text[];
-  v_owner durable._event[];
-  v_events durable._event[];
+  v_heads bigint[];
+  v_owned boolean;
+  v_events durable._event[] := '{}';
   v_resumed bigint[];
-  v_queues text[];
+  v_queues text[] := '{}';
 begin
   v_settled := durable._settle_rows(p_ids, p_states, p_headers, p_data, p_now, p_keys);
   if v_settled = '{}' then
     return '{}';
   end if;
-  v_ids := array(select s.id from unnest(v_settled) s);
+  select array_agg(s.id), array_agg(s.head) filter (where s.head is not null), bool_or(s.execution is not null)
+  into v_ids, v_heads, v_owned from unnest(v_settled) s;
   with gone as (delete from durable._tasks t where t.id = any (v_ids) returning t.id)
   delete from durable._resumes r using gone g where r.task_id = any (array[g.id]);
-  with gone as (delete from durable._row_waits w where w.promise_id = any (v_ids))
-  update durable._row_waits w set test_at = 0
-  where w.execution = any (array(select s.head from unnest(v_settled) s where s.head is not null));
+  perform durable._end_waits(v_ids, v_heads);
   perform durable._unblock(v_ids, p_now);
-  v_owner := durable._owner_events(v_settled) || durable._adopter_events(v_settled);
-  select f.resumed, f.queues into v_resumed, v_queues from durable._fire(v_settled, p_now) f;
-  v_events := v_owner
-    || array(select row(r.execution, 'W', null, null, null, null, null)::durable._event
-             from unnest(v_resumed) as r (execution))
-    || durable._end_events(v_settled);
+  if v_owned then
+    v_events := durable._owner_events(v_settled);
+  end if;
+  if exists (select from durable._callbacks c where c.awaited_id = any (v_ids)) then
+    v_events := v_events || durable._adopter_events(v_settled);
+    select f.resumed, f.queues into v_resumed, v_queues from durable._fire(v_settled, p_now) f;
+    v_events := v_events || array(select row(r.execution, 'W', null, null, null, null, null)::durable._event
+                                  from unnest(v_resumed) as r (execution));
+  end if;
+  if v_heads is not null then
+    v_events := v_events || durable._end_events(v_settled);
+  end if;
   perform durable._append(v_events, p_now);
   return v_queues;
 end

@@ -144,21 +144,24 @@ begin
     select coalesce(array_agg(row(p.execution, 'b', p.child, t.attempt + 1, null, null, null)::durable._event
                               order by p.execution, p.child), '{}')
     from durable._tasks t
+    join durable._executions o on o.execution = any (array[t.owner]) and o.status in ('running', 'blocked', 'cancelling')
     join durable._promises p on p.id = any (array[t.id])
-    join durable._executions o on o.execution = any (array[p.execution]) and o.status in ('running', 'blocked', 'cancelling')
     where t.id = any (p_ids) and not t.attempt_open);
 end
 $$;
 comment on function durable._started_events(text[]) is 'InvokeStarted in the journals of the owners of tasks about to be acquired.';
 
-create or replace function durable._acquire(p_ids text[], p_pid text, p_ttl bigint, p_now bigint)
+create or replace function durable._acquire(
+  p_ids text[], p_pid text, p_ttl bigint, p_now bigint, p_owned boolean default true)
 returns void language plpgsql volatile
 as $$
 declare
   v_events durable._event[];
 begin
-  v_events := durable._started_events(p_ids);
-  perform durable._append(v_events, p_now);
+  if p_owned then
+    v_events := durable._started_events(p_ids);
+    perform durable._append(v_events, p_now);
+  end if;
   update durable._tasks t
   set state = 'acquired', version = t.version + 1, pid = p_pid, ttl = p_ttl, expires_at = p_now + p_ttl,
       retry_at = null, prefer_until = null, preference = null, recv = null, recv_headers = null,
@@ -169,8 +172,8 @@ begin
   delete from durable._resumes r where r.task_id = any (p_ids);
 end
 $$;
-comment on function durable._acquire(text[], text, bigint, bigint) is
-  'pending to acquired, version + 1. The caller holds the tasks and the heads of their owners, and has checked that they are pending and alive.';
+comment on function durable._acquire(text[], text, bigint, bigint, boolean) is
+  'pending to acquired, version + 1. p_owned: some of them may be children, whose owners note it. The caller holds the tasks and the heads of their owners, and has checked that they are pending and alive.';
 
 create or replace function durable._check_claim(p_pid text, p_ttl bigint)
 returns void language plpgsql stable

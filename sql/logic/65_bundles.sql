@@ -1,19 +1,34 @@
 -- What workers report: bundles are read once, judged one by one, and turned into journal rows and children.
 -- A bundle that does not fit never spoils the others. Leases and endings are composed in 75_turn.sql.
 
-create or replace function durable._read_bundles(p_bundles jsonb)
-returns durable._bundle[] language plpgsql stable
+create or replace function durable._is_plain(p_acts durable._act[], p_facts durable._fact[])
+returns boolean language sql immutable parallel safe
+as $$ select p_acts = '{}' and cardinality(p_facts) <= 1 $$;
+comment on function durable._is_plain(durable._act[], durable._fact[]) is
+  'A bundle with no more than one fact, as most of them are: its judge makes its journal row, without a look at others.';
+
+create or replace function durable._read_bundles(
+  p_bundles jsonb, out bundles durable._bundle[], out has_acts boolean, out has_facts boolean, out has_many boolean,
+  out endings text[], out settles text[])
+language plpgsql stable
 as $$
 begin
-  return (select coalesce(array_agg(row(b.execution, b.version, b.seen, coalesce(b.facts, '{}'), coalesce(b.acts, '{}'), b."end",
-                                h.id, null, null, null, null)::durable._bundle order by h.id), '{}')
+  select coalesce(array_agg(row(b.execution, b.version, b.seen, coalesce(b.facts, '{}'), coalesce(b.acts, '{}'), b."end",
+                                h.id, null, null, null, null, null)::durable._bundle order by h.id), '{}'),
+         coalesce(bool_or(b.acts <> '{}'), false), coalesce(bool_or(b.facts <> '{}'), false),
+         coalesce(bool_or(not durable._is_plain(coalesce(b.acts, '{}'), coalesce(b.facts, '{}'))), false),
+         coalesce(array_agg(distinct (b."end")."do"), '{}'),
+         coalesce(array_agg(h.id) filter (where (b."end")."do" in ('complete', 'fail', 'cancel', 'continue')), '{}')
+  into bundles, has_acts, has_facts, has_many, endings, settles
   from jsonb_to_recordset(p_bundles)
          as b (execution bigint, version integer, seen integer, facts durable._fact[], acts durable._act[],
                "end" durable._ending)
-  left join durable._executions h on h.execution = any (array[b.execution]));
+  left join durable._executions h on h.execution = any (array[b.execution]);
+  settles := array_remove(settles, null);
 end
 $$;
-comment on function durable._read_bundles(jsonb) is 'The jsonb argument as typed bundles, in the order of run ids.';
+comment on function durable._read_bundles(jsonb) is
+  'The jsonb argument as typed bundles, in the order of run ids, and what they are about as a whole: a turn costs mainly its statements, and most of them are for things that most turns do not do. has_many: some are not plain. endings: which there are, null for none. settles: whose promises they may settle.';
 
 create or replace function durable._check_sizes(p_bundles durable._bundle[])
 returns void language plpgsql stable
@@ -103,7 +118,8 @@ begin
                             over (partition by b.execution, u.child order by u.ord), o.attempt),
                  u.child >= h.next_child or u.child = any (h.reserved)) as type
         from unnest(p_bundles) b
-        join durable._executions h on h.execution = any (array[b.execution])
+        join durable._executions h
+          on h.execution = any (array[case when b.facts <> '{}' and not durable._is_plain(b.acts, b.facts) then b.execution end])
         cross join lateral unnest(b.facts) with ordinality
           as u (child, name, hash, attempt, value, error, retry_in, begun, param, retry, ord)
         cross join lateral (select h.open_attempts[array_position(h.open_steps, u.child)]) as o (attempt)
@@ -116,7 +132,16 @@ begin
 end
 $$;
 comment on function durable._fact_events(durable._bundle[], bigint) is
-  'Journal rows for the facts that fit; a fact that was recorded before, by a turn whose answer got lost, does not.';
+  'Journal rows for the facts of bundles that are not plain, if they fit; a fact that was recorded before, by a turn whose answer got lost, does not.';
+
+create or replace function durable._fact_event(p_execution bigint, p_type "char", p_fact durable._fact, p_now bigint)
+returns durable._event language sql immutable
+as $$
+  select row(p_execution, p_type, p_fact.child, p_fact.attempt, p_fact.name, decode(p_fact.hash, 'hex'),
+             durable._fact_data(p_fact.begun, p_fact.retry_in, p_fact.param, p_fact.error, p_fact.value, p_fact.retry, p_now)
+            )::durable._event
+$$;
+comment on function durable._fact_event(bigint, "char", durable._fact, bigint) is 'Journal row for one fact.';
 
 create or replace function durable._check_retries(p_events durable._event[])
 returns void language plpgsql stable
@@ -160,32 +185,30 @@ $$;
 comment on function durable._act_type(text) is
   'Row type of an act; null for a receive, whose row comes with the signal.';
 
-create or replace function durable._check_bundles(p_bundles durable._bundle[], p_size integer)
+create or replace function durable._check_bundles(p_bundles durable._bundle[], p_acts boolean, p_size integer)
 returns void language plpgsql stable
 as $$
 declare
   v_what text;
 begin
-  if p_size > durable._setting_int('payload_max_bytes') then
+  if p_size > 1024 and p_size > durable._setting_int('payload_max_bytes') then
     perform durable._check_sizes(p_bundles);
   end if;
-  select x.what into v_what
-  from unnest(p_bundles) b
-  cross join lateral (
-    select format('an act %L', a."do") as what from unnest(b.acts) a
-    where durable._act_type(a."do") is null and a."do" is distinct from 'receive'
-    union all
-    select format('an ending %L', (b.ending)."do")
-    where b.ending is distinct from null
-      and coalesce((b.ending)."do" <> all ('{suspend,complete,fail,cancel,halt,release,continue}'), true)
-  ) as x limit 1;
-  if found then
+  v_what := (select format('an ending %L', (b.ending)."do") from unnest(p_bundles) b
+             where b.ending is distinct from null
+               and coalesce((b.ending)."do" <> all ('{suspend,complete,fail,cancel,halt,release,continue}'), true) limit 1);
+  if p_acts then
+    v_what := coalesce(v_what, (
+      select format('an act %L', a."do") from unnest(p_bundles) b cross join lateral unnest(b.acts) a
+      where durable._act_type(a."do") is null and a."do" is distinct from 'receive' limit 1));
+  end if;
+  if v_what is not null then
     perform durable._fail_invalid(format('There is no such thing as %s in a bundle.', v_what),
                                   'A newer worker needs a newer schema: pyengine db migrate.');
   end if;
 end
 $$;
-comment on function durable._check_bundles(durable._bundle[], integer) is
+comment on function durable._check_bundles(durable._bundle[], boolean, integer) is
   'Door checks of a turn of p_size bytes, before any state is looked at. WF008, and WF004 for an act or an ending that this schema does not know: what is left out silently would be lost.';
 
 create or replace function durable._act_events(p_bundles durable._bundle[], p_now bigint)
@@ -227,13 +250,14 @@ begin
     from (
       select b.execution, a.child, h.next_child, h.reserved
       from unnest(p_bundles) b
-      join durable._executions h on h.execution = any (array[b.execution])
+      join durable._executions h on h.execution = any (array[case when b.acts <> '{}' then b.execution end])
       cross join lateral unnest(b.acts) a
       where a."do" not in ('submit', 'take')
       union all
       select distinct b.execution, f.child, h.next_child, h.reserved
       from unnest(p_bundles) b
-      join durable._executions h on h.execution = any (array[b.execution])
+      join durable._executions h
+        on h.execution = any (array[case when b.facts <> '{}' and not durable._is_plain(b.acts, b.facts) then b.execution end])
       cross join lateral unnest(b.facts) f
       where f.child <> all (h.open_steps)
     ) u
@@ -242,7 +266,7 @@ begin
 end
 $$;
 comment on function durable._misfits(durable._bundle[]) is
-  'Executions whose bundle takes a child number that is taken. Commands are known by number, not by place, so rows between do no harm.';
+  'Executions whose bundle, which is not plain, takes a child number that is taken. Commands are known by number, not by place, so rows between do no harm.';
 
 create or replace function durable._misshapen(p_acts durable._act[])
 returns durable._ending language sql immutable
@@ -264,39 +288,53 @@ $$;
 comment on function durable._misshapen(durable._act[]) is
   'Ending for a run whose code asks for a child that no start would be given (the rules of _check_start); null: all can be made. The run is set aside, and the others of the turn are not disturbed.';
 
-create or replace function durable._judge(p_bundles durable._bundle[], p_worker text, p_now bigint)
+create or replace function durable._judge(p_bundles durable._bundle[], p_worker text, p_many boolean, p_now bigint)
 returns durable._bundle[] language plpgsql stable
 as $$
 declare
-  v_misfits bigint[] := durable._misfits(p_bundles);
+  v_misfits bigint[] := '{}';
 begin
+  if p_many then
+    v_misfits := durable._misfits(p_bundles);
+  end if;
+  -- "offset 0" keeps what is used more than once from being worked out again at each place
   return array(
     select case
         when v.verdict = 'ok' and h.status = 'blocked' and (b.acts <> '{}' or b.facts <> '{}')
           then row(b.execution, b.version, b.seen, '{}', '{}', durable._strayed(h.waiting_on), b.id, 'ok', 'halted',
-                   h.next_seq, h.next_seq)::durable._bundle
+                   h.next_seq, h.next_seq, null)::durable._bundle
         when v.verdict = 'ok' and (m.ending)."do" is not null
           then row(b.execution, b.version, b.seen, '{}', '{}', m.ending, b.id, 'ok', 'halted',
-                   h.next_seq, h.next_seq)::durable._bundle
+                   h.next_seq, h.next_seq, null)::durable._bundle
         else row(b.execution, b.version, b.seen, b.facts, b.acts, b.ending, b.id, v.verdict, 'acquired',
-                 h.next_seq, h.next_seq)::durable._bundle end
+                 h.next_seq, h.next_seq + case when r.type is null then 0 else durable._width(r.type) end,
+                 case when r.type is not null
+                      then durable._fact_event(b.execution, r.type, f.one, p_now) end)::durable._bundle end
     from unnest(p_bundles) b
     left join durable._executions h on h.execution = any (array[b.execution])
     left join durable._tasks t on t.id = any (array[b.id])
+    cross join lateral (select case when durable._is_plain(b.acts, b.facts) then b.facts[1] end offset 0) as f (one)
+    cross join lateral (select h.open_attempts[array_position(h.open_steps, (f.one).child)],
+                               (f.one).child >= h.next_child or (f.one).child = any (h.reserved) offset 0) as o (attempt, is_free)
     cross join lateral (select case
       when h.execution is null or t.pid is distinct from p_worker or not coalesce(durable._holds(t, b.version, p_now), false)
         then 'lost'
-      when b.execution = any (v_misfits) then 'moved'
+      when b.execution = any (v_misfits) or (not o.is_free and o.attempt is null) then 'moved'
       when h.status = 'cancelling' and b.seen <= h.cancel_seq
            and (b.acts <> '{}' or b.facts <> '{}' or (b.ending)."do" is not null)
         then 'moved'
-      else 'ok' end) as v (verdict)
+      else 'ok' end offset 0) as v (verdict)
+    cross join lateral (select case
+      when (f.one).child is not null and v.verdict <> 'lost' and h.status in ('running', 'cancelling')
+        and not durable._recorded((f.one).begun, (f.one).retry_in is not null, (f.one).attempt, o.attempt)
+      then durable._fact_type((f.one).begun, (f.one).retry_in is not null, (f.one).error is not null, (f.one).attempt,
+                              o.attempt, o.is_free) end offset 0) as r (type)
     cross join lateral (select case when b.acts <> '{}' then durable._misshapen(b.acts) end) as m (ending)
     order by b.id);
 end
 $$;
-comment on function durable._judge(durable._bundle[], text, bigint) is
-  'A verdict for each bundle: lost (drop it), moved (replay from the journal) or ok. What was done without having seen a request of cancellation does not count. The caller holds tasks and heads.';
+comment on function durable._judge(durable._bundle[], text, boolean, bigint) is
+  'A verdict for each bundle: lost (drop it), moved (replay from the journal) or ok; and the row that the fact of a plain one becomes. What was done without having seen a request of cancellation does not count. p_many: some are not plain. The caller holds tasks and heads.';
 
 create or replace function durable._make_children(p_bundles durable._bundle[], p_now bigint)
 returns text[] language plpgsql volatile
@@ -304,9 +342,6 @@ as $$
 declare
   v_queues text[];
 begin
-  if not exists (select from unnest(p_bundles) b where b.acts <> '{}' and b.verdict = 'ok') then
-    return '{}';
-  end if;
   with act as materialized (
     select b.id || '.' || a.child as id, b.id as parent, b.execution, a.child, a."do", a.name, a.version, a.param,
            case when a.name like 'sql://%' then durable._canonical_address(a.name)
@@ -332,8 +367,8 @@ begin
                        when 'until' then jsonb_build_object('codec', 'json', 'durable:until', a.name) end
     from act a
   ), task as (
-    insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, workflow, workflow_version)
-    select a.id, a.head, a.timeout_at, p_now, a.queue, a.priority, a.name, a.version from act a where a."do" = 'run'
+    insert into durable._tasks (id, execution, owner, deadline, retry_at, queue, priority, workflow, workflow_version)
+    select a.id, a.head, a.execution, a.timeout_at, p_now, a.queue, a.priority, a.name, a.version from act a where a."do" = 'run'
   ), callback as (
     insert into durable._callbacks (awaited_id, awaiter_id) select a.id, a.parent from act a where not a.detached
   )
@@ -449,6 +484,14 @@ end
 $$;
 comment on function durable._adopt(durable._bundle[], text[], bigint) is
   'Registers runs for promises that are not theirs (R13): a settled one is complete at once, and so is one that cannot be adopted. Answers the executions of those.';
+
+create or replace function durable._has_ended(p_verdict text, p_ending durable._ending)
+returns boolean language sql immutable parallel safe
+as $$
+  select coalesce(p_verdict = 'ok' and p_ending."do" in ('complete', 'fail', 'cancel'), false)
+$$;
+comment on function durable._has_ended(text, durable._ending) is
+  'Once its turn is written: the run was settled, so nothing of it has to be looked at any more.';
 
 create or replace function durable._has_seen(p_bundle durable._bundle, p_head durable._executions)
 returns boolean language sql stable

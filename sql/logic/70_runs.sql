@@ -251,10 +251,14 @@ begin
   if not p_any_workflow then
     perform durable._check_workflow(p_workflow);
   end if;
-  perform durable._lock_names(array(select durable._key_name(p_tenant, p_workflow, k) from unnest(p_keys) k), p_ids);
+  if p_ids is not null or p_keys is not null then
+    perform durable._lock_names(array(select durable._key_name(p_tenant, p_workflow, k) from unnest(p_keys) k), p_ids);
+  end if;
   perform durable._check_start(p_workflow, null, null, p_queue, p_version);
   perform durable._check_options(null, p_queue, p_delay_ms, p_timeout_ms, p_priority, p_tags, p_tenant);
-  perform durable._check_elements(p_args, p_ids, p_keys, p_many);
+  if p_many or p_ids is not null or p_keys is not null or coalesce(jsonb_typeof(p_args[1]), '') not in ('array', 'object') then
+    perform durable._check_elements(p_args, p_ids, p_keys, p_many);
+  end if;
   perform durable._check_payload(
     case when p_many then format('Element %s: ', u.n) else '' end || format('Input of a run of %s', p_workflow), u.args)
   from (select x.n, x.args from unnest(p_texts) with ordinality as x (args, n)

@@ -2,7 +2,7 @@
 -- Order, once for all bundles: promises, tasks, the claim (SKIP LOCKED), heads, the clock, a verdict each, the writes.
 
 create or replace function durable.worker_hello_v1(
-  p_worker text, p_queues text[], p_workflows text[], p_versions text[], p_about jsonb)
+  p_worker text, p_queues text[], p_workflows text[], p_versions text[], p_about jsonb, p_digests text[] default null)
 returns jsonb language plpgsql volatile
 as $$
 declare
@@ -14,16 +14,17 @@ begin
   on conflict (id) do update
     set seen_at = v_now, missing_at = null, queues = p_queues, workflows = p_workflows, versions = p_versions
   returning w.number into v_number;
-  insert into durable._workflows (name, version, seen_at)
-  select distinct f.name, f.version, v_now from unnest(p_workflows, p_versions) as f (name, version) order by 1, 2
-  on conflict (name, version) do update set seen_at = v_now;
+  insert into durable._workflows as k (name, version, seen_at, digest)
+  select distinct on (f.name, f.version) f.name, f.version, v_now, decode(f.digest, 'hex')
+  from unnest(p_workflows, p_versions, p_digests) as f (name, version, digest) order by 1, 2
+  on conflict (name, version) do update set seen_at = v_now, digest = coalesce(excluded.digest, k.digest);
   return jsonb_build_object('number', v_number, 'now', v_now,
     'settings', (select jsonb_object_agg(s.name, s.value) from durable.settings s));
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.worker_hello_v1(text, text[], text[], text[], jsonb) is
-  'Registers a worker process under its fresh id; answers the key of its presence lock and the settings.';
+comment on function durable.worker_hello_v1(text, text[], text[], text[], jsonb, text[]) is
+  'Registers a worker process under its fresh id, with what it can run; answers the key of its presence lock and the settings.';
 
 create or replace function durable.worker_present_v1(p_worker text, p_present boolean)
 returns boolean language plpgsql volatile
@@ -81,72 +82,113 @@ comment on function durable.worker_bye_v1(text) is 'Orderly end: gives all held 
 
 create or replace function durable._rows(
   p_execution bigint, p_bucket integer, p_id text, p_from integer, p_upto integer)
-returns json language plpgsql stable
+returns table ("rows" json, started_at bigint, input text) language sql stable
 as $$
-begin
-  return (
-    select coalesce(json_agg(json_build_array(j.seq, j.type, j.child, j.attempt, j.name, encode(j.input_hash, 'hex'),
-        case when s.delivery is not null then s.data when p.id is null then j.data when p.state = 'resolved' then p.value_data
-             else durable._error_of(p.state, p.value_data) end,
-        case when s.delivery is not null then true else p.state = 'resolved' end) order by j.seq), '[]')
-    from durable._journal j
-    left join durable._promises p on j.type in ('d', 'D') and p.id = any (array[coalesce(j.name, p_id || '.' || j.child)])
-    left join durable._signals s on j.type = 'v' and s.execution = j.execution and s.name = any (array[j.name])
-         and s.delivery = any (array[j.attempt])
-    where j.execution = p_execution and j.bucket = p_bucket and j.seq >= p_from and j.seq < p_upto);
-end
+  select coalesce(json_agg(json_build_array(j.seq, j.type, j.child, j.attempt, j.name, encode(j.input_hash, 'hex'),
+           case when s.delivery is not null then s.data when p.id is null then j.data when p.state = 'resolved' then p.value_data
+                else durable._error_of(p.state, p.value_data) end,
+           case when s.delivery is not null then true else p.state = 'resolved' end) order by j.seq), '[]'),
+         min(j.ts) filter (where j.seq = 0), min(j.data) filter (where j.seq = 0)
+  from durable._journal j
+  left join durable._promises p
+    on p.id = any (array[case when j.type in ('d', 'D') then coalesce(j.name, p_id || '.' || j.child) end])
+  left join durable._signals s on s.execution = any (array[case when j.type = 'v' then j.execution end])
+       and s.name = any (array[j.name]) and s.delivery = any (array[j.attempt])
+  where j.execution = any (array[p_execution]) and j.bucket = p_bucket and j.seq >= p_from and j.seq < p_upto
 $$;
 comment on function durable._rows(bigint, integer, text, integer, integer) is
-  'Journal rows [seq, type, child, attempt, name, hash, data, ok] with the values of children and signals, for replay.';
+  'Journal rows [seq, type, child, attempt, name, hash, data, ok] with the values of children and signals, for replay; and, if the first is among them, when it was written and the input that it holds. Inlined: its caller''s plan runs through the runs without a call for each.';
 
 create or replace function durable.worker_journal_v1(p_worker text, p_execution bigint, p_version integer)
 returns json language sql volatile
 as $$
-  select json_build_object('next', h.next_seq, 'rows', durable._rows(h.execution, h.bucket, h.id, 0, h.next_seq))
+  select json_build_object('next', h.next_seq, 'rows', r."rows")
   from durable._executions h
   join durable._tasks t on t.id = any (array[h.id])
+  cross join lateral durable._rows(h.execution, h.bucket, h.id, 0, h.next_seq) r
   where h.execution = p_execution and t.pid = p_worker and durable._holds(t, p_version, durable._now_ms())
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.worker_journal_v1(text, bigint, integer) is
   'The whole journal of a held run, to replay it from the start; null if the lease is lost.';
 
+create or replace function durable._first_row(p_execution bigint, p_bucket integer, out started_at bigint, out input text)
+language plpgsql stable
+as $$
+begin
+  select j.ts, j.data into started_at, input from durable._journal j
+  where j.execution = p_execution and j.bucket = p_bucket and j.seq = 0;
+end
+$$;
+comment on function durable._first_row(bigint, integer) is 'When a journal began, and the input that it holds if its promise does not.';
+
+create or replace function durable._code(p_workflow text, p_version text)
+returns text language sql immutable parallel safe
+as $$ select octet_length(p_workflow)::text || ':' || p_workflow || p_version $$;
+comment on function durable._code(text, text) is 'A workflow and its version as one text, so that what a worker can run is one array.';
+
 create or replace function durable._claimable(
-  p_worker text, p_queues text[], p_workflows text[], p_versions text[], p_want integer)
-returns text[] language plpgsql volatile
+  p_worker text, p_queues text[], p_codes text[], p_want integer, out ids text[], out heads bigint[])
+language plpgsql volatile
 as $$
 declare
   v_now bigint := durable._now_ms();
 begin
-  return array(
-    select x.id
+  select coalesce(array_agg(x.id), '{}'),
+         coalesce(array_agg(x.execution), '{}') || array_agg(x.owner) filter (where x.owner is not null) into ids, heads from (
+    select r.id, r.execution, r.owner
     from unnest(p_queues) as q (queue)
     cross join lateral (
-      select t.id from durable._tasks t
+      select t.id, t.execution, t.owner from durable._tasks t
       where t.queue = q.queue and t.state = 'pending' and t.retry_at <= v_now and t.deadline > v_now
         and (t.prefer_until is null or t.prefer_until <= v_now or t.preference = p_worker)
-        and exists (select from unnest(p_workflows, p_versions) as w (workflow, version)
-                    where w.workflow = t.workflow and w.version = t.workflow_version)
+        and durable._code(t.workflow, t.workflow_version) = any (p_codes)
       order by t.priority, t.retry_at, t.id
-      limit p_want for update skip locked) x
-    limit p_want);
+      limit p_want for update skip locked) r
+    limit p_want) x;
 end
 $$;
-comment on function durable._claimable(text, text[], text[], text[], integer) is
-  'Locks up to p_want ready tasks that this worker can run, skipping what others hold.';
+comment on function durable._claimable(text, text[], text[], integer) is
+  'Locks up to p_want ready tasks that this worker can run, skipping what others hold; heads: theirs and their owners''.';
+
+create or replace function durable._lock_bundles(p_bundles durable._bundle[], p_settle text[], p_adopted text[])
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_awaiters text[] := '{}';
+begin
+  if p_settle <> '{}' or p_adopted <> '{}' then
+    perform durable._lock_promises(p_settle || p_adopted);
+  end if;
+  if p_settle <> '{}' then
+    v_awaiters := durable._awaiters_of(p_settle);
+  end if;
+  perform durable._lock_tasks(array(select b.id from unnest(p_bundles) b) || v_awaiters);
+  return v_awaiters;
+end
+$$;
+comment on function durable._lock_bundles(durable._bundle[], text[], text[]) is
+  'Classes 1 and 2 of a turn; answers the tasks that settling p_settle may wake.';
 
 create or replace function durable._lock_turn(
-  p_bundles durable._bundle[], p_claim text[], p_settle text[], p_awaiters text[])
+  p_bundles durable._bundle[], p_settle text[], p_awaiters text[], p_claim bigint[])
 returns void language plpgsql volatile
 as $$
+declare
+  v_heads bigint[] := p_claim || array(select b.execution from unnest(p_bundles) b);
 begin
-  perform durable._lock_heads(
-    array(select b.execution from unnest(p_bundles) b)
-    || durable._heads_of(p_settle || p_claim, p_awaiters || p_claim));
+  if p_settle <> '{}' then
+    v_heads := v_heads || array(select t.owner from durable._tasks t where t.id = any (p_settle) and t.owner is not null);
+  end if;
+  if p_awaiters <> '{}' then
+    v_heads := v_heads
+      || array(select t.execution from durable._tasks t where t.id = any (p_awaiters) and t.execution is not null);
+  end if;
+  perform durable._lock_heads(v_heads);
 end
 $$;
-comment on function durable._lock_turn(durable._bundle[], text[], text[], text[]) is
-  'Class 3 of a turn: heads of bundles, of owners and awaiters of what is settled, of what is claimed and of its owners.';
+comment on function durable._lock_turn(durable._bundle[], text[], text[], bigint[]) is
+  'Class 3 of a turn: heads of bundles, of owners and awaiters of what is settled, and p_claim, those of what is claimed. Their tasks are locked.';
 
 create or replace function durable._open_of(p_head durable._executions, p_children integer[])
 returns integer[] language plpgsql stable
@@ -216,18 +258,24 @@ $$;
 comment on function durable._end_suspends(durable._bundle[], bigint) is
   'Suspends the runs whose coroutine has seen everything; steps that it gave up while they ran are closed first. What comes after its bundle is the tail it gets when it is warm.';
 
-create or replace function durable._end_others(p_bundles durable._bundle[], p_now bigint)
+create or replace function durable._end_halts(p_bundles durable._bundle[], p_now bigint)
+returns void language plpgsql volatile
+as $$
+begin
+  perform durable._halt_runs(array_agg(b.id), array_agg((b.ending).problem), p_now)
+  from unnest(p_bundles) b where b.verdict = 'ok' and (b.ending)."do" = 'halt' having count(*) > 0;
+end
+$$;
+comment on function durable._end_halts(durable._bundle[], bigint) is 'Sets runs aside, as their bundles or their judge ask for.';
+
+create or replace function durable._end_releases(p_bundles durable._bundle[], p_now bigint)
 returns text[] language plpgsql volatile
 as $$
 declare
   v_free text[];
-  v_halt text[];
   v_queues text[];
 begin
   v_free := array(select b.id from unnest(p_bundles) b where b.verdict = 'ok' and (b.ending)."do" = 'release' order by b.id);
-  v_halt := array(select b.id from unnest(p_bundles) b where b.verdict = 'ok' and (b.ending)."do" = 'halt');
-  perform durable._halt_runs(v_halt, array(
-    select (b.ending).problem from unnest(p_bundles) b where b.verdict = 'ok' and (b.ending)."do" = 'halt'), p_now);
   if v_free = '{}' then
     return '{}';
   end if;
@@ -250,8 +298,8 @@ begin
   return v_queues;
 end
 $$;
-comment on function durable._end_others(durable._bundle[], bigint) is
-  'Releases and halts what the bundles ask for, not later than now if something came that the coroutine has not seen; returns queues of released tasks that are ready. A worker that comes back to a run of its own gets what its coroutine has not seen, or all of it if rows of others lie before its own.';
+comment on function durable._end_releases(durable._bundle[], bigint) is
+  'Releases what the bundles ask for, not later than now if something came that the coroutine has not seen; returns queues of released tasks that are ready. A worker that comes back to a run of its own gets what its coroutine has not seen, or all of it if rows of others lie before its own.';
 
 create or replace function durable._end_settles(p_bundles durable._bundle[], p_now bigint)
 returns text[] language plpgsql volatile
@@ -269,8 +317,8 @@ begin
                         else coalesce((b.ending).error, (b.ending).value) end)
   into v_ids, v_states, v_data
   from unnest(p_bundles) b
-  join durable._executions h on h.execution = any (array[b.execution])
-  where b.verdict = 'ok' and (b.ending)."do" in ('complete', 'fail', 'cancel');
+  left join durable._executions h on h.execution = any (array[case when (b.ending)."do" = 'cancel' then b.execution end])
+  where durable._has_ended(b.verdict, b.ending);
   if v_ids is null then
     return '{}';
   end if;
@@ -294,41 +342,50 @@ comment on function durable._renew(durable._bundle[], bigint) is
   'Renews leases in their second half only: a renewal in every turn costs an eighth more WAL and buys nothing.';
 
 create or replace function durable._claim(
-  p_ids text[], p_worker text, p_ttl_ms integer, p_code jsonb, p_now bigint)
+  p_ids text[], p_owned boolean, p_worker text, p_ttl_ms integer, p_codes text[], p_digests text[], p_now bigint)
 returns json language plpgsql volatile
 as $$
 declare
   v_ids text[];
-  v_warm text[];
+  v_warm boolean[];
+  v_other bigint[];
+  v_tasks json;
 begin
-  select coalesce(array_agg(t.id), '{}'), coalesce(array_agg(t.id) filter (where t.preference = p_worker), '{}')
+  select coalesce(array_agg(t.id order by t.id), '{}'), array_agg(t.preference is not distinct from p_worker order by t.id)
   into v_ids, v_warm
   from durable._tasks t
   where t.id = any (p_ids) and durable._ready(t, p_now);
   if v_ids = '{}' then
     return '[]';
   end if;
-  perform durable._acquire(v_ids, p_worker, p_ttl_ms, p_now);
-  update durable._executions h set digest = decode(c.digest, 'hex')
-  from durable._tasks t
-  join jsonb_to_recordset(p_code) as c (workflow text, version text, digest text)
-    on c.workflow = t.workflow and c.version = t.workflow_version
-  where t.id = any (v_ids) and h.execution = any (array[t.execution]) and h.digest is distinct from decode(c.digest, 'hex');
-  return (
-    select json_agg(json_build_object('execution', h.execution, 'id', t.id, 'version', t.version, 'workflow', t.workflow,
-      'workflow_version', t.workflow_version, 'param', case when h.previous is null then p.param_data else g.data end, 'from', f.seq, 'next', h.next_seq,
-      'rows', durable._rows(h.execution, h.bucket, t.id, f.seq, h.next_seq),
-      'crashes', t.crashes, 'started_at', g.ts, 'queue', t.queue, 'first_child', h.first_child) order by t.execution)
-    from durable._tasks t
-    join durable._executions h on h.execution = any (array[t.execution])
-    join durable._promises p on p.id = any (array[t.id])
-    cross join lateral (select case when t.id = any (v_warm) then coalesce(h.suspend_seq, 0) else 0 end) as f (seq)
-    left join durable._journal g on g.execution = any (array[h.execution]) and g.bucket = h.bucket and g.seq = 0
-    where t.id = any (v_ids));
+  perform durable._acquire(v_ids, p_worker, p_ttl_ms, p_now, p_owned);
+  select json_agg(json_build_object('execution', h.execution, 'id', t.id, 'version', t.version, 'workflow', t.workflow,
+           'workflow_version', t.workflow_version, 'param', case when h.previous is null then p.param_data else coalesce(r.input, (durable._first_row(h.execution, h.bucket)).input) end,
+           'from', f.seq, 'next', h.next_seq, 'rows', r."rows", 'crashes', t.crashes, 'started_at', case when h.is_new then p.created_at else coalesce(r.started_at, (durable._first_row(h.execution, h.bucket)).started_at) end,
+           'queue', t.queue, 'first_child', h.first_child) order by h.execution),
+         array_agg(h.execution) filter (where encode(h.digest, 'hex') is distinct from
+           p_digests[array_position(p_codes, durable._code(t.workflow, t.workflow_version))])
+  into v_tasks, v_other
+  from unnest(v_ids, v_warm) as x (id, warm)
+  join durable._tasks t on t.id = any (array[x.id])
+  cross join lateral (
+    -- a run that has done nothing yet has no row but the first, which tells no more than its promise; a fork has its origin's
+    select e.*, e.next_seq = 1 and e.previous is null
+                and (select count(*) from durable._forks k where k.id = any (array[e.id])) = 0 as is_new
+    from durable._executions e where e.execution = any (array[t.execution]) offset 0) as h
+  cross join lateral (select q.* from durable._promises q where q.id = any (array[t.id]) offset 0) as p
+  cross join lateral (select case when x.warm then coalesce(h.suspend_seq, 0) else 0 end) as f (seq)
+  cross join lateral durable._rows(case when not h.is_new then h.execution end, h.bucket, h.id, f.seq, h.next_seq) r;
+  if v_other is not null then
+    update durable._executions h
+    set digest = decode(p_digests[array_position(p_codes, durable._code(h.workflow, h.workflow_version))], 'hex')
+    where h.execution = any (v_other);
+  end if;
+  return v_tasks;
 end
 $$;
-comment on function durable._claim(text[], text, integer, jsonb, bigint) is
-  'Acquires locked tasks and hands them out with input and journal; a worker that has the coroutine warm gets what came after its suspend.';
+comment on function durable._claim(text[], boolean, text, integer, text[], text[], bigint) is
+  'Acquires locked tasks and hands them out with input and journal; rows are none for a run that has done nothing yet; a worker that has the coroutine warm gets what came after its suspend.';
 
 create or replace function durable._verdicts(p_bundles durable._bundle[])
 returns json language plpgsql stable
@@ -336,52 +393,67 @@ as $$
 begin
   return (
     select json_build_object('execution', json_agg(b.execution order by b.ord), 'verdict', json_agg(b.verdict order by b.ord),
-      'state', json_agg(case when b.verdict = 'lost' then 'lost' when t.state is null then 'done'
+      'state', json_agg(case when b.verdict = 'lost' then 'lost' when k.goes_on then 'acquired'
+                             when t.state is null then 'done'
                              when t.state = 'pending' or t.version > b.version then 'released' else t.state end order by b.ord),
       'seq', json_agg(b.seq order by b.ord), 'next', json_agg(b.next order by b.ord))
     from unnest(p_bundles) with ordinality
-           as b (execution, version, seen, facts, acts, ending, id, verdict, state, seq, next, ord)
-    left join durable._tasks t on t.id = any (array[b.id]));
+           as b (execution, version, seen, facts, acts, ending, id, verdict, state, seq, next, event, ord)
+    cross join lateral (select b.verdict = 'ok' and (b.ending)."do" is null) as k (goes_on)
+    left join durable._tasks t
+      on t.id = any (array[case when not k.goes_on and not durable._has_ended(b.verdict, b.ending) then b.id end]));
 end
 $$;
 comment on function durable._verdicts(durable._bundle[]) is 'The answer to each bundle, as parallel arrays: a third cheaper for both sides than an object each.';
 
-create or replace function durable._tails(p_bundles durable._bundle[], p_now bigint)
+create or replace function durable._tails(p_bundles durable._bundle[], p_news boolean, p_now bigint)
 returns json language plpgsql stable
 as $$
 begin
+  -- the plan of the answer reaches into every partition of the journal, and mostly there is nothing to tell
+  if not p_news and not exists (select from unnest(p_bundles) b where b.seen < b.seq) then
+    return '[]';
+  end if;
   return (
-    select coalesce(json_agg(json_build_array(
-      b.execution, durable._rows(h.execution, h.bucket, h.id, b.seen, b.seq),
-      durable._rows(h.execution, h.bucket, h.id, b.next, h.next_seq))), '[]')
+    select coalesce(json_agg(json_build_array(b.execution, x."rows", y."rows")), '[]')
     from unnest(p_bundles) b
-    join durable._executions h on h.execution = any (array[b.execution])
+    join durable._executions h
+      on h.execution = any (array[case when not durable._has_ended(b.verdict, b.ending) then b.execution end])
     left join durable._tasks t on t.id = any (array[b.id])
+    cross join lateral durable._rows(h.execution, h.bucket, h.id, b.seen, b.seq) x
+    cross join lateral durable._rows(h.execution, h.bucket, h.id, b.next, h.next_seq) y
     where b.verdict = 'ok' and durable._holds(t, b.version, p_now) is true and (b.seen < b.seq or b.next < h.next_seq));
 end
 $$;
-comment on function durable._tails(durable._bundle[], bigint) is
-  'For held runs: rows that others appended before and after what the bundle wrote, [execution, before, after].';
+comment on function durable._tails(durable._bundle[], boolean, bigint) is
+  'For held runs: rows that others appended before and after what the bundle wrote, [execution, before, after]. p_news: this turn itself may have brought them some.';
 
-create or replace function durable._write_bundles(p_bundles durable._bundle[], p_now bigint)
+create or replace function durable._write_bundles(
+  p_bundles durable._bundle[], p_acts boolean, p_many boolean, p_now bigint)
 returns durable._bundle[] language plpgsql volatile
 as $$
 declare
-  v_events durable._event[];
+  v_events durable._event[] := array(select b.event from unnest(p_bundles) b where b.event is distinct from null);
 begin
-  v_events := durable._act_events(p_bundles, p_now) || durable._fact_events(p_bundles, p_now);
-  if v_events = '{}' then
-    return p_bundles;
+  if p_acts then
+    v_events := v_events || durable._act_events(p_bundles, p_now);
+  end if;
+  if p_many then
+    v_events := v_events || durable._fact_events(p_bundles, p_now);
   end if;
   perform durable._check_retries(v_events);
   perform durable._append(v_events, p_now, true);
+  if not p_many then
+    return p_bundles;
+  end if;
   return array(
     select row(b.execution, b.version, b.seen, b.facts, b.acts, b.ending, b.id, b.verdict, b.state, b.seq,
-               coalesce(h.next_seq, b.next))::durable._bundle
+               coalesce(h.next_seq, b.next), b.event)::durable._bundle
     from unnest(p_bundles) b left join durable._executions h on h.execution = any (array[b.execution]) order by b.id);
 end
 $$;
-comment on function durable._write_bundles(durable._bundle[], bigint) is 'Appends acts and facts; answers the bundles with where their rows end.';
+comment on function durable._write_bundles(durable._bundle[], boolean, boolean, bigint) is
+  'Appends acts and facts, of which there are some; answers the bundles with where their rows end. p_many: some are not plain.';
 
 create or replace function durable._answer_acts(p_bundles durable._bundle[], p_adopted text[], p_now bigint)
 returns durable._bundle[] language plpgsql volatile
@@ -398,12 +470,65 @@ begin
   return array(
     select row(b.execution, b.version, b.seen, b.facts, b.acts,
                case when (b.ending)."do" = 'suspend' and b.execution = any (v_news) then null else b.ending end,
-               b.id, b.verdict, b.state, b.seq, b.next)::durable._bundle
+               b.id, b.verdict, b.state, b.seq, b.next, b.event)::durable._bundle
     from unnest(p_bundles) b order by b.id);
 end
 $$;
 comment on function durable._answer_acts(durable._bundle[], text[], bigint) is
   'What can be answered at once, is: buffered signals, promises of others that are settled or cannot be awaited. Who got something does not suspend, it comes in the tail.';
+
+create or replace function durable._end_bundles(p_bundles durable._bundle[], p_endings text[], p_now bigint)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_queues text[] := '{}';
+begin
+  if 'suspend' = any (p_endings) then
+    perform durable._end_suspends(p_bundles, p_now);
+  end if;
+  if p_endings && '{complete,fail,cancel}' then
+    v_queues := durable._end_settles(p_bundles, p_now);
+  end if;
+  if 'halt' = any (p_endings) then
+    perform durable._end_halts(p_bundles, p_now);
+  end if;
+  if 'release' = any (p_endings) then
+    v_queues := v_queues || durable._end_releases(p_bundles, p_now);
+  end if;
+  if 'continue' = any (p_endings) then
+    v_queues := v_queues || durable._end_continues(p_bundles, p_now);
+  end if;
+  if array_position(p_endings, null) is not null then
+    perform durable._renew(p_bundles, p_now);
+  end if;
+  return v_queues;
+end
+$$;
+comment on function durable._end_bundles(durable._bundle[], text[], bigint) is
+  'Ends what the bundles end, by kind, and renews the leases of those that go on (ending null). Returns the queues that got ready tasks.';
+
+create or replace function durable._take_bundles(
+  p_bundles durable._bundle[], p_worker text, p_acts boolean, p_facts boolean, p_many boolean, p_endings text[],
+  p_adopted text[], p_now bigint, out bundles durable._bundle[], out queues text[])
+language plpgsql volatile
+as $$
+begin
+  bundles := durable._judge(p_bundles, p_worker, p_many, p_now);
+  queues := '{}';
+  if p_acts or p_facts then
+    bundles := durable._write_bundles(bundles, p_acts, p_many, p_now);
+    -- the judge sets runs aside for what they did
+    p_endings := p_endings || 'halt'::text;
+  end if;
+  if p_acts then
+    queues := durable._make_children(bundles, p_now);
+    bundles := durable._answer_acts(bundles, p_adopted, p_now);
+  end if;
+  queues := queues || durable._end_bundles(bundles, p_endings, p_now);
+end
+$$;
+comment on function durable._take_bundles(durable._bundle[], text, boolean, boolean, boolean, text[], text[], bigint) is
+  'Judges bundles and does what they ask for, given what _read_bundles found in them. Answers them as they are now, and the queues that got ready tasks. The caller holds all locks.';
 
 create or replace function durable.worker_turn_v1(
   p_worker text, p_queues text[], p_workflows text[], p_versions text[], p_digests text[], p_want integer,
@@ -411,49 +536,51 @@ create or replace function durable.worker_turn_v1(
 returns json language plpgsql volatile
 as $$
 declare
-  v_bundles durable._bundle[] := durable._read_bundles(p_bundles);
-  v_settle text[];
+  v_bundles durable._bundle[] := '{}';
+  v_acts boolean;
+  v_facts boolean;
+  v_many boolean;
+  v_endings text[];
+  v_settle text[] := '{}';
   v_adopted text[];
-  v_awaiters text[];
+  v_awaiters text[] := '{}';
   v_claim text[] := '{}';
+  v_heads bigint[] := '{}';
+  v_codes text[];
   v_queues text[] := '{}';
-  v_code jsonb;
   v_tasks json;
   v_now bigint;
 begin
-  perform durable._check_bundles(v_bundles, pg_column_size(p_bundles));
-  v_settle := array(select b.id from unnest(v_bundles) b
-                    where b.id is not null and (b.ending)."do" in ('complete', 'fail', 'cancel', 'continue'));
-  if v_bundles <> '{}' then
-    v_adopted := durable._adopted_by(v_bundles);
-    perform durable._lock_promises(v_settle || v_adopted);
-    v_awaiters := durable._awaiters_of(v_settle);
-    perform durable._lock_tasks(array(select b.id from unnest(v_bundles) b) || v_awaiters);
+  if p_bundles <> '[]' then
+    select * into v_bundles, v_acts, v_facts, v_many, v_endings, v_settle from durable._read_bundles(p_bundles);
+    perform durable._check_bundles(v_bundles, v_acts, pg_column_size(p_bundles));
+    if v_acts then
+      v_adopted := durable._adopted_by(v_bundles);
+    end if;
+    v_awaiters := durable._lock_bundles(v_bundles, v_settle, v_adopted);
   end if;
+  v_codes := array(select durable._code(w.name, w.version)
+                   from unnest(p_workflows, p_versions) with ordinality as w (name, version, n) order by w.n);
   if p_want > 0 then
-    v_claim := durable._claimable(p_worker, p_queues, p_workflows, p_versions, p_want);
+    select c.ids, c.heads into v_claim, v_heads from durable._claimable(p_worker, p_queues, v_codes, p_want) c;
   end if;
-  perform durable._lock_turn(v_bundles, v_claim, v_settle, v_awaiters);
+  perform durable._lock_turn(v_bundles, v_settle, v_awaiters, v_heads);
   perform durable._lock_adoptions(v_adopted);
   v_now := durable._now_ms();
   if v_bundles <> '{}' then
-    v_bundles := durable._write_bundles(durable._judge(v_bundles, p_worker, v_now), v_now);
-    v_queues := durable._make_children(v_bundles, v_now);
-    v_bundles := durable._answer_acts(v_bundles, v_adopted, v_now);
-    perform durable._end_suspends(v_bundles, v_now);
-    v_queues := v_queues || durable._end_settles(v_bundles, v_now) || durable._end_others(v_bundles, v_now)
-                || durable._end_continues(v_bundles, v_now);
-    perform durable._renew(v_bundles, v_now);
+    select t.bundles, t.queues into v_bundles, v_queues
+    from durable._take_bundles(v_bundles, p_worker, v_acts, v_facts, v_many, v_endings, v_adopted, v_now) t;
+  end if;
+  if v_awaiters <> '{}' and p_want >= 0 then
     v_claim := v_claim || array(select t.id from durable._tasks t where t.id = any (v_awaiters) and durable._ready(t, v_now)
-                                and t.preference = p_worker and t.execution is not null and p_want >= 0);
+                                and t.preference = p_worker and t.execution is not null);
   end if;
   if v_claim <> '{}' then
-    select jsonb_agg(jsonb_build_object('workflow', w.name, 'version', w.version, 'digest', w.digest)) into v_code
-    from unnest(p_workflows, p_versions, p_digests) as w (name, version, digest);
-    v_tasks := durable._claim(v_claim, p_worker, p_ttl_ms, v_code, v_now);
+    v_tasks := durable._claim(v_claim, cardinality(v_heads) > cardinality(v_claim) or v_awaiters <> '{}', p_worker, p_ttl_ms,
+                              v_codes, p_digests, v_now);
   end if;
   return json_build_object('now', v_now, 'bundles', durable._verdicts(v_bundles),
-    'tails', durable._tails(v_bundles, v_now), 'tasks', coalesce(v_tasks, '[]'),
+    'tails', durable._tails(v_bundles, v_acts or v_settle <> '{}', v_now), 'tasks', coalesce(v_tasks, '[]'),
     'hints', array(select distinct q from unnest(v_queues) q), 'settled', v_settle <> '{}',
     'due_in', durable._due_in(v_now));
 end

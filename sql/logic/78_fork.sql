@@ -422,8 +422,10 @@ begin
            c.param_data, durable._plain_tags(c.tags)
     from child c
   ), task as (
-    insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, workflow, workflow_version, attempt)
-    select c.new_id, c.new_head, c.new_timeout_at, p_now, c.queue, c.priority, c.workflow, c.workflow_version, c.started
+    insert into durable._tasks (id, execution, owner, deadline, retry_at, queue, priority, workflow, workflow_version,
+                                attempt)
+    select c.new_id, c.new_head, p_to.execution, c.new_timeout_at, p_now, c.queue, c.priority, c.workflow, c.workflow_version,
+           c.started
     from child c where c.is_run
   )
   insert into durable._callbacks (awaited_id, awaiter_id)

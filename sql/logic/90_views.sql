@@ -275,19 +275,20 @@ create or replace function durable.journals_v1(p_executions bigint[])
 returns table (execution bigint, id text, workflow text, version text, param text, started_at bigint, queue text,
                first_child integer, state text, outcome text, waiting_on integer[], "rows" json) language sql stable
 as $$
-  select h.execution, h.id, h.workflow, h.workflow_version, case when h.previous is null then p.param_data else g.data end, g.ts,
+  select h.execution, h.id, h.workflow, h.workflow_version, case when h.previous is null then p.param_data else r.input end,
+         r.started_at,
          coalesce(t.queue, durable._queue_of(p.target)), h.first_child,
          case when p.head is distinct from h.execution then 'continued'
               else durable._run_state(p.state, t.state, t.retry_at, h.status, h.problem) end,
          case when p.head is distinct from h.execution then durable._passed_on(h)
               when p.state = 'resolved' then p.value_data
               when p.state <> 'pending' then durable._error_of(p.state, p.value_data) end,
-         h.waiting_on, durable._rows(h.execution, h.bucket, h.id, 0, h.next_seq)
+         h.waiting_on, r."rows"
   from unnest(p_executions) x (execution)
   join durable._executions h on h.execution = any (array[x.execution])
   join durable._promises p on p.id = any (array[h.id])
   left join durable._tasks t on t.id = any (array[h.id]) and t.execution = h.execution
-  left join durable._journal g on g.execution = h.execution and g.bucket = h.bucket and g.seq = 0
+  cross join lateral durable._rows(h.execution, h.bucket, h.id, 0, h.next_seq) r
   order by h.execution
 $$ set search_path = '';
 comment on function durable.journals_v1(bigint[]) is

@@ -126,6 +126,7 @@ as $$
     ('well_formed_task_suspended_has_no_resumes', t.state = 'suspended' and m.task_id is not null),
     ('task_deadline_is_promise_timeout', t.deadline <> p.timeout_at),
     ('task_head_is_promise_head', t.execution is distinct from p.head),
+    ('task_owner_is_promise_owner', t.owner is distinct from p.execution),
     ('consistent_outbox_execute_address_is_target_tag',
       p.target is not null and t.queue is distinct from durable._queue_of(coalesce(t.recv, p.target))),
     ('task_recv_only_while_pending', t.recv is not null and t.state not in ('pending', 'halted')),

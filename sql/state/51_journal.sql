@@ -70,6 +70,6 @@ comment on type durable._ending is 'How a bundle leaves the task: suspend, compl
 
 create type durable._bundle as (
   execution bigint, version integer, seen integer, facts durable._fact[], acts durable._act[], ending durable._ending,
-  id text, verdict text, state text, seq integer, next integer
+  id text, verdict text, state text, seq integer, next integer, event durable._event
 );
 comment on type durable._bundle is 'Everything that one execution reports in a turn, and what became of it.';

@@ -46,7 +46,7 @@ where s.kind is not null and j.name is distinct from 'dawdle'
 CLEANED = """
 select d.data from durable.runs r
 join durable._promises p on p.id = r.id
-join durable._journal j on j.execution = p.head and j.name = 'clean_up'
+join durable._journal j on j.execution = p.head and j.name = 'clean_up' and j.type in ('L', 'f', 'l')
 join durable._journal d on d.execution = j.execution and d.child = j.child and d.type in ('L', 'c', 'k')
 where r.id = %s and r.state = 'cancelled'
 """

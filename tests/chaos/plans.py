@@ -61,11 +61,19 @@ class Maker:
             members = [self._member() for _ in range(width)]
             return ["set", members, self._random.choice(["next", "all", "mixed"])]
         if kind in ("torn", "aborted"):
-            live = [[self._random.choice(SIBLINGS), self._number()] for _ in range(width)]
+            live = [self._sibling() for _ in range(width)]
             if kind == "torn":
                 return ["torn", live, self._number()]
             return ["aborted", live, self._random.choice(["fails", "late"]), self._number()]
         return [kind, [self._node(depth + 1, root=root) for _ in range(width)]]
+
+    def _sibling(self) -> Node:
+        """Return a node that never ends; a run receives a name once at a time, so each has its own."""
+        kind = self._random.choice(SIBLINGS)
+        if kind == "deaf":
+            self._names += 1
+            return [kind, self._names]
+        return [kind, self._number()]
 
     def _member(self) -> Node:
         """Return a node that is a single call, so that it can be a member of a join set."""

@@ -108,6 +108,7 @@ def test_random_workflows_under_faults(
             (marks,) = conn.execute("select count(*) from mark").fetchone() or (0,)
             written += marks
     assert alive >= 0.3 * size
+    assert done["killed"] + done["frozen"] + done["paused"] >= size / 10, done
     figures(
         "random-workflows",
         f"{size} programs, seed {seed}, in {time.monotonic() - begin:.0f} s: results and folds under "

@@ -1,15 +1,20 @@
 """The world around the runs: settles promises, sends signals, cancels, pauses and kills, in its own order.
 
-What a program needs to end is done sooner or later in any case, so a round ends when all runs have. Nothing
-here asserts.
+What a program needs to end is done sooner or later in any case. Faults are counted by work and not by time:
+the next one waits until the code of the runs has moved on. Else, on a machine that needs longer to start a
+worker than the world to kill it, no run would ever end. So a round ends when all runs have. Nothing here
+asserts.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
+import tempfile
+import threading
 import time
 from collections import Counter
 from contextlib import suppress
@@ -17,6 +22,7 @@ from contextlib import suppress
 import psycopg
 
 from tests.chaos.plans import Node, signals
+from tests.chaos.stuck import told
 from tests.crash.processes import kill, launch, stop
 
 PROMISES = """
@@ -40,7 +46,10 @@ LIVE = "select id from durable.runs where state in ('queued', 'scheduled', 'runn
 PAUSED = "select id from durable.runs where state in ('paused', 'dead') order by id"
 HALTED = "select id, problem from durable.runs where state = 'halted' limit 5"
 LEFT = "select count(*) from durable._tasks"
+# what the code of the runs has begun so far; neither faults nor what the world sends count
+MOVED = "select coalesce(sum(h.next_child), 0) from durable._executions h"
 FREEZE_S = 1.5
+FAULT_EVERY = 12
 
 
 class World:
@@ -57,20 +66,24 @@ class World:
         self._dsn = dsn
         self._random = random.Random(seed)
         self._faults = faults
+        self._log = tempfile.TemporaryFile("a+b")  # noqa: SIM115  `close` closes it
         self._workers = [self._launch() for _ in range(workers)]
         self._conn = psycopg.connect(dsn, autocommit=True)
         self._mail: list[tuple[str, str, int, list[int]]] = []
         self._leaving: list[str] = []
-        self._frozen: dict[int, float] = {}
+        self._thaws: dict[int, threading.Timer] = {}
+        self._fault_at = 0
         self.done: Counter[str] = Counter()
 
     def close(self) -> None:
         """End the workers, awake or frozen."""
-        for place in list(self._frozen):
-            self._thaw(place)
+        for thaw in self._thaws.values():
+            thaw.cancel()
         for process in self._workers:
+            process.send_signal(signal.SIGCONT)
             stop(process)
         self._conn.close()
+        self._log.close()
 
     def start(self, run: str, program: Node) -> None:
         """Start a run, and remember the signals that it wants, and whether it is to be cancelled."""
@@ -86,18 +99,20 @@ class World:
         """Do random things until all runs have ended."""
         until_s = time.monotonic() + limit_s
         calm = [self._settle, self._settle, self._send, self._send, self._send, self._cancel]
-        faults = [self._pause, self._resume, self._resume, self._kill, self._freeze]
+        faults = [self._pause, self._kill, self._freeze]
         while self._left():
             if time.monotonic() > until_s:
                 raise TimeoutError(self._stuck())
             self._random.choice(calm)()
-            if self._faults and self._random.random() < 0.12:
-                self._random.choice(faults)()
-            self._thaw_due()
+            if self._faults and self._fault_is_due():
+                # now and then two at once: what one of them began is struck before it has moved on
+                for fault in self._random.choices(faults, k=self._random.choice((1, 1, 1, 2))):
+                    fault()
             if self._random.random() < 0.1:
                 self._resume_all()
-                self._look_for_halts()
+                self._look_for_ends()
             time.sleep(self._random.random() * 0.02)
+        self._look_for_ends()
 
     # -- what is asked
 
@@ -107,17 +122,30 @@ class World:
     def _left(self) -> bool:
         return self._conn.execute(LEFT).fetchone() != (0,)
 
-    def _look_for_halts(self) -> None:
-        """A run that its code does not fit any more never goes on: there is nothing to wait for."""
+    def _fault_is_due(self) -> bool:
+        """Whether the code has moved on far enough since the fault before; draws the place of the next."""
+        (moved,) = self._conn.execute(MOVED).fetchone() or (0,)
+        due = int(moved) > self._fault_at
+        if due:
+            self._fault_at = int(moved) + self._random.randrange(FAULT_EVERY)
+        return due
+
+    def _look_for_ends(self) -> None:
+        """A run that its code does not fit any more never goes on, nor does a worker that has ended by
+        itself: there is nothing to wait for. Nor does a run whose turns are refused for no reason, though
+        another fault may hide that."""
         if halted := self._conn.execute(HALTED).fetchall():
             raise RuntimeError(f"halted: {halted}; done: {dict(self.done)}")
+        if any(process.poll() is not None for process in self._workers):
+            raise RuntimeError(f"a worker has ended by itself: {self._stuck()}")
+        if b"run.stuck" in os.pread(self._log.fileno(), 1 << 24, 0):
+            raise RuntimeError(f"a turn was refused again after a replay: {self._stuck()}")
 
     def _stuck(self) -> str:
-        rows = self._conn.execute(
-            "select id, state, worker, crashes, problem, waits_for from durable.runs where state not in "
-            "('completed', 'failed', 'cancelled', 'timed_out') limit 10"
-        ).fetchall()
-        return f"runs that did not end: {rows}; signals not sent: {self._mail[:5]}; done: {dict(self.done)}"
+        return (
+            f"runs do not end; signals not sent: {self._mail[:5]}; done: {dict(self.done)}\n"
+            f"{told(self._dsn, self._workers, self._log)}"
+        )
 
     # -- what is done
 
@@ -159,9 +187,6 @@ class World:
                 self._conn.execute("select durable.pause(%s)", (run,))
                 self.done["paused"] += 1
 
-    def _resume(self) -> None:
-        self._resume_all()
-
     def _resume_all(self) -> None:
         for run in self._ids(PAUSED):
             with suppress(psycopg.DatabaseError):
@@ -170,27 +195,23 @@ class World:
     def _kill(self) -> None:
         """kill -9 a worker; another one takes its place."""
         place = self._random.randrange(len(self._workers))
-        self._thaw(place)
+        if place in self._thaws:
+            self._thaws.pop(place).cancel()
         kill(self._workers[place])
         self._workers[place] = self._launch()
         self.done["killed"] += 1
 
     def _freeze(self) -> None:
-        """Stop a worker for longer than its lease; it comes back as a zombie."""
+        """Stop a worker for longer than its lease; it comes back as a zombie, also while we wait for a lock
+        that it holds."""
         place = self._random.randrange(len(self._workers))
-        if place not in self._frozen:
-            self._workers[place].send_signal(signal.SIGSTOP)
-            self._frozen[place] = time.monotonic() + FREEZE_S
-            self.done["frozen"] += 1
-
-    def _thaw(self, place: int) -> None:
-        if self._frozen.pop(place, None) is not None:
-            self._workers[place].send_signal(signal.SIGCONT)
-
-    def _thaw_due(self) -> None:
-        for place, due in list(self._frozen.items()):
-            if due < time.monotonic():
-                self._thaw(place)
+        if place in self._thaws and self._thaws[place].is_alive():
+            return
+        process = self._workers[place]
+        process.send_signal(signal.SIGSTOP)
+        self._thaws[place] = threading.Timer(FREEZE_S, process.send_signal, [signal.SIGCONT])
+        self._thaws[place].start()
+        self.done["frozen"] += 1
 
     def _launch(self) -> subprocess.Popen[bytes]:
-        return launch(self._dsn, "-m", "pyengine", "worker", "tests.chaos.job:app")
+        return launch(self._dsn, "-m", "pyengine", "worker", "tests.chaos.job:app", log=self._log)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 import psycopg
 
@@ -26,15 +27,21 @@ def environment(dsn: str) -> dict[str, str]:
     }
 
 
-def launch(dsn: str, *command: str, folder: Path = ROOT) -> subprocess.Popen[bytes]:
-    """Start a Python process of ours."""
+def launch(
+    dsn: str, *command: str, folder: Path = ROOT, log: IO[bytes] | int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
+    """Start a Python process of ours.
+
+    Args:
+        log: where it writes what it logs. No pipe: nobody reads it, so whoever fills it stands still.
+    """
     return subprocess.Popen(
         [sys.executable, *command],
         cwd=folder,
         env=environment(dsn),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        stderr=log,
     )
 
 
@@ -59,16 +66,12 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    if process.stderr is not None:
-        process.stderr.close()
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
     """kill -9, and wait until it is gone."""
     process.send_signal(signal.SIGKILL)
     process.wait()
-    if process.stderr is not None:
-        process.stderr.close()
 
 
 def until(dsn: str, question: str, *args: object) -> None:

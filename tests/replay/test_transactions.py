@@ -223,6 +223,25 @@ def test_what_comes_meanwhile_comes_after() -> None:
     assert {call.child: call.hash for call in again.advance().steps} == calls
 
 
+def test_what_the_journal_completes_is_not_run_again() -> None:
+    """A replay that stops at a transaction makes no attempt of a step whose completion stands in the journal
+    and waits for the end of the transaction; one that was begun and not completed is attempted again."""
+
+    async def code() -> list[Any]:
+        return list(await asyncio.gather(add(1, 1), count_and_write(), add(2, 2)))
+
+    first = replay_of(code)
+    one, other = first.advance().steps
+    begun = [Row(seq, "l", step.child, 1, "add", step.hash) for seq, step in ((1, one), (3, other))]
+    again = replay_of(code, *begun, Row(5, "c", one.child, 1, None, None, "2"))
+    assert [step.child for step in again.advance().steps] == [other.child]
+    for value in (None, 5, "INSERT 0 1"):
+        assert answer(again, value).steps == ()
+    assert answer(again).steps == ()
+    again.load([Row(9, "c", other.child, 1, None, None, "4")])
+    assert again.advance().end == Complete(value="[2,5,4]")
+
+
 def test_it_is_thrown_away_with_the_coroutine() -> None:
     """Eviction leaves nothing that waits, and nobody can answer any more."""
     one = replay_of(count_and_write)

@@ -181,6 +181,9 @@ LAWS: dict[str, Break] = {
     ),
     "resume_names_a_settled_promise": Break(RESUME.format("a", "x")),
     "task_deadline_is_promise_timeout": Break(T.format("deadline = deadline - 1", "p")),
+    "task_owner_is_promise_owner": Break(
+        T.format("owner = (select head from durable._promises where id = 'b')", "p")
+    ),
     "task_head_is_promise_head": Break(
         T.format("execution = (select head from durable._promises where id = 'b')", "p")
     ),

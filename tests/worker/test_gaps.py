@@ -97,8 +97,9 @@ def cold(dsn: str, name: str) -> tuple[Any, dict[int, str]]:
     """Result and step numbers of a replay of the finished run's journal, without its last row."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         row = conn.execute(
-            "select h.execution, p.created_at, durable._rows(h.execution, h.bucket, h.id, 0, h.next_seq - 1)"
-            " from durable._executions h join durable._promises p on p.id = h.id where h.id = %s",
+            "select h.execution, p.created_at, r.rows from durable._executions h "
+            "join durable._promises p on p.id = h.id cross join lateral "
+            "durable._rows(h.execution, h.bucket, h.id, 0, h.next_seq - 1) r where h.id = %s",
             (name,),
         ).fetchone()
     assert row is not None

@@ -11,6 +11,8 @@ import pytest
 
 from pyengine import App, Worker, ctx
 from pyengine.errors import EngineError
+from pyengine.runs import HeldRun
+from pyengine.wire import Bundle
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
@@ -317,3 +319,35 @@ def test_what_the_database_refuses_halts_one_run_only(dsn: str, conn: Connection
             assert "poison refused" in str((await runs[3].get()).problem)
 
     asyncio.run(main())
+
+
+def test_a_run_that_cannot_move_is_begun_from_its_journal(
+    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is refused again after a replay, while nothing has moved, is given back. Its coroutine is
+    ahead of the journal, so the next claim does not go on with it, and nothing of the run is lost."""
+    app = App(dsn)
+    load, spoilt = HeldRun.load_bundle, []
+
+    def spoil(held: HeldRun) -> Bundle:
+        bundle = load(held)
+        if bundle.acts and len(spoilt) < 2:
+            # every number twice: the database refuses that, each time
+            bundle.acts *= 2
+            spoilt.append(bundle)
+        return bundle
+
+    monkeypatch.setattr(HeldRun, "load_bundle", spoil)
+
+    @app.workflow
+    async def go() -> str:
+        ctx.random()
+        await ctx.sleep("10ms")
+        return "moved"
+
+    async def play() -> str:
+        async with app.worker(), app.client() as client:
+            return await (await client.start(go, id="r")).result(timeout=30)
+
+    assert asyncio.run(play()) == "moved"
+    assert len(spoilt) == 2

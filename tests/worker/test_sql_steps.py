@@ -13,6 +13,7 @@ import pytest
 
 from pyengine import App, Client, Retry, SqlError, Worker, ctx
 from pyengine.errors import EncodeError, InvalidRequest, RunFailed, StepTimeout
+from pyengine.turn import Turns
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 FAST = Retry(max_attempts=3, initial="5ms", jitter=0)
@@ -492,7 +493,9 @@ def test_functions_that_use_verbs_never_deadlock(shop: App, conn: Connection, ds
     asyncio.run(main())
 
 
-def test_rows_wait_for_the_bundle_on_its_way(shop: App, conn: Connection, dsn: str) -> None:
+def test_rows_wait_for_the_bundle_on_its_way(
+    shop: App, conn: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While a turn's answer is on its way, rows that came past it change nothing: what the code did before
     is taken first, and then all of it goes on in journal order."""
 
@@ -523,10 +526,10 @@ def test_rows_wait_for_the_bundle_on_its_way(shop: App, conn: Connection, dsn: s
         worker = Worker(shop.registry, dsn)
         came, held_back, advanced = asyncio.Event(), [], []
         async with Client(dsn) as client, worker:
-            send, record = worker._exchange._turns.send, worker._holdings.recorded_outside
+            send, record = Turns.send, worker._holdings.recorded_outside
 
-            async def send_slowly(bundles: Any, want: int) -> Any:
-                answers = await send(bundles, want)
+            async def send_slowly(turns: Turns, bundles: Any, want: int) -> Any:
+                answers = await send(turns, bundles, want)
                 if any(bundle.acts for bundle in bundles) and not came.is_set():
                     held_back.append(len(bundles))
                     await came.wait()
@@ -538,7 +541,7 @@ def test_rows_wait_for_the_bundle_on_its_way(shop: App, conn: Connection, dsn: s
                 advanced.append((record(held, rows, next_seq), held.replay.next_seq - seen))
                 return advanced[-1][0]
 
-            worker._exchange._turns.send = send_slowly  # type: ignore[method-assign]
+            monkeypatch.setattr(Turns, "send", send_slowly)
             worker._holdings.recorded_outside = note  # type: ignore[method-assign]
             async with asyncio.timeout(20):
                 assert await (await client.start(go)).result() == [1, 2]

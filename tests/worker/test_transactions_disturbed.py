@@ -10,10 +10,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from pyengine import App, Client, PayloadTooLarge, RunCancelled, RunFailed, Worker, ctx
+from pyengine import App, Client, PayloadTooLarge, Retry, RunCancelled, RunFailed, Worker, ctx
 from pyengine.committing import Committer, _Again
 from pyengine.connection import Database
 from pyengine.replay_check import replay_check
+from pyengine.turn import Turns
 
 app = App()
 Bank = psycopg.Connection[Any]
@@ -272,6 +273,99 @@ def test_a_connection_that_is_lost_while_the_transaction_waits(
     assert asyncio.run(play()) == "done"
     assert lost == [kind]
     assert entries(bank) == [("t", "slow")]
+
+
+@app.workflow
+async def goes_on() -> None:
+    """Takes a transaction back, and goes on with calls that a journal holds in the order of the code."""
+    bell = ctx.promise(str, name="bell")
+    try:
+        async with ctx.transaction("undo") as tx:
+            await tx.execute("select pg_sleep(0.5)")
+            raise LookupError
+    except LookupError:
+        made = ctx.join_set()
+        made.submit(ctx.promise(str, name="never"))
+        await made.all()
+    await bell
+
+
+def test_a_request_that_comes_into_sight_late(dsn: str, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the code did between two turns, before the worker saw a request of cancellation that stands in the
+    journal, does not count: the journal replays clean."""
+    send, waited = Turns.send, []
+
+    async def play() -> None:
+        async with Client(dsn, registry=app.registry) as client, Worker(app.registry, dsn) as worker:
+
+            async def late(self: Turns, bundles: list[Any], want: int) -> Any:
+                answers = await send(self, bundles, want)
+                known = "select exists (select from durable.runs where id = 't' and state = 'cancelling')"
+                while bundles and not waited and bank.execute(known).fetchone() == (True,):
+                    # its answer tells of the request; meanwhile the transaction ends
+                    await asyncio.sleep(0.005)
+                    waited.extend(one for one in worker._holdings.held.values() if one.acts)
+                return answers
+
+            monkeypatch.setattr(Turns, "send", late)
+            run = await client.start(goes_on, id="t")
+            await asleep(bank)
+            await run.cancel(grace="1m")
+            with pytest.raises(RunCancelled):
+                await run.result(timeout=30)
+
+    asyncio.run(play())
+    assert len(waited) == 1
+    report = asyncio.run(replay_check(Database(dsn), app.registry, finished=True))
+    assert report.count("diverged") == 0, report.breaks()
+
+
+noted: list[str] = []
+
+
+@app.step(retry=Retry(max_attempts=2, initial="1ms"))
+async def note() -> str:
+    """Has more than one row, so that it is complete in the journal without being at its beginning."""
+    noted.append("")
+    if len(noted) == 1:
+        raise ConnectionError
+    return "noted"
+
+
+@app.workflow
+async def beside_a_step() -> list[str]:
+    """A step that is recorded while a transaction is open, which is rolled back in the end."""
+
+    async def undo() -> str:
+        try:
+            async with ctx.transaction("undo") as tx:
+                await tx.execute("insert into entry values ($1, 'undone')", ctx.run_id)
+                await tx.execute("select pg_sleep(0.3)")
+                raise LookupError("undone")
+        except LookupError as error:
+            return str(error)
+
+    return list(await asyncio.gather(note(), undo()))
+
+
+def test_a_block_that_begins_anew_lets_steps_be(dsn: str, bank: Bank) -> None:
+    """A step that was recorded beside an open transaction does not run again when that begins anew, and the
+    run comes to its end."""
+    noted.clear()
+    done = "select exists (select from durable.journal_events where id = 't' and event = 'InvokeCompleted')"
+
+    async def play() -> Any:
+        async with Client(dsn, registry=app.registry) as client, Worker(app.registry, dsn):
+            run = await client.start(beside_a_step, id="t")
+            first = await asleep(bank)
+            while bank.execute(done).fetchone() != (True,):
+                await asyncio.sleep(0.001)
+            bank.execute("select pg_terminate_backend(%s)", (first,))
+            return await run.result(timeout=30)
+
+    assert asyncio.run(play()) == ["noted", "undone"]
+    assert len(noted) == 2
+    assert entries(bank) == []
 
 
 @app.workflow

@@ -1,0 +1,212 @@
+"""What the bench asks of a system, and what all systems in Postgres have in common. One file of this folder
+for each system: how it is installed, spoken to and asked what it has done, and, run as a program, its worker.
+
+A system has abilities: a workload that needs one which a system lacks has no figure of that system.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Literal
+
+import psycopg
+
+from bench.server import ROOT, version
+
+Ability = Literal["noop", "steps", "fan_out", "signal", "long", "naps", "bulk", "space", "own"]
+Workflow = Literal["noop", "ten_steps", "fan_out", "signalled", "long", "naps", "slow"]
+Gate = Callable[[], float]
+
+NAMES = ("pyengine", "dbos", "absurd", "procrastinate", "pgqueuer", "restate")
+READY_S = 30
+
+
+class Client(ABC):
+    """One caller with what it keeps open. Handles are the system's own."""
+
+    @abstractmethod
+    async def start(self, workflow: Workflow, number: int) -> Any:
+        """Start a run and return its handle as soon as the start is durable."""
+
+    @abstractmethod
+    async def result(self, handle: Any) -> Any:
+        """The value of a run, as soon as it is there."""
+
+    async def run(self, workflow: Workflow, number: int) -> Any:
+        """Start a run and wait for its value, in the quickest way there is."""
+        return await self.result(await self.start(workflow, number))
+
+    async def leave(self, number: int) -> None:
+        """Start a no-op that nobody works on while starts are measured: no worker runs."""
+        await self.start("noop", number)
+
+    async def signal(self, handle: Any) -> None:
+        """Tell a run that waits what it waits for."""
+        raise NotImplementedError
+
+
+class System(ABC):
+    """A system that is measured; one object of it serves one workload.
+
+    Args:
+        name: as on the command line and in tables.
+        packages: what must be installed.
+        settings: what was set and what was left, in words, for the report.
+        abilities: what it can do.
+        backlog: how many no-ops make a backlog that lasts for seconds.
+        schema: where its tables are.
+    """
+
+    name: str
+    packages: tuple[str, ...]
+    settings: str
+    abilities: frozenset[Ability]
+    backlog: int = 5_000
+    schema: str = "public"
+
+    def missing(self) -> str | None:
+        """Why it cannot be measured here, or None."""
+        gone = [package for package in self.packages if version(package) is None]
+        return f"{', '.join(gone)} not installed; pip install '.[bench]'" if gone else None
+
+    def versions(self) -> dict[str, str | None]:
+        """What exactly is measured."""
+        return {package: version(package) for package in self.packages}
+
+    @abstractmethod
+    def install(self, dsn: str) -> None:
+        """Make its tables in an empty database, and leave no connection open."""
+
+    def running(self, dsn: str) -> AbstractContextManager[None]:
+        """What must run before anything can be started; nothing for a system that is tables."""
+        return nullcontext()
+
+    @abstractmethod
+    def client(self, dsn: str) -> AbstractAsyncContextManager[Client]:
+        """A caller of its own, with the best API there is for single starts."""
+
+    @abstractmethod
+    def fill(
+        self, dsn: str, workflow: Workflow, count: int, *, analyze: bool = True
+    ) -> AbstractContextManager[Gate]:
+        """Prepare a backlog that no worker sees until the gate is opened; that returns when it was.
+
+        For tables it is one transaction, and the gate its commit: workers are warm and wait, planners have
+        statistics.
+        """
+
+    @abstractmethod
+    def settled(self, conn: psycopg.Connection[Any]) -> int:
+        """How many runs have come to their end."""
+
+    def command(self, dsn: str) -> list[str]:
+        """The worker process."""
+        return [sys.executable, "-m", f"bench.systems.{self.name}", dsn]
+
+    @contextmanager
+    def workers(self, dsn: str, count: int = 1) -> Iterator[list[subprocess.Popen[bytes]]]:
+        """Worker processes, and an error with their last words if one of them ends by itself."""
+        with tempfile.TemporaryDirectory(prefix="bench-worker-", dir="/tmp") as folder:
+            started: list[subprocess.Popen[bytes]] = []
+            log = Path(folder) / "log"
+            try:
+                with log.open("wb") as out:
+                    for _ in range(count):
+                        started.append(self.start_worker(dsn, out.fileno()))
+                try:
+                    with _watched(started):
+                        yield started
+                except Exception as error:
+                    error.add_note("the worker said: " + log.read_text(errors="replace")[-1500:])
+                    raise
+            finally:
+                for process in started:
+                    stop(process)
+
+    def start_worker(self, dsn: str, out: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+        """One more worker process."""
+        env = {**os.environ, "PYTHONUNBUFFERED": "1", "PYENGINE_DATABASE_URL": dsn}
+        return subprocess.Popen(
+            self.command(dsn),
+            cwd=ROOT,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+
+    def violations(self, conn: psycopg.Connection[Any]) -> list[str]:
+        """What the system itself finds wrong with its tables afterwards."""
+        return []
+
+
+@contextmanager
+def _watched(processes: list[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """An error as soon as one of them ends by itself: nobody waits for the work of a worker that is gone."""
+
+    def look(*_: object) -> None:
+        for process in processes:
+            if process.poll() is not None:
+                raise RuntimeError(f"a worker ended by itself, with {process.returncode}")
+
+    before = signal.signal(signal.SIGCHLD, look)
+    try:
+        look()
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def stop(process: subprocess.Popen[bytes], patience_s: float = 5) -> None:
+    """End a process that we started, orderly if it is quick about it."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def system(name: str) -> System:
+    """A new object for the system of that name. Its own packages are not imported yet."""
+    made = importlib.import_module(f"bench.systems.{name}").SYSTEM()
+    assert isinstance(made, System)
+    return made
+
+
+async def warm(client: Client, workflow: Workflow = "noop", number: int = 1, times: int = 3) -> None:
+    """Have runs go through, so that imports, connections and plans are there when it counts."""
+    for _ in range(times):
+        await asyncio.wait_for(client.run(workflow, number), READY_S)
+
+
+@contextmanager
+def transaction(dsn: str, schema: str, analyze: bool) -> Iterator[tuple[psycopg.Connection[Any], Gate]]:
+    """A connection in a transaction, and the gate that commits it, with statistics for the planner before."""
+    with psycopg.connect(dsn) as conn:
+
+        def gate() -> float:
+            if analyze:
+                for (table,) in conn.execute(
+                    "select c.oid::regclass::text from pg_class c where c.relkind = 'r' "
+                    "and c.relnamespace = to_regnamespace(%s)",
+                    (schema,),
+                ).fetchall():
+                    conn.execute(f"analyze {table}".encode())
+            begin = time.perf_counter()
+            conn.commit()
+            return begin
+
+        yield conn, gate

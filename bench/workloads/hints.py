@@ -1,0 +1,106 @@
+"""Ours: starts by plain SQL clients, with and without the notifications that tell workers of them. The
+clients are pgbench's, so that they cost little themselves, and the bare INSERT beside them is by the same."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import psycopg
+
+from bench.record import Measure
+from bench.workloads import Site
+from bench.workloads.speed import warmed
+from pyengine.binaries import find_binaries
+
+_CLIENTS = 16
+_LISTENERS = 40
+_BARE = "insert into public.bench_bare (note) values ('a note');"
+_START = "select durable.start('noop', '[1]', any_workflow => true);"
+# the run itself tells how long ago its start was asked for, by the clock of the one machine
+_ASKED = (
+    "select durable.start('arrived', jsonb_build_array(extract(epoch from clock_timestamp())::float8), "
+    "any_workflow => true);"
+)
+
+
+def hints(site: Site) -> Iterator[Measure]:
+    """Rates without a worker, then the way from a start to its run with one."""
+    seconds = 1 if site.quick else 4
+    dsn = site.dsn
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute(
+            "create table public.bench_bare (id bigint generated always as identity primary key, note text)"
+        )
+        yield Measure("bare inserts/s, 16 clients", _rate(dsn, _BARE, seconds), "/s")
+        conn.execute("select durable.set_setting('hints', 'off')")
+        yield Measure("starts/s, 16 SQL clients, hints off", _rate(dsn, _START, seconds), "/s")
+        conn.execute("select durable.set_setting('hints', 'coalesce')")
+        yield Measure("starts/s, 16 SQL clients, hints on", _rate(dsn, _START, seconds), "/s")
+        with ExitStack() as stack:
+            for _ in range(_LISTENERS):
+                listener = stack.enter_context(psycopg.connect(dsn, autocommit=True))
+                listener.execute("listen durable_ready")
+                listener.execute("listen durable_settled")
+            on = _rate(dsn, _START, seconds)
+            yield Measure("starts/s, 16 SQL clients, hints on, 40 listeners", on, "/s")
+            conn.execute("select durable.set_setting('hints', 'commit')")
+            every = _rate(dsn, _START, seconds)
+            yield Measure("starts/s, 16 SQL clients, a notification each, 40 listeners", every, "/s")
+            conn.execute("select durable.set_setting('hints', 'coalesce')")
+            with site.system.workers(dsn):
+                asyncio.run(warmed(site, "noop"))
+                _until_none(conn, "select exists (select from durable._tasks)")
+                for pace, limit in (("at full speed", None), ("at half of it", on / 2)):
+                    since = time.time_ns() // 1_000_000
+                    _rate(dsn, _ASKED, seconds, limit)
+                    _until_none(conn, "select exists (select from durable._tasks)")
+                    yield from _waits(conn, pace, since)
+
+
+def _waits(conn: psycopg.Connection[Any], pace: str, since: int) -> Iterator[Measure]:
+    row = conn.execute(
+        "select percentile_disc(0.5) within group (order by value::float8), "
+        "percentile_disc(0.99) within group (order by value::float8) from "
+        "(select p.value_data as value from durable._promises p join durable._executions h on h.id = p.id "
+        "where h.workflow = 'arrived' and p.created_at > %s) v",
+        (since,),
+    ).fetchone()
+    assert row is not None
+    yield Measure(f"start to claim, 16 clients {pace}, p50", row[0], "ms", "less")
+    yield Measure(f"start to claim, 16 clients {pace}, p99", row[1], "ms", "less")
+
+
+def _rate(dsn: str, statement: str, seconds: int, limit: float | None = None) -> float:
+    own = find_binaries().bin_dir / "pgbench"
+    pgbench = str(own) if own.exists() else shutil.which("pgbench")
+    if pgbench is None:
+        raise RuntimeError("there is no pgbench beside postgres nor in PATH")
+    with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
+        script.write(statement + "\n")
+        script.flush()
+        options = ["-n", "-M", "prepared", "-c", str(_CLIENTS), "-j", "2", "-T", str(seconds)]
+        options += [] if limit is None else ["-R", str(round(limit))]
+        done = subprocess.run(
+            [pgbench, *options, "-f", script.name, dsn],
+            capture_output=True,
+            text=True,
+            timeout=60 + seconds,
+            check=False,
+        )
+    found = re.search(r"tps = ([\d.]+)", done.stdout)
+    if done.returncode or found is None:
+        raise RuntimeError(f"pgbench: {done.stderr[-500:]}")
+    return float(found[1])
+
+
+def _until_none(conn: psycopg.Connection[tuple[bool]], question: str) -> None:
+    while conn.execute(question.encode()).fetchone() != (False,):
+        time.sleep(0.02)
