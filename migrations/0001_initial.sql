@@ -365,7 +365,7 @@ comment on column durable._executions.waiting_on is 'Child numbers of the wait o
 comment on column durable._executions.wait_kind is 'single, signal, any: one of them ends the wait; all: every one of them.';
 comment on column durable._executions.wait_left is 'How many more of waiting_on must resolve.';
 comment on column durable._executions.key is 'Idempotency key of the start; unique for tenant and workflow.';
-comment on column durable._executions.digest is 'Digest of the code that acquired the run last.';
+comment on column durable._executions.digest is 'Digest of the code that acquired the run last; before that, of the code that a worker announced last for it.';
 comment on column durable._executions.problem is 'Why the run was halted, as JSON; null when nothing is wrong.';
 
 create unique index executions_by_key on durable._executions (tenant, workflow, key) where key is not null;

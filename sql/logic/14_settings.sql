@@ -8,7 +8,7 @@ insert into durable.settings (name, value, description) values
   ('max_crashes', '5', 'leases lost in a row after which a task is halted'),
   ('max_in_flight', '400', 'runs that one worker process holds at a time'),
   ('max_warm', '2000', 'suspended coroutines that one worker process keeps warm'),
-  ('payload_max_bytes', '67108864', 'payloads above this are refused'),
+  ('payload_max_bytes', '67108864', 'payloads above this are refused; what has up to 1000 bytes never is'),
   ('payload_warn_bytes', '1048576', 'payloads above this are reported in the log'),
   ('prefer_ms', '200', 'how long a woken task waits for the worker that has its coroutine warm'),
   ('presence_grace_ms', '1000', 'a presence lock must be found free twice, this far apart, before its tasks are taken'),

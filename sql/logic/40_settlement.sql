@@ -86,7 +86,8 @@ create or replace function durable._end_waits(p_ids text[], p_heads bigint[])
 returns void language plpgsql volatile
 as $$
 begin
-  if exists (select from durable._row_waits w) then
+  if exists (select from durable._row_waits w where w.promise_id = any (p_ids))
+     or exists (select from durable._row_waits w where w.execution = any (p_heads)) then
     with gone as (delete from durable._row_waits w where w.promise_id = any (p_ids))
     update durable._row_waits w set test_at = 0 where w.execution = any (p_heads);
   end if;

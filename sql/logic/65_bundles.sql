@@ -191,7 +191,7 @@ as $$
 declare
   v_what text;
 begin
-  if p_size > 1024 and p_size > durable._setting_int('payload_max_bytes') then
+  if p_size > 1000 and p_size > durable._setting_int('payload_max_bytes') then
     perform durable._check_sizes(p_bundles);
   end if;
   v_what := (select format('an ending %L', (b.ending)."do") from unnest(p_bundles) b
@@ -205,11 +205,14 @@ begin
   if v_what is not null then
     perform durable._fail_invalid(format('There is no such thing as %s in a bundle.', v_what),
                                   'A newer worker needs a newer schema: pyengine db migrate.');
+  elsif (select count(distinct b.execution) < count(*) from unnest(p_bundles) b) then
+    perform durable._fail_invalid('A run stands in two bundles of one turn.',
+                                  'A worker reports a run again when its turn is back.');
   end if;
 end
 $$;
 comment on function durable._check_bundles(durable._bundle[], boolean, integer) is
-  'Door checks of a turn of p_size bytes, before any state is looked at. WF008, and WF004 for an act or an ending that this schema does not know: what is left out silently would be lost.';
+  'Door checks of a turn of p_size bytes, before any state is looked at. WF008, and WF004 for an act or an ending that this schema does not know: what is left out silently would be lost. WF004 also for two bundles of one run.';
 
 create or replace function durable._act_events(p_bundles durable._bundle[], p_now bigint)
 returns durable._event[] language plpgsql stable

@@ -363,7 +363,8 @@ begin
            'workflow_version', t.workflow_version, 'param', case when h.previous is null then p.param_data else coalesce(r.input, (durable._first_row(h.execution, h.bucket)).input) end,
            'from', f.seq, 'next', h.next_seq, 'rows', r."rows", 'crashes', t.crashes, 'started_at', case when h.is_new then p.created_at else coalesce(r.started_at, (durable._first_row(h.execution, h.bucket)).started_at) end,
            'queue', t.queue, 'first_child', h.first_child) order by h.execution),
-         array_agg(h.execution) filter (where encode(h.digest, 'hex') is distinct from
+         array_agg(h.execution) filter (where durable._code(t.workflow, t.workflow_version) = any (p_codes)
+           and encode(h.digest, 'hex') is distinct from
            p_digests[array_position(p_codes, durable._code(t.workflow, t.workflow_version))])
   into v_tasks, v_other
   from unnest(v_ids, v_warm) as x (id, warm)
@@ -498,14 +499,14 @@ begin
   if 'continue' = any (p_endings) then
     v_queues := v_queues || durable._end_continues(p_bundles, p_now);
   end if;
-  if array_position(p_endings, null) is not null then
+  if p_endings && '{suspend,continue}' or array_position(p_endings, null) is not null then
     perform durable._renew(p_bundles, p_now);
   end if;
   return v_queues;
 end
 $$;
 comment on function durable._end_bundles(durable._bundle[], text[], bigint) is
-  'Ends what the bundles end, by kind, and renews the leases of those that go on (ending null). Returns the queues that got ready tasks.';
+  'Ends what the bundles end, by kind, and renews the leases of those that go on: with no ending, or with one that may have been refused. Returns the queues that got ready tasks.';
 
 create or replace function durable._take_bundles(
   p_bundles durable._bundle[], p_worker text, p_acts boolean, p_facts boolean, p_many boolean, p_endings text[],
@@ -580,7 +581,8 @@ begin
                               v_codes, p_digests, v_now);
   end if;
   return json_build_object('now', v_now, 'bundles', durable._verdicts(v_bundles),
-    'tails', durable._tails(v_bundles, v_acts or v_settle <> '{}', v_now), 'tasks', coalesce(v_tasks, '[]'),
+    'tails', durable._tails(v_bundles, v_acts or v_settle <> '{}' or cardinality(v_heads) > cardinality(v_claim), v_now),
+    'tasks', coalesce(v_tasks, '[]'),
     'hints', array(select distinct q from unnest(v_queues) q), 'settled', v_settle <> '{}',
     'due_in', durable._due_in(v_now));
 end

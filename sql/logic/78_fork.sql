@@ -420,7 +420,7 @@ begin
     select c.new_id, c.tenant, c.new_timeout_at, case when c.timer then c.created_at else p_now end, p_to.execution, c.new_head,
            c.child, c.timer, true, case when c.is_run then durable._moved_target(c.target, c.queue) end, c.param_headers,
            c.param_data, durable._plain_tags(c.tags)
-    from child c
+    from child c left join begun on true
   ), task as (
     insert into durable._tasks (id, execution, owner, deadline, retry_at, queue, priority, workflow, workflow_version,
                                 attempt)
@@ -429,7 +429,7 @@ begin
     from child c where c.is_run
   )
   insert into durable._callbacks (awaited_id, awaiter_id)
-  select c.new_id, p_to.id from child c left join begun on true where not c.detached;
+  select c.new_id, p_to.id from child c where not c.detached;
 end
 $$;
 comment on function durable._begin_children(durable._executions, durable._executions, integer, jsonb, text[], smallint, bigint) is

@@ -28,6 +28,7 @@ from tests.support.verbs import (
     fail,
     promise,
     promise_of,
+    refusal,
     release,
     run,
     settle,
@@ -541,3 +542,40 @@ def test_a_long_run(conn: Connection) -> None:
     assert answer.next_of(held) == 3001
     rows = ask(conn, ("select durable.worker_journal_v1('W', %s, 1)", (held.execution,)))[0]["rows"]
     assert [row[6] for row in rows[1:]] == [str(child) for child in range(1000)]
+
+
+def test_a_wait_that_is_refused_renews_the_lease(conn: Connection, clock: Clock) -> None:
+    """A run that goes on because its wait is over was reported: its lease is as good as after any report."""
+    held = parent(conn, promise(0))
+    ask(conn, settle("r.0"))
+    clock.advance(TTL_MS + 1)
+    assert take_turn(conn, "W", bundle(held, end=suspend(0))).of(held) == ("ok", "acquired")
+    tick(conn)
+    assert task_of(conn, "r") == ("acquired", 1, "W")
+
+
+def test_a_claimed_child_is_told_to_its_parent(conn: Connection) -> None:
+    """What the turn's own claim writes into the journal of a run that it carries is in the answer."""
+    held = parent(conn, run(0, queue="c"))
+    answer = take_turn(conn, "W", bundle(held), want=1, queues=["c"])
+    assert [task.id for task in answer.tasks] == ["r.0"]
+    assert kinds(answer.tail(held)) == "b"
+
+
+def test_a_woken_run_of_other_code_keeps_its_digest(conn: Connection) -> None:
+    """Only code that the worker has now says what it is."""
+    held = parent(conn, run(0, name="v", queue="c"))
+    child = claim(conn, "W", "c", workflows=["v"])
+    (seen,) = ask(conn, ("select next_seq from durable._executions where id = 'r'", ()))
+    assert take_turn(conn, "W", bundle(held, end=suspend(0), seen=seen)).of(held) == ("ok", "suspended")
+    answer = take_turn(conn, "W", bundle(child, end=complete()), want=0, workflows=["v"])
+    assert [task.id for task in answer.tasks] == ["r"]
+    assert ask(conn, ("select encode(digest, 'hex') from durable._executions where id = 'r'", ())) == ("ab",)
+
+
+def test_two_bundles_of_one_run_are_refused(conn: Connection) -> None:
+    """Each would be judged by what the other has not written yet."""
+    held = begin_run(conn, "r")
+    both = json.dumps([bundle(held, facts=[done(0)]), bundle(held, facts=[done(1)])])
+    turn = ("select durable.worker_turn_v1('W', '{}', '{}', '{}', '{}', 0, %s::jsonb, 500)", (both,))
+    assert refusal(conn, turn) == "WF004"

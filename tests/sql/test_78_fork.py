@@ -503,3 +503,11 @@ def test_a_journal_that_a_client_keeps(conn: Connection, clock: Clock) -> None:
     done_now = json.dumps({"promise_id": "k6.0", "attempt": 1, "result": "x"})
     ask(conn, (write, ("k6", 1, "InvokeCompleted", done_now)))
     assert ask(conn, (write, ("k6", 1, "ExecutionCompleted", '{"result": 1}')))[1] == "completed"
+
+
+def test_a_fork_begins_detached_children_too(conn: Connection) -> None:
+    """Also where none of its children is awaited."""
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", bundle(held, acts=[run(0, queue="c", detached=True)]))
+    ask(conn, fork())
+    assert ask(conn, ("select count(*) from durable._executions where id = 'f.0'", ())) == (1,)
