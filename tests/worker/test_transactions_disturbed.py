@@ -290,6 +290,7 @@ async def goes_on() -> None:
     await bell
 
 
+@pytest.mark.session("it takes a hint to tell of the request while the transaction is open")
 def test_a_request_that_comes_into_sight_late(dsn: str, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the code did between two turns, before the worker saw a request of cancellation that stands in the
     journal, does not count: the journal replays clean."""
@@ -393,6 +394,7 @@ async def find_traces() -> list[str]:
         return list(row)
 
 
+@pytest.mark.session("what a transaction leaves in a pooler's session is the pooler's business")
 def test_a_session_is_clean_for_the_next_transaction(dsn: str, bank: Bank) -> None:
     """Settings, role, locks and temporary tables of one transaction are not those of the next one, in the
     same session."""
