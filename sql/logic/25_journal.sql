@@ -115,24 +115,38 @@ $$;
 comment on function durable._fits(bigint, "char", integer, integer, text, integer, integer, integer[], boolean) is
   'All guards of one row, given status, open attempt of its step (p_before), next child and reserved numbers before it. True, or WF006.';
 
-create or replace function durable._insert_each(p_events durable._event[], p_now bigint, p_cleaning boolean)
+create or replace function durable._append_each(p_events durable._event[], p_now bigint, p_cleaning boolean)
 returns void language plpgsql volatile
 as $$
 begin
+  with folded as (
+    update durable._executions h
+    set next_seq = h.next_seq + e.width,
+        next_child = case when e.allocates then greatest(h.next_child, e.child + 1) else h.next_child end,
+        reserved = case when not e.allocates or (e.child = h.next_child and h.reserved = '{}') then h.reserved
+                        else durable._reserve(h.reserved, h.next_child, array[e.child]) end,
+        status = coalesce(e.status, h.status),
+        cancel_until = case when coalesce(e.status, h.status) = 'cancelling' then h.cancel_until end,
+        waiting_on = case when e.status is null then h.waiting_on end,
+        wait_kind = case when e.status is null then h.wait_kind end,
+        wait_left = case when e.status is null then h.wait_left end
+    from (
+      select u.*, durable._width(u.type) as width, durable._status_after(u.type) as status,
+             durable._allocates(u.type) as allocates, durable._is_local(u.type) as is_local
+      from unnest(p_events) as u (execution, type, child, attempt, name, input_hash, data)
+      offset 0) e
+    where h.execution = any (array[e.execution])
+      and durable._fits(h.execution, e.type, e.child, e.attempt, h.status,
+                        case when e.is_local then h.open_attempts[array_position(h.open_steps, e.child)] end,
+                        h.next_child, h.reserved, p_cleaning)
+    returning h.bucket, h.execution, h.next_seq - e.width as seq, e.type, e.child, e.attempt, e.name, e.input_hash, e.data
+  )
   insert into durable._journal (bucket, execution, seq, ts, type, child, attempt, name, input_hash, data)
-  select b.bucket, b.execution, b.next_seq, p_now, b.type, b.child, b.attempt, b.name, b.input_hash, b.data
-  from (
-    select h.bucket, h.next_seq, h.next_child, h.reserved, h.status, e.*,
-           case when durable._is_local(e.type)
-                then h.open_attempts[array_position(h.open_steps, e.child)] end as attempt_before
-    from unnest(p_events) as e (execution, type, child, attempt, name, input_hash, data)
-    join durable._executions h on h.execution = any (array[e.execution])
-    offset 0) b
-  where durable._fits(b.execution, b.type, b.child, b.attempt, b.status, b.attempt_before, b.next_child, b.reserved, p_cleaning);
+  select f.bucket, f.execution, f.seq, p_now, f.type, f.child, f.attempt, f.name, f.input_hash, f.data from folded f;
 end
 $$;
-comment on function durable._insert_each(durable._event[], bigint, boolean) is
-  'Journal rows of which each is the only one for its execution, so that nothing depends on those before it.';
+comment on function durable._append_each(durable._event[], bigint, boolean) is
+  'Journal rows of which each is the only one for its execution, so that nothing depends on those before it: rows and heads in one pass.';
 
 create or replace function durable._insert_all(p_events durable._event[], p_now bigint, p_cleaning boolean)
 returns void language plpgsql volatile
@@ -160,30 +174,7 @@ $$;
 comment on function durable._insert_all(durable._event[], bigint, boolean) is
   'Journal rows in their order, each judged by what those before it leave.';
 
-create or replace function durable._append(p_events durable._event[], p_now bigint, p_cleaning boolean default false)
-returns void language plpgsql volatile
-as $$
-declare
-  v_types text;
-  v_is_each boolean;
-begin
-  if p_events = '{}' then
-    return;
-  end if;
-  select string_agg(distinct e.type::text, ''), count(distinct e.execution) = count(*) into v_types, v_is_each
-  from unnest(p_events) e;
-  if v_is_each then
-    perform durable._insert_each(p_events, p_now, p_cleaning);
-  else
-    perform durable._insert_all(p_events, p_now, p_cleaning);
-  end if;
-  perform durable._fold(p_events, v_types);
-end
-$$;
-comment on function durable._append(durable._event[], bigint, boolean) is
-  'The one writer of the journal, for any number of executions at once. WF006 if an event does not fit its journal. Then folds them into the heads.';
-
-create or replace function durable._fold(p_events durable._event[], p_types text)
+create or replace function durable._fold(p_events durable._event[])
 returns void language plpgsql volatile
 as $$
 begin
@@ -207,24 +198,45 @@ begin
            durable._status_after(((max(array[e.ord, e.type::integer])
              filter (where durable._status_after(e.type) is not null))[2]::integer)::"char") as status
     from unnest(p_events) with ordinality as e (execution, type, child, attempt, name, input_hash, data, ord)
-    where e.type <> 'A'
     group by e.execution
   ) n
   where h.execution = any (array[n.execution]);
-  if p_types ~ '[flosrtcekK]' then
+end
+$$;
+comment on function durable._fold(durable._event[]) is 'Brings heads up to what _insert_all has appended.';
+
+create or replace function durable._append(p_events durable._event[], p_now bigint, p_cleaning boolean default false)
+returns void language plpgsql volatile
+as $$
+declare
+  v_types text;
+  v_is_each boolean;
+begin
+  if p_events = '{}' then
+    return;
+  end if;
+  select string_agg(distinct e.type::text, ''), count(distinct e.execution) = count(*) into v_types, v_is_each
+  from unnest(p_events) e;
+  if v_is_each then
+    perform durable._append_each(p_events, p_now, p_cleaning);
+  else
+    perform durable._insert_all(p_events, p_now, p_cleaning);
+    perform durable._fold(p_events);
+  end if;
+  if v_types ~ '[flosrtcekK]' then
     perform durable._fold_steps(p_events);
   end if;
-  if p_types ~ '[gv]' then
+  if v_types ~ '[gv]' then
     perform durable._check_inboxes(p_events);
     perform durable._fold_inboxes(p_events);
   end if;
-  if p_types ~ '[jua]' then
+  if v_types ~ '[jua]' then
     perform durable._fold_sets(p_events);
   end if;
 end
 $$;
-comment on function durable._fold(durable._event[], text) is
-  'Brings the heads up to what was appended; p_types: the types among it. An ExecutionAwaiting is folded by _await, which knows the wait.';
+comment on function durable._append(durable._event[], bigint, boolean) is
+  'The one writer of events, for any number of executions at once; waits are written by _await. WF006 if an event does not fit its journal. Brings heads, inboxes and join sets up to it.';
 
 create or replace function durable._fold_steps(p_events durable._event[])
 returns void language plpgsql volatile
@@ -271,21 +283,24 @@ create or replace function durable._await(p_executions bigint[], p_waits durable
 returns void language plpgsql volatile
 as $$
 begin
-  perform durable._append(array(
-    select row(w.execution, 'A', null, null, null, null,
-               (jsonb_build_object('on', to_jsonb(w."on"), 'kind', w.kind)
-                || case when w.kind = 'signal' then jsonb_build_object('name', coalesce((
-                     select i.name from durable._inboxes i where i.execution = w.execution and i.receiver = w."on"[1] limit 1),
-                     w.value)) else '{}' end)::text)::durable._event
+  with blocked as (
+    update durable._executions h
+    set next_seq = h.next_seq + 1, status = 'blocked', suspend_seq = h.next_seq + 1,
+        waiting_on = w."on", wait_kind = w.kind,
+        wait_left = case when w.kind = 'all' then cardinality(w."on") else 1 end
     from rows from (unnest(p_executions), unnest(p_waits))
-      as w (execution, "do", "on", kind, value, error, retry_in, problem)), p_now);
-  update durable._executions h
-  set next_seq = h.next_seq + 1, status = 'blocked', suspend_seq = h.next_seq + 1,
-      waiting_on = w."on", wait_kind = w.kind,
-      wait_left = case when w.kind = 'all' then cardinality(w."on") else 1 end
-  from rows from (unnest(p_executions), unnest(p_waits))
-    as w (execution, "do", "on", kind, value, error, retry_in, problem)
-  where h.execution = any (array[w.execution]);
+      as w (execution, "do", "on", kind, value, error, retry_in, problem)
+    where h.execution = any (array[w.execution])
+      and durable._fits(h.execution, 'A', null, null, h.status, null, h.next_child, h.reserved, false)
+    returning h.bucket, h.execution, h.next_seq - 1 as seq, w."on", w.kind, w.value
+  )
+  insert into durable._journal (bucket, execution, seq, ts, type, data)
+  select b.bucket, b.execution, b.seq, p_now, 'A',
+         (jsonb_build_object('on', to_jsonb(b."on"), 'kind', b.kind)
+          || case when b.kind = 'signal' then jsonb_build_object('name', coalesce((
+               select i.name from durable._inboxes i where i.execution = b.execution and i.receiver = b."on"[1] limit 1),
+               b.value)) else '{}' end)::text
+  from blocked b;
 end
 $$;
 comment on function durable._await(bigint[], durable._ending[], bigint) is
