@@ -28,7 +28,7 @@ from pyengine.procedures import JOURNAL, RELEASE_UNKNOWN
 from pyengine.runs import BUNDLES_MAX, HeldRun, RunQueue
 from pyengine.sql_steps import SERVICE
 from pyengine.turn import Identity, Turns
-from pyengine.wire import Answer, Bundle, Release
+from pyengine.wire import NEVER_MS, Answer, Bundle, Release
 
 __all__ = ["Exchange", "Parts"]
 
@@ -169,7 +169,8 @@ class Exchange:
             if claimed >= want:
                 self._looks.hinted(now_s)
         for answer in answers:
-            parts.housekeeper.note_due(now_s, answer.due_in)
+            if answer.due_in is not None:
+                parts.housekeeper.note_due(now_s, None if answer.due_in >= NEVER_MS else answer.due_in)
             if answer.hints:
                 self._pass_on(answer.hints)
             if answer.settled:

@@ -39,6 +39,7 @@ from pyengine.model import (
 )
 
 __all__ = [
+    "NEVER_MS",
     "Answer",
     "Bundle",
     "Ending",
@@ -49,6 +50,10 @@ __all__ = [
     "decode_answer",
     "encode_bundles",
 ]
+
+
+NEVER_MS = 2**53 - 1
+"""What the database writes for an instant that never comes, in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,8 +169,8 @@ class Verdicts(msgspec.Struct, gc=False):
         return map(Verdict, *arrays)
 
 
-class Task(msgspec.Struct, rename={"from_seq": "from"}, gc=False):
-    """A claimed task with its run's journal, or the end of it."""
+class Task(msgspec.Struct, array_like=True, gc=False):
+    """A claimed task with its run's journal, or the end of it; on the wire an array (`durable._handed`)."""
 
     execution: int
     id: str
@@ -183,7 +188,7 @@ class Task(msgspec.Struct, rename={"from_seq": "from"}, gc=False):
 
 
 class Answer(msgspec.Struct):
-    """What a turn answers."""
+    """What a turn answers; `due_in`: milliseconds, maybe `NEVER_MS`, or None where the turn did not look."""
 
     now: int
     bundles: Verdicts | None

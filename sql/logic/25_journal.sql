@@ -215,8 +215,8 @@ begin
   if p_events = '{}' then
     return;
   end if;
-  select string_agg(distinct e.type::text, ''), count(distinct e.execution) = count(*) into v_types, v_is_each
-  from unnest(p_events) e;
+  select string_agg(e.type::text, '') into v_types from unnest(p_events) e;
+  v_is_each := cardinality(p_events) = 1 or (select count(distinct e.execution) = count(*) from unnest(p_events) e);
   if v_is_each then
     perform durable._append_each(p_events, p_now, p_cleaning);
   else

@@ -136,7 +136,7 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.task_search(text, integer, text) is
   'Tasks in the order of ids: in that state now, after p_cursor (the last id of the page before). WF004.';
 
-create or replace function durable._started_events(p_ids text[])
+create or replace function durable._started_events(p_ids text[], p_now bigint)
 returns durable._event[] language plpgsql stable
 as $$
 begin
@@ -146,34 +146,33 @@ begin
     from durable._tasks t
     join durable._executions o on o.execution = any (array[t.owner]) and o.status in ('running', 'blocked', 'cancelling')
     join durable._promises p on p.id = any (array[t.id])
-    where t.id = any (p_ids) and not t.attempt_open);
+    where t.id = any (p_ids) and t.state is not distinct from 'pending' and t.deadline > p_now and not t.attempt_open);
 end
 $$;
-comment on function durable._started_events(text[]) is 'InvokeStarted in the journals of the owners of tasks about to be acquired.';
+comment on function durable._started_events(text[], bigint) is 'InvokeStarted in the journals of the owners of tasks about to be acquired.';
 
 create or replace function durable._acquire(
   p_ids text[], p_pid text, p_ttl bigint, p_now bigint, p_owned boolean default true)
-returns void language plpgsql volatile
+returns setof durable._tasks language plpgsql volatile rows 10
 as $$
-declare
-  v_events durable._event[];
 begin
   if p_owned then
-    v_events := durable._started_events(p_ids);
-    perform durable._append(v_events, p_now);
+    perform durable._append(durable._started_events(p_ids, p_now), p_now);
   end if;
-  update durable._tasks t
-  set state = 'acquired', version = t.version + 1, pid = p_pid, ttl = p_ttl, expires_at = p_now + p_ttl,
-      retry_at = null, prefer_until = null, preference = null, recv = null, recv_headers = null,
-      queue = case when t.recv is null then t.queue
-                   else (select durable._queue_of(p.target) from durable._promises p where p.id = t.id) end,
-      attempt = t.attempt + (not t.attempt_open)::integer, attempt_open = true
-  where t.id = any (p_ids);
+  return query
+    update durable._tasks t
+    set state = 'acquired', version = t.version + 1, pid = p_pid, ttl = p_ttl, expires_at = p_now + p_ttl,
+        retry_at = null, prefer_until = null, preference = null, recv = null, recv_headers = null,
+        queue = case when t.recv is null then t.queue
+                     else (select durable._queue_of(p.target) from durable._promises p where p.id = t.id) end,
+        attempt = t.attempt + (not t.attempt_open)::integer, attempt_open = true
+    where t.id = any (p_ids) and t.state is not distinct from 'pending' and t.deadline > p_now
+    returning t.*;
   delete from durable._resumes r where r.task_id = any (p_ids);
 end
 $$;
 comment on function durable._acquire(text[], text, bigint, bigint, boolean) is
-  'pending to acquired, version + 1. p_owned: some of them may be children, whose owners note it. The caller holds the tasks and the heads of their owners, and has checked that they are pending and alive.';
+  'pending to acquired, version + 1, for those that are pending and alive; answers them. p_owned: some of them may be children, whose owners note it. The caller holds the tasks and the heads of their owners.';
 
 create or replace function durable._check_claim(p_pid text, p_ttl bigint)
 returns void language plpgsql stable
@@ -204,7 +203,7 @@ begin
     end if;
     perform durable._fail_conflict(format('Task %L is not pending at version %s.', p_id, p_version));
   end if;
-  perform durable._acquire(array[p_id], p_pid, p_ttl, v_now);
+  perform from durable._acquire(array[p_id], p_pid, p_ttl, v_now);
   return durable._task_record(p_id);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
@@ -227,7 +226,7 @@ begin
   elsif v_task.deadline <= v_now then
     perform durable._settle(array[p_id], array[null::text], array[null::jsonb], array[null::text], v_now);
   elsif v_task.state = 'pending' then
-    perform durable._acquire(array[p_id], p_pid, p_ttl, v_now);
+    perform from durable._acquire(array[p_id], p_pid, p_ttl, v_now);
   else
     perform durable._fail_conflict(format('Task %L is %s.', p_id, v_task.state));
   end if;

@@ -9,26 +9,28 @@ comment on function durable._is_plain(durable._act[], durable._fact[]) is
 
 create or replace function durable._read_bundles(
   p_bundles jsonb, out bundles durable._bundle[], out has_acts boolean, out has_facts boolean, out has_many boolean,
-  out endings text[], out settles text[])
+  out is_odd boolean, out endings text[], out settles text[])
 language plpgsql stable
 as $$
 begin
   select coalesce(array_agg(row(b.execution, b.version, b.seen, coalesce(b.facts, '{}'), coalesce(b.acts, '{}'), b."end",
-                                h.id, null, null, null, null, null)::durable._bundle order by h.id), '{}'),
+                                h.id, null, null, null, null, null)::durable._bundle), '{}'),
          coalesce(bool_or(b.acts <> '{}'), false), coalesce(bool_or(b.facts <> '{}'), false),
          coalesce(bool_or(not durable._is_plain(coalesce(b.acts, '{}'), coalesce(b.facts, '{}'))), false),
-         coalesce(array_agg(distinct (b."end")."do"), '{}'),
-         coalesce(array_agg(h.id) filter (where (b."end")."do" in ('complete', 'fail', 'cancel', 'continue')), '{}')
-  into bundles, has_acts, has_facts, has_many, endings, settles
+         coalesce(bool_or(b."end" is distinct from null
+           and coalesce((b."end")."do" <> all ('{complete,suspend,fail,release,cancel,halt,continue}'), true)), false),
+         coalesce(array_agg((b."end")."do"), '{}'),
+         coalesce(array_agg(h.id)
+                    filter (where (b."end")."do" in ('complete', 'fail', 'cancel', 'continue') and h.id is not null), '{}')
+  into bundles, has_acts, has_facts, has_many, is_odd, endings, settles
   from jsonb_to_recordset(p_bundles)
          as b (execution bigint, version integer, seen integer, facts durable._fact[], acts durable._act[],
                "end" durable._ending)
   left join durable._executions h on h.execution = any (array[b.execution]);
-  settles := array_remove(settles, null);
 end
 $$;
 comment on function durable._read_bundles(jsonb) is
-  'The jsonb argument as typed bundles, in the order of run ids, and what they are about as a whole: a turn costs mainly its statements, and most of them are for things that most turns do not do. has_many: some are not plain. endings: which there are, null for none. settles: whose promises they may settle.';
+  'The jsonb argument as typed bundles, and what they are about as a whole: a turn costs mainly its statements, and most of them are for things that most turns do not do. has_many: some are not plain. is_odd: one has an ending that this schema does not know. endings: that of each, null for none. settles: whose promises they may settle.';
 
 create or replace function durable._check_sizes(p_bundles durable._bundle[])
 returns void language plpgsql stable
@@ -185,7 +187,7 @@ $$;
 comment on function durable._act_type(text) is
   'Row type of an act; null for a receive, whose row comes with the signal.';
 
-create or replace function durable._check_bundles(p_bundles durable._bundle[], p_acts boolean, p_size integer)
+create or replace function durable._check_bundles(p_bundles durable._bundle[], p_acts boolean, p_odd boolean, p_size integer)
 returns void language plpgsql stable
 as $$
 declare
@@ -194,9 +196,11 @@ begin
   if p_size > 1000 and p_size > durable._setting_int('payload_max_bytes') then
     perform durable._check_sizes(p_bundles);
   end if;
-  v_what := (select format('an ending %L', (b.ending)."do") from unnest(p_bundles) b
-             where b.ending is distinct from null
-               and coalesce((b.ending)."do" <> all ('{suspend,complete,fail,cancel,halt,release,continue}'), true) limit 1);
+  if p_odd then
+    v_what := (select format('an ending %L', (b.ending)."do") from unnest(p_bundles) b
+               where b.ending is distinct from null
+                 and coalesce((b.ending)."do" <> all ('{suspend,complete,fail,cancel,halt,release,continue}'), true) limit 1);
+  end if;
   if p_acts then
     v_what := coalesce(v_what, (
       select format('an act %L', a."do") from unnest(p_bundles) b cross join lateral unnest(b.acts) a
@@ -205,14 +209,14 @@ begin
   if v_what is not null then
     perform durable._fail_invalid(format('There is no such thing as %s in a bundle.', v_what),
                                   'A newer worker needs a newer schema: pyengine db migrate.');
-  elsif (select count(distinct b.execution) < count(*) from unnest(p_bundles) b) then
+  elsif cardinality(p_bundles) > 1 and (select count(distinct b.execution) < count(*) from unnest(p_bundles) b) then
     perform durable._fail_invalid('A run stands in two bundles of one turn.',
                                   'A worker reports a run again when its turn is back.');
   end if;
 end
 $$;
-comment on function durable._check_bundles(durable._bundle[], boolean, integer) is
-  'Door checks of a turn of p_size bytes, before any state is looked at. WF008, and WF004 for an act or an ending that this schema does not know: what is left out silently would be lost. WF004 also for two bundles of one run.';
+comment on function durable._check_bundles(durable._bundle[], boolean, boolean, integer) is
+  'Door checks of a turn of p_size bytes, of which _read_bundles has told that it has acts, and an ending that is odd, before any state is looked at. WF008, and WF004 for an act or an ending that this schema does not know: what is left out silently would be lost. WF004 also for two bundles of one run.';
 
 create or replace function durable._act_events(p_bundles durable._bundle[], p_now bigint)
 returns durable._event[] language plpgsql stable

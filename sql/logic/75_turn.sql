@@ -122,24 +122,47 @@ end
 $$;
 comment on function durable._first_row(bigint, integer) is 'When a journal began, and the input that it holds if its promise does not.';
 
+create or replace function durable._handed(
+  p_task durable._tasks, p_head durable._executions, p_seq integer, p_input text, p_started_at bigint, p_rows json)
+returns json language sql stable
+as $$
+  select json_build_array(p_head.execution, p_task.id, p_task.version, p_task.workflow, p_task.workflow_version, p_input, p_seq,
+                          p_head.next_seq, p_rows, p_task.crashes, p_started_at, p_task.queue, p_head.first_child)
+$$;
+comment on function durable._handed(durable._tasks, durable._executions, integer, text, bigint, json) is
+  'A claimed run as a worker gets it: [execution, id, version, workflow, workflow_version, param, from, next, rows, crashes, started_at, queue, first_child]. An array costs both sides half of an object.';
+
 create or replace function durable._code(p_workflow text, p_version text)
 returns text language sql immutable parallel safe
 as $$ select octet_length(p_workflow)::text || ':' || p_workflow || p_version $$;
 comment on function durable._code(text, text) is 'A workflow and its version as one text, so that what a worker can run is one array.';
 
+create or replace function durable._codes(p_workflows text[], p_versions text[])
+returns text[] language plpgsql immutable parallel safe
+as $$
+begin
+  return array(select durable._code(w.name, w.version)
+               from unnest(p_workflows, p_versions) with ordinality as w (name, version, n) order by w.n);
+end
+$$;
+comment on function durable._codes(text[], text[]) is 'The codes of workflows and versions, at the same places.';
+
 create or replace function durable._claimable(
-  p_worker text, p_queues text[], p_codes text[], p_want integer, out ids text[], out heads bigint[])
+  p_worker text, p_queues text[], p_codes text[], p_want integer, out ids text[], out heads bigint[], out warm text[])
 language plpgsql volatile
 as $$
 declare
   v_now bigint := durable._now_ms();
 begin
   select coalesce(array_agg(x.id), '{}'),
-         coalesce(array_agg(x.execution), '{}') || array_agg(x.owner) filter (where x.owner is not null) into ids, heads from (
-    select r.id, r.execution, r.owner
+         coalesce(array_agg(x.execution), '{}') || array_agg(x.owner) filter (where x.owner is not null),
+         coalesce(array_agg(x.id) filter (where x.preference = p_worker), '{}')
+  into ids, heads, warm
+  from (
+    select r.*
     from unnest(p_queues) as q (queue)
     cross join lateral (
-      select t.id, t.execution, t.owner from durable._tasks t
+      select t.id, t.execution, t.owner, t.preference from durable._tasks t
       where t.queue = q.queue and t.state = 'pending' and t.retry_at <= v_now and t.deadline > v_now
         and (t.prefer_until is null or t.prefer_until <= v_now or t.preference = p_worker)
         and durable._code(t.workflow, t.workflow_version) = any (p_codes)
@@ -149,7 +172,7 @@ begin
 end
 $$;
 comment on function durable._claimable(text, text[], text[], integer) is
-  'Locks up to p_want ready tasks that this worker can run, skipping what others hold; heads: theirs and their owners''.';
+  'Locks up to p_want ready tasks that this worker can run, skipping what others hold. heads: theirs and their owners''; warm: those whose coroutine it has.';
 
 create or replace function durable._lock_bundles(p_bundles durable._bundle[], p_settle text[], p_adopted text[])
 returns text[] language plpgsql volatile
@@ -172,23 +195,25 @@ comment on function durable._lock_bundles(durable._bundle[], text[], text[]) is
 
 create or replace function durable._lock_turn(
   p_bundles durable._bundle[], p_settle text[], p_awaiters text[], p_claim bigint[])
-returns void language plpgsql volatile
+returns boolean language plpgsql volatile
 as $$
 declare
   v_heads bigint[] := p_claim || array(select b.execution from unnest(p_bundles) b);
+  v_owners bigint[] := '{}';
 begin
   if p_settle <> '{}' then
-    v_heads := v_heads || array(select t.owner from durable._tasks t where t.id = any (p_settle) and t.owner is not null);
+    v_owners := array(select t.owner from durable._tasks t where t.id = any (p_settle) and t.owner is not null);
   end if;
   if p_awaiters <> '{}' then
     v_heads := v_heads
       || array(select t.execution from durable._tasks t where t.id = any (p_awaiters) and t.execution is not null);
   end if;
-  perform durable._lock_heads(v_heads);
+  perform durable._lock_heads(v_heads || v_owners);
+  return v_owners <> '{}';
 end
 $$;
 comment on function durable._lock_turn(durable._bundle[], text[], text[], bigint[]) is
-  'Class 3 of a turn: heads of bundles, of owners and awaiters of what is settled, and p_claim, those of what is claimed. Their tasks are locked.';
+  'Class 3 of a turn: heads of bundles, of owners and awaiters of what is settled, and p_claim, those of what is claimed. Their tasks are locked. True if what is settled has owners, whose journals will tell of it.';
 
 create or replace function durable._open_of(p_head durable._executions, p_children integer[])
 returns integer[] language plpgsql stable
@@ -341,51 +366,63 @@ $$;
 comment on function durable._renew(durable._bundle[], bigint) is
   'Renews leases in their second half only: a renewal in every turn costs an eighth more WAL and buys nothing.';
 
+create or replace function durable._hand_out(p_executions bigint[], p_warm text[])
+returns json[] language plpgsql stable
+as $$
+begin
+  return array(
+    select durable._handed(t, h, f.seq,
+             case when h.previous is null then p.param_data
+                  else coalesce(r.input, (durable._first_row(h.execution, h.bucket)).input) end,
+             coalesce(r.started_at, (durable._first_row(h.execution, h.bucket)).started_at), r."rows")
+    from unnest(p_executions) as x (execution)
+    join durable._executions h on h.execution = any (array[x.execution])
+    join durable._tasks t on t.id = any (array[h.id])
+    join durable._promises p on p.id = any (array[h.id])
+    cross join lateral (select case when h.id = any (p_warm) then coalesce(h.suspend_seq, 0) else 0 end) as f (seq)
+    cross join lateral durable._rows(h.execution, h.bucket, h.id, f.seq, h.next_seq) r
+    order by x.execution);
+end
+$$;
+comment on function durable._hand_out(bigint[], text[]) is
+  'Claimed runs that have a journal, with it; of those that the worker has warm, what came after their suspend.';
+
 create or replace function durable._claim(
-  p_ids text[], p_owned boolean, p_worker text, p_ttl_ms integer, p_codes text[], p_digests text[], p_now bigint)
+  p_ids text[], p_owned boolean, p_worker text, p_ttl_ms integer, p_warm text[], p_codes text[], p_digests text[],
+  p_now bigint)
 returns json language plpgsql volatile
 as $$
 declare
-  v_ids text[];
-  v_warm boolean[];
+  v_tasks json[];
+  v_begun bigint[];
   v_other bigint[];
-  v_tasks json;
 begin
-  select coalesce(array_agg(t.id order by t.id), '{}'), array_agg(t.preference is not distinct from p_worker order by t.id)
-  into v_ids, v_warm
-  from durable._tasks t
-  where t.id = any (p_ids) and durable._ready(t, p_now);
-  if v_ids = '{}' then
-    return '[]';
-  end if;
-  perform durable._acquire(v_ids, p_worker, p_ttl_ms, p_now, p_owned);
-  select json_agg(json_build_object('execution', h.execution, 'id', t.id, 'version', t.version, 'workflow', t.workflow,
-           'workflow_version', t.workflow_version, 'param', case when h.previous is null then p.param_data else coalesce(r.input, (durable._first_row(h.execution, h.bucket)).input) end,
-           'from', f.seq, 'next', h.next_seq, 'rows', r."rows", 'crashes', t.crashes, 'started_at', case when h.is_new then p.created_at else coalesce(r.started_at, (durable._first_row(h.execution, h.bucket)).started_at) end,
-           'queue', t.queue, 'first_child', h.first_child) order by h.execution),
+  select array_agg(durable._handed(t, h, 0, p.param_data, p.created_at, '[]') order by h.execution) filter (where n.is_new),
+         array_agg(h.execution) filter (where not n.is_new),
          array_agg(h.execution) filter (where durable._code(t.workflow, t.workflow_version) = any (p_codes)
            and encode(h.digest, 'hex') is distinct from
            p_digests[array_position(p_codes, durable._code(t.workflow, t.workflow_version))])
-  into v_tasks, v_other
-  from unnest(v_ids, v_warm) as x (id, warm)
-  join durable._tasks t on t.id = any (array[x.id])
+  into v_tasks, v_begun, v_other
+  from durable._acquire(p_ids, p_worker, p_ttl_ms, p_now, p_owned) t
+  join durable._executions h on h.execution = any (array[t.execution])
+  join durable._promises p on p.id = any (array[t.id])
   cross join lateral (
     -- a run that has done nothing yet has no row but the first, which tells no more than its promise; a fork has its origin's
-    select e.*, e.next_seq = 1 and e.previous is null
-                and (select count(*) from durable._forks k where k.id = any (array[e.id])) = 0 as is_new
-    from durable._executions e where e.execution = any (array[t.execution]) offset 0) as h
-  cross join lateral (select q.* from durable._promises q where q.id = any (array[t.id]) offset 0) as p
-  cross join lateral (select case when x.warm then coalesce(h.suspend_seq, 0) else 0 end) as f (seq)
-  cross join lateral durable._rows(case when not h.is_new then h.execution end, h.bucket, h.id, f.seq, h.next_seq) r;
+    select h.next_seq = 1 and h.previous is null
+           and (not exists (select from durable._forks)
+                or (select count(*) from durable._forks k where k.id = any (array[h.id])) = 0) offset 0) as n (is_new);
+  if v_begun is not null then
+    v_tasks := v_tasks || durable._hand_out(v_begun, p_warm);
+  end if;
   if v_other is not null then
     update durable._executions h
     set digest = decode(p_digests[array_position(p_codes, durable._code(h.workflow, h.workflow_version))], 'hex')
     where h.execution = any (v_other);
   end if;
-  return v_tasks;
+  return array_to_json(v_tasks);
 end
 $$;
-comment on function durable._claim(text[], boolean, text, integer, text[], text[], bigint) is
+comment on function durable._claim(text[], boolean, text, integer, text[], text[], text[], bigint) is
   'Acquires locked tasks and hands them out with input and journal; rows are none for a run that has done nothing yet; a worker that has the coroutine warm gets what came after its suspend.';
 
 create or replace function durable._verdicts(p_bundles durable._bundle[])
@@ -393,13 +430,12 @@ returns json language plpgsql stable
 as $$
 begin
   return (
-    select json_build_object('execution', json_agg(b.execution order by b.ord), 'verdict', json_agg(b.verdict order by b.ord),
+    select json_build_object('execution', json_agg(b.execution), 'verdict', json_agg(b.verdict),
       'state', json_agg(case when b.verdict = 'lost' then 'lost' when k.goes_on then 'acquired'
                              when t.state is null then 'done'
-                             when t.state = 'pending' or t.version > b.version then 'released' else t.state end order by b.ord),
-      'seq', json_agg(b.seq order by b.ord), 'next', json_agg(b.next order by b.ord))
-    from unnest(p_bundles) with ordinality
-           as b (execution, version, seen, facts, acts, ending, id, verdict, state, seq, next, event, ord)
+                             when t.state = 'pending' or t.version > b.version then 'released' else t.state end),
+      'seq', json_agg(b.seq), 'next', json_agg(b.next))
+    from unnest(p_bundles) b
     cross join lateral (select b.verdict = 'ok' and (b.ending)."do" is null) as k (goes_on)
     left join durable._tasks t
       on t.id = any (array[case when not k.goes_on and not durable._has_ended(b.verdict, b.ending) then b.id end]));
@@ -531,6 +567,40 @@ $$;
 comment on function durable._take_bundles(durable._bundle[], text, boolean, boolean, boolean, text[], text[], bigint) is
   'Judges bundles and does what they ask for, given what _read_bundles found in them. Answers them as they are now, and the queues that got ready tasks. The caller holds all locks.';
 
+create or replace function durable._distinct(p_texts text[])
+returns text[] language plpgsql immutable parallel safe
+as $$
+begin
+  if cardinality(p_texts) < 2 then
+    return p_texts;
+  end if;
+  return array(select distinct t from unnest(p_texts) t);
+end
+$$;
+comment on function durable._distinct(text[]) is 'Each text once; a function, so that what calls it needs no plan for it.';
+
+create or replace function durable._claim_turn(
+  p_worker text, p_ttl_ms integer, p_claim text[], p_owned boolean, p_warm text[], p_awaiters text[], p_codes text[],
+  p_digests text[], p_now bigint)
+returns json language plpgsql volatile
+as $$
+declare
+  v_woken text[] := '{}';
+begin
+  if p_awaiters <> '{}' then
+    v_woken := array(select t.id from durable._tasks t where t.id = any (p_awaiters) and durable._ready(t, p_now)
+                     and t.preference = p_worker and t.execution is not null);
+  end if;
+  if p_claim = '{}' and v_woken = '{}' then
+    return '[]';
+  end if;
+  return durable._claim(p_claim || v_woken, p_owned or v_woken <> '{}', p_worker, p_ttl_ms, p_warm || v_woken, p_codes,
+                        p_digests, p_now);
+end
+$$;
+comment on function durable._claim_turn(text, integer, text[], boolean, text[], text[], text[], text[], bigint) is
+  'Hands out what the turn claims, and what it woke of the runs that its worker has warm (p_awaiters: the tasks that it may have woken).';
+
 create or replace function durable.worker_turn_v1(
   p_worker text, p_queues text[], p_workflows text[], p_versions text[], p_digests text[], p_want integer,
   p_bundles jsonb, p_ttl_ms integer)
@@ -538,58 +608,60 @@ returns json language plpgsql volatile
 as $$
 declare
   v_bundles durable._bundle[] := '{}';
-  v_acts boolean;
+  v_acts boolean := false;
   v_facts boolean;
   v_many boolean;
+  v_odd boolean;
   v_endings text[];
   v_settle text[] := '{}';
   v_adopted text[];
   v_awaiters text[] := '{}';
+  v_owned boolean;
   v_claim text[] := '{}';
   v_heads bigint[] := '{}';
+  v_warm text[] := '{}';
   v_codes text[];
   v_queues text[] := '{}';
-  v_tasks json;
+  v_tasks json := '[]';
   v_now bigint;
 begin
   if p_bundles <> '[]' then
-    select * into v_bundles, v_acts, v_facts, v_many, v_endings, v_settle from durable._read_bundles(p_bundles);
-    perform durable._check_bundles(v_bundles, v_acts, pg_column_size(p_bundles));
+    select * into v_bundles, v_acts, v_facts, v_many, v_odd, v_endings, v_settle from durable._read_bundles(p_bundles);
+    perform durable._check_bundles(v_bundles, v_acts, v_odd, pg_column_size(p_bundles));
     if v_acts then
       v_adopted := durable._adopted_by(v_bundles);
     end if;
     v_awaiters := durable._lock_bundles(v_bundles, v_settle, v_adopted);
   end if;
-  v_codes := array(select durable._code(w.name, w.version)
-                   from unnest(p_workflows, p_versions) with ordinality as w (name, version, n) order by w.n);
-  if p_want > 0 then
-    select c.ids, c.heads into v_claim, v_heads from durable._claimable(p_worker, p_queues, v_codes, p_want) c;
+  if p_want > 0 or v_awaiters <> '{}' then
+    v_codes := durable._codes(p_workflows, p_versions);
   end if;
-  perform durable._lock_turn(v_bundles, v_settle, v_awaiters, v_heads);
+  if p_want > 0 then
+    select c.ids, c.heads, c.warm into v_claim, v_heads, v_warm
+    from durable._claimable(p_worker, p_queues, v_codes, p_want) c;
+  end if;
+  v_owned := durable._lock_turn(v_bundles, v_settle, v_awaiters, v_heads);
   perform durable._lock_adoptions(v_adopted);
   v_now := durable._now_ms();
   if v_bundles <> '{}' then
     select t.bundles, t.queues into v_bundles, v_queues
     from durable._take_bundles(v_bundles, p_worker, v_acts, v_facts, v_many, v_endings, v_adopted, v_now) t;
   end if;
-  if v_awaiters <> '{}' and p_want >= 0 then
-    v_claim := v_claim || array(select t.id from durable._tasks t where t.id = any (v_awaiters) and durable._ready(t, v_now)
-                                and t.preference = p_worker and t.execution is not null);
+  if v_claim <> '{}' or (v_awaiters <> '{}' and p_want >= 0) then
+    v_tasks := durable._claim_turn(p_worker, p_ttl_ms, v_claim, cardinality(v_heads) > cardinality(v_claim), v_warm,
+                                   case when p_want >= 0 then v_awaiters else '{}' end, v_codes, p_digests, v_now);
   end if;
-  if v_claim <> '{}' then
-    v_tasks := durable._claim(v_claim, cardinality(v_heads) > cardinality(v_claim) or v_awaiters <> '{}', p_worker, p_ttl_ms,
-                              v_codes, p_digests, v_now);
-  end if;
+  v_owned := v_owned or v_awaiters <> '{}' or cardinality(v_heads) > cardinality(v_claim);
   return json_build_object('now', v_now, 'bundles', durable._verdicts(v_bundles),
-    'tails', durable._tails(v_bundles, v_acts or v_settle <> '{}' or cardinality(v_heads) > cardinality(v_claim), v_now),
-    'tasks', coalesce(v_tasks, '[]'),
-    'hints', array(select distinct q from unnest(v_queues) q), 'settled', v_settle <> '{}',
-    'due_in', durable._due_in(v_now));
+    'tails', durable._tails(v_bundles, v_acts or v_owned, v_now), 'tasks', v_tasks,
+    'hints', durable._distinct(v_queues), 'settled', v_settle <> '{}',
+    'due_in', case when p_want > 0 or v_acts or cardinality(v_bundles) > 1
+                   then coalesce(durable._due_in(v_now), 9007199254740991) end);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.worker_turn_v1(text, text[], text[], text[], text[], integer, jsonb, integer) is
-  'One round trip of a worker: reports bundles (facts, acts, ending), claims up to p_want tasks, renews. p_want < 0 claims nothing, not even what this turn woke. Verdicts ok, moved, lost; a stale bundle never spoils the others.';
+  'One round trip of a worker: reports bundles (facts, acts, ending), claims up to p_want tasks, renews. p_want < 0 claims nothing, not even what this turn woke. Verdicts ok, moved, lost; a stale bundle never spoils the others. due_in: milliseconds to the next deadline of all, 2^53-1 for none; null: a lone report did not look.';
 
 create or replace function durable.worker_watch_v1(p_worker text)
 returns integer language sql stable

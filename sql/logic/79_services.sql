@@ -150,7 +150,7 @@ begin
   if p_error is not null and not p_is_final and p_service.attempt < p_service.attempts then
     v_retry_in := least(p_service.backoff_ms * 2 ^ least(p_service.attempt - 1, 20), 300000);
   end if;
-  perform durable._acquire(array[p_id], 'sql', 1, v_now);
+  perform from durable._acquire(array[p_id], 'sql', 1, v_now);
   if v_task.execution is not null and not p_service.is_cancelled then
     perform durable._append(array[durable._service_event(v_task.execution, p_service.child, p_service.attempt,
       substr(p_service.name, 7), p_service.args, p_value, p_error, v_now + v_retry_in)], v_now);

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from pyengine.cli.root import run
+from tests.support.verbs import Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +72,7 @@ class Player:
 
     def claim(self, *workflows: str) -> list[dict[str, Any]]:
         """Take all runs of these workflows that are ready."""
-        return list(self._turn(list(workflows), 100, [])["tasks"])
+        return Turn(raw=self._turn(list(workflows), 100, [])).handed
 
     def report(self, task: dict[str, Any], **bundle: Any) -> dict[str, Any]:
         """Report facts, acts and an end of a run."""

@@ -52,7 +52,7 @@ def renew(story: Story, value: Any, next_child: int, **more: Any) -> dict[str, A
     assert answer.of(story.held) == ("ok", "released")
     lawful(story.conn)
     handed = take_turn(story.conn, "W", want=1, queues=[f"q-{story.id}"])
-    story.held, task = handed.tasks[0], handed.raw["tasks"][0]
+    story.held, task = handed.tasks[0], handed.handed[0]
     story.execution = story.held.execution
     lawful(story.conn)
     return dict(task)
@@ -354,7 +354,7 @@ def test_a_fork_of_a_later_generation(conn: Connection, clock: Clock) -> None:
     ask(conn, ("select durable.fork('r', new_id => 'f')", ()))
     assert generations(conn, "f") == [(1, "running", 5, 1, 2, [2])]
     answer = Turn(raw=take_turn(conn, "W", want=1, queues=["q-r"]).raw)
-    (task,) = answer.raw["tasks"]
+    (task,) = answer.handed
     assert (task["param"], task["first_child"], [row[1] for row in task["rows"]]) == (
         "[2]",
         1,

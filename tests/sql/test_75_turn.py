@@ -67,7 +67,7 @@ def test_a_claim_hands_out_input_and_journal(conn: Connection, clock: Clock) -> 
     ask(conn, start("r", '["x"]', queue="g"))
     clock.advance(5)
     answer = take_turn(conn, "W", want=1, queues=["g"], ttl_ms=700)
-    (task,) = answer.raw["tasks"]
+    (task,) = answer.handed
     assert {
         name: task[name]
         for name in ("id", "version", "workflow", "workflow_version", "param", "from", "next", "crashes")

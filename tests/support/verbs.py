@@ -38,11 +38,23 @@ class Held:
     first_child: int = 0
 
 
+HANDED = (
+    *("execution", "id", "version", "workflow", "workflow_version", "param", "from", "next", "rows"),
+    *("crashes", "started_at", "queue", "first_child"),
+)
+"""What a turn hands out of a claimed run, in its order."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """The answer of worker_turn_v1."""
 
     raw: dict[str, Any]
+
+    @property
+    def handed(self) -> list[dict[str, Any]]:
+        """Tasks that the turn handed out, whole."""
+        return [dict(zip(HANDED, each, strict=True)) for each in self.raw["tasks"]]
 
     @property
     def tasks(self) -> list[Held]:
@@ -58,7 +70,7 @@ class Turn:
                 crashes=each["crashes"],
                 first_child=each["first_child"],
             )
-            for each in self.raw["tasks"]
+            for each in self.handed
         ]
 
     def of(self, held: Held) -> tuple[str, str]:

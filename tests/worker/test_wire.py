@@ -130,20 +130,7 @@ def test_what_is_absent_is_left_out() -> None:
 
 def test_an_answer_of_an_older_database_is_read() -> None:
     """A claimed task without a first child number begins with 0."""
-    task = {
-        "execution": 1,
-        "id": "r",
-        "version": 1,
-        "workflow": "w",
-        "workflow_version": "1",
-        "param": "[]",
-        "from": 0,
-        "next": 1,
-        "rows": [[0, "S"]],
-        "crashes": 0,
-        "started_at": 5,
-        "queue": "default",
-    }
+    task = [1, "r", 1, "w", "1", "[]", 0, 1, [[0, "S"]], 0, 5, "default"]
     answer = {"now": 1, "bundles": None, "tails": [], "hints": [], "settled": False, "due_in": None}
-    read = decode_answer(json.dumps(answer | {"tasks": [task, task | {"first_child": 3}]}))
+    read = decode_answer(json.dumps(answer | {"tasks": [task, [*task, 3]]}))
     assert [one.first_child for one in read.tasks] == [0, 3]
