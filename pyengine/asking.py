@@ -46,11 +46,20 @@ class Asker(Protocol):
     async def within(self, conn: Any, procedure: Procedure, *values: Any) -> Any:
         """Run a procedure on a connection of the caller's and return its first row."""
 
-    async def hint(self, channel: Channel) -> None:
-        """Tell workers and clients to look again."""
+    @property
+    def heard(self) -> int | None:
+        """How many hints have come; None if nobody listens."""
 
-    async def ended(self, id: str, timeout_s: float | None) -> Any:
-        """Wait for a run and return its row of `RESULTS`; raises TimeoutError."""
+    def along(self, channel: Channel) -> bool:
+        """Whether a statement may send this hint itself, with its commit."""
+
+    async def hint(self, channel: Channel, *, sent: bool = False) -> None:
+        """Tell workers and clients to look again; only those of this process if the others were told."""
+
+    async def ended(self, id: str, timeout_s: float | None, since: int | None = None) -> Any:
+        """Wait for a run, started when so many hints had come, and return its row of `RESULTS`; raises
+        TimeoutError.
+        """
 
     async def close(self) -> None:
         """Close the connections."""
@@ -104,14 +113,24 @@ class Links:
         refuse_workflow()
         return await callers.ask(conn, procedure, *values)
 
-    async def hint(self, channel: Channel) -> None:
-        """Tell subscribers of this process and of others to look again, soon."""
+    @property
+    def heard(self) -> int | None:
+        """How many hints that promises settled have come; None before anybody listens."""
+        return self._waiting.heard
+
+    def along(self, channel: Channel) -> bool:
+        """Whether a statement may send this hint itself, with its commit."""
+        return self._listener.along(channel)
+
+    async def hint(self, channel: Channel, *, sent: bool = False) -> None:
+        """Tell subscribers of this process and, unless they were, of others to look again, soon."""
         await self._waiting.listen()
         self._listener.tell(channel)
-        self._listener.send(channel)
+        if not sent:
+            self._listener.send(channel)
 
-    async def ended(self, id: str, timeout_s: float | None) -> Any:
-        """Wait for the end of a run.
+    async def ended(self, id: str, timeout_s: float | None, since: int | None = None) -> Any:
+        """Wait for the end of a run that was started when so many hints had come.
 
         Raises:
             TimeoutError: it has not ended in time.
@@ -119,7 +138,7 @@ class Links:
         """
         refuse_workflow()
         await self.open()
-        return await self._waiting.wait(id, timeout_s)
+        return await self._waiting.wait(id, timeout_s, since)
 
     async def close(self) -> None:
         """Close the connections; whoever still waits for a result gets a CancelledError."""

@@ -28,7 +28,7 @@ from pyengine.answers import NO_SCHEMA, no_schema, readable, refuse_version, unr
 from pyengine.asking import refuse_workflow
 from pyengine.connection import CONNECT_TIMEOUT_S, Database
 from pyengine.errors import EngineError, InvalidRequest, Unavailable
-from pyengine.listen import Channel, Looks
+from pyengine.listen import Channel, Looks, Pace
 from pyengine.procedures import HINT, LISTEN, RESULTS, SESSION, VERSION, Procedure
 from pyengine.results import refuse_no_text
 
@@ -76,6 +76,7 @@ class Blocking:
         self._slots = threading.BoundedSemaphore(self._connections)
         self._opening = threading.Lock()
         self._hints = _Hints(self)
+        self._pace = Pace()
         self._pooled = True
         self._opened = False
         self._closed = False
@@ -134,14 +135,25 @@ class Blocking:
         refuse_workflow()
         return callers.ask_now(conn, procedure, *values)
 
-    async def hint(self, channel: Channel) -> None:
-        """Tell workers and clients to look again; a hint may be lost."""
+    @property
+    def heard(self) -> int | None:
+        """Nobody listens before somebody waits."""
+        return None
+
+    def along(self, channel: Channel) -> bool:
+        """Whether a statement may send this hint itself, with its commit."""
+        return self._pace.along(channel, time.monotonic())
+
+    async def hint(self, channel: Channel, *, sent: bool = False) -> None:
+        """Tell workers and clients to look again, unless they were told; a hint may be lost."""
+        if sent:
+            return
         try:
             await self.rows(HINT, channel == "durable_ready", channel == "durable_settled")
         except EngineError as error:
             logger.debug("hint not sent: %s", error.message)
 
-    async def ended(self, id: str, timeout_s: float | None) -> Any:
+    async def ended(self, id: str, timeout_s: float | None, since: int | None = None) -> Any:
         """Wait for the end of a run.
 
         Raises:

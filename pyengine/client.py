@@ -169,6 +169,7 @@ class Verbs(Steering):
             deadline_ms = definition.deadline_ms if timeout is None else deadline_ms
         if id is None and key is None:
             id = _new_id()
+        heard, sent = self._asker.heard, conn is None and self._asker.along("durable_ready")
         row = await self._ask(
             START if conn is None else START_WITHIN,
             conn,
@@ -184,10 +185,12 @@ class Verbs(Steering):
             "{}",
             "",
             definition is not None,
+            *((sent,) if conn is None else ()),
         )
         if conn is None and row["created"]:
-            await self._asker.hint("durable_ready")
-        return Run(self, row["id"], _result_codec(definition), created=row["created"])
+            await self._asker.hint("durable_ready", sent=sent)
+        codec, since = _result_codec(definition), heard if row["created"] else None
+        return Run(self, row["id"], codec, created=row["created"], since=since)
 
     def _definition(self, workflow: Workflow[..., Any] | str, version: str | None) -> WorkflowDef | None:
         if isinstance(workflow, Workflow):
@@ -260,9 +263,9 @@ class Verbs(Steering):
         fields["waits_for"] = tuple(row["waits_for"] or ())
         return RunStatus(**fields)
 
-    async def _result(self, id: str, codec: TypeCodec, timeout: Duration | None) -> Any:
+    async def _result(self, id: str, codec: TypeCodec, timeout: Duration | None, since: int | None) -> Any:
         timeout_s = None if timeout is None else parse_duration(timeout, what="timeout") / 1000
-        row = await self._asker.ended(id, timeout_s)
+        row = await self._asker.ended(id, timeout_s, since)
         state = row["state"]
         if state is None:
             raise NotFound(f"there is no run {id!r}")

@@ -23,7 +23,7 @@ from pyengine.errors import EngineError
 from pyengine.holding import Holdings
 from pyengine.housekeeping import Housekeeper
 from pyengine.listen import Listener, Looks
-from pyengine.model import Halt, Row
+from pyengine.model import Cancelled, Complete, Fail, Halt, Row
 from pyengine.procedures import JOURNAL, RELEASE_UNKNOWN
 from pyengine.runs import BUNDLES_MAX, HeldRun, RunQueue
 from pyengine.sql_steps import SERVICE
@@ -35,6 +35,8 @@ __all__ = ["Exchange", "Parts"]
 logger = logging.getLogger("pyengine.exchange")
 
 _ANSWERS_MAX = 2
+_FEW = 4
+_SETTLES = (Complete, Fail, Cancelled)
 _CLAIM_SHARE = 8
 _IN_STEP = 2
 _AGAIN_S = 1.0
@@ -126,7 +128,14 @@ class Exchange:
             want = free if due and (free >= self._slots // _CLAIM_SHARE or not bundles) else 0
             want = min(want, self._share)
             if bundles or want:
-                self._came_back(await self._turns.send(bundles, max(want, 0)), want)
+                await self._turn(bundles, want)
+
+    async def _turn(self, bundles: list[Bundle], want: int) -> None:
+        """Send one turn; a small one that settles something tells so itself."""
+        tells = 0 < len(bundles) <= _FEW and any(isinstance(one.end, _SETTLES) for one in bundles)
+        tells = tells and self._parts.listener.along("durable_settled")
+        answers = await self._turns.send(bundles, max(want, 0), tells=tells)
+        self._came_back(answers, want, told=tells)
 
     async def finish(self) -> None:
         """Stop sending; send what has moved once more when the last answer is worked through.
@@ -155,7 +164,7 @@ class Exchange:
 
     # -- answers
 
-    def _came_back(self, answers: list[Answer], want: int) -> None:
+    def _came_back(self, answers: list[Answer], want: int, *, told: bool) -> None:
         now_s, parts = self._loop.time(), self._parts
         if self._turns.uncertain:
             self._turns.uncertain = False
@@ -175,7 +184,8 @@ class Exchange:
                 self._pass_on(answer.hints)
             if answer.settled:
                 parts.listener.tell("durable_settled")
-                parts.listener.send("durable_settled")
+                if not told:
+                    parts.listener.send("durable_settled")
         if claimed:
             parts.housekeeper.note_activity(now_s)
         self._answers.extend(answers)

@@ -33,8 +33,17 @@ class Run(Generic[T]):
         created: whether this start made it; None if the handle was made for a run that exists.
     """
 
-    def __init__(self, client: Verbs, id: str, codec: TypeCodec, *, created: bool | None = None) -> None:
+    def __init__(
+        self,
+        client: Verbs,
+        id: str,
+        codec: TypeCodec,
+        *,
+        created: bool | None = None,
+        since: int | None = None,
+    ) -> None:
         self._client = client
+        self._since = since
         self._codec = codec
         self.id = id
         self.created = created
@@ -51,7 +60,7 @@ class Run(Generic[T]):
             NotFound: there is no such run.
             DecodeError: its result does not fit the annotation.
         """
-        return cast("T", await self._client._result(self.id, self._codec, timeout))
+        return cast("T", await self._client._result(self.id, self._codec, timeout, self._since))
 
     async def get(self) -> RunStatus:
         """Return the run as it is now.

@@ -1,11 +1,11 @@
 """Hints: when to look at the database again.
 
-What lives here: `Listener`, the one LISTEN connection of a process, and `Looks`, the times at which
-somebody who waits looks. What may not: rows; a hint says nothing but "look again", may be lost and may come
-for nothing. The theory: after a hint the row may not be there yet or may be gone again, so one looks at
-once and after 5, 20, 80, 320 ms and 1 s, then with growing pauses. Without any hint the same pauses find
-everything, only later; so a pooler, which cannot pass hints on, costs latency and nothing else. With a way
-past the pooler (`Database.sessions`) the one connection goes there.
+What lives here: `Listener`, the one LISTEN connection of a process, `Looks`, the times at which somebody who
+waits looks, and `Pace`, which says how a hint is sent. What may not: rows; a hint says nothing but "look
+again", may be lost and may come for nothing. The theory: after a hint the row may not be there yet or may be
+gone again, so one looks at once and after 5, 20, 80, 320 ms and 1 s, then with growing pauses. Without any
+hint the same pauses find everything, only later; so a pooler, which cannot pass hints on, costs latency and
+nothing else. With a way past the pooler (`Database.sessions`) the one connection goes there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyengine.connection import Database, Link
 from pyengine.errors import EngineError
 from pyengine.procedures import HINT
 
-__all__ = ["Channel", "Listener", "Looks"]
+__all__ = ["Channel", "Listener", "Looks", "Pace"]
 
 logger = logging.getLogger("pyengine.listen")
 
@@ -29,6 +29,7 @@ Channel: TypeAlias = Literal["durable_ready", "durable_settled"]
 _AFTER_HINT_S = (0.0, 0.005, 0.02, 0.08, 0.32, 1.0)
 _HINT_PAUSE_S = 0.002
 _HINT_PAUSE_MAX_S = 0.02
+_APART_S = 0.01
 
 
 class Looks:
@@ -53,6 +54,12 @@ class Looks:
         self._steps = 0
         self._at = min(self._at, now) if self._at else now
 
+    def begun(self, now: float, *, alone: bool) -> None:
+        """Look soon: what is waited for has only begun, and a hint will tell; nothing else is, if alone."""
+        soon = now + _AFTER_HINT_S[1]
+        if alone or self._at > soon:
+            self._steps, self._at = 1, soon
+
     def looked(self, now: float, *, found: bool) -> None:
         """Note that one has looked; where something was found there may be more."""
         if found:
@@ -64,6 +71,24 @@ class Looks:
             pause = min(self._longest_s, 2.0 ** (self._steps - len(_AFTER_HINT_S)))
             pause *= 0.8 + 0.2 * random.random()
         self._at = now + pause
+
+
+class Pace:
+    """Whether a hint goes along with the commit that gives reason for it.
+
+    That saves a round trip. But a notification takes a lock of the whole database until its commit is on
+    disk, so only one in a while may; those that follow go after their commits, in a transaction that writes
+    nothing.
+    """
+
+    def __init__(self) -> None:
+        self._last_s: dict[Channel, float] = {}
+
+    def along(self, channel: Channel, now_s: float) -> bool:
+        """Whether this one may; then it is taken to be sent."""
+        last_s = self._last_s.get(channel)
+        self._last_s[channel] = now_s
+        return last_s is None or now_s - last_s >= _APART_S
 
 
 class Listener:
@@ -88,6 +113,7 @@ class Listener:
         self._send_soon = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._users = 0
+        self._pace = Pace()
 
     def subscribe(self, channel: Channel, subscriber: Callable[[], None]) -> None:
         """Call `subscriber` at each hint."""
@@ -129,6 +155,10 @@ class Listener:
         """Call the subscribers of this process directly."""
         for subscriber in tuple(self._subscribers[channel]):
             subscriber()
+
+    def along(self, channel: Channel) -> bool:
+        """Whether a statement may send this hint itself, with its commit; if not, `send` it afterwards."""
+        return self._pace.along(channel, asyncio.get_running_loop().time())
 
     def send(self, channel: Channel) -> None:
         """Send a hint to the other processes, soon and together with others."""

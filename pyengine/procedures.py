@@ -110,8 +110,11 @@ HELLO = Procedure(
 
 TURN = Procedure(
     name="worker_turn_v1",
-    signature="(worker, queues[], workflows[], versions[], digests[], want, bundles jsonb, ttl_ms) -> json",
-    sql="select durable.worker_turn_v1($1, $2, $3, $4, $5, $6, $7, $8)",
+    signature=(
+        "(worker, queues[], workflows[], versions[], digests[], want, bundles jsonb, ttl_ms, "
+        "with the hint) -> json"
+    ),
+    sql="select durable.worker_turn_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)",
 )
 
 JOURNAL = Procedure(
@@ -210,13 +213,13 @@ START = Procedure(
     name="start_v1",
     signature=(
         "(workflow, args, id, key, queue, version, delay_ms, timeout_ms, priority, tags jsonb, tenant, "
-        "any_workflow) -> (id, created)"
+        "any_workflow, with the hint) -> (id, created)"
     ),
     sql=(
-        "select id, created from durable.start_v1("
-        "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11, $12)"
+        "select s.id, s.created, case when $13 and s.created then durable.hint_v1(true, false) end "
+        "from durable.start_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11, $12) s"
     ),
-    takes="text text text text text text bigint bigint integer text text boolean",
+    takes="text text text text text text bigint bigint integer text text boolean boolean",
 )
 
 START_WITHIN = Procedure(
@@ -232,9 +235,13 @@ START_WITHIN = Procedure(
 
 SIGNAL = Procedure(
     name="signal_v1",
-    signature="(run, name, payload, key) -> (delivery, created, woken)",
-    sql="select delivery, created, woken from durable.signal_v1($1, $2, $3, $4)",
-    takes="text text text text",
+    signature="(run, name, payload, key, with the hint) -> (delivery, created, woken)",
+    sql=(
+        "select s.delivery, s.created, s.woken, "
+        "case when $5 and s.created then durable.hint_v1(s.woken, not s.woken) end "
+        "from durable.signal_v1($1, $2, $3, $4) s"
+    ),
+    takes="text text text text boolean",
 )
 
 SIGNAL_WITHIN = Procedure(

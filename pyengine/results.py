@@ -136,6 +136,12 @@ class Waiting:
         self._wake = asyncio.Event()
         self._starting = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
+        self._heard = 0
+
+    @property
+    def heard(self) -> int | None:
+        """How many hints have come so far; None while nobody listens."""
+        return None if self._task is None else self._heard
 
     async def listen(self) -> None:
         """Begin to listen for hints; they can be sent from then on too.
@@ -164,8 +170,13 @@ class Waiting:
                 future.cancel()
         self._futures.clear()
 
-    async def wait(self, id: str, timeout_s: float | None) -> Any:
+    async def wait(self, id: str, timeout_s: float | None, since: int | None = None) -> Any:
         """Return the row of a run that has ended: state (None if there is no such run), value, error.
+
+        Args:
+            id: the run.
+            timeout_s: for how long.
+            since: `heard` before the run was started; without a hint since then there is no hurry to look.
 
         Raises:
             TimeoutError: it has not ended in time.
@@ -175,7 +186,12 @@ class Waiting:
         await self.listen()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._futures.setdefault(id, []).append(future)
-        self._hinted()
+        if since is not None and since == self._heard:
+            alone = len(self._futures) == len(self._futures[id]) == 1
+            self._looks.begun(asyncio.get_running_loop().time(), alone=alone)
+            self._wake.set()
+        else:
+            self._look_now()
         try:
             async with asyncio.timeout(timeout_s):
                 return await future
@@ -189,6 +205,10 @@ class Waiting:
                     del self._futures[id]
 
     def _hinted(self) -> None:
+        self._heard += 1
+        self._look_now()
+
+    def _look_now(self) -> None:
         if self._futures:
             self._looks.hinted(asyncio.get_running_loop().time())
             self._wake.set()

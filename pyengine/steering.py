@@ -89,9 +89,10 @@ class Steering:
         if conn is not None:
             return int((await self._ask(SIGNAL_WITHIN, conn, run_id, name, text, dedup))["delivery"])
         key = secrets.token_hex(16) if dedup is None else dedup
-        row = await self._ask(SIGNAL, None, run_id, name, text, key)
+        sent = self._asker.along("durable_ready")
+        row = await self._ask(SIGNAL, None, run_id, name, text, key, sent)
         if row["created"]:
-            await self._asker.hint("durable_ready" if row["woken"] else "durable_settled")
+            await self._asker.hint("durable_ready" if row["woken"] else "durable_settled", sent=sent)
         return int(row["delivery"])
 
     async def cancel(

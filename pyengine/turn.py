@@ -95,17 +95,18 @@ class Turns:
         """Break the connection off."""
         self._link.drop()
 
-    async def send(self, bundles: list[Bundle], want: int) -> list[Answer]:
+    async def send(self, bundles: list[Bundle], want: int, *, tells: bool = False) -> list[Answer]:
         """Send a turn, again and again if need be, and return its answer, or the answers of its parts.
 
         Args:
             bundles: what moved.
             want: how many tasks to claim; 0 only what this turn wakes, less than 0 none.
+            tells: it sends the hint that something settled, with its commit.
         """
         failures = unknown = timeouts = 0
         while True:
             try:
-                return [await self._once(bundles, want)]
+                return [await self._once(bundles, want, tells)]
             except Unavailable as error:
                 self.uncertain = True
                 unknown += 1
@@ -116,12 +117,12 @@ class Turns:
                 failures += 1
                 timeouts += _timed_out(error)
                 if bundles and _poisoned(error):
-                    return await self._apart(bundles, error)
+                    return await self._apart(bundles, error, tells)
                 log = logger.error if failures in (1, 5) or failures % 20 == 0 else logger.debug
                 log("turn refused by %s: %s", self._where, error)
             if timeouts >= _TIMEOUTS_MAX:
                 if len(bundles) > 1:
-                    return await self._halves(bundles)
+                    return await self._halves(bundles, tells)
                 # what it was to claim may be what takes so long
                 want = min(want, -1 if bundles else want)
             # after the first loss at once
@@ -134,9 +135,9 @@ class Turns:
         Raises:
             EngineError: it failed, or its outcome is unknown.
         """
-        return await self._once(bundles, want)
+        return await self._once(bundles, want, False)
 
-    async def _once(self, bundles: list[Bundle], want: int) -> Answer:
+    async def _once(self, bundles: list[Bundle], want: int, tells: bool) -> Answer:
         who = self._identity
         text: Any = await self._link.run(
             TURN,
@@ -148,13 +149,14 @@ class Turns:
             want,
             encode_bundles(bundles) if bundles else "[]",
             who.ttl_ms,
+            tells,
         )
         return decode_answer(text)
 
-    async def _apart(self, bundles: list[Bundle], error: EngineError) -> list[Answer]:
+    async def _apart(self, bundles: list[Bundle], error: EngineError, tells: bool) -> list[Answer]:
         """Find the bundle that the database refuses, and halt its run."""
         if len(bundles) > 1:
-            return await self._halves(bundles)
+            return await self._halves(bundles, tells)
         bad = bundles[0]
         self.refused(bad, error)
         refused = bad.end
@@ -170,9 +172,10 @@ class Turns:
             bad.end = Halt(problem=msgspec.json.encode(problem).decode())
         return await self.send([bad], -1)
 
-    async def _halves(self, bundles: list[Bundle]) -> list[Answer]:
+    async def _halves(self, bundles: list[Bundle], tells: bool) -> list[Answer]:
         half = len(bundles) // 2
-        return [*await self.send(bundles[:half], -1), *await self.send(bundles[half:], -1)]
+        first = await self.send(bundles[:half], -1, tells=tells)
+        return [*first, *await self.send(bundles[half:], -1, tells=tells)]
 
 
 def _poisoned(error: EngineError) -> bool:

@@ -603,7 +603,7 @@ comment on function durable._claim_turn(text, integer, text[], boolean, text[], 
 
 create or replace function durable.worker_turn_v1(
   p_worker text, p_queues text[], p_workflows text[], p_versions text[], p_digests text[], p_want integer,
-  p_bundles jsonb, p_ttl_ms integer)
+  p_bundles jsonb, p_ttl_ms integer, p_tells boolean default false)
 returns json language plpgsql volatile
 as $$
 declare
@@ -620,7 +620,6 @@ declare
   v_claim text[] := '{}';
   v_heads bigint[] := '{}';
   v_warm text[] := '{}';
-  v_codes text[];
   v_queues text[] := '{}';
   v_tasks json := '[]';
   v_now bigint;
@@ -633,12 +632,9 @@ begin
     end if;
     v_awaiters := durable._lock_bundles(v_bundles, v_settle, v_adopted);
   end if;
-  if p_want > 0 or v_awaiters <> '{}' then
-    v_codes := durable._codes(p_workflows, p_versions);
-  end if;
   if p_want > 0 then
     select c.ids, c.heads, c.warm into v_claim, v_heads, v_warm
-    from durable._claimable(p_worker, p_queues, v_codes, p_want) c;
+    from durable._claimable(p_worker, p_queues, durable._codes(p_workflows, p_versions), p_want) c;
   end if;
   v_owned := durable._lock_turn(v_bundles, v_settle, v_awaiters, v_heads);
   perform durable._lock_adoptions(v_adopted);
@@ -649,7 +645,11 @@ begin
   end if;
   if v_claim <> '{}' or (v_awaiters <> '{}' and p_want >= 0) then
     v_tasks := durable._claim_turn(p_worker, p_ttl_ms, v_claim, cardinality(v_heads) > cardinality(v_claim), v_warm,
-                                   case when p_want >= 0 then v_awaiters else '{}' end, v_codes, p_digests, v_now);
+                                   case when p_want >= 0 then v_awaiters else '{}' end,
+                                   durable._codes(p_workflows, p_versions), p_digests, v_now);
+  end if;
+  if p_tells and v_settle <> '{}' then
+    perform durable.hint_v1(false, true);
   end if;
   v_owned := v_owned or v_awaiters <> '{}' or cardinality(v_heads) > cardinality(v_claim);
   return json_build_object('now', v_now, 'bundles', durable._verdicts(v_bundles),
@@ -660,8 +660,8 @@ begin
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.worker_turn_v1(text, text[], text[], text[], text[], integer, jsonb, integer) is
-  'One round trip of a worker: reports bundles (facts, acts, ending), claims up to p_want tasks, renews. p_want < 0 claims nothing, not even what this turn woke. Verdicts ok, moved, lost; a stale bundle never spoils the others. due_in: milliseconds to the next deadline of all, 2^53-1 for none; null: a lone report did not look.';
+comment on function durable.worker_turn_v1(text, text[], text[], text[], text[], integer, jsonb, integer, boolean) is
+  'One round trip of a worker: reports bundles (facts, acts, ending), claims up to p_want tasks, renews. p_want < 0 claims nothing, not even what this turn woke. Verdicts ok, moved, lost; a stale bundle never spoils the others. due_in: milliseconds to the next deadline of all, 2^53-1 for none; null: a lone report did not look. p_tells: it sends the hint that something settled with its own commit.';
 
 create or replace function durable.worker_watch_v1(p_worker text)
 returns integer language sql stable

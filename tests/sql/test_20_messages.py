@@ -9,7 +9,20 @@ import psycopg
 import pytest
 
 from tests.support.clock import Clock
-from tests.support.verbs import Call, Connection, ask, create, settle, start, take
+from tests.support.verbs import (
+    Call,
+    Connection,
+    ask,
+    begin_run,
+    bundle,
+    complete,
+    create,
+    done,
+    settle,
+    start,
+    take,
+    take_turn,
+)
 
 
 @pytest.fixture
@@ -52,6 +65,17 @@ def test_hint_v1(
     """The hint of our processes goes to the channels that it names, without a payload."""
     ask(conn, ("select durable.hint_v1(%s, %s)", (ready, settled)))
     assert drain(heard) == channels
+
+
+def test_a_turn_tells_what_it_settled(conn: Connection, heard: Connection) -> None:
+    """If it is asked to, and only if it settles something; no hint of plain SQL is held back for it."""
+    first, other = begin_run(conn, "r"), begin_run(conn, "s")
+    drain(heard)
+    take_turn(conn, "W", bundle(first, end=complete()))
+    take_turn(conn, "W", bundle(other, facts=[done(0)]), tells=True)
+    assert drain(heard) == []
+    take_turn(conn, "W", bundle(other, end=complete(), seen=other.next + 3), tells=True)
+    assert drain(heard) == ["durable_settled"]
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("off", 0), ("coalesce", 1), ("commit", 3)])

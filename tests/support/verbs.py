@@ -222,10 +222,11 @@ def turn(
     queues: Sequence[str] = ("default",),
     workflows: Sequence[str] = ("w",),
     ttl_ms: int = TTL_MS,
+    tells: bool = False,
 ) -> Call:
     """A worker's turn; it claims nothing unless `want` says so."""
     names = list(workflows)
-    return "select durable.worker_turn_v1(%s, %s, %s, %s, %s, %s, %s::jsonb, %s)", (
+    return "select durable.worker_turn_v1(%s, %s, %s, %s, %s, %s, %s::jsonb, %s, %s)", (
         worker,
         list(queues),
         names,
@@ -234,6 +235,7 @@ def turn(
         want,
         json.dumps(bundles),
         ttl_ms,
+        tells,
     )
 
 

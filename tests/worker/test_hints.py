@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import psycopg
 import pytest
 
 from pyengine import App, ctx, housekeeping
-from pyengine.connection import Database
-from pyengine.listen import Looks
+from pyengine.connection import Database, Link
+from pyengine.listen import Looks, Pace
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
@@ -46,6 +47,77 @@ def test_a_hint_brings_the_next_look_forward_and_never_puts_it_off() -> None:
     assert looks.at == 100.001
     looks.hinted(100.5)
     assert looks.at == 100.001
+
+
+def test_what_has_only_begun_is_looked_for_soon() -> None:
+    """After 5 ms, not at once, and without putting off what others wait for; a hint comes before that."""
+    looks = Looks(longest_s=5.0)
+    looks.begun(100.0, alone=True)
+    assert looks.at == 100.005
+    looks.hinted(100.001)
+    assert looks.at == 100.001
+    looks.begun(100.0015, alone=False)
+    assert looks.at == 100.001
+    looks.begun(100.0015, alone=True)
+    assert looks.at == 100.0065
+    assert pauses(looks, looks.at, 2) == [0.02, 0.08]
+    looks.begun(100.2, alone=False)
+    assert round(looks.at, 4) == 100.1065
+    pauses(looks, looks.at, 20)
+    looks.begun(101.0, alone=False)
+    assert looks.at == 101.005
+
+
+def test_only_one_hint_in_a_while_goes_along_with_its_commit() -> None:
+    """The first of each channel may; one that follows within 10 ms may not, and keeps the next one back."""
+    pace = Pace()
+    assert pace.along("durable_ready", 1.0)
+    assert pace.along("durable_settled", 1.0)
+    assert not pace.along("durable_ready", 1.009)
+    assert not pace.along("durable_ready", 1.018)
+    assert pace.along("durable_ready", 1.03)
+
+
+@pytest.mark.session("hints")
+def test_a_lone_run_takes_four_statements(
+    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its start, its claim, its end and one look at the result: hints go along with the commits, and nobody
+    looks for a result before it is told of.
+    """
+    app = App(dsn)
+
+    @app.workflow
+    async def go() -> int:
+        return 1
+
+    said: list[str] = []
+    use = Link.use
+
+    async def noted(self: Link, action: Any) -> Any:
+        if self._role in ("client", "turn", "listen"):
+            said.append(self._role)
+        return await use(self, action)
+
+    async def main() -> list[str]:
+        async with app.worker() as worker, app.client() as client:
+            assert await (await client.start(go)).result(timeout=20) == 1
+            await asyncio.sleep(0.3)
+            # so that no look falls due meanwhile
+            worker._exchange._looks._at = asyncio.get_running_loop().time() + 3600
+            worker._exchange._parts.wake.set()
+            await asyncio.sleep(0.05)
+            said.clear()
+            with monkeypatch.context() as patch:
+                patch.setattr(Link, "use", noted)
+                assert await (await client.start(go)).result(timeout=20) == 1
+            return list(said)
+
+    for _ in range(5):  # a machine that stops for some milliseconds makes the client look meanwhile
+        found = asyncio.run(main())
+        if len(found) == 4:
+            break
+    assert found == ["client", "turn", "turn", "client"]
 
 
 def test_an_idle_worker_asks_less_than_once_a_second() -> None:

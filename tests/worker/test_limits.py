@@ -202,7 +202,7 @@ def test_a_batch_that_times_out_twice_is_halved(
     """A turn that took too long twice is sent in halves; one whose connection broke is sent as it was."""
     sent: list[int] = []
 
-    async def once(bundles: list[Bundle], want: int) -> str:
+    async def once(bundles: list[Bundle], want: int, tells: bool) -> str:
         sent.append(len(bundles))
         if len(sent) <= 2:
             error = mapped(cause, "there")
