@@ -46,13 +46,11 @@ create or replace function durable._unblock(p_settled text[], p_now bigint)
 returns void language plpgsql volatile
 as $$
 begin
-  if exists (select from durable._listeners l where l.awaited_id = any (p_settled)) then
-    with gone as (
-      delete from durable._listeners l where l.awaited_id = any (p_settled) returning l.awaited_id, l.address
-    )
-    insert into durable._unblocks (promise_id, address, created_at)
-    select g.awaited_id, g.address, p_now from gone g;
-  end if;
+  with gone as (
+    delete from durable._listeners l where l.awaited_id = any (p_settled) returning l.awaited_id, l.address
+  )
+  insert into durable._unblocks (promise_id, address, created_at)
+  select g.awaited_id, g.address, p_now from gone g;
 end
 $$;
 comment on function durable._unblock(text[], bigint) is 'Turns the listeners of settled promises into one unblock row each.';

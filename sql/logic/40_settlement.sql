@@ -86,11 +86,8 @@ create or replace function durable._end_waits(p_ids text[], p_heads bigint[])
 returns void language plpgsql volatile
 as $$
 begin
-  if exists (select from durable._row_waits w where w.promise_id = any (p_ids))
-     or exists (select from durable._row_waits w where w.execution = any (p_heads)) then
-    with gone as (delete from durable._row_waits w where w.promise_id = any (p_ids))
-    update durable._row_waits w set test_at = 0 where w.execution = any (p_heads);
-  end if;
+  with gone as (delete from durable._row_waits w where w.promise_id = any (p_ids))
+  update durable._row_waits w set test_at = 0 where w.execution = any (p_heads);
 end
 $$;
 comment on function durable._end_waits(text[], bigint[]) is
@@ -105,6 +102,9 @@ declare
   v_ids text[];
   v_heads bigint[];
   v_owned boolean;
+  v_awaited boolean;
+  v_listened boolean;
+  v_rows boolean;
   v_events durable._event[] := '{}';
   v_resumed bigint[];
   v_queues text[] := '{}';
@@ -115,14 +115,23 @@ begin
   end if;
   select array_agg(s.id), array_agg(s.head) filter (where s.head is not null), bool_or(s.execution is not null)
   into v_ids, v_heads, v_owned from unnest(v_settled) s;
-  with gone as (delete from durable._tasks t where t.id = any (v_ids) returning t.id)
-  delete from durable._resumes r using gone g where r.task_id = any (array[g.id]);
-  perform durable._end_waits(v_ids, v_heads);
-  perform durable._unblock(v_ids, p_now);
+  delete from durable._tasks t where t.id = any (v_ids);
+  delete from durable._resumes r where r.task_id = any (v_ids);
+  select exists (select from durable._callbacks c where c.awaited_id = any (v_ids)),
+         exists (select from durable._listeners l where l.awaited_id = any (v_ids)),
+         exists (select from durable._row_waits w where w.promise_id = any (v_ids))
+           or exists (select from durable._row_waits w where w.execution = any (v_heads))
+  into v_awaited, v_listened, v_rows;
+  if v_rows then
+    perform durable._end_waits(v_ids, v_heads);
+  end if;
+  if v_listened then
+    perform durable._unblock(v_ids, p_now);
+  end if;
   if v_owned then
     v_events := durable._owner_events(v_settled);
   end if;
-  if exists (select from durable._callbacks c where c.awaited_id = any (v_ids)) then
+  if v_awaited then
     v_events := v_events || durable._adopter_events(v_settled);
     select f.resumed, f.queues into v_resumed, v_queues from durable._fire(v_settled, p_now) f;
     v_events := v_events || array(select row(r.execution, 'W', null, null, null, null, null)::durable._event

@@ -295,6 +295,39 @@ $$;
 comment on function durable._misshapen(durable._act[]) is
   'Ending for a run whose code asks for a child that no start would be given (the rules of _check_start); null: all can be made. The run is set aside, and the others of the turn are not disturbed.';
 
+create or replace function durable._judged(
+  p_version integer, p_seen integer, p_does boolean, p_head durable._executions, p_task durable._tasks, p_worker text,
+  p_has_moved boolean, p_now bigint)
+returns text language sql immutable
+as $$
+  select case
+    when p_head.execution is null or p_task.pid is distinct from p_worker
+         or not coalesce(durable._holds(p_task, p_version, p_now), false)
+      then 'lost'
+    when p_has_moved then 'moved'
+    when p_does and p_head.status = 'cancelling' and p_seen <= p_head.cancel_seq then 'moved'
+    else 'ok' end
+$$;
+comment on function durable._judged(
+  integer, integer, boolean, durable._executions, durable._tasks, text, boolean, bigint) is
+  'The verdict on a bundle: lost (drop it), moved (replay from the journal) or ok. What was done without having seen a request of cancellation does not count. p_does: it has facts, acts or an ending; p_has_moved: its child numbers are taken.';
+
+create or replace function durable._judge_ends(p_bundles durable._bundle[], p_worker text, p_now bigint)
+returns durable._bundle[] language plpgsql stable
+as $$
+begin
+  return array(
+    select row(b.execution, b.version, b.seen, b.facts, b.acts, b.ending, b.id,
+               durable._judged(b.version, b.seen, (b.ending)."do" is not null, h, t, p_worker, false, p_now), 'acquired',
+               h.next_seq, h.next_seq, null)::durable._bundle
+    from unnest(p_bundles) b
+    left join durable._executions h on h.execution = any (array[b.execution])
+    left join durable._tasks t on t.id = any (array[b.id]));
+end
+$$;
+comment on function durable._judge_ends(durable._bundle[], text, bigint) is
+  'A verdict for each of bundles that bring no facts and no acts. The caller holds tasks and heads.';
+
 create or replace function durable._judge(p_bundles durable._bundle[], p_worker text, p_many boolean, p_now bigint)
 returns durable._bundle[] language plpgsql stable
 as $$
@@ -323,25 +356,20 @@ begin
     cross join lateral (select case when durable._is_plain(b.acts, b.facts) then b.facts[1] end offset 0) as f (one)
     cross join lateral (select h.open_attempts[array_position(h.open_steps, (f.one).child)],
                                (f.one).child >= h.next_child or (f.one).child = any (h.reserved) offset 0) as o (attempt, is_free)
-    cross join lateral (select case
-      when h.execution is null or t.pid is distinct from p_worker or not coalesce(durable._holds(t, b.version, p_now), false)
-        then 'lost'
-      when b.execution = any (v_misfits) or (not o.is_free and o.attempt is null) then 'moved'
-      when h.status = 'cancelling' and b.seen <= h.cancel_seq
-           and (b.acts <> '{}' or b.facts <> '{}' or (b.ending)."do" is not null)
-        then 'moved'
-      else 'ok' end offset 0) as v (verdict)
+    cross join lateral (
+      select durable._judged(b.version, b.seen, b.acts <> '{}' or b.facts <> '{}' or (b.ending)."do" is not null, h, t,
+                             p_worker, b.execution = any (v_misfits) or (not o.is_free and o.attempt is null), p_now)
+      offset 0) as v (verdict)
     cross join lateral (select case
       when (f.one).child is not null and v.verdict <> 'lost' and h.status in ('running', 'cancelling')
         and not durable._recorded((f.one).begun, (f.one).retry_in is not null, (f.one).attempt, o.attempt)
       then durable._fact_type((f.one).begun, (f.one).retry_in is not null, (f.one).error is not null, (f.one).attempt,
                               o.attempt, o.is_free) end offset 0) as r (type)
-    cross join lateral (select case when b.acts <> '{}' then durable._misshapen(b.acts) end) as m (ending)
-    order by b.id);
+    cross join lateral (select case when b.acts <> '{}' then durable._misshapen(b.acts) end) as m (ending));
 end
 $$;
 comment on function durable._judge(durable._bundle[], text, boolean, bigint) is
-  'A verdict for each bundle: lost (drop it), moved (replay from the journal) or ok; and the row that the fact of a plain one becomes. What was done without having seen a request of cancellation does not count. p_many: some are not plain. The caller holds tasks and heads.';
+  'A verdict for each bundle, and the row that the fact of a plain one becomes. p_many: some are not plain. The caller holds tasks and heads.';
 
 create or replace function durable._make_children(p_bundles durable._bundle[], p_now bigint)
 returns text[] language plpgsql volatile

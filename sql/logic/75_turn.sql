@@ -550,10 +550,11 @@ create or replace function durable._take_bundles(
 language plpgsql volatile
 as $$
 begin
-  bundles := durable._judge(p_bundles, p_worker, p_many, p_now);
   queues := '{}';
-  if p_acts or p_facts then
-    bundles := durable._write_bundles(bundles, p_acts, p_many, p_now);
+  if not (p_acts or p_facts) then
+    bundles := durable._judge_ends(p_bundles, p_worker, p_now);
+  else
+    bundles := durable._write_bundles(durable._judge(p_bundles, p_worker, p_many, p_now), p_acts, p_many, p_now);
     -- the judge sets runs aside for what they did
     p_endings := p_endings || 'halt'::text;
   end if;

@@ -59,7 +59,7 @@ def test_what_has_only_begun_is_looked_for_soon() -> None:
     looks.begun(100.0015, alone=False)
     assert looks.at == 100.001
     looks.begun(100.0015, alone=True)
-    assert looks.at == 100.0065
+    assert round(looks.at, 4) == 100.0065
     assert pauses(looks, looks.at, 2) == [0.02, 0.08]
     looks.begun(100.2, alone=False)
     assert round(looks.at, 4) == 100.1065
