@@ -294,6 +294,9 @@ class Codec:
             imported ones.
         warn_bytes: a larger text is logged.
         max_bytes: a larger text is refused; one of an error is cut.
+
+    Attributes:
+        noted_bytes: no text of this length or a smaller one is logged or refused.
     """
 
     def __init__(
@@ -306,7 +309,7 @@ class Codec:
         self.failures = Failures(errors, max_bytes=min(max(max_bytes, MIN_ERROR_BYTES), MAX_ERROR_BYTES))
         self.warn_bytes = warn_bytes
         self.max_bytes = max_bytes
-        self._noted_bytes = min(warn_bytes, max_bytes)
+        self.noted_bytes = min(warn_bytes, max_bytes)
 
     def encode(self, value: Any, annotation: Any = Any, *, where: str) -> str:
         """Return the JSON text of a value.
@@ -320,12 +323,15 @@ class Codec:
             EncodeError: the text would not give the value back.
             PayloadTooLarge: the text is too long.
         """
-        codec = type_codec(annotation)
+        return self.write(type_codec(annotation), value, where)
+
+    def write(self, codec: TypeCodec, value: Any, where: str) -> str:
+        """Return the JSON text of a value by its codec; otherwise like `encode`."""
         try:
             packed = codec.pack(value)
         except UNWRITABLE as error:
             raise unwritable(where, error, value) from error
-        if len(packed) > self._noted_bytes:
+        if len(packed) > self.noted_bytes:
             self.check_size(len(packed), where)
         return codec.check(value, packed, where)[0]
 

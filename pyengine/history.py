@@ -117,7 +117,8 @@ class History:
             if child is not None:
                 if kind in ALLOCATING:
                     self.allocated.setdefault(child, row)
-                    self.max_child = max(self.max_child, child)
+                    if child > self.max_child:
+                        self.max_child = child
                 if kind in RESOLVING:
                     self.resolvers.append(row)
                 elif kind in _ATTEMPT:
@@ -133,7 +134,8 @@ class History:
                     self.marks.append(row)
         if row is not None:
             self.next_seq = row.seq + ROW_WIDTH.get(row.type, 1)
-        self.next_seq = max(self.next_seq, next_seq)
+        if next_seq > self.next_seq:
+            self.next_seq = next_seq
 
     def _block(self, row: Row) -> None:
         self.await_seq = row.seq

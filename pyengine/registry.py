@@ -344,12 +344,11 @@ class Registry:
         Raises:
             NotFound: there is none; the message names those that are near.
         """
-        versions = {known: one for (named, known), one in self._workflows.items() if named == name}
-        if version is None and len(versions) == 1:
-            return next(iter(versions.values()))
-        found = versions.get("1" if version is None else version)
-        if found is not None:
+        if version is not None and (found := self._workflows.get((name, version))) is not None:
             return found
+        versions = {known: one for (named, known), one in self._workflows.items() if named == name}
+        if version is None and ("1" in versions or len(versions) == 1):
+            return versions.get("1") or next(iter(versions.values()))
         if versions:
             raise NotFound(
                 f"workflow {name!r} has no version {version or '1'!r}", hint=_listed(sorted(versions))

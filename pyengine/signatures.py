@@ -34,6 +34,7 @@ from pyengine.values_shapes import PLAIN, SORTED
 __all__ = ["Signature"]
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_decode_call = msgspec.json.Decoder(list[msgspec.Raw] | dict[str, msgspec.Raw]).decode
 _WRONG = (msgspec.ValidationError, msgspec.DecodeError)
 
 
@@ -233,7 +234,7 @@ class Signature:
             InvalidRequest: it is neither, or it does not fit the signature.
         """
         try:
-            raw = msgspec.json.decode(text or "[]", type=list[msgspec.Raw] | dict[str, msgspec.Raw])
+            raw = _decode_call(text or "[]")
         except _WRONG as error:
             raise InvalidRequest(
                 f"{self.subject}: its arguments must be a JSON array or object: {error}",

@@ -190,7 +190,8 @@ class StepRunner:
 
     def _start_task(self, run: StepRun) -> None:
         self._active += 1
-        self._set_timer(run)
+        if run.call.step.timeout_ms is not None:
+            self._set_timer(run)
         if _EAGER:
             run.task = asyncio.Task(self._execute(run), loop=self._loop, eager_start=True)  # type: ignore[call-arg]
         else:
@@ -306,11 +307,8 @@ class StepRunner:
             return
         call = run.call
         try:
-            text = self._codec.encode(
-                value,
-                call.step.signature.result.annotation,
-                where=f"the result of step {call.name} of run {run.held.info.id}",
-            )
+            where = f"the result of step {call.name} of run {run.held.info.id}"
+            text = self._codec.write(call.step.signature.result, value, where)
         except (EncodeError, PayloadTooLarge) as error:
             # the body would give the same again
             self._report(run.held, call, error=self._codec.encode_error(error))
