@@ -128,31 +128,36 @@ class Holdings:
         """The bundle is in the journal."""
         flight, held.flight = held.flight, None
         assert flight is not None
-        before, after = tail
         end = flight.end
-        if isinstance(end, _LAST) or (isinstance(end, ContinueAsNew) and verdict.state != "acquired"):
+        if end is not None and (
+            isinstance(end, _LAST) or (isinstance(end, ContinueAsNew) and verdict.state != "acquired")
+        ):
             if isinstance(end, Halt):
                 logger.error("run.halted", extra={"run_id": held.info.id, "problem": end.problem})
             self.drop(held)
             return
+        before, after = tail
         if not held.accept(flight, before, after, verdict.next, now_ms):
             self.replay_anew(held)
             return
-        held.outside = held.outside or any(row.type in _OUTSIDE for row in (*before, *after))
-        for deadline_ms in deadlines_ms(flight.acts):
-            self._hooks.timer(self._loop.time() + deadline_ms / 1000)
+        others = bool(before or after)
+        if others and not held.outside:
+            held.outside = any(row.type in _OUTSIDE for row in (*before, *after))
+        if flight.acts:
+            for deadline_ms in deadlines_ms(flight.acts):
+                self._hooks.timer(self._loop.time() + deadline_ms / 1000)
         if verdict.state != "acquired":
             self._left(held, verdict.state)
             return
         calls = self._ready_calls(held, flight, now_ms)
-        if flight.facts or before or after or end is not None:
+        if flight.facts or others or end is not None:
             # what came may give up some of the calls before they begin
-            held.parked.update((call.child, call) for call in calls)
+            held.parked.update({call.child: call for call in calls})
             self.advance(held)
-            calls = [call for call in calls if held.parked.get(call.child) is call]
+            calls = calls and [call for call in calls if held.parked.get(call.child) is call]
         elif held.has_news:
             self.news(held)
-        if not held.replay.finished:
+        if calls and not held.replay.finished:
             for call in calls:
                 held.parked.pop(call.child, None)
                 self._start_call(held, call)
@@ -162,9 +167,11 @@ class Holdings:
     def _ready_calls(self, held: HeldRun, flight: Bundle, now_ms: int) -> list[StepCall]:
         """Return the attempts that waited for a bundle to be recorded."""
         calls: list[StepCall] = []
-        intended = {act.child for act in flight.acts if isinstance(act, Intend)}
-        for child in intended.intersection(held.steps):
-            held.steps[child].begun = True
+        intended: set[int] = set()
+        if flight.acts:
+            intended = {act.child for act in flight.acts if isinstance(act, Intend)}
+            for child in intended.intersection(held.steps):
+                held.steps[child].begun = True
         if held.blocked and not held.acts:
             calls += [replace(one, begun=True) if one.child in intended else one for one in held.blocked]
             held.blocked = ()
@@ -273,7 +280,8 @@ class Holdings:
 
     def _load(self, held: HeldRun, rows: list[Row], next_seq: int = 0) -> None:
         held.replay.load(rows, next_seq)
-        held.outside = held.outside or any(row.type in _OUTSIDE for row in rows)
+        if rows and not held.outside:
+            held.outside = any(row.type in _OUTSIDE for row in rows)
 
     def _replay(self, info: RunInfo) -> Replay:
         workflow = self._registry.workflow(info.workflow, info.workflow_version)

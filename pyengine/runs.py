@@ -55,6 +55,9 @@ logger = logging.getLogger("pyengine.worker")
 FACTS_MAX = 1000
 """Facts of one run in one bundle, at most."""
 
+_WITH_PARAM = (RunChild, Intend)
+_WITH_VALUE = (Captured, RolledBack)
+_WITH_TIMEOUT = (RunChild, MakePromise)
 _WAKES = (StartTimer, MakePromise, Adopt, Receive, MakeJoinSet)
 
 BUNDLES_MAX = 1000
@@ -89,6 +92,7 @@ class HeldRun:
         ahead: its coroutine did what was refused and is not known, so nothing can go on with it.
         moved_at: next_seq at the last verdict `moved`.
         sent_s: when its last bundle left, by the loop's clock.
+        weight: bytes of what its last bundle carried.
     """
 
     __slots__ = (
@@ -113,6 +117,7 @@ class HeldRun:
         "transaction",
         "tries",
         "version",
+        "weight",
     )
 
     def __init__(self, info: RunInfo, replay: Replay) -> None:
@@ -135,6 +140,7 @@ class HeldRun:
         self.ahead = False
         self.moved_at = -1
         self.sent_s = 0.0
+        self.weight = 0
         self.transaction: TransactionRun | None = None
         self.tries = 0
 
@@ -184,9 +190,10 @@ class HeldRun:
         """Return what is to be reported, as the bundle on its way."""
         count = self._facts_that_fit()
         facts, self.facts = self.facts[:count], self.facts[count:]
-        intended = {act.child for act in self.acts if isinstance(act, Intend)}
-        if intended and facts:
+        acts, self.acts = self.acts, ()
+        if acts and facts:
             # a step takes its number once in a turn: what became of it goes with the next one
+            intended = {act.child for act in acts if isinstance(act, Intend)}
             self.facts[:0] = [fact for fact in facts if fact.child in intended]
             facts = [fact for fact in facts if fact.child not in intended]
         end = self.end
@@ -194,10 +201,7 @@ class HeldRun:
             end = None  # it would be refused while facts are outstanding
         else:
             self.end = None
-        bundle = Bundle(
-            self.info.execution, self.version, self.replay.next_seq, facts=facts, acts=self.acts, end=end
-        )
-        self.acts = ()
+        bundle = Bundle(self.info.execution, self.version, self.replay.next_seq, facts, acts, end)
         self.keep = False
         self.flight = bundle
         return bundle
@@ -217,17 +221,20 @@ class HeldRun:
             next_seq: the logical number after the bundle's own rows.
             now_ms: the instant of the turn.
         """
-        replay, known = self.replay, self.replay.transactions.overtaken
+        replay = self.replay
+        counts = not self.acts or replay.transactions.overtaken
         replay.accept(tail=before, acts=flight.acts, facts=flight.facts, next_seq=next_seq, now_ms=now_ms)
-        replay.load(after)
-        return known or not (self.acts and replay.transactions.overtaken)
+        if after:
+            replay.load(after)
+        return counts or not replay.transactions.overtaken
 
     def _facts_that_fit(self) -> int:
-        size = _weight(self.acts, self.end)
+        """Return how many of the facts go with the next bundle, and note how much it weighs."""
+        self.weight = _weight(self.acts, self.end)
         for count, fact in enumerate(self.facts):
-            if count and (count == FACTS_MAX or size >= TURN_BYTES_MAX):
+            if count and (count == FACTS_MAX or self.weight >= TURN_BYTES_MAX):
                 return count
-            size += _fact_weight(fact)
+            self.weight += _bytes(fact.value or fact.error or fact.param or "")
         return len(self.facts)
 
     def recorded_calls(self, facts: Iterable[Fact], now_ms: int) -> list[StepCall]:
@@ -321,23 +328,21 @@ class RunQueue:
                 continue
             bundle = held.load_bundle()
             held.sent_s = now_s
-            size += sum(map(_fact_weight, bundle.facts)) + _weight(bundle.acts, bundle.end)
+            size += held.weight
             bundles.append(bundle)
         return bundles
-
-
-def _fact_weight(fact: Fact) -> int:
-    return _bytes(fact.value or fact.error or fact.param or "")
 
 
 def _weight(acts: Iterable[Act], end: Ending | None) -> int:
     size = 0
     for act in acts:
-        if isinstance(act, RunChild | Intend):
+        if isinstance(act, _WITH_PARAM):
             size += _bytes(act.param)
-        elif isinstance(act, Captured | RolledBack):
+        elif isinstance(act, _WITH_VALUE):
             size += _bytes(act.value)
     match end:
+        case None:
+            pass
         case Complete(value=text) | ContinueAsNew(value=text) | Fail(error=text) | Halt(problem=text):
             size += _bytes(text)
     return size
@@ -368,7 +373,7 @@ def deadlines_ms(acts: Iterable[Act]) -> Iterator[int]:
     for act in acts:
         if isinstance(act, StartTimer):
             yield act.duration_ms
-        elif isinstance(act, RunChild | MakePromise) and act.timeout_ms is not None:
+        elif isinstance(act, _WITH_TIMEOUT) and act.timeout_ms is not None:
             yield act.timeout_ms
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -68,8 +68,8 @@ class Release:
 Ending: TypeAlias = End | Release
 
 
-class Bundle:
-    """What one execution reports in one turn.
+class Bundle(msgspec.Struct, omit_defaults=True, gc=False):
+    """What one execution reports in one turn. One with nothing but facts is written as it stands here.
 
     Args:
         execution: number of the run.
@@ -80,24 +80,12 @@ class Bundle:
         end: how it leaves the task, if it does.
     """
 
-    __slots__ = ("acts", "end", "execution", "facts", "seen", "version")
-
-    def __init__(
-        self,
-        execution: int,
-        version: int,
-        seen: int,
-        *,
-        facts: Sequence[Fact] = (),
-        acts: Sequence[Act] = (),
-        end: Ending | None = None,
-    ) -> None:
-        self.execution = execution
-        self.version = version
-        self.seen = seen
-        self.facts = facts
-        self.acts = acts
-        self.end = end
+    execution: int
+    version: int
+    seen: int
+    facts: Sequence[Fact] = ()
+    acts: Sequence[Act] = ()
+    end: Ending | None = None
 
 
 class _Act(msgspec.Struct, omit_defaults=True, gc=False):
@@ -136,7 +124,7 @@ class _Bundle(msgspec.Struct, omit_defaults=True, gc=False):
     end: _End | None = None
 
 
-class Verdict(NamedTuple):
+class Verdict(msgspec.Struct, frozen=True, gc=False):
     """The answer to a bundle.
 
     Args:
@@ -259,7 +247,9 @@ def _wire_end(end: Ending) -> _End:
             return _End("release", retry_in=end.retry_in_ms)
 
 
-def _wire(bundle: Bundle) -> _Bundle:
+def _wire(bundle: Bundle) -> Bundle | _Bundle:
+    if not bundle.acts and bundle.end is None:
+        return bundle
     wire = _Bundle(bundle.execution, bundle.version, bundle.seen, bundle.facts)
     if bundle.acts:
         wire.acts = [_wire_act(act) for act in bundle.acts]
