@@ -94,7 +94,7 @@ class Cancellation:
             return False
         matcher = self._matcher
         timers = set(self._loop.pending_timers) - matcher.overtaken_timers
-        if matcher.open_steps or matcher.transactions.live or timers:
+        if matcher.open_steps or (matcher.transacting and matcher.transactions.live) or timers:
             return True
         return any(
             call.kind != "receive" and call.awaited and not call.done() for call in matcher.calls.values()

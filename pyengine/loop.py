@@ -85,6 +85,7 @@ class DeterministicLoop(_EventLoop):
         self._timers: dict[TimerToken, Timer] = {}
         self._tasks: list[DeterministicTask] = []  # strong: asyncio alone lets a waiting task be collected
         self._prune_at = _PRUNE_MIN
+        self._installation: Installation | None = None
         self._generators: weakref.WeakSet[AsyncGenerator[Any, Any]] | None = None
         self._time_s = 0.0
         self._dead_calls = 0
@@ -104,15 +105,19 @@ class DeterministicLoop(_EventLoop):
             ForbiddenInWorkflow: the workflow goes round without ever waiting for anything.
             KeyboardInterrupt, SystemExit: raised by workflow code; what was ready stays ready.
         """
+        if not (self._ready or self._draining):
+            return
         if self.is_running():
             self._drain(_CALLBACKS_MAX)
-        elif self._ready:
+        else:
             with self.installed():
                 self._drain(_CALLBACKS_MAX)
 
     def installed(self) -> Installation:
         """Return a context in which many run_until_quiet share one change of loops; await nothing in it."""
-        return Installation(self, (self._track_generator, self._finish_generator))
+        if self._installation is None:
+            self._installation = Installation(self, (self._track_generator, self._finish_generator))
+        return self._installation
 
     @property
     def idle(self) -> bool:
@@ -190,6 +195,9 @@ class DeterministicLoop(_EventLoop):
             self._ready.clear()
             self._timers.clear()
             self._tasks.clear()
+            # nothing refers back to the run any more: it is freed at once, and not by the collector
+            self._installation = None
+            del self._durable
 
     close = evict
 

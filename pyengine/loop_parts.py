@@ -181,9 +181,10 @@ class Installation:
         self._hooks = hooks
 
     def __enter__(self) -> None:
-        self._outer = outer = asyncio._get_running_loop()
+        outer = asyncio._get_running_loop()
         if outer is self._loop:
             raise RuntimeError("this loop is running already")
+        self._outer = outer
         self._outer_task = None  # before Python 3.14 asyncio keeps current tasks by loop: nothing to exchange
         if _TASK_BELONGS_TO_THREAD and outer is not None:
             self._outer_task = asyncio.current_task(outer)

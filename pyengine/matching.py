@@ -13,6 +13,7 @@ come back) leaves no trace, live and in replay alike.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import cached_property
 from hashlib import sha256
 from typing import Any, NoReturn
 from uuid import UUID
@@ -26,15 +27,16 @@ from pyengine.join_sets import JoinSet
 from pyengine.ledger import NOTHING, Ledger
 from pyengine.loop import TimerToken
 from pyengine.model import Adopt, Intend, MakeJoinSet, MakePromise, RunChild, RunInfo, StartTimer
+from pyengine.open_steps import OpenStep
 from pyengine.outcomes import read_into
 from pyengine.registry import StepDef, WorkflowDef
 from pyengine.retry import Randomness, policy_text
 from pyengine.shields import ShieldScope
 from pyengine.transaction import Transaction
-from pyengine.transaction_log import Transactions
+from pyengine.transaction_log import TransactionLog, Transactions
 from pyengine.waits import Call, Completed, First, Gathering, ReceiveCall, Received
 
-__all__ = ["Matcher", "OpenStep", "StartAnew"]
+__all__ = ["Matcher", "StartAnew"]
 
 _STEP_ROWS = frozenset("LEflo")
 _COMPLETED_STEP_ROWS = frozenset("LE")
@@ -50,24 +52,6 @@ class StartAnew(BaseException):
     def __init__(self, param: str) -> None:
         super().__init__("the workflow continues as new")
         self.param = param
-
-
-class OpenStep:
-    """A step call without a result."""
-
-    __slots__ = ("args", "hash", "packed", "step")
-
-    def __init__(
-        self,
-        step: StepDef,
-        input_hash: str,
-        packed: bytes,
-        args: tuple[tuple[Any, ...], dict[str, Any]] | None,
-    ) -> None:
-        self.step = step
-        self.hash = input_hash
-        self.packed = packed
-        self.args = args
 
 
 class Matcher(Ledger):
@@ -96,9 +80,9 @@ class Matcher(Ledger):
         self._workflow = workflow
         self._now_ms = now_ms
         self._codec = codec
-        self._captures = Captures(self, now_ms, randomness)
-        self.inboxes = Inboxes(self)
-        self.transactions = Transactions(self, codec)
+        self._randomness = randomness
+        self.transacting: list[TransactionLog] = []
+        """Transactions that the code is in, or waits to begin; looked at before anything is asked of them."""
         self.open_steps: dict[int, OpenStep] = {}
         """Steps without a result that somebody wants."""
         self.new_steps: list[int] = []
@@ -109,6 +93,22 @@ class Matcher(Ledger):
         """Timers of the loop that a request of cancellation overtook; they never fire."""
         self._adopted: dict[str, Call] = {}
         self._dead_timers = 0
+
+    # most runs have none of these; and what refers back to its run must be found by the collector in the end
+
+    @cached_property
+    def transactions(self) -> Transactions:
+        """Its transactions."""
+        return Transactions(self, self._codec, self.transacting)
+
+    @cached_property
+    def inboxes(self) -> Inboxes:
+        """Its receives."""
+        return Inboxes(self)
+
+    @cached_property
+    def _captures(self) -> Captures:
+        return Captures(self, self._now_ms, self._randomness)
 
     # -- what a call finds as its scope
 
@@ -133,7 +133,8 @@ class Matcher(Ledger):
         row = self._allocated.get(child)
         if row is None:
             _, copy, named = signature.check(args, kwargs, packed)
-            self._codec.check_size(len(packed), f"the input of step {step.name} of run {self._run.id}")
+            if len(packed) > self._codec.noted_bytes:
+                self._codec.check_size(len(packed), f"the input of step {step.name} of run {self._run.id}")
             if child in self._history.receiving:
                 return self.disagree(described("step", step.name, digest), row, "step", step.name)
             if self.barred and self.is_overtaken(row, act=False):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
+from functools import cached_property
 
 from pyengine.cancelling import REQUESTS_MAX, Cancellation
 from pyengine.codec import Codec
@@ -21,7 +22,7 @@ from pyengine.errors import EngineError, ForbiddenInWorkflow, NotAwaitable
 from pyengine.forbidden import nested_loop_hint
 from pyengine.history import History, add_facts
 from pyengine.loop import DeterministicTask, TimerToken
-from pyengine.matching import Matcher, OpenStep, StartAnew
+from pyengine.matching import Matcher, StartAnew
 from pyengine.model import (
     Act,
     Cancelled,
@@ -42,12 +43,14 @@ from pyengine.outcomes import complete, fire_at_ms
 from pyengine.registry import WorkflowDef
 from pyengine.retry import Randomness
 from pyengine.scope import scope
+from pyengine.transaction_log import Transactions
 
 __all__ = ["Replay"]
 
 logger = logging.getLogger("pyengine.workflow")
 
-_LAST = Complete | Fail | Cancelled | ContinueAsNew | Halt
+_LAST = (Complete, Fail, Cancelled, ContinueAsNew, Halt)
+_WITHOUT_STEPS = (Cancelled, ContinueAsNew)
 
 
 class Replay:
@@ -59,6 +62,9 @@ class Replay:
         now_ms: reads the clock, epoch milliseconds; asked for new values of `ctx.now` only.
         randomness: source of new values of `ctx.random` and `ctx.uuid4`.
         codec: reads and writes values; bounds their size.
+
+    Attributes:
+        finished: the workflow returned, raised, left or was halted; it cannot be advanced any more.
 
     The worker loads rows and calls `advance`; it sends what the `Moves` say in a turn; if the turn took them
     it calls `accept`, if it answers `moved` or `lost` it calls `evict` and forgets this object.
@@ -80,24 +86,32 @@ class Replay:
             workflow, run, self._history, now_ms=now_ms, randomness=randomness, codec=codec
         )
         self._loop = self._matcher.loop
-        self.transactions = self._matcher.transactions
-        self._cancellation = Cancellation(self._matcher)
         self._main: DeterministicTask | None = None
         self._end: End | None = None
         self._applied = 0
         self._handed_out: set[int] = set()
         self._fire_at_ms: dict[int, int] = {}
         self._evicted = False
+        self.finished = False
+
+    @cached_property
+    def _cancellation(self) -> Cancellation:
+        return Cancellation(self._matcher)
+
+    @property
+    def transactions(self) -> Transactions:
+        """What its code asks of transactions."""
+        return self._matcher.transactions
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether its code is in a transaction, or waits to begin one: it gets nothing else meanwhile."""
+        return bool(self._matcher.transacting) and self.transactions.live
 
     @property
     def next_seq(self) -> int:
         """The logical number after the last row that was loaded."""
         return self._history.next_seq
-
-    @property
-    def finished(self) -> bool:
-        """Whether the workflow returned, raised, left or was halted; it cannot be advanced any more."""
-        return isinstance(self._end, _LAST)
 
     @property
     def replaying(self) -> bool:
@@ -120,7 +134,8 @@ class Replay:
             next_seq: the logical number after the rows of the bundle.
             now_ms: the turn's own time, at which its timers were started.
         """
-        self._history.add(tail)
+        if tail:
+            self._history.add(tail)
         add_facts(self._history, facts)
         self._history.next_seq = next_seq
         for act in acts:
@@ -138,7 +153,8 @@ class Replay:
             raise EngineError(f"run {self.run.id}: its coroutine was evicted and cannot be advanced")
         if not self.finished:
             self._end = end = self._drive()
-            if isinstance(end, _LAST):
+            if end is not None and isinstance(end, _LAST):
+                self.finished = True
                 self.evict()
         elif isinstance(self._end, ContinueAsNew):
             self._end = self._begin_anew(self._end.value)
@@ -158,6 +174,7 @@ class Replay:
                 self._inside().run(self._loop.evict)
             finally:
                 self._report_unhandled()
+                self._matcher.calls.clear()
 
     # -- driving
 
@@ -166,19 +183,17 @@ class Replay:
         try:
             with self._loop.installed():
                 self._apply_rows()
-        except ForbiddenInWorkflow as error:
-            return self._halted() or Fail(error=self._codec.encode_error(error))
-        except SystemExit as error:
+        except (ForbiddenInWorkflow, SystemExit) as error:
             # a workflow has no process to leave
             return self._halted() or Fail(error=self._codec.encode_error(error))
-        waits = self._matcher.transactions.live
+        waits = self.in_transaction
         halted = self._halted() or (None if waits else self._unreached())
         if halted is not None:
             return halted
         main = self._main
         if main is None or main.done():
             return self._end if main is None else self._result(main)
-        return self._in_transaction() if waits else self._wait()
+        return self._stuck() if waits else self._wait()
 
     def _apply_rows(self) -> None:
         """Advance by one completion row at a time, each until nothing is ready."""
@@ -188,7 +203,7 @@ class Replay:
         main = self._main
         assert main is not None
         self._come_to_rest(main)
-        while self._applied < len(resolvers) and not (main.done() or matcher.dead or self.transactions.live):
+        while self._applied < len(resolvers) and not (main.done() or matcher.dead or self.in_transaction):
             row = resolvers[self._applied]
             self._applied += 1
             matcher.at_seq = row.seq
@@ -206,7 +221,7 @@ class Replay:
     def _settle_down(self) -> None:
         """Let all that is ready run, with the answers that recorded transactions got."""
         self._loop.run_until_quiet()
-        while self._matcher.transactions.serve():
+        while self._matcher.transacting and self.transactions.serve():
             self._loop.run_until_quiet()
 
     def _start(self) -> bool:
@@ -292,10 +307,7 @@ class Replay:
         if error is None:
             where = f"the result of workflow {self.run.workflow} (run {self.run.id})"
             try:
-                value = self._codec.encode(
-                    main.result(), self.workflow.signature.result.annotation, where=where
-                )
-                return Complete(value=value)
+                return Complete(value=self._codec.write(self.workflow.signature.result, main.result(), where))
             except EngineError as refused:
                 error = refused
         hint = nested_loop_hint(error)
@@ -315,9 +327,9 @@ class Replay:
     def _failed(self, error: BaseException) -> Fail:
         return Fail(error=self._codec.encode_error(error))
 
-    def _in_transaction(self) -> Fail | None:
+    def _stuck(self) -> Fail | None:
         """A transaction is open: the run waits for its answers, unless its code asks for nothing."""
-        if not self._matcher.transactions.stuck:
+        if not self.transactions.stuck:
             return None
         words = f"run {self.run.id}: transaction {self._matcher.in_transaction} waits for something else"
         return self._failed(
@@ -329,7 +341,7 @@ class Replay:
         while it cleans up.
         """
         calls = self._matcher.calls
-        if self._cancellation.is_stubborn:
+        if self._matcher.cancelling and self._cancellation.is_stubborn:
             words = f"run {self.run.id}: the workflow was cancelled {REQUESTS_MAX} times and goes on waiting"
             return self._failed(
                 NotAwaitable(words, hint="let asyncio.CancelledError out; nothing it waits for can come")
@@ -351,39 +363,26 @@ class Replay:
         if isinstance(end, Halt):
             return Moves(end=end)
         acts, matcher.acts = tuple(matcher.acts), []
-        new, matcher.new_steps = matcher.new_steps, []
-        given_up, matcher.given_up = matcher.given_up, []
-        dropped = tuple(child for child in given_up if child in self._handed_out)
         open_steps = matcher.open_steps
-        if isinstance(end, Cancelled | ContinueAsNew):
-            dropped += tuple(child for child in open_steps if child in self._handed_out)
+        given_up, matcher.given_up = matcher.given_up, []
+        dropped = tuple([child for child in given_up if child in self._handed_out])
         if self.finished:
+            if isinstance(end, _WITHOUT_STEPS):
+                dropped += tuple(child for child in open_steps if child in self._handed_out)
             return Moves(acts=acts, end=end, given_up=dropped)
-        live = matcher.transactions.live
-        # what an open transaction keeps from the coroutine is recorded, and must not run again
-        done = {row.child for row in self._history.resolvers[self._applied :]} if live else ()
-        steps = tuple(self._step_call(n, open_steps[n]) for n in new if n in open_steps and n not in done)
-        self._handed_out.update(step.child for step in steps)
-        return Moves(acts=acts, steps=steps, end=end, waiting_steps=len(open_steps) + live, given_up=dropped)
+        steps = self._new_steps() if matcher.new_steps else ()
+        waiting = len(open_steps) + self.in_transaction
+        return Moves(acts=acts, steps=steps, end=end, waiting_steps=waiting, given_up=dropped)
 
-    def _step_call(self, child: int, open_step: OpenStep) -> StepCall:
-        args, kwargs = open_step.args or open_step.step.signature.decode(open_step.packed)
-        attempts = self._history.attempts(child)
-        return StepCall(
-            child=child,
-            step=open_step.step,
-            args=args,
-            kwargs=kwargs,
-            name=open_step.step.name,
-            hash=open_step.hash,
-            param=open_step.packed.decode(),
-            attempt=attempts.attempt,
-            failures=attempts.failures,
-            retry_at_ms=attempts.retry_at_ms,
-            begun=attempts.begun,
-            interrupted=attempts.interrupted,
-            recorded_retry=attempts.recorded_retry,
-        )
+    def _new_steps(self) -> tuple[StepCall, ...]:
+        new, self._matcher.new_steps = self._matcher.new_steps, []
+        # what an open transaction keeps from the coroutine is recorded, and must not run again
+        kept = self._history.resolvers[self._applied :] if self.in_transaction else ()
+        done = {row.child for row in kept}
+        open_steps = self._matcher.open_steps
+        new = [child for child in new if child in open_steps and child not in done]
+        self._handed_out.update(new)
+        return tuple([open_steps[child].call(child, self._history.attempts(child)) for child in new])
 
     def _report_unhandled(self) -> None:
         """Log errors that no code was left to receive."""

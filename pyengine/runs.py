@@ -163,7 +163,7 @@ class HeldRun:
     @property
     def in_transaction(self) -> bool:
         """Whether its code is in a transaction, or waits to begin one."""
-        return self.replay.transactions.live
+        return self.replay.in_transaction
 
     def stop_transaction(self) -> None:
         """Roll back the transaction that it is in, if any."""

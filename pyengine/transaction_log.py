@@ -13,7 +13,6 @@ recorded like a captured value, too, with what made it end.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from hashlib import sha256
 from typing import Any, Literal, TypeAlias
@@ -151,12 +150,13 @@ class Transactions:
     Args:
         ledger: numbers of the run.
         codec: reads errors.
+        queue: those transactions; empty.
     """
 
-    def __init__(self, ledger: Ledger, codec: Codec) -> None:
+    def __init__(self, ledger: Ledger, codec: Codec, queue: list[TransactionLog]) -> None:
         self._ledger = ledger
         self._codec = codec
-        self._queue: deque[TransactionLog] = deque()
+        self._queue = queue
 
     @property
     def front(self) -> TransactionLog | None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import random
+import weakref
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,6 +26,7 @@ from pyengine.errors import (
 from pyengine.model import (
     Captured,
     Complete,
+    Fact,
     Fail,
     MakePromise,
     Row,
@@ -450,11 +454,34 @@ def test_arguments_by_name() -> None:
     async def code(name: str, n: int = 1) -> str:
         return name * n
 
-    import random
-
     replay = Replay(code.definition, info, lambda: 0, random.Random(), Codec())
     assert replay.advance().end == Complete(value='"worldworld"')
     assert replay.finished
+
+
+def test_freed_at_once() -> None:
+    """A run that has ended is freed as soon as nobody holds it, without the collector."""
+
+    @make_workflow
+    async def code() -> int:
+        _ = add(3, 4)
+        async with asyncio.timeout(60):
+            return await add(1, 2)
+
+    info = RunInfo(id="r", execution=1, version=1, workflow="code")
+    gc.collect()
+    gc.disable()
+    try:
+        replay = Replay(code.definition, info, lambda: 0, random.Random(), Codec())
+        call = replay.advance().steps[1]
+        fact = Fact(child=call.child, name="add", hash=call.hash, attempt=1, value="3")
+        replay.accept(tail=(), acts=(), facts=(fact,), next_seq=5, now_ms=0)
+        assert replay.advance().end == Complete(value="3")
+        seen = [weakref.ref(one) for one in (replay, replay._matcher, replay._loop)]
+        del replay
+        assert [one() for one in seen] == [None, None, None]
+    finally:
+        gc.enable()
 
 
 def test_payload_limit() -> None:

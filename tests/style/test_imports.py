@@ -30,7 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("loop", "waits", "ctx_handles", "ctx_waits", "ctx_sql", "context"),
     (
         *("ledger", "captures", "inboxes", "join_sets", "outcomes", "matching", "cancelling", "replay"),
-        *("judging", "transaction_values", "transaction_log", "transaction"),
+        *("open_steps", "judging", "transaction_values", "transaction_log", "transaction"),
     ),
     ("procedures", "sessions", "procedures_promises", "procedures_sql", "answers", "connection", "listen"),
     (
