@@ -526,11 +526,14 @@ def test_watch(conn: Connection) -> None:
     assert ask(conn, watch) == (1,)
 
 
-def test_the_answer_is_sorted_by_run(conn: Connection) -> None:
-    """Verdicts come in the order of run ids, whatever the order of the request."""
+def test_each_verdict_stands_at_the_place_of_its_run(conn: Connection) -> None:
+    """Whatever the order of the request: one verdict, state and number for each bundle, at one place."""
     held = [begin_run(conn, name) for name in ("b", "a", "c")]
-    answer = take_turn(conn, "W", *(bundle(each) for each in reversed(held)))
-    assert answer.raw["bundles"]["execution"] == [held[1].execution, held[0].execution, held[2].execution]
+    given = [bundle(held[2]), bundle(held[0], facts=[done(0)]), {**bundle(held[1]), "version": 7}]
+    answer = take_turn(conn, "W", *given)
+    assert sorted(answer.raw["bundles"]["execution"]) == [each.execution for each in held]
+    assert [answer.of(each) for each in held] == [("ok", "acquired"), ("lost", "lost"), ("ok", "acquired")]
+    assert [answer.next_of(each) for each in (held[0], held[2])] == [4, 1]
 
 
 def test_a_long_run(conn: Connection) -> None:
