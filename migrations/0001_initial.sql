@@ -49,6 +49,8 @@ create table durable._promises (
   timeout_at durable.epoch_ms not null,
   created_at durable.epoch_ms not null,
   settled_at durable.epoch_ms,
+  due_at bigint generated always as (
+    case when state = 'pending' and external and timeout_at < 9007199254740991 then timeout_at end) stored,
   execution bigint,
   head bigint,
   child integer,
@@ -92,7 +94,9 @@ create table durable._promises (
   constraint promises_task_version_iff_targeted_and_settled
     check ((task_version is not null) = (target is not null and state <> 'pending')),
   constraint promises_tags_are_an_object check (jsonb_typeof(tags) = 'object')
-) with (fillfactor = 90);
+) with (
+  fillfactor = 90, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_insert_scale_factor = 0.1,
+  autovacuum_vacuum_cost_limit = 2000);
 
 comment on table durable._promises is
   'Durable promises. People read the view durable.promises. Written twice in a life: at birth and by _settle, the only UPDATE out of pending.';
@@ -100,6 +104,8 @@ comment on column durable._promises.id is 'Chosen by the creator, bytewise order
 comment on column durable._promises.timeout_at is 'Deadline. At this instant the promise counts as expired: resolved if a timer, else rejected_timedout.';
 comment on column durable._promises.created_at is 'Instant of birth; equals timeout_at if the promise was born dead.';
 comment on column durable._promises.settled_at is 'Instant of a client verdict, or timeout_at for a deadline verdict.';
+comment on column durable._promises.due_at is
+  'When the sweep has to settle it; null if it never will. Its index holds nothing else, so settling what never expires changes no index.';
 comment on column durable._promises.execution is 'Owner: the execution whose journal records this promise; null for a free-standing one. Set at birth only.';
 comment on column durable._promises.child is 'Number of this promise among the children of its owner.';
 comment on column durable._promises.head is 'The execution that this promise is the result of; null unless it is a run.';
@@ -115,9 +121,8 @@ comment on column durable._promises.tags is 'String to string as the creator sen
 comment on column durable._promises.ikey_create is 'Idempotency key given at creation (older API); null: none.';
 comment on column durable._promises.ikey_complete is 'Idempotency key given at settlement (older API); null: none or a deadline verdict.';
 
-create index promises_by_timeout_due on durable._promises (timeout_at)
-  where state = 'pending' and external and timeout_at < 9007199254740991;
-comment on index durable.promises_by_timeout_due is 'Serves the deadline sweep of durable.tick(): promises that can expire.';
+create index promises_by_due_at on durable._promises (due_at) where due_at is not null;
+comment on index durable.promises_by_due_at is 'Serves the deadline sweep of durable.tick(): promises that can expire.';
 
 create index promises_by_tags on durable._promises using gin (tags jsonb_path_ops) where tags <> '{}';
 comment on index durable.promises_by_tags is 'Serves promise_search by tags; promises without tags, which runs mostly are, are not in it.';
@@ -172,7 +177,8 @@ create table durable._tasks (
   constraint tasks_recv_headers_need_a_recv check (recv_headers is null or recv is not null),
   constraint tasks_crashes_not_negative check (crashes >= 0),
   constraint tasks_attempt_not_negative check (attempt >= 0)
-) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+) with (
+  fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 
 comment on table durable._tasks is
   'Tasks of pending targeted promises. Settlement removes the row and keeps its version on the promise; the view durable.tasks shows those as fulfilled.';
@@ -206,7 +212,7 @@ create table durable._resumes (
   task_id text collate "C" not null,
   awaited_id text collate "C" not null,
   constraint resumes_pk primary key (task_id, awaited_id)
-);
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 comment on table durable._resumes is
   'Wake reasons not yet handed to a worker: awaited settled for this task. Cleared by acquire, suspend and settlement.';
 comment on column durable._resumes.task_id is 'The task that was woken or that will find the settled promise when it looks.';
@@ -272,7 +278,7 @@ create table durable._callbacks (
   constraint callbacks_id_iff_timeout check ((id <> '') = (timeout_at is not null)),
   constraint callbacks_recv_headers_need_a_recv check (recv_headers is null or recv is not null),
   constraint callbacks_awaiter_is_not_awaited check (awaited_id <> awaiter_id)
-);
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 comment on table durable._callbacks is
   'Tasks to resume when a promise settles. Consumed by _settle in the settling transaction. A run''s own children get theirs at birth.';
 comment on column durable._callbacks.awaited_id is 'An external pending promise.';
@@ -293,7 +299,7 @@ create table durable._listeners (
   address text not null,
   constraint listeners_pk primary key (awaited_id, address),
   constraint listeners_address_not_empty check (address <> '')
-);
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 comment on table durable._listeners is 'Addresses to tell when a promise settles; each becomes one row of _unblocks.';
 comment on column durable._listeners.awaited_id is 'An external pending promise.';
 comment on column durable._listeners.address is 'Canonical address.';
@@ -342,7 +348,9 @@ create table durable._executions (
   constraint executions_single_waits_on_one check (wait_kind not in ('single', 'signal') or cardinality(waiting_on) = 1),
   constraint executions_open_steps_have_attempts check (cardinality(open_steps) = cardinality(open_attempts)),
   constraint executions_only_cancelling_ones_have_grace check (cancel_until is null or status = 'cancelling')
-) with (fillfactor = 60);
+) with (
+  fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_insert_scale_factor = 0.1,
+  autovacuum_vacuum_cost_limit = 2000);
 
 comment on table durable._executions is
   'Heads of runs: status and counters that equal the fold of the journal (law INV-4). People read the view durable.runs.';
@@ -464,7 +472,8 @@ create table durable._unblocks (
   address text not null,
   constraint unblocks_pk primary key (promise_id, address),
   constraint unblocks_address_not_empty check (address <> '')
-);
+) with (
+  fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 comment on table durable._unblocks is
   'Listeners to be told that a promise settled: kept until acknowledged, so delivery is at least once.';
 comment on column durable._unblocks.claimed_until is 'A courier holds it until this instant.';
@@ -547,7 +556,7 @@ create table durable._inboxes (
   constraint inboxes_pk primary key (execution, name),
   constraint inboxes_received_was_delivered check (0 <= received and received <= delivered),
   constraint inboxes_nothing_lies_while_one_waits check (receiver is null or received = delivered)
-) with (fillfactor = 80);
+) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.1);
 comment on table durable._inboxes is 'Counters of one signal name of one run: its deliveries and receipts are numbered 1, 2, 3, and receipt n takes delivery n.';
 comment on column durable._inboxes.delivered is 'Number of the last delivery.';
 comment on column durable._inboxes.received is 'Number of the last receipt.';
@@ -688,7 +697,8 @@ create table durable._row_waits (
   key jsonb not null,
   constraint row_waits_pk primary key (promise_id),
   constraint row_waits_armed_know_since_when check (test_at is not null or since is not null)
-) with (fillfactor = 70);
+) with (
+  fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 comment on table durable._row_waits is
   'Runs'' waits for rows, one for each such promise while it is pending. Armed (test_at null): every writer sees it. Before that it is tested again and again.';
 comment on column durable._row_waits.execution is 'The run that waits; when it ends, so does the wait.';
@@ -715,7 +725,7 @@ create table durable._row_events (
   constraint row_events_pk primary key (id),
   constraint row_events_state_is_known check (state in ('resolved', 'rejected', 'rejected_canceled')),
   constraint row_events_verdicts_name_a_promise check ((state is null) = (promise_id is null))
-);
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 comment on table durable._row_events is
   'What durable.tick() has to do: settle a promise, or test waits of a watch once more (no promise; no key: all of them). Committed with the user''s rows, deleted when done.';
 comment on column durable._row_events.xid is 'Transaction of the writer, who takes it back if he changes the row again.';

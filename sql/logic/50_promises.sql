@@ -317,8 +317,7 @@ begin
     select case when exists (select from durable._row_events e)
                      or exists (select from durable._row_waits w where w.test_at <= p_now) then -1
                 when min(u.at) is not null then greatest(min(u.at) - p_now, 0) end from (
-      (select p.timeout_at as at from durable._promises p
-       where p.state = 'pending' and p.external and p.timeout_at < 9007199254740991 order by p.timeout_at limit 1)
+      (select p.due_at as at from durable._promises p where p.due_at is not null order by p.due_at limit 1)
       union all
       (select s.next_run_at from durable._schedules s
        where s.next_run_at < 9007199254740991 order by s.next_run_at limit 1)

@@ -71,7 +71,8 @@ begin
       return v_count;
     end if;
     if not exists (select from durable._buckets b where b.bucket = v_week) then
-      execute format('create table durable._journal_%s (like durable._journal including all)', v_week);
+      execute format('create table durable._journal_%s (like durable._journal including all) with ('
+                     'autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_freeze_min_age = 0)', v_week);
       execute format('alter table durable._journal attach partition durable._journal_%s for values in (%s)', v_week, v_week);
       execute format('comment on table durable._journal_%s is %L', v_week,
                      'Journal of runs that started in this week since the epoch.');
@@ -132,8 +133,8 @@ returns text[] language sql volatile
 as $$
   select coalesce(array_agg(x.id), '{}') from (
     select p.id from durable._promises p
-    where p.state = 'pending' and p.external and p.timeout_at < 9007199254740991 and p.timeout_at <= p_now
-    order by p.timeout_at limit p_limit for no key update skip locked) x
+    where p.due_at <= p_now
+    order by p.due_at limit p_limit for no key update skip locked) x
 $$;
 comment on function durable._due_promises(bigint, integer) is 'Locks promises past their deadline.';
 

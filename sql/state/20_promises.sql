@@ -5,6 +5,8 @@ create table durable._promises (
   timeout_at durable.epoch_ms not null,
   created_at durable.epoch_ms not null,
   settled_at durable.epoch_ms,
+  due_at bigint generated always as (
+    case when state = 'pending' and external and timeout_at < 9007199254740991 then timeout_at end) stored,
   execution bigint,
   head bigint,
   child integer,
@@ -48,7 +50,9 @@ create table durable._promises (
   constraint promises_task_version_iff_targeted_and_settled
     check ((task_version is not null) = (target is not null and state <> 'pending')),
   constraint promises_tags_are_an_object check (jsonb_typeof(tags) = 'object')
-) with (fillfactor = 90);
+) with (
+  fillfactor = 90, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_insert_scale_factor = 0.1,
+  autovacuum_vacuum_cost_limit = 2000);
 
 comment on table durable._promises is
   'Durable promises. People read the view durable.promises. Written twice in a life: at birth and by _settle, the only UPDATE out of pending.';
@@ -56,6 +60,8 @@ comment on column durable._promises.id is 'Chosen by the creator, bytewise order
 comment on column durable._promises.timeout_at is 'Deadline. At this instant the promise counts as expired: resolved if a timer, else rejected_timedout.';
 comment on column durable._promises.created_at is 'Instant of birth; equals timeout_at if the promise was born dead.';
 comment on column durable._promises.settled_at is 'Instant of a client verdict, or timeout_at for a deadline verdict.';
+comment on column durable._promises.due_at is
+  'When the sweep has to settle it; null if it never will. Its index holds nothing else, so settling what never expires changes no index.';
 comment on column durable._promises.execution is 'Owner: the execution whose journal records this promise; null for a free-standing one. Set at birth only.';
 comment on column durable._promises.child is 'Number of this promise among the children of its owner.';
 comment on column durable._promises.head is 'The execution that this promise is the result of; null unless it is a run.';
@@ -71,9 +77,8 @@ comment on column durable._promises.tags is 'String to string as the creator sen
 comment on column durable._promises.ikey_create is 'Idempotency key given at creation (older API); null: none.';
 comment on column durable._promises.ikey_complete is 'Idempotency key given at settlement (older API); null: none or a deadline verdict.';
 
-create index promises_by_timeout_due on durable._promises (timeout_at)
-  where state = 'pending' and external and timeout_at < 9007199254740991;
-comment on index durable.promises_by_timeout_due is 'Serves the deadline sweep of durable.tick(): promises that can expire.';
+create index promises_by_due_at on durable._promises (due_at) where due_at is not null;
+comment on index durable.promises_by_due_at is 'Serves the deadline sweep of durable.tick(): promises that can expire.';
 
 create index promises_by_tags on durable._promises using gin (tags jsonb_path_ops) where tags <> '{}';
 comment on index durable.promises_by_tags is 'Serves promise_search by tags; promises without tags, which runs mostly are, are not in it.';

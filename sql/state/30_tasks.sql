@@ -38,7 +38,8 @@ create table durable._tasks (
   constraint tasks_recv_headers_need_a_recv check (recv_headers is null or recv is not null),
   constraint tasks_crashes_not_negative check (crashes >= 0),
   constraint tasks_attempt_not_negative check (attempt >= 0)
-) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+) with (
+  fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 
 comment on table durable._tasks is
   'Tasks of pending targeted promises. Settlement removes the row and keeps its version on the promise; the view durable.tasks shows those as fulfilled.';
@@ -72,7 +73,7 @@ create table durable._resumes (
   task_id text collate "C" not null,
   awaited_id text collate "C" not null,
   constraint resumes_pk primary key (task_id, awaited_id)
-);
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 comment on table durable._resumes is
   'Wake reasons not yet handed to a worker: awaited settled for this task. Cleared by acquire, suspend and settlement.';
 comment on column durable._resumes.task_id is 'The task that was woken or that will find the settled promise when it looks.';

@@ -14,7 +14,7 @@ create table durable._callbacks (
   constraint callbacks_id_iff_timeout check ((id <> '') = (timeout_at is not null)),
   constraint callbacks_recv_headers_need_a_recv check (recv_headers is null or recv is not null),
   constraint callbacks_awaiter_is_not_awaited check (awaited_id <> awaiter_id)
-);
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 comment on table durable._callbacks is
   'Tasks to resume when a promise settles. Consumed by _settle in the settling transaction. A run''s own children get theirs at birth.';
 comment on column durable._callbacks.awaited_id is 'An external pending promise.';
@@ -35,7 +35,7 @@ create table durable._listeners (
   address text not null,
   constraint listeners_pk primary key (awaited_id, address),
   constraint listeners_address_not_empty check (address <> '')
-);
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 comment on table durable._listeners is 'Addresses to tell when a promise settles; each becomes one row of _unblocks.';
 comment on column durable._listeners.awaited_id is 'An external pending promise.';
 comment on column durable._listeners.address is 'Canonical address.';

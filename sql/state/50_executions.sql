@@ -40,7 +40,9 @@ create table durable._executions (
   constraint executions_single_waits_on_one check (wait_kind not in ('single', 'signal') or cardinality(waiting_on) = 1),
   constraint executions_open_steps_have_attempts check (cardinality(open_steps) = cardinality(open_attempts)),
   constraint executions_only_cancelling_ones_have_grace check (cancel_until is null or status = 'cancelling')
-) with (fillfactor = 60);
+) with (
+  fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_insert_scale_factor = 0.1,
+  autovacuum_vacuum_cost_limit = 2000);
 
 comment on table durable._executions is
   'Heads of runs: status and counters that equal the fold of the journal (law INV-4). People read the view durable.runs.';

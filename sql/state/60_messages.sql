@@ -8,7 +8,8 @@ create table durable._unblocks (
   address text not null,
   constraint unblocks_pk primary key (promise_id, address),
   constraint unblocks_address_not_empty check (address <> '')
-);
+) with (
+  fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 comment on table durable._unblocks is
   'Listeners to be told that a promise settled: kept until acknowledged, so delivery is at least once.';
 comment on column durable._unblocks.claimed_until is 'A courier holds it until this instant.';

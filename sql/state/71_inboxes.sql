@@ -10,7 +10,7 @@ create table durable._inboxes (
   constraint inboxes_pk primary key (execution, name),
   constraint inboxes_received_was_delivered check (0 <= received and received <= delivered),
   constraint inboxes_nothing_lies_while_one_waits check (receiver is null or received = delivered)
-) with (fillfactor = 80);
+) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.1);
 comment on table durable._inboxes is 'Counters of one signal name of one run: its deliveries and receipts are numbered 1, 2, 3, and receipt n takes delivery n.';
 comment on column durable._inboxes.delivered is 'Number of the last delivery.';
 comment on column durable._inboxes.received is 'Number of the last receipt.';

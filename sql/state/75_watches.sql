@@ -37,7 +37,8 @@ create table durable._row_waits (
   key jsonb not null,
   constraint row_waits_pk primary key (promise_id),
   constraint row_waits_armed_know_since_when check (test_at is not null or since is not null)
-) with (fillfactor = 70);
+) with (
+  fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 comment on table durable._row_waits is
   'Runs'' waits for rows, one for each such promise while it is pending. Armed (test_at null): every writer sees it. Before that it is tested again and again.';
 comment on column durable._row_waits.execution is 'The run that waits; when it ends, so does the wait.';
@@ -64,7 +65,7 @@ create table durable._row_events (
   constraint row_events_pk primary key (id),
   constraint row_events_state_is_known check (state in ('resolved', 'rejected', 'rejected_canceled')),
   constraint row_events_verdicts_name_a_promise check ((state is null) = (promise_id is null))
-);
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 comment on table durable._row_events is
   'What durable.tick() has to do: settle a promise, or test waits of a watch once more (no promise; no key: all of them). Committed with the user''s rows, deleted when done.';
 comment on column durable._row_events.xid is 'Transaction of the writer, who takes it back if he changes the row again.';

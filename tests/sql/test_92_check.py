@@ -253,7 +253,11 @@ LAWS: dict[str, Break] = {
     "S06 schedule_last_run_has_its_promise": Break(S.format("promise_id = 'fire.{{.timestamp}}'")),
     "S07 S08 schedule_next_run_follows_cron": Break(S.format("cron = '*/5 * * * *'")),
     # keys
-    "store_promise_ids_unique": Break(AGAIN.format("_promises", "id = 'internal'"), "_promises.promises_pk"),
+    "store_promise_ids_unique": Break(
+        "alter table durable._promises alter column due_at drop expression; "
+        + AGAIN.format("_promises", "id = 'internal'"),
+        "_promises.promises_pk",
+    ),
     "store_task_ids_unique": Break(AGAIN.format("_tasks", "id = 'h'"), "_tasks.tasks_pk"),
     "store_schedule_ids_unique": Break(AGAIN.format("_schedules", "id = 's'"), "_schedules.schedules_pk"),
     "store_outbox_keys_unique": Break(AGAIN.format("_unblocks", "true"), "_unblocks.unblocks_pk"),

@@ -70,8 +70,8 @@ select (select coalesce(sum(seq_tup_read), 0) from pg_stat_user_tables where sch
 FILL = """
 insert into durable._promises (id, timeout_at, created_at, head, state, settled_at, external, target,
 task_version)
-select kind || n, 9007199254740991, 1, 1000000 + row_number() over (), case when kind = 'over' then
-'resolved' else 'pending' end,
+select kind || n, case when kind = 'over' then 3 else 9007199254740991 end, 1,
+1000000 + row_number() over (), case when kind = 'over' then 'resolved' else 'pending' end,
        case when kind = 'over' then 2 end, true, 'poll://any@' || kind, case when kind = 'over' then 1 end
 from generate_series(1, %(count)s) n, unnest(array['over', 'ready', 'held', 'asleep']) kind;
 insert into durable._executions (execution, id, bucket, workflow, workflow_version, next_seq)
@@ -111,6 +111,9 @@ insert into durable._resumes (task_id, awaited_id) select 'held' || n, 'over' ||
 %(count)s) n;
 insert into durable._unblocks (promise_id, address, created_at) select 'over' || n, 'poll://any@g', 1 from
 generate_series(1, %(count)s) n;
+insert into durable._schedules (id, cron, promise_id, promise_timeout, created_at, next_run_at)
+select 'often' || n, '* * * * *', 'x', 1, 1, durable._now_ms() + 1000000000 + n
+from generate_series(1, %(count)s) n;
 """
 
 
@@ -250,12 +253,34 @@ def steering_calls(tag: str, runs: dict[str, Held]) -> Iterator[tuple[str, Call]
     yield "turn_that_goes_on_as_new", turn(tag, bundle(runs["r4"], end=anew()))
 
 
+def waiting_calls(tag: str) -> Iterator[tuple[str, Call]]:
+    """What comes due, what tells of it, and what is asked about it."""
+    when = (f"{tag}when", f"{tag}{{{{.timestamp}}}}")
+    yield "schedule", ("select durable.schedule_create(%s, '* * * * *', %s, 1)", when)
+    yield "schedule_get", ("select durable.schedule_get(%s)", when[:1])
+    yield "schedule_search", ("select count(*) from durable.schedule_search()", ())
+    yield "schedule_delete", ("select durable.schedule_delete(%s)", when[:1])
+    yield "serve", ("select durable.serve('pg_catalog.jsonb_typeof(jsonb)')", ())
+    target = "sql://pg_catalog.jsonb_typeof"
+    yield "start_of_a_service", ("select durable.start(%s, '[]', id => %s)", (target, f"{tag}v"))
+    yield "services_due", ("select durable.services_due_v1()", ())
+    yield "next_service", ("select count(*) from durable.next_service_v1()", ())
+    yield "hint", ("select durable.hint_v1(true, true)", ())
+    yield "promise_that_expires", create(f"{tag}soon", NEVER - 1, external="true")
+    yield "settle_what_would_expire", settle(f"{tag}soon")
+
+
 def calls(conn: Connection, tag: str, runs: dict[str, Held]) -> Iterator[tuple[str, Call]]:
     """Every door, with a call that has something to do."""
     yield from searches(tag)
     yield from protocol_calls(tag)
     yield "start", start(f"{tag}s1", queue=f"{tag}s")
     yield "start_by_key", ("select durable.start('w', key => %s, queue => %s)", (f"{tag}k", f"{tag}s"))
+    yield (
+        "start_many",
+        ("select count(*) from durable.start_many('w', %s::jsonb[], queue => %s)", (["[]"] * 5, tag)),
+    )
+    yield "signal_from_sql", ("select durable.signal(%s, 'go', '1')", (f"{tag}r9",))
     yield "start_again", ("select durable.start('w', key => %s, queue => %s)", (f"{tag}k", f"{tag}s"))
     yield "result", ("select durable.result(%s)", (f"{tag}r1",))
     yield "results", ("select durable.results_v1(%s)", ([f"{tag}r1", "over1", "nobody"],))
@@ -275,6 +300,7 @@ def calls(conn: Connection, tag: str, runs: dict[str, Held]) -> Iterator[tuple[s
     yield "turn_that_ends", turn(tag, bundle(runs["r2"], end=complete()), bundle(runs["r3"], end=release(5)))
     yield "settle_child", settle(f"{tag}r1.2")
     yield "turn_that_wakes", turn(tag, want=3, queues=[f"{tag}r1", f"{tag}kids"])
+    yield from waiting_calls(tag)
     yield from steering_calls(tag, runs)
     yield "tick", ("select durable.tick_v1(500)", ())
     yield "watch", ("select durable.worker_watch_v1(%s)", (tag,))
