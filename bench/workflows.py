@@ -124,3 +124,18 @@ async def slow(number: int) -> dict[str, int]:
     for index in range(10):
         await tenth_of_a_second(index)
     return {"number": number}
+
+
+@app.step
+async def rest(seconds: float) -> float:
+    """A step that only takes its time."""
+    await asyncio.sleep(seconds)
+    return seconds
+
+
+@app.workflow
+async def held(times: int, seconds: float) -> int:
+    """A run that its worker holds all the while, so that its lease is renewed."""
+    for _ in range(times):
+        await rest(seconds)
+    return times
