@@ -161,8 +161,28 @@ def counted(conn: psycopg.Connection[Any]) -> tuple[int, int, int]:
     return row[0], row[1], row[2]
 
 
+def processor_us(conn: psycopg.Connection[Any], worker: int) -> tuple[float, float] | None:
+    """Time on a processor of the worker and of its session for turns; None if the server is elsewhere."""
+    row = conn.execute("select pid from pg_stat_activity where application_name = 'pyengine turn'").fetchone()
+    if row is None:
+        return None
+    try:
+        spent = [
+            sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
+            for pid in (worker, row[0])
+        ]
+    except OSError:
+        return None
+    return (spent[0] / 1000, spent[1] / 1000) if all(spent) else None
+
+
 def sample(
-    conn: psycopg.Connection[Any], dsn: str, last: Minute | None, keeper: Keeper, until: float
+    conn: psycopg.Connection[Any],
+    dsn: str,
+    last: Minute | None,
+    keeper: Keeper,
+    worker: int,
+    until: float,
 ) -> Minute:
     """Let a minute pass with a probe now and then, and tell of it."""
     probes = []
@@ -188,24 +208,25 @@ def sample(
         probe=statistics.median(probes) if probes else 0,
         renewed=renewed,
         hot=hot,
+        processor_us=processor_us(conn, worker),
         tables=tables,
     )
 
 
 def soak(dsn: str, minutes: int, out: Path | None, about: dict[str, Any]) -> soak_report.Soak:
     """The whole of it, with a line for each minute."""
-    found = soak_report.Soak(about=about, warm_up=min(3, max(minutes // 5, 1)))
+    found = soak_report.Soak(about=about, warm_up=min(soak_report.FULL_WARM_UP, max(minutes // 5, 1)))
     feeder, keeper = Feeder(dsn), Keeper(dsn)
-    with SYSTEM().workers(dsn), psycopg.connect(dsn, autocommit=True) as conn:
+    with SYSTEM().workers(dsn) as workers, psycopg.connect(dsn, autocommit=True) as conn:
         row = conn.execute("select durable._now_ms()").fetchone()
         assert row is not None
         for thread in (feeder, keeper):
             thread.start()
         begin = time.monotonic()
-        last = sample(conn, dsn, None, keeper, begin)
+        last = sample(conn, dsn, None, keeper, workers[0].pid, begin)
         try:
             for number in range(1, minutes + 1):
-                last = sample(conn, dsn, last, keeper, begin + number * 60)
+                last = sample(conn, dsn, last, keeper, workers[0].pid, begin + number * 60)
                 found.minutes.append(last)
                 print(soak_report.line(number, minutes, last), flush=True)
                 found.write(out)

@@ -21,6 +21,9 @@ HOT_TABLES = (
     *("_row_waits", "_row_events", "_schedules"),
 )
 SPEED = 0.9
+COST = 1.1
+FULL_WARM_UP = 3
+"""Minutes after which autovacuum has come by; sizes before that are no measure of growth."""
 GROWTH = 1.5
 RENEWALS = 0.95
 _SMALL = 1 << 20
@@ -39,6 +42,8 @@ class Minute:
         rows_per_s: journal rows of this minute.
         probe: median of the single-row commits a second that one connection reached meanwhile.
         renewed: renewals of the keeper since the beginning; of them `hot` were HOT.
+        processor_us: time on a processor of the worker and of its session for turns since they began; None
+            if the server runs elsewhere.
         tables: by name: bytes of `table` and `indexes`, `dead` rows, `updates` and `hot` ones, `vacuums` and
             `analyzes` by autovacuum.
     """
@@ -51,6 +56,7 @@ class Minute:
     probe: float
     renewed: int
     hot: int
+    processor_us: tuple[float, float] | None
     tables: dict[str, dict[str, int]]
 
     def size(self, table: str) -> int:
@@ -100,7 +106,7 @@ class Soak:
         counted = self.minutes[self.warm_up :]
         fifth = max(len(counted) // 5, 1)
         if len(counted) < 2 * fifth:
-            return [Verdict("speed, last fifth to first", f">= {SPEED}", "too short to tell", None)]
+            return [Verdict("speed, last fifth to first", f">= {SPEED}", "", None)]
         first, last = counted[:fifth], counted[-fifth:]
         ratio = _mean(last, "runs_per_s") / _mean(first, "runs_per_s")
         probes = _mean(last, "probe") / _mean(first, "probe")
@@ -112,7 +118,32 @@ class Soak:
                 f"{ratio / probes:.2f}",
                 ratio / probes >= SPEED,
             ),
+            *self._cost(fifth),
         ]
+
+    def _cost(self, fifth: int) -> Iterable[Verdict]:
+        costs = [cost for cost in self.costs()[self.warm_up :] if cost is not None]
+        if len(costs) >= 2 * fifth:
+            first, last = (statistics.fmean(map(sum, some)) for some in (costs[:fifth], costs[-fifth:]))
+            told = f"{first:,.0f} to {last:,.0f} us, {last / first:.2f}x"
+            yield Verdict(
+                "processor time of a run, worker and session", f"<= {COST}x", told, last <= COST * first
+            )
+
+    def costs(self) -> list[tuple[float, float] | None]:
+        """Microseconds of the worker and of its session for a run that ended, by minute."""
+        found: list[tuple[float, float] | None] = []
+        for place, one in enumerate(self.minutes):
+            last = self.minutes[place - 1] if place else None
+            if last is None or last.processor_us is None or one.processor_us is None:
+                found.append(None)
+            else:
+                runs = max(one.ended - last.ended, 1)
+                worker, session = (
+                    (now - then) / runs for now, then in zip(one.processor_us, last.processor_us, strict=True)
+                )
+                found.append((worker, session))
+        return found
 
     def _growth(self) -> Iterable[Verdict]:
         if len(self.minutes) <= self.warm_up:
@@ -127,7 +158,7 @@ class Soak:
                     f"{table} after minute {self.warm_up} and at the end",
                     f"<= {GROWTH}x",
                     told,
-                    grown <= GROWTH,
+                    grown <= GROWTH if self.warm_up >= FULL_WARM_UP else None,
                 )
         small = [table for table in HOT_TABLES if after.size(table) <= _SMALL]
         yield Verdict(f"at most 1 MB at the end: {', '.join(small)}", "<= 1 MB", "yes", True)
@@ -151,7 +182,7 @@ class Soak:
             value if name == "version" else f"{name} {value}" for name, value in postgres.items()
         )
         is_over = ".\n" if self.is_over else " so far.\n"
-        met = {None: "", True: "yes", False: "**no**"}
+        met = {None: "too short to tell", True: "yes", False: "**no**"}
         judged = [[one.what, one.target, one.measured, met[one.met]] for one in self.verdicts()]
         return "\n".join(
             [
@@ -170,21 +201,16 @@ class Soak:
 
     def _by_minute(self) -> str:
         hot = [table for table in HOT_TABLES if self.minutes[-1].size(table) > _SMALL]
-        rows = []
+        rows, costs = [], self.costs()
         for place, one in enumerate(self.minutes):
             steps = number(self.steps_per_s[place]) if self.steps_per_s else ""
             sizes = [_mb(one.size(table)) for table in hot]
             dead = f"{sum(one.tables[table]['dead'] for table in HOT_TABLES):,}"
             told = [number(one.runs_per_s), steps, number(one.rows_per_s), number(one.probe)]
+            told += [number(part) for part in costs[place] or ()] or ["", ""]
             rows.append([str(place + 1), *told, dead, *sizes])
-        head = [
-            "minute",
-            "runs/s",
-            "steps/s",
-            "journal rows/s",
-            "probe, commits/s",
-            "dead rows of hot tables",
-        ]
+        head = ["minute", "runs/s", "steps/s", "journal rows/s", "probe, commits/s"]
+        head += ["worker, us/run", "session, us/run", "dead rows of hot tables"]
         return _rows([*head, *(f"{table}, MB" for table in hot)], rows)
 
     def _tables(self) -> str:
