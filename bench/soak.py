@@ -181,6 +181,7 @@ def sample(
     dsn: str,
     last: Minute | None,
     keeper: Keeper,
+    *,
     worker: int,
     until: float,
 ) -> Minute:
@@ -223,10 +224,10 @@ def soak(dsn: str, minutes: int, out: Path | None, about: dict[str, Any]) -> soa
         for thread in (feeder, keeper):
             thread.start()
         begin = time.monotonic()
-        last = sample(conn, dsn, None, keeper, workers[0].pid, begin)
+        last = sample(conn, dsn, None, keeper, worker=workers[0].pid, until=begin)
         try:
             for number in range(1, minutes + 1):
-                last = sample(conn, dsn, last, keeper, workers[0].pid, begin + number * 60)
+                last = sample(conn, dsn, last, keeper, worker=workers[0].pid, until=begin + number * 60)
                 found.minutes.append(last)
                 print(soak_report.line(number, minutes, last), flush=True)
                 found.write(out)
