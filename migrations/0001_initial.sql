@@ -203,7 +203,7 @@ comment on column durable._tasks.crashes is 'Leases lost in a row; progress rese
 comment on column durable._tasks.attempt is 'Attempts of the invocation that the owner''s journal knows of.';
 comment on column durable._tasks.attempt_open is 'The owner''s journal has InvokeStarted(attempt) without an end of it.';
 
-create index tasks_by_queue_ready on durable._tasks (queue, priority, retry_at, id) where state = 'pending';
+create index tasks_by_queue_ready on durable._tasks (queue, priority, retry_at) where state = 'pending';
 comment on index durable.tasks_by_queue_ready is 'Serves the claim of worker_turn_v1 and task_offer.';
 create index tasks_by_pid_acquired on durable._tasks (pid) where state = 'acquired';
 comment on index durable.tasks_by_pid_acquired is 'Serves lease expiry and what a worker holds; a renewal does not touch it.';

@@ -166,7 +166,7 @@ begin
       where t.queue = q.queue and t.state = 'pending' and t.retry_at <= v_now and t.deadline > v_now
         and (t.prefer_until is null or t.prefer_until <= v_now or t.preference = p_worker)
         and durable._code(t.workflow, t.workflow_version) = any (p_codes)
-      order by t.priority, t.retry_at, t.id
+      order by t.priority, t.retry_at
       limit p_want for update skip locked) r
     limit p_want) x;
 end

@@ -56,13 +56,13 @@ begin
       select s.name, x.priority, x.retry_at::bigint from durable._services s
       cross join lateral (
         select t.priority, t.retry_at from durable._tasks t
-        where t.queue = s.name and t.state = 'pending' order by t.priority, t.retry_at, t.id limit 1) x
+        where t.queue = s.name and t.state = 'pending' order by t.priority, t.retry_at limit 1) x
       union all
       select f.name, x.priority, x.retry_at from first f
       cross join lateral (
         select t.priority, t.retry_at from durable._tasks t
         where t.queue = f.name and t.state = 'pending' and t.priority > f.priority
-        order by t.priority, t.retry_at, t.id limit 1) x
+        order by t.priority, t.retry_at limit 1) x
     )
     select case when min(f.at) is not null then greatest(min(f.at) - v_now, 0) end from first f), -1);
 end
@@ -83,7 +83,7 @@ begin
       cross join lateral (
         select t.id, t.priority, t.retry_at from durable._tasks t
         where t.queue = s.name and t.state = 'pending' and t.retry_at <= v_now and t.deadline > v_now
-        order by t.priority, t.retry_at, t.id limit 100) x
+        order by t.priority, t.retry_at limit 100) x
       order by x.priority, x.retry_at, x.id limit 100) c
     where durable._try_serve(c.id) limit 1;
 end
