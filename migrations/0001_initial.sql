@@ -45,6 +45,48 @@ comment on column durable.migrations.applied_at is 'When it was applied here.';
 -- Durable promises: runs, timers, external promises and whatever protocol clients create.
 -- A finished local step has no row here: its journal row is its promise (51_journal.sql).
 
+-- The laws of a row stand in a domain, here and in the next files, and the table has one constraint: its row is of that domain.
+-- Constraints of a table are parsed anew by every statement that writes it, which cost more than the writing; those of a domain
+-- are parsed once in a session. Whoever breaks a law is told its name either way.
+create type durable._promise_form as (
+  timeout_at durable.epoch_ms, created_at durable.epoch_ms, timer boolean, external boolean, state text,
+  id_bytes integer, tags_type text, has_value boolean, settled_at durable.epoch_ms, target text, task_version integer,
+  head bigint, execution bigint, child integer
+);
+comment on type durable._promise_form is
+  'What the laws of a promise speak of. Of payloads only whether they are there: a row is copied to be judged. What is never null comes first, where it is found fastest.';
+
+create domain durable._lawful_promise as durable._promise_form
+  constraint promises_id_is_1_to_1024_bytes check ((value).id_bytes between 1 and 1024)
+  constraint promises_state_is_known
+    check ((value).state in ('pending', 'resolved', 'rejected', 'rejected_canceled', 'rejected_timedout'))
+  constraint promises_created_by_timeout check ((value).created_at <= (value).timeout_at)
+  constraint promises_pending_are_born_before_timeout
+    check ((value).state <> 'pending' or (value).created_at < (value).timeout_at)
+  constraint promises_settled_at_iff_not_pending check (((value).state <> 'pending') = ((value).settled_at is not null))
+  constraint promises_settled_between_birth_and_timeout
+    check ((value).settled_at is null or ((value).created_at <= (value).settled_at and (value).settled_at <= (value).timeout_at))
+  constraint promises_pending_have_no_value
+    check ((value).state <> 'pending' or not (value).has_value)
+  constraint promises_timedout_are_settled_at_timeout
+    check ((value).state <> 'rejected_timedout' or (value).settled_at = (value).timeout_at)
+  constraint promises_deadline_verdict_has_no_value
+    check ((value).settled_at is distinct from (value).timeout_at or not (value).has_value)
+  constraint promises_deadline_verdict_follows_timer
+    check ((value).settled_at is distinct from (value).timeout_at
+           or (value).state = case when (value).timer then 'resolved' else 'rejected_timedout' end)
+  constraint promises_targets_are_not_empty check ((value).target <> '')
+  constraint promises_targeted_and_timers_are_external
+    check ((value).external or ((value).target is null and not (value).timer))
+  constraint promises_owner_and_child_come_together check (((value).execution is null) = ((value).child is null))
+  constraint promises_child_not_negative check ((value).child >= 0)
+  constraint promises_heads_are_targeted check ((value).head is null or (value).target is not null)
+  constraint promises_task_version_iff_targeted_and_settled
+    check (((value).task_version is not null) = ((value).target is not null and (value).state <> 'pending'))
+  constraint promises_tags_are_an_object check ((value).tags_type = 'object');
+comment on domain durable._lawful_promise is
+  'The laws of a row of _promises, which asks for it in promises_are_lawful. A law that is added holds for the rows that are there once that constraint is made anew.';
+
 create table durable._promises (
   timeout_at durable.epoch_ms not null,
   created_at durable.epoch_ms not null,
@@ -69,31 +111,10 @@ create table durable._promises (
   ikey_create text,
   ikey_complete text,
   constraint promises_pk primary key (id),
-  constraint promises_id_is_1_to_1024_bytes check (octet_length(id) between 1 and 1024),
-  constraint promises_state_is_known
-    check (state in ('pending', 'resolved', 'rejected', 'rejected_canceled', 'rejected_timedout')),
-  constraint promises_created_by_timeout check (created_at <= timeout_at),
-  constraint promises_pending_are_born_before_timeout check (state <> 'pending' or created_at < timeout_at),
-  constraint promises_settled_at_iff_not_pending check ((state <> 'pending') = (settled_at is not null)),
-  constraint promises_settled_between_birth_and_timeout
-    check (settled_at is null or (created_at <= settled_at and settled_at <= timeout_at)),
-  constraint promises_pending_have_no_value
-    check (state <> 'pending' or (value_data is null and value_headers is null)),
-  constraint promises_timedout_are_settled_at_timeout
-    check (state <> 'rejected_timedout' or settled_at = timeout_at),
-  constraint promises_deadline_verdict_has_no_value
-    check (settled_at is distinct from timeout_at or (value_data is null and value_headers is null)),
-  constraint promises_deadline_verdict_follows_timer
-    check (settled_at is distinct from timeout_at
-           or state = case when timer then 'resolved' else 'rejected_timedout' end),
-  constraint promises_targets_are_not_empty check (target <> ''),
-  constraint promises_targeted_and_timers_are_external check (external or (target is null and not timer)),
-  constraint promises_owner_and_child_come_together check ((execution is null) = (child is null)),
-  constraint promises_child_not_negative check (child >= 0),
-  constraint promises_heads_are_targeted check (head is null or target is not null),
-  constraint promises_task_version_iff_targeted_and_settled
-    check ((task_version is not null) = (target is not null and state <> 'pending')),
-  constraint promises_tags_are_an_object check (jsonb_typeof(tags) = 'object')
+  constraint promises_are_lawful check (row(
+    timeout_at, created_at, timer, external, state, octet_length(id), jsonb_typeof(tags),
+    value_data is not null or value_headers is not null, settled_at, target, task_version, head, execution, child
+  )::durable._lawful_promise is distinct from null)
 ) with (
   fillfactor = 90, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_insert_scale_factor = 0.1,
   autovacuum_vacuum_cost_limit = 2000);
@@ -140,6 +161,31 @@ comment on type durable.promise_record is 'A promise as the protocol answers it.
 -- Tasks: the right to run a targeted promise, one row while the promise is pending.
 -- Hot and narrow: no payload, nothing that a lease renewal changes is indexed.
 
+create type durable._task_form as (
+  version integer, crashes smallint, attempt smallint, state text, retry_at durable.epoch_ms,
+  expires_at durable.epoch_ms, ttl bigint, pid text, queue text, workflow text, workflow_version text, recv text,
+  has_recv_headers boolean
+);
+comment on type durable._task_form is 'What the laws of a task speak of.';
+
+create domain durable._lawful_task as durable._task_form
+  constraint tasks_state_is_known check ((value).state in ('pending', 'acquired', 'suspended', 'halted'))
+  constraint tasks_version_not_negative check ((value).version >= 0)
+  constraint tasks_acquired_version_positive check ((value).state <> 'acquired' or (value).version >= 1)
+  constraint tasks_pid_iff_acquired check (((value).state = 'acquired') = ((value).pid is not null))
+  constraint tasks_ttl_iff_acquired check (((value).state = 'acquired') = ((value).ttl is not null))
+  constraint tasks_ttl_positive check ((value).ttl > 0)
+  constraint tasks_lease_iff_acquired check (((value).state = 'acquired') = ((value).expires_at is not null))
+  constraint tasks_retry_at_iff_pending check (((value).state = 'pending') = ((value).retry_at is not null))
+  constraint tasks_queue_not_empty check ((value).queue <> '')
+  constraint tasks_workflow_and_version_come_together
+    check (((value).workflow is null) = ((value).workflow_version is null))
+  constraint tasks_recv_only_while_pending check ((value).recv is null or (value).state in ('pending', 'halted'))
+  constraint tasks_recv_headers_need_a_recv check (not (value).has_recv_headers or (value).recv is not null)
+  constraint tasks_crashes_not_negative check ((value).crashes >= 0)
+  constraint tasks_attempt_not_negative check ((value).attempt >= 0);
+comment on domain durable._lawful_task is 'The laws of a row of _tasks, which asks for it in tasks_are_lawful.';
+
 create table durable._tasks (
   deadline durable.epoch_ms not null,
   expires_at durable.epoch_ms,
@@ -163,20 +209,10 @@ create table durable._tasks (
   recv text,
   recv_headers jsonb,
   constraint tasks_pk primary key (id),
-  constraint tasks_state_is_known check (state in ('pending', 'acquired', 'suspended', 'halted')),
-  constraint tasks_version_not_negative check (version >= 0),
-  constraint tasks_acquired_version_positive check (state <> 'acquired' or version >= 1),
-  constraint tasks_pid_iff_acquired check ((state = 'acquired') = (pid is not null)),
-  constraint tasks_ttl_iff_acquired check ((state = 'acquired') = (ttl is not null)),
-  constraint tasks_ttl_positive check (ttl > 0),
-  constraint tasks_lease_iff_acquired check ((state = 'acquired') = (expires_at is not null)),
-  constraint tasks_retry_at_iff_pending check ((state = 'pending') = (retry_at is not null)),
-  constraint tasks_queue_not_empty check (queue <> ''),
-  constraint tasks_workflow_and_version_come_together check ((workflow is null) = (workflow_version is null)),
-  constraint tasks_recv_only_while_pending check (recv is null or state in ('pending', 'halted')),
-  constraint tasks_recv_headers_need_a_recv check (recv_headers is null or recv is not null),
-  constraint tasks_crashes_not_negative check (crashes >= 0),
-  constraint tasks_attempt_not_negative check (attempt >= 0)
+  constraint tasks_are_lawful check (row(
+    version, crashes, attempt, state, retry_at, expires_at, ttl, pid, queue, workflow, workflow_version, recv,
+    recv_headers is not null
+  )::durable._lawful_task is distinct from null)
 ) with (
   fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 
@@ -308,6 +344,32 @@ comment on column durable._listeners.address is 'Canonical address.';
 
 -- Execution heads: one row a run, the O(1) summary of its journal that every append is checked against.
 
+create type durable._execution_form as (
+  next_seq integer, next_child integer, first_child integer, kept_by_client boolean, status text,
+  open_steps integer, open_attempts integer, wait_left integer, cancel_until durable.epoch_ms, waits integer, wait_kind text
+);
+comment on type durable._execution_form is 'What the laws of a head speak of; of arrays their lengths.';
+
+create domain durable._lawful_execution as durable._execution_form
+  constraint executions_status_is_known
+    check ((value).status in ('running', 'blocked', 'cancelling', 'completed', 'failed', 'cancelled'))
+  constraint executions_next_seq_not_negative check ((value).next_seq >= 0)
+  constraint executions_children_are_counted check (0 <= (value).first_child and (value).first_child <= (value).next_child)
+  constraint executions_wait_iff_blocked
+    check (((value).status = 'blocked') = ((value).waits is not null)
+           and ((value).status = 'blocked') = ((value).wait_kind is not null)
+           and ((value).status = 'blocked') = ((value).wait_left is not null))
+  constraint executions_wait_is_unsatisfied
+    check ((value).wait_left > 0 or ((value).kept_by_client and (value).wait_left = 0))
+  constraint executions_wait_is_on_something check ((value).waits > 0)
+  constraint executions_wait_kind_is_known check ((value).wait_kind in ('single', 'any', 'all', 'signal'))
+  constraint executions_single_waits_on_one
+    check ((value).wait_kind not in ('single', 'signal') or (value).waits = 1)
+  constraint executions_open_steps_have_attempts check ((value).open_steps = (value).open_attempts)
+  constraint executions_only_cancelling_ones_have_grace
+    check ((value).cancel_until is null or (value).status = 'cancelling');
+comment on domain durable._lawful_execution is 'The laws of a row of _executions, which asks for it in executions_are_lawful.';
+
 create table durable._executions (
   execution bigint not null generated by default as identity,
   previous bigint,
@@ -335,19 +397,11 @@ create table durable._executions (
   digest bytea,
   problem text,
   constraint executions_pk primary key (execution),
-  constraint executions_status_is_known
-    check (status in ('running', 'blocked', 'cancelling', 'completed', 'failed', 'cancelled')),
-  constraint executions_next_seq_not_negative check (next_seq >= 0),
-  constraint executions_children_are_counted check (0 <= first_child and first_child <= next_child),
-  constraint executions_wait_iff_blocked
-    check ((status = 'blocked') = (waiting_on is not null)
-           and (status = 'blocked') = (wait_kind is not null) and (status = 'blocked') = (wait_left is not null)),
-  constraint executions_wait_is_unsatisfied check (wait_left > 0 or (kept_by_client and wait_left = 0)),
-  constraint executions_wait_is_on_something check (cardinality(waiting_on) > 0),
-  constraint executions_wait_kind_is_known check (wait_kind in ('single', 'any', 'all', 'signal')),
-  constraint executions_single_waits_on_one check (wait_kind not in ('single', 'signal') or cardinality(waiting_on) = 1),
-  constraint executions_open_steps_have_attempts check (cardinality(open_steps) = cardinality(open_attempts)),
-  constraint executions_only_cancelling_ones_have_grace check (cancel_until is null or status = 'cancelling')
+  constraint executions_are_lawful check (row(
+    next_seq, next_child, first_child, kept_by_client, status,
+    cardinality(open_steps), cardinality(open_attempts), wait_left, cancel_until,
+    cardinality(waiting_on), wait_kind
+  )::durable._lawful_execution is distinct from null)
 ) with (
   fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_insert_scale_factor = 0.1,
   autovacuum_vacuum_cost_limit = 2000);

@@ -1,6 +1,48 @@
 -- Durable promises: runs, timers, external promises and whatever protocol clients create.
 -- A finished local step has no row here: its journal row is its promise (51_journal.sql).
 
+-- The laws of a row stand in a domain, here and in the next files, and the table has one constraint: its row is of that domain.
+-- Constraints of a table are parsed anew by every statement that writes it, which cost more than the writing; those of a domain
+-- are parsed once in a session. Whoever breaks a law is told its name either way.
+create type durable._promise_form as (
+  timeout_at durable.epoch_ms, created_at durable.epoch_ms, timer boolean, external boolean, state text,
+  id_bytes integer, tags_type text, has_value boolean, settled_at durable.epoch_ms, target text, task_version integer,
+  head bigint, execution bigint, child integer
+);
+comment on type durable._promise_form is
+  'What the laws of a promise speak of. Of payloads only whether they are there: a row is copied to be judged. What is never null comes first, where it is found fastest.';
+
+create domain durable._lawful_promise as durable._promise_form
+  constraint promises_id_is_1_to_1024_bytes check ((value).id_bytes between 1 and 1024)
+  constraint promises_state_is_known
+    check ((value).state in ('pending', 'resolved', 'rejected', 'rejected_canceled', 'rejected_timedout'))
+  constraint promises_created_by_timeout check ((value).created_at <= (value).timeout_at)
+  constraint promises_pending_are_born_before_timeout
+    check ((value).state <> 'pending' or (value).created_at < (value).timeout_at)
+  constraint promises_settled_at_iff_not_pending check (((value).state <> 'pending') = ((value).settled_at is not null))
+  constraint promises_settled_between_birth_and_timeout
+    check ((value).settled_at is null or ((value).created_at <= (value).settled_at and (value).settled_at <= (value).timeout_at))
+  constraint promises_pending_have_no_value
+    check ((value).state <> 'pending' or not (value).has_value)
+  constraint promises_timedout_are_settled_at_timeout
+    check ((value).state <> 'rejected_timedout' or (value).settled_at = (value).timeout_at)
+  constraint promises_deadline_verdict_has_no_value
+    check ((value).settled_at is distinct from (value).timeout_at or not (value).has_value)
+  constraint promises_deadline_verdict_follows_timer
+    check ((value).settled_at is distinct from (value).timeout_at
+           or (value).state = case when (value).timer then 'resolved' else 'rejected_timedout' end)
+  constraint promises_targets_are_not_empty check ((value).target <> '')
+  constraint promises_targeted_and_timers_are_external
+    check ((value).external or ((value).target is null and not (value).timer))
+  constraint promises_owner_and_child_come_together check (((value).execution is null) = ((value).child is null))
+  constraint promises_child_not_negative check ((value).child >= 0)
+  constraint promises_heads_are_targeted check ((value).head is null or (value).target is not null)
+  constraint promises_task_version_iff_targeted_and_settled
+    check (((value).task_version is not null) = ((value).target is not null and (value).state <> 'pending'))
+  constraint promises_tags_are_an_object check ((value).tags_type = 'object');
+comment on domain durable._lawful_promise is
+  'The laws of a row of _promises, which asks for it in promises_are_lawful. A law that is added holds for the rows that are there once that constraint is made anew.';
+
 create table durable._promises (
   timeout_at durable.epoch_ms not null,
   created_at durable.epoch_ms not null,
@@ -25,31 +67,10 @@ create table durable._promises (
   ikey_create text,
   ikey_complete text,
   constraint promises_pk primary key (id),
-  constraint promises_id_is_1_to_1024_bytes check (octet_length(id) between 1 and 1024),
-  constraint promises_state_is_known
-    check (state in ('pending', 'resolved', 'rejected', 'rejected_canceled', 'rejected_timedout')),
-  constraint promises_created_by_timeout check (created_at <= timeout_at),
-  constraint promises_pending_are_born_before_timeout check (state <> 'pending' or created_at < timeout_at),
-  constraint promises_settled_at_iff_not_pending check ((state <> 'pending') = (settled_at is not null)),
-  constraint promises_settled_between_birth_and_timeout
-    check (settled_at is null or (created_at <= settled_at and settled_at <= timeout_at)),
-  constraint promises_pending_have_no_value
-    check (state <> 'pending' or (value_data is null and value_headers is null)),
-  constraint promises_timedout_are_settled_at_timeout
-    check (state <> 'rejected_timedout' or settled_at = timeout_at),
-  constraint promises_deadline_verdict_has_no_value
-    check (settled_at is distinct from timeout_at or (value_data is null and value_headers is null)),
-  constraint promises_deadline_verdict_follows_timer
-    check (settled_at is distinct from timeout_at
-           or state = case when timer then 'resolved' else 'rejected_timedout' end),
-  constraint promises_targets_are_not_empty check (target <> ''),
-  constraint promises_targeted_and_timers_are_external check (external or (target is null and not timer)),
-  constraint promises_owner_and_child_come_together check ((execution is null) = (child is null)),
-  constraint promises_child_not_negative check (child >= 0),
-  constraint promises_heads_are_targeted check (head is null or target is not null),
-  constraint promises_task_version_iff_targeted_and_settled
-    check ((task_version is not null) = (target is not null and state <> 'pending')),
-  constraint promises_tags_are_an_object check (jsonb_typeof(tags) = 'object')
+  constraint promises_are_lawful check (row(
+    timeout_at, created_at, timer, external, state, octet_length(id), jsonb_typeof(tags),
+    value_data is not null or value_headers is not null, settled_at, target, task_version, head, execution, child
+  )::durable._lawful_promise is distinct from null)
 ) with (
   fillfactor = 90, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_insert_scale_factor = 0.1,
   autovacuum_vacuum_cost_limit = 2000);

@@ -1,6 +1,31 @@
 -- Tasks: the right to run a targeted promise, one row while the promise is pending.
 -- Hot and narrow: no payload, nothing that a lease renewal changes is indexed.
 
+create type durable._task_form as (
+  version integer, crashes smallint, attempt smallint, state text, retry_at durable.epoch_ms,
+  expires_at durable.epoch_ms, ttl bigint, pid text, queue text, workflow text, workflow_version text, recv text,
+  has_recv_headers boolean
+);
+comment on type durable._task_form is 'What the laws of a task speak of.';
+
+create domain durable._lawful_task as durable._task_form
+  constraint tasks_state_is_known check ((value).state in ('pending', 'acquired', 'suspended', 'halted'))
+  constraint tasks_version_not_negative check ((value).version >= 0)
+  constraint tasks_acquired_version_positive check ((value).state <> 'acquired' or (value).version >= 1)
+  constraint tasks_pid_iff_acquired check (((value).state = 'acquired') = ((value).pid is not null))
+  constraint tasks_ttl_iff_acquired check (((value).state = 'acquired') = ((value).ttl is not null))
+  constraint tasks_ttl_positive check ((value).ttl > 0)
+  constraint tasks_lease_iff_acquired check (((value).state = 'acquired') = ((value).expires_at is not null))
+  constraint tasks_retry_at_iff_pending check (((value).state = 'pending') = ((value).retry_at is not null))
+  constraint tasks_queue_not_empty check ((value).queue <> '')
+  constraint tasks_workflow_and_version_come_together
+    check (((value).workflow is null) = ((value).workflow_version is null))
+  constraint tasks_recv_only_while_pending check ((value).recv is null or (value).state in ('pending', 'halted'))
+  constraint tasks_recv_headers_need_a_recv check (not (value).has_recv_headers or (value).recv is not null)
+  constraint tasks_crashes_not_negative check ((value).crashes >= 0)
+  constraint tasks_attempt_not_negative check ((value).attempt >= 0);
+comment on domain durable._lawful_task is 'The laws of a row of _tasks, which asks for it in tasks_are_lawful.';
+
 create table durable._tasks (
   deadline durable.epoch_ms not null,
   expires_at durable.epoch_ms,
@@ -24,20 +49,10 @@ create table durable._tasks (
   recv text,
   recv_headers jsonb,
   constraint tasks_pk primary key (id),
-  constraint tasks_state_is_known check (state in ('pending', 'acquired', 'suspended', 'halted')),
-  constraint tasks_version_not_negative check (version >= 0),
-  constraint tasks_acquired_version_positive check (state <> 'acquired' or version >= 1),
-  constraint tasks_pid_iff_acquired check ((state = 'acquired') = (pid is not null)),
-  constraint tasks_ttl_iff_acquired check ((state = 'acquired') = (ttl is not null)),
-  constraint tasks_ttl_positive check (ttl > 0),
-  constraint tasks_lease_iff_acquired check ((state = 'acquired') = (expires_at is not null)),
-  constraint tasks_retry_at_iff_pending check ((state = 'pending') = (retry_at is not null)),
-  constraint tasks_queue_not_empty check (queue <> ''),
-  constraint tasks_workflow_and_version_come_together check ((workflow is null) = (workflow_version is null)),
-  constraint tasks_recv_only_while_pending check (recv is null or state in ('pending', 'halted')),
-  constraint tasks_recv_headers_need_a_recv check (recv_headers is null or recv is not null),
-  constraint tasks_crashes_not_negative check (crashes >= 0),
-  constraint tasks_attempt_not_negative check (attempt >= 0)
+  constraint tasks_are_lawful check (row(
+    version, crashes, attempt, state, retry_at, expires_at, ttl, pid, queue, workflow, workflow_version, recv,
+    recv_headers is not null
+  )::durable._lawful_task is distinct from null)
 ) with (
   fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 

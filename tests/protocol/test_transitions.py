@@ -18,6 +18,7 @@ from tests.support import history as transitions
 from tests.support import run_laws
 from tests.support.clock import Clock
 from tests.support.cluster import Server, drop_database, fresh_database, install_schema
+from tests.support.hands import let_go
 from tests.support.history import EDGES
 from tests.support.steps import steps, task_edges
 from tests.support.verbs import Connection, ask, create, park, settle, take
@@ -339,8 +340,7 @@ def test_a_forbidden_transition_is_reported(bench: Connection, law: str) -> None
     """The law is named, and none that the same step does not break."""
     hand = FORBIDDEN[law]
     for constraint in hand.drop.split():
-        table, name = constraint.split(".")
-        bench.execute(f"alter table durable.{table} drop constraint {name}".encode())
+        let_go(bench, constraint)
     bench.execute((hand.first or "select 1").encode())
     transitions.install_into(bench)
     assert transitions.broken(bench) == []

@@ -67,9 +67,10 @@ def test_a_changed_setting_survives_an_install(dsn: str) -> None:
         ("alter table durable._promises add column colour text", "column _promises.colour"),
         ("alter table durable._promises alter column state drop default", "column _promises.state"),
         (
-            "alter table durable._promises drop constraint promises_child_not_negative",
+            "alter domain durable._lawful_promise drop constraint promises_child_not_negative",
             "promises_child_not_negative",
         ),
+        ("alter table durable._promises drop constraint promises_are_lawful", "promises_are_lawful"),
         ("create index extra on durable._promises (state)", "relation extra"),
         ("comment on table durable._promises is 'other'", "relation _promises"),
         ("alter function durable._now_ms() parallel safe", "_now_ms"),

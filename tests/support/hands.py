@@ -40,11 +40,24 @@ class Break:
     run: str = "m"
 
 
+def let_go(conn: Connection, constraint: str) -> None:
+    """Drop a law of a table's rows, given as table.constraint: it is the table's, or that of the domain which
+    the table asks its rows to be of."""
+    table, name = constraint.split(".")
+    domain = conn.execute(
+        "select d.contypid::regtype::text from pg_constraint d join pg_depend u on u.refobjid = d.contypid"
+        " join pg_constraint t on t.oid = u.objid and t.conrelid = ('durable.' || %s)::regclass"
+        " where d.conname = %s and u.refclassid = 'pg_type'::regclass",
+        (table, name),
+    ).fetchone()
+    holder = f"domain {domain[0]}" if domain else f"table durable.{table}"
+    conn.execute(f"alter {holder} drop constraint {name}".encode())
+
+
 def lay(conn: Connection, hand: Break) -> None:
     """Do what the hand does."""
     for constraint in hand.drop.split():
-        table, name = constraint.split(".")
-        conn.execute(f"alter table durable.{table} drop constraint {name}".encode())
+        let_go(conn, constraint)
     if hand.rows:
         write_rows(conn, hand.run, hand.rows)
     for statement in filter(None, hand.sql.split("; ")):
