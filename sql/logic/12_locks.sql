@@ -159,6 +159,18 @@ $$;
 comment on function durable._lock_names(text[], text[]) is
   'Class 0 of starts: keys (_key_name), then ids, each in the order of their hashes. Two starts with one key wait for each other, before any row: only one of them may draw an id. Many at once shut all others out instead.';
 
+create or replace function durable._lock_name(p_key text, p_id text)
+returns void language plpgsql volatile
+as $$
+begin
+  perform durable._may_lock(), pg_advisory_xact_lock_shared(1685417578, 0),
+          case when p_key is not null then pg_advisory_xact_lock(1685417572, hashtext(p_key)) end,
+          case when p_id is not null then pg_advisory_xact_lock(1685417574, hashtext(p_id)) end;
+end
+$$;
+comment on function durable._lock_name(text, text) is
+  'The same for one key and one id, or null, where the id lies below no other.';
+
 create or replace function durable._lock_adoptions(p_awaited text[])
 returns void language plpgsql volatile
 as $$

@@ -53,15 +53,20 @@ $$;
 comment on function durable._canonical_address(text) is
   'poll://uni@g/id, poll://any@g[/id], http(s)://..., sql://schema.function; a bare group, poll://g[/id] and the older poll://g:id become poll://any@. Null: cannot be routed, or longer than 1024 bytes.';
 
+create or replace function durable._is_plain_name(p_name text)
+returns boolean language sql immutable parallel safe
+as $$ select octet_length(p_name) <= 256 and p_name ~ '^[A-Za-z0-9_][A-Za-z0-9_.-]*$' $$;
+comment on function durable._is_plain_name(text) is 'A queue name as most are, known at a glance. The length stands apart: counted by the pattern, it would cost ten times as much.';
+
 create or replace function durable._is_queue(p_name text)
 returns boolean language sql immutable parallel safe
 as $$
-  select case when p_name ~ '^[A-Za-z0-9_][A-Za-z0-9_.-]{0,255}$' then true
+  select case when durable._is_plain_name(p_name) then true
               else coalesce(octet_length(p_name) between 1 and 256 and p_name not like '%/%'
                             and durable._canonical_address('poll://any@' || p_name) is not null, false) end
 $$;
 comment on function durable._is_queue(text) is
-  'Whether runs can be queued under this name: its address can be routed, and it is a name alone. Plain names, as most are, are known at a glance: the whole of it costs as much as the rest of a start.';
+  'Whether runs can be queued under this name: its address can be routed, and it is a name alone. Plain names pass first: the whole of it costs as much as a start.';
 
 create or replace function durable._canonical_listener(p_address text)
 returns text language sql immutable parallel safe

@@ -22,11 +22,18 @@ returns void language plpgsql volatile
 as $$
 declare
   -- written with its schema, because this runs below a trigger with the engine's rights: a temporary domain has no say
-  v_mode pg_catalog.text := durable._setting('hints');
+  v_mode pg_catalog.text;
+  v_sent_at pg_catalog.int8;
 begin
+  select (select s.value from durable.settings s where s.name = 'hints'),
+         (select h.sent_at from durable._hints h where h.channel = p_channel) into v_mode, v_sent_at;
   if v_mode = 'off' then
     return;
   elsif v_mode = 'coalesce' then
+    -- mostly it has been sent just now, which costs no lock and no write to see
+    if v_sent_at between p_now - 49 and p_now then
+      return;
+    end if;
     if not pg_try_advisory_xact_lock(1685417571, hashtext(p_channel)) then
       return;
     end if;

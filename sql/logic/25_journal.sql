@@ -309,7 +309,13 @@ comment on function durable._await(bigint[], durable._ending[], bigint) is
 create or replace function durable._bucket(p_now bigint)
 returns integer language plpgsql stable
 as $$
+declare
+  v_bucket integer;
 begin
+  select b.bucket into v_bucket from durable._buckets b where b.bucket = durable._week(p_now);
+  if found then
+    return v_bucket;
+  end if;
   return coalesce(
     (select b.bucket from durable._buckets b where b.bucket <= durable._week(p_now) order by b.bucket desc limit 1),
     (select min(b.bucket) from durable._buckets b));
@@ -397,6 +403,22 @@ end
 $$;
 comment on function durable._begin(bigint[], text[], text[], text[], text[], text[], bigint, boolean[]) is
   'Makes heads, under numbers that the caller drew from _next_execution, with their ExecutionStarted.';
+
+create or replace function durable._begin_one(
+  p_execution bigint, p_id text, p_tenant text, p_workflow text, p_version text, p_key text, p_now bigint)
+returns void language plpgsql volatile
+as $$
+declare
+  v_bucket integer := durable._bucket(p_now);
+begin
+  insert into durable._executions (execution, id, tenant, workflow, workflow_version, key, bucket, next_seq, digest)
+  values (p_execution, p_id, p_tenant, p_workflow, p_version, p_key, v_bucket, 1,
+          (select w.digest from durable._workflows w where w.name = p_workflow and w.version = p_version));
+  insert into durable._journal (bucket, execution, seq, ts, type) values (v_bucket, p_execution, 0, p_now, 'S');
+end
+$$;
+comment on function durable._begin_one(bigint, text, text, text, text, text, bigint) is
+  'The same for one head, in statements for one row: those for many cost three times as much.';
 
 create or replace function durable._next_execution()
 returns bigint language sql volatile

@@ -4,9 +4,9 @@
 create or replace function durable._root_id(p_tenant text, p_workflow text, p_key text)
 returns text language sql immutable parallel safe
 as $$
-  select left(encode(sha256(string_agg(int4send(octet_length(u.part)) || convert_to(u.part, 'UTF8'), ''::bytea order by u.ord)),
-                     'hex'), 32)
-  from unnest(array[p_tenant, p_workflow, p_key]) with ordinality as u (part, ord)
+  select left(encode(sha256(int4send(octet_length(p_tenant)) || convert_to(p_tenant, 'UTF8')
+                            || int4send(octet_length(p_workflow)) || convert_to(p_workflow, 'UTF8')
+                            || int4send(octet_length(p_key)) || convert_to(p_key, 'UTF8')), 'hex'), 32)
 $$;
 comment on function durable._root_id(text, text, text) is
   'Name of a run that was given none: a hash over tenant, workflow and idempotency key, each with its length before it.';
@@ -79,9 +79,9 @@ begin
   elsif p_tenant is null or octet_length(p_tenant) > 256 then
     perform durable._fail_invalid('A tenant is a text of at most 256 bytes; the default is the empty one.');
   elsif p_tags is null or jsonb_typeof(p_tags) <> 'object'
-        or exists (select from jsonb_each(p_tags) e where jsonb_typeof(e.value) <> 'string') then
+        or jsonb_path_exists(p_tags, 'strict $.* ? (@.type() <> "string")') then
     perform durable._fail_invalid('Tags are a JSON object of strings.');
-  elsif exists (select from jsonb_object_keys(p_tags) k where starts_with(k, 'resonate:')) then
+  elsif jsonb_path_exists(p_tags, 'strict $.keyvalue() ? (@.key starts with "resonate:")') then
     perform durable._fail_invalid('Tags that begin with resonate: belong to the protocol; a start has arguments for them.',
                                   'Use queue, delay, timeout and priority, or other names.');
   end if;
@@ -103,8 +103,10 @@ begin
     end if;
     return;
   end if;
-  if exists (select from durable._workflows w where w.name = p_workflow)
-     or not exists (select from durable._workflows w) or durable._setting('unknown_workflow') = 'queue' then
+  perform from durable._workflows w where w.name = p_workflow limit 1;
+  if found then
+    return;
+  elsif not exists (select from durable._workflows w) or durable._setting('unknown_workflow') = 'queue' then
     return;
   end if;
   select string_agg(quote_literal(n.name), ', ' order by n.alike desc, n.name) into v_known from (
@@ -287,6 +289,95 @@ comment on function durable._start_all(
   text, jsonb[], text[], text[], text[], text, text, bigint, bigint, integer, jsonb, text, boolean, boolean) is
   'Starts runs of one workflow, or finds those that have an id or key already: what came first wins, in this call too. A fixed number of statements, however many they are.';
 
+create or replace function durable._is_plain(
+  p_workflow text, p_args jsonb, p_bytes integer, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
+  p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text)
+returns boolean language sql stable
+as $$
+  select octet_length(p_workflow) between 1 and 256 and strpos(p_workflow, ':') = 0 and durable._is_plain_name(p_queue)
+         and p_version <> '' and jsonb_typeof(p_args) in ('array', 'object')
+         and (p_bytes <= 1000 or p_bytes <= durable._setting_int('payload_max_bytes'))
+         and (p_id is null or octet_length(p_id) between 1 and 512 and p_id !~ '\.\d{1,9}$')
+         and (p_key is null or octet_length(p_key) between 1 and 512)
+         and (p_timeout_ms <= 0 or p_delay_ms < 0 or p_delay_ms >= p_timeout_ms) is not true
+         and p_priority between -32768 and 32767 and octet_length(p_tenant) <= 256
+         and (p_tags = '{}' or jsonb_typeof(p_tags) = 'object'
+              and not jsonb_path_exists(p_tags, 'strict $.* ? (@.type() <> "string")')
+              and not jsonb_path_exists(p_tags, 'strict $.keyvalue() ? (@.key starts with "resonate:")'))
+$$;
+comment on function durable._is_plain(
+  text, jsonb, integer, text, text, text, text, bigint, bigint, integer, jsonb, text) is
+  'What surely passes all door checks, told from the words alone. The rest may pass or not: the checks decide, and say why not.';
+
+create or replace function durable._start_plain(
+  p_workflow text, p_args jsonb, p_text text, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
+  p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text, p_any_workflow boolean)
+returns text language plpgsql volatile
+as $$
+declare
+  v_run text;
+  v_now bigint;
+  v_head bigint;
+begin
+  if durable._is_plain(p_workflow, p_args, octet_length(p_text), p_id, p_key, p_queue, p_version, p_delay_ms, p_timeout_ms,
+                       p_priority, p_tags, p_tenant) is not true then
+    return null;
+  end if;
+  if not p_any_workflow then
+    perform durable._check_workflow(p_workflow);
+  end if;
+  if p_id is null and p_key is null then
+    v_run := encode(uuid_send(gen_random_uuid()), 'hex');
+  else
+    perform durable._lock_name(durable._key_name(p_tenant, p_workflow, p_key), p_id);
+    if exists (select from durable._executions h where h.tenant = p_tenant and h.workflow = p_workflow and h.key = p_key)
+       or exists (select from durable._promises p where p.id >= p_id || '.' and p.id < p_id || '/') then
+      return null;
+    end if;
+    v_run := coalesce(p_id, durable._root_id(p_tenant, p_workflow, p_key));
+  end if;
+  v_now := durable._now_ms();
+  v_head := durable._next_execution();
+  insert into durable._promises (id, tenant, head, timeout_at, created_at, external, target, param_headers, param_data, tags)
+  values (v_run, p_tenant, v_head, durable._later(v_now, p_timeout_ms), v_now, true, durable._target_of(p_queue),
+          '{"codec": "json"}', p_text, p_tags)
+  on conflict do nothing;
+  if not found then
+    return null;
+  end if;
+  perform durable._begin_one(v_head, v_run, p_tenant, p_workflow, p_version, p_key, v_now);
+  insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, workflow, workflow_version)
+  values (v_run, v_head, durable._later(v_now, p_timeout_ms), v_now + coalesce(p_delay_ms, 0), p_queue, p_priority, p_workflow,
+          p_version);
+  return v_run;
+end
+$$;
+comment on function durable._start_plain(
+  text, jsonb, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean) is
+  'A run that is new and that nothing has to be said about, in statements for one row: the same rows as _start_all makes, for a third of its time. Null: nothing was written, and _start_one decides.';
+
+create or replace function durable._start_one(
+  p_workflow text, p_args jsonb, p_text text, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
+  p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text, p_any_workflow boolean)
+returns table (id text, created boolean) language plpgsql volatile
+as $$
+begin
+  if p_workflow ~* '^sql://' then
+    -- a service is its own queue
+    p_workflow := durable._service_named(p_workflow);
+    p_queue := p_workflow;
+  end if;
+  return query
+  select s.id, s.created
+  from durable._start_all(p_workflow, array[p_args], array[p_text], case when p_id is not null then array[p_id] end,
+                          case when p_key is not null then array[p_key] end, p_queue, p_version, p_delay_ms, p_timeout_ms,
+                          p_priority, p_tags, p_tenant, p_any_workflow, false) s;
+end
+$$;
+comment on function durable._start_one(
+  text, jsonb, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean) is
+  'One run by the way for many: one that is there already, of a service, or about which something is to be said.';
+
 create or replace function durable._check_descent(p_ids text[])
 returns void language plpgsql stable
 as $$
@@ -312,18 +403,19 @@ create or replace function durable.start_v1(
   p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text, p_any_workflow boolean)
 returns table (id text, created boolean) language plpgsql volatile
 as $$
+declare
+  v_args jsonb := durable._json(p_args);
+  v_id text := durable._start_plain(p_workflow, v_args, p_args, p_id, p_key, p_queue, p_version, p_delay_ms, p_timeout_ms,
+                                    p_priority, p_tags, p_tenant, p_any_workflow);
 begin
-  if p_workflow ~* '^sql://' then
-    -- a service is its own queue
-    p_workflow := durable._service_named(p_workflow);
-    p_queue := p_workflow;
+  if v_id is not null then
+    return query values (v_id, true);
+    return;
   end if;
   return query
   select s.id, s.created
-  from durable._start_all(p_workflow, array[durable._json(p_args)], array[p_args],
-                          case when p_id is not null then array[p_id] end,
-                          case when p_key is not null then array[p_key] end, p_queue, p_version, p_delay_ms, p_timeout_ms,
-                          p_priority, p_tags, p_tenant, p_any_workflow, false) s;
+  from durable._start_one(p_workflow, v_args, p_args, p_id, p_key, p_queue, p_version, p_delay_ms, p_timeout_ms, p_priority,
+                          p_tags, p_tenant, p_any_workflow) s;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
@@ -341,6 +433,7 @@ declare
   v_count integer := coalesce(cardinality($2), 0);
   v_runs text[];
   v_created boolean[];
+  v_id text;
 begin
   if coalesce(cardinality($3), v_count) <> v_count or coalesce(cardinality($4), v_count) <> v_count then
     perform durable._fail_invalid(
@@ -348,6 +441,16 @@ begin
              v_count, coalesce(cardinality($3)::text, 'no'), coalesce(cardinality($4)::text, 'no')));
   elsif v_count = 0 then
     return;
+  end if;
+  if v_count = 1 then
+    -- a slice begins at 1, wherever the array does
+    v_id := durable._start_plain(v_name, ($2[:])[1], ($2[:])[1]::text, ($3[:])[1], ($4[:])[1], $5, $6, durable._ms($7),
+                                 durable._ms($8), $9, $10, $11, $12);
+    if v_id is not null then
+      perform durable._hint('durable_ready', durable._now_ms());
+      return query values (v_id, true);
+      return;
+    end if;
   end if;
   perform durable._check_descent($3);
   select array_agg(s.id order by s.ord), array_agg(s.created order by s.ord) into v_runs, v_created
@@ -372,9 +475,16 @@ create or replace function durable.start(
 returns text language plpgsql volatile
 as $$
 declare
+  v_text text := $2::text;
+  v_id text := durable._start_plain($1, $2, v_text, $3, $4, $5, $6, durable._ms($7), durable._ms($8), $9, $10, $11, $12);
   v_run record;
 begin
-  select * into v_run from durable.start_v1($1, $2::text, $3, $4, $5, $6, durable._ms($7), durable._ms($8), $9, $10, $11, $12);
+  if v_id is not null then
+    perform durable._hint('durable_ready', durable._now_ms());
+    return v_id;
+  end if;
+  select * into v_run
+  from durable._start_one($1, $2, v_text, $3, $4, $5, $6, durable._ms($7), durable._ms($8), $9, $10, $11, $12);
   if v_run.created then
     perform durable._hint('durable_ready', durable._now_ms());
   end if;

@@ -116,6 +116,40 @@ def many_against_a_promise(world: World) -> Scene:
     )
 
 
+def one_against_a_promise(world: World) -> Scene:
+    """Of a single run and a promise below its id only the first is made."""
+    id_ = world.name("a")
+
+    def judge(endings: Endings) -> None:
+        loser = "one" if endings["below"].won else "below"
+        assert endings[loser].errors == ["WF004"], [name for name in endings if endings[name].won]
+
+    return Scene(
+        programs={
+            "one": transaction(start(id_)),
+            "below": transaction(("select durable.create_promise(%s)", (f"{id_}.5",))),
+        },
+        judge=judge,
+    )
+
+
+def one_key_with_two_ids(world: World) -> Scene:
+    """Two single starts with one key and different ids make one run; the other hears whose key it is."""
+    ids, key = [world.name(part) for part in "ab"], world.name("k")
+
+    def judge(endings: Endings) -> None:
+        assert sorted(endings[name].won for name in endings) == [False, True]
+        assert [endings[name].errors for name in endings if not endings[name].won] == [["WF009"]]
+        assert ask(world.conn, ("select count(*) from durable._tasks where id = any (%s)", (ids,))) == (1,)
+
+    return Scene(
+        programs={
+            name: transaction(start(id_, key=key)) for name, id_ in zip(("one", "two"), ids, strict=True)
+        },
+        judge=judge,
+    )
+
+
 def a_rollback_gives_way(world: World) -> Scene:
     """What waited for a start that is undone makes the run itself."""
     ids = [world.name(part) for part in "ab"]
@@ -134,6 +168,8 @@ SCENES: list[Callable[[World], Scene]] = [
     keys_in_opposite_order,
     many_against_one,
     many_against_a_promise,
+    one_against_a_promise,
+    one_key_with_two_ids,
     a_rollback_gives_way,
 ]
 

@@ -1,0 +1,171 @@
+"""Law: a single start by the short way leaves what the way for many would have left, and answers the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+
+from tests.support.clock import Clock
+from tests.support.verbs import Connection, ask, begin_run, create
+
+TABLES = (
+    "_promises",
+    "_executions",
+    "_journal",
+    "_tasks",
+    "_inboxes",
+    "_callbacks",
+    "_resumes",
+    "_workflows",
+)
+OF_ONE = "%s, %s::text::jsonb, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s, %s"
+PLAIN = f"select durable._start_plain({OF_ONE}), true"
+GENERAL = f"select id, created from durable._start_one({OF_ONE})"
+CHOSEN = "select id, created from durable.start_v1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s, %s)"
+# the usual value first, then values at and beyond the borders of what is allowed
+OPTIONS: dict[str, tuple[Any, ...]] = {
+    "workflow": ("known", "strange", "", None, "sql://shop.f", "SQL://x", "w" * 256, "w" * 257, "a:b"),
+    "args": (
+        *("[1]", '{"a": 1}', "1", '"x"', "null", None),
+        *(f'["{"x" * size}"]' for size in (996, 997, 1996, 1997)),
+    ),
+    "id": (None, "new", "run", "p", "q", "run.5", "run.1.2", "new.x", "7", "", "i" * 512, "i" * 513),
+    "key": (None, "other", "known", "", "k" * 512, "k" * 513),
+    "queue": (
+        "default",
+        "a/b",
+        "",
+        "ü",
+        "q" * 256,
+        "q" * 257,
+        "a b",
+        "q@x",
+        None,
+        "-q",
+        ".q",
+        "sql://shop.f",
+    ),
+    "version": ("1", "2", "", None),
+    "delay": (None, 0, 5, -1),
+    "timeout": (None, 10, 5, 0, -1, 2**60),
+    "priority": (0, -32768, -32769, 32767, 32768, None),
+    "tags": (
+        *(
+            "{}",
+            '{"a": "b", "c": ""}',
+            '{"a": 1}',
+            '{"a": null}',
+            '{"a": ["b"]}',
+            "[]",
+            '["a"]',
+            '"a"',
+            "null",
+        ),
+        *(None, '{"resonate:a": "b"}', '{"resonat": "resonate:"}'),
+    ),
+    "tenant": ("", "t", "t" * 256, "t" * 257, None),
+    "any_workflow": (True, False, None),
+}
+
+
+def rows(conn: Connection, run: str | None) -> dict[str, list[dict[str, Any]]]:
+    """All columns of all rows; the new run's name and number, which a start makes up, by what they are."""
+    found = {
+        table: [row for (row,) in conn.execute(f"select to_jsonb(t) from durable.{table} t".encode())]
+        for table in TABLES
+    }
+    heads = {row["head"] for row in found["_promises"] if row["id"] == run}
+    for row in (row for table in found.values() for row in table):
+        for column, value in row.items():
+            if column in ("head", "execution") and value in heads:
+                row[column] = "the new head"
+            elif column == "id" and value == run:
+                row[column] = "the new run"
+    return {table: sorted(all_of_them, key=str) for table, all_of_them in found.items()}
+
+
+def choices(rng: random.Random) -> Iterator[dict[str, Any]]:
+    """Every value of an option beside usual ones, every delay with every timeout, every id with every key,
+    and random ones."""
+    usual = {name: values[0] for name, values in OPTIONS.items()}
+    for name, values in OPTIONS.items():
+        yield from ({**usual, name: value} for value in values)
+    for one, other in (("delay", "timeout"), ("id", "key")):
+        yield from ({**usual, one: a, other: b} for a in OPTIONS[one] for b in OPTIONS[other])
+    for _ in range(150):
+        share = rng.choice((0.6, 0.9))
+        yield {
+            name: values[0] if rng.random() < share else rng.choice(values)
+            for name, values in OPTIONS.items()
+        }
+
+
+def outcome(conn: Connection, call: str, words: tuple[Any, ...]) -> tuple[Any, Any]:
+    """What a call answers or how it is refused, and what it leaves; then it is undone."""
+    with conn.transaction(force_rollback=True):
+        try:
+            with conn.transaction():
+                id_, created = ask(conn, (call, words))
+        except psycopg.Error as error:
+            return (error.sqlstate, error.diag.message_primary, error.diag.message_hint), rows(conn, None)
+        made_up = created and id_ is not None and len(id_) == 32
+        return ("a made-up id" if made_up else id_, created), rows(conn, id_ if created else None)
+
+
+def test_the_short_way_is_the_long_way(conn: Connection, clock: Clock, seed: int) -> None:
+    """Options one by one and at random, at the borders of what is allowed: the short way either leaves
+    everything as it is, or answers and writes what the way for many does, all columns of all tables, or is
+    refused like that; a start is one of the two."""
+    begin_run(conn, "run", key="known")
+    ask(conn, create("p"))
+    ask(conn, create("q.1"))
+    ask(conn, ("select durable.worker_hello_v1('W', '{default}', '{known}', '{1}', null, '{ab}')", ()))
+    ask(conn, ("select durable.set_setting('payload_max_bytes', '2000')", ()))
+    untouched = rows(conn, None)
+    short = refused = 0
+    for options in choices(random.Random(seed)):
+        words = tuple(options.values())
+        doubled = (*words[:2], *words[1:])
+        plain, general = outcome(conn, PLAIN, doubled), outcome(conn, GENERAL, doubled)
+        if plain[0][0] is None:
+            assert plain[1] == untouched, (seed, options)
+        else:
+            assert plain == general, (seed, options)
+            short += len(plain[0]) == 2
+        assert outcome(conn, CHOSEN, words) == general, (seed, options)
+        refused += len(general[0]) == 3
+    assert short > 80, seed
+    assert refused > 80, seed
+
+
+def test_an_ordinary_start_takes_the_short_way(conn: Connection) -> None:
+    """New runs, with and without id and key, by either verb, known workflow or any: none goes through the
+    statements for many, and what exists does."""
+    conn.execute("set track_functions = 'all'")
+    called = (
+        "select coalesce(pg_stat_get_xact_function_calls(p.oid), 0) from pg_proc p"
+        " where p.oid::regproc::text = 'durable._start_all'"
+    )
+
+    def long_ways(call: str) -> int:
+        (before,) = ask(conn, (called, ()))
+        ask(conn, (call, ()))
+        return int(ask(conn, (called, ()))[0] - before)
+
+    ask(conn, ("select durable.worker_hello_v1('W', '{default}', '{w}', '{1}', '{}')", ()))
+    big = f'["{"x" * 5000}"]'
+    for call in (
+        "select durable.start('w')",
+        "select durable.start('w', any_workflow => true)",
+        "select durable.start('w', '{\"a\": 1}', id => 'x', tags => '{\"a\": \"b\"}', timeout => '1 hour')",
+        "select durable.start('w', key => 'k', queue => 'q.1', delay => '1 s', priority => 5)",
+        f"select durable.start('w', '{big}', id => 'y', key => 'l', tenant => 't')",
+        "select durable.start_many('w', array['[1]'::jsonb], keys => array['m'])",
+        "select durable.start_many('w', '[5:5]={[]}'::jsonb[], ids => '[-1:-1]={z}'::text[])",
+    ):
+        assert long_ways(call) == 0, call
+    assert ask(conn, ("select args from durable.runs where id = 'z'", ())) == ([],)
+    assert long_ways("select durable.start('w', '{\"a\": 1}', id => 'x')") == 1
