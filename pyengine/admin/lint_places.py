@@ -43,6 +43,8 @@ SKIPPERS = frozenset(
         "85_retention",
     }
 )
+# who writes verdicts, in 40_settlement: for many promises, and for one run that nobody waits for
+SETTLERS = ("_settle_rows", "_settle_lone")
 # files that make or drop partitions, or use tables or functions of users: none of it has a static form
 DYNAMIC = frozenset({"69_functions", "80_tick", "85_retention", "72_watches", "73_row_waits"})
 # what a trigger calls the rows that its statement changed; such tables have no schema
@@ -190,16 +192,23 @@ def journal(inventory: Inventory) -> Found:
 
 
 def settlement(inventory: Inventory) -> Found:
-    """One UPDATE in all sources assigns a promise's state, and it stands in 40_settlement."""
+    """Only 40_settlement assigns a promise's state, once for many promises and once for a lone run."""
     places = [
         (name, statement, tokens[index].line)
         for name, statement, tokens in inventory.bodies()
         for index in range(len(tokens))
         if "state" in _assigned(tokens, index, "_promises")
     ]
-    stray = [place for place in places if place[1].file.stem != "40_settlement"]
-    for name, statement, line in [*stray, *[place for place in places if place not in stray][1:]]:
-        yield statement, line, f"{name} takes a promise out of pending; _settle in 40_settlement does that"
+    due = list(SETTLERS)
+    for name, statement, line in places:
+        if statement.file.stem == "40_settlement" and name in due:
+            due.remove(name)
+        else:
+            yield (
+                statement,
+                line,
+                f"{name} takes a promise out of pending; _settle in 40_settlement does that",
+            )
 
 
 def _assigned(tokens: Tokens, index: int, table: str) -> set[str]:

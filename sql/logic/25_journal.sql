@@ -148,6 +148,24 @@ $$;
 comment on function durable._append_each(durable._event[], bigint, boolean) is
   'Journal rows of which each is the only one for its execution, so that nothing depends on those before it: rows and heads in one pass.';
 
+create or replace function durable._append_end(p_execution bigint, p_type "char", p_now bigint)
+returns void language plpgsql volatile
+as $$
+declare
+  v_bucket integer;
+  v_seq integer;
+begin
+  update durable._executions h
+  set next_seq = h.next_seq + 1, status = durable._status_after(p_type), cancel_until = null, waiting_on = null, wait_kind = null,
+      wait_left = null
+  where h.execution = p_execution
+    and durable._fits(p_execution, p_type, null, null, h.status, null, h.next_child, h.reserved, false)
+  returning h.bucket, h.next_seq - 1 into v_bucket, v_seq;
+  insert into durable._journal (bucket, execution, seq, ts, type) values (v_bucket, p_execution, v_seq, p_now, p_type);
+end
+$$;
+comment on function durable._append_end(bigint, "char", bigint) is 'The last row of one journal, and its head: what _append_each does, for one run.';
+
 create or replace function durable._insert_all(p_events durable._event[], p_now bigint, p_cleaning boolean)
 returns void language plpgsql volatile
 as $$

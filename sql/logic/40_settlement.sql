@@ -30,6 +30,23 @@ $$;
 comment on function durable._settle_rows(text[], text[], jsonb[], text[], bigint, text[]) is
   'Writes verdicts on pending promises. At or after its deadline a promise gets the deadline verdict, whatever was asked; a null state asks for that only. p_keys: idempotency keys of the older API.';
 
+create or replace function durable._settle_lone(
+  p_id text, p_head bigint, p_state text, p_data text, p_version integer, p_now bigint)
+returns void language plpgsql volatile
+as $$
+begin
+  update durable._promises p
+  set state = p_state, settled_at = p_now, value_headers = null, value_data = p_data, ikey_complete = null,
+      task_version = p_version
+  where p.id = p_id;
+  delete from durable._tasks t where t.id = p_id;
+  delete from durable._resumes r where r.task_id = p_id;
+  perform durable._append_end(p_head, case p_state when 'resolved' then 'C' else 'F' end::"char", p_now);
+end
+$$;
+comment on function durable._settle_lone(text, bigint, text, text, integer, bigint) is
+  'The settlement of one pending run that is nobody''s child, that nobody waits for and whose deadline has not come: _settle without what that leaves out.';
+
 create or replace function durable._owner_events(p_settled durable._settled[])
 returns durable._event[] language plpgsql stable
 as $$

@@ -198,9 +198,12 @@ create or replace function durable._lock_turn(
 returns boolean language plpgsql volatile
 as $$
 declare
-  v_heads bigint[] := p_claim || array(select b.execution from unnest(p_bundles) b);
+  v_heads bigint[] := p_claim;
   v_owners bigint[] := '{}';
 begin
+  if p_bundles <> '{}' then
+    v_heads := v_heads || array(select b.execution from unnest(p_bundles) b);
+  end if;
   if p_settle <> '{}' then
     v_owners := array(select t.owner from durable._tasks t where t.id = any (p_settle) and t.owner is not null);
   end if;
@@ -429,6 +432,9 @@ create or replace function durable._verdicts(p_bundles durable._bundle[])
 returns json language plpgsql stable
 as $$
 begin
+  if p_bundles = '{}' then
+    return '{"execution": null, "verdict": null, "state": null, "seq": null, "next": null}';
+  end if;
   return (
     select json_build_object('execution', json_agg(b.execution), 'verdict', json_agg(b.verdict),
       'state', json_agg(case when b.verdict = 'lost' then 'lost' when k.goes_on then 'acquired'
@@ -448,7 +454,7 @@ returns json language plpgsql stable
 as $$
 begin
   -- the plan of the answer reaches into every partition of the journal, and mostly there is nothing to tell
-  if not p_news and not exists (select from unnest(p_bundles) b where b.seen < b.seq) then
+  if p_bundles = '{}' or (not p_news and not exists (select from unnest(p_bundles) b where b.seen < b.seq)) then
     return '[]';
   end if;
   return (
@@ -602,9 +608,9 @@ $$;
 comment on function durable._claim_turn(text, integer, text[], boolean, text[], text[], text[], text[], bigint) is
   'Hands out what the turn claims, and what it woke of the runs that its worker has warm (p_awaiters: the tasks that it may have woken).';
 
-create or replace function durable.worker_turn_v1(
-  p_worker text, p_queues text[], p_workflows text[], p_versions text[], p_digests text[], p_want integer,
-  p_bundles jsonb, p_ttl_ms integer, p_tells boolean default false)
+create or replace function durable._turn(
+  p_worker text, p_queues text[], p_codes text[], p_digests text[], p_want integer, p_bundles jsonb, p_ttl_ms integer,
+  p_tells boolean)
 returns json language plpgsql volatile
 as $$
 declare
@@ -635,7 +641,7 @@ begin
   end if;
   if p_want > 0 then
     select c.ids, c.heads, c.warm into v_claim, v_heads, v_warm
-    from durable._claimable(p_worker, p_queues, durable._codes(p_workflows, p_versions), p_want) c;
+    from durable._claimable(p_worker, p_queues, p_codes, p_want) c;
   end if;
   v_owned := durable._lock_turn(v_bundles, v_settle, v_awaiters, v_heads);
   perform durable._lock_adoptions(v_adopted);
@@ -646,8 +652,7 @@ begin
   end if;
   if v_claim <> '{}' or (v_awaiters <> '{}' and p_want >= 0) then
     v_tasks := durable._claim_turn(p_worker, p_ttl_ms, v_claim, cardinality(v_heads) > cardinality(v_claim), v_warm,
-                                   case when p_want >= 0 then v_awaiters else '{}' end,
-                                   durable._codes(p_workflows, p_versions), p_digests, v_now);
+                                   case when p_want >= 0 then v_awaiters else '{}' end, p_codes, p_digests, v_now);
   end if;
   if p_tells and v_settle <> '{}' then
     perform durable.hint_v1(false, true);
@@ -658,6 +663,29 @@ begin
     'hints', durable._distinct(v_queues), 'settled', v_settle <> '{}',
     'due_in', case when p_want > 0 or v_acts or cardinality(v_bundles) > 1
                    then coalesce(durable._due_in(v_now), 9007199254740991) end);
+end
+$$;
+comment on function durable._turn(text, text[], text[], text[], integer, jsonb, integer, boolean) is
+  'A turn, for any number of bundles and claims. p_codes: what the worker can run.';
+
+create or replace function durable.worker_turn_v1(
+  p_worker text, p_queues text[], p_workflows text[], p_versions text[], p_digests text[], p_want integer,
+  p_bundles jsonb, p_ttl_ms integer, p_tells boolean default false)
+returns json language plpgsql volatile
+as $$
+declare
+  v_answer json;
+begin
+  if p_want <= 0 and durable._is_lone_end(p_bundles) then
+    v_answer := durable._end_lone(p_worker, p_bundles -> 0);
+  end if;
+  if v_answer is null then
+    return durable._turn(p_worker, p_queues, durable._codes(p_workflows, p_versions), p_digests, p_want, p_bundles, p_ttl_ms,
+                         p_tells);
+  elsif p_tells then
+    perform durable.hint_v1(false, true);
+  end if;
+  return v_answer;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;

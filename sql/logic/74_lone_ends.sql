@@ -1,0 +1,69 @@
+-- The commonest turn of a system at rest: one run ends, nobody waits for it, nothing else is in the turn. Plain statements of one
+-- row each, for a quarter of what the way for many costs. What is out of the ordinary in any way is left to that way, untouched.
+
+create or replace function durable._is_lone_end(p_bundles jsonb)
+returns boolean language plpgsql immutable parallel safe
+as $$
+begin
+  return jsonb_array_length(p_bundles) = 1 and pg_column_size(p_bundles) <= 1000
+     and coalesce(p_bundles #>> '{0,end,do}' in ('complete', 'fail'), false)
+     and coalesce(p_bundles #> '{0,facts}', '[]') = '[]' and coalesce(p_bundles #> '{0,acts}', '[]') = '[]';
+end
+$$;
+comment on function durable._is_lone_end(jsonb) is
+  'The turn brings one bundle, which ends its run by its code and does nothing else; and is far below the limit of payloads.';
+
+create or replace function durable._is_awaited(p_id text, p_execution bigint)
+returns boolean language plpgsql stable
+as $$
+begin
+  return exists (select from durable._callbacks c where c.awaited_id = p_id)
+      or exists (select from durable._listeners l where l.awaited_id = p_id)
+      or exists (select from durable._row_waits w where w.promise_id = p_id)
+      or exists (select from durable._row_waits w where w.execution = p_execution);
+end
+$$;
+comment on function durable._is_awaited(text, bigint) is
+  'Somebody has to be told when it settles, or waits of its own have to be ended. Stable once the promise is locked.';
+
+create or replace function durable._end_lone(p_worker text, p_bundle jsonb)
+returns json language plpgsql volatile
+as $$
+declare
+  v_execution bigint := (p_bundle ->> 'execution')::bigint;
+  v_id text;
+  v_task durable._tasks;
+  v_head durable._executions;
+  v_now bigint;
+begin
+  select h.id into v_id from durable._executions h where h.execution = v_execution;
+  if v_id is null then
+    return null;
+  end if;
+  perform durable._lock_promises(array[v_id]);
+  if durable._is_awaited(v_id, v_execution) then
+    return null;
+  end if;
+  perform durable._lock_tasks(array[v_id]);
+  select * into v_task from durable._tasks t where t.id = v_id;
+  if not found or v_task.owner is not null then
+    return null;
+  end if;
+  perform durable._lock_heads(array[v_execution]);
+  v_now := durable._now_ms();
+  select * into v_head from durable._executions h where h.execution = v_execution;
+  if durable._judged((p_bundle ->> 'version')::integer, (p_bundle ->> 'seen')::integer, true, v_head, v_task, p_worker, false,
+                     v_now) <> 'ok' then
+    return null;
+  end if;
+  perform durable._settle_lone(
+    v_id, v_head.execution, case p_bundle #>> '{end,do}' when 'complete' then 'resolved' else 'rejected' end,
+    coalesce(p_bundle #>> '{end,error}', p_bundle #>> '{end,value}'), v_task.version, v_now);
+  return json_build_object('now', v_now, 'bundles', json_build_object(
+      'execution', array[v_execution], 'verdict', array['ok'], 'state', array['done'], 'seq', array[v_head.next_seq],
+      'next', array[v_head.next_seq]),
+    'tails', '[]'::json, 'tasks', '[]'::json, 'hints', '[]'::json, 'settled', true, 'due_in', null);
+end
+$$;
+comment on function durable._end_lone(text, jsonb) is
+  'Ends a run that nobody waits for, and answers as worker_turn_v1; null if the turn has to be taken the way for many: the run is a child, is awaited, or the bundle is stale. It has locked then what that way locks first, in the same order, and written nothing.';

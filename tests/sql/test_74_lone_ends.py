@@ -1,0 +1,271 @@
+"""Law: the end of a lone run by the short way leaves and answers what it would by the way for many."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.clock import Clock
+from tests.support.verbs import (
+    Connection,
+    Held,
+    ask,
+    begin_run,
+    begun,
+    broken,
+    bundle,
+    captured,
+    claim,
+    complete,
+    done,
+    fail,
+    park,
+    promise,
+    release,
+    run,
+    send,
+    settle,
+    suspend,
+    take,
+    take_turn,
+    timer,
+    turn,
+)
+
+TABLES = (
+    *("_promises", "_executions", "_journal", "_tasks", "_resumes", "_callbacks", "_listeners", "_unblocks"),
+    *("_row_waits", "_inboxes", "_signals", "_workers"),
+)
+Scene = Callable[[Connection, Clock], Held]
+
+
+def rows(conn: Connection) -> dict[str, list[Any]]:
+    """All columns of all rows."""
+    return {
+        table: sorted(
+            (row for (row,) in conn.execute(f"select to_jsonb(t) from durable.{table} t".encode())),
+            key=lambda row: json.dumps(row, sort_keys=True),
+        )
+        for table in TABLES
+    }
+
+
+def outcome(conn: Connection, given: list[dict[str, Any]], worker: str, want: int) -> tuple[Any, Any]:
+    """What a turn answers and leaves; everything is as before afterwards."""
+    conn.execute("savepoint before")
+    answer = ask(conn, turn(worker, *given, want=want))[0]
+    left = rows(conn)
+    conn.execute("rollback to before")
+    return answer, left
+
+
+def is_lone(conn: Connection, given: list[dict[str, Any]], worker: str) -> bool:
+    """Whether the short way takes it; everything is as before afterwards."""
+    conn.execute("savepoint before")
+    text = json.dumps(given)
+    row = ask(
+        conn,
+        (
+            "select durable._is_lone_end(%s::jsonb) and durable._end_lone(%s, %s::jsonb -> 0) is not null",
+            (text, worker, text),
+        ),
+    )
+    conn.execute("rollback to before")
+    return bool(row[0])
+
+
+def compare(
+    conn: Connection, given: list[dict[str, Any]], lone: bool, worker: str = "W", want: int = -1
+) -> None:
+    """Both ways give the same; padding that nobody reads keeps a turn from the short one."""
+    padded = [{**each, "pad": "x" * 1100} for each in given]
+    assert not is_lone(conn, padded, worker)
+    assert (is_lone(conn, given, worker) and want <= 0) is lone
+    assert outcome(conn, given, worker, want) == outcome(conn, padded, worker, want)
+
+
+def stepped(conn: Connection, *facts: dict[str, Any]) -> Held:
+    """A run that has reported facts."""
+    held = begin_run(conn, "r")
+    return at_end(held, take_turn(conn, "W", bundle(held, facts=facts)).next_of(held))
+
+
+def acted(conn: Connection, *acts: dict[str, Any]) -> Held:
+    """A run that has made children."""
+    held = begin_run(conn, "r")
+    return at_end(held, take_turn(conn, "W", bundle(held, acts=acts)).next_of(held))
+
+
+def at_end(held: Held, number: int) -> Held:
+    """The same run, whose coroutine has seen its whole journal."""
+    return Held(execution=held.execution, id=held.id, version=held.version, next=number)
+
+
+def child(conn: Connection, **options: Any) -> Held:
+    """A child run that was claimed."""
+    acted(conn, run(0, queue="kids", **options))
+    return claim(conn, "W", "kids")
+
+
+def again(conn: Connection) -> Held:
+    """A run that was given back and claimed anew."""
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", bundle(held, end=release()))
+    return claim(conn, "W", "q-r")
+
+
+def after(held: Held, conn: Connection, *statements: str) -> Held:
+    """A run to which others did something meanwhile."""
+    for statement in statements:
+        conn.execute(statement.encode())
+    return held
+
+
+LONE: dict[str, Scene] = {
+    "fresh": lambda conn, clock: begin_run(conn, "r"),
+    "with steps": lambda conn, clock: stepped(conn, done(0), broken(1)),
+    "with a step that runs": lambda conn, clock: stepped(conn, begun(0)),
+    "with a step to be tried again": lambda conn, clock: stepped(conn, broken(0, retry_in=5)),
+    "with a timer and a promise": lambda conn, clock: acted(conn, timer(0, 50), promise(1), captured(2)),
+    "with a child that runs": lambda conn, clock: acted(conn, run(0)),
+    "claimed again": lambda conn, clock: again(conn),
+    "with a deadline": lambda conn, clock: begin_run(conn, "r", timeout="1 second"),
+    "with a signal": lambda conn, clock: after(
+        begin_run(conn, "r"), conn, "select durable.signal('r', 'go', '1')"
+    ),
+    "that cleaned up": lambda conn, clock: cleaned(conn),
+    "that has not seen a signal": lambda conn, clock: after(
+        stepped(conn, done(0)), conn, "select durable.signal('r', 'go', '1')"
+    ),
+}
+OTHERS: dict[str, Scene] = {
+    "a child": lambda conn, clock: child(conn),
+    "a child that is awaited by nobody": lambda conn, clock: child(conn, detached=True),
+    "with a listener": lambda conn, clock: after(
+        begin_run(conn, "r"), conn, "select durable.promise_register_listener('r', 'poll://any@g')"
+    ),
+    "awaited by a client's task": lambda conn, clock: awaited(conn),
+    "cancelling": lambda conn, clock: after(begin_run(conn, "r"), conn, "select durable.cancel('r')"),
+    "paused": lambda conn, clock: after(begin_run(conn, "r"), conn, "select durable.pause('r')"),
+    "suspended": lambda conn, clock: suspended(conn),
+    "past its deadline": lambda conn, clock: late(conn, clock),
+    "settled by somebody else": lambda conn, clock: settled(conn),
+}
+
+
+def awaited(conn: Connection) -> Held:
+    """A run that a task of a protocol client waits for."""
+    held = begin_run(conn, "r")
+    take(conn, "t")
+    ask(conn, park("t", "r"))
+    return held
+
+
+def cleaned(conn: Connection) -> Held:
+    """A run that has seen a request of cancellation, and ends nevertheless by its code."""
+    held = after(begin_run(conn, "r"), conn, "select durable.cancel('r')")
+    return at_end(held, held.next + 1)
+
+
+def suspended(conn: Connection) -> Held:
+    """A run that waits, of which its last worker tells an end."""
+    held = acted(conn, promise(0))
+    take_turn(conn, "W", bundle(held, end=suspend(0)))
+    return held
+
+
+def late(conn: Connection, clock: Clock) -> Held:
+    """A run whose deadline has come."""
+    held = begin_run(conn, "r", timeout="1 second")
+    clock.advance(1000)
+    return held
+
+
+def settled(conn: Connection) -> Held:
+    """A run that a client has settled."""
+    held = begin_run(conn, "r")
+    ask(conn, settle("r", "1"))
+    return held
+
+
+@pytest.mark.parametrize("end", [complete(), complete('{"a": [1, null]}'), fail()])
+@pytest.mark.parametrize("name", LONE)
+def test_both_ways_leave_the_same(conn: Connection, clock: Clock, name: str, end: dict[str, Any]) -> None:
+    """Whatever a run has behind it, its end is the same row by row; and the short way takes it."""
+    held = LONE[name](conn, clock)
+    clock.advance(7)
+    compare(conn, [bundle(held, end=end)], lone=True)
+    compare(conn, [bundle(held, end=end)], lone=True, want=0)
+    compare(conn, [bundle(held, end=end)], lone=False, want=1)
+
+
+@pytest.mark.parametrize("end", [complete(), fail()])
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_out_of_the_ordinary_goes_the_way_for_many(
+    conn: Connection, clock: Clock, name: str, end: dict[str, Any]
+) -> None:
+    """The short way writes nothing and leaves it, whatever it has locked."""
+    held = OTHERS[name](conn, clock)
+    compare(conn, [bundle(held, end=end)], lone=False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": 2},
+        {"version": None},
+        {"execution": 10**9},
+        {"seen": None},
+        {"seen": 0},
+        {"facts": [done(0)]},
+        {"acts": [captured(0)]},
+        {"end": {"do": "complete"}},
+        {"end": {"do": "fail", "value": "1"}},
+        {"end": {"do": "complete", "value": 7, "error": None}},
+        {"end": release()},
+        {"end": {"do": "halt", "problem": "{}"}},
+        {"end": None},
+        {"facts": None, "acts": None},
+    ],
+)
+def test_other_bundles(conn: Connection, clock: Clock, change: dict[str, Any]) -> None:
+    """Stale ones, such as do more, such as end otherwise, and such as say less: the same either way."""
+    given = bundle(begin_run(conn, "r"), end=complete()) | change
+    lone = change.keys() <= {"seen", "end"} and (change.get("end") or {"do": ""})["do"] in (
+        "complete",
+        "fail",
+        "",
+    )
+    lone = lone and given["end"] is not None
+    compare(conn, [given], lone=lone)
+
+
+def test_another_worker_has_lost_it(conn: Connection, clock: Clock) -> None:
+    """Who does not hold the lease ends nothing, by neither way."""
+    compare(conn, [bundle(begin_run(conn, "r"), end=complete())], lone=False, worker="V")
+
+
+def test_two_ends_go_together(conn: Connection, clock: Clock) -> None:
+    """Two bundles take the way for many."""
+    held = [begin_run(conn, "r"), begin_run(conn, "s")]
+    compare(conn, [bundle(each, end=complete()) for each in held], lone=False)
+
+
+def test_resumes_go_with_the_task(conn: Connection, clock: Clock) -> None:
+    """What a task was told and has not asked for does not outlive it."""
+    held = begin_run(conn, "r")
+    conn.execute("insert into durable._resumes values ('r', 'x')")
+    compare(conn, [bundle(held, end=complete())], lone=True)
+    take_turn(conn, "W", bundle(held, end=complete()))
+    assert conn.execute("select count(*) from durable._resumes").fetchone() == (0,)
+
+
+def test_signals_are_kept(conn: Connection) -> None:
+    """The end takes nothing of what was sent."""
+    held = begin_run(conn, "r")
+    ask(conn, send("r"))
+    take_turn(conn, "W", bundle(held, end=complete()))
+    assert conn.execute("select count(*) from durable._signals").fetchone() == (1,)
