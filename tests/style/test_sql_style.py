@@ -196,7 +196,17 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
             ),
             "pending",
         ),
-        ("logic/40_settlement", function("update durable._promises p set state = 'a'") * 2, "out of pending"),
+        ("logic/40_settlement", function("update durable._promises p set state = 'a'"), "out of pending"),
+        (
+            "logic/40_settlement",
+            function("update durable._promises p set state = 'a'", name="_settle_rows") * 2,
+            "out of pending",
+        ),
+        (
+            "logic/50_promises",
+            function("update durable._promises p set state = 'a'", name="_settle_lone"),
+            "out of pending",
+        ),
     ],
     "raises": [
         ("logic/40_a", function("begin raise exception 'no'; end", **PLPGSQL), "raises"),
@@ -222,12 +232,12 @@ SOUND = {
         "with a as (update durable._promises p set state = 'x' where p.id = p_a returning p.id), "
         "b (n) as (select 1)\n"
         "select extract(epoch from x.t), x.a is distinct from x.b from a join b on true, unnest(p_a) x",
-        name="_settle",
+        name="_settle_rows",
     ),
     "logic/61_tasks": function(
         "begin select * into p_a from durable._boxes b for update skip locked;\n"
         "insert into durable._boxes as b (id) values ('insert into boxes') on conflict do nothing;\n"
-        "perform durable._settle(p_a); end",
+        "perform durable._settle_rows(p_a); end",
         name="claim",
         after=" set search_path = ''",
         **PLPGSQL,
