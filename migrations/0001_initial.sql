@@ -150,6 +150,9 @@ comment on index durable.promises_by_tags is 'Serves promise_search by tags; pro
 create index promises_by_branch on durable._promises ((tags ->> 'resonate:branch'), id) where tags ? 'resonate:branch';
 comment on index durable.promises_by_branch is 'Serves the preload of a task: the other promises of its branch.';
 
+create index promises_by_settled_at on durable._promises (settled_at) where execution is null and state <> 'pending';
+comment on index durable.promises_by_settled_at is 'Serves retention: roots of trees that have ended, oldest first. Children are not in it.';
+
 create type durable.promise_record as (
   id text, state text, param_headers jsonb, param_data text, value_headers jsonb, value_data text, tags jsonb,
   timeout_at bigint, created_at bigint, settled_at bigint
@@ -254,6 +257,10 @@ comment on table durable._resumes is
 comment on column durable._resumes.task_id is 'The task that was woken or that will find the settled promise when it looks.';
 comment on column durable._resumes.awaited_id is 'The promise that settled.';
 
+create index resumes_by_stranger on durable._resumes (awaited_id) where not starts_with(awaited_id, task_id || '.');
+comment on index durable.resumes_by_stranger is
+  'Serves retention: who was woken by a promise that is not its own child, and has not looked yet.';
+
 create table durable._workers (
   id text collate "C" not null,
   number integer not null generated always as identity,
@@ -329,6 +336,11 @@ create unique index callbacks_by_id on durable._callbacks (id) where id <> '';
 comment on index durable.callbacks_by_id is 'Decides that a callback of the older API is known already.';
 create unique index callbacks_by_child on durable._callbacks (awaiter_id, child) where child >= 0;
 comment on index durable.callbacks_by_child is 'Finds the promise of somebody else that a child of the awaiter stands for, while it is pending.';
+
+create index callbacks_by_stranger on durable._callbacks (awaiter_id)
+  where child < 0 and not starts_with(awaited_id, awaiter_id || '.');
+comment on index durable.callbacks_by_stranger is
+  'Serves retention: what a removed run still awaits beside its own children and adoptions, mostly nothing.';
 
 create table durable._listeners (
   awaited_id text collate "C" not null,
@@ -468,6 +480,10 @@ comment on column durable._journal.type is 'Letter of durable.journal_types(), w
 comment on column durable._journal.name is 'Function, workflow or promise name: compared on every replay.';
 comment on column durable._journal.input_hash is 'First 8 bytes of the hash of name and arguments: compared on every replay.';
 comment on column durable._journal.data is 'Result, error, captured value or wait as JSON text. Null where a promise row holds it.';
+
+create index journal_by_adopted on durable._journal (name) where type in ('d', 'D') and name is not null;
+comment on index durable.journal_by_adopted is
+  'Serves retention: whose journals read the result of a promise that is not their own.';
 
 create table durable._buckets (
   bucket integer not null,
@@ -792,3 +808,44 @@ comment on index durable.row_events_by_xid is 'Serves the triggers: what the sam
 
 create type durable._row_news as (promise_id text, watch integer, state text, data jsonb);
 comment on type durable._row_news is 'What became of a wait for a row.';
+
+-- state/76_retention.sql
+
+-- What stays of what retention removed, and how far its sweep has come.
+
+create table durable._removed (
+  ended_at durable.epoch_ms not null,
+  removed_at durable.epoch_ms not null,
+  id text collate "C" not null,
+  state text not null,
+  tenant text not null default '',
+  workflow text,
+  key text,
+  constraint removed_pk primary key (id),
+  constraint removed_had_ended check (state in ('resolved', 'rejected', 'rejected_canceled', 'rejected_timedout')),
+  constraint removed_after_their_end check (ended_at <= removed_at),
+  constraint removed_keys_are_of_runs check (key is null or workflow is not null)
+);
+comment on table durable._removed is
+  'Runs and free-standing promises that durable.purge removed: nothing is made again under their ids and keys while they stand here (setting removed_ids_days). Their descendants are not named.';
+comment on column durable._removed.ended_at is 'When it was settled.';
+comment on column durable._removed.removed_at is 'When it was removed.';
+comment on column durable._removed.state is 'How it was settled.';
+comment on column durable._removed.workflow is 'Workflow of a run; null: it was a promise without a journal.';
+comment on column durable._removed.key is 'Idempotency key of its start.';
+
+create unique index removed_by_key on durable._removed (tenant, workflow, key) where key is not null;
+comment on index durable.removed_by_key is 'Serves starts with a key: whether the run that had it was removed.';
+create index removed_by_removed_at on durable._removed (removed_at);
+comment on index durable.removed_by_removed_at is 'Serves the sweep that forgets removed ids.';
+
+create table durable._retention (
+  due_at durable.epoch_ms not null default 0,
+  after_at durable.epoch_ms not null default 0,
+  is_only boolean not null default true,
+  constraint retention_pk primary key (is_only),
+  constraint retention_is_one_row check (is_only)
+) with (fillfactor = 50);
+comment on table durable._retention is 'One row: how far the sweep of retention by durable.tick() has come.';
+comment on column durable._retention.due_at is 'When it goes on.';
+comment on column durable._retention.after_at is 'It has looked at what was settled before this instant; 0: it begins anew.';

@@ -40,13 +40,13 @@ SKIPPERS = frozenset(
         "75_turn",
         "78_claims",
         "80_tick",
-        "85_retention",
+        "79_retention",
     }
 )
 # who writes verdicts, in 40_settlement: for many promises, and for one run that nobody waits for
 SETTLERS = ("_settle_rows", "_settle_lone")
 # files that make or drop partitions, or use tables or functions of users: none of it has a static form
-DYNAMIC = frozenset({"69_functions", "80_tick", "85_retention", "72_watches", "73_row_waits"})
+DYNAMIC = frozenset({"69_functions", "80_tick", "79_retention", "72_watches", "73_row_waits"})
 # what a trigger calls the rows that its statement changed; such tables have no schema
 TRANSITION_TABLES = frozenset({"old_rows", "new_rows"})
 # files that must not let an error through: the envelope answers it, code of users may raise any
@@ -184,9 +184,9 @@ def journal(inventory: Inventory) -> Found:
             inserts = at(tokens, index, "insert", "into", SCHEMA, ".", "_journal") and stem != "25_journal"
             updates = at(tokens, index, "update", SCHEMA, ".", "_journal") and stem not in (
                 "25_journal",
-                "85_retention",
+                "79_retention",
             )
-            deletes = at(tokens, index, "delete", "from", SCHEMA, ".", "_journal") and stem != "85_retention"
+            deletes = at(tokens, index, "delete", "from", SCHEMA, ".", "_journal") and stem != "79_retention"
             if inserts or updates or deletes:
                 yield statement, token.line, f"{name}: {token.text} on the journal"
 

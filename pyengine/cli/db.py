@@ -1,4 +1,4 @@
-"""Commands about the database: ``pyengine db init|migrate|status|set|psql``.
+"""Commands about the database: ``pyengine db init|migrate|status|set|purge|psql``.
 
 Lives here: what they ask and how they print it. May not: contain SQL (``queries.py``, ``pyengine.admin``).
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import signal
 import subprocess
 from dataclasses import asdict
@@ -27,6 +28,14 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 OLDEST_SERVER = 150000
+_UNITS = {"d": "days", "h": "hours", "m": "minutes"}
+_KEPT = {
+    "row": "a row of a table of yours names them by a foreign key",
+    "journal": "the journal of another run reads their result",
+    "awaited": "somebody waits for them, or was woken and has not looked yet",
+    "undelivered": "a listener has not been told that they ended",
+    "busy": "not all of their children have ended that long ago, or somebody holds them just now",
+}
 
 app = typer.Typer(
     help="The database: install the schema, look at it, change settings.",
@@ -130,6 +139,37 @@ def change(
         old = queries.change_setting(db.conn, name, value)
     document = {"name": name, "old": old, "value": value}
     at.out.answer(document, lambda console: console.print(f"{name}: {old} -> {printable(value)}"))
+
+
+@command(app)
+def purge(
+    at: Invocation,
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="AGE", help="30d, 12h, 90m: how long ago they ended.")
+    ],
+) -> None:
+    """Remove runs and promises that ended that long ago, with all that they left; what is needed stays."""
+    from pyengine.cli import queries
+
+    age = re.fullmatch(r"(\d{1,6}) ?(d|h|m)(ays?|ours?|in(ute)?s?)?", older_than.strip())
+    if age is None:
+        raise InvalidRequest(f"{clip(older_than, 40)!r} is no age", hint="like 30d, 12h or 90m")
+    span = f"{age[1]} {_UNITS[age[2]]}"
+    runs, promises, more = 0, 0, True
+    kept: dict[str, int] = {}
+    with at.database() as db:
+        while more:  # a transaction each, so that nothing is held for long
+            part = queries.purge(db.conn, span)
+            runs, promises = runs + part["runs"], promises + part["promises"]
+            kept, more = part["kept"], part["more"] and part["runs"] > 0
+    document = {"runs": runs, "promises": promises, "kept": kept}
+
+    def render(console: Console) -> None:
+        console.print(f"removed {runs} runs, {promises} promises in all")
+        for why, count in kept.items():
+            console.print(f"kept {count}: {_KEPT[why]}")
+
+    at.out.answer(document, render)
 
 
 @command(app, context_settings={"ignore_unknown_options": True})

@@ -38,6 +38,7 @@ __all__ = [
     "known_workflows",
     "pause",
     "pooled",
+    "purge",
     "redrive",
     "result",
     "resume",
@@ -352,6 +353,12 @@ def change_setting(conn: Connection[TupleRow], name: str, value: str) -> str:
     """Change a knob; return its old value."""
     row = conn.execute("select durable.set_setting(%s, %s)", (name, value)).fetchone()
     return str(row[0]) if row else ""
+
+
+def purge(conn: Connection[TupleRow], older_than: str) -> dict[str, Any]:
+    """Remove up to 1000 runs that ended that long ago; say what went, what stayed, whether to call again."""
+    text = "select runs, promises, kept, more from durable.purge(%s::interval)"
+    return conn.cursor(row_factory=dict_row).execute(text, (older_than,)).fetchall()[0]
 
 
 def counts(conn: Connection[TupleRow]) -> dict[str, int]:

@@ -36,7 +36,8 @@ as $$
 begin
   truncate durable._promises, durable._tasks, durable._resumes, durable._callbacks, durable._listeners, durable._executions,
     durable._journal, durable._inboxes, durable._signals, durable._join_sets, durable._members, durable._forks,
-    durable._unblocks, durable._hints, durable._schedules, durable._row_waits, durable._row_events restart identity;
+    durable._unblocks, durable._hints, durable._schedules, durable._row_waits, durable._row_events, durable._removed,
+    durable._retention restart identity;
 end
 $$ set search_path = '';
 comment on function durable.debug_reset() is

@@ -29,11 +29,14 @@ returns void language plpgsql volatile
 as $$
 begin
   raise exception 'not found'
-    using errcode = 'WF001', detail = format('There is no %s %L.', p_kind, p_id),
-          hint = p_hint;
+    using errcode = 'WF001', hint = p_hint, detail = coalesce(
+      (select format('%s %L ended as %s at %s and was removed.', initcap(p_kind), r.id, r.state,
+                     to_timestamp(r.ended_at / 1000))
+       from durable._removed r where r.id = p_id and p_kind in ('promise', 'run', 'task')),
+      format('There is no %s %L.', p_kind, p_id));
 end
 $$;
-comment on function durable._fail_not_found(text, text, text) is 'Raises WF001.';
+comment on function durable._fail_not_found(text, text, text) is 'Raises WF001, which says so if it was removed.';
 
 create or replace function durable._fail_lease_lost(p_id text, p_version integer)
 returns void language plpgsql volatile

@@ -137,12 +137,14 @@ declare
 begin
   insert into durable._promises (id, state, timeout_at, created_at, settled_at, timer, external, target, task_version,
                                  param_headers, param_data, tags, ikey_create)
-  values (p_id, case when not v_dead then 'pending' when v_timer then 'resolved' else 'rejected_timedout' end,
+  select p_id, case when not v_dead then 'pending' when v_timer then 'resolved' else 'rejected_timedout' end,
           p_timeout_at, least(p_now, p_timeout_at), case when v_dead then p_timeout_at end, v_timer,
           v_timer or v_target is not null or coalesce(p_tags ->> 'resonate:external' = 'true', false),
-          v_target, case when v_dead and v_target is not null then 0 end, p_param_headers, p_param_data, p_tags, p_key)
+          v_target, case when v_dead and v_target is not null then 0 end, p_param_headers, p_param_data, p_tags, p_key
+  where not exists (select from durable._removed r where r.id = p_id)
   on conflict do nothing;
   if not found then
+    perform durable._check_removed(array[p_id]);
     return false;
   end if;
   if not v_dead and v_target is not null then

@@ -480,7 +480,8 @@ begin
     select row(b.execution, 'D', a.child, 1, null, null,
                durable._refusal('NotFound', format('There is no promise %L to wait for.', a.name), '{}'))::durable._event
     from unnest(p_bundles) b cross join lateral unnest(b.acts) a
-    where b.verdict = 'ok' and a."do" = 'adopt' and a.name <> all (p_known)
+    where b.verdict = 'ok' and a."do" = 'adopt'
+      and (a.name <> all (p_known) or (select count(*) from durable._promises p where p.id = a.name) = 0)
       and not exists (select from unnest(p_bundles) n cross join lateral unnest(n.acts) m
                       where n.verdict = 'ok' and m."do" in ('run', 'timer', 'promise', 'until')
                         and n.id || '.' || m.child = a.name))
@@ -488,7 +489,7 @@ begin
 end
 $$;
 comment on function durable._refused(durable._bundle[], text[], bigint) is
-  'What is wrong with an adoption is its outcome: the invocation is complete, and its row holds the error, since no promise does. Missing is what is not among the known promises, which are locked, and what no bundle of this turn makes.';
+  'What is wrong with an adoption is its outcome: the invocation is complete, and its row holds the error, since no promise does. Missing is what is not among the known promises, which are locked, or was removed before that, and what no bundle of this turn makes.';
 
 create or replace function durable._adopt(p_bundles durable._bundle[], p_known text[], p_now bigint)
 returns bigint[] language plpgsql volatile

@@ -266,6 +266,9 @@ begin
   from (select x.n, x.args from unnest(p_texts) with ordinality as x (args, n)
         where octet_length(x.args) > 1000 order by octet_length(x.args) desc, x.n limit 1) u;
   v_runs := durable._name_runs(p_workflow, p_ids, p_keys, p_tenant, cardinality(p_texts));
+  if p_ids is not null or p_keys is not null then
+    perform durable._check_removed(v_runs, p_workflow, p_tenant, p_keys);
+  end if;
   v_born := durable._insert_runs(p_workflow, p_texts, v_runs, p_keys, p_queue, p_version, p_delay_ms, p_timeout_ms,
                                  p_priority, p_tags, p_tenant);
   if cardinality(v_born) < cardinality(v_runs) then

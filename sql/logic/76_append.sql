@@ -98,6 +98,7 @@ declare
 begin
   perform durable._lock_family(p_id, true);
   perform durable._check_start(v_workflow, '[]', p_id, 'journal', '1');
+  perform durable._check_removed(array[p_id]);
   v_now := durable._now_ms();
   v_head.execution := durable._next_execution();
   v_head.bucket := durable._bucket(v_now);

@@ -570,6 +570,10 @@ begin
   perform durable._lock_heads(array[v_from.execution]);
   v_now := durable._now_ms();
   select * into v_from from durable._executions h where h.execution = v_promise.head;
+  if not found then
+    perform durable._fail_not_found('run', p_id);
+  end if;
+  perform durable._check_adopted(v_from, v_upto, v_values);
   v_priority := coalesce((select t.priority from durable._tasks t where t.id = p_id), 0);
   insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, workflow, workflow_version)
   select p.id, p.head, p.timeout_at, v_now, v_queues[2], v_priority, w.workflow, w.version
@@ -596,6 +600,7 @@ begin
   perform durable._may_lock();
   if $5 is not null then
     perform durable._lock_family($5, true);
+    perform durable._check_removed(array[$5]);
   end if;
   return durable._fork($1, $2, $3, $4, $5, $6, $7);
 end

@@ -269,6 +269,7 @@ begin
     from occurrence o
     where octet_length(o.id) between 1 and 512 and coalesce(o.delay < o.timeout_at, true)
       and not exists (select from durable._promises a where a.id = any (durable._ancestors(o.id)) and a.head is not null)
+      and not exists (select from durable._removed r where r.id = any (array[o.id]))
     order by o.id collate "C", o.at
     on conflict do nothing
     returning p.id, p.state, p.timeout_at, p.target, p.created_at

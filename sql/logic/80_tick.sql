@@ -1,5 +1,5 @@
--- Everything that time starts: promise deadlines, lost leases, schedules, journal partitions ahead; and waits for rows, which
--- commits of users leave to be ended.
+-- Everything that time starts: promise deadlines, lost leases, schedules, journal partitions ahead, retention; and waits for
+-- rows, which commits of users leave to be ended.
 -- Any number of callers, bounded, SKIP LOCKED; a missed call only delays.
 
 create or replace function durable._gone_workers(p_now bigint)
@@ -158,7 +158,8 @@ begin
     return '{"promises": 0, "leases": 0, "schedules": 0, "next_due_ms": null, "more": false, "hints": []}';
   end if;
   if p_schedules then
-    v_answer := coalesce(durable._sweep_schedules(v_limit, v_now), durable._sweep_tests(v_limit, v_now));
+    v_answer := coalesce(durable._sweep_schedules(v_limit, v_now), durable._sweep_tests(v_limit, v_now),
+                         durable._sweep_retention(v_now));
   end if;
   if v_answer is not null then
     return v_answer;

@@ -298,3 +298,28 @@ as $$
   from durable._resumes r group by r.task_id, r.awaited_id having count(*) > 1
 $$;
 comment on function durable._check_keys() is 'What the primary keys promise, also where somebody dropped one.';
+
+create or replace function durable._check_remains()
+returns table (law text, id text, detail text) language sql stable
+as $$
+  select 'removed_id_has_no_promise', p.id, format('%s, created %s, removed %s', p.state, p.created_at, r.removed_at)
+  from durable._removed r join durable._promises p on p.id = r.id
+  union all
+  select 'removed_key_has_no_run', h.id, format('key %s of %s, which was removed', r.key, r.id)
+  from durable._removed r
+  join durable._executions h on h.tenant = r.tenant and h.workflow = r.workflow and h.key = r.key
+  union all
+  select 'what_a_run_left_has_its_head', x.execution::text, x.kind
+  from (
+    select s.execution, 'signals' as kind from durable._signals s
+    union select i.execution, 'inbox' from durable._inboxes i
+    union select j.execution, 'join set' from durable._join_sets j
+    union select m.execution, 'members' from durable._members m) x
+  left join durable._executions h on h.execution = x.execution
+  where h.execution is null
+  union all
+  select 'fork_has_its_run', f.id, format('made from %s', f.origin_id)
+  from durable._forks f left join durable._promises p on p.id = f.id
+  where p.head is null
+$$;
+comment on function durable._check_remains() is 'What retention leaves: ids and keys under which there is nothing, and no part of a run without the run.';

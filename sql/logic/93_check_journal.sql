@@ -442,6 +442,7 @@ as $$
   union all select * from durable._check_messages()
   union all select * from durable._check_schedules()
   union all select * from durable._check_keys()
+  union all select * from durable._check_remains()
   union all select * from durable._check_row_waits()
   union all select * from durable._check_heads()
   union all select * from durable._check_waits()

@@ -94,6 +94,10 @@ comment on table durable._resumes is
 comment on column durable._resumes.task_id is 'The task that was woken or that will find the settled promise when it looks.';
 comment on column durable._resumes.awaited_id is 'The promise that settled.';
 
+create index resumes_by_stranger on durable._resumes (awaited_id) where not starts_with(awaited_id, task_id || '.');
+comment on index durable.resumes_by_stranger is
+  'Serves retention: who was woken by a promise that is not its own child, and has not looked yet.';
+
 create table durable._workers (
   id text collate "C" not null,
   number integer not null generated always as identity,

@@ -30,6 +30,11 @@ comment on index durable.callbacks_by_id is 'Decides that a callback of the olde
 create unique index callbacks_by_child on durable._callbacks (awaiter_id, child) where child >= 0;
 comment on index durable.callbacks_by_child is 'Finds the promise of somebody else that a child of the awaiter stands for, while it is pending.';
 
+create index callbacks_by_stranger on durable._callbacks (awaiter_id)
+  where child < 0 and not starts_with(awaited_id, awaiter_id || '.');
+comment on index durable.callbacks_by_stranger is
+  'Serves retention: what a removed run still awaits beside its own children and adoptions, mostly nothing.';
+
 create table durable._listeners (
   awaited_id text collate "C" not null,
   address text not null,

@@ -29,6 +29,10 @@ comment on column durable._journal.name is 'Function, workflow or promise name: 
 comment on column durable._journal.input_hash is 'First 8 bytes of the hash of name and arguments: compared on every replay.';
 comment on column durable._journal.data is 'Result, error, captured value or wait as JSON text. Null where a promise row holds it.';
 
+create index journal_by_adopted on durable._journal (name) where type in ('d', 'D') and name is not null;
+comment on index durable.journal_by_adopted is
+  'Serves retention: whose journals read the result of a promise that is not their own.';
+
 create table durable._buckets (
   bucket integer not null,
   constraint buckets_pk primary key (bucket)

@@ -31,6 +31,22 @@ def test_set_changes_and_answers_the_old(at_database: Any, conn: psycopg.Connect
     assert conn.execute("select durable._setting('lease_ttl_ms')").fetchone() == ("5000",)
 
 
+def test_purge_removes_and_tells(at_database: Any, conn: psycopg.Connection[Any]) -> None:
+    """What ended is removed, what is needed is counted with its reason, and what is no age is refused."""
+    conn.execute("create table orders (run text references durable._promises (id))")
+    for name in ("kept", "goes"):
+        conn.execute("select durable.start('w', id => %s), durable.resolve(%s, '1')", (name, name))
+    conn.execute("insert into orders values ('kept')")
+    conn.execute("update durable._promises set created_at = 1, settled_at = 2")
+    assert at_database("db", "purge", "--older-than", "1 month").code == 2
+    assert at_database("db", "purge", "--older-than", "36500d", "--json").document["runs"] == 0
+    shown = at_database("db", "purge", "--older-than", "1d").out
+    assert "removed 1 runs" in shown
+    assert "foreign key" in shown
+    answer = at_database("db", "purge", "--older-than", "1d", "--json").document
+    assert answer == {"runs": 0, "promises": 0, "kept": {"row": 1}}
+
+
 def test_what_the_installer_notes_is_no_setting(at_database: Any) -> None:
     """Checksum and version are not to be set by hand."""
     assert at_database("db", "set", "logic_sha256", "0").code == 3

@@ -179,6 +179,20 @@ def test_the_block_about_foreign_keys(dsn: str) -> None:
         assert told[-1].fetchall() == [(42, "queued", "fulfil")]
 
 
+def test_the_block_about_old_runs(dsn: str) -> None:
+    """The SQL block removes what is old, and nothing else, and sets the retention."""
+    purge, setting = block("sql", "Old runs").strip().splitlines()
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute(
+            "select durable.start('w', id => n), durable.resolve(n, '1') from unnest('{old,new}'::text[]) n"
+        )
+        conn.execute("update durable._promises set created_at = 1, settled_at = 2 where id = 'old'")
+        assert conn.execute(purge.encode()).fetchall() == [(1, 1, {}, False)]
+        assert conn.execute("select id from durable.runs").fetchall() == [("new",)]
+        conn.execute(setting.encode())
+        assert conn.execute("select durable._setting('retention_days')").fetchone() == ("30",)
+
+
 def test_the_example_without_asyncio(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a worker running, the Python block waits for a result and starts a run in a transaction."""
     served = block("python", "Hello world").replace('print(app.run(hello, "world"))', "")

@@ -19,6 +19,8 @@ FULFILLED = (
 NAMED = "update durable._callbacks set {} where id = 'c'"
 LISTENER = "insert into durable._listeners (awaited_id, address) values ('{}', '{}')"
 RESUME = "insert into durable._resumes (task_id, awaited_id) values ('{}', '{}')"
+REMOVED = """insert into durable._removed (id, state, ended_at, removed_at, workflow, key)
+select '{}', 'resolved', 1, 2, coalesce((select workflow from durable._executions where key = 'k'), ''), {}"""
 UNBLOCK = "update durable._unblocks set {} where promise_id = 'done'"
 STRICT = "select durable.set_setting('conformance', 'strict')"
 BOTH = """promise_tags = '{"resonate:timer": "true", "resonate:target": "g"}'"""
@@ -270,6 +272,17 @@ LAWS: dict[str, Break] = {
     ),
     "well_formed_promise_listeners_unique": Break(
         AGAIN.format("_listeners", "true"), "_listeners.listeners_pk"
+    ),
+    "removed_id_has_no_promise": Break(REMOVED.format("x", "null")),
+    "removed_key_has_no_run": Break(
+        "update durable._executions set key = 'k' where id = 'r'; " + REMOVED.format("gone", "'k'")
+    ),
+    "what_a_run_left_has_its_head": Break(
+        "insert into durable._members (execution, child, join_set) values (999999, 1, 0)",
+        also="member_is_fold",
+    ),
+    "fork_has_its_run": Break(
+        "insert into durable._forks (at, id, origin_id, origin, seq, by) values (1, 'gone', 'r', 1, 1, 'me')"
     ),
     "well_formed_task_resumes_unique": Break(AGAIN.format("_resumes", "true"), "_resumes.resumes_pk"),
 }

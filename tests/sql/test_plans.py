@@ -59,7 +59,7 @@ BOUND = 250
 SWEEPS = {"tick": 1, "tick_for_people": 1, "sweep_of_the_cancelled": 1}
 GROWING = (
     "relname ~ '^_(promises|tasks|callbacks|listeners|resumes|executions|journal.*|unblocks|schedules"
-    "|inboxes|signals|join_sets|members|row_waits|row_events)$'"
+    "|inboxes|signals|join_sets|members|row_waits|row_events|removed)$'"
 )
 COUNTERS = f"""
 select (select coalesce(sum(seq_tup_read), 0) from pg_stat_user_tables where schemaname = 'durable' and
@@ -314,6 +314,9 @@ def calls(conn: Connection, tag: str, runs: dict[str, Held]) -> Iterator[tuple[s
     yield from kept_calls(tag)
     yield "run_by_id", ("select state from durable.runs where id = %s", (f"{tag}r1",))
     yield "events_by_id", ("select count(*) from durable.journal_events where id = %s", (f"{tag}r1",))
+    yield "purge_of_what_is_needed", ("select runs from durable._purge(9007199254740991, 0, 3)", ())
+    yield "purge", ("select runs from durable._purge(9007199254740991, 3, 3)", ())
+    yield "create_of_what_was_removed", ("select durable._check_removed('{x}', 'w', '', '{y}')", ())
 
 
 class Witness:

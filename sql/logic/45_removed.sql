@@ -1,0 +1,26 @@
+-- What was removed does not begin again: the one check of every door that makes something under an id of its caller's choice.
+-- Retention itself stands in 79_retention.sql.
+
+create or replace function durable._check_removed(
+  p_ids text[], p_workflow text default null, p_tenant text default null, p_keys text[] default null)
+returns void language plpgsql stable
+as $$
+declare
+  v_one durable._removed;
+begin
+  select * into v_one from durable._removed r where r.id = any (p_ids) limit 1;
+  if not found and p_keys is not null then
+    select * into v_one from durable._removed r
+    where r.tenant = p_tenant and r.workflow = p_workflow and r.key = any (p_keys) limit 1;
+  end if;
+  if v_one.id is not null then
+    perform durable._fail_conflict(
+      format('%s %L ended as %s at %s and was removed.', case when v_one.workflow is null then 'Promise' else 'Run' end, v_one.id,
+             v_one.state, durable._at(v_one.ended_at))
+        || coalesce(format(' It had the key %L.', v_one.key), ''),
+      'It does not run a second time: use another id or key, or none. Setting removed_ids_days says how long it is remembered.');
+  end if;
+end
+$$;
+comment on function durable._check_removed(text[], text, text, text[]) is
+  'Refuses ids and keys of what was removed. The caller has the locks of starts for them, or will meet the row in its insert. WF003.';

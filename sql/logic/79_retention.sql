@@ -1,0 +1,419 @@
+-- Retention: removes what ended long ago, remembers its ids for a while, and drops journal partitions that nobody needs.
+-- A tree goes as a whole: a run with all its generations, children, journals, signals and waits. It never waits for a lock:
+-- what somebody holds is left for the next time, so that nobody who waits for it can be waited for. What anything that stays
+-- refers to, stays.
+
+create or replace function durable._tree(p_roots text[])
+returns table (root text, id text, head bigint, is_open boolean, is_live boolean, settled_at bigint) language sql stable
+as $$
+  select r.id, p.id, p.head, p.state = 'pending', p.state = 'pending' and p.target is not null, p.settled_at
+  from unnest(p_roots) as r (id)
+  join durable._promises p on p.id = any (array[r.id])
+  union all
+  select r.id, p.id, p.head, p.state = 'pending', p.state = 'pending' and p.target is not null, p.settled_at
+  from unnest(p_roots) as r (id)
+  cross join lateral (
+    select c.id, c.head, c.state, c.target, c.settled_at from durable._promises c
+    where c.id >= r.id || '.' and c.id < r.id || '/' and c.execution is not null
+      and substr(c.id, length(r.id) + 1) ~ '^(\.\d{1,9})+$'
+      and exists (select from durable._promises o where o.id = r.id and o.head is not null)) p
+$$;
+comment on function durable._tree(text[]) is
+  'Promises of trees: roots, and what lies below those that are runs. Live: a run or task that has not ended; open: any promise that is pending.';
+
+create or replace function durable._generations(p_heads bigint[])
+returns table (execution bigint, bucket integer, key text) language sql stable
+as $$
+  with recursive g as (
+    select h.execution, h.previous, h.bucket, h.key from durable._executions h where h.execution = any (p_heads)
+    union all
+    select b.execution, b.previous, b.bucket, b.key from g
+    join durable._executions b on b.execution = any (array[g.previous])
+  )
+  select g.execution, g.bucket, g.key from g
+$$;
+comment on function durable._generations(bigint[]) is 'Heads of runs with all that went before them by continue-as-new.';
+
+create or replace function durable._lock_ended(p_roots text[], p_before bigint)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_roots text[];
+  v_ids text[];
+  v_heads bigint[];
+begin
+  -- the locks of starts with these ids and keys: whoever has one is about to answer with such a run
+  if not pg_try_advisory_xact_lock_shared(1685417578, 0) then
+    return '{}';
+  end if;
+  v_roots := array(
+    select p.id from durable._promises p left join durable._executions h on h.execution = any (array[p.head])
+    where p.id = any (p_roots) and pg_try_advisory_xact_lock(1685417574, hashtext(p.id))
+      and (h.key is null or pg_try_advisory_xact_lock(1685417572, hashtext(durable._key_name(h.tenant, h.workflow, h.key)))));
+  v_ids := array(select t.id from durable._tree(v_roots) t);
+  v_ids := array(select u.id from unnest(v_ids) as u (id) except all
+                 select l.id from (select p.id from durable._promises p where p.id = any (v_ids)
+                                   order by p.id for update skip locked) l);
+  -- looked at once more, now that nothing changes
+  v_roots := array(
+    select t.root from durable._tree(v_roots) t group by t.root
+    having bool_and(t.id <> all (v_ids) and not t.is_live and (t.is_open or t.settled_at < p_before)));
+  v_heads := array(select g.execution from durable._generations(
+    array(select t.head from durable._tree(v_roots) t where t.head is not null)) g);
+  v_heads := array(select u.execution from unnest(v_heads) as u (execution) except all
+                   select l.execution from (select h.execution from durable._executions h where h.execution = any (v_heads)
+                                            order by h.execution for update skip locked) l);
+  if v_heads = '{}' then
+    return v_roots;
+  end if;
+  return array(
+    select t.root from durable._tree(v_roots) t
+    left join lateral durable._generations(array[t.head]) g on t.head is not null
+    group by t.root having bool_and(t.head is null or g.execution <> all (v_heads)));
+end
+$$;
+comment on function durable._lock_ended(text[], bigint) is
+  'Locks trees that have ended before an instant: names and keys, promises by id, heads by number, all of a tree or it is left out. Never waits.';
+
+create or replace function durable._in_user_tables(p_ids text[])
+returns text[] language plpgsql stable
+as $$
+declare
+  v_key record;
+  v_found text[];
+  v_all text[] := '{}';
+begin
+  for v_key in
+    select c.conrelid::regclass as relation, a.attname, has_table_privilege(c.conrelid, 'select') as may_read
+    from pg_catalog.pg_constraint c
+    join pg_catalog.pg_attribute a on a.attrelid = c.conrelid and a.attnum = c.conkey[1]
+    where c.confrelid = 'durable._promises'::regclass and c.contype = 'f' and c.conparentid = 0
+      and c.confdeltype in ('a', 'r')
+  loop
+    if not v_key.may_read then
+      return p_ids;
+    end if;
+    execute format('select array(select distinct x.%I::text from %s x where x.%1$I = any ($1))', v_key.attname, v_key.relation)
+      into v_found using p_ids;
+    v_all := v_all || v_found;
+  end loop;
+  return v_all;
+end
+$$;
+comment on function durable._in_user_tables(text[]) is
+  'Those of the promises that rows of users'' tables name by a foreign key, unless it says what becomes of them (on delete cascade or set null); all of them if such a table may not be read. Asks before the delete, which would ask for each promise.';
+
+create or replace function durable._needed(p_roots text[])
+returns table (root text, why text) language plpgsql volatile
+as $$
+declare
+  v_tree text[] := array(select t.id from durable._tree(p_roots) t);
+  v_heads bigint[] := array(select g.execution from durable._generations(
+    array(select t.head from durable._tree(p_roots) t where t.head is not null)) g);
+  v_rows text[] := durable._in_user_tables(v_tree);
+  v_woken text[];
+  v_told text[];
+  v_read text[];
+begin
+  v_woken := array(select r.awaited_id from durable._resumes r
+                   where r.awaited_id = any (v_tree) and not starts_with(r.awaited_id, r.task_id || '.'));
+  v_told := array(select u.promise_id from durable._unblocks u where u.promise_id = any (v_tree));
+  v_read := array(select j.name from durable._journal j
+                  where j.name = any (v_tree) and j.type in ('d', 'D') and j.execution <> all (v_heads));
+  return query
+  select t.root, max(n.why) from durable._tree(p_roots) t
+  cross join lateral (select case
+    when t.id = any (v_rows) then 'row'
+    when t.id = any (v_told) then 'undelivered'
+    when t.id = any (v_read) then 'journal'
+    when t.id = any (v_woken) then 'awaited'
+    when t.is_open and (
+      exists (select from durable._listeners l where l.awaited_id = t.id)
+      or exists (select from durable._callbacks c join durable._tasks w on w.id = any (array[c.awaiter_id])
+                 where c.awaited_id = t.id)) then 'awaited' end as why) n
+  where n.why is not null group by t.root;
+end
+$$;
+comment on function durable._needed(text[]) is
+  'Which of these trees something else refers to: a row of a user''s table, a message that is not delivered, a journal that reads a result, or somebody who waits (row, undelivered, journal, awaited). Trees that refer to each other are asked about together.';
+
+create or replace function durable._remove(p_roots text[], p_now bigint)
+returns integer language plpgsql volatile
+as $$
+declare
+  v_tree text[] := array(select t.id from durable._tree(p_roots) t);
+  v_heads bigint[];
+  v_buckets integer[];
+  v_bucket integer;
+begin
+  select array_agg(g.execution), array_agg(distinct g.bucket) into v_heads, v_buckets from durable._generations(
+    array(select t.head from durable._tree(p_roots) t where t.head is not null)) g;
+  insert into durable._removed (id, state, ended_at, removed_at, tenant, workflow, key)
+  select p.id, p.state, p.settled_at, p_now, p.tenant, h.workflow, h.key
+  from durable._promises p left join durable._executions h on h.execution = any (array[p.head])
+  where p.id = any (p_roots);
+  foreach v_bucket in array coalesce(v_buckets, '{}') loop
+    delete from durable._journal j where j.bucket = v_bucket and j.execution = any (v_heads);
+  end loop;
+  delete from durable._signals s where s.execution = any (v_heads);
+  delete from durable._inboxes i where i.execution = any (v_heads);
+  delete from durable._members m where m.execution = any (v_heads);
+  delete from durable._join_sets j where j.execution = any (v_heads);
+  delete from durable._row_waits w where w.promise_id = any (v_tree);
+  delete from durable._forks f where f.id = any (v_tree);
+  delete from durable._callbacks c where c.awaited_id = any (v_tree);
+  delete from durable._callbacks c where c.awaiter_id = any (v_tree) and c.child >= 0;
+  delete from durable._callbacks c
+  where c.awaiter_id = any (v_tree) and c.child < 0 and not starts_with(c.awaited_id, c.awaiter_id || '.');
+  delete from durable._executions h where h.execution = any (v_heads);
+  delete from durable._promises p where p.id = any (v_tree);
+  return cardinality(v_tree);
+end
+$$;
+comment on function durable._remove(text[], bigint) is 'Removes trees that are locked and that nothing refers to, and remembers their roots. Answers how many promises.';
+
+create or replace function durable._sums(p_one jsonb, p_other jsonb)
+returns jsonb language sql immutable
+as $$
+  select coalesce(jsonb_object_agg(k.key, k.count), '{}') from (
+    select e.key, sum(e.value::integer) as count
+    from (select * from jsonb_each_text(p_one) union all select * from jsonb_each_text(p_other)) e group by e.key) k
+$$;
+comment on function durable._sums(jsonb, jsonb) is 'Counts by name, added.';
+
+create or replace function durable._remove_ended(
+  p_roots text[], p_before bigint, out runs integer, out promises integer, out kept jsonb)
+returns record language plpgsql volatile
+as $$
+declare
+  v_roots text[];
+  v_out text[];
+  v_whys text[] := '{}';
+  v_more text[];
+  v_one record;
+  v_root text;
+begin
+  runs := 0;
+  promises := 0;
+  v_roots := durable._lock_ended(p_roots, p_before);
+  loop
+    select coalesce(array_agg(n.root), '{}'), array_agg(n.why) into v_out, v_more from durable._needed(v_roots) n;
+    exit when v_out = '{}';
+    -- what goes on referring to others may keep them too
+    v_whys := v_whys || v_more;
+    v_roots := array(select r from unnest(v_roots) r except select o from unnest(v_out) o);
+  end loop;
+  if v_roots <> '{}' then
+    runs := cardinality(v_roots);
+    promises := durable._remove(v_roots, durable._now_ms());
+  end if;
+  kept := (select coalesce(jsonb_object_agg(w.why, w.count), '{}') from (
+             select u.why, count(*) as count
+             from unnest(v_whys || array_fill('busy'::text, array[cardinality(p_roots) - runs - cardinality(v_whys)])) as u (why)
+             group by u.why) w);
+exception when foreign_key_violation or lock_not_available then
+  -- a row that came in between, or a table of the user's that is being altered
+  runs := 0;
+  promises := 0;
+  kept := jsonb_build_object('row', 1);
+  if cardinality(p_roots) > 1 then
+    kept := '{}';
+    foreach v_root in array p_roots loop
+      select * into v_one from durable._remove_ended(array[v_root], p_before) r;
+      runs := runs + v_one.runs;
+      promises := promises + v_one.promises;
+      kept := durable._sums(kept, v_one.kept);
+    end loop;
+  end if;
+end
+$$ set lock_timeout = '100ms';
+comment on function durable._remove_ended(text[], bigint) is
+  'Removes those of the trees that have ended before an instant and that nothing refers to. Tells how many of the others were kept and why: row, undelivered, journal, awaited (see _needed), busy (held by somebody, or not all of it has ended). Rows of users'' tables that their keys delete or change are waited for 100 ms, less than deadlock_timeout; if that fails for some, each tree is tried alone.';
+
+create or replace function durable._purge(
+  p_before bigint, p_after bigint, p_limit integer, out runs integer, out promises integer, out kept jsonb, out next_at bigint)
+returns record language plpgsql volatile
+as $$
+declare
+  v_roots text[];
+  v_first bigint;
+begin
+  select array_agg(x.id order by x.settled_at), min(x.settled_at),
+         case when count(*) >= p_limit then max(x.settled_at) end
+  into v_roots, v_first, next_at from (
+    select p.id, p.settled_at from durable._promises p
+    where p.execution is null and p.state <> 'pending' and p.settled_at >= p_after and p.settled_at < p_before
+    order by p.settled_at limit p_limit) x;
+  select r.runs, r.promises, r.kept into runs, promises, kept
+  from durable._remove_ended(coalesce(v_roots, '{}'), p_before) r;
+  if next_at = v_first and runs = 0 then
+    next_at := next_at + 1;
+  end if;
+end
+$$ set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable._purge(bigint, bigint, integer) is
+  'One portion of a purge, the first to have ended first, from an instant on. Answers from which instant to go on; null: that was the last.';
+
+create or replace function durable.purge(older_than interval, max_runs integer default 1000)
+returns table (runs integer, promises integer, kept jsonb, more boolean) language plpgsql volatile
+as $$
+declare
+  v_before bigint;
+  v_after bigint := 0;
+  v_part record;
+begin
+  if $1 is null or $1 < interval '0' or $2 is null or $2 < 1 then
+    perform durable._fail_invalid('A purge has an age (older_than => ''30 days'') and removes one run or more.');
+  end if;
+  perform durable._may_lock();
+  v_before := greatest(durable._now_ms() - durable._ms($1), 0);
+  runs := 0;
+  promises := 0;
+  kept := '{}';
+  while v_after is not null and runs < $2 loop
+    select * into v_part from durable._purge(v_before, v_after, least($2 - runs, 100));
+    v_after := v_part.next_at;
+    runs := runs + v_part.runs;
+    promises := promises + v_part.promises;
+    kept := durable._sums(kept, v_part.kept);
+  end loop;
+  more := v_after is not null;
+  return next;
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.purge(interval, integer) is
+  'Removes runs and free-standing promises that ended this long ago, the oldest first, each with all its children: select * from durable.purge(''30 days''). Call it again while it answers more. What somebody may need stays and is counted by its reason in kept: row (a foreign key of yours), journal (another run reads the result), awaited, undelivered, busy. Ids and keys are remembered for the setting removed_ids_days: no such run starts again. By itself: set_setting(''retention_days'', ''30''). WF003 above READ COMMITTED, WF004.';
+
+create or replace function durable._forget_removed(p_now bigint, p_limit integer)
+returns integer language plpgsql volatile
+as $$
+declare
+  v_count integer;
+begin
+  delete from durable._removed r where r.id = any (array(
+    select x.id from durable._removed x
+    where x.removed_at < p_now - durable._setting_int('removed_ids_days') * 86400000
+    order by x.removed_at limit p_limit for update skip locked));
+  get diagnostics v_count = row_count;
+  return v_count;
+end
+$$;
+comment on function durable._forget_removed(bigint, integer) is 'Forgets removed ids after removed_ids_days.';
+
+create or replace function durable._old_buckets(p_now bigint)
+returns integer[] language sql stable
+as $$ select array(select b.bucket from durable._buckets b where b.bucket < durable._week(p_now) - 1 order by b.bucket) $$;
+comment on function durable._old_buckets(bigint) is
+  'Journal partitions for which no start can be under way: this week''s and that of last week stay.';
+
+create or replace function durable._move_rows(p_before bigint, p_now bigint)
+returns integer language plpgsql volatile
+as $$
+declare
+  v_bucket integer;
+  v_one bigint;
+  v_found bigint[];
+begin
+  foreach v_bucket in array durable._old_buckets(p_before) loop
+    v_found := '{}';
+    v_one := 0;
+    -- from run to run through the key: the partition may be long, the list may not
+    while v_one is not null and cardinality(v_found) <= 100 loop
+      v_found := v_found || v_one;
+      v_one := (select j.execution from durable._journal j where j.bucket = v_bucket and j.execution > v_one
+                order by j.execution limit 1);
+    end loop;
+    if v_one is null and cardinality(v_found) > 1 then
+      v_found := array(
+        select h.execution from durable._executions h
+        left join durable._tasks t on t.id = any (array[h.id]) and t.execution = h.execution
+        where h.execution = any (v_found) and h.bucket is not distinct from v_bucket
+          and (t.id is null or t.id = any (durable._lock_free_tasks(array[t.id]))));
+      v_found := array(select h.execution from durable._executions h where h.execution = any (v_found)
+                       order by h.execution limit 20 for no key update skip locked);
+      v_one := durable._bucket(p_now);
+      update durable._journal j set bucket = v_one where j.bucket = v_bucket and j.execution = any (v_found);
+      update durable._executions h set bucket = v_one where h.execution = any (v_found);
+      return cardinality(v_found);
+    end if;
+  end loop;
+  return 0;
+end
+$$;
+comment on function durable._move_rows(bigint, bigint) is
+  'Moves the journals of what is left in a partition, where all of it should be gone by its age, into this week''s, if it is 100 runs or fewer, 20 at a time: task, then head, with SKIP LOCKED, so that no turn is at work on them. Answers how many.';
+
+create or replace function durable._drop_bucket(p_now bigint)
+returns boolean language plpgsql volatile
+as $$
+declare
+  v_bucket integer;
+begin
+  foreach v_bucket in array durable._old_buckets(p_now) loop
+    if not exists (select from durable._journal j where j.bucket = v_bucket) then
+      execute 'lock table only durable._journal in access exclusive mode';
+      if not exists (select from durable._journal j where j.bucket = v_bucket) then
+        execute format('drop table durable._journal_%s', v_bucket);
+        delete from durable._buckets b where b.bucket = v_bucket;
+        return true;
+      end if;
+    end if;
+  end loop;
+  return false;
+exception when lock_not_available or object_in_use then
+  return null;
+end
+$$ set lock_timeout = '50ms';
+comment on function durable._drop_bucket(bigint) is
+  'Drops one old partition in which no row is left. Its lock, ACCESS EXCLUSIVE on the journal, waits 50 ms at most, and so do those behind it; then it is given up for a minute (null). The caller holds nothing that anybody waits for, so it is in no circle.';
+
+create or replace function durable._sweep_retention(p_now bigint)
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_state durable._retention;
+  v_before bigint := p_now - durable._setting_int('retention_days') * 86400000;
+  v_next bigint;
+  v_done integer := 0;
+  v_dropped boolean := false;
+begin
+  if exists (select from durable._retention r where r.due_at > p_now) then
+    return null;
+  end if;
+  if not pg_try_advisory_xact_lock(1685417579, 0) then
+    return null;
+  end if;
+  select * into v_state from durable._retention r;
+  if not found then
+    insert into durable._retention (due_at) values (p_now + 3600000);
+    return null;
+  elsif v_state.due_at > p_now then
+    return null;
+  end if;
+  if v_before < p_now then
+    select p.runs, p.next_at into v_done, v_next from durable._purge(v_before, v_state.after_at, 100) p;
+  end if;
+  if v_next is null then
+    v_done := v_done + durable._forget_removed(p_now, 1000);
+    if v_done = 0 and v_before < p_now then
+      v_done := durable._move_rows(v_before, p_now);
+    end if;
+    if v_done = 0 then
+      v_dropped := durable._drop_bucket(p_now);
+    end if;
+  end if;
+  update durable._retention r
+  set after_at = coalesce(v_next, 0),
+      due_at = p_now + case when v_next is not null or v_done > 0 or v_dropped then 100
+                            when v_dropped is null then 60000 else 3600000 end;
+  if v_done = 0 and v_dropped is not true then
+    return null;
+  end if;
+  return jsonb_build_object('promises', 0, 'leases', 0, 'schedules', 0, 'removed', v_done, 'next_due_ms', durable._due_in(p_now),
+                            'more', true, 'hints', '[]'::jsonb);
+end
+$$;
+comment on function durable._sweep_retention(bigint) is
+  'Answer of a tick that removed what retention_days says, forgot ids, moved rows or dropped a partition, a portion of one of them; null if it did not. Only who has its advisory lock, which is tried, writes its row. In a transaction of its own, because it reads tables of users, and drops.';

@@ -1,0 +1,38 @@
+-- What stays of what retention removed, and how far its sweep has come.
+
+create table durable._removed (
+  ended_at durable.epoch_ms not null,
+  removed_at durable.epoch_ms not null,
+  id text collate "C" not null,
+  state text not null,
+  tenant text not null default '',
+  workflow text,
+  key text,
+  constraint removed_pk primary key (id),
+  constraint removed_had_ended check (state in ('resolved', 'rejected', 'rejected_canceled', 'rejected_timedout')),
+  constraint removed_after_their_end check (ended_at <= removed_at),
+  constraint removed_keys_are_of_runs check (key is null or workflow is not null)
+);
+comment on table durable._removed is
+  'Runs and free-standing promises that durable.purge removed: nothing is made again under their ids and keys while they stand here (setting removed_ids_days). Their descendants are not named.';
+comment on column durable._removed.ended_at is 'When it was settled.';
+comment on column durable._removed.removed_at is 'When it was removed.';
+comment on column durable._removed.state is 'How it was settled.';
+comment on column durable._removed.workflow is 'Workflow of a run; null: it was a promise without a journal.';
+comment on column durable._removed.key is 'Idempotency key of its start.';
+
+create unique index removed_by_key on durable._removed (tenant, workflow, key) where key is not null;
+comment on index durable.removed_by_key is 'Serves starts with a key: whether the run that had it was removed.';
+create index removed_by_removed_at on durable._removed (removed_at);
+comment on index durable.removed_by_removed_at is 'Serves the sweep that forgets removed ids.';
+
+create table durable._retention (
+  due_at durable.epoch_ms not null default 0,
+  after_at durable.epoch_ms not null default 0,
+  is_only boolean not null default true,
+  constraint retention_pk primary key (is_only),
+  constraint retention_is_one_row check (is_only)
+) with (fillfactor = 50);
+comment on table durable._retention is 'One row: how far the sweep of retention by durable.tick() has come.';
+comment on column durable._retention.due_at is 'When it goes on.';
+comment on column durable._retention.after_at is 'It has looked at what was settled before this instant; 0: it begins anew.';

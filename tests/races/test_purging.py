@@ -1,0 +1,221 @@
+"""Law: a purge beside whoever starts, awaits, forks, names or reads what it removes waits for nobody and lets
+nobody wait in a circle: either the run stays, or it is gone for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.races.drama import transaction
+from tests.races.scenes import TICK, Endings, Scene, World, nobody_fails, play_in_every_order
+from tests.support.barrier import Stage
+from tests.support.clock import Clock
+from tests.support.verbs import (
+    Call,
+    Connection,
+    adopt,
+    ask,
+    begin_run,
+    bundle,
+    complete,
+    done,
+    start,
+    take_turn,
+    turn,
+)
+
+DAY_MS = 86_400_000
+PURGE: Call = ("select p.runs from durable.purge('30 days') p", ())
+
+
+def old_run(world: World, id_: str, key: str | None = None) -> None:
+    """A run that ended more than 30 days ago."""
+    held = begin_run(world.conn, id_, key=key)
+    take_turn(world.conn, "W", bundle(held, facts=[done(0)], end=complete(), seen=1))
+    world.clock.advance(31 * DAY_MS)
+
+
+def rows(world: World, id_: str) -> int:
+    """How many rows tell of a run: its promise, or that it was removed."""
+    here = ask(world.conn, ("select count(*) from durable._promises where id = %s", (id_,)))
+    gone = ask(world.conn, ("select count(*) from durable._removed where id = %s", (id_,)))
+    return int(here[0]) + int(gone[0])
+
+
+def purge_never_waits(endings: Endings) -> None:
+    """Whoever else waits, the purge has not, and it did not fail."""
+    assert endings["purge"].won and not endings["purge"].blocked, endings
+
+
+def judge_start(world: World, endings: Endings) -> None:
+    """The start found the run, or was told that it is gone; there is one of it or none."""
+    purge_never_waits(endings)
+    assert endings["start"].errors in ([], ["WF003"]), endings
+    assert rows(world, world.id) == 1
+    if endings["start"].won:
+        assert endings["start"].answers[0][0][0] == world.id
+
+
+def start_by_id(world: World) -> Scene:
+    """The same start comes again."""
+    old_run(world, world.id)
+    again = start(world.id, queue=f"q-{world.id}")
+    return Scene(
+        programs={"purge": transaction(PURGE), "start": transaction(again)},
+        judge=lambda endings: judge_start(world, endings),
+    )
+
+
+def start_by_key(world: World) -> Scene:
+    """The same start comes again with its key alone."""
+    old_run(world, world.id, key=world.id)
+    again = ("select durable.start('w', key => %s)", (world.id,))
+    return Scene(
+        programs={"purge": transaction(PURGE), "start": transaction(again)},
+        judge=lambda endings: judge_start(world, endings),
+    )
+
+
+def adoption(world: World) -> Scene:
+    """A turn adopts the run: its journal has the result and the run stays, or an error says it is gone."""
+    old_run(world, world.name("old"))
+    held = begin_run(world.conn, world.id)
+    begins = turn("W", bundle(held, acts=[adopt(0, world.name("old"))]))
+
+    def judge(endings: Endings) -> None:
+        purge_never_waits(endings)
+        nobody_fails(endings)
+        (has_data,) = ask(
+            world.conn,
+            (
+                "select data is not null from durable._journal where execution = %s and type = 'D'",
+                (held.execution,),
+            ),
+        )
+        (gone,) = ask(
+            world.conn, ("select count(*) from durable._removed where id = %s", (world.name("old"),))
+        )
+        assert has_data == (gone == 1)
+
+    return Scene(programs={"purge": transaction(PURGE), "worker": transaction(begins)}, judge=judge)
+
+
+def fork(world: World) -> Scene:
+    """A fork is made of the whole run or refused."""
+    old_run(world, world.id)
+    forks = ("select durable.fork(%s, new_id => %s)", (world.id, world.name("fork")))
+
+    def judge(endings: Endings) -> None:
+        purge_never_waits(endings)
+        assert endings["fork"].errors in ([], ["WF001"]), endings
+        found = ask(
+            world.conn,
+            (
+                "select count(*) from durable._journal j join durable._executions h using (execution) "
+                "where h.id = %s",
+                (world.name("fork"),),
+            ),
+        )
+        assert found == (2 * endings["fork"].won,)
+
+    return Scene(programs={"purge": transaction(PURGE), "fork": transaction(forks)}, judge=judge)
+
+
+def foreign_key(world: World) -> Scene:
+    """A user's row names the run: it stays, or the row is refused."""
+    world.conn.execute(
+        "create table if not exists public.orders (run text references durable._promises (id))"
+    )
+    old_run(world, world.id)
+    names = ("insert into public.orders values (%s) returning run", (world.id,))
+
+    def judge(endings: Endings) -> None:
+        purge_never_waits(endings)
+        assert endings["user"].errors in ([], ["23503"]), endings
+        assert rows(world, world.id) == 1
+
+    return Scene(programs={"purge": transaction(PURGE), "user": transaction(names)}, judge=judge)
+
+
+def two_purges(world: World) -> Scene:
+    """Two purges share what there is."""
+    for part in "abc":
+        old_run(world, world.name(part))
+
+    def judge(endings: Endings) -> None:
+        nobody_fails(endings)
+        assert not any(ending.blocked for ending in endings.values())
+        assert max(ending.answers[0][0][0] for ending in endings.values()) >= 3
+        assert sum(rows(world, world.name(part)) for part in "abc") == 3
+
+    return Scene(programs={"one": transaction(PURGE), "two": transaction(PURGE)}, judge=judge)
+
+
+SCENES = [start_by_id, start_by_key, adoption, fork, foreign_key, two_purges]
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
+def test_a_purge_beside(
+    conn: Connection, clock: Clock, stage: Stage, scene: Callable[[World], Scene]
+) -> None:
+    """In every order of statements and commits the purge waits for nobody, and both tell the same."""
+    play_in_every_order(conn, clock, stage, scene)
+
+
+def week_of(conn: Connection) -> int:
+    """The oldest journal partition."""
+    return int(ask(conn, ("select min(bucket) from durable._buckets", ()))[0])
+
+
+def due(conn: Connection) -> None:
+    """The sweep of retention goes on at the next round."""
+    conn.execute(
+        "insert into durable._retention default values on conflict (is_only) do update set due_at = 0"
+    )
+
+
+def test_a_partition_is_not_dropped_beside_a_reader(conn: Connection, clock: Clock, stage: Stage) -> None:
+    """While a transaction that has read the journal is open its partitions stay and the sweep gives up by
+    itself; a later one goes on."""
+    due(conn)
+    week = week_of(conn)
+    reader, sweep, worker = stage.player("reader"), stage.player("sweep"), stage.player("worker")
+    reader.begin()
+    reader.do("select count(*) from durable._journal").rows()
+    answer = sweep.do(*TICK).value()
+    assert "removed" not in answer
+    assert week_of(conn) == week
+    assert not worker.do("select durable.start('w', id => 'r')").blocked
+    reader.commit().rows()
+    due(conn)
+    assert "removed" in sweep.do(*TICK).value()
+    assert week_of(conn) > week
+
+
+def test_a_moved_run_goes_on(conn: Connection, clock: Clock, stage: Stage) -> None:
+    """A run whose worker is at work is not moved; once it is, its worker finds every row of it."""
+    ask(conn, ("select durable.set_setting('retention_days', '30')", ()))
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", bundle(held, facts=[done(0)], seen=1))
+    (week,) = ask(conn, ("select bucket from durable._executions", ()))
+    clock.advance(60 * DAY_MS)
+    ask(conn, TICK)
+    worker, sweep = stage.player("worker"), stage.player("sweep")
+    worker.begin()
+    again = turn("W", want=1, queues=["q-r"])
+    worker.do(*again).rows()
+    due(conn)
+    for _ in range(10):
+        sweep.do(*TICK).rows()
+    assert ask(conn, ("select array_agg(distinct bucket) from durable._journal", ())) == ([week],)
+    worker.rollback().rows()
+    for _ in range(20):
+        due(conn)
+        sweep.do(*TICK).rows()
+    (now,) = ask(conn, ("select min(bucket) from durable._executions", ()))
+    assert now > week
+    due(conn)
+    claimed = take_turn(conn, "W", want=1, queues=["q-r"]).tasks
+    assert [[row[1] for row in task.rows] for task in claimed] == [["S", "L"]]

@@ -1,0 +1,378 @@
+"""Law: what ended long ago goes as a whole tree, with all that it left; what anything that stays refers to
+stays; what is gone does not begin again; and partitions that nobody needs are dropped without holding
+anybody up."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support.clock import Clock
+from tests.support.verbs import (
+    NEVER,
+    Connection,
+    adopt,
+    anew,
+    ask,
+    begin_run,
+    bundle,
+    claim,
+    complete,
+    create,
+    done,
+    join_set,
+    promise,
+    receive,
+    refusal,
+    run,
+    send,
+    settle,
+    start,
+    submit,
+    suspend,
+    take,
+    take_turn,
+    tick,
+    timer,
+)
+
+DAY_MS = 86_400_000
+WEEK_MS = 7 * DAY_MS
+# whatever may name a run, or hold what it left
+LEFT = """
+select t.relname from pg_class t join pg_namespace n on n.oid = t.relnamespace
+where n.nspname = 'durable' and t.relkind in ('r', 'p') and not t.relispartition
+and t.relname not in ('settings', 'migrations', '_workers', '_workflows', '_buckets',
+  '_removed', '_retention',
+                      '_services', '_watches', '_hints', '_schedules')
+"""
+
+
+def purge(conn: Connection, age: str = "30 days", **more: int) -> dict[str, Any]:
+    """Ask for a purge; its answer by name."""
+    extra = "".join(f", {name} => {value}" for name, value in more.items())
+    names = ("runs", "promises", "kept", "more")
+    return dict(
+        zip(names, ask(conn, (f"select * from durable.purge(%s::interval{extra})", (age,))), strict=True)
+    )
+
+
+def left(conn: Connection) -> dict[str, int]:
+    """How many rows stand in the tables of runs."""
+    tables = [name for (name,) in conn.execute(LEFT).fetchall()]
+    counts = {name: ask(conn, (f'select count(*) from durable."{name}"', ()))[0] for name in tables}
+    return {name: count for name, count in counts.items() if count}
+
+
+def end_run(conn: Connection, id_: str, **options: Any) -> None:
+    """A run that did one step and completed."""
+    held = begin_run(conn, id_, **options)
+    take_turn(conn, "W", bundle(held, facts=[done(0)], end=complete(), seen=1))
+
+
+def removed(conn: Connection) -> list[str]:
+    """Remembered ids."""
+    return [id_ for (id_,) in conn.execute("select id from durable._removed order by id").fetchall()]
+
+
+def test_a_whole_tree_goes(conn: Connection, clock: Clock) -> None:
+    """Promises, heads, journals, signals, join sets and waits of a run, its children and generations go."""
+    held = begin_run(conn, "r")
+    acts = [run(0, queue="q-0"), receive(1), join_set(2), submit(0, 2), promise(3), timer(4, 10)]
+    answer = take_turn(conn, "W", bundle(held, acts=acts))
+    child = claim(conn, "W", "q-0")
+    take_turn(conn, "W", bundle(child, facts=[done(0)], end=complete(), seen=1))
+    ask(conn, send("r"))
+    seen = ask(conn, ("select next_seq from durable._executions where id = 'r'", ()))[0]
+    answer = take_turn(conn, "W", bundle(held, end=anew(on=0), seen=seen))
+    assert answer.raw
+    again = claim(conn, "W", "q-r")
+    take_turn(conn, "W", bundle(again, facts=[done(again.first_child)], end=complete(), seen=again.next))
+    assert set(left(conn)) >= {"_promises", "_executions", "_journal", "_signals", "_inboxes", "_join_sets"}
+    clock.advance(31 * DAY_MS)
+    found = purge(conn)
+    assert (found["runs"], found["kept"], found["more"]) == (1, {}, False)
+    assert found["promises"] == 4
+    assert left(conn) == {}
+    assert removed(conn) == ["r"]
+
+
+def test_a_run_goes_by_its_age(conn: Connection, clock: Clock) -> None:
+    """Runs go by the instant of their end, the oldest first, as many as asked."""
+    for number in range(3):
+        end_run(conn, f"r{number}")
+        clock.advance(DAY_MS)
+    begin_run(conn, "alive")
+    assert purge(conn, "31 days")["runs"] == 0
+    clock.advance(28 * DAY_MS)
+    assert purge(conn) == {"runs": 1, "promises": 1, "kept": {}, "more": False}
+    assert removed(conn) == ["r0"]
+    clock.advance(30 * DAY_MS)
+    assert purge(conn, max_runs=1) == {"runs": 1, "promises": 1, "kept": {}, "more": True}
+    assert removed(conn) == ["r0", "r1"]
+    assert purge(conn)["runs"] == 1
+    assert ask(conn, ("select array_agg(id) from durable._promises", ())) == (["alive"],)
+
+
+def test_a_child_at_work_keeps_its_tree(conn: Connection, clock: Clock) -> None:
+    """A run that has ended stays while a child has not, or ended later than asked."""
+    held = begin_run(conn, "r")
+    acts = [run(0, queue="q-0", detached=True, abandon=True)]
+    take_turn(conn, "W", bundle(held, acts=acts, end=complete(), seen=1))
+    clock.advance(31 * DAY_MS)
+    assert purge(conn) == {"runs": 0, "promises": 0, "kept": {"busy": 1}, "more": False}
+    child = claim(conn, "W", "q-0")
+    take_turn(conn, "W", bundle(child, end=complete(), seen=1))
+    assert purge(conn)["kept"] == {"busy": 1}
+    clock.advance(31 * DAY_MS)
+    assert purge(conn)["promises"] == 2
+
+
+def test_a_journal_that_reads_a_result_keeps_it(conn: Connection, clock: Clock) -> None:
+    """A run that was adopted stays as long as the journal that reads its result, and they go together."""
+    end_run(conn, "r")
+    held = begin_run(conn, "reader")
+    take_turn(conn, "W", bundle(held, acts=[adopt(0, "r")]))
+    clock.advance(31 * DAY_MS)
+    assert purge(conn)["kept"] == {"journal": 1}
+    seen = ask(conn, ("select next_seq from durable._executions where id = 'reader'", ()))[0]
+    ask(conn, settle("reader", '"over"'))
+    assert seen == 4
+    assert purge(conn)["kept"] == {"journal": 1}
+    clock.advance(31 * DAY_MS)
+    assert purge(conn) == {"runs": 2, "promises": 2, "kept": {}, "more": False}
+
+
+def test_what_is_awaited_stays(conn: Connection, clock: Clock) -> None:
+    """An open promise of an ended run stays with its run while somebody waits for it."""
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", bundle(held, acts=[promise(0)], end=complete(), seen=1))
+    waiter = begin_run(conn, "waiter")
+    answer = take_turn(conn, "W", bundle(waiter, acts=[adopt(0, "r.0")]))
+    take_turn(conn, "W", bundle(waiter, end=suspend(0), seen=answer.next_of(waiter)))
+    clock.advance(31 * DAY_MS)
+    assert purge(conn)["kept"] == {"awaited": 1}
+    ask(conn, settle("waiter"))
+    assert purge(conn) == {"runs": 1, "promises": 2, "kept": {}, "more": False}
+
+
+def test_a_wake_reason_keeps_its_promise(conn: Connection, clock: Clock) -> None:
+    """A promise that woke a task stays until somebody has taken the task."""
+    ask(conn, create("p", NEVER, external="true"))
+    take(conn, "t")
+    ask(conn, ("select durable.task_suspend('t', 1, array['p'])", ()))
+    ask(conn, settle("p"))
+    clock.advance(31 * DAY_MS)
+    assert purge(conn)["kept"] == {"awaited": 1}
+    ask(conn, ("select * from durable.task_acquire('t', 1, 'P', 1000)", ()))
+    assert purge(conn)["runs"] == 1
+
+
+def test_what_a_run_awaits_of_strangers_is_forgotten(conn: Connection, clock: Clock) -> None:
+    """The callbacks of a removed run go with it, whatever they await."""
+    ask(conn, create("p", NEVER, external="true"))
+    ask(conn, create("q", NEVER, external="true"))
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", bundle(held, acts=[adopt(0, "p")]))
+    ask(conn, ("select durable.promise_register_callback('q', 'r')", ()))
+    ask(conn, settle("r"))
+    clock.advance(31 * DAY_MS)
+    assert purge(conn)["runs"] == 1
+    assert left(conn) == {"_promises": 2}
+
+
+def test_what_is_not_delivered_stays(conn: Connection, clock: Clock) -> None:
+    """A promise whose settlement a listener was not told of stays."""
+    ask(conn, create("p", NEVER, external="true"))
+    ask(conn, ("select durable.promise_register_listener('p', 'poll://any@g')", ()))
+    ask(conn, settle("p"))
+    clock.advance(31 * DAY_MS)
+    assert purge(conn)["kept"] == {"undelivered": 1}
+    conn.execute("delete from durable._unblocks")
+    assert purge(conn)["runs"] == 1
+
+
+@pytest.mark.parametrize(
+    ("action", "keeps", "rows"),
+    [
+        ("no action", True, ["goes", "kept"]),
+        ("restrict", True, ["goes", "kept"]),
+        ("cascade", False, ["kept"]),
+        ("set null", False, ["kept", None]),
+    ],
+)
+def test_a_row_of_the_users_keeps_its_run(
+    conn: Connection, clock: Clock, action: str, keeps: bool, rows: list[str | None]
+) -> None:
+    """A run that a user's row names by a foreign key stays, unless the key says what becomes of the row; the
+    others go."""
+    for table, rule in (("strict", "no action"), ("orders", action)):
+        conn.execute(
+            f"create table {table} (run text references durable._promises (id) on delete {rule})".encode()
+        )
+    for id_ in ("kept", "goes", "free"):
+        end_run(conn, id_)
+    conn.execute("insert into strict values ('kept')")
+    conn.execute("insert into orders values ('kept'), ('goes')")
+    clock.advance(31 * DAY_MS)
+    assert purge(conn)["kept"] == {"row": 1 + keeps}
+    assert removed(conn) == (["free"] if keeps else ["free", "goes"])
+    assert ask(conn, ("select array_agg(run order by run) from orders", ())) == (rows,)
+
+
+def test_a_row_that_may_not_go_keeps_its_run_alone(conn: Connection, clock: Clock) -> None:
+    """Where a delete of a user's row is refused by another key of his, that run stays, and the others go."""
+    conn.execute(
+        "create table orders (run text primary key references durable._promises (id) on delete cascade)"
+    )
+    conn.execute("create table lines (run text references orders (run))")
+    for id_ in ("kept", "goes", "free"):
+        end_run(conn, id_)
+    conn.execute("insert into orders values ('kept'), ('goes')")
+    conn.execute("insert into lines values ('kept')")
+    clock.advance(31 * DAY_MS)
+    assert purge(conn) == {"runs": 2, "promises": 2, "kept": {"row": 1}, "more": False}
+    assert removed(conn) == ["free", "goes"]
+
+
+def test_free_standing_promises_go_too(conn: Connection, clock: Clock) -> None:
+    """A settled promise without a run goes; a pending one stays, however old it is."""
+    ask(conn, create("p", NEVER, external="true"))
+    ask(conn, create("q", NEVER, external="true"))
+    ask(conn, settle("p"))
+    clock.advance(31 * DAY_MS)
+    assert purge(conn)["promises"] == 1
+    assert ask(conn, ("select array_agg(id) from durable._promises", ())) == (["q"],)
+    assert refusal(conn, create("p", NEVER, external="true")) == "WF003"
+
+
+def test_what_is_gone_does_not_begin_again(conn: Connection, clock: Clock) -> None:
+    """No door makes anything under a remembered id or key, and who asks for it is told what became of it."""
+    end_run(conn, "r", key="k")
+    end_run(conn, "other")
+    clock.advance(31 * DAY_MS)
+    assert purge(conn)["runs"] == 2
+    end_run(conn, "here")
+    assert refusal(conn, start("r")) == "WF003"
+    assert refusal(conn, start("another", key="k")) == "WF003"
+    assert refusal(conn, ("select durable.start('w', key => 'k')", ())) == "WF003"
+    assert refusal(conn, create("r", NEVER, target="g")) == "WF003"
+    assert refusal(conn, ("select durable.fork('here', new_id => 'r')", ())) == "WF003"
+    assert refusal(conn, ("select * from durable.result('r')", ())) == "WF001"
+    with (
+        pytest.raises(psycopg.Error, match=r"'r' ended as resolved at .* and was removed"),
+        conn.transaction(),
+    ):
+        conn.execute("select * from durable.result('r')")
+    ask(conn, ("select durable.start('w', key => 'k', tenant => 't')", ()))
+    ask(conn, ("select durable.start('v', key => 'k')", ()))
+
+
+def test_ids_are_remembered_for_a_while(conn: Connection, clock: Clock) -> None:
+    """After removed_ids_days an id may be used again; each round forgets, the first one says when."""
+    end_run(conn, "r", key="k")
+    clock.advance(31 * DAY_MS)
+    purge(conn)
+    tick(conn)
+    clock.advance(89 * DAY_MS)
+    sweep(conn)
+    assert refusal(conn, start("r")) == "WF003"
+    clock.advance(2 * DAY_MS)
+    sweep(conn)
+    assert removed(conn) == []
+    ask(conn, start("r", key="k"))
+
+
+def sweep(conn: Connection) -> int:
+    """Rounds until retention has nothing to do; how many things it removed."""
+    total = 0
+    for _ in range(100):
+        conn.execute("update durable._retention set due_at = 0")
+        count = tick(conn).get("removed")
+        if count is None:
+            return total
+        total += count
+    raise AssertionError("the sweep does not come to an end")
+
+
+def test_the_sweep_is_a_setting(conn: Connection, clock: Clock) -> None:
+    """Without retention_days nothing goes by itself; with it each round removes a portion, until all is."""
+    for number in range(5):
+        end_run(conn, f"r{number}")
+    begin_run(conn, "alive")
+    tick(conn)
+    clock.advance(31 * DAY_MS)
+    sweep(conn)
+    assert removed(conn) == []
+    ask(conn, ("select durable.set_setting('retention_days', '30')", ()))
+    assert sweep(conn) >= 5
+    assert removed(conn) == [f"r{number}" for number in range(5)]
+    assert task_ids(conn) == ["alive"]
+
+
+def task_ids(conn: Connection) -> list[str]:
+    """Tasks that there are."""
+    return [id_ for (id_,) in conn.execute("select id from durable._tasks order by id").fetchall()]
+
+
+def buckets(conn: Connection) -> list[int]:
+    """Weeks that have a partition; both records of it agree."""
+    weeks = [week for (week,) in conn.execute("select bucket from durable._buckets order by 1").fetchall()]
+    names = conn.execute(
+        "select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid "
+        "where i.inhparent = 'durable._journal'::regclass"
+    ).fetchall()
+    assert sorted(int(re.sub(r"\D", "", name)) for (name,) in names) == weeks
+    return weeks
+
+
+def test_empty_partitions_are_dropped(conn: Connection, clock: Clock) -> None:
+    """A partition without rows goes once its week and the next are over; one with rows stays."""
+    tick(conn)
+    end_run(conn, "r")
+    (week,) = ask(conn, ("select bucket from durable._executions", ()))
+    clock.advance(3 * WEEK_MS)
+    tick(conn)
+    sweep(conn)
+    assert week in buckets(conn)
+    assert [each for each in buckets(conn) if each < week] == []
+    purge(conn, "1 day")
+    sweep(conn)
+    now = clock.now_ms // WEEK_MS
+    assert buckets(conn) == list(range(now - 1, now + 5))
+
+
+def test_the_living_move_out(conn: Connection, clock: Clock) -> None:
+    """Runs that are alive, or kept, leave a partition whose time is over, and go on."""
+    ask(conn, ("select durable.set_setting('retention_days', '30')", ()))
+    held = begin_run(conn, "alive")
+    answer = take_turn(conn, "W", bundle(held, facts=[done(0)], acts=[timer(1, 60 * DAY_MS)], seen=1))
+    take_turn(conn, "W", bundle(held, end=suspend(1), seen=answer.next_of(held)))
+    conn.execute("create table public.orders (run text references durable._promises (id))")
+    end_run(conn, "kept")
+    conn.execute("insert into public.orders values ('kept')")
+    end_run(conn, "goes")
+    (week,) = ask(conn, ("select min(bucket) from durable._executions", ()))
+    clock.advance(40 * DAY_MS)
+    tick(conn)
+    sweep(conn)
+    assert week not in buckets(conn)
+    assert ask(conn, ("select array_agg(distinct bucket) from durable._journal", ())) == (
+        [clock.now_ms // WEEK_MS],
+    )
+    clock.advance(20 * DAY_MS)
+    while tick(conn)["more"]:
+        pass
+    again = claim(conn, "V", "q-alive")
+    assert [row[1] for row in again.rows] == ["S", "T", "L", "A", "Z", "W"]
+    take_turn(conn, "V", bundle(again, end=complete(), seen=again.next))
+
+
+@pytest.mark.parametrize("age", [None, "-1 day"])
+def test_an_age_is_needed(conn: Connection, clock: Clock, age: str | None) -> None:
+    """A purge without an age, or of the future, is refused."""
+    assert refusal(conn, ("select * from durable.purge(%s::interval)", (age,))) == "WF004"
+    assert refusal(conn, ("select * from durable.purge('1 day', max_runs => 0)", ())) == "WF004"
