@@ -16,7 +16,8 @@ as $$
     select c.id, c.head, c.state, c.target, c.settled_at from durable._promises c
     where c.id >= r.id || '.' and c.id < r.id || '/' and c.execution is not null
       and substr(c.id, length(r.id) + 1) ~ '^(\.\d{1,9})+$'
-      and exists (select from durable._promises o where o.id = r.id and o.head is not null)) p
+      -- a count, because an exists becomes a join that may read all promises
+      and (select count(*) from durable._promises o where o.id = r.id and o.head is not null) > 0) p
 $$;
 comment on function durable._tree(text[]) is
   'Promises of trees: roots, and what lies below those that are runs. Live: a run or task that has not ended; open: any promise that is pending.';
