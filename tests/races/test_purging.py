@@ -203,14 +203,15 @@ def test_a_moved_run_goes_on(conn: Connection, clock: Clock, stage: Stage) -> No
     clock.advance(60 * DAY_MS)
     ask(conn, TICK)
     worker, sweep = stage.player("worker"), stage.player("sweep")
-    worker.begin()
-    again = turn("W", want=1, queues=["q-r"])
-    worker.do(*again).rows()
-    due(conn)
-    for _ in range(10):
-        sweep.do(*TICK).rows()
-    assert ask(conn, ("select array_agg(distinct bucket) from durable._journal", ())) == ([week],)
-    worker.rollback().rows()
+    holds = ("select from durable._tasks where id = 'r' for no key update", ())
+    for held_up in (turn("W", want=1, queues=["q-r"]), holds):
+        worker.begin()
+        worker.do(*held_up).rows()
+        for _ in range(10):
+            due(conn)
+            sweep.do(*TICK).rows()
+        assert ask(conn, ("select array_agg(distinct bucket) from durable._journal", ())) == ([week],)
+        worker.rollback().rows()
     for _ in range(20):
         due(conn)
         sweep.do(*TICK).rows()
