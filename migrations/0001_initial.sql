@@ -150,8 +150,9 @@ comment on index durable.promises_by_tags is 'Serves promise_search by tags; pro
 create index promises_by_branch on durable._promises ((tags ->> 'resonate:branch'), id) where tags ? 'resonate:branch';
 comment on index durable.promises_by_branch is 'Serves the preload of a task: the other promises of its branch.';
 
-create index promises_by_settled_at on durable._promises (settled_at) where execution is null and state <> 'pending';
-comment on index durable.promises_by_settled_at is 'Serves retention: roots of trees that have ended, oldest first. Children are not in it.';
+create index promises_by_created_at on durable._promises (created_at, id) where execution is null and head is null;
+comment on index durable.promises_by_created_at is
+  'Serves retention: promises that belong to no run, oldest first. Nothing in it changes when one is settled.';
 
 create type durable.promise_record as (
   id text, state text, param_headers jsonb, param_data text, value_headers jsonb, value_data text, tags jsonb,
@@ -841,11 +842,11 @@ comment on index durable.removed_by_removed_at is 'Serves the sweep that forgets
 
 create table durable._retention (
   due_at durable.epoch_ms not null default 0,
-  after_at durable.epoch_ms not null default 0,
   is_only boolean not null default true,
+  place jsonb,
   constraint retention_pk primary key (is_only),
   constraint retention_is_one_row check (is_only)
 ) with (fillfactor = 50);
 comment on table durable._retention is 'One row: how far the sweep of retention by durable.tick() has come.';
 comment on column durable._retention.due_at is 'When it goes on.';
-comment on column durable._retention.after_at is 'It has looked at what was settled before this instant; 0: it begins anew.';
+comment on column durable._retention.place is 'Behind which run or promise it goes on (as purge tells in more); null: it begins anew.';

@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import subprocess
+from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -155,13 +156,16 @@ def purge(
     if age is None:
         raise InvalidRequest(f"{clip(older_than, 40)!r} is no age", hint="like 30d, 12h or 90m")
     span = f"{age[1]} {_UNITS[age[2]]}"
-    runs, promises, more = 0, 0, True
-    kept: dict[str, int] = {}
+    runs, promises = 0, 0
+    kept: Counter[str] = Counter()
     with at.database() as db:
-        while more:  # a transaction each, so that nothing is held for long
-            part = queries.purge(db.conn, span)
+        part = queries.purge(db.conn, span, None)
+        while True:  # a transaction each, so that nothing is held for long
             runs, promises = runs + part["runs"], promises + part["promises"]
-            kept, more = part["kept"], part["more"] and part["runs"] > 0
+            kept.update(part["kept"])
+            if part["more"] is None:
+                break
+            part = queries.purge(db.conn, span, part["more"])
     document = {"runs": runs, "promises": promises, "kept": kept}
 
     def render(console: Console) -> None:

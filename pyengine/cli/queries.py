@@ -355,10 +355,10 @@ def change_setting(conn: Connection[TupleRow], name: str, value: str) -> str:
     return str(row[0]) if row else ""
 
 
-def purge(conn: Connection[TupleRow], older_than: str) -> dict[str, Any]:
-    """Remove up to 1000 runs that ended that long ago; say what went, what stayed, whether to call again."""
-    text = "select runs, promises, kept, more from durable.purge(%s::interval)"
-    return conn.cursor(row_factory=dict_row).execute(text, (older_than,)).fetchall()[0]
+def purge(conn: Connection[TupleRow], older_than: str, after: str | None) -> dict[str, Any]:
+    """Remove up to 1000 runs that ended that long ago; say what went, what stayed, behind what to go on."""
+    text = "select runs, promises, kept, more::text from durable.purge(%s::interval, after => %s::jsonb)"
+    return conn.cursor(row_factory=dict_row).execute(text, (older_than, after)).fetchall()[0]
 
 
 def counts(conn: Connection[TupleRow]) -> dict[str, int]:

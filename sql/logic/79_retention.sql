@@ -129,9 +129,9 @@ begin
     when t.id = any (v_read) then 'journal'
     when t.id = any (v_woken) then 'awaited'
     when t.is_open and (
-      exists (select from durable._listeners l where l.awaited_id = t.id)
+      exists (select from durable._listeners l where l.awaited_id = any (array[t.id]))
       or exists (select from durable._callbacks c join durable._tasks w on w.id = any (array[c.awaiter_id])
-                 where c.awaited_id = t.id)) then 'awaited' end as why) n
+                 where c.awaited_id = any (array[t.id]))) then 'awaited' end as why) n
   where n.why is not null group by t.root;
 end
 $$;
@@ -231,61 +231,134 @@ $$ set lock_timeout = '100ms';
 comment on function durable._remove_ended(text[], bigint) is
   'Removes those of the trees that have ended before an instant and that nothing refers to. Tells how many of the others were kept and why: row, undelivered, journal, awaited (see _needed), busy (held by somebody, or not all of it has ended). Rows of users'' tables that their keys delete or change are waited for 100 ms, less than deadlock_timeout; if that fails for some, each tree is tried alone.';
 
+create or replace function durable._ended_runs(
+  p_before bigint, p_after bigint, p_limit integer, out roots text[], out last bigint)
+returns record language plpgsql stable
+as $$
+declare
+  v_one record;
+  v_read integer := 0;
+  v_aged boolean := false;
+begin
+  roots := '{}';
+  for v_one in
+    select h.execution, h.id, p.settled_at, p.head = h.execution and p.execution is null as is_root,
+           case when h.previous is null then p.created_at else (
+             select j.ts from durable._journal j
+             where j.execution = h.execution and j.bucket = h.bucket and j.seq = 0) end as born
+    from durable._executions h
+    join durable._promises p on p.id = any (array[h.id])
+    where h.execution > p_after order by h.execution limit 1000
+  loop
+    v_read := v_read + 1;
+    last := v_one.execution;
+    v_aged := v_aged or v_one.born < p_before;
+    if v_one.is_root and v_one.settled_at < p_before then
+      roots := roots || v_one.id;
+      exit when cardinality(roots) = p_limit;
+    end if;
+  end loop;
+  if cardinality(roots) < p_limit and (v_read < 1000 or not v_aged) then
+    last := null;
+  end if;
+end
+$$ set enable_sort = off;
+comment on function durable._ended_runs(bigint, bigint, integer) is
+  'Runs that are nobody''s children and ended before an instant, in the order of their heads, from a head on: of 1000 heads at most. Last: the head to go on behind; null: there are no more. Heads have numbers as they are born, but for starts that are under way together: 1000 that were all born since are the end.';
+
+create or replace function durable._ended_promises(
+  p_before bigint, p_at bigint, p_id text, p_limit integer, out roots text[], out last_at bigint, out last_id text)
+returns record language plpgsql stable
+as $$
+declare
+  v_one record;
+  v_read integer := 0;
+begin
+  roots := '{}';
+  for v_one in
+    select p.created_at, p.id, p.settled_at from durable._promises p
+    where p.execution is null and p.head is null and (p.created_at, p.id) > (p_at, p_id) and p.created_at < p_before
+    order by p.created_at, p.id limit 1000
+  loop
+    v_read := v_read + 1;
+    last_at := v_one.created_at;
+    last_id := v_one.id;
+    if v_one.settled_at < p_before then
+      roots := roots || v_one.id;
+      exit when cardinality(roots) = p_limit;
+    end if;
+  end loop;
+  if cardinality(roots) < p_limit and v_read < 1000 then
+    last_at := null;
+    last_id := null;
+  end if;
+end
+$$ set enable_sort = off;
+comment on function durable._ended_promises(bigint, bigint, text, integer) is
+  'Promises that belong to no run and were settled before an instant, in the order of their creation, from one on: of 1000 at most. Last: the one to go on behind; null: there are no more.';
+
 create or replace function durable._purge(
-  p_before bigint, p_after bigint, p_limit integer, out runs integer, out promises integer, out kept jsonb, out next_at bigint)
+  p_before bigint, p_after jsonb, p_limit integer, out runs integer, out promises integer, out kept jsonb, out more jsonb)
 returns record language plpgsql volatile
 as $$
 declare
+  v_runs record;
+  v_promises record;
   v_roots text[];
-  v_first bigint;
 begin
-  select array_agg(x.id order by x.settled_at), min(x.settled_at),
-         case when count(*) >= p_limit then max(x.settled_at) end
-  into v_roots, v_first, next_at from (
-    select p.id, p.settled_at from durable._promises p
-    where p.execution is null and p.state <> 'pending' and p.settled_at >= p_after and p.settled_at < p_before
-    order by p.settled_at limit p_limit) x;
-  select r.runs, r.promises, r.kept into runs, promises, kept
-  from durable._remove_ended(coalesce(v_roots, '{}'), p_before) r;
-  if next_at = v_first and runs = 0 then
-    next_at := next_at + 1;
+  if p_after ? 'created_at' then
+    select * into v_promises from durable._ended_promises(
+      p_before, (p_after ->> 'created_at')::bigint, p_after ->> 'id', p_limit) e;
+    v_roots := v_promises.roots;
+    if v_promises.last_at is not null then
+      more := jsonb_build_object('created_at', v_promises.last_at, 'id', v_promises.last_id);
+    end if;
+  else
+    select * into v_runs from durable._ended_runs(p_before, coalesce((p_after ->> 'run')::bigint, 0), p_limit) e;
+    v_roots := v_runs.roots;
+    more := case when v_runs.last is null then '{"created_at": 0, "id": ""}' else jsonb_build_object('run', v_runs.last) end;
   end if;
+  select r.runs, r.promises, r.kept into runs, promises, kept from durable._remove_ended(v_roots, p_before) r;
 end
 $$ set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable._purge(bigint, bigint, integer) is
-  'One portion of a purge, the first to have ended first, from an instant on. Answers from which instant to go on; null: that was the last.';
+comment on function durable._purge(bigint, jsonb, integer) is
+  'One portion of a purge: runs first, then promises that belong to none, from a place on. Answers from which place to go on; null: that was the last.';
 
-create or replace function durable.purge(older_than interval, max_runs integer default 1000)
-returns table (runs integer, promises integer, kept jsonb, more boolean) language plpgsql volatile
+create or replace function durable.purge(older_than interval, max_runs integer default 1000, after jsonb default null)
+returns table (runs integer, promises integer, kept jsonb, more jsonb) language plpgsql volatile
 as $$
 declare
   v_before bigint;
-  v_after bigint := 0;
   v_part record;
 begin
   if $1 is null or $1 < interval '0' or $2 is null or $2 < 1 then
     perform durable._fail_invalid('A purge has an age (older_than => ''30 days'') and removes one run or more.');
+  end if;
+  if not coalesce($3 ->> 'run' ~ '^\d{1,18}$' or ($3 ->> 'created_at' ~ '^\d{1,16}$' and $3 ->> 'id' is not null),
+                  $3 is null) then
+    perform durable._fail_invalid('A purge goes on behind what the one before it answered as more, or begins anew (null).');
   end if;
   perform durable._may_lock();
   v_before := greatest(durable._now_ms() - durable._ms($1), 0);
   runs := 0;
   promises := 0;
   kept := '{}';
-  while v_after is not null and runs < $2 loop
-    select * into v_part from durable._purge(v_before, v_after, least($2 - runs, 100));
-    v_after := v_part.next_at;
+  more := $3;
+  loop
+    select * into v_part from durable._purge(v_before, more, least($2 - runs, 100));
+    more := v_part.more;
     runs := runs + v_part.runs;
     promises := promises + v_part.promises;
     kept := durable._sums(kept, v_part.kept);
+    exit when more is null or runs >= $2;
   end loop;
-  more := v_after is not null;
   return next;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.purge(interval, integer) is
-  'Removes runs and free-standing promises that ended this long ago, the oldest first, each with all its children: select * from durable.purge(''30 days''). Call it again while it answers more. What somebody may need stays and is counted by its reason in kept: row (a foreign key of yours), journal (another run reads the result), awaited, undelivered, busy. Ids and keys are remembered for the setting removed_ids_days: no such run starts again. By itself: set_setting(''retention_days'', ''30''). WF003 above READ COMMITTED, WF004.';
+comment on function durable.purge(interval, integer, jsonb) is
+  'Removes runs, then free-standing promises, that ended this long ago, the oldest first, each with all its children: select * from durable.purge(''30 days''). While it answers more there may be more: call it again, with after => what it answered it goes on behind what it has looked at; without, it begins anew and passes over what it kept before once again. What somebody may need stays and is counted by its reason in kept: row (a foreign key of yours), journal (another run reads the result), awaited, undelivered, busy. Ids and keys are remembered for the setting removed_ids_days: no such run starts again. By itself: set_setting(''retention_days'', ''30''). WF003 above READ COMMITTED, WF004.';
 
 create or replace function durable._forget_removed(p_now bigint, p_limit integer)
 returns integer language plpgsql volatile
@@ -305,9 +378,12 @@ comment on function durable._forget_removed(bigint, integer) is 'Forgets removed
 
 create or replace function durable._old_buckets(p_now bigint)
 returns integer[] language sql stable
-as $$ select array(select b.bucket from durable._buckets b where b.bucket < durable._week(p_now) - 1 order by b.bucket) $$;
+as $$
+  select array(select b.bucket from durable._buckets b where b.bucket < durable._week(p_now) - 1 order by b.bucket)
+  where exists (select from durable._buckets n where n.bucket = durable._week(durable._now_ms()))
+$$;
 comment on function durable._old_buckets(bigint) is
-  'Journal partitions for which no start can be under way: this week''s and that of last week stay.';
+  'Journal partitions for which no start can be under way: this week''s and that of last week stay; all do while there is none for this week, because then starts take the newest.';
 
 create or replace function durable._move_rows(p_before bigint, p_now bigint)
 returns integer language plpgsql volatile
@@ -317,7 +393,7 @@ declare
   v_one bigint;
   v_found bigint[];
 begin
-  foreach v_bucket in array durable._old_buckets(p_before) loop
+  foreach v_bucket in array coalesce(durable._old_buckets(p_before), '{}') loop
     v_found := '{}';
     v_one := 0;
     -- from run to run through the key: the partition may be long, the list may not
@@ -352,7 +428,7 @@ as $$
 declare
   v_bucket integer;
 begin
-  foreach v_bucket in array durable._old_buckets(p_now) loop
+  foreach v_bucket in array coalesce(durable._old_buckets(p_now), '{}') loop
     if not exists (select from durable._journal j where j.bucket = v_bucket) then
       execute 'lock table only durable._journal in access exclusive mode';
       if not exists (select from durable._journal j where j.bucket = v_bucket) then
@@ -376,7 +452,7 @@ as $$
 declare
   v_state durable._retention;
   v_before bigint := p_now - durable._setting_int('retention_days') * 86400000;
-  v_next bigint;
+  v_next jsonb;
   v_done integer := 0;
   v_dropped boolean := false;
 begin
@@ -394,7 +470,7 @@ begin
     return null;
   end if;
   if v_before < p_now then
-    select p.runs, p.next_at into v_done, v_next from durable._purge(v_before, v_state.after_at, 100) p;
+    select p.runs, p.more into v_done, v_next from durable._purge(v_before, v_state.place, 100) p;
   end if;
   if v_next is null then
     v_done := v_done + durable._forget_removed(p_now, 1000);
@@ -406,15 +482,12 @@ begin
     end if;
   end if;
   update durable._retention r
-  set after_at = coalesce(v_next, 0),
+  set place = v_next,
       due_at = p_now + case when v_next is not null or v_done > 0 or v_dropped then 100
                             when v_dropped is null then 60000 else 3600000 end;
-  if v_done = 0 and v_dropped is not true then
-    return null;
-  end if;
   return jsonb_build_object('promises', 0, 'leases', 0, 'schedules', 0, 'removed', v_done, 'next_due_ms', durable._due_in(p_now),
                             'more', true, 'hints', '[]'::jsonb);
 end
 $$;
 comment on function durable._sweep_retention(bigint) is
-  'Answer of a tick that removed what retention_days says, forgot ids, moved rows or dropped a partition, a portion of one of them; null if it did not. Only who has its advisory lock, which is tried, writes its row. In a transaction of its own, because it reads tables of users, and drops.';
+  'Answer of a tick that removed what retention_days says, forgot ids, moved rows or dropped a partition, a portion of one of them, or looked for it in vain; null if it was not due. Only who has its advisory lock, which is tried, writes its row. In a transaction of its own, because it reads tables of users, drops, and has locked out of their order what it then kept.';

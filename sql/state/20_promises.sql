@@ -106,8 +106,9 @@ comment on index durable.promises_by_tags is 'Serves promise_search by tags; pro
 create index promises_by_branch on durable._promises ((tags ->> 'resonate:branch'), id) where tags ? 'resonate:branch';
 comment on index durable.promises_by_branch is 'Serves the preload of a task: the other promises of its branch.';
 
-create index promises_by_settled_at on durable._promises (settled_at) where execution is null and state <> 'pending';
-comment on index durable.promises_by_settled_at is 'Serves retention: roots of trees that have ended, oldest first. Children are not in it.';
+create index promises_by_created_at on durable._promises (created_at, id) where execution is null and head is null;
+comment on index durable.promises_by_created_at is
+  'Serves retention: promises that belong to no run, oldest first. Nothing in it changes when one is settled.';
 
 create type durable.promise_record as (
   id text, state text, param_headers jsonb, param_data text, value_headers jsonb, value_data text, tags jsonb,

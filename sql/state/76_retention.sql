@@ -28,11 +28,11 @@ comment on index durable.removed_by_removed_at is 'Serves the sweep that forgets
 
 create table durable._retention (
   due_at durable.epoch_ms not null default 0,
-  after_at durable.epoch_ms not null default 0,
   is_only boolean not null default true,
+  place jsonb,
   constraint retention_pk primary key (is_only),
   constraint retention_is_one_row check (is_only)
 ) with (fillfactor = 50);
 comment on table durable._retention is 'One row: how far the sweep of retention by durable.tick() has come.';
 comment on column durable._retention.due_at is 'When it goes on.';
-comment on column durable._retention.after_at is 'It has looked at what was settled before this instant; 0: it begins anew.';
+comment on column durable._retention.place is 'Behind which run or promise it goes on (as purge tells in more); null: it begins anew.';

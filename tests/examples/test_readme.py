@@ -187,7 +187,7 @@ def test_the_block_about_old_runs(dsn: str) -> None:
             "select durable.start('w', id => n), durable.resolve(n, '1') from unnest('{old,new}'::text[]) n"
         )
         conn.execute("update durable._promises set created_at = 1, settled_at = 2 where id = 'old'")
-        assert conn.execute(purge.encode()).fetchall() == [(1, 1, {}, False)]
+        assert conn.execute(purge.encode()).fetchall() == [(1, 1, {}, None)]
         assert conn.execute("select id from durable.runs").fetchall() == [("new",)]
         conn.execute(setting.encode())
         assert conn.execute("select durable._setting('retention_days')").fetchone() == ("30",)
