@@ -334,7 +334,9 @@ begin
   else
     perform durable._lock_name(durable._key_name(p_tenant, p_workflow, p_key), p_id);
     if exists (select from durable._executions h where h.tenant = p_tenant and h.workflow = p_workflow and h.key = p_key)
-       or exists (select from durable._promises p where p.id >= p_id || '.' and p.id < p_id || '/') then
+       or exists (select from durable._promises p where p.id >= p_id || '.' and p.id < p_id || '/')
+       or exists (select from durable._removed r where r.id = p_id)
+       or exists (select from durable._removed r where r.tenant = p_tenant and r.workflow = p_workflow and r.key = p_key) then
       return null;
     end if;
     v_run := coalesce(p_id, durable._root_id(p_tenant, p_workflow, p_key));
