@@ -34,10 +34,12 @@ HOT = {
 }
 """Tables whose rows go when the work is done."""
 HISTORY = {
+    "_removed",
     *("_promises", "_executions", "_journal", "_inboxes", "_signals", "_join_sets", "_members", "_forks"),
 }
 """Tables that grow with finished runs."""
 FEW = {
+    "_retention",
     *("_workers", "_workflows", "_hints", "_schedules", "_services", "_watches", "_buckets"),
     *("settings", "migrations"),
 }
