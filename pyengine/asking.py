@@ -125,9 +125,7 @@ class Links:
     async def hint(self, channel: Channel, *, sent: bool = False) -> None:
         """Tell subscribers of this process and, unless they were, of others to look again, soon."""
         await self._waiting.listen()
-        self._listener.tell(channel)
-        if not sent:
-            self._listener.send(channel)
+        self._listener.announce(channel, sent=sent)
 
     async def ended(self, id: str, timeout_s: float | None, since: int | None = None) -> Any:
         """Wait for the end of a run that was started when so many hints had come.

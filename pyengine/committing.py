@@ -30,11 +30,12 @@ from pyengine.errors import (
     StepTimeout,
 )
 from pyengine.holding import Holdings
-from pyengine.model import Halt, Row
+from pyengine.model import Halt
 from pyengine.procedures import COMMIT, TRANSACTION_LIMITS
 from pyengine.runs import HeldRun
 from pyengine.transaction_log import Ask, Outcome, TransactionLog
 from pyengine.transaction_values import error_fields, records_json, value_json
+from pyengine.wire import Journal, decode_journal
 
 __all__ = ["Committer"]
 
@@ -52,11 +53,6 @@ _ENDS_IT = re.compile(
     r"|(rollback)\b(?!\s+(?:work\s+|transaction\s+)?to\b))",
     re.IGNORECASE | re.DOTALL,
 )
-
-
-class _Journal(msgspec.Struct):
-    next: int
-    rows: list[Row]
 
 
 class _Again(Exception):
@@ -310,12 +306,12 @@ class Committer:
 
     async def _commit(
         self, conn: Any, own: TransactionRun, held: HeldRun, log: TransactionLog
-    ) -> tuple[Outcome, _Journal | None]:
+    ) -> tuple[Outcome, Journal | None]:
         if own.overdue is log:
             return self._refused(_overdue(log)), None
         if conn.is_closed():
             raise _Again("the connection was lost")
-        journal: _Journal | None = None
+        journal: Journal | None = None
 
         async def commit() -> None:
             nonlocal journal
@@ -331,7 +327,7 @@ class Committer:
                 log.data(committed=True),
                 msgspec.json.encode(log.effects).decode(),
             )
-            journal = msgspec.json.decode(text, type=_Journal)
+            journal = decode_journal(text)
             await conn.execute("commit")
 
         outcome = await self._reaching(conn, held, commit())

@@ -16,19 +16,17 @@ import logging
 from collections import deque
 from dataclasses import dataclass
 
-import msgspec
-
 from pyengine.connection import Link
 from pyengine.errors import EngineError
 from pyengine.holding import Holdings
 from pyengine.housekeeping import Housekeeper
 from pyengine.listen import Listener, Looks
-from pyengine.model import Cancelled, Complete, Fail, Halt, Row
+from pyengine.model import Cancelled, Complete, Fail, Halt
 from pyengine.procedures import JOURNAL, RELEASE_UNKNOWN
 from pyengine.runs import BUNDLES_MAX, HeldRun, RunQueue
 from pyengine.sql_steps import SERVICE
 from pyengine.turn import Identity, Turns
-from pyengine.wire import NEVER_MS, Answer, Bundle, Release
+from pyengine.wire import NEVER_MS, Answer, Bundle, Release, decode_journal
 
 __all__ = ["Exchange", "Parts"]
 
@@ -41,11 +39,6 @@ _CLAIM_SHARE = 8
 _IN_STEP = 2
 _AGAIN_S = 1.0
 _ADRIFT_AGAIN_S = 5.0
-
-
-class _Journal(msgspec.Struct):
-    next: int
-    rows: list[Row]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,9 +176,7 @@ class Exchange:
             if answer.hints:
                 self._pass_on(answer.hints)
             if answer.settled:
-                parts.listener.tell("durable_settled")
-                if not told:
-                    parts.listener.send("durable_settled")
+                parts.listener.announce("durable_settled", sent=told)
         if claimed:
             parts.housekeeper.note_activity(now_s)
         self._answers.extend(answers)
@@ -259,7 +250,7 @@ class Exchange:
             if text is None:
                 self.holdings.journal_came(held, None)
             else:
-                journal = msgspec.json.decode(text, type=_Journal)
+                journal = decode_journal(text)
                 self.holdings.journal_came(held, journal.rows, journal.next)
             self._parts.wake.set()
             return

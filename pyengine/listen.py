@@ -165,6 +165,12 @@ class Listener:
         self._pending.add(channel)
         self._send_soon.set()
 
+    def announce(self, channel: Channel, *, sent: bool = False) -> None:
+        """Tell this process and, unless they were told with a commit, the others."""
+        self.tell(channel)
+        if not sent:
+            self.send(channel)
+
     async def send_now(self, channel: Channel) -> None:
         """Send a hint and wait until it is sent, or not."""
         try:

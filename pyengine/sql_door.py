@@ -17,16 +17,15 @@ from functools import partial
 from typing import Any
 
 import asyncpg
-import msgspec
 
 from pyengine.connection import Database, Link, LinkPool, backoff_s
-from pyengine.errors import EngineError, StepTimeout, Unavailable
+from pyengine.errors import EngineError, Unavailable
 from pyengine.holding import Holdings
-from pyengine.model import Row
 from pyengine.procedures_sql import SQL_STEP
 from pyengine.runs import HeldRun
 from pyengine.sql_errors import sql_error
-from pyengine.steps import StepRun
+from pyengine.steps import StepRun, too_long
+from pyengine.wire import Journal, decode_journal
 
 __all__ = ["SqlDoor"]
 
@@ -40,11 +39,6 @@ _BUSY, _LOST, _MOVED = "55P03", "WF002", "WF006"
 _QUIET_S = 0.005
 _TICK_S = 0.005
 _STOPS_S = 0.5
-
-
-class _Journal(msgspec.Struct):
-    next: int
-    rows: list[Row]
 
 
 class SqlDoor:
@@ -86,7 +80,7 @@ class SqlDoor:
             while run.wanted and not held.dropped:
                 seen, left_s = held.replay.next_seq, ends_s - loop.time()
                 if left_s <= _TICK_S:
-                    raise _too_long(run)
+                    raise too_long(run.call)
                 try:
                     text = await self._ask(link, run, seen, left_s)
                 except EngineError as error:
@@ -100,10 +94,10 @@ class SqlDoor:
                     failures += 1
                     await asyncio.sleep(min(backoff_s(failures), max(0.0, ends_s - loop.time())))
                 else:
-                    return partial(self._recorded, run, msgspec.json.decode(text, type=_Journal))
+                    return partial(self._recorded, run, decode_journal(text))
         return lambda: None
 
-    def _recorded(self, run: StepRun, journal: _Journal) -> None:
+    def _recorded(self, run: StepRun, journal: Journal) -> None:
         held, child = run.held, run.call.child
         # that it has begun is no news any more
         held.facts = [fact for fact in held.facts if fact.child != child]
@@ -136,7 +130,7 @@ def _judged(error: EngineError, run: StepRun, *, over: bool) -> str:
     """Return what an error means: again, lost, moved; or raise what is the outcome of the attempt."""
     cause: Any = error.__cause__
     if isinstance(cause, TimeoutError) and cause.errno is None and over:
-        raise _too_long(run) from None
+        raise too_long(run.call) from None
     if not isinstance(cause, asyncpg.PostgresError):
         return "again"
     state = getattr(cause, "sqlstate", None) or ""
@@ -155,15 +149,6 @@ def _judged(error: EngineError, run: StepRun, *, over: bool) -> str:
     if state not in words:
         raise error
     return words[state]
-
-
-def _too_long(run: StepRun) -> StepTimeout:
-    timeout_ms = run.call.step.timeout_ms or 0
-    return StepTimeout(
-        f"step {run.call.name} took longer than {timeout_ms / 1000:g} s",
-        step=run.call.name,
-        timeout_ms=timeout_ms,
-    )
 
 
 async def _stopped(conn: Any) -> None:

@@ -29,13 +29,21 @@ from pyengine.scope import current_step
 from pyengine.sql_steps import SqlStep
 from pyengine.threads import Job, ThreadPool
 
-__all__ = ["StepRun", "StepRunner", "next_attempt"]
+__all__ = ["StepRun", "StepRunner", "next_attempt", "too_long"]
 
 logger = logging.getLogger("pyengine.steps")
 
 _EAGER = sys.version_info >= (3, 12)
 UNWIND_S = 5.0
 """How long an async body may take to end after it was cancelled, in seconds."""
+
+
+def too_long(call: StepCall) -> StepTimeout:
+    """Return the error of an attempt that has used up its time."""
+    timeout_ms = call.step.timeout_ms or 0
+    return StepTimeout(
+        f"step {call.name} took longer than {timeout_ms / 1000:g} s", step=call.name, timeout_ms=timeout_ms
+    )
 
 
 class StepRun:
@@ -211,7 +219,7 @@ class StepRunner:
         except asyncio.CancelledError:
             self._leave()
             if run.timed_out:
-                self._fail(run, self._timeout_error(call))
+                self._fail(run, too_long(call))
             else:
                 self._fail(run, EngineError(f"step {call.name} cancelled itself (asyncio.CancelledError)"))
         except KeyboardInterrupt:
@@ -269,22 +277,13 @@ class StepRunner:
                 run.call.name,
                 run.held.info.id,
             )
-            self._fail(run, self._timeout_error(run.call))
+            self._fail(run, too_long(run.call))
             run.wanted = False
             run.token.cancelled = True
             return
         run.timed_out = run.token.cancelled = True
         run.timer = self._loop.call_later(UNWIND_S, self._time_out, run)
         run.task.cancel()
-
-    @staticmethod
-    def _timeout_error(call: StepCall) -> StepTimeout:
-        timeout_ms = call.step.timeout_ms or 0
-        return StepTimeout(
-            f"step {call.name} took longer than {timeout_ms / 1000:g} s",
-            step=call.name,
-            timeout_ms=timeout_ms,
-        )
 
     def _abandon(self, run: StepRun) -> None:
         run.wanted = False

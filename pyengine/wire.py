@@ -43,11 +43,13 @@ __all__ = [
     "Answer",
     "Bundle",
     "Ending",
+    "Journal",
     "Release",
     "Task",
     "Verdict",
     "Verdicts",
     "decode_answer",
+    "decode_journal",
     "encode_bundles",
 ]
 
@@ -187,7 +189,15 @@ class Answer(msgspec.Struct):
     due_in: int | None
 
 
+class Journal(msgspec.Struct):
+    """A journal, or the end of one, and the logical number after it."""
+
+    next: int
+    rows: list[Row]
+
+
 _encode = msgspec.json.Encoder().encode
+decode_journal = msgspec.json.Decoder(Journal).decode
 decode_answer = msgspec.json.Decoder(Answer).decode
 
 

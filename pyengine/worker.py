@@ -334,16 +334,14 @@ class Worker:
             if self._housekeeper.others or not set(answer.hints) <= set(self.queues):
                 self._listener.send("durable_ready")
         if answer.promises:
-            self._listener.tell("durable_settled")
-            self._listener.send("durable_settled")
+            self._listener.announce("durable_settled")
 
     def _did_serve(self, answer: Served) -> None:
         if answer.hints:
             self._hinted()
             self._listener.send("durable_ready")
         if answer.settled:
-            self._listener.tell("durable_settled")
-            self._listener.send("durable_settled")
+            self._listener.announce("durable_settled")
 
     def _tick_loop(self) -> None:
         self._ticked_s = time.monotonic()
