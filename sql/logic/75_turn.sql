@@ -99,13 +99,25 @@ $$;
 comment on function durable._rows(bigint, integer, text, integer, integer) is
   'Journal rows [seq, type, child, attempt, name, hash, data, ok] with the values of children and signals, for replay; and, if the first is among them, when it was written and the input that it holds. Inlined: its caller''s plan runs through the runs without a call for each.';
 
+create or replace function durable._journal_from(p_execution bigint, p_seen integer)
+returns json language plpgsql stable
+as $$
+begin
+  return (
+    select json_build_object('next', h.next_seq, 'rows', r."rows")
+    from durable._executions h
+    cross join lateral durable._rows(h.execution, h.bucket, h.id, p_seen, h.next_seq) r
+    where h.execution = p_execution);
+end
+$$;
+comment on function durable._journal_from(bigint, integer) is 'The journal of one run from p_seen on, and the number after it.';
+
 create or replace function durable.worker_journal_v1(p_worker text, p_execution bigint, p_version integer)
 returns json language sql volatile
 as $$
-  select json_build_object('next', h.next_seq, 'rows', r."rows")
+  select durable._journal_from(h.execution, 0)
   from durable._executions h
   join durable._tasks t on t.id = any (array[h.id])
-  cross join lateral durable._rows(h.execution, h.bucket, h.id, 0, h.next_seq) r
   where h.execution = p_execution and t.pid = p_worker and durable._holds(t, p_version, durable._now_ms())
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;

@@ -105,10 +105,7 @@ begin
     perform durable._hint('durable_ready', v_now);
     perform durable._hint('durable_settled', v_now);
   end if;
-  return (
-    select json_build_object('next', h.next_seq, 'rows', r."rows")
-    from durable._executions h
-    cross join lateral durable._rows(h.execution, h.bucket, h.id, p_seen, h.next_seq) r where h.execution = p_execution);
+  return durable._journal_from(p_execution, p_seen);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;

@@ -32,8 +32,7 @@ begin
   perform durable._check_step(p_worker, v_head, p_version, durable._now_ms());
   if exists (select from durable._journal j where j.execution = p_execution and j.bucket = v_head.bucket and j.child = p_child
              and durable._is_local(j.type) and durable._resolves(j.type)) then
-    return json_build_object('next', v_head.next_seq, 'rows', (
-      select r."rows" from durable._rows(p_execution, v_head.bucket, v_head.id, p_seen, v_head.next_seq) r));
+    return durable._journal_from(p_execution, p_seen);
   end if;
   return null;
 end
@@ -69,10 +68,7 @@ begin
   end if;
   perform durable._append(
     array[row(p_execution, v_type, p_child, p_attempt, p_name, decode(p_hash, 'hex'), p_value)::durable._event], v_now, true);
-  return (
-    select json_build_object('next', h.next_seq, 'rows', r."rows")
-    from durable._executions h
-    cross join lateral durable._rows(h.execution, h.bucket, h.id, p_seen, h.next_seq) r where h.execution = p_execution);
+  return durable._journal_from(p_execution, p_seen);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
