@@ -88,10 +88,12 @@ class Exchange:
         self._adrift_at_s: float | None = None
         self._adrift_left = 0
         self._stopping = False
+        self._asked = 0
         self.holdings: Holdings
 
     def look(self) -> None:
         """Look for runs to claim at once, and soon again."""
+        self._asked += 1
         self._looks.hinted(self._loop.time())
         self._parts.wake.set()
 
@@ -127,8 +129,12 @@ class Exchange:
         """Send one turn; a small one that settles something tells so itself."""
         tells = 0 < len(bundles) <= _FEW and any(isinstance(one.end, _SETTLES) for one in bundles)
         tells = tells and self._parts.listener.along("durable_settled")
+        asked = self._asked
         answers = await self._turns.send(bundles, max(want, 0), tells=tells)
         self._came_back(answers, want, told=tells)
+        if self._asked != asked:
+            # the hint came while it was on its way: what it tells of may have been too late for it
+            self._looks.hinted(self._loop.time())
 
     async def finish(self) -> None:
         """Stop sending; send what has moved once more when the last answer is worked through.

@@ -81,7 +81,7 @@ def test_three_generations(conn: Connection, clock: Clock) -> None:
     task = renew(story, [2], 2)
     assert (task["param"], task["first_child"], task["from"], task["next"]) == ("[2]", 2, 0, 1)
     assert (task["started_at"], [row[1] for row in task["rows"]]) == (clock.now_ms, ["S"])
-    story.report(facts=[done(2)], acts=[run(3)])
+    story.report(facts=[done(2)], acts=[run(3, queue="kids")])
     task = renew(story, {"n": 3}, 5)
     assert (task["param"], task["first_child"], task["version"]) == ('{"n": 3}', 5, 3)
     story.report(facts=[done(5)])
