@@ -593,7 +593,7 @@ begin
       select c.id from durable._tasks c
       where c.queue = p_queue and c.state = 'pending' and c.retry_at <= v_now and c.deadline > v_now
         and (p_pid is null or c.preference is null or c.preference = p_pid or coalesce(c.prefer_until <= v_now, true))
-      order by c.priority, c.retry_at limit p_limit for update skip locked) d
+      order by c.priority, c.retry_at, c.id limit p_limit for update skip locked) d
   ), offered as (
     update durable._tasks t set retry_at = v_now + durable._setting_int('retry_offer_ms')
     from due d where t.id = any (array[d.id])

@@ -434,7 +434,7 @@ begin
     set digest = decode(p_digests[array_position(p_codes, durable._code(h.workflow, h.workflow_version))], 'hex')
     where h.execution = any (v_other);
   end if;
-  return array_to_json(v_tasks);
+  return coalesce(array_to_json(v_tasks), '[]');
 end
 $$;
 comment on function durable._claim(text[], boolean, text, integer, text[], text[], text[], bigint) is

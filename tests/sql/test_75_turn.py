@@ -126,6 +126,15 @@ def test_want_is_a_limit(conn: Connection, want: int, count: int) -> None:
     assert len(take_turn(conn, "W", want=want).tasks) == count
 
 
+@pytest.mark.parametrize("owned", [False, True])
+def test_a_claim_of_what_is_not_to_be_had(conn: Connection, clock: Clock, owned: bool) -> None:
+    """A task whose deadline comes between its lock and the clock of the turn is left; nothing is handed out."""
+    ask(conn, start("r", timeout="1 second"))
+    late = "select durable._claim('{r}', %s, 'W', 1000, '{}', '{}', '{}', %s)"
+    assert ask(conn, (late, (owned, clock.now_ms + 1000))) == ([],)
+    assert task_of(conn, "r") == ("pending", 0, None)
+
+
 def test_an_empty_turn(conn: Connection) -> None:
     """A turn without bundles answers null columns and nothing else."""
     raw = take_turn(conn, "W").raw
