@@ -128,7 +128,7 @@ def test_want_is_a_limit(conn: Connection, want: int, count: int) -> None:
 
 @pytest.mark.parametrize("owned", [False, True])
 def test_a_claim_of_what_is_not_to_be_had(conn: Connection, clock: Clock, owned: bool) -> None:
-    """A task whose deadline comes between its lock and the clock of the turn is left; nothing is handed out."""
+    """A task whose deadline comes between its lock and the clock of the turn is left and not handed out."""
     ask(conn, start("r", timeout="1 second"))
     late = "select durable._claim('{r}', %s, 'W', 1000, '{}', '{}', '{}', %s)"
     assert ask(conn, (late, (owned, clock.now_ms + 1000))) == ([],)
