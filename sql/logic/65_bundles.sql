@@ -7,6 +7,14 @@ as $$ select p_acts = '{}' and cardinality(p_facts) <= 1 $$;
 comment on function durable._is_plain(durable._act[], durable._fact[]) is
   'A bundle with no more than one fact, as most of them are: its judge makes its journal row, without a look at others.';
 
+create or replace function durable._is_odd(p_ending durable._ending)
+returns boolean language sql immutable parallel safe
+as $$
+  select p_ending is distinct from null
+     and coalesce(p_ending."do" <> all ('{complete,suspend,fail,release,cancel,halt,continue}'), true)
+$$;
+comment on function durable._is_odd(durable._ending) is 'An ending that this schema does not know.';
+
 create or replace function durable._read_bundles(
   p_bundles jsonb, out bundles durable._bundle[], out has_acts boolean, out has_facts boolean, out has_many boolean,
   out is_odd boolean, out endings text[], out settles text[])
@@ -17,8 +25,7 @@ begin
                                 h.id, null, null, null, null, null)::durable._bundle), '{}'),
          coalesce(bool_or(b.acts <> '{}'), false), coalesce(bool_or(b.facts <> '{}'), false),
          coalesce(bool_or(not durable._is_plain(coalesce(b.acts, '{}'), coalesce(b.facts, '{}'))), false),
-         coalesce(bool_or(b."end" is distinct from null
-           and coalesce((b."end")."do" <> all ('{complete,suspend,fail,release,cancel,halt,continue}'), true)), false),
+         coalesce(bool_or(durable._is_odd(b."end")), false),
          coalesce(array_agg((b."end")."do"), '{}'),
          coalesce(array_agg(h.id)
                     filter (where (b."end")."do" in ('complete', 'fail', 'cancel', 'continue') and h.id is not null), '{}')
@@ -197,9 +204,7 @@ begin
     perform durable._check_sizes(p_bundles);
   end if;
   if p_odd then
-    v_what := (select format('an ending %L', (b.ending)."do") from unnest(p_bundles) b
-               where b.ending is distinct from null
-                 and coalesce((b.ending)."do" <> all ('{suspend,complete,fail,cancel,halt,release,continue}'), true) limit 1);
+    v_what := (select format('an ending %L', (b.ending)."do") from unnest(p_bundles) b where durable._is_odd(b.ending) limit 1);
   end if;
   if p_acts then
     v_what := coalesce(v_what, (

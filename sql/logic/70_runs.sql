@@ -63,6 +63,18 @@ $$;
 comment on function durable._check_start(text, jsonb, text, text, text) is
   'Door checks of a start; p_args null: those of its runs are made elsewhere. Raises WF004.';
 
+create or replace function durable._are_tags(p_tags jsonb)
+returns boolean language sql immutable parallel safe
+as $$
+  select jsonb_typeof(p_tags) = 'object' and not jsonb_path_exists(p_tags, 'strict $.* ? (@.type() <> "string")')
+$$;
+comment on function durable._are_tags(jsonb) is 'A JSON object of strings; null for null.';
+
+create or replace function durable._has_protocol_tags(p_tags jsonb)
+returns boolean language sql immutable parallel safe
+as $$ select jsonb_path_exists(p_tags, 'strict $.keyvalue() ? (@.key starts with "resonate:")') $$;
+comment on function durable._has_protocol_tags(jsonb) is 'Some of these tags belong to the protocol.';
+
 create or replace function durable._check_options(
   p_key text, p_queue text, p_delay_ms bigint, p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text)
 returns void language plpgsql stable
@@ -78,10 +90,9 @@ begin
     perform durable._fail_invalid(format('A priority is between -32768 and 32767, not %s.', coalesce(p_priority::text, 'null')));
   elsif p_tenant is null or octet_length(p_tenant) > 256 then
     perform durable._fail_invalid('A tenant is a text of at most 256 bytes; the default is the empty one.');
-  elsif p_tags is null or jsonb_typeof(p_tags) <> 'object'
-        or jsonb_path_exists(p_tags, 'strict $.* ? (@.type() <> "string")') then
+  elsif durable._are_tags(p_tags) is not true then
     perform durable._fail_invalid('Tags are a JSON object of strings.');
-  elsif jsonb_path_exists(p_tags, 'strict $.keyvalue() ? (@.key starts with "resonate:")') then
+  elsif durable._has_protocol_tags(p_tags) then
     perform durable._fail_invalid('Tags that begin with resonate: belong to the protocol; a start has arguments for them.',
                                   'Use queue, delay, timeout and priority, or other names.');
   end if;
@@ -304,9 +315,7 @@ as $$
          and (p_key is null or octet_length(p_key) between 1 and 512)
          and (p_timeout_ms <= 0 or p_delay_ms < 0 or p_delay_ms >= p_timeout_ms) is not true
          and p_priority between -32768 and 32767 and octet_length(p_tenant) <= 256
-         and (p_tags = '{}' or jsonb_typeof(p_tags) = 'object'
-              and not jsonb_path_exists(p_tags, 'strict $.* ? (@.type() <> "string")')
-              and not jsonb_path_exists(p_tags, 'strict $.keyvalue() ? (@.key starts with "resonate:")'))
+         and (p_tags = '{}' or (durable._are_tags(p_tags) and not durable._has_protocol_tags(p_tags)))
 $$;
 comment on function durable._is_plain(
   text, jsonb, integer, text, text, text, text, bigint, bigint, integer, jsonb, text) is

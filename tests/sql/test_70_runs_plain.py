@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from tests.support.clock import Clock
-from tests.support.verbs import Connection, ask, begin_run, create
+from tests.support.verbs import Connection, ask, begin_run, create, dump
 
 TABLES = (
     "_promises",
@@ -73,10 +73,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
 
 def rows(conn: Connection, run: str | None) -> dict[str, list[dict[str, Any]]]:
     """All columns of all rows; the new run's name and number, which a start makes up, by what they are."""
-    found = {
-        table: [row for (row,) in conn.execute(f"select to_jsonb(t) from durable.{table} t".encode())]
-        for table in TABLES
-    }
+    found = dump(conn, TABLES)
     heads = {row["head"] for row in found["_promises"] if row["id"] == run}
     for row in (row for table in found.values() for row in table):
         for column, value in row.items():

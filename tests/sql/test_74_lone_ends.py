@@ -21,6 +21,7 @@ from tests.support.verbs import (
     claim,
     complete,
     done,
+    dump,
     fail,
     park,
     promise,
@@ -45,11 +46,8 @@ Scene = Callable[[Connection, Clock], Held]
 def rows(conn: Connection) -> dict[str, list[Any]]:
     """All columns of all rows."""
     return {
-        table: sorted(
-            (row for (row,) in conn.execute(f"select to_jsonb(t) from durable.{table} t".encode())),
-            key=lambda row: json.dumps(row, sort_keys=True),
-        )
-        for table in TABLES
+        table: sorted(found, key=lambda row: json.dumps(row, sort_keys=True))
+        for table, found in dump(conn, TABLES).items()
     }
 
 

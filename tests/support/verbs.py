@@ -311,6 +311,14 @@ def ask(conn: Connection, call: Call) -> tuple[Any, ...]:
     return tuple(row)
 
 
+def dump(conn: Connection, tables: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """All columns of all rows of tables of the engine."""
+    return {
+        table: [row for (row,) in conn.execute(f"select to_jsonb(t) from durable.{table} t".encode())]
+        for table in tables
+    }
+
+
 def take_turn(conn: Connection, worker: str, *bundles: dict[str, Any], **options: Any) -> Turn:
     """Run a worker's turn."""
     return Turn(raw=ask(conn, turn(worker, *bundles, **options))[0])
