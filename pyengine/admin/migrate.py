@@ -241,7 +241,8 @@ def _verify(recorded: list[TupleRow], steps: tuple[Migration, ...]) -> None:
             raise SchemaMismatch(
                 f"migrations/{step.path.name} differs from the {name} that this database has applied",
                 hint="an applied migration is never edited: restore the file and write a new one "
-                "(a development database of an unreleased 0001 is dropped and made anew)",
+                "(a development database of an unreleased 0001 is dropped and made anew: "
+                "drop schema durable cascade, then pyengine db init)",
             )
 
 
