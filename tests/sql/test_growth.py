@@ -2,17 +2,29 @@
 never expires change no index; tables of what is at work stay as small as they were wherever vacuum comes by;
 and each of them says how often it shall.
 
-The counters of the server are the witness, read in the transaction that they count.
+The counters of the server are the witness, read in the transaction that they count. The server is this
+file's own: a transaction that has written, in whatever database of a shared one, keeps dead rows in their
+pages everywhere, and then a page has no room for the next version of a row.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psycopg
 import pytest
 
+from tests.support.cluster import (
+    Cluster,
+    Server,
+    broken_laws,
+    drop_database,
+    fresh_database,
+    install_schema,
+    make_folder,
+)
 from tests.support.verbs import (
     TTL_MS,
     Call,
@@ -53,6 +65,25 @@ AGED: Call = (
 HEARTBEAT = "select durable.worker_heartbeat_v1('W', %s, %s)"
 
 
+@pytest.fixture(scope="module")
+def quiet() -> Iterator[Server]:
+    """A server with nobody else on it, not even autovacuum."""
+    folder = make_folder()
+    with Cluster(folder) as running:
+        yield running.server
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def alone(quiet: Server) -> Iterator[str]:
+    """URL of the test's own database there, with the schema."""
+    url = fresh_database(quiet, "alone")
+    install_schema(host=quiet.host, port=quiet.port, user=quiet.user, dbname="alone")
+    yield url
+    assert broken_laws(url) == []
+    drop_database(quiet, "alone")
+
+
 @contextmanager
 def updating(conn: Connection, table: str) -> Iterator[list[int]]:
     """Adds to a list what happens within one transaction: updates of a table, and those that changed no
@@ -82,11 +113,11 @@ def start_some(conn: Connection, count: int) -> None:
 
 
 @pytest.mark.parametrize("renewal", ["worker_heartbeat", "task_heartbeat", "turn"])
-def test_renewals_change_no_index(dsn: str, renewal: str) -> None:
+def test_renewals_change_no_index(alone: str, renewal: str) -> None:
     """Of the renewals of 150 held tasks, again and again, more than 95 in 100 are HOT."""
     total = hot = 0
     ids = [f"t{number}" for number in range(150)]
-    with psycopg.connect(dsn) as conn:
+    with psycopg.connect(alone) as conn:
         ask(conn, ("select durable.worker_hello_v1('W', '{default}', '{w}', '{1}', null)", ()))
         for id_ in ids:
             take(conn, id_)
@@ -111,11 +142,11 @@ def test_renewals_change_no_index(dsn: str, renewal: str) -> None:
     assert hot > 0.95 * total, f"{hot} of {total}"
 
 
-def test_settling_what_never_expires_changes_no_index(dsn: str) -> None:
+def test_settling_what_never_expires_changes_no_index(alone: str) -> None:
     """Of 150 promises that are settled one by one, most find room in their page; what can expire leaves the
     index of deadlines, and the sweep does not see it any more."""
     total = hot = 0
-    with psycopg.connect(dsn) as conn:
+    with psycopg.connect(alone) as conn:
         for number in range(150):
             ask(conn, create(f"p{number}", external="true"))
         ask(conn, create("soon", 4_102_444_800_000, external="true"))
@@ -156,11 +187,11 @@ def size(conn: Connection, table: str) -> int:
     return int(ask(conn, (both, (f"durable.{table}",)))[0])
 
 
-def test_tables_of_what_is_at_work_do_not_grow(dsn: str) -> None:
+def test_tables_of_what_is_at_work_do_not_grow(alone: str) -> None:
     """A thousand runs in ten waves, vacuum between: the tables that have no history, with their indexes, are
     at most half as large again as after three waves."""
     sizes: list[dict[str, int]] = []
-    with psycopg.connect(dsn, autocommit=True) as conn:
+    with psycopg.connect(alone, autocommit=True) as conn:
         for number in range(10):
             cycle(conn, f"c{number}")
             conn.execute("vacuum")
@@ -171,10 +202,10 @@ def test_tables_of_what_is_at_work_do_not_grow(dsn: str) -> None:
     assert not grown
 
 
-def test_each_hot_table_says_how_often_it_is_vacuumed(dsn: str) -> None:
+def test_each_hot_table_says_how_often_it_is_vacuumed(alone: str) -> None:
     """Every table is known to grow with finished runs or not; those that lose rows all the time are vacuumed
     early, at full speed and without being cut, partitions of the journal are frozen early."""
-    with psycopg.connect(dsn, autocommit=True) as conn:
+    with psycopg.connect(alone, autocommit=True) as conn:
         found: dict[str, list[str]] = dict(
             conn.execute(
                 "select relname, coalesce(reloptions, '{}') from pg_class "
