@@ -167,7 +167,8 @@ class Verbs(Steering):
             queue = definition.queue if queue is None else queue
             version = definition.version if version is None else version
             deadline_ms = definition.deadline_ms if timeout is None else deadline_ms
-        if id is None and key is None:
+        fresh = id is None and key is None
+        if fresh:
             id = _new_id()
         heard, sent = self._asker.heard, conn is None and self._asker.along("durable_ready")
         row = await self._ask(
@@ -185,6 +186,7 @@ class Verbs(Steering):
             "{}",
             "",
             definition is not None,
+            fresh,
             *((sent,) if conn is None else ()),
         )
         if conn is None and row["created"]:
@@ -318,5 +320,5 @@ def _result_codec(definition: WorkflowDef | None) -> TypeCodec:
 
 
 def _new_id() -> str:
-    """Return an id that no other run has; ids of one time stand together in the indexes."""
+    """Return an id that no other run has; `durable._fresh_id`."""
     return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"

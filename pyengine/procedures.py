@@ -213,13 +213,13 @@ START = Procedure(
     name="start_v1",
     signature=(
         "(workflow, args, id, key, queue, version, delay_ms, timeout_ms, priority, tags jsonb, tenant, "
-        "any_workflow, with the hint) -> (id, created)"
+        "any_workflow, fresh id, with the hint) -> (id, created)"
     ),
     sql=(
-        "select s.id, s.created, case when $13 and s.created then durable.hint_v1(true, false) end "
-        "from durable.start_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11, $12) s"
+        "select s.id, s.created, case when $14 and s.created then durable.hint_v1(true, false) end "
+        "from durable.start_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11, $12, $13) s"
     ),
-    takes="text text text text text text bigint bigint integer text text boolean boolean",
+    takes="text text text text text text bigint bigint integer text text boolean boolean boolean",
 )
 
 START_WITHIN = Procedure(
@@ -228,9 +228,9 @@ START_WITHIN = Procedure(
     sql=(
         "select s.id, s.created, "
         "case when s.created then durable._hint('durable_ready', durable._now_ms()) end "
-        "from durable.start_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11, $12) s"
+        "from durable.start_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11, $12, $13) s"
     ),
-    takes="text text text text text text bigint bigint integer text text boolean",
+    takes="text text text text text text bigint bigint integer text text boolean boolean",
 )
 
 SIGNAL = Procedure(

@@ -1,6 +1,7 @@
 -- Every lock that waits. One order: worker rows, promises by id, tasks by id, heads by number; nobody who holds a later
 -- class waits for an earlier one, so there is no cycle. Claims and sweeps use SKIP LOCKED in their own files and never wait.
--- Lock first, then read in a new statement: a statement's snapshot predates its own waiting.
+-- Lock first, then read in a new statement: a statement's snapshot predates its own waiting. One row by its key may be read
+-- by the statement that locks it, because that answers the row as it is after the wait.
 
 create or replace function durable._may_lock()
 returns void language plpgsql stable
@@ -40,6 +41,19 @@ end
 $$;
 comment on function durable._lock_tasks(text[]) is
   'Class 2, where the holder keeps its right: own turn, waking. Lets a user''s fence (FOR KEY SHARE) pass.';
+
+create or replace function durable._lock_task(p_id text)
+returns durable._tasks language plpgsql volatile
+as $$
+declare
+  v_task durable._tasks;
+begin
+  select * into v_task from durable._tasks t where t.id = p_id for no key update;
+  return v_task;
+end
+$$;
+comment on function durable._lock_task(text) is
+  'Class 2, as _lock_tasks, for one task whose promise is locked already; answers it, all null if there is none.';
 
 create or replace function durable._lock_free_tasks(p_ids text[])
 returns text[] language plpgsql volatile
@@ -85,6 +99,18 @@ begin
 end
 $$;
 comment on function durable._lock_heads(bigint[]) is 'Class 3.';
+
+create or replace function durable._lock_head(p_execution bigint)
+returns durable._executions language plpgsql volatile
+as $$
+declare
+  v_head durable._executions;
+begin
+  select * into v_head from durable._executions h where h.execution = p_execution for no key update;
+  return v_head;
+end
+$$;
+comment on function durable._lock_head(bigint) is 'Class 3, for one head; answers it, all null if there is none.';
 
 create or replace function durable._ancestors(p_id text)
 returns text[] language sql immutable parallel safe

@@ -179,6 +179,12 @@ $$;
 comment on function durable._check_same(text, text[], text[], text[], text[], text, boolean) is
   'A second start with the same id or key is the same run, if workflow and input are the same; else WF009, or WF003 where the id is no run''s.';
 
+create or replace function durable._fresh_id(p_now bigint)
+returns text language sql volatile parallel safe
+as $$ select lpad(to_hex(p_now), 12, '0') || substr(encode(uuid_send(gen_random_uuid()), 'hex'), 13) $$;
+comment on function durable._fresh_id(bigint) is
+  'An id that no other run has. Ids of one time stand together in the indexes, so a page takes many of them while it is in memory.';
+
 create or replace function durable._name_runs(p_workflow text, p_ids text[], p_keys text[], p_tenant text, p_count integer)
 returns text[] language plpgsql volatile
 as $$
@@ -186,7 +192,7 @@ declare
   v_known text[];
 begin
   if p_ids is null and p_keys is null then
-    return array(select replace(gen_random_uuid()::text, '-', '') from generate_series(1, p_count));
+    return array(select durable._fresh_id(durable._now_ms()) from generate_series(1, p_count));
   elsif p_keys is not null then
     v_known := array(
       select (select h.id from durable._executions h
@@ -194,7 +200,7 @@ begin
       from unnest(p_keys) with ordinality as k (key, n) order by k.n);
   end if;
   return array(
-    select case when u.key is null then coalesce(u.id, replace(gen_random_uuid()::text, '-', ''))
+    select case when u.key is null then coalesce(u.id, durable._fresh_id(durable._now_ms()))
                 else coalesce(u.known, u.first_id, durable._root_id(p_tenant, p_workflow, u.key)) end
     from (select x.*, first_value(x.id) over (partition by x.key order by x.n) as first_id
           from unnest(p_ids, p_keys, v_known) with ordinality as x (id, key, known, n)) u
@@ -323,7 +329,7 @@ comment on function durable._is_plain(
 
 create or replace function durable._start_plain(
   p_workflow text, p_args jsonb, p_text text, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
-  p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text, p_any_workflow boolean)
+  p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text, p_any_workflow boolean, p_fresh boolean default false)
 returns text language plpgsql volatile
 as $$
 declare
@@ -338,8 +344,9 @@ begin
   if not p_any_workflow then
     perform durable._check_workflow(p_workflow);
   end if;
-  if p_id is null and p_key is null then
-    v_run := encode(uuid_send(gen_random_uuid()), 'hex');
+  if p_key is null and (p_fresh or p_id is null) then
+    v_now := durable._now_ms();
+    v_run := coalesce(p_id, durable._fresh_id(v_now));
   else
     perform durable._lock_name(durable._key_name(p_tenant, p_workflow, p_key), p_id);
     if exists (select from durable._executions h where h.tenant = p_tenant and h.workflow = p_workflow and h.key = p_key)
@@ -349,8 +356,8 @@ begin
       return null;
     end if;
     v_run := coalesce(p_id, durable._root_id(p_tenant, p_workflow, p_key));
+    v_now := durable._now_ms();
   end if;
-  v_now := durable._now_ms();
   v_head := durable._next_execution();
   insert into durable._promises (id, tenant, head, timeout_at, created_at, external, target, param_headers, param_data, tags)
   values (v_run, p_tenant, v_head, durable._later(v_now, p_timeout_ms), v_now, true, durable._target_of(p_queue),
@@ -367,8 +374,8 @@ begin
 end
 $$;
 comment on function durable._start_plain(
-  text, jsonb, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean) is
-  'A run that is new and that nothing has to be said about, in statements for one row: the same rows as _start_all makes, for a third of its time. Null: nothing was written, and _start_one decides.';
+  text, jsonb, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean, boolean) is
+  'A run that is new and that nothing has to be said about, in statements for one row: the same rows as _start_all makes, for a third of its time. p_fresh: the id was drawn by lot for this start, so nothing can be known of it. Null: nothing was written, and _start_one decides.';
 
 create or replace function durable._start_one(
   p_workflow text, p_args jsonb, p_text text, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
@@ -414,16 +421,18 @@ comment on function durable._check_descent(text[]) is
 
 create or replace function durable.start_v1(
   p_workflow text, p_args text, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
-  p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text, p_any_workflow boolean)
+  p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text, p_any_workflow boolean, p_fresh boolean default false)
 returns table (id text, created boolean) language plpgsql volatile
 as $$
 declare
-  v_args jsonb := durable._json(p_args);
+  v_args jsonb := case when p_fresh then p_args::jsonb else durable._json(p_args) end;
   v_id text := durable._start_plain(p_workflow, v_args, p_args, p_id, p_key, p_queue, p_version, p_delay_ms, p_timeout_ms,
-                                    p_priority, p_tags, p_tenant, p_any_workflow);
+                                    p_priority, p_tags, p_tenant, p_any_workflow, p_fresh);
 begin
   if v_id is not null then
-    return query values (v_id, true);
+    id := v_id;
+    created := true;
+    return next;
     return;
   end if;
   return query
@@ -433,8 +442,8 @@ begin
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.start_v1(text, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean) is
-  'For our clients: starts a run, or finds the one that has this id or key; two starts with one key wait for each other. p_any_workflow: the caller has the code. Sends no hint. WF001, WF003, WF004, WF008, WF009.';
+comment on function durable.start_v1(text, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean, boolean) is
+  'For our clients: starts a run, or finds the one that has this id or key; two starts with one key wait for each other. p_any_workflow: the caller has the code. p_fresh: it has drawn the id by lot for this start, and what it sends is JSON. Sends no hint. WF001, WF003, WF004, WF008, WF009.';
 
 create or replace function durable.start_many(
   workflow text, args jsonb[], ids text[] default null, keys text[] default null, queue text default 'default',

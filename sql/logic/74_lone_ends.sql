@@ -44,14 +44,12 @@ begin
   if durable._is_awaited(v_id, v_execution) then
     return null;
   end if;
-  perform durable._lock_tasks(array[v_id]);
-  select * into v_task from durable._tasks t where t.id = v_id;
-  if not found or v_task.owner is not null then
+  v_task := durable._lock_task(v_id);
+  if v_task.id is null or v_task.owner is not null then
     return null;
   end if;
-  perform durable._lock_heads(array[v_execution]);
+  v_head := durable._lock_head(v_execution);
   v_now := durable._now_ms();
-  select * into v_head from durable._executions h where h.execution = v_execution;
   if durable._judged((p_bundle ->> 'version')::integer, (p_bundle ->> 'seen')::integer, true, v_head, v_task, p_worker, false,
                      v_now) <> 'ok' then
     return null;

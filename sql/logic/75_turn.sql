@@ -210,12 +210,9 @@ create or replace function durable._lock_turn(
 returns boolean language plpgsql volatile
 as $$
 declare
-  v_heads bigint[] := p_claim;
+  v_heads bigint[] := p_claim || array(select b.execution from unnest(p_bundles) b);
   v_owners bigint[] := '{}';
 begin
-  if p_bundles <> '{}' then
-    v_heads := v_heads || array(select b.execution from unnest(p_bundles) b);
-  end if;
   if p_settle <> '{}' then
     v_owners := array(select t.owner from durable._tasks t where t.id = any (p_settle) and t.owner is not null);
   end if;
@@ -444,9 +441,6 @@ create or replace function durable._verdicts(p_bundles durable._bundle[])
 returns json language plpgsql stable
 as $$
 begin
-  if p_bundles = '{}' then
-    return '{"execution": null, "verdict": null, "state": null, "seq": null, "next": null}';
-  end if;
   return (
     select json_build_object('execution', json_agg(b.execution), 'verdict', json_agg(b.verdict),
       'state', json_agg(case when b.verdict = 'lost' then 'lost' when k.goes_on then 'acquired'
@@ -466,7 +460,7 @@ returns json language plpgsql stable
 as $$
 begin
   -- the plan of the answer reaches into every partition of the journal, and mostly there is nothing to tell
-  if p_bundles = '{}' or (not p_news and not exists (select from unnest(p_bundles) b where b.seen < b.seq)) then
+  if not p_news and not exists (select from unnest(p_bundles) b where b.seen < b.seq) then
     return '[]';
   end if;
   return (
@@ -620,37 +614,65 @@ $$;
 comment on function durable._claim_turn(text, integer, text[], boolean, text[], text[], text[], text[], bigint) is
   'Hands out what the turn claims, and what it woke of the runs that its worker has warm (p_awaiters: the tasks that it may have woken).';
 
+create or replace function durable._claim_alone(
+  p_worker text, p_queues text[], p_codes text[], p_digests text[], p_want integer, p_ttl_ms integer)
+returns json language plpgsql volatile
+as $$
+declare
+  v_ids text[];
+  v_heads bigint[];
+  v_warm text[];
+  v_tasks json := '[]';
+  v_now bigint;
+begin
+  select c.ids, c.heads, c.warm into v_ids, v_heads, v_warm
+  from durable._claimable(p_worker, p_queues, p_codes, greatest(p_want, 0)) c;
+  if v_ids = '{}' then
+    v_now := durable._now_ms();
+  else
+    perform durable._lock_heads(v_heads);
+    v_now := durable._now_ms();
+    v_tasks := durable._claim(v_ids, cardinality(v_heads) > cardinality(v_ids), p_worker, p_ttl_ms, v_warm, p_codes, p_digests,
+                              v_now);
+  end if;
+  return json_build_object('now', v_now,
+    'bundles', '{"execution": null, "verdict": null, "state": null, "seq": null, "next": null}'::json,
+    'tails', '[]'::json, 'tasks', v_tasks, 'hints', '[]'::json, 'settled', false,
+    'due_in', case when p_want > 0 then coalesce(durable._due_in(v_now), 9007199254740991) end);
+end
+$$;
+comment on function durable._claim_alone(text, text[], text[], text[], integer, integer) is
+  'A turn without bundles: claims, in the order of all turns, and answers as they do.';
+
 create or replace function durable._turn(
   p_worker text, p_queues text[], p_codes text[], p_digests text[], p_want integer, p_bundles jsonb, p_ttl_ms integer,
   p_tells boolean)
 returns json language plpgsql volatile
 as $$
 declare
-  v_bundles durable._bundle[] := '{}';
-  v_acts boolean := false;
+  v_bundles durable._bundle[];
+  v_acts boolean;
   v_facts boolean;
   v_many boolean;
   v_odd boolean;
   v_endings text[];
-  v_settle text[] := '{}';
+  v_settle text[];
   v_adopted text[];
-  v_awaiters text[] := '{}';
+  v_awaiters text[];
   v_owned boolean;
   v_claim text[] := '{}';
   v_heads bigint[] := '{}';
   v_warm text[] := '{}';
-  v_queues text[] := '{}';
+  v_queues text[];
   v_tasks json := '[]';
   v_now bigint;
 begin
-  if p_bundles <> '[]' then
-    select * into v_bundles, v_acts, v_facts, v_many, v_odd, v_endings, v_settle from durable._read_bundles(p_bundles);
-    perform durable._check_bundles(v_bundles, v_acts, v_odd, pg_column_size(p_bundles));
-    if v_acts then
-      v_adopted := durable._adopted_by(v_bundles);
-    end if;
-    v_awaiters := durable._lock_bundles(v_bundles, v_settle, v_adopted);
+  select * into v_bundles, v_acts, v_facts, v_many, v_odd, v_endings, v_settle from durable._read_bundles(p_bundles);
+  perform durable._check_bundles(v_bundles, v_acts, v_odd, pg_column_size(p_bundles));
+  if v_acts then
+    v_adopted := durable._adopted_by(v_bundles);
   end if;
+  v_awaiters := durable._lock_bundles(v_bundles, v_settle, v_adopted);
   if p_want > 0 then
     select c.ids, c.heads, c.warm into v_claim, v_heads, v_warm
     from durable._claimable(p_worker, p_queues, p_codes, p_want) c;
@@ -658,10 +680,8 @@ begin
   v_owned := durable._lock_turn(v_bundles, v_settle, v_awaiters, v_heads);
   perform durable._lock_adoptions(v_adopted);
   v_now := durable._now_ms();
-  if v_bundles <> '{}' then
-    select t.bundles, t.queues into v_bundles, v_queues
-    from durable._take_bundles(v_bundles, p_worker, v_acts, v_facts, v_many, v_endings, v_adopted, v_now) t;
-  end if;
+  select t.bundles, t.queues into v_bundles, v_queues
+  from durable._take_bundles(v_bundles, p_worker, v_acts, v_facts, v_many, v_endings, v_adopted, v_now) t;
   if v_claim <> '{}' or (v_awaiters <> '{}' and p_want >= 0) then
     v_tasks := durable._claim_turn(p_worker, p_ttl_ms, v_claim, cardinality(v_heads) > cardinality(v_claim), v_warm,
                                    case when p_want >= 0 then v_awaiters else '{}' end, p_codes, p_digests, v_now);
@@ -678,7 +698,7 @@ begin
 end
 $$;
 comment on function durable._turn(text, text[], text[], text[], integer, jsonb, integer, boolean) is
-  'A turn, for any number of bundles and claims. p_codes: what the worker can run.';
+  'A turn that brings bundles, any number of them, and may claim. p_codes: what the worker can run.';
 
 create or replace function durable.worker_turn_v1(
   p_worker text, p_queues text[], p_workflows text[], p_versions text[], p_digests text[], p_want integer,
@@ -688,7 +708,9 @@ as $$
 declare
   v_answer json;
 begin
-  if p_want <= 0 and durable._is_lone_end(p_bundles) then
+  if coalesce(p_bundles, '[]') = '[]' then
+    return durable._claim_alone(p_worker, p_queues, durable._codes(p_workflows, p_versions), p_digests, p_want, p_ttl_ms);
+  elsif p_want <= 0 and durable._is_lone_end(p_bundles) then
     v_answer := durable._end_lone(p_worker, p_bundles -> 0);
   end if;
   if v_answer is null then

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import psycopg
+import pytest
 
 from tests.support.clock import Clock
 from tests.support.verbs import Connection, ask, begin_run, create, dump
@@ -166,3 +167,20 @@ def test_an_ordinary_start_takes_the_short_way(conn: Connection) -> None:
         assert long_ways(call) == 0, call
     assert ask(conn, ("select args from durable.runs where id = 'z'", ())) == ([],)
     assert long_ways("select durable.start('w', '{\"a\": 1}', id => 'x')") == 1
+
+
+def test_a_fresh_id_is_looked_at_by_nobody(conn: Connection, clock: Clock) -> None:
+    """A start with an id drawn by lot leaves what a start with a chosen one does, without a lock on a name;
+    sent twice it is the same run, and another run's id is refused."""
+    usual = {name: values[0] for name, values in OPTIONS.items()} | {"id": "0f" * 16, "any_workflow": True}
+    words = tuple(usual.values())
+    fresh = CHOSEN.removesuffix(")") + ", true)"
+    assert outcome(conn, fresh, words) == outcome(conn, CHOSEN, words)
+    locks = ("select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()", ())
+    (before,) = ask(conn, locks)
+    assert ask(conn, (fresh, words)) == ("0f" * 16, True)
+    assert ask(conn, locks) == (before,)
+    assert ask(conn, (fresh, words)) == ("0f" * 16, False)
+    with pytest.raises(psycopg.Error) as refused, conn.transaction():
+        ask(conn, (fresh, (words[0], "[2]", *words[2:])))
+    assert refused.value.sqlstate == "WF009"
