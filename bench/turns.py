@@ -24,7 +24,7 @@ from pyengine.admin import migrate
 Row = dict[str, Any]
 MANY = 200
 HELLO = "select durable.worker_hello_v1('w', '{default}', '{noop}', '{1}', null, '{ab}')"
-TURN = "select durable.worker_turn_v1('w', '{default}', '{noop}', '{1}', '{ab}', %s, %s::jsonb, 15000)"
+TURN = "select durable.worker_turn_v1('w', '{default}', '{4:noop1}', '{ab}', %s, %s::jsonb, 15000)"
 START = "select durable.start('noop', '[1]', any_workflow => true)"
 START_MANY = (
     "select count(*) from durable.start_many('noop', array_fill('[1]'::jsonb, array[%s::integer]), "

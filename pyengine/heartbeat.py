@@ -57,7 +57,7 @@ class Vitals:
 
 
 async def say_hello(link: Link, hello: tuple[Any, ...]) -> dict[str, Any]:
-    """Register the worker and return the answer: number, settings, now.
+    """Register the worker and return the answer: number, settings, now, codes.
 
     Raises:
         EngineError: it failed.

@@ -104,17 +104,16 @@ SEE_MARK = Procedure(
 HELLO = Procedure(
     name="worker_hello_v1",
     signature="(worker, queues[], workflows[], versions[], about jsonb, digests[])"
-    " -> jsonb {number, settings, now}",
+    " -> jsonb {number, settings, now, codes}",
     sql="select durable.worker_hello_v1($1, $2, $3, $4, $5, $6)",
 )
 
 TURN = Procedure(
     name="worker_turn_v1",
     signature=(
-        "(worker, queues[], workflows[], versions[], digests[], want, bundles jsonb, ttl_ms, "
-        "with the hint) -> json"
+        "(worker, queues[], codes[] of hello, digests[], want, bundles jsonb, ttl_ms, with the hint) -> json"
     ),
-    sql="select durable.worker_turn_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+    sql="select durable.worker_turn_v1($1, $2, $3, $4, $5, $6, $7, $8)",
 )
 
 JOURNAL = Procedure(

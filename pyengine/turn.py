@@ -38,16 +38,14 @@ class Identity:
     Args:
         worker: id of this process, fresh at each start.
         queues: queues it serves.
-        workflows: names of the workflows it knows.
-        versions: their versions, at the same places.
-        digests: digests of their code, at the same places.
+        codes: what it can run, as the database wrote it at the hello.
+        digests: digests of that code, at the same places.
         ttl_ms: length of a lease.
     """
 
     worker: str
     queues: list[str]
-    workflows: list[str]
-    versions: list[str]
+    codes: list[str]
     digests: list[str]
     ttl_ms: int
 
@@ -143,8 +141,7 @@ class Turns:
             TURN,
             who.worker,
             who.queues,
-            who.workflows,
-            who.versions,
+            who.codes,
             who.digests,
             want,
             encode_bundles(bundles) if bundles else "[]",

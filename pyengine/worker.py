@@ -142,8 +142,7 @@ class Worker:
         identity = Identity(
             worker=self.id,
             queues=list(self.queues),
-            workflows=names,
-            versions=versions,
+            codes=answer["codes"],
             digests=digests,
             ttl_ms=settings["lease_ttl_ms"],
         )

@@ -1,6 +1,21 @@
 -- The worker's turn: one call, one transaction, for every execution that moved. It composes what lies below.
 -- Order, once for all bundles: promises, tasks, the claim (SKIP LOCKED), heads, the clock, a verdict each, the writes.
 
+create or replace function durable._code(p_workflow text, p_version text)
+returns text language sql immutable parallel safe
+as $$ select octet_length(p_workflow)::text || ':' || p_workflow || p_version $$;
+comment on function durable._code(text, text) is 'A workflow and its version as one text, so that what a worker can run is one array.';
+
+create or replace function durable._codes(p_workflows text[], p_versions text[])
+returns text[] language plpgsql immutable parallel safe
+as $$
+begin
+  return array(select durable._code(w.name, w.version)
+               from unnest(p_workflows, p_versions) with ordinality as w (name, version, n) order by w.n);
+end
+$$;
+comment on function durable._codes(text[], text[]) is 'The codes of workflows and versions, at the same places.';
+
 create or replace function durable.worker_hello_v1(
   p_worker text, p_queues text[], p_workflows text[], p_versions text[], p_about jsonb, p_digests text[] default null)
 returns jsonb language plpgsql volatile
@@ -18,13 +33,13 @@ begin
   select distinct on (f.name, f.version) f.name, f.version, v_now, decode(f.digest, 'hex')
   from unnest(p_workflows, p_versions, p_digests) as f (name, version, digest) order by 1, 2
   on conflict (name, version) do update set seen_at = v_now, digest = coalesce(excluded.digest, k.digest);
-  return jsonb_build_object('number', v_number, 'now', v_now,
+  return jsonb_build_object('number', v_number, 'now', v_now, 'codes', durable._codes(p_workflows, p_versions),
     'settings', (select jsonb_object_agg(s.name, s.value) from durable.settings s));
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.worker_hello_v1(text, text[], text[], text[], jsonb, text[]) is
-  'Registers a worker process under its fresh id, with what it can run; answers the key of its presence lock and the settings.';
+  'Registers a worker process under its fresh id, with what it can run; answers the key of its presence lock, the settings, and the codes that its turns name.';
 
 create or replace function durable.worker_present_v1(p_worker text, p_present boolean)
 returns boolean language plpgsql volatile
@@ -143,21 +158,6 @@ as $$
 $$;
 comment on function durable._handed(durable._tasks, durable._executions, integer, text, bigint, json) is
   'A claimed run as a worker gets it: [execution, id, version, workflow, workflow_version, param, from, next, rows, crashes, started_at, queue, first_child]. An array costs both sides half of an object.';
-
-create or replace function durable._code(p_workflow text, p_version text)
-returns text language sql immutable parallel safe
-as $$ select octet_length(p_workflow)::text || ':' || p_workflow || p_version $$;
-comment on function durable._code(text, text) is 'A workflow and its version as one text, so that what a worker can run is one array.';
-
-create or replace function durable._codes(p_workflows text[], p_versions text[])
-returns text[] language plpgsql immutable parallel safe
-as $$
-begin
-  return array(select durable._code(w.name, w.version)
-               from unnest(p_workflows, p_versions) with ordinality as w (name, version, n) order by w.n);
-end
-$$;
-comment on function durable._codes(text[], text[]) is 'The codes of workflows and versions, at the same places.';
 
 create or replace function durable._claimable(
   p_worker text, p_queues text[], p_codes text[], p_want integer, out ids text[], out heads bigint[], out warm text[])
@@ -619,21 +619,17 @@ create or replace function durable._claim_alone(
 returns json language plpgsql volatile
 as $$
 declare
-  v_ids text[];
-  v_heads bigint[];
-  v_warm text[];
+  v_ready record := durable._claimable(p_worker, p_queues, p_codes, greatest(p_want, 0));
   v_tasks json := '[]';
   v_now bigint;
 begin
-  select c.ids, c.heads, c.warm into v_ids, v_heads, v_warm
-  from durable._claimable(p_worker, p_queues, p_codes, greatest(p_want, 0)) c;
-  if v_ids = '{}' then
+  if v_ready.ids = '{}' then
     v_now := durable._now_ms();
   else
-    perform durable._lock_heads(v_heads);
+    perform durable._lock_heads(v_ready.heads);
     v_now := durable._now_ms();
-    v_tasks := durable._claim(v_ids, cardinality(v_heads) > cardinality(v_ids), p_worker, p_ttl_ms, v_warm, p_codes, p_digests,
-                              v_now);
+    v_tasks := durable._claim(v_ready.ids, cardinality(v_ready.heads) > cardinality(v_ready.ids), p_worker, p_ttl_ms,
+                              v_ready.warm, p_codes, p_digests, v_now);
   end if;
   return json_build_object('now', v_now,
     'bundles', '{"execution": null, "verdict": null, "state": null, "seq": null, "next": null}'::json,
@@ -701,21 +697,20 @@ comment on function durable._turn(text, text[], text[], text[], integer, jsonb, 
   'A turn that brings bundles, any number of them, and may claim. p_codes: what the worker can run.';
 
 create or replace function durable.worker_turn_v1(
-  p_worker text, p_queues text[], p_workflows text[], p_versions text[], p_digests text[], p_want integer,
-  p_bundles jsonb, p_ttl_ms integer, p_tells boolean default false)
+  p_worker text, p_queues text[], p_codes text[], p_digests text[], p_want integer, p_bundles jsonb, p_ttl_ms integer,
+  p_tells boolean default false)
 returns json language plpgsql volatile
 as $$
 declare
   v_answer json;
 begin
   if coalesce(p_bundles, '[]') = '[]' then
-    return durable._claim_alone(p_worker, p_queues, durable._codes(p_workflows, p_versions), p_digests, p_want, p_ttl_ms);
+    return durable._claim_alone(p_worker, p_queues, p_codes, p_digests, p_want, p_ttl_ms);
   elsif p_want <= 0 and durable._is_lone_end(p_bundles) then
     v_answer := durable._end_lone(p_worker, p_bundles -> 0);
   end if;
   if v_answer is null then
-    return durable._turn(p_worker, p_queues, durable._codes(p_workflows, p_versions), p_digests, p_want, p_bundles, p_ttl_ms,
-                         p_tells);
+    return durable._turn(p_worker, p_queues, p_codes, p_digests, p_want, p_bundles, p_ttl_ms, p_tells);
   elsif p_tells then
     perform durable.hint_v1(false, true);
   end if;
@@ -723,8 +718,8 @@ begin
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.worker_turn_v1(text, text[], text[], text[], text[], integer, jsonb, integer, boolean) is
-  'One round trip of a worker: reports bundles (facts, acts, ending), claims up to p_want tasks, renews. p_want < 0 claims nothing, not even what this turn woke. Verdicts ok, moved, lost; a stale bundle never spoils the others. due_in: milliseconds to the next deadline of all, 2^53-1 for none; null: a lone report did not look. p_tells: it sends the hint that something settled with its own commit.';
+comment on function durable.worker_turn_v1(text, text[], text[], text[], integer, jsonb, integer, boolean) is
+  'One round trip of a worker: reports bundles (facts, acts, ending), claims up to p_want tasks, renews. p_codes: what it can run, as worker_hello_v1 answered; p_digests: of that code, at the same places. p_want < 0 claims nothing, not even what this turn woke. Verdicts ok, moved, lost; a stale bundle never spoils the others. due_in: milliseconds to the next deadline of all, 2^53-1 for none; null: a lone report did not look. p_tells: it sends the hint that something settled with its own commit.';
 
 create or replace function durable.worker_watch_v1(p_worker text)
 returns integer language sql stable

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from pyengine.cli.root import run
-from tests.support.verbs import Turn
+from tests.support.verbs import Turn, code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +84,8 @@ class Player:
 
     def _turn(self, workflows: list[str], want: int, bundles: list[Any]) -> dict[str, Any]:
         row = self.conn.execute(
-            "select durable.worker_turn_v1('player', '{default}', %s, %s, %s, %s, %s::jsonb, 15000)",
-            (workflows, ["1"] * len(workflows), ["00"] * len(workflows), want, json.dumps(bundles)),
+            "select durable.worker_turn_v1('player', '{default}', %s, %s, %s, %s::jsonb, 15000)",
+            ([code(name) for name in workflows], ["00"] * len(workflows), want, json.dumps(bundles)),
         ).fetchone()
         assert row is not None
         answer: dict[str, Any] = row[0]

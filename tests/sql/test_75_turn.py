@@ -589,5 +589,5 @@ def test_two_bundles_of_one_run_are_refused(conn: Connection) -> None:
     """Each would be judged by what the other has not written yet."""
     held = begin_run(conn, "r")
     both = json.dumps([bundle(held, facts=[done(0)]), bundle(held, facts=[done(1)])])
-    turn = ("select durable.worker_turn_v1('W', '{}', '{}', '{}', '{}', 0, %s::jsonb, 500)", (both,))
+    turn = ("select durable.worker_turn_v1('W', '{}', '{}', '{}', 0, %s::jsonb, 500)", (both,))
     assert refusal(conn, turn) == "WF004"

@@ -215,6 +215,11 @@ def bundle(
     }
 
 
+def code(workflow: str, version: str = "1") -> str:
+    """What a worker can run, as `durable._code` writes it."""
+    return f"{len(workflow.encode())}:{workflow}{version}"
+
+
 def turn(
     worker: str,
     *bundles: dict[str, Any],
@@ -226,11 +231,10 @@ def turn(
 ) -> Call:
     """A worker's turn; it claims nothing unless `want` says so."""
     names = list(workflows)
-    return "select durable.worker_turn_v1(%s, %s, %s, %s, %s, %s, %s::jsonb, %s, %s)", (
+    return "select durable.worker_turn_v1(%s, %s, %s, %s, %s, %s::jsonb, %s, %s)", (
         worker,
         list(queues),
-        names,
-        ["1"] * len(names),
+        [code(name) for name in names],
         ["ab"] * len(names),
         want,
         json.dumps(bundles),

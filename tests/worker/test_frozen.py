@@ -24,7 +24,7 @@ def test_a_frozen_session_is_ended_by_the_next_heartbeat(dsn: str) -> None:
         frozen = psycopg.connect(dsn, autocommit=True, application_name="pyengine turn")
         pid = frozen.info.backend_pid
         frozen.pgconn.send_query_params(
-            b"select durable.worker_turn_v1('W', '{big}', '{w}', '{1}', '{ab}', 4, '[]', 15000)", []
+            b"select durable.worker_turn_v1('W', '{big}', '{1:w1}', '{ab}', 4, '[]', 15000)", []
         )
         stuck = "select exists (select from pg_stat_activity where pid = %s and wait_event = 'ClientWrite')"
         until(dsn, stuck, pid)

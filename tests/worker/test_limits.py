@@ -176,7 +176,7 @@ def test_acts_and_endings_count() -> None:
 
 def turns_of(monkeypatch: pytest.MonkeyPatch, once: Any) -> Turns:
     """Turns without a database; `once` stands for one of them."""
-    who = Identity(worker="w", queues=[], workflows=[], versions=[], digests=[], ttl_ms=1)
+    who = Identity(worker="w", queues=[], codes=[], digests=[], ttl_ms=1)
     turns = Turns(Database("postgresql://127.0.0.1:1/shop"), who)
 
     async def connected(*, what: str) -> None:
