@@ -23,11 +23,6 @@ from typing import Any
 
 import psycopg
 
-try:
-    import uvloop
-except ImportError:  # not on this platform: every client runs on asyncio's own loop then
-    uvloop = None
-
 from bench import server
 from bench.probe import commits_per_s
 from bench.record import Fault, Figure, Measure
@@ -135,8 +130,6 @@ def _database(who: str, work: str) -> str:
 def _child(turn: Turn, pipe: Connection) -> None:
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if uvloop is not None:
-        uvloop.install()
     try:
         _measure(turn, pipe)
     except Exception as error:  # the boundary of a turn: the next one goes on, and the report says what was

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import sys
 from datetime import datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NoReturn
 
 import asyncpg
@@ -44,6 +44,7 @@ _BLOCKING = (
 _TAKEN = "asyncpg, psycopg, or an SQLAlchemy session or connection over one of them"
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _INTEGERS = {"integer": 1 << 31, "bigint": 1 << 63}
+_CLASSES: dict[str, type] = {"boolean": bool, "timestamptz": datetime}
 _ENDED_BEFORE = "25P02"
 
 
@@ -129,7 +130,7 @@ def checked(procedure: Procedure, values: tuple[Any, ...]) -> None:
     """
     if procedure.takes is None:
         return
-    for number, (kind, value) in enumerate(zip(procedure.takes.split(), values, strict=True), 1):
+    for number, (kind, value) in enumerate(zip(_kinds(procedure.takes), values, strict=True), 1):
         reason = None if value is None else _misfit(kind, value)
         if reason is not None:
             shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:60]}..."
@@ -137,6 +138,11 @@ def checked(procedure: Procedure, values: tuple[Any, ...]) -> None:
                 f"{procedure.verb} does not take {shown} as its argument {number}: {reason}",
                 hint=f"it takes {procedure.signature.partition(' -> ')[0]}",
             )
+
+
+@cache
+def _kinds(takes: str) -> tuple[str, ...]:
+    return tuple(takes.split())
 
 
 def _misfit(kind: str, value: Any) -> str | None:
@@ -151,7 +157,7 @@ def _misfit(kind: str, value: Any) -> str | None:
         if not isinstance(value, int) or isinstance(value, bool):
             return f"a whole number is expected, not {type(value).__name__}"
         return None if -_INTEGERS[kind] <= value < _INTEGERS[kind] else f"it is out of range for {kind}"
-    wanted = {"boolean": bool, "timestamptz": datetime}[kind]
+    wanted = _CLASSES[kind]
     return None if isinstance(value, wanted) else f"a {wanted.__name__} is expected"
 
 

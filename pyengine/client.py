@@ -201,10 +201,7 @@ class Verbs(Steering):
             raise InvalidRequest(
                 f"{workflow!r} is no workflow", hint="decorate the function with @app.workflow"
             )
-        try:
-            return self._registry.workflow(workflow, version)
-        except NotFound:
-            return None
+        return self._registry.find(workflow, version)
 
     def _input(self, definition: WorkflowDef | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         if definition is not None:

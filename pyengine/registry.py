@@ -334,22 +334,32 @@ class Registry:
         self.errors[cls.__module__, cls.__qualname__] = cls
         return cls
 
-    def workflow(self, name: str, version: str | None = None) -> WorkflowDef:
-        """Return a workflow by name.
+    def find(self, name: str, version: str | None = None) -> WorkflowDef | None:
+        """Return a workflow by name, or None if there is none.
 
         Args:
             name: workflow name.
             version: None if there is only one.
+        """
+        if version is not None:
+            return self._workflows.get((name, version))
+        versions = self._versions(name)
+        if "1" in versions or len(versions) == 1:
+            return versions.get("1") or next(iter(versions.values()))
+        return None
+
+    def _versions(self, name: str) -> dict[str, WorkflowDef]:
+        return {version: one for (named, version), one in self._workflows.items() if named == name}
+
+    def workflow(self, name: str, version: str | None = None) -> WorkflowDef:
+        """Return a workflow by name, as `find`.
 
         Raises:
             NotFound: there is none; the message names those that are near.
         """
-        if version is not None and (found := self._workflows.get((name, version))) is not None:
+        if (found := self.find(name, version)) is not None:
             return found
-        versions = {known: one for (named, known), one in self._workflows.items() if named == name}
-        if version is None and ("1" in versions or len(versions) == 1):
-            return versions.get("1") or next(iter(versions.values()))
-        if versions:
+        if versions := self._versions(name):
             raise NotFound(
                 f"workflow {name!r} has no version {version or '1'!r}", hint=_listed(sorted(versions))
             )

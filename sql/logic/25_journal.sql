@@ -427,11 +427,13 @@ create or replace function durable._begin_one(
 returns void language plpgsql volatile
 as $$
 declare
-  v_bucket integer := durable._bucket(p_now);
+  v_bucket integer;
 begin
   insert into durable._executions (execution, id, tenant, workflow, workflow_version, key, bucket, next_seq, digest)
-  values (p_execution, p_id, p_tenant, p_workflow, p_version, p_key, v_bucket, 1,
-          (select w.digest from durable._workflows w where w.name = p_workflow and w.version = p_version));
+  values (p_execution, p_id, p_tenant, p_workflow, p_version, p_key,
+          coalesce((select b.bucket from durable._buckets b where b.bucket = durable._week(p_now)), durable._bucket(p_now)), 1,
+          (select w.digest from durable._workflows w where w.name = p_workflow and w.version = p_version))
+  returning bucket into v_bucket;
   insert into durable._journal (bucket, execution, seq, ts, type) values (v_bucket, p_execution, 0, p_now, 'S');
 end
 $$;

@@ -314,7 +314,7 @@ create or replace function durable._is_plain(
   p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text)
 returns boolean language sql stable
 as $$
-  select octet_length(p_workflow) between 1 and 256 and strpos(p_workflow, ':') = 0 and durable._is_plain_name(p_queue)
+  select octet_length(p_workflow) between 1 and 256 and strpos(p_workflow, ':') = 0 and (p_queue = 'default' or durable._is_plain_name(p_queue))
          and p_version <> '' and jsonb_typeof(p_args) in ('array', 'object')
          and (p_bytes <= 1000 or p_bytes <= durable._setting_int('payload_max_bytes'))
          and (p_id is null or octet_length(p_id) between 1 and 512 and p_id !~ '\.\d{1,9}$')
@@ -422,7 +422,7 @@ comment on function durable._check_descent(text[]) is
 create or replace function durable.start_v1(
   p_workflow text, p_args text, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
   p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text, p_any_workflow boolean, p_fresh boolean default false)
-returns table (id text, created boolean) language plpgsql volatile
+returns table (id text, created boolean) language plpgsql volatile rows 1
 as $$
 declare
   v_args jsonb := case when p_fresh then p_args::jsonb else durable._json(p_args) end;

@@ -131,7 +131,7 @@ comment on function durable._deliver(durable._executions, text, text, text, bigi
   'Writes SignalDelivered and, if a receive waits for it, SignalReceived. A run that is being cancelled keeps it unread (R14), and so does one whose code changed and used the number of the receive for something else.';
 
 create or replace function durable.signal_v1(p_run text, p_name text, p_payload text, p_key text)
-returns table (delivery integer, created boolean, woken boolean) language plpgsql volatile
+returns table (delivery integer, created boolean, woken boolean) language plpgsql volatile rows 1
 as $$
 declare
   v_head durable._executions;
