@@ -31,6 +31,16 @@ $$;
 comment on function durable._lock_promises(text[]) is
   'Class 1. One mode for settling and awaiting alike: two modes in one pass would need two passes, hence two orders.';
 
+create or replace function durable._lock_promise(p_id text)
+returns void language plpgsql volatile
+as $$
+begin
+  perform durable._may_lock();
+  perform from durable._promises p where p.id = p_id for no key update;
+end
+$$;
+comment on function durable._lock_promise(text) is 'Class 1, as _lock_promises, for one promise.';
+
 create or replace function durable._lock_tasks(p_ids text[])
 returns void language plpgsql volatile
 as $$

@@ -158,9 +158,12 @@ begin
   update durable._executions h
   set next_seq = h.next_seq + 1, status = durable._status_after(p_type), cancel_until = null, waiting_on = null, wait_kind = null,
       wait_left = null
-  where h.execution = p_execution
-    and durable._fits(p_execution, p_type, null, null, h.status, null, h.next_child, h.reserved, false)
+  where h.execution = p_execution and durable._may_append(h.status, p_type)
   returning h.bucket, h.next_seq - 1 into v_bucket, v_seq;
+  if not found then
+    perform durable._fail_journal(p_execution, p_type, null, 'not allowed while ' || h.status)
+    from durable._executions h where h.execution = p_execution;
+  end if;
   insert into durable._journal (bucket, execution, seq, ts, type) values (v_bucket, p_execution, v_seq, p_now, p_type);
 end
 $$;

@@ -314,8 +314,9 @@ create or replace function durable._is_plain(
   p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text)
 returns boolean language sql stable
 as $$
-  select octet_length(p_workflow) between 1 and 256 and strpos(p_workflow, ':') = 0 and (p_queue = 'default' or durable._is_plain_name(p_queue))
-         and p_version <> '' and jsonb_typeof(p_args) in ('array', 'object')
+  select octet_length(p_workflow) between 1 and 256 and strpos(p_workflow, ':') = 0
+         and (p_queue = 'default' or durable._is_plain_name(p_queue)) and p_version <> ''
+         and jsonb_typeof(p_args) in ('array', 'object')
          and (p_bytes <= 1000 or p_bytes <= durable._setting_int('payload_max_bytes'))
          and (p_id is null or octet_length(p_id) between 1 and 512 and p_id !~ '\.\d{1,9}$')
          and (p_key is null or octet_length(p_key) between 1 and 512)

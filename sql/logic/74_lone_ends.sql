@@ -19,12 +19,11 @@ as $$
 begin
   return exists (select from durable._callbacks c where c.awaited_id = p_id)
       or exists (select from durable._listeners l where l.awaited_id = p_id)
-      or exists (select from durable._row_waits w where w.promise_id = p_id)
       or exists (select from durable._row_waits w where w.execution = p_execution);
 end
 $$;
 comment on function durable._is_awaited(text, bigint) is
-  'Somebody has to be told when it settles, or waits of its own have to be ended. Stable once the promise is locked.';
+  'Somebody has to be told when it settles, or its own waits for rows have to be ended (the promise of a run is that of no wait). Stable once the promise is locked.';
 
 create or replace function durable._end_lone(p_worker text, p_bundle jsonb)
 returns json language plpgsql volatile
@@ -40,7 +39,7 @@ begin
   if v_id is null then
     return null;
   end if;
-  perform durable._lock_promises(array[v_id]);
+  perform durable._lock_promise(v_id);
   if durable._is_awaited(v_id, v_execution) then
     return null;
   end if;

@@ -614,26 +614,56 @@ $$;
 comment on function durable._claim_turn(text, integer, text[], boolean, text[], text[], text[], text[], bigint) is
   'Hands out what the turn claims, and what it woke of the runs that its worker has warm (p_awaiters: the tasks that it may have woken).';
 
+create or replace function durable._claim_new(
+  p_id text, p_head durable._executions, p_worker text, p_ttl_ms integer, p_codes text[], p_digests text[], p_now bigint)
+returns json language plpgsql volatile
+as $$
+declare
+  v_task durable._tasks;
+  v_promise durable._promises;
+begin
+  if p_head.next_seq <> 1 or p_head.previous is not null or exists (select from durable._forks)
+     or encode(p_head.digest, 'hex')
+        is distinct from p_digests[array_position(p_codes, durable._code(p_head.workflow, p_head.workflow_version))] then
+    return null;
+  end if;
+  select * into v_task from durable._acquire(array[p_id], p_worker, p_ttl_ms, p_now, false);
+  if not found then
+    return '[]';
+  end if;
+  select * into v_promise from durable._promises p where p.id = p_id;
+  return json_build_array(durable._handed(v_task, p_head, 0, v_promise.param_data, v_promise.created_at, '[]'));
+end
+$$;
+comment on function durable._claim_new(text, durable._executions, text, integer, text[], text[], bigint) is
+  'Claims one run that nobody owns and that has done nothing yet, by plain statements; null, and nothing is written, if it is no such run. The caller holds task and head.';
+
 create or replace function durable._claim_alone(
   p_worker text, p_queues text[], p_codes text[], p_digests text[], p_want integer, p_ttl_ms integer)
 returns json language plpgsql volatile
 as $$
 declare
   v_ready record := durable._claimable(p_worker, p_queues, p_codes, greatest(p_want, 0));
-  v_tasks json := '[]';
+  v_head durable._executions;
+  v_tasks json;
   v_now bigint;
 begin
-  if v_ready.ids = '{}' then
-    v_now := durable._now_ms();
-  else
+  if cardinality(v_ready.heads) = 1 then
+    v_head := durable._lock_head(v_ready.heads[1]);
+  elsif v_ready.ids <> '{}' then
     perform durable._lock_heads(v_ready.heads);
-    v_now := durable._now_ms();
+  end if;
+  v_now := durable._now_ms();
+  if v_head.execution is not null then
+    v_tasks := durable._claim_new(v_ready.ids[1], v_head, p_worker, p_ttl_ms, p_codes, p_digests, v_now);
+  end if;
+  if v_tasks is null and v_ready.ids <> '{}' then
     v_tasks := durable._claim(v_ready.ids, cardinality(v_ready.heads) > cardinality(v_ready.ids), p_worker, p_ttl_ms,
                               v_ready.warm, p_codes, p_digests, v_now);
   end if;
   return json_build_object('now', v_now,
     'bundles', '{"execution": null, "verdict": null, "state": null, "seq": null, "next": null}'::json,
-    'tails', '[]'::json, 'tasks', v_tasks, 'hints', '[]'::json, 'settled', false,
+    'tails', '[]'::json, 'tasks', coalesce(v_tasks, '[]'), 'hints', '[]'::json, 'settled', false,
     'due_in', case when p_want > 0 then coalesce(durable._due_in(v_now), 9007199254740991) end);
 end
 $$;

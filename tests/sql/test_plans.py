@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from pyengine.procedures import SIGNAL, START, Procedure
 from tests.support.verbs import (
     NEVER,
     TTL_MS,
@@ -26,6 +27,7 @@ from tests.support.verbs import (
     adopt,
     anew,
     ask,
+    begin_run,
     begun,
     bundle,
     cancel,
@@ -440,3 +442,20 @@ def test_sweeps_are_small_however_much_is_due(dsn: str, full: int) -> None:
             own, ("select count(*) from durable._promises where state = 'pending' and timeout_at = 2", ())
         )
         assert left == 0
+
+
+@pytest.mark.parametrize("procedure", [START, SIGNAL], ids=lambda one: one.verb)
+def test_what_clients_send_is_planned_once(conn: Connection, procedure: Procedure) -> None:
+    """Calls that send no hint come first and look cheap; still the plan for all is used from the sixth on."""
+    begin_run(conn, "r")
+    with psycopg.RawCursor(conn) as cursor:
+        for number in range(20):
+            words: tuple[Any, ...] = ("r", "go", "1", None)
+            if procedure is START:
+                words = ("w", "[]", f"s{number}", None, "default", "1", None, None, 0, "{}", "", True, False)
+            cursor.execute(procedure.sql.encode(), (*words, number > 8), prepare=True)
+    plans = (
+        "select custom_plans, generic_plans from pg_prepared_statements where statement = %s",
+        (procedure.sql,),
+    )
+    assert ask(conn, plans) == (5, 15)
