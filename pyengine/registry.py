@@ -335,28 +335,17 @@ class Registry:
         return cls
 
     def find(self, name: str, version: str | None = None) -> WorkflowDef | None:
-        """Return a workflow by name, or None if there is none.
-
-        Args:
-            name: workflow name.
-            version: None if there is only one.
-        """
+        """Return a workflow by name, or None; a version need not be told if there is only one."""
         if version is not None:
             return self._workflows.get((name, version))
         versions = self._versions(name)
-        if "1" in versions or len(versions) == 1:
-            return versions.get("1") or next(iter(versions.values()))
-        return None
+        return versions.get("1") or (next(iter(versions.values())) if len(versions) == 1 else None)
 
     def _versions(self, name: str) -> dict[str, WorkflowDef]:
         return {version: one for (named, version), one in self._workflows.items() if named == name}
 
     def workflow(self, name: str, version: str | None = None) -> WorkflowDef:
-        """Return a workflow by name, as `find`.
-
-        Raises:
-            NotFound: there is none; the message names those that are near.
-        """
+        """Return a workflow by name, as `find`; raises NotFound, whose message names those that are near."""
         if (found := self.find(name, version)) is not None:
             return found
         if versions := self._versions(name):

@@ -643,23 +643,27 @@ create or replace function durable._claim_alone(
 returns json language plpgsql volatile
 as $$
 declare
-  v_ready record := durable._claimable(p_worker, p_queues, p_codes, greatest(p_want, 0));
+  v_ids text[];
+  v_heads bigint[];
+  v_warm text[];
   v_head durable._executions;
   v_tasks json;
   v_now bigint;
 begin
-  if cardinality(v_ready.heads) = 1 then
-    v_head := durable._lock_head(v_ready.heads[1]);
-  elsif v_ready.ids <> '{}' then
-    perform durable._lock_heads(v_ready.heads);
+  select c.ids, c.heads, c.warm into v_ids, v_heads, v_warm
+  from durable._claimable(p_worker, p_queues, p_codes, greatest(p_want, 0)) c;
+  if cardinality(v_heads) = 1 then
+    v_head := durable._lock_head(v_heads[1]);
+  elsif v_ids <> '{}' then
+    perform durable._lock_heads(v_heads);
   end if;
   v_now := durable._now_ms();
   if v_head.execution is not null then
-    v_tasks := durable._claim_new(v_ready.ids[1], v_head, p_worker, p_ttl_ms, p_codes, p_digests, v_now);
+    v_tasks := durable._claim_new(v_ids[1], v_head, p_worker, p_ttl_ms, p_codes, p_digests, v_now);
   end if;
-  if v_tasks is null and v_ready.ids <> '{}' then
-    v_tasks := durable._claim(v_ready.ids, cardinality(v_ready.heads) > cardinality(v_ready.ids), p_worker, p_ttl_ms,
-                              v_ready.warm, p_codes, p_digests, v_now);
+  if v_tasks is null and v_ids <> '{}' then
+    v_tasks := durable._claim(v_ids, cardinality(v_heads) > cardinality(v_ids), p_worker, p_ttl_ms, v_warm, p_codes, p_digests,
+                              v_now);
   end if;
   return json_build_object('now', v_now,
     'bundles', '{"execution": null, "verdict": null, "state": null, "seq": null, "next": null}'::json,
