@@ -48,7 +48,7 @@ logger = logging.getLogger("pyengine.worker")
 RELEASE_AFTER_MS = 5_000
 """An attempt that is further away than this does not keep its run here, in milliseconds."""
 
-_SLICE_S = 0.002
+_SLICE_S = 0.0002
 _OUTSIDE = frozenset("IXTjgvAQ")
 _LAST = (Complete, Fail, Halt, Cancelled)
 _NOTHING: tuple[list[Row], list[Row]] = ([], [])
@@ -93,7 +93,7 @@ class Holdings:
     # -- what was answered
 
     async def apply(self, answer: Answer) -> None:
-        """Do what an answer says, letting others run every few milliseconds."""
+        """Do what an answer says, letting others run: who sends turns is what the database waits for."""
         loop = self._loop
         self._clock.set(answer.now)
         tails = {execution: (before, after) for execution, before, after in answer.tails}
