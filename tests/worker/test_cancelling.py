@@ -151,8 +151,9 @@ def test_the_token_tells_whenever_nobody_wants_the_outcome(dsn: str, conn: Conne
             async with app.worker():
                 await happens(began)
                 if way == "lost":
-                    conn.execute("update durable._tasks set expires_at = 0")
-                    conn.execute("select durable.tick_v1(100)")
+                    with conn.transaction():  # no renewal comes between
+                        conn.execute("update durable._tasks set expires_at = 0")
+                        conn.execute("select durable.tick_v1(100)")
                 if way != "stopped":
                     await happens(ended)
                     return await run.result(timeout=20)
