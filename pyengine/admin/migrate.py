@@ -211,7 +211,7 @@ def _status(conn: Connection, sources: Sources) -> Status:
             )
         return Status(installed=False, pending=tuple(step.name for step in steps))
     recorded = conn.execute(f"select id, name, sha256 from {SCHEMA}.migrations order by id").fetchall()
-    _verify(recorded, steps)
+    _verify(recorded, steps, f"database {conn.info.dbname!r} on {conn.info.host}")
     settings: dict[str, str] = dict(
         conn.execute(
             f"select name, value from {SCHEMA}.settings where name in ('logic_sha256', 'engine_version')"
@@ -231,7 +231,7 @@ def _status(conn: Connection, sources: Sources) -> Status:
     )
 
 
-def _verify(recorded: list[TupleRow], steps: tuple[Migration, ...]) -> None:
+def _verify(recorded: list[TupleRow], steps: tuple[Migration, ...], where: str) -> None:
     known = {step.id: step for step in steps}
     for id_, name, sha256 in recorded:
         step = known.get(id_)
@@ -239,10 +239,10 @@ def _verify(recorded: list[TupleRow], steps: tuple[Migration, ...]) -> None:
             raise _newer(f"it has migration {name}")
         if step.name != name or step.sha256 != sha256:
             raise SchemaMismatch(
-                f"migrations/{step.path.name} differs from the {name} that this database has applied",
+                f"migrations/{step.path.name} differs from the {name} that {where} has applied",
                 hint="an applied migration is never edited: restore the file and write a new one "
                 "(a development database of an unreleased 0001 is dropped and made anew: "
-                "drop schema durable cascade, then pyengine db init)",
+                "pyengine db psql -c 'drop schema durable cascade', then pyengine db init)",
             )
 
 

@@ -545,3 +545,12 @@ as $$
 $$;
 comment on function durable._has_seen(durable._bundle, durable._executions) is
   'Nothing was resolved, nor a cancellation requested, that the coroutine has not seen, neither before its bundle nor in answer to it.';
+
+create or replace function durable._answer(
+  p_now bigint, p_bundles json, p_tails json, p_tasks json, p_hints text[], p_settled boolean, p_due_in bigint)
+returns json language sql stable
+as $$
+  select json_build_object('now', p_now, 'bundles', p_bundles, 'tails', p_tails, 'tasks', p_tasks, 'hints', p_hints,
+                           'settled', p_settled, 'due_in', p_due_in)
+$$;
+comment on function durable._answer(bigint, json, json, json, text[], boolean, bigint) is 'What worker_turn_v1 answers, whichever way a turn goes.';

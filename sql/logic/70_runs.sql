@@ -190,9 +190,10 @@ returns text[] language plpgsql volatile
 as $$
 declare
   v_known text[];
+  v_now bigint := durable._now_ms();
 begin
   if p_ids is null and p_keys is null then
-    return array(select durable._fresh_id(durable._now_ms()) from generate_series(1, p_count));
+    return array(select durable._fresh_id(v_now) from generate_series(1, p_count));
   elsif p_keys is not null then
     v_known := array(
       select (select h.id from durable._executions h
@@ -200,7 +201,7 @@ begin
       from unnest(p_keys) with ordinality as k (key, n) order by k.n);
   end if;
   return array(
-    select case when u.key is null then coalesce(u.id, durable._fresh_id(durable._now_ms()))
+    select case when u.key is null then coalesce(u.id, durable._fresh_id(v_now))
                 else coalesce(u.known, u.first_id, durable._root_id(p_tenant, p_workflow, u.key)) end
     from (select x.*, first_value(x.id) over (partition by x.key order by x.n) as first_id
           from unnest(p_ids, p_keys, v_known) with ordinality as x (id, key, known, n)) u

@@ -56,10 +56,9 @@ begin
   perform durable._settle_lone(
     v_id, v_head.execution, case p_bundle #>> '{end,do}' when 'complete' then 'resolved' else 'rejected' end,
     coalesce(p_bundle #>> '{end,error}', p_bundle #>> '{end,value}'), v_task.version, v_now);
-  return json_build_object('now', v_now, 'bundles', json_build_object(
-      'execution', array[v_execution], 'verdict', array['ok'], 'state', array['done'], 'seq', array[v_head.next_seq],
-      'next', array[v_head.next_seq]),
-    'tails', '[]'::json, 'tasks', '[]'::json, 'hints', '[]'::json, 'settled', true, 'due_in', null);
+  return durable._answer(
+    v_now, json_build_object('execution', array[v_execution], 'verdict', array['ok'], 'state', array['done'],
+                             'seq', array[v_head.next_seq], 'next', array[v_head.next_seq]), '[]', '[]', '{}', true, null);
 end
 $$;
 comment on function durable._end_lone(text, jsonb) is

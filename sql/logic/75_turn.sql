@@ -16,6 +16,12 @@ end
 $$;
 comment on function durable._codes(text[], text[]) is 'The codes of workflows and versions, at the same places.';
 
+create or replace function durable._digest_of(p_workflow text, p_version text, p_codes text[], p_digests text[])
+returns text language sql immutable parallel safe
+as $$ select p_digests[array_position(p_codes, durable._code(p_workflow, p_version))] $$;
+comment on function durable._digest_of(text, text, text[], text[]) is
+  'The digest of a workflow''s code among those of p_codes, which stand at the same places; null if it is not there.';
+
 create or replace function durable.worker_hello_v1(
   p_worker text, p_queues text[], p_workflows text[], p_versions text[], p_about jsonb, p_digests text[] default null)
 returns jsonb language plpgsql volatile
@@ -412,8 +418,7 @@ begin
   select array_agg(durable._handed(t, h, 0, p.param_data, p.created_at, '[]') order by h.execution) filter (where n.is_new),
          array_agg(h.execution) filter (where not n.is_new),
          array_agg(h.execution) filter (where durable._code(t.workflow, t.workflow_version) = any (p_codes)
-           and encode(h.digest, 'hex') is distinct from
-           p_digests[array_position(p_codes, durable._code(t.workflow, t.workflow_version))])
+           and encode(h.digest, 'hex') is distinct from durable._digest_of(t.workflow, t.workflow_version, p_codes, p_digests))
   into v_tasks, v_begun, v_other
   from durable._acquire(p_ids, p_worker, p_ttl_ms, p_now, p_owned) t
   join durable._executions h on h.execution = any (array[t.execution])
@@ -428,7 +433,7 @@ begin
   end if;
   if v_other is not null then
     update durable._executions h
-    set digest = decode(p_digests[array_position(p_codes, durable._code(h.workflow, h.workflow_version))], 'hex')
+    set digest = decode(durable._digest_of(h.workflow, h.workflow_version, p_codes, p_digests), 'hex')
     where h.execution = any (v_other);
   end if;
   return coalesce(array_to_json(v_tasks), '[]');
@@ -624,7 +629,7 @@ declare
 begin
   if p_head.next_seq <> 1 or p_head.previous is not null or exists (select from durable._forks)
      or encode(p_head.digest, 'hex')
-        is distinct from p_digests[array_position(p_codes, durable._code(p_head.workflow, p_head.workflow_version))] then
+        is distinct from durable._digest_of(p_head.workflow, p_head.workflow_version, p_codes, p_digests) then
     return null;
   end if;
   select * into v_task from durable._acquire(array[p_id], p_worker, p_ttl_ms, p_now, false);
@@ -665,10 +670,9 @@ begin
     v_tasks := durable._claim(v_ids, cardinality(v_heads) > cardinality(v_ids), p_worker, p_ttl_ms, v_warm, p_codes, p_digests,
                               v_now);
   end if;
-  return json_build_object('now', v_now,
-    'bundles', '{"execution": null, "verdict": null, "state": null, "seq": null, "next": null}'::json,
-    'tails', '[]'::json, 'tasks', coalesce(v_tasks, '[]'), 'hints', '[]'::json, 'settled', false,
-    'due_in', case when p_want > 0 then coalesce(durable._due_in(v_now), 9007199254740991) end);
+  return durable._answer(
+    v_now, '{"execution": null, "verdict": null, "state": null, "seq": null, "next": null}', '[]', coalesce(v_tasks, '[]'), '{}',
+    false, case when p_want > 0 then coalesce(durable._due_in(v_now), durable._never()) end);
 end
 $$;
 comment on function durable._claim_alone(text, text[], text[], text[], integer, integer) is
@@ -720,11 +724,10 @@ begin
     perform durable.hint_v1(false, true);
   end if;
   v_owned := v_owned or v_awaiters <> '{}' or cardinality(v_heads) > cardinality(v_claim);
-  return json_build_object('now', v_now, 'bundles', durable._verdicts(v_bundles),
-    'tails', durable._tails(v_bundles, v_acts or v_owned, v_now), 'tasks', v_tasks,
-    'hints', durable._distinct(v_queues), 'settled', v_settle <> '{}',
-    'due_in', case when p_want > 0 or v_acts or cardinality(v_bundles) > 1
-                   then coalesce(durable._due_in(v_now), 9007199254740991) end);
+  return durable._answer(
+    v_now, durable._verdicts(v_bundles), durable._tails(v_bundles, v_acts or v_owned, v_now), v_tasks,
+    durable._distinct(v_queues), v_settle <> '{}',
+    case when p_want > 0 or v_acts or cardinality(v_bundles) > 1 then coalesce(durable._due_in(v_now), durable._never()) end);
 end
 $$;
 comment on function durable._turn(text, text[], text[], text[], integer, jsonb, integer, boolean) is

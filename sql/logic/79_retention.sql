@@ -6,9 +6,9 @@
 create or replace function durable._tree(p_roots text[])
 returns table (root text, id text, head bigint, is_open boolean, is_live boolean, settled_at bigint) language sql stable
 as $$
-  select r.id, p.id, p.head, p.state = 'pending', p.state = 'pending' and p.target is not null, p.settled_at
-  from unnest(p_roots) as r (id)
-  join durable._promises p on p.id = any (array[r.id])
+  -- not a join, for which all ids may be read if only ids are asked for
+  select p.id, p.id, p.head, p.state = 'pending', p.state = 'pending' and p.target is not null, p.settled_at
+  from durable._promises p where p.id = any (p_roots)
   union all
   select r.id, p.id, p.head, p.state = 'pending', p.state = 'pending' and p.target is not null, p.settled_at
   from unnest(p_roots) as r (id)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.sql.conftest import ClockInside
 from tests.support.clock import Clock
-from tests.support.cluster import Server, drop_database, fresh_database, install_schema
+from tests.support.cluster import Server, installed_database
 from tests.support.verbs import Connection
 
 
@@ -22,10 +22,8 @@ from tests.support.verbs import Connection
 def archive(server: Server) -> Iterator[str]:
     """URL of a database with the schema, into which nothing is ever committed."""
     name = f"archive_{os.environ.get('PYTEST_XDIST_WORKER', '')}"
-    url = fresh_database(server, name)
-    install_schema(host=server.host, port=server.port, user=server.user, dbname=name)
-    yield url
-    drop_database(server, name)
+    with installed_database(server, name) as url:
+        yield url
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tests.protocol.program import SCENES, Say
 from tests.support import history as transitions
 from tests.support import run_laws
 from tests.support.clock import Clock
-from tests.support.cluster import Server, drop_database, fresh_database, install_schema
+from tests.support.cluster import Server, installed_database
 from tests.support.hands import let_go
 from tests.support.history import EDGES
 from tests.support.steps import steps, task_edges
@@ -285,10 +285,8 @@ NOT_ASSERTED = {
 def laboratory(server: Server) -> Iterator[str]:
     """URL of a database into which nothing is ever committed."""
     name = f"transitions_{os.environ.get('PYTEST_XDIST_WORKER', '')}"
-    url = fresh_database(server, name)
-    install_schema(host=server.host, port=server.port, user=server.user, dbname=name)
-    yield url
-    drop_database(server, name)
+    with installed_database(server, name) as url:
+        yield url
 
 
 @pytest.fixture

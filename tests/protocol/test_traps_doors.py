@@ -17,7 +17,7 @@ import pytest
 
 from tests.protocol.test_traps import PROFILES, TIMED_OUT, count, offered, play, state, told
 from tests.support.clock import Clock
-from tests.support.cluster import Server, drop_database, fresh_database, install_schema
+from tests.support.cluster import Server, installed_database
 from tests.support.envelope import (
     Json,
     Said,
@@ -52,10 +52,8 @@ class ClockInside(Clock):
 def hallway(server: Server) -> Iterator[str]:
     """URL of a database with the schema, into which nothing is ever committed."""
     name = f"hallway_{os.environ.get('PYTEST_XDIST_WORKER', '')}"
-    url = fresh_database(server, name)
-    install_schema(host=server.host, port=server.port, user=server.user, dbname=name)
-    yield url
-    drop_database(server, name)
+    with installed_database(server, name) as url:
+        yield url
 
 
 @pytest.fixture

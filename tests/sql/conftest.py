@@ -1,13 +1,14 @@
 """One database for the whole folder: every test runs in a transaction that is rolled back.
 
 What lives here: `conn` and `clock` for tests of one session, in place of those of the suite, which make a
-database for each test. A test that needs commits, a second session or statistics asks for `dsn` and
-connects by itself.
+database for each test, and a `quiet` server for tests that count rows. A test that needs commits or a second
+session asks for `dsn` and connects by itself.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import psycopg
 import pytest
 
 from tests.support.clock import Clock
-from tests.support.cluster import Server, drop_database, fresh_database, install_schema
+from tests.support.cluster import Cluster, Server, installed_database, make_folder
 from tests.support.verbs import Connection
 
 CLOCK = Path(__file__).parent.parent / "support" / "clock.sql"
@@ -33,10 +34,18 @@ class ClockInside(Clock):
 def laboratory(server: Server) -> Iterator[str]:
     """URL of a database with the schema, into which nothing is ever committed."""
     name = f"laboratory_{os.environ.get('PYTEST_XDIST_WORKER', '')}"
-    url = fresh_database(server, name)
-    install_schema(host=server.host, port=server.port, user=server.user, dbname=name)
-    yield url
-    drop_database(server, name)
+    with installed_database(server, name) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def quiet() -> Iterator[Server]:
+    """A server with nobody else on it, not even autovacuum: a writer in whatever database keeps rows in their
+    pages that were removed elsewhere."""
+    folder = make_folder()
+    with Cluster(folder) as running:
+        yield running.server
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

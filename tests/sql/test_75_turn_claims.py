@@ -116,9 +116,10 @@ def test_the_plain_way_is_the_way_for_many(
 
 def test_a_fork_keeps_plain_claims_away(conn: Connection) -> None:
     """While there are forks, whose journal is another run's, every run is claimed the way for many."""
-    ask(conn, start("r"))
-    assert ask(conn, (NEW, ("r", TTL_MS, code("w"), "r")))[0] is False
     ask(conn, ("select durable.worker_hello_v1('W', '{default}', '{w}', '{1}', null, '{ab}')", ()))
+    ask(conn, start("r"))
+    with conn.transaction(force_rollback=True):
+        assert ask(conn, (NEW, ("r", TTL_MS, code("w"), "r")))[0] is True
     held = claim(conn, "W", "default")
     take_turn(conn, "W", bundle(held, facts=[done(0)]))
     ask(conn, ("select durable.fork('r', seq => 3)", ()))

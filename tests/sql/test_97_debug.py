@@ -15,7 +15,7 @@ import pytest
 from pyengine.admin import migrate
 from pyengine.cli.root import run
 from tests.support.catalogue import differences, settings, snapshot
-from tests.support.cluster import Server, drop_database, fresh_database, install_schema
+from tests.support.cluster import Server, installed_database
 from tests.support.envelope import Json, Said, make, say, send, settle, suspend, take
 from tests.support.verbs import NEVER, Connection, begin_run, bundle, refusal, take_turn, timer
 from tests.support.verbs import run as child
@@ -35,11 +35,9 @@ KEPT = {"settings", "migrations", "_workers", "_workflows", "_buckets", "_watche
 def playground(server: Server) -> Iterator[str]:
     """URL of a database with the debug operations, into which nothing is ever committed."""
     name = f"playground_{os.environ.get('PYTEST_XDIST_WORKER', '')}"
-    url = fresh_database(server, name)
-    install_schema(host=server.host, port=server.port, user=server.user, dbname=name)
-    migrate.install(url, debug=True)
-    yield url
-    drop_database(server, name)
+    with installed_database(server, name) as url:
+        migrate.install(url, debug=True)
+        yield url
 
 
 @pytest.fixture

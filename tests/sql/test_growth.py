@@ -9,22 +9,13 @@ pages everywhere, and then a page has no room for the next version of a row.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psycopg
 import pytest
 
-from tests.support.cluster import (
-    Cluster,
-    Server,
-    broken_laws,
-    drop_database,
-    fresh_database,
-    install_schema,
-    make_folder,
-)
+from tests.support.cluster import Server, broken_laws, installed_database
 from tests.support.verbs import (
     TTL_MS,
     Call,
@@ -65,23 +56,12 @@ AGED: Call = (
 HEARTBEAT = "select durable.worker_heartbeat_v1('W', %s, %s)"
 
 
-@pytest.fixture(scope="module")
-def quiet() -> Iterator[Server]:
-    """A server with nobody else on it, not even autovacuum."""
-    folder = make_folder()
-    with Cluster(folder) as running:
-        yield running.server
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 @pytest.fixture
 def alone(quiet: Server) -> Iterator[str]:
     """URL of the test's own database there, with the schema."""
-    url = fresh_database(quiet, "alone")
-    install_schema(host=quiet.host, port=quiet.port, user=quiet.user, dbname="alone")
-    yield url
-    assert broken_laws(url) == []
-    drop_database(quiet, "alone")
+    with installed_database(quiet, "alone") as url:
+        yield url
+        assert broken_laws(url) == []
 
 
 @contextmanager

@@ -14,7 +14,8 @@ import secrets
 import shutil
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -140,6 +141,15 @@ def fresh_database(server: Server, name: str) -> str:
         conn.execute(f'drop database if exists "{name}" with (force)'.encode())
         conn.execute(f'create database "{name}" template template0'.encode())
     return server.dsn(name)
+
+
+@contextmanager
+def installed_database(server: Server, name: str) -> Iterator[str]:
+    """URL of a new database with the schema, for as long as the block lasts."""
+    url = fresh_database(server, name)
+    install_schema(host=server.host, port=server.port, user=server.user, dbname=name)
+    yield url
+    drop_database(server, name)
 
 
 def drop_database(server: Server, name: str) -> None:
