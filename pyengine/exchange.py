@@ -106,7 +106,7 @@ class Exchange:
             now_s = loop.time()
             if self._adrift_at_s is not None and self._adrift_at_s <= now_s and not self._answers:
                 await self._give_back_unknown()
-            free = self._slots - len(self.holdings.held) - sum(len(answer.tasks) for answer in self._answers)
+            free = self._free()
             # a claim for a few slots is worth a turn of its own only if nothing else is going on
             enough = free >= self._slots // _CLAIM_SHARE or not (queue or self._answers)
             due = looks.at <= now_s
@@ -119,11 +119,18 @@ class Exchange:
                     handle.cancel()
                 continue
             bundles = queue.collect(now_s, self._share)
-            free += sum(bundle.end is not None for bundle in bundles)
+            free = self._free()
             want = free if due and (free >= self._slots // _CLAIM_SHARE or not bundles) else 0
             want = min(want, self._share)
             if bundles or want:
                 await self._turn(bundles, want)
+
+    def _free(self) -> int:
+        """Slots that nothing is in or about to come into; a run that its bundle ends is out."""
+        held = self.holdings.held.values()
+        leaving = sum(one.flight is not None and one.flight.end is not None for one in held)
+        coming = sum(len(answer.tasks) for answer in self._answers)
+        return self._slots - len(held) + leaving - coming
 
     async def _turn(self, bundles: list[Bundle], want: int) -> None:
         """Send one turn; a small one that settles something tells so itself."""

@@ -107,8 +107,9 @@ class Holdings:
                 if loop.time() > until_s:
                     await asyncio.sleep(0)
                     until_s = loop.time() + _SLICE_S
-        for task in answer.tasks:
-            self._claimed(task)
+        answer.tasks.reverse()  # what is left in it has yet to come into slots
+        while answer.tasks:
+            self._claimed(answer.tasks.pop())
             if loop.time() > until_s:
                 await asyncio.sleep(0)
                 until_s = loop.time() + _SLICE_S

@@ -116,6 +116,9 @@ class Turns:
                 timeouts += _timed_out(error)
                 if bundles and _poisoned(error):
                     return await self._apart(bundles, error, tells)
+                if not bundles:
+                    # together they may be more than an answer holds
+                    want = -(-want // 2)
                 log = logger.error if failures in (1, 5) or failures % 20 == 0 else logger.debug
                 log("turn refused by %s: %s", self._where, error)
             if timeouts >= _TIMEOUTS_MAX:

@@ -6,7 +6,7 @@ insert into durable.settings (name, value, description) values
   ('hints', 'coalesce', 'hints of plain SQL callers: off, coalesce (at most one notification a channel in 50 ms) or commit'),
   ('lease_ttl_ms', '15000', 'length of a worker''s lease in ms; renewed every half of it'),
   ('max_crashes', '5', 'leases lost in a row after which a task is halted'),
-  ('max_in_flight', '400', 'runs that one worker process holds at a time'),
+  ('max_in_flight', '1000', 'runs that one worker process holds at a time'),
   ('max_warm', '2000', 'suspended coroutines that one worker process keeps warm'),
   ('payload_max_bytes', '67108864', 'payloads above this are refused; what has up to 1000 bytes never is'),
   ('payload_warn_bytes', '1048576', 'payloads above this are reported in the log'),

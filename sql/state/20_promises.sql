@@ -72,7 +72,7 @@ create table durable._promises (
     value_data is not null or value_headers is not null, settled_at, target, task_version, head, execution, child
   )::durable._lawful_promise is distinct from null)
 ) with (
-  fillfactor = 90, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_insert_scale_factor = 0.1,
+  fillfactor = 55, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_insert_scale_factor = 0.1,
   autovacuum_vacuum_cost_limit = 2000);
 
 comment on table durable._promises is

@@ -14,12 +14,12 @@ import pytest
 from pyengine import App
 from pyengine.codec import Codec
 from pyengine.connection import Database, mapped
-from pyengine.errors import PayloadTooLarge, RunFailed
+from pyengine.errors import Conflict, PayloadTooLarge, RunFailed
 from pyengine.model import Captured, Complete, Fact, RunChild, RunInfo, Suspend
 from pyengine.replay import Replay
 from pyengine.runs import TURN_BYTES_MAX, HeldRun, RunQueue
 from pyengine.turn import Identity, Turns
-from pyengine.wire import Bundle
+from pyengine.wire import Answer, Bundle
 from tests.support.turns import Send, intercept
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -215,6 +215,59 @@ def test_a_batch_that_times_out_twice_is_halved(
         answers: list[Any] = asyncio.run(turns.send([Bundle(n, 1, 0) for n in range(4)], 5))
     assert sent == sizes and answers == ["answer"] * (len(sizes) - 2)
     assert caplog.records
+
+
+def test_a_claim_that_is_refused_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not fit into one answer together is claimed in portions."""
+    wants: list[int] = []
+
+    async def once(bundles: list[Bundle], want: int, tells: bool) -> str:
+        wants.append(want)
+        if want > 2 and len(wants) < 10:
+            raise Conflict("invalid memory alloc request size")
+        return "answer"
+
+    async def no_pause(delay_s: float) -> None:
+        pass
+
+    monkeypatch.setattr("pyengine.turn.asyncio.sleep", no_pause)
+    answers: list[Any] = asyncio.run(turns_of(monkeypatch, once).send([], 15))
+    assert answers == ["answer"] and wants == [15, 8, 4, 2]
+
+
+def test_slots_are_used(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While there is more to claim, a turn claims for every slot that it leaves or that was free, up to half
+    of them; and never more runs are worked on than there are slots."""
+    slots = 40
+    app = App(dsn)
+    plain, unused = Turns._once, []
+
+    @app.workflow
+    async def nothing(n: int) -> int:
+        return n
+
+    async def once(self: Turns, bundles: list[Bundle], want: int, tells: bool) -> Answer:
+        held = worker._holdings.held.values()
+        stay = sum(one.flight is None or one.flight.end is None for one in held)
+        coming = sum(len(answer.tasks) for answer in worker._exchange._answers)
+        answer = await plain(self, bundles, want, tells)
+        assert stay + coming + want <= slots
+        if answer.tasks and want < slots // 2:
+            unused.append(slots - stay - coming - want)
+        return answer
+
+    monkeypatch.setattr(Turns, "_once", once)
+
+    async def main() -> list[int]:
+        nonlocal worker
+        async with app.client() as client:
+            runs = [await client.start(nothing, n) for n in range(400)]
+            async with app.worker(concurrency=slots) as worker:
+                return await asyncio.gather(*(run.result(timeout=30) for run in runs))
+
+    worker: Any = None
+    assert asyncio.run(main()) == list(range(400))
+    assert not [count for count in unused if count >= slots // 8], unused
 
 
 def test_a_run_that_cannot_be_halted_is_given_back(dsn: str, conn: Connection) -> None:
