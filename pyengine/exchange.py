@@ -119,7 +119,7 @@ class Exchange:
                     handle.cancel()
                 continue
             bundles = queue.collect(now_s, self._share)
-            free = self._free()
+            free += sum(bundle.end is not None for bundle in bundles)
             want = free if due and (free >= self._slots // _CLAIM_SHARE or not bundles) else 0
             want = min(want, self._share)
             if bundles or want:
