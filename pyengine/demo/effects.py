@@ -158,16 +158,23 @@ def now(conn: Connection[TupleRow]) -> datetime:
 
 
 def held(conn: Connection[TupleRow], root: str) -> dict[int, list[str]]:
-    """Return the runs of an audit that are being worked on, by the number of the process that does."""
+    """Return the runs of an audit that are being worked on, by the number of the process that does.
+
+    It waits for turns that are under way: the server takes the last turn of a process that was killed to its
+    end, and what that turn ends is not held any more.
+    """
     rows = conn.execute(
-        """select w.process, array_agg(t.id order by t.id)
-           from durable.tasks t join pyengine_demo.workers w on w.id = t.pid
+        """select w.process, t.id
+           from durable._tasks t join pyengine_demo.workers w on w.id = t.pid
            where t.state = 'acquired'
              and (t.id = %(root)s or (t.id > %(root)s || '.' and t.id < %(root)s || '/'))
-           group by w.process""",
+           order by t.id for share of t""",
         {"root": root},
     ).fetchall()
-    return {int(process): list(ids) for process, ids in rows}
+    runs: dict[int, list[str]] = {}
+    for process, run_id in rows:
+        runs.setdefault(int(process), []).append(run_id)
+    return runs
 
 
 def repeated(conn: Connection[TupleRow], root: str) -> Repeated:

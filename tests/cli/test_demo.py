@@ -6,13 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from pyengine.demo import effects
 from tests.cli.packages import installed, sources, wheel
+from tests.support.verbs import begin_run, bundle, complete, take_turn
 
 
 @pytest.fixture
@@ -91,6 +94,29 @@ def test_a_stopped_audit_goes_on_and_names_what_is_wrong(at_database: Any, dsn: 
     assert f"missing: {site / 'one' / 'm1.py'} (" in answer.out
     assert "after they were recorded: 0" in answer.out
     assert len(at_database("ps", "--json").document) == 1
+
+
+@pytest.mark.session("the server process that waits is looked for")
+def test_what_the_last_turn_of_a_killed_worker_ends_was_not_held(
+    dsn: str, conn: psycopg.Connection[Any]
+) -> None:
+    """The look at what a process holds waits for its turn that is under way in the server."""
+    effects.install(conn)
+    conn.execute("insert into pyengine_demo.workers values ('W', 'one', 1)")
+    run = begin_run(conn, "audit")
+    assert effects.held(conn, "audit") == {1: ["audit"]}
+    with (
+        psycopg.connect(dsn) as dying,
+        psycopg.connect(dsn, autocommit=True) as looking,
+        ThreadPoolExecutor() as pool,
+    ):
+        take_turn(dying, "W", bundle(run, end=complete()))
+        look = pool.submit(effects.held, looking, "audit")
+        blocked = "select pg_blocking_pids(%s) = array[%s::integer]"
+        while not conn.execute(blocked, (looking.info.backend_pid, dying.info.backend_pid)).fetchone()[0]:
+            assert not look.done()
+        dying.commit()
+        assert look.result() == {}
 
 
 def test_nothing_to_audit_is_told_before_any_database(pyengine: Any, tmp_path: Path) -> None:
