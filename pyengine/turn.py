@@ -114,11 +114,11 @@ class Turns:
             except EngineError as error:
                 failures += 1
                 timeouts += _timed_out(error)
-                if bundles and _poisoned(error):
+                if _poisoned(error) and (len(bundles) > 1 or (bundles and want <= 0)):
                     return await self._apart(bundles, error, tells)
-                if not bundles:
-                    # together they may be more than an answer holds
-                    want = -(-want // 2)
+                if want > 0:
+                    # what it was to claim may be more than an answer holds
+                    want = -1 if bundles else -(-want // 2)
                 log = logger.error if failures in (1, 5) or failures % 20 == 0 else logger.debug
                 log("turn refused by %s: %s", self._where, error)
             if timeouts >= _TIMEOUTS_MAX:
