@@ -97,8 +97,9 @@ class Listener:
     Args:
         database: where to.
 
-    A subscriber is called in the event loop's thread, also each time the connection had to be made anew,
-    because hints may have been missed.
+    A subscriber is called in the event loop's thread, also when a channel begins to be listened to and each
+    time the connection had to be made anew, because hints may have been missed. Channels to which nobody
+    subscribes are not listened to: a client would be woken by every start of all others.
     """
 
     def __init__(self, database: Database) -> None:
@@ -109,6 +110,8 @@ class Listener:
             "durable_settled": [],
         }
         self._lost = asyncio.Event()
+        self._more = asyncio.Event()
+        self._heard_on: set[Channel] = set()
         self._pending: set[Channel] = set()
         self._send_soon = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -118,6 +121,7 @@ class Listener:
     def subscribe(self, channel: Channel, subscriber: Callable[[], None]) -> None:
         """Call `subscriber` at each hint."""
         self._subscribers[channel].append(subscriber)
+        self._more.set()
 
     def unsubscribe(self, channel: Channel, subscriber: Callable[[], None]) -> None:
         """Do not call it any more."""
@@ -138,7 +142,8 @@ class Listener:
         except BaseException:
             self._users = 0
             raise
-        self._tasks = [asyncio.create_task(self._keep_listening()), asyncio.create_task(self._send_hints())]
+        loops = (self._keep_listening, self._listen_to_more, self._send_hints)
+        self._tasks = [asyncio.create_task(each()) for each in loops]
 
     async def stop(self) -> None:
         """End listening once the last user stops."""
@@ -179,10 +184,30 @@ class Listener:
             logger.debug("hint not sent: %s", error.message)
 
     async def _listen(self, conn: Any) -> None:
-        if self._database.hints:
-            for channel in self._subscribers:
-                await conn.add_listener(channel, self._heard)
+        self._heard_on.clear()
+        await self._listen_to(conn)
         conn.add_termination_listener(lambda _: self._lost.set())
+
+    async def _listen_to(self, conn: Any) -> list[Channel]:
+        """Listen to each channel that somebody has subscribed to by now; return those that are new."""
+        fresh = [one for one, who in self._subscribers.items() if who and one not in self._heard_on]
+        for channel in fresh if self._database.hints else ():
+            await conn.add_listener(channel, self._heard)
+        self._heard_on.update(fresh)
+        return fresh
+
+    async def _listen_to_more(self) -> None:
+        while True:
+            await self._more.wait()
+            self._more.clear()
+            try:
+                fresh = await self._link.use(self._listen_to)
+            except EngineError as error:
+                # the connection is made anew by another task, and listens to all then
+                logger.debug("not listening yet: %s", error.message)
+            else:
+                for channel in fresh:
+                    self.tell(channel)
 
     def _heard(self, conn: Any, pid: int, channel: Channel, payload: str) -> None:
         if pid != conn.get_server_pid():

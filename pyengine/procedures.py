@@ -111,9 +111,13 @@ HELLO = Procedure(
 TURN = Procedure(
     name="worker_turn_v1",
     signature=(
-        "(worker, queues[], codes[] of hello, digests[], want, bundles jsonb, ttl_ms, with the hint) -> json"
+        "(worker, queues[], codes[] of hello, digests[], all three as text, want, bundles jsonb, ttl_ms, "
+        "with the hint) -> json"
     ),
-    sql="select durable.worker_turn_v1($1, $2, $3, $4, $5, $6, $7, $8)",
+    sql=(
+        "select durable.worker_turn_v1($1, $2::text::text[], $3::text::text[], $4::text::text[], "
+        "$5, $6, $7, $8)"
+    ),
 )
 
 JOURNAL = Procedure(

@@ -153,8 +153,12 @@ class Waiting:
             return
         async with self._starting:
             if self._task is None:
-                await self._listener.start()
                 self._listener.subscribe("durable_settled", self._hinted)
+                try:
+                    await self._listener.start()
+                except BaseException:
+                    self._listener.unsubscribe("durable_settled", self._hinted)
+                    raise
                 self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
@@ -248,5 +252,6 @@ def refuse_no_text(id: object) -> None:
     Raises:
         InvalidRequest: it is no text, or one that Postgres cannot read.
     """
-    if not isinstance(id, str) or "\0" in id or any("\ud800" <= sign <= "\udfff" for sign in id):
+    half = isinstance(id, str) and not id.isascii() and any("\ud800" <= sign <= "\udfff" for sign in id)
+    if half or not isinstance(id, str) or "\0" in id:
         raise InvalidRequest(f"{id!r} can be no run id: an id is a text without NUL")

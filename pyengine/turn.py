@@ -24,7 +24,7 @@ from pyengine.connection import Database, Link, backoff_s
 from pyengine.errors import EngineError, Unavailable
 from pyengine.model import Halt
 from pyengine.procedures import TURN
-from pyengine.wire import Answer, Bundle, Release, decode_answer, encode_bundles
+from pyengine.wire import Answer, Bundle, Release, decode_answer, encode_bundles, encode_texts
 
 __all__ = ["Identity", "Turns"]
 
@@ -72,7 +72,9 @@ class Turns:
 
     def __init__(self, database: Database, identity: Identity) -> None:
         self._link = Link(database, "turn")
-        self._identity = identity
+        # every turn says the same, and of a list the driver would look twice at each element
+        self._serves = [encode_texts(each) for each in (identity.queues, identity.codes, identity.digests)]
+        self._worker, self._ttl_ms = identity.worker, identity.ttl_ms
         self._where = database.where
         self.uncertain = False
         self.refused: Callable[[Bundle, EngineError], None] = lambda bundle, error: None
@@ -139,16 +141,13 @@ class Turns:
         return await self._once(bundles, want, False)
 
     async def _once(self, bundles: list[Bundle], want: int, tells: bool) -> Answer:
-        who = self._identity
         text: Any = await self._link.run(
             TURN,
-            who.worker,
-            who.queues,
-            who.codes,
-            who.digests,
+            self._worker,
+            *self._serves,
             want,
             encode_bundles(bundles) if bundles else "[]",
-            who.ttl_ms,
+            self._ttl_ms,
             tells,
         )
         return decode_answer(text)

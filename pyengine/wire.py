@@ -51,6 +51,7 @@ __all__ = [
     "decode_answer",
     "decode_journal",
     "encode_bundles",
+    "encode_texts",
 ]
 
 
@@ -271,3 +272,9 @@ def _wire(bundle: Bundle) -> Bundle | _Bundle:
 def encode_bundles(bundles: Iterable[Bundle]) -> str:
     """Return the JSON text that the turn takes."""
     return _encode([_wire(bundle) for bundle in bundles]).decode()
+
+
+def encode_texts(texts: Iterable[str]) -> str:
+    """Return the array literal that the database reads as text[]."""
+    quoted = (text.replace("\\", "\\\\").replace('"', '\\"') for text in texts)
+    return "{" + ",".join(f'"{text}"' for text in quoted) + "}"

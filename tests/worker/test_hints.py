@@ -8,9 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from pyengine import App, ctx, housekeeping
+from pyengine import App, ctx, housekeeping, listen
 from pyengine.connection import Database, Link
-from pyengine.listen import Looks, Pace
+from pyengine.listen import Listener, Looks, Pace
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
@@ -113,7 +113,9 @@ def test_a_lone_run_takes_four_statements(
                 assert await (await client.start(go)).result(timeout=20) == 1
             return list(said)
 
-    for _ in range(5):  # a machine that stops for some milliseconds makes the client look meanwhile
+    # on a machine that stops for some milliseconds somebody would look again meanwhile
+    monkeypatch.setattr(listen, "_AFTER_HINT_S", (0.0, 30.0, 30.0))
+    for _ in range(20):  # the worker hears twice of a start in its process, the second time perhaps too late
         found = asyncio.run(main())
         if len(found) == 4:
             break
@@ -197,3 +199,48 @@ def test_a_hint_wakes_a_worker_of_another_process(dsn: str, conn: Connection) ->
             return await client.run("from-sql", go).result(timeout=20)
 
     assert asyncio.run(main()) == 1
+
+
+@pytest.mark.session("hints")
+def test_nobody_hears_hints_that_he_does_not_wait_for(
+    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client is woken by what settles and not by what starts, until a worker begins to serve in its
+    process; what was ready by then is claimed.
+    """
+    app = App(dsn)
+    heard: list[str] = []
+
+    @app.workflow
+    async def go() -> int:
+        return 1
+
+    plain = Listener._heard
+
+    def noted(self: Listener, session: Any, pid: int, channel: Any, payload: str) -> None:
+        heard.append(channel)
+        plain(self, session, pid, channel, payload)
+
+    async def main() -> list[str]:
+        monkeypatch.setattr(Listener, "_heard", noted)
+        async with app.client() as client:
+            run = await client.start(go, id="first")
+            with pytest.raises(TimeoutError):
+                await run.result(timeout=0.05)
+            conn.execute("select durable.hint_v1(true, false)")
+            conn.execute("select durable.hint_v1(false, true)")
+            while "durable_settled" not in heard:
+                await asyncio.sleep(0.01)
+            alone = list(heard)
+            async with app.worker() as worker:
+                assert await run.result(timeout=20) == 1
+                worker._exchange._looks._at = asyncio.get_running_loop().time() + 3600
+                worker._exchange._parts.wake.set()
+                heard.clear()
+                conn.execute("select durable.hint_v1(true, false)")
+                async with asyncio.timeout(20):
+                    while "durable_ready" not in heard:
+                        await asyncio.sleep(0.01)
+            return alone
+
+    assert asyncio.run(main()) == ["durable_settled"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import psycopg
 import pytest
 
 from pyengine.model import (
@@ -27,7 +28,7 @@ from pyengine.model import (
     Suspend,
     Take,
 )
-from pyengine.wire import Bundle, Ending, Release, decode_answer, encode_bundles
+from pyengine.wire import Bundle, Ending, Release, decode_answer, encode_bundles, encode_texts
 
 CHILD = RunChild(
     child=5, name="ship", version="1", queue=None, hash="ab", param="[]", timeout_ms=None, detached=False
@@ -134,3 +135,10 @@ def test_an_answer_of_an_older_database_is_read() -> None:
     answer = {"now": 1, "bundles": None, "tails": [], "hints": [], "settled": False, "due_in": None}
     read = decode_answer(json.dumps(answer | {"tasks": [task, [*task, 3]]}))
     assert [one.first_child for one in read.tasks] == [0, 3]
+
+
+def test_texts_arrive_as_they_are(conn: psycopg.Connection[Any]) -> None:
+    """An array literal is read back as the texts it was made of, whatever is in them."""
+    texts = ["", "default", 'a"b', "c\\d", "{e,f}", "null", " g ", "\u00e9\n"]
+    for each in (texts, [], [""]):
+        assert conn.execute("select %s::text::text[]", (encode_texts(each),)).fetchone() == (each,)
