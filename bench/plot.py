@@ -22,6 +22,7 @@ _COLOURS = {
     "procrastinate": "#9a7ab0",
     "pgqueuer": "#b85a5a",
     "restate": "#6b6b6b",
+    "bare": "#c8c8c8",
 }
 _ACROSS = 4
 

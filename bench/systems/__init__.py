@@ -28,7 +28,7 @@ Ability = Literal["noop", "steps", "fan_out", "signal", "long", "naps", "bulk", 
 Workflow = Literal["noop", "ten_steps", "fan_out", "signalled", "long", "naps", "slow"]
 Gate = Callable[[], float]
 
-NAMES = ("pyengine", "dbos", "absurd", "procrastinate", "pgqueuer", "restate")
+NAMES = ("pyengine", "dbos", "absurd", "procrastinate", "pgqueuer", "restate", "bare")
 READY_S = 30
 
 
