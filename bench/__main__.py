@@ -25,10 +25,10 @@ from bench.systems import System
 _out = Console(soft_wrap=True, highlight=False)
 
 
-def _chosen(text: str | None, known: tuple[str, ...], what: str) -> list[str]:
+def _chosen(text: str | None, known: tuple[str, ...], what: str, *more: str) -> list[str]:
     names = list(known) if text is None else [name.strip() for name in text.split(",") if name.strip()]
-    if strange := [name for name in names if name not in known]:
-        raise typer.BadParameter(f"no {what} {', '.join(strange)}; there are {', '.join(known)}")
+    if strange := [name for name in names if name not in (*known, *more)]:
+        raise typer.BadParameter(f"no {what} {', '.join(strange)}; there are {', '.join((*known, *more))}")
     return names
 
 
@@ -36,7 +36,9 @@ def main(
     quick: Annotated[
         bool, typer.Option(help="Small sizes and one round: that it works, not how fast.")
     ] = False,
-    only: Annotated[str | None, typer.Option("--systems", help=", ".join(systems.NAMES))] = None,
+    only: Annotated[
+        str | None, typer.Option("--systems", help=", ".join((*systems.NAMES, systems.LIMIT)))
+    ] = None,
     work: Annotated[str | None, typer.Option("--workloads", help=", ".join(workloads.NAMES))] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Repetitions; 3, or 1 when quick.")] = None,
     dsn: Annotated[str | None, typer.Option(help="A server to make databases bench_* on.")] = None,
@@ -44,7 +46,7 @@ def main(
 ) -> None:
     """Measure pyengine and its peers on one server, fsync on, and put the figures side by side."""
     names = _chosen(work, workloads.NAMES, "workload")
-    asked = [systems.system(name) for name in _chosen(only, systems.NAMES, "system")]
+    asked = [systems.system(name) for name in _chosen(only, systems.NAMES, "system", systems.LIMIT)]
     there = [one for one in asked if one.missing() is None]
     for one in asked:
         if one not in there:

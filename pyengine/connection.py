@@ -241,6 +241,9 @@ class Link:
                 try:
                     if self._prepare is not None:
                         await self._prepare(conn)
+                except (asyncpg.PostgresError, *_GONE) as error:
+                    conn.terminate()
+                    raise mapped(error, self.database.where) from error
                 except BaseException:
                     conn.terminate()
                     raise

@@ -97,9 +97,9 @@ class Listener:
     Args:
         database: where to.
 
-    A subscriber is called in the event loop's thread, also when a channel begins to be listened to and each
-    time the connection had to be made anew, because hints may have been missed. Channels to which nobody
-    subscribes are not listened to: a client would be woken by every start of all others.
+    A subscriber is called in the event loop's thread, also when a channel began to be listened to after
+    `start` and each time the connection had to be made anew, because hints may have been missed. A channel is
+    not listened to before somebody subscribes to it: a client would be woken by every start of all others.
     """
 
     def __init__(self, database: Database) -> None:
@@ -116,6 +116,7 @@ class Listener:
         self._send_soon = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._users = 0
+        self._changing = asyncio.Lock()
         self._pace = Pace()
 
     def subscribe(self, channel: Channel, subscriber: Callable[[], None]) -> None:
@@ -134,27 +135,24 @@ class Listener:
         Raises:
             EngineError: the database cannot be reached.
         """
-        self._users += 1
-        if self._users > 1:
-            return
-        try:
-            await self._link.connected()
-        except BaseException:
-            self._users = 0
-            raise
-        loops = (self._keep_listening, self._listen_to_more, self._send_hints)
-        self._tasks = [asyncio.create_task(each()) for each in loops]
+        async with self._changing:
+            if not self._users:
+                await self._link.connected()
+                loops = (self._keep_listening, self._listen_to_more, self._send_hints)
+                self._tasks = [asyncio.create_task(each()) for each in loops]
+            self._users += 1
 
     async def stop(self) -> None:
         """End listening once the last user stops."""
-        self._users -= 1
-        if self._users:
-            return
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
-        await self._link.close()
+        async with self._changing:
+            self._users -= 1
+            if self._users:
+                return
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._tasks = []
+            await self._link.close()
 
     def tell(self, channel: Channel) -> None:
         """Call the subscribers of this process directly."""
@@ -204,6 +202,8 @@ class Listener:
                 fresh = await self._link.use(self._listen_to)
             except EngineError as error:
                 # the connection is made anew by another task, and listens to all then
+                self._link.drop()
+                self._lost.set()
                 logger.debug("not listening yet: %s", error.message)
             else:
                 for channel in fresh:

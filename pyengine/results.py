@@ -252,6 +252,6 @@ def refuse_no_text(id: object) -> None:
     Raises:
         InvalidRequest: it is no text, or one that Postgres cannot read.
     """
-    half = isinstance(id, str) and not id.isascii() and any("\ud800" <= sign <= "\udfff" for sign in id)
-    if half or not isinstance(id, str) or "\0" in id:
+    unpaired = isinstance(id, str) and not id.isascii() and any("\ud800" <= sign <= "\udfff" for sign in id)
+    if unpaired or not isinstance(id, str) or "\0" in id:
         raise InvalidRequest(f"{id!r} can be no run id: an id is a text without NUL")

@@ -116,10 +116,10 @@ class Turns:
             except EngineError as error:
                 failures += 1
                 timeouts += _timed_out(error)
-                if _poisoned(error) and (len(bundles) > 1 or (bundles and want <= 0)):
+                if _poisoned(error) and (len(bundles) > 1 or (bundles and want < 0)):
                     return await self._apart(bundles, error, tells)
-                if want > 0:
-                    # what it was to claim may be more than an answer holds
+                if want >= 0:
+                    # what it was to claim, if only what it woke, may be more than an answer holds
                     want = -1 if bundles else -(-want // 2)
                 log = logger.error if failures in (1, 5) or failures % 20 == 0 else logger.debug
                 log("turn refused by %s: %s", self._where, error)

@@ -235,22 +235,25 @@ def test_a_claim_that_is_refused_is_made_smaller(monkeypatch: pytest.MonkeyPatch
     assert answers == ["answer"] and wants == [15, 8, 4, 2]
 
 
-def test_a_run_is_not_blamed_for_what_was_to_be_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bundle that is refused beside a claim is sent without it before its run is halted."""
+@pytest.mark.parametrize("want", [5, 0])
+def test_a_run_is_not_blamed_for_what_was_to_be_claimed(want: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bundle that is refused beside a claim, if only of what it woke, is sent without it before its run is
+    halted.
+    """
     sent: list[tuple[int, int]] = []
     cause = asyncpg.ProgramLimitExceededError("string buffer exceeds maximum allowed length")
 
-    async def once(bundles: list[Bundle], want: int, tells: bool) -> str:
-        sent.append((len(bundles), want))
-        if want > 0:
+    async def once(bundles: list[Bundle], asked: int, tells: bool) -> str:
+        sent.append((len(bundles), asked))
+        if asked >= 0:
             raise mapped(cause, "there") from cause
         return "answer"
 
     turns = turns_of(monkeypatch, once)
     blamed: list[Bundle] = []
     turns.refused = lambda bundle, error: blamed.append(bundle)
-    answers: list[Any] = asyncio.run(turns.send([Bundle(1, 1, 0)], 5))
-    assert (answers, sent, blamed) == (["answer"], [(1, 5), (1, -1)], [])
+    answers: list[Any] = asyncio.run(turns.send([Bundle(1, 1, 0)], want))
+    assert (answers, sent, blamed) == (["answer"], [(1, want), (1, -1)], [])
 
 
 def test_slots_are_used(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
