@@ -23,7 +23,7 @@ from pyengine.connection import mapped
 from pyengine.errors import EngineError, InvalidRequest
 from pyengine.procedures import Procedure
 
-__all__ = ["ask", "ask_now", "checked", "psycopg_error"]
+__all__ = ["ask", "ask_now", "checked", "psycopg_error", "unwritable"]
 
 _WHERE = "the database of your connection"
 _ASYNCPG = (asyncpg.Connection, asyncpg.pool.PoolConnectionProxy)
@@ -150,7 +150,7 @@ def _misfit(kind: str, value: Any) -> str | None:
     if kind == "text":
         if not isinstance(value, str):
             return f"a text is expected, not {type(value).__name__}"
-        return "a text has no NUL and no half of a surrogate pair" if _unwritable(value) else None
+        return "a text has no NUL and no half of a surrogate pair" if unwritable(value) else None
     if kind == "text[]":
         return next((found for each in value if (found := _misfit("text", each))), None)
     if kind in _INTEGERS:
@@ -161,7 +161,8 @@ def _misfit(kind: str, value: Any) -> str | None:
     return None if isinstance(value, wanted) else f"a {wanted.__name__} is expected"
 
 
-def _unwritable(text: str) -> bool:
+def unwritable(text: str) -> bool:
+    """Whether Postgres cannot hold the text: it has a NUL or half of a surrogate pair."""
     return "\0" in text or (not text.isascii() and _SURROGATES.search(text) is not None)
 
 

@@ -241,11 +241,10 @@ class Link:
                 try:
                     if self._prepare is not None:
                         await self._prepare(conn)
-                except (asyncpg.PostgresError, *_GONE) as error:
+                except BaseException as error:
                     conn.terminate()
-                    raise mapped(error, self.database.where) from error
-                except BaseException:
-                    conn.terminate()
+                    if isinstance(error, (asyncpg.PostgresError, *_GONE)):
+                        raise mapped(error, self.database.where) from error
                     raise
                 self._conn = conn
             return self._conn
@@ -260,11 +259,10 @@ class Link:
         while True:
             try:
                 conn = await self.connected()
-            except (EngineError, asyncpg.PostgresError, *_GONE) as error:
+            except EngineError as error:
                 failures += 1
-                problem = mapped(error, self.database.where).message
                 level = logging.WARNING if failures in (1, 5) or failures % 20 == 0 else logging.DEBUG
-                logger.log(level, "%s: %s (attempt %d)", what, problem, failures)
+                logger.log(level, "%s: %s (attempt %d)", what, error.message, failures)
                 await asyncio.sleep(backoff_s(failures))
             else:
                 if failures:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
+from pyengine.callers import unwritable
 from pyengine.connection import LinkPool
 from pyengine.errors import EngineError, InvalidRequest
 from pyengine.listen import Listener, Looks
@@ -252,6 +253,5 @@ def refuse_no_text(id: object) -> None:
     Raises:
         InvalidRequest: it is no text, or one that Postgres cannot read.
     """
-    unpaired = isinstance(id, str) and not id.isascii() and any("\ud800" <= sign <= "\udfff" for sign in id)
-    if unpaired or not isinstance(id, str) or "\0" in id:
+    if not isinstance(id, str) or unwritable(id):
         raise InvalidRequest(f"{id!r} can be no run id: an id is a text without NUL")
