@@ -50,6 +50,10 @@ class Asker(Protocol):
     def heard(self) -> int | None:
         """How many hints have come; None if nobody listens."""
 
+    @property
+    def reply(self) -> str | None:
+        """Where the end of a run is to be noted; None if nobody listens."""
+
     def along(self, channel: Channel) -> bool:
         """Whether a statement may send this hint itself, with its commit."""
 
@@ -117,6 +121,11 @@ class Links:
     def heard(self) -> int | None:
         """How many hints that promises settled have come; None before anybody listens."""
         return self._waiting.heard
+
+    @property
+    def reply(self) -> str | None:
+        """Where the end of a run is to be noted; None before anybody listens."""
+        return self._waiting.reply
 
     def along(self, channel: Channel) -> bool:
         """Whether a statement may send this hint itself, with its commit."""

@@ -140,6 +140,11 @@ class Blocking:
         """Nobody listens before somebody waits."""
         return None
 
+    @property
+    def reply(self) -> str | None:
+        """Notes are for programs that await."""
+        return None
+
     def along(self, channel: Channel) -> bool:
         """Whether a statement may send this hint itself, with its commit."""
         return self._pace.along(channel, time.monotonic())

@@ -23,6 +23,7 @@ from pyengine.housekeeping import Housekeeper
 from pyengine.listen import Listener, Looks
 from pyengine.model import Cancelled, Complete, Fail, Halt
 from pyengine.procedures import JOURNAL, RELEASE_UNKNOWN
+from pyengine.resting import Rest
 from pyengine.runs import BUNDLES_MAX, HeldRun, RunQueue
 from pyengine.sql_steps import SERVICE
 from pyengine.turn import Identity, Turns
@@ -51,6 +52,7 @@ class Parts:
         listener: hints, from and to others.
         housekeeper: is told of deadlines.
         queue: runs with something to report.
+        rest: how runs are handed over at their start.
         wake: set when there is something to do.
     """
 
@@ -59,6 +61,7 @@ class Parts:
     listener: Listener
     housekeeper: Housekeeper
     queue: RunQueue
+    rest: Rest
     wake: asyncio.Event
 
 
@@ -90,6 +93,7 @@ class Exchange:
         self._stopping = False
         self._asked = 0
         self.holdings: Holdings
+        parts.rest.handed, parts.rest.missed = self._handed, self._missed
 
     def look(self) -> None:
         """Look for runs to claim at once, and soon again."""
@@ -102,6 +106,8 @@ class Exchange:
     async def send(self) -> None:
         """Send turns until `stop`."""
         queue, looks, loop, wake = self._parts.queue, self._looks, self._loop, self._parts.wake
+        rest = self._parts.rest
+        rest.begin()
         while not self._stopping:
             now_s = loop.time()
             if self._adrift_at_s is not None and self._adrift_at_s <= now_s and not self._answers:
@@ -113,8 +119,12 @@ class Exchange:
             full = len(self._answers) >= _ANSWERS_MAX
             if full or not (queue or (due and free > 0 and enough)):
                 wake.clear()
-                handle = loop.call_at(looks.at, wake.set) if free > 0 and not (due or full) else None
+                handle = None
+                if free > 0 and not (due or full):
+                    handle = loop.call_at(looks.at, wake.set)
+                    rest.quiet()
                 await wake.wait()
+                rest.stirred()
                 if handle is not None:
                     handle.cancel()
                 continue
@@ -174,7 +184,7 @@ class Exchange:
         now_s, parts = self._loop.time(), self._parts
         if self._turns.uncertain:
             self._turns.uncertain = False
-            self._adrift_at_s, self._adrift_left = now_s, 2
+            self._missed()
             # nobody knows what the lost turn did
             parts.listener.send("durable_settled")
             parts.listener.send("durable_ready")
@@ -194,6 +204,23 @@ class Exchange:
             parts.housekeeper.note_activity(now_s)
         self._answers.extend(answers)
         self._returned.set()
+
+    def _handed(self, answer: Answer) -> None:
+        """Take a run that the very start of it made ours; one for which there is no slot is given back."""
+        now_s, housekeeper = self._loop.time(), self._parts.housekeeper
+        if self._free() < 1:
+            self._missed()
+            return
+        if answer.due_in is not None:
+            housekeeper.note_timer(now_s + answer.due_in / 1000)
+        housekeeper.note_activity(now_s)
+        self._answers.append(answer)
+        self._returned.set()
+
+    def _missed(self) -> None:
+        """There may be runs that are ours and that nobody here knows: give them back."""
+        self._adrift_at_s, self._adrift_left = self._loop.time(), 2
+        self._parts.wake.set()
 
     def _pass_on(self, queues: list[str]) -> None:
         """Runs became ready in these queues: look, and tell others if they may have to serve them."""

@@ -258,7 +258,7 @@ class Holdings:
         if warm is not None:
             self.drop(warm)
         info = run_info(task)
-        held = HeldRun(info, self._replay(info))
+        held = HeldRun(info, self._replay(info), task.reply)
         self.held[task.execution] = held
         if task.from_seq == 0:
             self._loaded(held, task.rows, task.next)

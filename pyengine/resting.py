@@ -1,0 +1,124 @@
+"""Rest: a worker with nothing to do says so, and is then handed a run by the very start of it.
+
+What lives here: `Rest`, which knows when to say it and takes the note that comes. What may not: slots
+(exchange.py), runs (holding.py). The theory: to claim a run that has just been started costs two wake-ups and
+a commit, and at rest they are most of what a caller waits for. So a start looks for a worker that rests,
+makes the task that worker's in its own transaction and notes the whole run to it. One run for each rest: who
+has work to do does not rest, and what is started then is claimed by turns, many at once. Notes may be lost
+with their connection; what was in them is then given back, as after a turn whose answer got lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from pyengine.connection import Link
+from pyengine.errors import EngineError
+from pyengine.listen import Listener, note_channel
+from pyengine.procedures import REST
+from pyengine.turn import Identity
+from pyengine.wire import Answer, decode_handed, encode_texts
+
+__all__ = ["Rest"]
+
+logger = logging.getLogger("pyengine.resting")
+
+_AFTER_S = 0.003
+_FOR_MS = 15_000
+_AGAIN_S = 5.0
+
+
+class Rest:
+    """The rests of one worker.
+
+    Args:
+        link: to say so on.
+        listener: hears the notes.
+        identity: who rests, and what it can run.
+
+    Attributes:
+        handed: called with a run that was handed over, as the answer of a turn that had claimed it.
+        missed: called when notes may have been lost.
+    """
+
+    def __init__(self, link: Link, listener: Listener, identity: Identity) -> None:
+        self._link = link
+        self._listener = listener
+        self._channel = note_channel()
+        texts = [encode_texts(each) for each in (identity.queues, identity.codes, identity.digests)]
+        self._words = (identity.worker, self._channel, *texts, identity.ttl_ms)
+        self._loop = asyncio.get_running_loop()
+        self._handle: asyncio.TimerHandle | None = None
+        self._saying: asyncio.Task[None] | None = None
+        self._again_s = 0.0
+        self._notes = 0
+        self._rested = self._ended = False
+        self.handed: Callable[[Answer], None]
+        self.missed: Callable[[], None]
+
+    def begin(self) -> None:
+        """Listen for notes."""
+        self._listener.receive(self._channel, self._noted, self._lost)
+
+    def quiet(self) -> None:
+        """There is nothing to do at this moment: if that lasts, say so."""
+        said = self._handle is not None or self._saying is not None or self._loop.time() < self._again_s
+        if not (said or self._ended):
+            self._handle = self._loop.call_later(_AFTER_S, self._say)
+
+    def stirred(self) -> None:
+        """There may be something to do."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    async def end(self) -> None:
+        """Rest no more: starts are to leave what they start to others.
+
+        Raises:
+            EngineError: it could not be said; the worker is believed to rest for a while.
+        """
+        self.stirred()
+        self._ended = True
+        if self._saying is not None:
+            await self._saying
+        if self._rested:
+            await self._link.run(REST, *self._words, 0)
+
+    async def close(self) -> None:
+        """Take no notes any more."""
+        self.stirred()
+        self._ended = True
+        self._listener.receive_no_more(self._channel)
+        if self._saying is not None:
+            self._saying.cancel()
+            await asyncio.gather(self._saying, return_exceptions=True)
+
+    def _say(self) -> None:
+        self._handle = None
+        if self._listener.hears(self._channel):
+            self._saying = self._loop.create_task(self._say_so())
+
+    async def _say_so(self) -> None:
+        notes = self._notes
+        try:
+            believed = await self._link.run(REST, *self._words, _FOR_MS)
+        except EngineError as error:
+            logger.debug("rest: %s", error.message)
+            believed = False
+        self._saying = None
+        self._rested = self._rested or believed
+        if believed and notes == self._notes:
+            # said again before it is forgotten
+            self._again_s = self._loop.time() + _AGAIN_S
+
+    def _noted(self, words: str) -> None:
+        self._notes += 1
+        self._again_s = 0.0
+        self.handed(decode_handed(words).answer())
+
+    def _lost(self) -> None:
+        self._again_s = 0.0
+        self.missed()
