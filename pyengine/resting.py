@@ -14,6 +14,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+import msgspec
+
 from pyengine.connection import Link
 from pyengine.errors import EngineError
 from pyengine.listen import Listener, note_channel
@@ -26,8 +28,8 @@ __all__ = ["Rest"]
 logger = logging.getLogger("pyengine.resting")
 
 _AFTER_S = 0.003
-_FOR_MS = 15_000
-_AGAIN_S = 5.0
+_FOR_MS = 30_000
+_AGAIN_S = 10.0
 
 
 class Rest:
@@ -117,7 +119,14 @@ class Rest:
     def _noted(self, words: str) -> None:
         self._notes += 1
         self._again_s = 0.0
-        self.handed(decode_handed(words).answer())
+        try:
+            answer = decode_handed(words).answer()
+        except msgspec.DecodeError:
+            # of a start of another release, perhaps; others can claim what it tells of
+            logger.exception("a note cannot be read; what came with it is given back")
+            self.missed()
+        else:
+            self.handed(answer)
 
     def _lost(self) -> None:
         self._again_s = 0.0

@@ -225,7 +225,12 @@ class Waiting:
 
     def _noted(self, words: str) -> None:
         """A run that was started here has ended, and its worker has noted how."""
-        row = msgspec.structs.asdict(decode_result(words))
+        try:
+            row = msgspec.structs.asdict(decode_result(words))
+        except msgspec.DecodeError:
+            # the hint that comes with it is enough
+            logger.exception("a note cannot be read")
+            return
         for future in self._futures.pop(row["id"], ()):
             if not future.done():
                 future.set_result(row)

@@ -115,7 +115,8 @@ begin
   if not found then
     insert into durable._resting (worker, number, channel, queues, codes, digests, ttl, ends_at)
     select w.id, w.number, p_channel, p_queues, p_codes, p_digests, p_ttl_ms, v_ends_at
-    from durable._workers w where w.id = p_worker and w.present
+    from durable._workers w
+    where w.id = p_worker and w.present and not exists (select from durable._resting r where r.worker = p_worker)
     on conflict do nothing;
   end if;
   return found;
