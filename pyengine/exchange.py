@@ -268,6 +268,7 @@ class Exchange:
             self._adrift_at_s = self._loop.time() + _ADRIFT_AGAIN_S if self._adrift_left else None
             if released:
                 self.look()
+                self._parts.listener.send("durable_ready")
         if self._adrift_at_s is not None:
             self._loop.call_at(self._adrift_at_s, self._parts.wake.set)
 
