@@ -40,6 +40,7 @@ _CLAIM_SHARE = 8
 _IN_STEP = 2
 _AGAIN_S = 1.0
 _ADRIFT_AGAIN_S = 5.0
+_REMEMBERED = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,10 @@ class Exchange:
         self._adrift_left = 0
         self._stopping = False
         self._asked = 0
+        self._wanted = 0
+        self._giving_back = False
+        self._given_back: deque[int] = deque(maxlen=_REMEMBERED)
+        self._notes: list[Answer] = []
         self.holdings: Holdings
         parts.rest.handed, parts.rest.missed = self._handed, self._missed
 
@@ -146,8 +151,9 @@ class Exchange:
         """Send one turn; a small one that settles something tells so itself."""
         tells = 0 < len(bundles) <= _FEW and any(isinstance(one.end, _SETTLES) for one in bundles)
         tells = tells and self._parts.listener.along("durable_settled")
-        asked = self._asked
+        asked, self._wanted = self._asked, want
         answers = await self._turns.send(bundles, max(want, 0), tells=tells)
+        self._wanted = 0
         self._came_back(answers, want, told=tells)
         if self._asked != asked:
             # the hint came while it was on its way: what it tells of may have been too late for it
@@ -204,18 +210,34 @@ class Exchange:
             parts.housekeeper.note_activity(now_s)
         self._answers.extend(answers)
         self._returned.set()
+        self._take_notes()
+        if claimed and self._free() < 1:
+            parts.rest.withdraw()
+
+    # -- what starts hand over
 
     def _handed(self, answer: Answer) -> None:
-        """Take a run that the very start of it made ours; one for which there is no slot is given back."""
+        """Take a run that the very start of it made ours, or wait until it is known whether there is a slot
+        for it, and whether it is given back.
+        """
+        self._notes.append(answer)
+        if not self._giving_back and self._free() > self._wanted:
+            self._take_notes()
+
+    def _take_notes(self) -> None:
         now_s, housekeeper = self._loop.time(), self._parts.housekeeper
-        if self._free() < 1:
-            self._missed()
-            return
-        if answer.due_in is not None:
-            housekeeper.note_timer(now_s + answer.due_in / 1000)
-        housekeeper.note_activity(now_s)
-        self._answers.append(answer)
-        self._returned.set()
+        notes, self._notes = self._notes, []
+        for answer in notes:
+            if answer.tasks[0].execution in self._given_back:
+                continue
+            if self._free() < 1:
+                self._missed()
+                continue
+            if answer.due_in is not None:
+                housekeeper.note_timer(now_s + answer.due_in / 1000)
+            housekeeper.note_activity(now_s)
+            self._answers.append(answer)
+            self._returned.set()
 
     def _missed(self) -> None:
         """There may be runs that are ours and that nobody here knows: give them back."""
@@ -258,6 +280,7 @@ class Exchange:
         under way.
         """
         known = list(self.holdings.held)
+        self._giving_back = True
         try:
             released = await self._parts.side.run(RELEASE_UNKNOWN, self._worker, known)
         except EngineError as error:
@@ -266,9 +289,13 @@ class Exchange:
         else:
             self._adrift_left -= 1
             self._adrift_at_s = self._loop.time() + _ADRIFT_AGAIN_S if self._adrift_left else None
+            self._given_back.extend(released)
             if released:
                 self.look()
                 self._parts.listener.send("durable_ready")
+        finally:
+            self._giving_back = False
+        self._take_notes()
         if self._adrift_at_s is not None:
             self._loop.call_at(self._adrift_at_s, self._parts.wake.set)
 

@@ -2,8 +2,8 @@
 
 What lives here: `Listener`, the one LISTEN connection of a process, `Looks`, the times at which somebody who
 waits looks, and `Pace`, which says how a hint is sent. What may not: rows. A hint says nothing but "look
-again", may be lost and may come for nothing. A note says what is so; its channel was drawn by lot, so that
-nobody without a right to the tables can write one, and it may be lost too. The theory: after a hint the row
+again", may be lost and may come for nothing. A note says what is so, begins with a word that only who may
+read the tables knows, and may be lost too. The theory: after a hint the row
 may not be there yet or may be gone again, so one looks at once and after 5, 20, 80, 320 ms and 1 s, then with
 growing pauses. Without any hint the same pauses find everything, only later; so a pooler, which cannot pass
 hints on, costs latency and nothing else. With a way past the pooler (`Database.sessions`) the one connection
@@ -23,7 +23,7 @@ from pyengine.connection import Database, Link
 from pyengine.errors import EngineError
 from pyengine.procedures import HINT
 
-__all__ = ["Channel", "Listener", "Looks", "Pace", "note_channel"]
+__all__ = ["Channel", "Listener", "Looks", "Pace", "note_address"]
 
 logger = logging.getLogger("pyengine.listen")
 
@@ -35,9 +35,9 @@ _HINT_PAUSE_MAX_S = 0.02
 _APART_S = 0.01
 
 
-def note_channel() -> str:
-    """Return a channel that nobody else knows; `durable._note`."""
-    return f"durable_to_{secrets.token_hex(16)}"
+def note_address() -> str:
+    """Return a channel and the word that begins each note to it, which nobody else knows; `durable._note`."""
+    return f"durable_to_{secrets.token_hex(16)}:{secrets.token_hex(16)}"
 
 
 class Looks:
@@ -117,7 +117,7 @@ class Listener:
             "durable_ready": [],
             "durable_settled": [],
         }
-        self._receivers: dict[str, tuple[Callable[[str], None], Callable[[], None]]] = {}
+        self._receivers: dict[str, tuple[str, Callable[[str], None], Callable[[], None]]] = {}
         self._lost = asyncio.Event()
         self._more = asyncio.Event()
         self._heard_on: set[str] = set()
@@ -138,20 +138,23 @@ class Listener:
         if subscriber in self._subscribers[channel]:
             self._subscribers[channel].remove(subscriber)
 
-    def receive(self, channel: str, receiver: Callable[[str], None], missed: Callable[[], None]) -> None:
-        """Call `receiver` with each note that comes to a channel of `note_channel`, and `missed` when the
+    def receive(self, address: str, receiver: Callable[[str], None], missed: Callable[[], None]) -> None:
+        """Call `receiver` with each note that comes to an address of `note_address`, and `missed` when the
         connection had to be made anew.
         """
-        self._receivers[channel] = receiver, missed
+        channel, _, word = address.partition(":")
+        self._receivers[channel] = word, receiver, missed
         self._more.set()
 
-    def receive_no_more(self, channel: str) -> None:
-        """Let what comes to that channel be lost."""
-        self._receivers.pop(channel, None)
+    def receive_no_more(self, address: str) -> None:
+        """Do not listen there any more."""
+        self._receivers.pop(address.partition(":")[0], None)
+        self._more.set()
 
-    def hears(self, channel: str) -> bool:
-        """Whether notes to that channel come here at this moment."""
-        return self._database.hints and channel in self._heard_on and self._link.alive
+    def hears(self, address: str) -> bool:
+        """Whether notes to that address come here at this moment."""
+        heard = address.partition(":")[0] in self._heard_on
+        return heard and self._database.hints and self._link.alive
 
     async def start(self) -> None:
         """Begin to listen; may be called by several users, each of which calls `stop`.
@@ -216,12 +219,19 @@ class Listener:
         """
         hints = [one for one, who in self._subscribers.items() if who and one not in self._heard_on]
         notes = [one for one in self._receivers if one not in self._heard_on]
+        gone = self._heard_on.difference(self._subscribers, self._receivers)
         if self._database.hints:
             for channel in hints:
                 await conn.add_listener(channel, self._heard)
             for note in notes:
                 await conn.add_listener(note, self._received)
+            for note in gone:
+                await conn.remove_listener(note, self._received)
+            if notes:
+                # the last statement of a session can be read by whoever watches the server
+                await conn.execute("select")
         self._heard_on.update(hints, notes)
+        self._heard_on -= gone
         return hints
 
     async def _listen_to_more(self) -> None:
@@ -244,8 +254,9 @@ class Listener:
             self.tell(channel)
 
     def _received(self, conn: Any, pid: int, channel: str, words: str) -> None:
-        if channel in self._receivers:
-            self._receivers[channel][0](words)
+        known = self._receivers.get(channel)
+        if known is not None and secrets.compare_digest(words[: len(known[0])].encode(), known[0].encode()):
+            known[1](words[len(known[0]) :])
 
     async def _keep_listening(self) -> None:
         while True:
@@ -254,7 +265,7 @@ class Listener:
             await self._link.connected_sometime(what="hints")
             for channel in self._subscribers:
                 self.tell(channel)
-            for _, missed in tuple(self._receivers.values()):
+            for _, _, missed in tuple(self._receivers.values()):
                 missed()
 
     async def _send_hints(self) -> None:

@@ -112,7 +112,7 @@ HELLO = Procedure(
 REST = Procedure(
     name="worker_rest_v1",
     signature=(
-        "(worker, channel, queues[], codes[] of hello, digests[], all three as text, ttl_ms, for ms) -> "
+        "(worker, address, queues[], codes[] of hello, digests[], all three as text, ttl_ms, for ms) -> "
         "boolean, true if it is believed"
     ),
     sql=(
@@ -185,7 +185,7 @@ PRESENT = Procedure(
 
 RELEASE_UNKNOWN = Procedure(
     name="worker_adrift_v1",
-    signature="(worker, known executions[]) -> number of tasks given back",
+    signature="(worker, known executions[]) -> executions[] given back",
     sql="select durable.worker_adrift_v1($1, $2)",
 )
 

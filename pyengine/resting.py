@@ -18,7 +18,7 @@ import msgspec
 
 from pyengine.connection import Link
 from pyengine.errors import EngineError
-from pyengine.listen import Listener, note_channel
+from pyengine.listen import Listener, note_address
 from pyengine.procedures import REST
 from pyengine.turn import Identity
 from pyengine.wire import Answer, decode_handed, encode_texts
@@ -41,6 +41,7 @@ class Rest:
         identity: who rests, and what it can run.
 
     Attributes:
+        words: what `REST` is told, all but for how long.
         handed: called with a run that was handed over, as the answer of a turn that had claimed it.
         missed: called when notes may have been lost.
     """
@@ -48,9 +49,9 @@ class Rest:
     def __init__(self, link: Link, listener: Listener, identity: Identity) -> None:
         self._link = link
         self._listener = listener
-        self._channel = note_channel()
+        self._address = note_address()
         texts = [encode_texts(each) for each in (identity.queues, identity.codes, identity.digests)]
-        self._words = (identity.worker, self._channel, *texts, identity.ttl_ms)
+        self.words = (identity.worker, self._address, *texts, identity.ttl_ms)
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.TimerHandle | None = None
         self._saying: asyncio.Task[None] | None = None
@@ -62,7 +63,7 @@ class Rest:
 
     def begin(self) -> None:
         """Listen for notes."""
-        self._listener.receive(self._channel, self._noted, self._lost)
+        self._listener.receive(self._address, self._noted, self._lost)
 
     def quiet(self) -> None:
         """There is nothing to do at this moment: if that lasts, say so."""
@@ -76,6 +77,13 @@ class Rest:
             self._handle.cancel()
             self._handle = None
 
+    def withdraw(self) -> None:
+        """There is no slot left: starts are to hand nothing over."""
+        self.stirred()
+        if self._saying is None and self._loop.time() < self._again_s:
+            self._again_s = 0.0
+            self._saying = self._loop.create_task(self._say_so(0))
+
     async def end(self) -> None:
         """Rest no more: starts are to leave what they start to others.
 
@@ -87,32 +95,32 @@ class Rest:
         if self._saying is not None:
             await self._saying
         if self._rested:
-            await self._link.run(REST, *self._words, 0)
+            await self._link.run(REST, *self.words, 0)
 
     async def close(self) -> None:
         """Take no notes any more."""
         self.stirred()
         self._ended = True
-        self._listener.receive_no_more(self._channel)
+        self._listener.receive_no_more(self._address)
         if self._saying is not None:
             self._saying.cancel()
             await asyncio.gather(self._saying, return_exceptions=True)
 
     def _say(self) -> None:
         self._handle = None
-        if self._listener.hears(self._channel):
-            self._saying = self._loop.create_task(self._say_so())
+        if self._listener.hears(self._address):
+            self._saying = self._loop.create_task(self._say_so(_FOR_MS))
 
-    async def _say_so(self) -> None:
+    async def _say_so(self, for_ms: int) -> None:
         notes = self._notes
         try:
-            believed = await self._link.run(REST, *self._words, _FOR_MS)
+            believed = await self._link.run(REST, *self.words, for_ms)
         except EngineError as error:
             logger.debug("rest: %s", error.message)
             believed = False
         self._saying = None
         self._rested = self._rested or believed
-        if believed and notes == self._notes:
+        if believed and for_ms and notes == self._notes:
             # said again before it is forgotten
             self._again_s = self._loop.time() + _AGAIN_S
 

@@ -20,7 +20,7 @@ import msgspec
 from pyengine.callers import unwritable
 from pyengine.connection import LinkPool
 from pyengine.errors import EngineError, InvalidRequest
-from pyengine.listen import Listener, Looks, note_channel
+from pyengine.listen import Listener, Looks, note_address
 from pyengine.procedures import RESULTS
 from pyengine.wire import decode_result
 
@@ -141,7 +141,7 @@ class Waiting:
         self._starting = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._heard = 0
-        self._channel = note_channel()
+        self._address = note_address()
 
     @property
     def heard(self) -> int | None:
@@ -151,7 +151,7 @@ class Waiting:
     @property
     def reply(self) -> str | None:
         """Where the end of a run may be noted; None while nobody listens there."""
-        return self._channel if self._task is not None and self._listener.hears(self._channel) else None
+        return self._address if self._task is not None and self._listener.hears(self._address) else None
 
     async def listen(self) -> None:
         """Begin to listen for hints; they can be sent from then on too.
@@ -164,7 +164,7 @@ class Waiting:
         async with self._starting:
             if self._task is None:
                 self._listener.subscribe("durable_settled", self._hinted)
-                self._listener.receive(self._channel, self._noted, self._hinted)
+                self._listener.receive(self._address, self._noted, self._hinted)
                 try:
                     await self._listener.start()
                 except BaseException:
@@ -221,7 +221,7 @@ class Waiting:
 
     def _leave(self) -> None:
         self._listener.unsubscribe("durable_settled", self._hinted)
-        self._listener.receive_no_more(self._channel)
+        self._listener.receive_no_more(self._address)
 
     def _noted(self, words: str) -> None:
         """A run that was started here has ended, and its worker has noted how."""

@@ -203,9 +203,9 @@ class Handed(msgspec.Struct, array_like=True, gc=False):
     reply: str | None
 
     def answer(self) -> Answer:
-        """Return the answer of a turn that had claimed it."""
+        """Return the answer of a turn that had claimed it; it may be old, so it does not tell the time."""
         self.task.reply = self.reply
-        return Answer(self.task.started_at, None, [], [self.task], [], False, self.timeout)
+        return Answer(0, None, [], [self.task], [], False, self.timeout)
 
 
 class Result(msgspec.Struct, array_like=True, gc=False):
@@ -218,7 +218,17 @@ class Result(msgspec.Struct, array_like=True, gc=False):
 
 
 class Answer(msgspec.Struct):
-    """What a turn answers; `due_in`: milliseconds, maybe `NEVER_MS`, or None where the turn did not look."""
+    """What a turn answers.
+
+    Args:
+        now: the database's time, epoch milliseconds; 0 if it does not tell.
+        bundles: the verdicts.
+        tails: rows of others, by execution, before and after those of the bundle.
+        tasks: what was claimed.
+        hints: queues in which runs became ready.
+        settled: something settled.
+        due_in: milliseconds to the next deadline, maybe `NEVER_MS`; None where the turn did not look.
+    """
 
     now: int
     bundles: Verdicts | None

@@ -230,6 +230,7 @@ class Worker:
             self._database,
             Vitals(
                 hello=hello,
+                rest=self._rest.words,
                 pairs=self._pairs,
                 lost=lost,
                 ticked_s=lambda: self._ticked_s,

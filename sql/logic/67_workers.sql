@@ -75,33 +75,35 @@ comment on function durable.worker_present_v1(text, boolean) is
   'Declares or withdraws presence. Call it from another session than the one that holds the lock: it is believed only if the lock is seen held.';
 
 create or replace function durable.worker_adrift_v1(p_worker text, p_known bigint[])
-returns integer language plpgsql volatile
+returns bigint[] language plpgsql volatile
 as $$
 declare
   v_ids text[];
+  v_executions bigint[];
   v_now bigint;
 begin
   v_ids := array(select t.id from durable._tasks t
                  where t.pid = p_worker and t.state = 'acquired' and t.execution is not null and t.execution <> all (p_known));
   if v_ids = '{}' then
-    return 0;
+    return '{}';
   end if;
   perform durable._lock_tasks_away(v_ids);
   v_ids := array(select t.id from durable._tasks t where t.id = any (v_ids) and t.pid = p_worker and t.state = 'acquired');
   perform durable._lock_heads(durable._heads_of('{}', v_ids));
   v_now := durable._now_ms();
   v_ids := array(select t.id from durable._tasks t where t.id = any (v_ids) and durable._holds(t, t.version, v_now));
-  perform durable._interrupt(array(select t.execution from durable._tasks t where t.id = any (v_ids)), 'released', v_now);
+  v_executions := array(select t.execution from durable._tasks t where t.id = any (v_ids));
+  perform durable._interrupt(v_executions, 'released', v_now);
   perform durable._let_go(v_ids, array_fill(0::bigint, array[cardinality(v_ids)]), v_now);
-  return cardinality(v_ids);
+  return v_executions;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.worker_adrift_v1(text, bigint[]) is
-  'After a turn whose answer got lost: gives back what this worker acquired in it, which is all it holds but does not know. Not while a turn is in flight. Answers how many.';
+  'After a turn whose answer got lost, or notes that may have been: gives back what this worker holds but does not know. Not while a turn is in flight. Answers which; a note of one of them that still comes counts for nothing.';
 
 create or replace function durable.worker_rest_v1(
-  p_worker text, p_channel text, p_queues text[], p_codes text[], p_digests text[], p_ttl_ms bigint, p_for_ms bigint)
+  p_worker text, p_address text, p_queues text[], p_codes text[], p_digests text[], p_ttl_ms bigint, p_for_ms bigint)
 returns boolean language plpgsql volatile
 as $$
 declare
@@ -113,8 +115,8 @@ begin
   where w.id = p_worker and w.present
     and r.worker = any (array(select x.worker from durable._resting x where x.worker = p_worker for update skip locked));
   if not found then
-    insert into durable._resting (worker, number, channel, queues, codes, digests, ttl, ends_at)
-    select w.id, w.number, p_channel, p_queues, p_codes, p_digests, p_ttl_ms, v_ends_at
+    insert into durable._resting (worker, number, address, queues, codes, digests, ttl, ends_at)
+    select w.id, w.number, p_address, p_queues, p_codes, p_digests, p_ttl_ms, v_ends_at
     from durable._workers w
     where w.id = p_worker and w.present and not exists (select from durable._resting r where r.worker = p_worker)
     on conflict do nothing;
@@ -124,7 +126,7 @@ end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.worker_rest_v1(text, text, text[], text[], text[], bigint, bigint) is
-  'A worker that is present has nothing to do: for p_for_ms one run may be handed to it by a note on p_channel, which only it listens to. It says so anew after each. p_codes, p_digests: as of its turns. False if it is not present, or a start has its row at this moment.';
+  'A worker that is present has nothing to do: for p_for_ms one run may be handed to it by a note to p_address, which nobody else knows. It says so anew after each. p_codes, p_digests: as of its turns. False if it is not present, or a start has its row at this moment.';
 
 create or replace function durable._hand_over(
   p_head durable._executions, p_input text, p_queue text, p_priority integer, p_timeout_ms bigint, p_reply text, p_now bigint)
@@ -156,7 +158,7 @@ begin
   values (p_head.id, p_head.execution, durable._later(p_now, p_timeout_ms), p_queue, p_priority, p_head.workflow,
           p_head.workflow_version, 'acquired', 1, v_rest.worker, v_rest.ttl, p_now + v_rest.ttl, 1, true)
   returning t.* into v_task;
-  perform durable._note(v_rest.channel, json_build_array(
+  perform durable._note(v_rest.address, json_build_array(
     durable._handed(v_task, p_head, 0, p_input, p_now, '[]'), p_timeout_ms, p_reply)::text);
   return true;
 end
@@ -171,7 +173,7 @@ begin
   perform durable._lock_rest(p_worker);
   delete from durable._resting r where r.worker = p_worker;
   delete from durable._workers w where w.id = p_worker;
-  return durable.worker_adrift_v1(p_worker, '{}');
+  return cardinality(durable.worker_adrift_v1(p_worker, '{}'));
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;

@@ -457,7 +457,7 @@ end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.start_v1(text, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean, boolean, boolean, text) is
-  'For our clients: starts a run, or finds the one that has this id or key; two starts with one key wait for each other. p_any_workflow: the caller has the code. p_fresh: it has drawn the id by lot for this start, and what it sends is JSON. p_tells: it is alone in its transaction, which is to tell workers of it: one at rest gets the run at once, else all get the hint. p_reply: channel of the caller''s, on which that worker then notes [id, state, value, error]. handed: a worker has it, so nobody else need look. WF001, WF003, WF004, WF008, WF009.';
+  'For our clients: starts a run, or finds the one that has this id or key; two starts with one key wait for each other. p_any_workflow: the caller has the code. p_fresh: it has drawn the id by lot for this start, and what it sends is JSON. p_tells: it is alone in its transaction, which is to tell workers of it: one at rest gets the run at once, else all get the hint. p_reply: address of the caller''s, to which that worker then notes [id, state, value, error]. handed: a worker has it, so nobody else need look. WF001, WF003, WF004, WF008, WF009.';
 
 create or replace function durable.start_many(
   workflow text, args jsonb[], ids text[] default null, keys text[] default null, queue text default 'default',

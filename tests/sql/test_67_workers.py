@@ -31,7 +31,9 @@ from tests.support.verbs import (
     tick,
 )
 
-CHANNEL, REPLY = f"durable_to_{'0a' * 16}", f"durable_to_{'0b' * 16}"
+WORD = "5e" * 16
+CHANNEL, REPLIES = f"durable_to_{'0a' * 16}", f"durable_to_{'0b' * 16}"
+ADDRESS, REPLY = f"{CHANNEL}:{WORD}", f"{REPLIES}:{WORD}"
 TABLES = ("_promises", "_executions", "_journal", "_tasks", "_resumes", "_callbacks", "_workflows")
 REST_MS = 60_000
 
@@ -45,7 +47,7 @@ def rest(
     worker: str = "W", *, for_ms: int = REST_MS, queues: str = "{default}", digest: str = "ab", **more: Any
 ) -> Call:
     """Its word that it has nothing to do."""
-    words = (worker, more.get("channel", CHANNEL), queues, [code("w")], [digest], TTL_MS, for_ms)
+    words = (worker, more.get("address", ADDRESS), queues, [code("w")], [digest], TTL_MS, for_ms)
     return "select durable.worker_rest_v1(%s, %s, %s, %s, %s, %s, %s)", words
 
 
@@ -101,16 +103,22 @@ def ears(dsn: str, conn: Connection) -> Iterator[Ears]:
 def present(dsn: str, conn: Connection, worker: str = "W", **options: Any) -> Ears:
     """A worker that has said hello and holds its presence lock."""
     number = ask(conn, hello(worker, **options))[0]["number"]
-    ears = Ears(dsn, number, CHANNEL, REPLY, "durable_ready", "durable_settled")
+    ears = Ears(dsn, number, CHANNEL, REPLIES, "durable_ready", "durable_settled")
     assert ask(conn, ("select durable.worker_present_v1(%s, true)", (worker,))) == (True,)
     return ears
 
 
-def note(ears: Ears, channel: str = CHANNEL) -> Any:
-    """The one note that came, and nothing else."""
+def note(ears: Ears) -> Any:
+    """The one note that came to the worker, and nothing else."""
     (found,) = ears.heard()
-    assert found[0] == channel
-    return json.loads(found[1])
+    assert found[0] == CHANNEL
+    return words(found)
+
+
+def words(found: tuple[str, str]) -> Any:
+    """What a note says behind the word that begins it."""
+    assert found[1].startswith(WORD)
+    return json.loads(found[1].removeprefix(WORD))
 
 
 def held_of(task: list[Any]) -> Held:
@@ -297,7 +305,7 @@ def test_a_goodbye_waits_for_the_start_that_hands_over(stage: Stage, conn: Conne
 def test_two_workers_get_one_each(dsn: str, stage: Stage, conn: Connection, ears: Ears) -> None:
     """Two starts at the same time, two workers that rest."""
     other = present(dsn, conn, "X")
-    assert ask(conn, rest("X", channel=REPLY)) == (True,)
+    assert ask(conn, rest("X", address=REPLY)) == (True,)
     first, second = stage.player("first"), stage.player("second")
     first.begin()
     assert first.do(*begin("a")).rows() == [("a", True, True)]
@@ -373,10 +381,10 @@ def test_rests_stay_in_their_page(dsn: str, conn: Connection, ears: Ears) -> Non
     assert size <= 32768
 
 
-def test_a_channel_that_could_be_guessed_is_refused(dsn: str, conn: Connection) -> None:
+def test_an_address_that_could_be_guessed_is_refused(dsn: str, conn: Connection) -> None:
     """Who knows the name could send the worker runs that nobody has started."""
     ears = present(dsn, conn)
-    assert refusal(conn, rest(channel="durable_to_me")) == "23514"
+    assert refusal(conn, rest(address="durable_to_me")) == "23514"
     ears.conn.close()
 
 
@@ -401,7 +409,7 @@ def test_a_lone_end_is_noted_to_who_started_the_run(
     held = held_of(task)
     take_turn(conn, "W", bundle(held, end=end) | {"reply": reply}, tells=True)
     (noted, hint) = ears.heard()
-    assert (noted[0], json.loads(noted[1])) == (REPLY, row)
+    assert (noted[0], words(noted)) == (REPLIES, row)
     assert hint == ("durable_settled", "")
     assert list(ask(conn, ("select * from durable.results_v1('{r}')", ()))) == row
 
@@ -417,10 +425,12 @@ def test_without_a_commit_that_tells_nothing_is_noted(dsn: str, conn: Connection
 
 
 @pytest.mark.session("notes")
-@pytest.mark.parametrize("channel", ["", "durable_ready", "x" * 100, f"{REPLY}x", REPLY.upper()])
-def test_what_is_no_channel_of_notes_gets_none(dsn: str, conn: Connection, ears: Ears, channel: str) -> None:
+@pytest.mark.parametrize(
+    "address", ["", "durable_ready", "x" * 100, REPLIES, f"{REPLY}x", REPLY.upper(), f"x\n{REPLY}"]
+)
+def test_what_is_no_address_gets_no_note(dsn: str, conn: Connection, ears: Ears, address: str) -> None:
     """A caller's odd word spoils no turn, and nobody is woken by it."""
-    assert handed(conn, "r", reply=channel)
+    assert handed(conn, "r", reply=address)
     task, _, reply = note(ears)
     held = held_of(task)
     ended = bundle(held, end=complete()) | {"reply": reply}
@@ -430,4 +440,4 @@ def test_what_is_no_channel_of_notes_gets_none(dsn: str, conn: Connection, ears:
 
 def test_what_is_too_long_for_a_note_is_not_sent(conn: Connection) -> None:
     """Postgres would refuse the whole transaction."""
-    assert ask(conn, ("select count(*) from durable._note(%s, %s)", (REPLY, "x" * 8000)))
+    assert ask(conn, ("select count(*) from durable._note(%s, %s)", (REPLY, "x" * 7900)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,11 +13,14 @@ import psycopg
 import pytest
 
 from pyengine import App, Client, Worker, ctx
-from pyengine.connection import Link
+from pyengine.connection import Database, Link
 from pyengine.errors import RunFailed, RunTimedOut
 from pyengine.exchange import Exchange
 from pyengine.listen import _APART_S, Listener
+from pyengine.procedures import RELEASE_UNKNOWN, Procedure
+from pyengine.resting import Rest
 from pyengine.results import Waiting
+from tests.support.turns import Send, carries, intercept
 
 Connection = psycopg.Connection[tuple[object, ...]]
 pytestmark = pytest.mark.session("notes")
@@ -187,14 +192,22 @@ def test_its_deadline_is_kept(dsn: str, conn: Connection, handed: list[str]) -> 
     """No turn has told the worker of it, the note has."""
     app = App(dsn)
 
+    @app.step
+    async def long() -> None:
+        await asyncio.sleep(60)
+
     @app.workflow
     async def go() -> None:
-        await ctx.sleep(3600)
+        await long()
 
     async def main() -> None:
-        async with apart(app, dsn) as (_, client):
+        async with apart(app, dsn) as (worker, client):
             await resting(conn)
             run = await client.start(go, timeout="300ms")
+            await until(conn, f"exists (select from durable._tasks where id = '{run.id}' and version = 1)")
+            async with asyncio.timeout(30):
+                while len(worker._housekeeper._timers) < 1:
+                    await asyncio.sleep(0.001)
             with pytest.raises(RunTimedOut):
                 await run.result(timeout=20)
 
@@ -205,9 +218,10 @@ def test_its_deadline_is_kept(dsn: str, conn: Connection, handed: list[str]) -> 
 def test_a_worker_of_one_slot_takes_one_run_at_a_time(
     dsn: str, conn: Connection, handed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that was believed to rest when it claimed a run gives back the one that is handed to it
-    meanwhile, and nothing counts as a crash.
+    """A worker that is believed to rest when it has claimed a run gives back the one that is handed to it,
+    tells others of that, and nothing counts as a crash.
     """
+    monkeypatch.setattr(Rest, "withdraw", lambda self: None)
     app = App(dsn)
     free = asyncio.Event()
     running: list[int] = []
@@ -231,10 +245,13 @@ def test_a_worker_of_one_slot_takes_one_run_at_a_time(
             conn.execute("select durable.start('go', '[1]', id => 'claimed')")
             await until(conn, "(select state = 'acquired' from durable._tasks where id = 'claimed')")
             await resting(conn)
+            conn.execute("listen durable_ready")
             second = await client.start(go, 2, id="handed")
             await until(
-                conn, "(select state = 'pending' and version = 1 from durable._tasks where id = 'handed')"
+                conn,
+                "(select state = 'pending' and version = 1 from durable._tasks where id = 'handed')",
             )
+            assert [each.channel for each in conn.notifies(timeout=20, stop_after=1)] == ["durable_ready"]
             free.set()
             first = client.run("claimed", go)
             return [await first.result(timeout=20), await second.result(timeout=20)]
@@ -243,6 +260,248 @@ def test_a_worker_of_one_slot_takes_one_run_at_a_time(
     assert handed == ["handed"] and set(most) == {1}
     lost = conn.execute("select count(*) from durable._journal where type in ('r', 'i')").fetchone()
     assert lost == (0,)
+
+
+def test_who_has_no_slot_left_rests_no_more(dsn: str, conn: Connection, handed: list[str]) -> None:
+    """What it has claimed fills it: what is started next is for others."""
+    app = App(dsn)
+    free = asyncio.Event()
+
+    @app.step
+    async def step() -> None:
+        await free.wait()
+
+    @app.workflow
+    async def go() -> None:
+        await step()
+
+    async def main() -> None:
+        async with apart(app, dsn, concurrency=1) as (_, client):
+            await resting(conn)
+            conn.execute("select durable.start('go', id => 'claimed')")
+            await until(conn, "(select ends_at <= durable._now_ms() from durable._resting)")
+            run = await client.start(go)
+            assert handed == []
+            free.set()
+            await run.result(timeout=20)
+
+    asyncio.run(main())
+
+
+def test_a_claim_under_way_has_its_slots(
+    dsn: str, conn: Connection, handed: list[str], request: pytest.FixtureRequest
+) -> None:
+    """A note that comes while the only slot is being claimed for waits for the answer: with a run in it, what
+    was handed over is given back; without one, it is taken.
+    """
+    app = App(dsn)
+    running: list[str] = []
+    most: list[int] = []
+    actions: list[Any] = []
+
+    @app.step
+    async def step(name: str) -> str:
+        running.append(name)
+        most.append(len(running))
+        await asyncio.sleep(0.02)
+        running.remove(name)
+        return name
+
+    @app.workflow
+    async def go(name: str) -> str:
+        return await step(name)
+
+    async def watch(send: Send, sent: tuple[Any, ...]) -> Any:
+        if actions and not carries(sent):
+            await actions.pop()()
+        return await send()
+
+    request.addfinalizer(intercept(watch))
+
+    async def main() -> None:
+        async with apart(app, dsn, concurrency=1) as (_, client):
+            for rival in (True, False):
+                await resting(conn)
+                runs = []
+
+                async def start_two(rival: bool = rival, runs: list[Any] = runs) -> None:
+                    runs.append(await client.start(go, "handed"))
+                    if rival:
+                        conn.execute("select durable.start('go', '[\"claimed\"]', id => 'claimed')")
+                    await asyncio.sleep(0.05)
+
+                actions.append(start_two)
+                conn.execute("select durable.hint_v1(true, false)")
+                async with asyncio.timeout(20):
+                    while not runs or actions:
+                        await asyncio.sleep(0.005)
+                assert await runs[0].result(timeout=20) == "handed"
+                if rival:
+                    assert await client.run("claimed", go).result(timeout=20) == "claimed"
+
+    asyncio.run(main())
+    assert len(handed) == 2 and set(most) == {1}
+    versions = conn.execute("select task_version from durable._promises where id <> 'claimed' order by 1")
+    assert versions.fetchall() == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_note_of_what_was_given_back_counts_for_nothing(
+    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """The note comes while the worker gives back what it does not know, or when it has claimed the run anew:
+    its step runs once, under the second lease.
+    """
+    app = App(dsn)
+    began: list[int] = []
+    free = asyncio.Event()
+    notes: list[Any] = []
+    plain_handed, plain_run = Exchange._handed, Link.run
+
+    @app.step
+    async def step() -> int:
+        began.append(1)
+        await free.wait()
+        return 5
+
+    @app.workflow
+    async def go() -> int:
+        return await step()
+
+    def kept(self: Exchange, answer: Any) -> None:
+        notes.append(answer)
+        if not late:
+            plain_handed(self, answer)
+
+    async def main() -> int:
+        monkeypatch.setattr(Exchange, "_handed", kept)
+        async with apart(app, dsn) as (worker, client):
+            await resting(conn)
+            runs: list[Any] = []
+
+            async def run(self: Link, procedure: Procedure, *args: Any) -> Any:
+                if procedure is RELEASE_UNKNOWN and not runs:
+                    runs.append(await client.start(go))
+                    async with asyncio.timeout(20):
+                        while not notes:
+                            await asyncio.sleep(0.001)
+                return await plain_run(self, procedure, *args)
+
+            monkeypatch.setattr(Link, "run", run)
+            worker._exchange._missed()
+            async with asyncio.timeout(20):
+                while not began:
+                    await asyncio.sleep(0.005)
+            if late:
+                worker._exchange._given_back.clear()
+                plain_handed(worker._exchange, notes[0])
+                await asyncio.sleep(0.05)
+            free.set()
+            return int(await runs[0].result(timeout=20))
+
+    assert asyncio.run(main()) == 5
+    assert began == [1]
+    assert conn.execute("select task_version from durable._promises").fetchone() == (2,)
+
+
+def test_an_old_note_does_not_set_the_clock_back(dsn: str, conn: Connection) -> None:
+    """It says when the run began, which may be long ago."""
+    app = App(dsn)
+
+    @app.workflow
+    async def go() -> int:
+        return 5
+
+    async def main() -> None:
+        async with apart(app, dsn) as (worker, _):
+            before_ms = worker._clock.now_ms()
+            task = [1, "r", 1, "go", "1", "[]", 0, 1, [], 0, before_ms - 60_000, "default", 0]
+            worker._rest._noted(json.dumps([task, None, None]))
+            await asyncio.sleep(0.05)
+            assert worker._clock.now_ms() >= before_ms
+
+    asyncio.run(main())
+
+
+def test_a_forged_note_is_passed_over(
+    dsn: str, conn: Connection, handed: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who knows the channel does not know the word; and no statement that others can read shows either."""
+    app = App(dsn)
+
+    @app.workflow
+    async def go() -> int:
+        return 5
+
+    async def main() -> None:
+        async with apart(app, dsn) as (_, client):
+            await client.start(go)
+            await resting(conn)
+            row = conn.execute("select address from durable._resting").fetchone()
+            channel, word = str(row[0]).split(":") if row else ("", "")
+            task = json.dumps([[9, "x", 1, "go", "1", "[]", 0, 1, [], 0, 1, "default", 0], None, None])
+            for words in ("", task, word[:-1] + task, "0" * 32 + task, f" {word}{task}"):
+                conn.execute("select pg_notify(%s, %s)", (channel, words))
+            await asyncio.sleep(0.1)
+            assert "x" not in handed
+            shown = (
+                "select count(*) from pg_stat_activity "
+                "where query ~ 'durable_to_[0-9a-f]' and pid <> pg_backend_pid()"
+            )
+            assert conn.execute(shown).fetchone() == (0,)
+
+    asyncio.run(main())
+    assert caplog.text.count("a note cannot be read") == 0
+
+
+def test_who_is_gone_is_listened_for_no_more(dsn: str, conn: Connection) -> None:
+    """Clients and workers that come and go with one listener leave no channel behind."""
+    app = App(dsn)
+
+    @app.workflow
+    async def go() -> int:
+        return 5
+
+    async def main() -> set[str]:
+        database = Database(dsn)
+        listener = Listener(database)
+        async with Client(database, registry=app.registry, listener=listener) as stays:
+            async with Worker(app.registry, database, listener=listener):
+                for _ in range(5):
+                    async with Client(database, registry=app.registry, listener=listener) as goes:
+                        assert await (await goes.start(go)).result(timeout=20) == 5
+                assert await (await stays.start(go)).result(timeout=20) == 5
+            async with asyncio.timeout(20):
+                while len(listener._heard_on) > 3:
+                    await asyncio.sleep(0.01)
+            heard = await listener._link.use(
+                lambda each: each.fetch("select pg_listening_channels() as name")
+            )
+            return {row["name"] for row in heard}
+
+    channels = asyncio.run(main())
+    assert {"durable_ready", "durable_settled"} < channels and len(channels) == 3
+
+
+def test_nothing_is_handed_to_a_loop_that_is_blocked(dsn: str, conn: Connection) -> None:
+    """Its heartbeat, in a thread of its own, says that it does not rest."""
+    app = App(dsn)
+    seen: list[object] = []
+
+    @app.workflow
+    async def go() -> int:
+        return 5
+
+    async def main() -> None:
+        async with apart(app, dsn):
+            await resting(conn)
+            over = time.monotonic() + 20
+            while not seen and time.monotonic() < over:
+                time.sleep(0.05)
+                seen.extend(conn.execute("select 1 from durable._resting where ends_at <= durable._now_ms()"))
+
+    asyncio.run(main())
+    assert seen
 
 
 def test_a_note_that_gets_lost_is_made_good(
@@ -294,7 +553,7 @@ def test_words_that_nobody_can_read_are_passed_over(
             waiting: Waiting = client._asker._waiting  # type: ignore[attr-defined]
             while waiting.reply is None:
                 await asyncio.sleep(0.005)
-            conn.execute("select durable._note(r.channel, '[1]') from durable._resting r")
+            conn.execute("select durable._note(r.address, '[1]') from durable._resting r")
             conn.execute("select durable._note(%s, '{')", (waiting.reply,))
             while caplog.text.count("a note cannot be read") < 2:
                 await asyncio.sleep(0.005)
