@@ -30,6 +30,7 @@ logger = logging.getLogger("pyengine.resting")
 _AFTER_S = 0.003
 _FOR_MS = 30_000
 _AGAIN_S = 10.0
+_VAIN_MAX = 6
 
 
 class Rest:
@@ -56,8 +57,8 @@ class Rest:
         self._handle: asyncio.TimerHandle | None = None
         self._saying: asyncio.Task[None] | None = None
         self._again_s = 0.0
-        self._notes = 0
-        self._rested = self._ended = False
+        self._notes = self._vain = 0
+        self._rested = self._ended = self._quiet = False
         self.handed: Callable[[Answer], None]
         self.missed: Callable[[], None]
 
@@ -67,12 +68,14 @@ class Rest:
 
     def quiet(self) -> None:
         """There is nothing to do at this moment: if that lasts, say so."""
+        self._quiet = True
         said = self._handle is not None or self._saying is not None or self._loop.time() < self._again_s
         if not (said or self._ended):
             self._handle = self._loop.call_later(_AFTER_S, self._say)
 
     def stirred(self) -> None:
         """There may be something to do."""
+        self._quiet = False
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -110,6 +113,14 @@ class Rest:
         self._handle = None
         if self._listener.hears(self._address):
             self._saying = self._loop.create_task(self._say_so(_FOR_MS))
+        else:
+            self._say_later()
+
+    def _say_later(self) -> None:
+        """It is not present yet, mostly, or does not hear yet."""
+        if self._quiet and not self._ended:
+            self._vain = min(self._vain + 1, _VAIN_MAX)
+            self._handle = self._loop.call_later(_AFTER_S * 4**self._vain, self._say)
 
     async def _say_so(self, for_ms: int) -> None:
         notes = self._notes
@@ -120,9 +131,11 @@ class Rest:
             believed = False
         self._saying = None
         self._rested = self._rested or believed
-        if believed and for_ms and notes == self._notes:
+        if not believed and for_ms:
+            self._say_later()
+        elif believed and for_ms and notes == self._notes:
             # said again before it is forgotten
-            self._again_s = self._loop.time() + _AGAIN_S
+            self._vain, self._again_s = 0, self._loop.time() + _AGAIN_S
 
     def _noted(self, words: str) -> None:
         self._notes += 1

@@ -561,15 +561,17 @@ def test_words_that_nobody_can_read_are_passed_over(
 
     async def main() -> int:
         async with apart(app, dsn) as (_, client):
-            await client.start(go)
+            await (await client.start(go)).result(timeout=20)
             await resting(conn)
             waiting: Waiting = client._asker._waiting  # type: ignore[attr-defined]
-            while waiting.reply is None:
-                await asyncio.sleep(0.005)
+            async with asyncio.timeout(15):
+                while waiting.reply is None:
+                    await asyncio.sleep(0.005)
             conn.execute("select durable._note(r.address, '[1]') from durable._resting r")
             conn.execute("select durable._note(%s, '{')", (waiting.reply,))
-            while caplog.text.count("a note cannot be read") < 2:
-                await asyncio.sleep(0.005)
+            async with asyncio.timeout(15):
+                while caplog.text.count("a note cannot be read") < 2:
+                    await asyncio.sleep(0.005)
             await resting(conn)
             return await (await client.start(go)).result(timeout=20)
 
