@@ -57,6 +57,9 @@ class Asker(Protocol):
     def along(self, channel: Channel) -> bool:
         """Whether a statement may send this hint itself, with its commit."""
 
+    async def began(self, *, handed: bool, sent: bool) -> None:
+        """Tell of a run that was started here, unless a worker was handed it; `sent`: others were told."""
+
     async def hint(self, channel: Channel, *, sent: bool = False) -> None:
         """Tell workers and clients to look again; only those of this process if the others were told."""
 
@@ -130,6 +133,16 @@ class Links:
     def along(self, channel: Channel) -> bool:
         """Whether a statement may send this hint itself, with its commit."""
         return self._listener.along(channel)
+
+    async def began(self, *, handed: bool, sent: bool) -> None:
+        """Tell of a run that was started here, and listen for ends from now on.
+
+        Raises:
+            EngineError: the database cannot be reached.
+        """
+        await self._waiting.listen()
+        if not handed:
+            self._listener.announce("durable_ready", sent=sent)
 
     async def hint(self, channel: Channel, *, sent: bool = False) -> None:
         """Tell subscribers of this process and, unless they were, of others to look again, soon."""

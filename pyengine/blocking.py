@@ -149,6 +149,10 @@ class Blocking:
         """Whether a statement may send this hint itself, with its commit."""
         return self._pace.along(channel, time.monotonic())
 
+    async def began(self, *, handed: bool, sent: bool) -> None:
+        """Tell of a run that was started here, unless a worker was handed it; `sent`: others were told."""
+        await self.hint("durable_ready", sent=sent or handed)
+
     async def hint(self, channel: Channel, *, sent: bool = False) -> None:
         """Tell workers and clients to look again, unless they were told; a hint may be lost."""
         if sent:

@@ -189,9 +189,8 @@ class Verbs(Steering):
             fresh,
             *((sent, self._asker.reply if sent else None) if conn is None else ()),
         )
-        # a run that a worker at rest has got is nobody else's business
-        if conn is None and row["created"] and not row["handed"]:
-            await self._asker.hint("durable_ready", sent=sent)
+        if conn is None and row["created"]:
+            await self._asker.began(handed=row["handed"], sent=sent)
         codec, since = _result_codec(definition), heard if row["created"] else None
         return Run(self, row["id"], codec, created=row["created"], since=since)
 

@@ -127,7 +127,8 @@ class Exchange:
                 handle = None
                 if free > 0 and not (due or full):
                     handle = loop.call_at(looks.at, wake.set)
-                    rest.quiet()
+                    if not self._answers:
+                        rest.quiet()
                 await wake.wait()
                 rest.stirred()
                 if handle is not None:
@@ -217,27 +218,31 @@ class Exchange:
     # -- what starts hand over
 
     def _handed(self, answer: Answer) -> None:
-        """Take a run that the very start of it made ours, or wait until it is known whether there is a slot
-        for it, and whether it is given back.
-        """
+        """Take a run that the very start of it made ours."""
         self._notes.append(answer)
-        if not self._giving_back and self._free() > self._wanted:
-            self._take_notes()
+        self._take_notes()
 
     def _take_notes(self) -> None:
+        """Take what was handed over, as far as there are slots that nothing else is coming into."""
+        if self._giving_back:
+            return
         now_s, housekeeper = self._loop.time(), self._parts.housekeeper
         notes, self._notes = self._notes, []
         for answer in notes:
+            free = self._free()
             if answer.tasks[0].execution in self._given_back:
                 continue
-            if self._free() < 1:
+            if free < 1:
                 self._missed()
-                continue
-            if answer.due_in is not None:
-                housekeeper.note_timer(now_s + answer.due_in / 1000)
-            housekeeper.note_activity(now_s)
-            self._answers.append(answer)
-            self._returned.set()
+            elif free <= self._wanted:
+                # the answer that is on its way may need them
+                self._notes.append(answer)
+            else:
+                if answer.due_in is not None:
+                    housekeeper.note_timer(now_s + answer.due_in / 1000)
+                housekeeper.note_activity(now_s)
+                self._answers.append(answer)
+                self._returned.set()
 
     def _missed(self) -> None:
         """There may be runs that are ours and that nobody here knows: give them back."""
@@ -276,8 +281,8 @@ class Exchange:
             self.holdings.drop(held)
 
     async def _give_back_unknown(self) -> None:
-        """Give back what a turn whose answer was lost may have claimed; twice, because it may still be
-        under way.
+        """Give back what a turn whose answer was lost may have claimed, and what notes that were lost handed
+        over; twice, because it may still be under way.
         """
         known = list(self.holdings.held)
         self._giving_back = True
@@ -285,6 +290,8 @@ class Exchange:
             released = await self._parts.side.run(RELEASE_UNKNOWN, self._worker, known)
         except EngineError as error:
             logger.debug("adrift: %s", error.message)
+            # they may have been given back; if not, the next time does it
+            self._notes.clear()
             self._adrift_at_s = self._loop.time() + _AGAIN_S
         else:
             self._adrift_left -= 1

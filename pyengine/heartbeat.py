@@ -221,11 +221,7 @@ class Heartbeat:
             if blocked_s < BLOCKED_AFTER_S:
                 self._reported_s = 0.0
             elif blocked_s > 2 * self._reported_s:
-                if not self._reported_s:
-                    # what a start would hand over now would not be heard
-                    with contextlib.suppress(EngineError):
-                        await link.run(REST, *self._vitals.rest, 0)
-                self._reported_s = blocked_s
+                first, self._reported_s = not self._reported_s, blocked_s
                 frame = sys._current_frames().get(self._vitals.main_thread)
                 stack = "".join(traceback.format_stack(frame)) if frame is not None else "(no stack)"
                 logger.warning(
@@ -234,3 +230,7 @@ class Heartbeat:
                     blocked_s,
                     stack,
                 )
+                if first:
+                    # what a start would hand over now would not be heard
+                    with contextlib.suppress(EngineError):
+                        await link.run(REST, *self._vitals.rest, 0)

@@ -142,7 +142,8 @@ class Holdings:
             self.replay_anew(held)
             return
         others = bool(before or after)
-        held.outside |= others and any(row.type in _OUTSIDE for row in (*before, *after))
+        if others and not held.outside:
+            held.outside = any(row.type in _OUTSIDE for row in (*before, *after))
         if flight.acts:
             for deadline_ms in deadlines_ms(flight.acts):
                 self._hooks.timer(self._loop.time() + deadline_ms / 1000)

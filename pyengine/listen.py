@@ -140,7 +140,7 @@ class Listener:
 
     def receive(self, address: str, receiver: Callable[[str], None], missed: Callable[[], None]) -> None:
         """Call `receiver` with each note that comes to an address of `note_address`, and `missed` when the
-        connection had to be made anew.
+        connection is lost and when there is a new one.
         """
         channel, _, word = address.partition(":")
         self._receivers[channel] = word, receiver, missed
@@ -254,19 +254,23 @@ class Listener:
             self.tell(channel)
 
     def _received(self, conn: Any, pid: int, channel: str, words: str) -> None:
-        known = self._receivers.get(channel)
-        if known is not None and secrets.compare_digest(words[: len(known[0])].encode(), known[0].encode()):
-            known[1](words[len(known[0]) :])
+        word, receiver, _ = self._receivers.get(channel, ("", None, None))
+        if receiver is not None and secrets.compare_digest(words[: len(word)].encode(), word.encode()):
+            receiver(words[len(word) :])
 
     async def _keep_listening(self) -> None:
         while True:
             await self._lost.wait()
             self._lost.clear()
+            self._tell_missed()
             await self._link.connected_sometime(what="hints")
             for channel in self._subscribers:
                 self.tell(channel)
-            for _, _, missed in tuple(self._receivers.values()):
-                missed()
+            self._tell_missed()
+
+    def _tell_missed(self) -> None:
+        for _, _, missed in tuple(self._receivers.values()):
+            missed()
 
     async def _send_hints(self) -> None:
         pause_s = _HINT_PAUSE_S

@@ -1,11 +1,12 @@
-"""Rest: a worker with nothing to do says so, and is then handed a run by the very start of it.
+"""Rest: a worker that waits for work says so, and is then handed a run by the very start of it.
 
 What lives here: `Rest`, which knows when to say it and takes the note that comes. What may not: slots
 (exchange.py), runs (holding.py). The theory: to claim a run that has just been started costs two wake-ups and
 a commit, and at rest they are most of what a caller waits for. So a start looks for a worker that rests,
 makes the task that worker's in its own transaction and notes the whole run to it. One run for each rest: who
-has work to do does not rest, and what is started then is claimed by turns, many at once. Notes may be lost
-with their connection; what was in them is then given back, as after a turn whose answer got lost.
+reports and claims all the time, or has no slot left, does not rest, and what is started then is claimed by
+turns, many at once. Notes may be lost with their connection; what was in them is then given back, as after a
+turn whose answer got lost. Who cannot hear says that it does not rest.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ class Rest:
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.TimerHandle | None = None
         self._saying: asyncio.Task[None] | None = None
-        self._again_s = 0.0
+        self._again_s = self._believed_until_s = 0.0
         self._notes = self._vain = 0
-        self._rested = self._ended = self._quiet = False
+        self._ended = self._quiet = self._full = False
         self.handed: Callable[[Answer], None]
         self.missed: Callable[[], None]
 
@@ -67,8 +68,8 @@ class Rest:
         self._listener.receive(self._address, self._noted, self._lost)
 
     def quiet(self) -> None:
-        """There is nothing to do at this moment: if that lasts, say so."""
-        self._quiet = True
+        """There is a slot and nothing to do at this moment: if that lasts, say so."""
+        self._quiet, self._full = True, False
         said = self._handle is not None or self._saying is not None or self._loop.time() < self._again_s
         if not (said or self._ended):
             self._handle = self._loop.call_later(_AFTER_S, self._say)
@@ -81,11 +82,16 @@ class Rest:
             self._handle = None
 
     def withdraw(self) -> None:
-        """There is no slot left: starts are to hand nothing over."""
-        self.stirred()
-        if self._saying is None and self._loop.time() < self._again_s:
-            self._again_s = 0.0
+        """There is no slot left, or no ear: starts are to hand nothing over."""
+        self._full = True
+        if self._saying is None and self._loop.time() < self._believed_until_s:
             self._saying = self._loop.create_task(self._say_so(0))
+
+    def forgotten(self) -> None:
+        """Others may have said meanwhile that this worker does not rest."""
+        self._again_s = 0.0
+        if self._quiet:
+            self.quiet()
 
     async def end(self) -> None:
         """Rest no more: starts are to leave what they start to others.
@@ -97,7 +103,7 @@ class Rest:
         self._ended = True
         if self._saying is not None:
             await self._saying
-        if self._rested:
+        if self._loop.time() < self._believed_until_s:
             await self._link.run(REST, *self.words, 0)
 
     async def close(self) -> None:
@@ -124,22 +130,28 @@ class Rest:
 
     async def _say_so(self, for_ms: int) -> None:
         notes = self._notes
+        self._again_s = 0.0
+        # perhaps: the answer may get lost
+        self._believed_until_s = self._loop.time() + for_ms / 1000 if for_ms else 0.0
         try:
             believed = await self._link.run(REST, *self.words, for_ms)
         except EngineError as error:
             logger.debug("rest: %s", error.message)
             believed = False
         self._saying = None
-        self._rested = self._rested or believed
-        if not believed and for_ms:
+        if for_ms and not believed:
             self._say_later()
-        elif believed and for_ms and notes == self._notes:
+        elif for_ms and notes == self._notes:
             # said again before it is forgotten
             self._vain, self._again_s = 0, self._loop.time() + _AGAIN_S
+        if self._full:
+            self.withdraw()
+        if self._quiet:
+            self.quiet()
 
     def _noted(self, words: str) -> None:
         self._notes += 1
-        self._again_s = 0.0
+        self._again_s = self._believed_until_s = 0.0
         try:
             answer = decode_handed(words).answer()
         except msgspec.DecodeError:
@@ -150,5 +162,8 @@ class Rest:
             self.handed(answer)
 
     def _lost(self) -> None:
-        self._again_s = 0.0
+        if self._listener.hears(self._address):
+            self.forgotten()
+        else:
+            self.withdraw()
         self.missed()

@@ -31,7 +31,7 @@ from pyengine.committing import Committer
 from pyengine.connection import Database, Link
 from pyengine.errors import EngineError, InvalidRequest
 from pyengine.exchange import Exchange, Parts
-from pyengine.heartbeat import Heartbeat, Vitals, say_hello
+from pyengine.heartbeat import BLOCKED_AFTER_S, Heartbeat, Vitals, say_hello
 from pyengine.holding import Holdings
 from pyengine.housekeeping import DatabaseClock, Housekeeper, TickAnswer
 from pyengine.listen import Listener, Looks
@@ -351,7 +351,9 @@ class Worker:
             self._listener.announce("durable_settled")
 
     def _tick_loop(self) -> None:
-        self._ticked_s = time.monotonic()
+        before_s, self._ticked_s = self._ticked_s, time.monotonic()
+        if self._ticked_s - before_s > BLOCKED_AFTER_S:
+            self._rest.forgotten()
         self._tick_handle = self._loop.call_later(_LOOP_TICK_S, self._tick_loop)
 
     async def _each_second(self) -> None:

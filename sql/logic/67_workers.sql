@@ -126,7 +126,7 @@ end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.worker_rest_v1(text, text, text[], text[], text[], bigint, bigint) is
-  'A worker that is present has nothing to do: for p_for_ms one run may be handed to it by a note to p_address, which nobody else knows. It says so anew after each. p_codes, p_digests: as of its turns. False if it is not present, or a start has its row at this moment.';
+  'A worker that is present waits for work: for p_for_ms one run may be handed to it by a note to p_address. It says so anew after each; with 0 ms it says that it does not, because it is full, cannot hear or stops. p_codes, p_digests: as of its turns. False if it is not present, or a start has its row at this moment.';
 
 create or replace function durable._hand_over(
   p_head durable._executions, p_input text, p_queue text, p_priority integer, p_timeout_ms bigint, p_reply text, p_now bigint)
