@@ -50,8 +50,15 @@ class Asker(Protocol):
     def heard(self) -> int | None:
         """How many hints have come; None if nobody listens."""
 
+    @property
+    def reply(self) -> str | None:
+        """Where the end of a run is to be noted; None if nobody listens."""
+
     def along(self, channel: Channel) -> bool:
         """Whether a statement may send this hint itself, with its commit."""
+
+    async def began(self, *, handed: bool, sent: bool) -> None:
+        """Tell of a run that was started here, unless a worker was handed it; `sent`: others were told."""
 
     async def hint(self, channel: Channel, *, sent: bool = False) -> None:
         """Tell workers and clients to look again; only those of this process if the others were told."""
@@ -118,9 +125,24 @@ class Links:
         """How many hints that promises settled have come; None before anybody listens."""
         return self._waiting.heard
 
+    @property
+    def reply(self) -> str | None:
+        """Where the end of a run is to be noted; None before anybody listens."""
+        return self._waiting.reply
+
     def along(self, channel: Channel) -> bool:
         """Whether a statement may send this hint itself, with its commit."""
         return self._listener.along(channel)
+
+    async def began(self, *, handed: bool, sent: bool) -> None:
+        """Tell of a run that was started here, and listen for ends from now on.
+
+        Raises:
+            EngineError: the database cannot be reached.
+        """
+        await self._waiting.listen()
+        if not handed:
+            self._listener.announce("durable_ready", sent=sent)
 
     async def hint(self, channel: Channel, *, sent: bool = False) -> None:
         """Tell subscribers of this process and, unless they were, of others to look again, soon."""

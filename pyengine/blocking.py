@@ -140,9 +140,18 @@ class Blocking:
         """Nobody listens before somebody waits."""
         return None
 
+    @property
+    def reply(self) -> str | None:
+        """Notes are for programs that await."""
+        return None
+
     def along(self, channel: Channel) -> bool:
         """Whether a statement may send this hint itself, with its commit."""
         return self._pace.along(channel, time.monotonic())
+
+    async def began(self, *, handed: bool, sent: bool) -> None:
+        """Tell of a run that was started here, unless a worker was handed it; `sent`: others were told."""
+        await self.hint("durable_ready", sent=sent or handed)
 
     async def hint(self, channel: Channel, *, sent: bool = False) -> None:
         """Tell workers and clients to look again, unless they were told; a hint may be lost."""

@@ -187,10 +187,10 @@ class Verbs(Steering):
             "",
             definition is not None,
             fresh,
-            *((sent,) if conn is None else ()),
+            *((sent, self._asker.reply if sent else None) if conn is None else ()),
         )
         if conn is None and row["created"]:
-            await self._asker.hint("durable_ready", sent=sent)
+            await self._asker.began(handed=row["handed"], sent=sent)
         codec, since = _result_codec(definition), heard if row["created"] else None
         return Run(self, row["id"], codec, created=row["created"], since=since)
 

@@ -23,6 +23,7 @@ from pyengine.housekeeping import Housekeeper
 from pyengine.listen import Listener, Looks
 from pyengine.model import Cancelled, Complete, Fail, Halt
 from pyengine.procedures import JOURNAL, RELEASE_UNKNOWN
+from pyengine.resting import Rest
 from pyengine.runs import BUNDLES_MAX, HeldRun, RunQueue
 from pyengine.sql_steps import SERVICE
 from pyengine.turn import Identity, Turns
@@ -39,6 +40,7 @@ _CLAIM_SHARE = 8
 _IN_STEP = 2
 _AGAIN_S = 1.0
 _ADRIFT_AGAIN_S = 5.0
+_REMEMBERED = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,7 @@ class Parts:
         listener: hints, from and to others.
         housekeeper: is told of deadlines.
         queue: runs with something to report.
+        rest: how runs are handed over at their start.
         wake: set when there is something to do.
     """
 
@@ -59,6 +62,7 @@ class Parts:
     listener: Listener
     housekeeper: Housekeeper
     queue: RunQueue
+    rest: Rest
     wake: asyncio.Event
 
 
@@ -89,7 +93,12 @@ class Exchange:
         self._adrift_left = 0
         self._stopping = False
         self._asked = 0
+        self._wanted = 0
+        self._giving_back = False
+        self._given_back: deque[int] = deque(maxlen=_REMEMBERED)
+        self._notes: list[Answer] = []
         self.holdings: Holdings
+        parts.rest.handed, parts.rest.missed = self._handed, self._missed
 
     def look(self) -> None:
         """Look for runs to claim at once, and soon again."""
@@ -102,6 +111,8 @@ class Exchange:
     async def send(self) -> None:
         """Send turns until `stop`."""
         queue, looks, loop, wake = self._parts.queue, self._looks, self._loop, self._parts.wake
+        rest = self._parts.rest
+        rest.begin()
         while not self._stopping:
             now_s = loop.time()
             if self._adrift_at_s is not None and self._adrift_at_s <= now_s and not self._answers:
@@ -113,8 +124,13 @@ class Exchange:
             full = len(self._answers) >= _ANSWERS_MAX
             if full or not (queue or (due and free > 0 and enough)):
                 wake.clear()
-                handle = loop.call_at(looks.at, wake.set) if free > 0 and not (due or full) else None
+                handle = None
+                if free > 0 and not (due or full):
+                    handle = loop.call_at(looks.at, wake.set)
+                    if not self._answers:
+                        rest.quiet()
                 await wake.wait()
+                rest.stirred()
                 if handle is not None:
                     handle.cancel()
                 continue
@@ -136,8 +152,9 @@ class Exchange:
         """Send one turn; a small one that settles something tells so itself."""
         tells = 0 < len(bundles) <= _FEW and any(isinstance(one.end, _SETTLES) for one in bundles)
         tells = tells and self._parts.listener.along("durable_settled")
-        asked = self._asked
+        asked, self._wanted = self._asked, want
         answers = await self._turns.send(bundles, max(want, 0), tells=tells)
+        self._wanted = 0
         self._came_back(answers, want, told=tells)
         if self._asked != asked:
             # the hint came while it was on its way: what it tells of may have been too late for it
@@ -174,7 +191,7 @@ class Exchange:
         now_s, parts = self._loop.time(), self._parts
         if self._turns.uncertain:
             self._turns.uncertain = False
-            self._adrift_at_s, self._adrift_left = now_s, 2
+            self._missed()
             # nobody knows what the lost turn did
             parts.listener.send("durable_settled")
             parts.listener.send("durable_ready")
@@ -194,6 +211,43 @@ class Exchange:
             parts.housekeeper.note_activity(now_s)
         self._answers.extend(answers)
         self._returned.set()
+        self._take_notes()
+        if claimed and self._free() < 1:
+            parts.rest.withdraw()
+
+    # -- what starts hand over
+
+    def _handed(self, answer: Answer) -> None:
+        """Take a run that the very start of it made ours."""
+        self._notes.append(answer)
+        self._take_notes()
+
+    def _take_notes(self) -> None:
+        """Take what was handed over, as far as there are slots that nothing else is coming into."""
+        if self._giving_back:
+            return
+        now_s, housekeeper = self._loop.time(), self._parts.housekeeper
+        notes, self._notes = self._notes, []
+        for answer in notes:
+            free = self._free()
+            if answer.tasks[0].execution in self._given_back:
+                continue
+            if free < 1:
+                self._missed()
+            elif free <= self._wanted:
+                # the answer that is on its way may need them
+                self._notes.append(answer)
+            else:
+                if answer.due_in is not None:
+                    housekeeper.note_timer(now_s + answer.due_in / 1000)
+                housekeeper.note_activity(now_s)
+                self._answers.append(answer)
+                self._returned.set()
+
+    def _missed(self) -> None:
+        """There may be runs that are ours and that nobody here knows: give them back."""
+        self._adrift_at_s, self._adrift_left = self._loop.time(), 2
+        self._parts.wake.set()
 
     def _pass_on(self, queues: list[str]) -> None:
         """Runs became ready in these queues: look, and tell others if they may have to serve them."""
@@ -227,20 +281,28 @@ class Exchange:
             self.holdings.drop(held)
 
     async def _give_back_unknown(self) -> None:
-        """Give back what a turn whose answer was lost may have claimed; twice, because it may still be
-        under way.
+        """Give back what a turn whose answer was lost may have claimed, and what notes that were lost handed
+        over; twice, because it may still be under way.
         """
         known = list(self.holdings.held)
+        self._giving_back = True
         try:
             released = await self._parts.side.run(RELEASE_UNKNOWN, self._worker, known)
         except EngineError as error:
             logger.debug("adrift: %s", error.message)
+            # they may have been given back; if not, the next time does it
+            self._notes.clear()
             self._adrift_at_s = self._loop.time() + _AGAIN_S
         else:
             self._adrift_left -= 1
             self._adrift_at_s = self._loop.time() + _ADRIFT_AGAIN_S if self._adrift_left else None
+            self._given_back.extend(released)
             if released:
                 self.look()
+                self._parts.listener.send("durable_ready")
+        finally:
+            self._giving_back = False
+        self._take_notes()
         if self._adrift_at_s is not None:
             self._loop.call_at(self._adrift_at_s, self._parts.wake.set)
 

@@ -13,6 +13,7 @@ again with a new one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sys
 import threading
@@ -26,7 +27,7 @@ import msgspec
 
 from pyengine.connection import Database, Link
 from pyengine.errors import EngineError, Unavailable
-from pyengine.procedures import HEARTBEAT, HELLO, PRESENT, TAKE_PRESENCE
+from pyengine.procedures import HEARTBEAT, HELLO, PRESENT, REST, TAKE_PRESENCE
 
 __all__ = ["Heartbeat", "Vitals", "say_hello"]
 
@@ -43,6 +44,7 @@ class Vitals:
 
     Args:
         hello: arguments of the worker's hello.
+        rest: what the worker says of its rests, all but for how long.
         pairs: executions and versions that are really being run.
         lost: told which of them are lost.
         ticked_s: when the worker's loop turned last, by `time.monotonic`.
@@ -50,6 +52,7 @@ class Vitals:
     """
 
     hello: tuple[Any, ...]
+    rest: tuple[Any, ...]
     pairs: Callable[[], list[tuple[int, int]]]
     lost: Callable[[list[tuple[int, int]]], None]
     ticked_s: Callable[[], float]
@@ -120,7 +123,7 @@ class Heartbeat:
         tasks = [
             asyncio.create_task(self._beat(link)),
             asyncio.create_task(self._keep_presence(link)),
-            asyncio.create_task(self._watch()),
+            asyncio.create_task(self._watch(link)),
             asyncio.create_task(self._stop.wait()),
         ]
         self._ready.set()
@@ -210,7 +213,7 @@ class Heartbeat:
 
     # -- the worker's loop
 
-    async def _watch(self) -> None:
+    async def _watch(self, link: Link) -> None:
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
             ticked_s = self._vitals.ticked_s()
@@ -218,7 +221,7 @@ class Heartbeat:
             if blocked_s < BLOCKED_AFTER_S:
                 self._reported_s = 0.0
             elif blocked_s > 2 * self._reported_s:
-                self._reported_s = blocked_s
+                first, self._reported_s = not self._reported_s, blocked_s
                 frame = sys._current_frames().get(self._vitals.main_thread)
                 stack = "".join(traceback.format_stack(frame)) if frame is not None else "(no stack)"
                 logger.warning(
@@ -227,3 +230,7 @@ class Heartbeat:
                     blocked_s,
                     stack,
                 )
+                if first:
+                    # what a start would hand over now would not be heard
+                    with contextlib.suppress(EngineError):
+                        await link.run(REST, *self._vitals.rest, 0)

@@ -248,17 +248,17 @@ class Holdings:
     # -- claims
 
     def _claimed(self, task: Task) -> None:
-        stale = self.held.get(task.execution)
-        if stale is not None:
-            self.drop(stale)
-        warm = self.warm.pop(task.execution, None)
-        if warm is not None and task.from_seq and task.version == warm.version + 1:
-            self._continue(warm, task)
-            return
-        if warm is not None:
-            self.drop(warm)
+        known = self.held.get(task.execution) or self.warm.get(task.execution)
+        if known is not None:
+            if known.version >= task.version:
+                return  # a note came late: the run was given back, and claimed since
+            warm = self.warm.pop(task.execution, None) is not None
+            if warm and task.from_seq and task.version == known.version + 1:
+                self._continue(known, task)
+                return
+            self.drop(known)
         info = run_info(task)
-        held = HeldRun(info, self._replay(info))
+        held = HeldRun(info, self._replay(info), task.reply)
         self.held[task.execution] = held
         if task.from_seq == 0:
             self._loaded(held, task.rows, task.next)

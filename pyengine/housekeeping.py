@@ -44,8 +44,9 @@ class DatabaseClock:
         self._last_ms = 0
 
     def set(self, now_ms: int) -> None:
-        """Note an instant that the database just told."""
-        self._offset_ms = now_ms - self._loop.time() * 1000
+        """Note an instant that the database just told; 0 if it told none."""
+        if now_ms:
+            self._offset_ms = now_ms - self._loop.time() * 1000
 
     def now_ms(self) -> int:
         """Return the instant, epoch milliseconds; it goes back only where the clock jumps back."""

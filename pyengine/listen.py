@@ -1,11 +1,13 @@
-"""Hints: when to look at the database again.
+"""Hints: when to look at the database again; and notes, for one process alone.
 
 What lives here: `Listener`, the one LISTEN connection of a process, `Looks`, the times at which somebody who
-waits looks, and `Pace`, which says how a hint is sent. What may not: rows; a hint says nothing but "look
-again", may be lost and may come for nothing. The theory: after a hint the row may not be there yet or may be
-gone again, so one looks at once and after 5, 20, 80, 320 ms and 1 s, then with growing pauses. Without any
-hint the same pauses find everything, only later; so a pooler, which cannot pass hints on, costs latency and
-nothing else. With a way past the pooler (`Database.sessions`) the one connection goes there.
+waits looks, and `Pace`, which says how a hint is sent. What may not: rows. A hint says nothing but "look
+again", may be lost and may come for nothing. A note says what is so, begins with a word that only who may
+read the tables knows, and may be lost too. The theory: after a hint the row
+may not be there yet or may be gone again, so one looks at once and after 5, 20, 80, 320 ms and 1 s, then with
+growing pauses. Without any hint the same pauses find everything, only later; so a pooler, which cannot pass
+hints on, costs latency and nothing else. With a way past the pooler (`Database.sessions`) the one connection
+goes there.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import secrets
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
@@ -20,7 +23,7 @@ from pyengine.connection import Database, Link
 from pyengine.errors import EngineError
 from pyengine.procedures import HINT
 
-__all__ = ["Channel", "Listener", "Looks", "Pace"]
+__all__ = ["Channel", "Listener", "Looks", "Pace", "note_address"]
 
 logger = logging.getLogger("pyengine.listen")
 
@@ -30,6 +33,11 @@ _AFTER_HINT_S = (0.0, 0.005, 0.02, 0.08, 0.32, 1.0)
 _HINT_PAUSE_S = 0.002
 _HINT_PAUSE_MAX_S = 0.02
 _APART_S = 0.01
+
+
+def note_address() -> str:
+    """Return a channel and the word that begins each note to it, which nobody else knows; `durable._note`."""
+    return f"durable_to_{secrets.token_hex(16)}:{secrets.token_hex(16)}"
 
 
 class Looks:
@@ -109,9 +117,10 @@ class Listener:
             "durable_ready": [],
             "durable_settled": [],
         }
+        self._receivers: dict[str, tuple[str, Callable[[str], None], Callable[[], None]]] = {}
         self._lost = asyncio.Event()
         self._more = asyncio.Event()
-        self._heard_on: set[Channel] = set()
+        self._heard_on: set[str] = set()
         self._pending: set[Channel] = set()
         self._send_soon = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -128,6 +137,24 @@ class Listener:
         """Do not call it any more."""
         if subscriber in self._subscribers[channel]:
             self._subscribers[channel].remove(subscriber)
+
+    def receive(self, address: str, receiver: Callable[[str], None], missed: Callable[[], None]) -> None:
+        """Call `receiver` with each note that comes to an address of `note_address`, and `missed` when the
+        connection is lost and when there is a new one.
+        """
+        channel, _, word = address.partition(":")
+        self._receivers[channel] = word, receiver, missed
+        self._more.set()
+
+    def receive_no_more(self, address: str) -> None:
+        """Do not listen there any more."""
+        self._receivers.pop(address.partition(":")[0], None)
+        self._more.set()
+
+    def hears(self, address: str) -> bool:
+        """Whether notes to that address come here at this moment."""
+        heard = address.partition(":")[0] in self._heard_on
+        return heard and self._database.hints and self._link.alive
 
     async def start(self) -> None:
         """Begin to listen; may be called by several users, each of which calls `stop`.
@@ -187,12 +214,25 @@ class Listener:
         conn.add_termination_listener(lambda _: self._lost.set())
 
     async def _listen_to(self, conn: Any) -> list[Channel]:
-        """Listen to each channel that somebody has subscribed to by now; return those that are new."""
-        fresh = [one for one, who in self._subscribers.items() if who and one not in self._heard_on]
-        for channel in fresh if self._database.hints else ():
-            await conn.add_listener(channel, self._heard)
-        self._heard_on.update(fresh)
-        return fresh
+        """Listen to each channel that somebody has subscribed to by now; return those of hints that are
+        new.
+        """
+        hints = [one for one, who in self._subscribers.items() if who and one not in self._heard_on]
+        notes = [one for one in self._receivers if one not in self._heard_on]
+        gone = self._heard_on.difference(self._subscribers, self._receivers)
+        if self._database.hints:
+            for channel in hints:
+                await conn.add_listener(channel, self._heard)
+            for note in notes:
+                await conn.add_listener(note, self._received)
+            for note in gone:
+                await conn.remove_listener(note, self._received)
+            if notes:
+                # the last statement of a session can be read by whoever watches the server
+                await conn.execute("select")
+        self._heard_on.update(hints, notes)
+        self._heard_on -= gone
+        return hints
 
     async def _listen_to_more(self) -> None:
         while True:
@@ -213,13 +253,24 @@ class Listener:
         if pid != conn.get_server_pid():
             self.tell(channel)
 
+    def _received(self, conn: Any, pid: int, channel: str, words: str) -> None:
+        word, receiver, _ = self._receivers.get(channel, ("", None, None))
+        if receiver is not None and secrets.compare_digest(words[: len(word)].encode(), word.encode()):
+            receiver(words[len(word) :])
+
     async def _keep_listening(self) -> None:
         while True:
             await self._lost.wait()
             self._lost.clear()
+            self._tell_missed()
             await self._link.connected_sometime(what="hints")
             for channel in self._subscribers:
                 self.tell(channel)
+            self._tell_missed()
+
+    def _tell_missed(self) -> None:
+        for _, _, missed in tuple(self._receivers.values()):
+            missed()
 
     async def _send_hints(self) -> None:
         pause_s = _HINT_PAUSE_S

@@ -30,6 +30,7 @@ __all__ = [
     "PRESENT",
     "REDRIVE",
     "RELEASE_UNKNOWN",
+    "REST",
     "RESULTS",
     "RESUME",
     "RUN",
@@ -108,6 +109,17 @@ HELLO = Procedure(
     sql="select durable.worker_hello_v1($1, $2, $3, $4, $5, $6)",
 )
 
+REST = Procedure(
+    name="worker_rest_v1",
+    signature=(
+        "(worker, address, queues[], codes[] of hello, digests[], all three as text, ttl_ms, for ms) -> "
+        "boolean, true if it is believed"
+    ),
+    sql=(
+        "select durable.worker_rest_v1($1, $2, $3::text::text[], $4::text::text[], $5::text::text[], $6, $7)"
+    ),
+)
+
 TURN = Procedure(
     name="worker_turn_v1",
     signature=(
@@ -173,7 +185,7 @@ PRESENT = Procedure(
 
 RELEASE_UNKNOWN = Procedure(
     name="worker_adrift_v1",
-    signature="(worker, known executions[]) -> number of tasks given back",
+    signature="(worker, known executions[]) -> executions[] given back",
     sql="select durable.worker_adrift_v1($1, $2)",
 )
 
@@ -216,13 +228,13 @@ START = Procedure(
     name="start_v1",
     signature=(
         "(workflow, args, id, key, queue, version, delay_ms, timeout_ms, priority, tags jsonb, tenant, "
-        "any_workflow, fresh id, with the hint) -> (id, created)"
+        "any_workflow, fresh id, tell workers, where the result is noted) -> (id, created, handed)"
     ),
     sql=(
-        "select s.id, s.created, case when $14 and s.created then durable.hint_v1(true, false) end "
-        "from durable.start_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11, $12, $13) s"
+        "select s.id, s.created, s.handed from durable.start_v1("
+        "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11, $12, $13, $14, $15) s"
     ),
-    takes="text text text text text text bigint bigint integer text text boolean boolean boolean",
+    takes="text text text text text text bigint bigint integer text text boolean boolean boolean text",
 )
 
 START_WITHIN = Procedure(

@@ -15,11 +15,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
+import msgspec
+
 from pyengine.callers import unwritable
 from pyengine.connection import LinkPool
 from pyengine.errors import EngineError, InvalidRequest
-from pyengine.listen import Listener, Looks
+from pyengine.listen import Listener, Looks, note_address
 from pyengine.procedures import RESULTS
+from pyengine.wire import decode_result
 
 __all__ = ["RunMoment", "RunState", "RunStatus", "Waiting", "refuse_no_text"]
 
@@ -138,11 +141,17 @@ class Waiting:
         self._starting = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._heard = 0
+        self._address = note_address()
 
     @property
     def heard(self) -> int | None:
         """How many hints have come so far; None while nobody listens."""
         return None if self._task is None else self._heard
+
+    @property
+    def reply(self) -> str | None:
+        """Where the end of a run may be noted; None while nobody listens there."""
+        return self._address if self._task is not None and self._listener.hears(self._address) else None
 
     async def listen(self) -> None:
         """Begin to listen for hints; they can be sent from then on too.
@@ -155,10 +164,11 @@ class Waiting:
         async with self._starting:
             if self._task is None:
                 self._listener.subscribe("durable_settled", self._hinted)
+                self._listener.receive(self._address, self._noted, self._hinted)
                 try:
                     await self._listener.start()
                 except BaseException:
-                    self._listener.unsubscribe("durable_settled", self._hinted)
+                    self._leave()
                     raise
                 self._task = asyncio.create_task(self._run())
 
@@ -168,7 +178,7 @@ class Waiting:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-            self._listener.unsubscribe("durable_settled", self._hinted)
+            self._leave()
             await self._listener.stop()
         for futures in self._futures.values():
             for future in futures:
@@ -208,6 +218,22 @@ class Waiting:
                 futures.remove(future)
                 if not futures:
                     del self._futures[id]
+
+    def _leave(self) -> None:
+        self._listener.unsubscribe("durable_settled", self._hinted)
+        self._listener.receive_no_more(self._address)
+
+    def _noted(self, words: str) -> None:
+        """A run that was started here has ended, and its worker has noted how."""
+        try:
+            row = msgspec.structs.asdict(decode_result(words))
+        except msgspec.DecodeError:
+            # the hint that comes with it is enough
+            logger.exception("a note cannot be read")
+            return
+        for future in self._futures.pop(row["id"], ()):
+            if not future.done():
+                future.set_result(row)
 
     def _hinted(self) -> None:
         self._heard += 1

@@ -71,6 +71,7 @@ class HeldRun:
     Args:
         info: which run.
         replay: its coroutine.
+        reply: where the process that started it wants its end noted.
 
     Attributes:
         version: version of the lease.
@@ -112,6 +113,7 @@ class HeldRun:
         "parked",
         "queued",
         "replay",
+        "reply",
         "sent_s",
         "steps",
         "transaction",
@@ -120,7 +122,7 @@ class HeldRun:
         "weight",
     )
 
-    def __init__(self, info: RunInfo, replay: Replay) -> None:
+    def __init__(self, info: RunInfo, replay: Replay, reply: str | None = None) -> None:
         self.info = info
         self.version = info.version
         self.replay = replay
@@ -143,6 +145,7 @@ class HeldRun:
         self.weight = 0
         self.transaction: TransactionRun | None = None
         self.tries = 0
+        self.reply = reply
 
     @property
     def execution(self) -> int:
@@ -202,6 +205,8 @@ class HeldRun:
         else:
             self.end = None
         bundle = Bundle(self.info.execution, self.version, self.replay.next_seq, facts, acts, end)
+        if end is not None:
+            bundle.reply = self.reply
         self.keep = False
         self.flight = bundle
         return bundle

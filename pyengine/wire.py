@@ -43,13 +43,17 @@ __all__ = [
     "Answer",
     "Bundle",
     "Ending",
+    "Handed",
     "Journal",
     "Release",
+    "Result",
     "Task",
     "Verdict",
     "Verdicts",
     "decode_answer",
+    "decode_handed",
     "decode_journal",
+    "decode_result",
     "encode_bundles",
     "encode_texts",
 ]
@@ -81,6 +85,7 @@ class Bundle(msgspec.Struct, omit_defaults=True, gc=False):
         facts: what became of steps.
         acts: what the coroutine did.
         end: how it leaves the task, if it does.
+        reply: where the end is to be noted.
     """
 
     execution: int
@@ -89,6 +94,7 @@ class Bundle(msgspec.Struct, omit_defaults=True, gc=False):
     facts: Sequence[Fact] = ()
     acts: Sequence[Act] = ()
     end: Ending | None = None
+    reply: str | None = None
 
 
 class _Act(msgspec.Struct, omit_defaults=True, gc=False):
@@ -125,6 +131,7 @@ class _Bundle(msgspec.Struct, omit_defaults=True, gc=False):
     facts: Sequence[Fact] = ()
     acts: list[_Act] = []
     end: _End | None = None
+    reply: str | None = None
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):
@@ -161,7 +168,10 @@ class Verdicts(msgspec.Struct, gc=False):
 
 
 class Task(msgspec.Struct, array_like=True, gc=False):
-    """A claimed task with its run's journal, or the end of it; on the wire an array (`durable._handed`)."""
+    """A claimed task with its run's journal, or the end of it; on the wire an array (`durable._handed`).
+
+    What was handed over says where its result is to be noted.
+    """
 
     execution: int
     id: str
@@ -176,10 +186,49 @@ class Task(msgspec.Struct, array_like=True, gc=False):
     started_at: int
     queue: str
     first_child: int = 0
+    reply: str | None = None
+
+
+class Handed(msgspec.Struct, array_like=True, gc=False):
+    """The note by which a worker at rest gets a run (`durable._hand_over`).
+
+    Args:
+        task: the run, as a claim would answer it.
+        timeout: milliseconds until its deadline; None if it has none.
+        reply: where its result is to be noted.
+    """
+
+    task: Task
+    timeout: int | None
+    reply: str | None
+
+    def answer(self) -> Answer:
+        """Return the answer of a turn that had claimed it; it may be old, so it does not tell the time."""
+        self.task.reply = self.reply
+        return Answer(0, None, [], [self.task], [], False, self.timeout)
+
+
+class Result(msgspec.Struct, array_like=True, gc=False):
+    """The note by which a client gets the end of a run (`durable._end_lone`): a row of `RESULTS`."""
+
+    id: str
+    state: str
+    value: str | None
+    error: str | None
 
 
 class Answer(msgspec.Struct):
-    """What a turn answers; `due_in`: milliseconds, maybe `NEVER_MS`, or None where the turn did not look."""
+    """What a turn answers.
+
+    Args:
+        now: the database's time, epoch milliseconds; 0 if it does not tell.
+        bundles: the verdicts.
+        tails: rows of others, by execution, before and after those of the bundle.
+        tasks: what was claimed.
+        hints: queues in which runs became ready.
+        settled: something settled.
+        due_in: milliseconds to the next deadline, maybe `NEVER_MS`; None where the turn did not look.
+    """
 
     now: int
     bundles: Verdicts | None
@@ -200,6 +249,8 @@ class Journal(msgspec.Struct):
 _encode = msgspec.json.Encoder().encode
 decode_journal = msgspec.json.Decoder(Journal).decode
 decode_answer = msgspec.json.Decoder(Answer).decode
+decode_handed = msgspec.json.Decoder(Handed).decode
+decode_result = msgspec.json.Decoder(Result).decode
 
 
 def _wire_act(act: Act) -> _Act:
@@ -266,6 +317,7 @@ def _wire(bundle: Bundle) -> Bundle | _Bundle:
         wire.acts = [_wire_act(act) for act in bundle.acts]
     if bundle.end is not None:
         wire.end = _wire_end(bundle.end)
+        wire.reply = bundle.reply
     return wire
 
 

@@ -31,7 +31,7 @@ from pyengine.committing import Committer
 from pyengine.connection import Database, Link
 from pyengine.errors import EngineError, InvalidRequest
 from pyengine.exchange import Exchange, Parts
-from pyengine.heartbeat import Heartbeat, Vitals, say_hello
+from pyengine.heartbeat import BLOCKED_AFTER_S, Heartbeat, Vitals, say_hello
 from pyengine.holding import Holdings
 from pyengine.housekeeping import DatabaseClock, Housekeeper, TickAnswer
 from pyengine.listen import Listener, Looks
@@ -39,6 +39,7 @@ from pyengine.loop import loop_version
 from pyengine.procedures import BYE
 from pyengine.queues import check_queue
 from pyengine.registry import Registry
+from pyengine.resting import Rest
 from pyengine.runs import Hooks, RunQueue
 from pyengine.serving import Served, Server
 from pyengine.sql_door import SqlDoor
@@ -168,6 +169,7 @@ class Worker:
         self._housekeeper = Housekeeper(
             self._ticks, self.id, ticked=self._did_tick, services=self._server.note_due
         )
+        self._rest = Rest(self._side, self._listener, identity)
         self._exchange = Exchange(
             Parts(
                 turns=turns,
@@ -175,6 +177,7 @@ class Worker:
                 listener=self._listener,
                 housekeeper=self._housekeeper,
                 queue=queue,
+                rest=self._rest,
                 wake=wake,
             ),
             identity,
@@ -227,6 +230,7 @@ class Worker:
             self._database,
             Vitals(
                 hello=hello,
+                rest=self._rest.words,
                 pairs=self._pairs,
                 lost=lost,
                 ticked_s=lambda: self._ticked_s,
@@ -265,6 +269,9 @@ class Worker:
         self._steps.refuse()
         for held in tuple(self._holdings.held.values()):
             self._steps.cancel_all(held)
+        with contextlib.suppress(EngineError, TimeoutError):
+            async with asyncio.timeout(_GOODBYE_S):
+                await self._rest.end()
         await self._committer.close()
         await self._steps.unwound()
         try:
@@ -295,6 +302,7 @@ class Worker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
+        await self._rest.close()
         if self._tick_handle is not None:
             self._tick_handle.cancel()
         await self._stop_heartbeat()
@@ -343,7 +351,9 @@ class Worker:
             self._listener.announce("durable_settled")
 
     def _tick_loop(self) -> None:
-        self._ticked_s = time.monotonic()
+        before_s, self._ticked_s = self._ticked_s, time.monotonic()
+        if self._ticked_s - before_s > BLOCKED_AFTER_S:
+            self._rest.forgotten()
         self._tick_handle = self._loop.call_later(_LOOP_TICK_S, self._tick_loop)
 
     async def _each_second(self) -> None:

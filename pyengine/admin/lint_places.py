@@ -36,9 +36,8 @@ SKIPPERS = frozenset(
         "73_row_waits",
         "79_schedules",
         "61_tasks",
-        "63_queues",
+        "67_workers",
         "75_turn",
-        "78_claims",
         "80_tick",
         "79_retention",
     }

@@ -20,6 +20,16 @@ $$;
 comment on function durable._may_lock() is
   'Raises WF003 where waiting would be wrong: above READ COMMITTED, and after durable.fence, whose task lock comes later in the order.';
 
+create or replace function durable._lock_rest(p_worker text)
+returns void language plpgsql volatile
+as $$
+begin
+  perform from durable._resting r where r.worker = p_worker for update;
+end
+$$;
+comment on function durable._lock_rest(text) is
+  'Class 0, for the goodbye of a worker: waits for the start that hands it a run at this moment, which waits for nobody from there on.';
+
 create or replace function durable._lock_promises(p_ids text[])
 returns void language plpgsql volatile
 as $$

@@ -1,6 +1,6 @@
--- Messages: hints (look again) and unblocks (a promise settled). Nothing else says NOTIFY.
--- A hint may be lost; rows are the truth. A committing notification takes a database-wide lock, so workers send theirs in
--- a transaction of their own, and plain SQL callers at most one a channel in 50 ms.
+-- Messages: hints (look again), notes (to one process) and unblocks (a promise settled). Nothing else says NOTIFY.
+-- Hints and notes may be lost; rows are the truth. A committing notification takes a database-wide lock, so workers send most
+-- of theirs in a transaction of their own, and plain SQL callers at most one a channel in 50 ms.
 
 create or replace function durable.hint_v1(p_ready boolean, p_settled boolean)
 returns void language plpgsql volatile
@@ -16,6 +16,15 @@ end
 $$ set search_path = '';
 comment on function durable.hint_v1(boolean, boolean) is
   'For processes of ours, after their commit and alone in a transaction: tasks became ready, promises settled.';
+
+create or replace function durable._note(p_address text, p_words text)
+returns void language sql volatile
+as $$
+  select pg_notify(split_part(p_address, ':', 1), split_part(p_address, ':', 2) || p_words)
+  where p_address ~ '^durable_to_[0-9a-f]{32}:[0-9a-f]{32}$' and octet_length(p_words) < 7900
+$$;
+comment on function durable._note(text, text) is
+  'A note to one process: what is so from this commit on. It may be lost, as a hint. The channel was drawn by lot, so that nobody else listens to it; who may read the statements of others can see its name, so each note begins with the second half of the address, which no statement shows. What is no address, and what is too long for Postgres, is not sent: it must spoil no turn.';
 
 create or replace function durable._hint(p_channel text, p_now bigint)
 returns void language plpgsql volatile

@@ -331,53 +331,62 @@ comment on function durable._is_plain(
 
 create or replace function durable._start_plain(
   p_workflow text, p_args jsonb, p_text text, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
-  p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text, p_any_workflow boolean, p_fresh boolean default false)
-returns text language plpgsql volatile
+  p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text, p_any_workflow boolean, p_fresh boolean default false,
+  p_tells boolean default false, p_reply text default null, out run text, out handed boolean)
+language plpgsql volatile
 as $$
 declare
-  v_run text;
   v_now bigint;
-  v_head bigint;
+  v_execution bigint;
+  v_head durable._executions;
 begin
   if durable._is_plain(p_workflow, p_args, octet_length(p_text), p_id, p_key, p_queue, p_version, p_delay_ms, p_timeout_ms,
                        p_priority, p_tags, p_tenant) is not true then
-    return null;
+    return;
   end if;
   if not p_any_workflow then
     perform durable._check_workflow(p_workflow);
   end if;
   if p_key is null and (p_fresh or p_id is null) then
     v_now := durable._now_ms();
-    v_run := coalesce(p_id, durable._fresh_id(v_now));
+    run := coalesce(p_id, durable._fresh_id(v_now));
   else
     perform durable._lock_name(durable._key_name(p_tenant, p_workflow, p_key), p_id);
     if exists (select from durable._executions h where h.tenant = p_tenant and h.workflow = p_workflow and h.key = p_key)
        or exists (select from durable._promises p where p.id >= p_id || '.' and p.id < p_id || '/')
        or exists (select from durable._removed r where r.id = p_id)
        or exists (select from durable._removed r where r.tenant = p_tenant and r.workflow = p_workflow and r.key = p_key) then
-      return null;
+      return;
     end if;
-    v_run := coalesce(p_id, durable._root_id(p_tenant, p_workflow, p_key));
+    run := coalesce(p_id, durable._root_id(p_tenant, p_workflow, p_key));
     v_now := durable._now_ms();
   end if;
-  v_head := durable._next_execution();
+  v_execution := durable._next_execution();
   insert into durable._promises (id, tenant, head, timeout_at, created_at, external, target, param_headers, param_data, tags)
-  values (v_run, p_tenant, v_head, durable._later(v_now, p_timeout_ms), v_now, true, durable._target_of(p_queue),
+  values (run, p_tenant, v_execution, durable._later(v_now, p_timeout_ms), v_now, true, durable._target_of(p_queue),
           '{"codec": "json"}', p_text, p_tags)
   on conflict do nothing;
   if not found then
-    return null;
+    run := null;
+    return;
   end if;
-  perform durable._begin_one(v_head, v_run, p_tenant, p_workflow, p_version, p_key, v_now);
+  v_head := durable._begin_one(v_execution, run, p_tenant, p_workflow, p_version, p_key, v_now);
+  handed := p_tells and p_delay_ms is null
+            and durable._hand_over(v_head, p_text, p_queue, p_priority, p_timeout_ms, p_reply, v_now);
+  if handed then
+    return;
+  end if;
   insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, workflow, workflow_version)
-  values (v_run, v_head, durable._later(v_now, p_timeout_ms), v_now + coalesce(p_delay_ms, 0), p_queue, p_priority, p_workflow,
+  values (run, v_execution, durable._later(v_now, p_timeout_ms), v_now + coalesce(p_delay_ms, 0), p_queue, p_priority, p_workflow,
           p_version);
-  return v_run;
+  if p_tells then
+    perform durable.hint_v1(true, false);
+  end if;
 end
 $$;
 comment on function durable._start_plain(
-  text, jsonb, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean, boolean) is
-  'A run that is new and that nothing has to be said about, in statements for one row: the same rows as _start_all makes, for a third of its time. p_fresh: the id was drawn by lot for this start, so nothing can be known of it. Null: nothing was written, and _start_one decides.';
+  text, jsonb, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean, boolean, boolean, text) is
+  'A run that is new and that nothing has to be said about, in statements for one row: the same rows as _start_all makes, for a third of its time. p_fresh: the id was drawn by lot for this start, so nothing can be known of it. p_tells: a worker at rest gets it at once, with p_reply, or all get the hint. handed: the worker has it. Null: nothing was written, and _start_one decides.';
 
 create or replace function durable._start_one(
   p_workflow text, p_args jsonb, p_text text, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
@@ -423,29 +432,32 @@ comment on function durable._check_descent(text[]) is
 
 create or replace function durable.start_v1(
   p_workflow text, p_args text, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
-  p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text, p_any_workflow boolean, p_fresh boolean default false)
-returns table (id text, created boolean) language plpgsql volatile rows 1
+  p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text, p_any_workflow boolean, p_fresh boolean default false,
+  p_tells boolean default false, p_reply text default null)
+returns table (id text, created boolean, handed boolean) language plpgsql volatile rows 1
 as $$
 declare
   v_args jsonb := case when p_fresh then p_args::jsonb else durable._json(p_args) end;
-  v_id text := durable._start_plain(p_workflow, v_args, p_args, p_id, p_key, p_queue, p_version, p_delay_ms, p_timeout_ms,
-                                    p_priority, p_tags, p_tenant, p_any_workflow, p_fresh);
 begin
-  if v_id is not null then
-    id := v_id;
-    created := true;
+  select p.run, true, p.handed into id, created, handed
+  from durable._start_plain(p_workflow, v_args, p_args, p_id, p_key, p_queue, p_version, p_delay_ms, p_timeout_ms, p_priority,
+                            p_tags, p_tenant, p_any_workflow, p_fresh, p_tells, p_reply) p;
+  if id is not null then
     return next;
     return;
   end if;
-  return query
-  select s.id, s.created
+  select s.id, s.created, false into id, created, handed
   from durable._start_one(p_workflow, v_args, p_args, p_id, p_key, p_queue, p_version, p_delay_ms, p_timeout_ms, p_priority,
                           p_tags, p_tenant, p_any_workflow) s;
+  if p_tells and created then
+    perform durable.hint_v1(true, false);
+  end if;
+  return next;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.start_v1(text, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean, boolean) is
-  'For our clients: starts a run, or finds the one that has this id or key; two starts with one key wait for each other. p_any_workflow: the caller has the code. p_fresh: it has drawn the id by lot for this start, and what it sends is JSON. Sends no hint. WF001, WF003, WF004, WF008, WF009.';
+comment on function durable.start_v1(text, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean, boolean, boolean, text) is
+  'For our clients: starts a run, or finds the one that has this id or key; two starts with one key wait for each other. p_any_workflow: the caller has the code. p_fresh: it has drawn the id by lot for this start, and what it sends is JSON. p_tells: it is alone in its transaction, which is to tell workers of it: one at rest gets the run at once, else all get the hint. p_reply: address of the caller''s, to which that worker then notes [id, state, value, error]. handed: a worker has it, so nobody else need look. WF001, WF003, WF004, WF008, WF009.';
 
 create or replace function durable.start_many(
   workflow text, args jsonb[], ids text[] default null, keys text[] default null, queue text default 'default',
@@ -469,8 +481,8 @@ begin
   end if;
   if v_count = 1 then
     -- a slice begins at 1, wherever the array does
-    v_id := durable._start_plain(v_name, ($2[:])[1], ($2[:])[1]::text, ($3[:])[1], ($4[:])[1], $5, $6, durable._ms($7),
-                                 durable._ms($8), $9, $10, $11, $12);
+    v_id := (durable._start_plain(v_name, ($2[:])[1], ($2[:])[1]::text, ($3[:])[1], ($4[:])[1], $5, $6, durable._ms($7),
+                                  durable._ms($8), $9, $10, $11, $12)).run;
     if v_id is not null then
       perform durable._hint('durable_ready', durable._now_ms());
       return query values (v_id, true);
@@ -501,7 +513,7 @@ returns text language plpgsql volatile
 as $$
 declare
   v_text text := $2::text;
-  v_id text := durable._start_plain($1, $2, v_text, $3, $4, $5, $6, durable._ms($7), durable._ms($8), $9, $10, $11, $12);
+  v_id text := (durable._start_plain($1, $2, v_text, $3, $4, $5, $6, durable._ms($7), durable._ms($8), $9, $10, $11, $12)).run;
   v_run record;
 begin
   if v_id is not null then

@@ -25,7 +25,7 @@ $$;
 comment on function durable._is_awaited(text, bigint) is
   'Somebody has to be told when it settles, or its own waits for rows have to be ended (the promise of a run is that of no wait). Stable once the promise is locked.';
 
-create or replace function durable._end_lone(p_worker text, p_bundle jsonb)
+create or replace function durable._end_lone(p_worker text, p_bundle jsonb, p_tells boolean)
 returns json language plpgsql volatile
 as $$
 declare
@@ -33,6 +33,8 @@ declare
   v_id text;
   v_task durable._tasks;
   v_head durable._executions;
+  v_state text := case p_bundle #>> '{end,do}' when 'complete' then 'resolved' else 'rejected' end;
+  v_value text := coalesce(p_bundle #>> '{end,error}', p_bundle #>> '{end,value}');
   v_now bigint;
 begin
   select h.id into v_id from durable._executions h where h.execution = v_execution;
@@ -53,13 +55,17 @@ begin
                      v_now) <> 'ok' then
     return null;
   end if;
-  perform durable._settle_lone(
-    v_id, v_head.execution, case p_bundle #>> '{end,do}' when 'complete' then 'resolved' else 'rejected' end,
-    coalesce(p_bundle #>> '{end,error}', p_bundle #>> '{end,value}'), v_task.version, v_now);
+  perform durable._settle_lone(v_id, v_head.execution, v_state, v_value, v_task.version, v_now);
+  if p_tells and p_bundle ? 'reply' then
+    -- the bundle is small, so this is too
+    perform durable._note(p_bundle ->> 'reply', json_build_array(
+      v_id, v_state, case when v_state = 'resolved' then v_value end,
+      case when v_state = 'rejected' then durable._error_of(v_state, v_value) end)::text);
+  end if;
   return durable._answer(
     v_now, json_build_object('execution', array[v_execution], 'verdict', array['ok'], 'state', array['done'],
                              'seq', array[v_head.next_seq], 'next', array[v_head.next_seq]), '[]', '[]', '{}', true, null);
 end
 $$;
-comment on function durable._end_lone(text, jsonb) is
-  'Ends a run that nobody waits for, and answers as worker_turn_v1; null if the turn has to be taken the way for many: the run is a child, is awaited, or the bundle is stale. It has locked then what that way locks first, in the same order, and written nothing.';
+comment on function durable._end_lone(text, jsonb, boolean) is
+  'Ends a run that nobody waits for, notes that to the process which started it if the turn tells of it (p_tells) and the bundle says where (reply), and answers as worker_turn_v1; null if the turn has to be taken the way for many: the run is a child, is awaited, or the bundle is stale. It has locked then what that way locks first, in the same order, and written nothing.';

@@ -1,106 +1,6 @@
 -- The worker's turn: one call, one transaction, for every execution that moved. It composes what lies below.
 -- Order, once for all bundles: promises, tasks, the claim (SKIP LOCKED), heads, the clock, a verdict each, the writes.
 
-create or replace function durable._code(p_workflow text, p_version text)
-returns text language sql immutable parallel safe
-as $$ select octet_length(p_workflow)::text || ':' || p_workflow || p_version $$;
-comment on function durable._code(text, text) is 'A workflow and its version as one text, so that what a worker can run is one array.';
-
-create or replace function durable._codes(p_workflows text[], p_versions text[])
-returns text[] language plpgsql immutable parallel safe
-as $$
-begin
-  return array(select durable._code(w.name, w.version)
-               from unnest(p_workflows, p_versions) with ordinality as w (name, version, n) order by w.n);
-end
-$$;
-comment on function durable._codes(text[], text[]) is 'The codes of workflows and versions, at the same places.';
-
-create or replace function durable._digest_of(p_workflow text, p_version text, p_codes text[], p_digests text[])
-returns text language sql immutable parallel safe
-as $$ select p_digests[array_position(p_codes, durable._code(p_workflow, p_version))] $$;
-comment on function durable._digest_of(text, text, text[], text[]) is
-  'The digest of a workflow''s code among those of p_codes, which stand at the same places; null if it is not there.';
-
-create or replace function durable.worker_hello_v1(
-  p_worker text, p_queues text[], p_workflows text[], p_versions text[], p_about jsonb, p_digests text[] default null)
-returns jsonb language plpgsql volatile
-as $$
-declare
-  v_number integer;
-  v_now bigint := durable._now_ms();
-begin
-  insert into durable._workers as w (id, seen_at, started_at, queues, workflows, versions, about)
-  values (p_worker, v_now, v_now, p_queues, p_workflows, p_versions, coalesce(p_about, '{}'))
-  on conflict (id) do update
-    set seen_at = v_now, missing_at = null, queues = p_queues, workflows = p_workflows, versions = p_versions
-  returning w.number into v_number;
-  insert into durable._workflows as k (name, version, seen_at, digest)
-  select distinct on (f.name, f.version) f.name, f.version, v_now, decode(f.digest, 'hex')
-  from unnest(p_workflows, p_versions, p_digests) as f (name, version, digest) order by 1, 2
-  on conflict (name, version) do update set seen_at = v_now, digest = coalesce(excluded.digest, k.digest);
-  return jsonb_build_object('number', v_number, 'now', v_now, 'codes', durable._codes(p_workflows, p_versions),
-    'settings', (select jsonb_object_agg(s.name, s.value) from durable.settings s));
-end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.worker_hello_v1(text, text[], text[], text[], jsonb, text[]) is
-  'Registers a worker process under its fresh id, with what it can run; answers the key of its presence lock, the settings, and the codes that its turns name.';
-
-create or replace function durable.worker_present_v1(p_worker text, p_present boolean)
-returns boolean language plpgsql volatile
-as $$
-declare
-  v_present boolean;
-begin
-  update durable._workers w
-  set present = p_present and not durable._presence_lock(w.number), seen_at = durable._now_ms(), missing_at = null
-  where w.id = p_worker
-  returning w.present into v_present;
-  return coalesce(v_present, false);
-end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.worker_present_v1(text, boolean) is
-  'Declares or withdraws presence. Call it from another session than the one that holds the lock: it is believed only if the lock is seen held.';
-
-create or replace function durable.worker_adrift_v1(p_worker text, p_known bigint[])
-returns integer language plpgsql volatile
-as $$
-declare
-  v_ids text[];
-  v_now bigint;
-begin
-  v_ids := array(select t.id from durable._tasks t
-                 where t.pid = p_worker and t.state = 'acquired' and t.execution is not null and t.execution <> all (p_known));
-  if v_ids = '{}' then
-    return 0;
-  end if;
-  perform durable._lock_tasks_away(v_ids);
-  v_ids := array(select t.id from durable._tasks t where t.id = any (v_ids) and t.pid = p_worker and t.state = 'acquired');
-  perform durable._lock_heads(durable._heads_of('{}', v_ids));
-  v_now := durable._now_ms();
-  v_ids := array(select t.id from durable._tasks t where t.id = any (v_ids) and durable._holds(t, t.version, v_now));
-  perform durable._interrupt(array(select t.execution from durable._tasks t where t.id = any (v_ids)), 'released', v_now);
-  perform durable._let_go(v_ids, array_fill(0::bigint, array[cardinality(v_ids)]), v_now);
-  return cardinality(v_ids);
-end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.worker_adrift_v1(text, bigint[]) is
-  'After a turn whose answer got lost: gives back what this worker acquired in it, which is all it holds but does not know. Not while a turn is in flight. Answers how many.';
-
-create or replace function durable.worker_bye_v1(p_worker text)
-returns integer language plpgsql volatile
-as $$
-begin
-  delete from durable._workers w where w.id = p_worker;
-  return durable.worker_adrift_v1(p_worker, '{}');
-end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.worker_bye_v1(text) is 'Orderly end: gives all held tasks back at once and forgets the worker. Answers how many.';
-
 create or replace function durable._rows(
   p_execution bigint, p_bucket integer, p_id text, p_from integer, p_upto integer)
 returns table ("rows" json, started_at bigint, input text) language sql stable
@@ -154,16 +54,6 @@ begin
 end
 $$;
 comment on function durable._first_row(bigint, integer) is 'When a journal began, and the input that it holds if its promise does not.';
-
-create or replace function durable._handed(
-  p_task durable._tasks, p_head durable._executions, p_seq integer, p_input text, p_started_at bigint, p_rows json)
-returns json language sql stable
-as $$
-  select json_build_array(p_head.execution, p_task.id, p_task.version, p_task.workflow, p_task.workflow_version, p_input, p_seq,
-                          p_head.next_seq, p_rows, p_task.crashes, p_started_at, p_task.queue, p_head.first_child)
-$$;
-comment on function durable._handed(durable._tasks, durable._executions, integer, text, bigint, json) is
-  'A claimed run as a worker gets it: [execution, id, version, workflow, workflow_version, param, from, next, rows, crashes, started_at, queue, first_child]. An array costs both sides half of an object.';
 
 create or replace function durable._claimable(
   p_worker text, p_queues text[], p_codes text[], p_want integer, out ids text[], out heads bigint[], out warm text[])
@@ -744,7 +634,7 @@ begin
   if coalesce(p_bundles, '[]') = '[]' then
     return durable._claim_alone(p_worker, p_queues, p_codes, p_digests, p_want, p_ttl_ms);
   elsif p_want <= 0 and durable._is_lone_end(p_bundles) then
-    v_answer := durable._end_lone(p_worker, p_bundles -> 0);
+    v_answer := durable._end_lone(p_worker, p_bundles -> 0, p_tells);
   end if;
   if v_answer is null then
     return durable._turn(p_worker, p_queues, p_codes, p_digests, p_want, p_bundles, p_ttl_ms, p_tells);

@@ -124,6 +124,30 @@ comment on column durable._workers.workflows is 'Names of the workflows that it 
 comment on column durable._workers.versions is 'Version of each of workflows.';
 comment on column durable._workers.about is 'Host, process id and versions, for people.';
 
+create unlogged table durable._resting (
+  ends_at durable.epoch_ms,
+  ttl bigint not null,
+  number integer not null,
+  worker text collate "C" not null,
+  address text not null,
+  queues text[] not null,
+  codes text[] not null,
+  digests text[] not null,
+  constraint resting_pk primary key (worker),
+  constraint resting_ttl_positive check (ttl > 0),
+  constraint resting_address_is_drawn check (address ~ '^durable_to_[0-9a-f]{32}:[0-9a-f]{32}$'),
+  constraint resting_codes_have_digests check (cardinality(codes) = cardinality(digests))
+) with (fillfactor = 50);
+comment on table durable._resting is
+  'Workers that had nothing to do, to each of which a start may hand one run. Losing it is harmless: what is started then is claimed.';
+comment on column durable._resting.ends_at is 'Until when it is believed to rest; null from the run that is handed to it until it rests again.';
+comment on column durable._resting.ttl is 'Length of its leases, in ms.';
+comment on column durable._resting.number is 'Its number in _workers, key of the presence lock.';
+comment on column durable._resting.address is 'Where its notes go: a channel and a word that begins each note, both drawn by lot, so that nobody else can send it work or hear of it.';
+comment on column durable._resting.queues is 'Queues that it serves.';
+comment on column durable._resting.codes is 'What it can run: workflows with their versions.';
+comment on column durable._resting.digests is 'Digests of that code, in hex, at the same places.';
+
 create table durable._workflows (
   seen_at durable.epoch_ms not null,
   name text collate "C" not null,

@@ -67,7 +67,8 @@ def is_lone(conn: Connection, given: list[dict[str, Any]], worker: str) -> bool:
     row = ask(
         conn,
         (
-            "select durable._is_lone_end(%s::jsonb) and durable._end_lone(%s, %s::jsonb -> 0) is not null",
+            "select durable._is_lone_end(%s::jsonb) "
+            "and durable._end_lone(%s, %s::jsonb -> 0, false) is not null",
             (text, worker, text),
         ),
     )

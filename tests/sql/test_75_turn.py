@@ -510,8 +510,10 @@ def test_bye_gives_everything_back(conn: Connection) -> None:
 def test_adrift(conn: Connection) -> None:
     """After a lost answer a worker gives back what it holds and does not know of, and keeps what it knows."""
     known = begin_run(conn, "known")
-    begin_run(conn, "unknown")
-    assert ask(conn, ("select durable.worker_adrift_v1('W', %s)", ([known.execution],))) == (1,)
+    other = begin_run(conn, "unknown")
+    adrift = ("select durable.worker_adrift_v1('W', %s)", ([known.execution],))
+    assert ask(conn, adrift) == ([other.execution],)
+    assert ask(conn, adrift) == ([],)
     assert (task_of(conn, "known"), task_of(conn, "unknown")) == (("acquired", 1, "W"), ("pending", 1, None))
 
 

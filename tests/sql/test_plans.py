@@ -474,10 +474,12 @@ def test_what_clients_send_is_planned_once(conn: Connection, procedure: Procedur
     begin_run(conn, "r")
     with psycopg.RawCursor(conn) as cursor:
         for number in range(20):
-            words: tuple[Any, ...] = ("r", "go", "1", None)
+            tells = number > 8
+            words: tuple[Any, ...] = ("r", "go", "1", None, tells)
             if procedure is START:
-                words = ("w", "[]", f"s{number}", None, "default", "1", None, None, 0, "{}", "", True, False)
-            cursor.execute(procedure.sql.encode(), (*words, number > 8), prepare=True)
+                usual = (None, "default", "1", None, None, 0, "{}", "", True, False)
+                words = ("w", "[]", f"s{number}", *usual, tells, None)
+            cursor.execute(procedure.sql.encode(), words, prepare=True)
     plans = (
         "select custom_plans, generic_plans from pg_prepared_statements where statement = %s",
         (procedure.sql,),

@@ -1,0 +1,447 @@
+"""Law: a start hands its run to a worker that rests, as a claim would have; to no other, and one for each
+rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support.barrier import Stage
+from tests.support.clock import Clock
+from tests.support.verbs import (
+    TTL_MS,
+    Call,
+    Connection,
+    Held,
+    Turn,
+    ask,
+    bundle,
+    code,
+    complete,
+    done,
+    dump,
+    fail,
+    refusal,
+    take_turn,
+    task_of,
+    tick,
+)
+
+WORD = "5e" * 16
+CHANNEL, REPLIES = f"durable_to_{'0a' * 16}", f"durable_to_{'0b' * 16}"
+ADDRESS, REPLY = f"{CHANNEL}:{WORD}", f"{REPLIES}:{WORD}"
+TABLES = ("_promises", "_executions", "_journal", "_tasks", "_resumes", "_callbacks", "_workflows")
+REST_MS = 60_000
+
+
+def hello(worker: str = "W", queues: str = "{default}", digest: str = "ab") -> Call:
+    """A worker that can run `w`."""
+    return "select durable.worker_hello_v1(%s, %s, '{w}', '{1}', null, %s)", (worker, queues, [digest])
+
+
+def rest(
+    worker: str = "W", *, for_ms: int = REST_MS, queues: str = "{default}", digest: str = "ab", **more: Any
+) -> Call:
+    """Its word that it has nothing to do."""
+    words = (worker, more.get("address", ADDRESS), queues, [code("w")], [digest], TTL_MS, for_ms)
+    return "select durable.worker_rest_v1(%s, %s, %s, %s, %s, %s, %s)", words
+
+
+def begin(id_: str | None, args: str = "[1]", *, tells: bool = True, **more: Any) -> Call:
+    """A client's start: id, whether it was made, whether a worker was handed it."""
+    return (
+        "select * from durable.start_v1(%s, %s, %s, %s, %s, '1', %s, %s, 3, '{}', '', true, false, %s, %s)",
+        (
+            *(more.get("workflow", "w"), args, id_, more.get("key"), more.get("queue", "default")),
+            *(more.get("delay"), more.get("timeout"), tells, more.get("reply")),
+        ),
+    )
+
+
+def handed(conn: Connection, id_: str, args: str = "[1]", **more: Any) -> bool:
+    """Start a run; whether a worker was handed it."""
+    found, created, given = ask(conn, begin(id_, args, **more))
+    assert (found, created) == (id_, True)
+    return bool(given)
+
+
+class Ears:
+    """A session that holds the presence lock of a worker and hears what is noted to it."""
+
+    def __init__(self, dsn: str, number: int, *channels: str) -> None:
+        self.conn = psycopg.connect(dsn, autocommit=True)
+        self.conn.execute("select pg_advisory_lock(1685417570, %s)", (number,))
+        for channel in channels:
+            self.conn.execute(f'listen "{channel}"'.encode())
+
+    def heard(self) -> list[tuple[str, str]]:
+        """Channel and words of what came since the last call."""
+        self.conn.execute("select 1")
+        return [(one.channel, one.payload) for one in self.conn.notifies(timeout=0)]
+
+
+@pytest.fixture
+def conn(dsn: str) -> Iterator[Connection]:
+    """A session whose statements commit, for notes are sent by commits."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def ears(dsn: str, conn: Connection) -> Iterator[Ears]:
+    """The ears of worker W, which is present and rests."""
+    ears = present(dsn, conn)
+    assert ask(conn, rest()) == (True,)
+    yield ears
+    ears.conn.close()
+
+
+def present(dsn: str, conn: Connection, worker: str = "W", **options: Any) -> Ears:
+    """A worker that has said hello and holds its presence lock."""
+    number = ask(conn, hello(worker, **options))[0]["number"]
+    ears = Ears(dsn, number, CHANNEL, REPLIES, "durable_ready", "durable_settled")
+    assert ask(conn, ("select durable.worker_present_v1(%s, true)", (worker,))) == (True,)
+    return ears
+
+
+def note(ears: Ears) -> Any:
+    """The one note that came to the worker, and nothing else."""
+    (found,) = ears.heard()
+    assert found[0] == CHANNEL
+    return words(found)
+
+
+def words(found: tuple[str, str]) -> Any:
+    """What a note says behind the word that begins it."""
+    assert found[1].startswith(WORD)
+    return json.loads(found[1].removeprefix(WORD))
+
+
+def held_of(task: list[Any]) -> Held:
+    """The run of a note, as a worker holds it."""
+    return Turn(raw={"tasks": [task]}).tasks[0]
+
+
+# -- what is handed over
+
+
+@pytest.mark.session("notes")
+@pytest.mark.parametrize("timeout", [None, 60_000])
+def test_what_is_handed_over_is_what_a_claim_would_give(
+    dsn: str, conn: Connection, clock: Clock, ears: Ears, timeout: int | None
+) -> None:
+    """The note says what the turn of a claim answers, and all rows are those that start and claim leave;
+    nobody gets a hint.
+    """
+    assert handed(conn, "r", '[1, "ü\\n"]', timeout=timeout, reply=REPLY)
+    task, timeout_ms, reply = note(ears)
+    rows = dump(conn, TABLES)
+    assert (timeout_ms, reply) == (timeout, REPLY)
+    for table in ("_promises", "_executions", "_journal", "_tasks"):
+        conn.execute(f"delete from durable.{table}".encode())
+    conn.execute(
+        "select setval('durable._executions_execution_seq', %s, false)",
+        (rows["_executions"][0]["execution"],),
+    )
+    assert not handed(conn, "r", '[1, "ü\\n"]', timeout=timeout, tells=False)
+    claimed = take_turn(conn, "W", want=1)
+    assert claimed.raw["tasks"] == [task]
+    assert dump(conn, TABLES) == rows
+
+
+@pytest.mark.session("notes")
+def test_what_was_handed_over_is_reported_as_any_other(dsn: str, conn: Connection, ears: Ears) -> None:
+    """It takes steps, renews, ends; its fence is 1, and another worker's report of it is refused."""
+    assert handed(conn, "r")
+    held = held_of(note(ears)[0])
+    assert task_of(conn, "r") == ("acquired", 1, "W")
+    assert take_turn(conn, "X", bundle(held, end=complete())).of(held) == ("lost", "lost")
+    answer = take_turn(conn, "W", bundle(held, facts=[done(0)]))
+    assert answer.of(held) == ("ok", "acquired")
+    ended = bundle(held, end=complete(), seen=answer.next_of(held))
+    assert take_turn(conn, "W", ended).of(held) == ("ok", "done")
+
+
+@pytest.mark.session("notes")
+def test_one_run_for_each_rest(dsn: str, conn: Connection, ears: Ears) -> None:
+    """The second start tells all of its run; after the next rest one is handed over again, whatever the
+    worker does with the first.
+    """
+    assert handed(conn, "a")
+    assert note(ears)[0][1] == "a"
+    assert not handed(conn, "b")
+    assert ears.heard() == [("durable_ready", "")]
+    assert ask(conn, rest()) == (True,)
+    assert handed(conn, "c")
+    assert note(ears)[0][1] == "c"
+    assert task_of(conn, "b") == ("pending", 0, None)
+
+
+# -- to whom, and what not
+
+UNSUITED: dict[str, dict[str, Any]] = {
+    "it is to be claimed later": {"delay": 1},
+    "no worker serves its queue": {"queue": "other"},
+    "no worker has its workflow": {"workflow": "v"},
+    "its input does not fit into a note": {"args": json.dumps(["x" * 1300])},
+    "its start tells nobody": {"tells": False},
+}
+
+
+@pytest.mark.session("notes")
+@pytest.mark.parametrize("why", UNSUITED)
+def test_what_does_not_suit_is_left_to_claims(dsn: str, conn: Connection, ears: Ears, why: str) -> None:
+    """The task is pending, the hint is sent if the start tells, and the worker still rests."""
+    assert not handed(conn, "r", **UNSUITED[why])
+    assert task_of(conn, "r") == ("pending", 0, None)
+    assert ears.heard() == ([] if "tells" in UNSUITED[why] else [("durable_ready", "")])
+    assert handed(conn, "s")
+
+
+@pytest.mark.session("notes")
+def test_nobody_is_handed_what_other_code_wrote(dsn: str, conn: Connection) -> None:
+    """A worker whose code differs from that of the last hello would have to write that down: it claims."""
+    ears = present(dsn, conn)
+    assert ask(conn, rest(digest="cd")) == (True,)
+    assert not handed(conn, "r")
+    assert ears.heard() == [("durable_ready", "")]
+    ears.conn.close()
+
+
+@pytest.mark.session("notes")
+def test_who_has_died_at_rest_gets_nothing(dsn: str, conn: Connection, ears: Ears) -> None:
+    """Its presence lock is free at once, so no run waits for its lease."""
+    ears.conn.execute("select pg_advisory_unlock_all()")
+    assert not handed(conn, "r")
+    assert task_of(conn, "r") == ("pending", 0, None)
+
+
+@pytest.mark.session("notes")
+def test_a_rest_ends(dsn: str, conn: Connection, clock: Clock, ears: Ears) -> None:
+    """By its time, and by the worker's word."""
+    clock.advance(REST_MS)
+    assert not handed(conn, "a")
+    assert ask(conn, rest()) == (True,)
+    assert ask(conn, rest(for_ms=0)) == (True,)
+    assert not handed(conn, "b")
+
+
+@pytest.mark.session("notes")
+def test_above_read_committed_nothing_is_handed_over(dsn: str, conn: Connection, ears: Ears) -> None:
+    """There the row of a worker that rested since the snapshot could only be refused."""
+    conn.execute("set default_transaction_isolation = 'repeatable read'")
+    assert ask(conn, begin(None))[1:] == (True, False)
+    conn.execute("reset default_transaction_isolation")
+    assert ask(conn, begin(None))[1:] == (True, True)
+
+
+@pytest.mark.session("notes")
+@pytest.mark.parametrize("text", ["\\n" * 300, '"' * 300, "ü" * 500, "\x01" * 150])
+def test_the_longest_notes_fit(dsn: str, conn: Connection, ears: Ears, text: str) -> None:
+    """What is handed over never meets the limit of Postgres for a notification, however JSON writes it."""
+    left = 1250 - len(b"w1default") - len(json.dumps([text], ensure_ascii=False).encode()) - len(REPLY)
+    id_ = "\x01" * min(left, 512)
+    assert handed(conn, id_, json.dumps([text], ensure_ascii=False), reply=REPLY)
+    assert note(ears)[0][1] == id_
+
+
+@pytest.mark.session("notes")
+def test_sent_again_it_is_the_same_run(dsn: str, conn: Connection, ears: Ears) -> None:
+    """A start whose answer got lost is sent twice: the second is handed to nobody, and tells nobody."""
+    assert handed(conn, "r", key="k")
+    assert ask(conn, rest()) == (True,)
+    assert ask(conn, begin("r", key="k")) == ("r", False, False)
+    assert len(ears.heard()) == 1
+
+
+@pytest.mark.session("notes")
+def test_a_rolled_back_start_leaves_the_worker_at_rest(dsn: str, conn: Connection, ears: Ears) -> None:
+    """Nothing was noted, and the next start is handed over."""
+    with conn.transaction(force_rollback=True):
+        assert handed(conn, "a")
+    assert ears.heard() == []
+    assert handed(conn, "b")
+    assert note(ears)[0][1] == "b"
+
+
+# -- sessions that meet
+
+
+@pytest.mark.session("notes")
+def test_two_starts_do_not_wait_for_one_worker(stage: Stage, conn: Connection, ears: Ears) -> None:
+    """The second leaves its run to claims, while the first has the worker's row; so does the worker's word
+    that it rests.
+    """
+    first, second = stage.player("first"), stage.player("second")
+    first.begin()
+    assert first.do(*begin("a")).rows() == [("a", True, True)]
+    later = second.do(*begin("b"))
+    assert not later.blocked and later.rows() == [("b", True, False)]
+    said = second.do(*rest())
+    assert not said.blocked and said.value() is False
+    first.commit()
+    assert [channel for channel, _ in ears.heard()] == ["durable_ready", CHANNEL]
+
+
+@pytest.mark.session("notes")
+def test_a_goodbye_waits_for_the_start_that_hands_over(stage: Stage, conn: Connection, ears: Ears) -> None:
+    """So what it was handed at the last moment is given back with the rest."""
+    start, bye = stage.player("start"), stage.player("bye")
+    start.begin()
+    assert start.do(*begin("r")).rows() == [("r", True, True)]
+    leaving = bye.do("select durable.worker_bye_v1('W')")
+    assert leaving.blocked
+    start.commit()
+    assert leaving.value() == 1
+    assert task_of(conn, "r") == ("pending", 1, None)
+    assert ask(conn, ("select count(*) from durable._resting", ())) == (0,)
+
+
+@pytest.mark.session("notes")
+def test_two_workers_get_one_each(dsn: str, stage: Stage, conn: Connection, ears: Ears) -> None:
+    """Two starts at the same time, two workers that rest."""
+    other = present(dsn, conn, "X")
+    assert ask(conn, rest("X", address=REPLY)) == (True,)
+    first, second = stage.player("first"), stage.player("second")
+    first.begin()
+    assert first.do(*begin("a")).rows() == [("a", True, True)]
+    assert second.do(*begin("b")).rows() == [("b", True, True)]
+    first.commit()
+    holders = conn.execute("select pid from durable._tasks order by pid").fetchall()
+    assert holders == [("W",), ("X",)]
+    other.conn.close()
+
+
+# -- workers that come and go
+
+
+def test_only_who_is_present_rests(dsn: str, conn: Connection) -> None:
+    """Whose death nobody would notice at once, behind a pooler, does not rest; nor does a stranger."""
+    ask(conn, hello())
+    assert ask(conn, rest()) == (False,)
+    assert ask(conn, rest("stranger")) == (False,)
+    assert ask(conn, ("select count(*) from durable._resting", ())) == (0,)
+
+
+@pytest.mark.session("notes")
+def test_who_was_forgotten_and_comes_back_rests_under_its_new_number(
+    dsn: str, conn: Connection, ears: Ears
+) -> None:
+    """The presence lock of the old number would be found free."""
+    conn.execute("delete from durable._workers")
+    assert ask(conn, rest()) == (False,)
+    ears.conn.close()
+    ears = present(dsn, conn)
+    assert not handed(conn, "a")
+    assert ask(conn, rest()) == (True,)
+    assert handed(conn, "b")
+    ears.conn.close()
+
+
+@pytest.mark.session("notes")
+def test_a_tick_forgets_the_rests_of_forgotten_workers(dsn: str, conn: Connection, ears: Ears) -> None:
+    """And keeps those of the others."""
+    tick(conn)
+    assert ask(conn, ("select count(*) from durable._resting", ())) == (1,)
+    conn.execute("delete from durable._workers")
+    tick(conn)
+    assert ask(conn, ("select count(*) from durable._resting", ())) == (0,)
+
+
+def test_rests_are_written_to_no_log(conn: Connection) -> None:
+    """Losing them is harmless, and a worker says so after each lone run."""
+    assert ask(
+        conn, ("select relpersistence from pg_class where oid = 'durable._resting'::regclass", ())
+    ) == ("u",)
+
+
+@pytest.mark.session("notes")
+def test_rests_stay_in_their_page(dsn: str, conn: Connection, ears: Ears) -> None:
+    """Nothing that resting and handing over change is indexed: the versions of a row go when it is next
+    read, without a vacuum, and a start finds its worker by the index.
+    """
+    for number in range(200):
+        assert handed(conn, f"r{number}")
+        assert ask(conn, rest()) == (True,)
+    conn.execute("select pg_stat_force_next_flush()")
+    updates, hot, scans, size = ask(
+        conn,
+        (
+            "select n_tup_upd, n_tup_hot_upd, seq_scan, pg_relation_size(relid) "
+            "from pg_stat_user_tables where relname = '_resting'",
+            (),
+        ),
+    )
+    assert (updates, scans) == (400, 0)
+    assert hot > 0.95 * updates
+    # all 400 versions take 25 pages and more
+    assert size <= 10 * 8192
+
+
+def test_an_address_that_could_be_guessed_is_refused(dsn: str, conn: Connection) -> None:
+    """Who knows the name could send the worker runs that nobody has started."""
+    ears = present(dsn, conn)
+    assert refusal(conn, rest(address="durable_to_me")) == "23514"
+    ears.conn.close()
+
+
+# -- how the end is noted
+
+
+@pytest.mark.session("notes")
+@pytest.mark.parametrize(
+    ("end", "row"),
+    [
+        (complete('{"a": [1, null]}'), ["r", "resolved", '{"a": [1, null]}', None]),
+        (complete("null"), ["r", "resolved", "null", None]),
+        (fail('{"type": "Boom"}'), ["r", "rejected", None, '{"type": "Boom"}']),
+    ],
+)
+def test_a_lone_end_is_noted_to_who_started_the_run(
+    dsn: str, conn: Connection, ears: Ears, end: dict[str, Any], row: list[Any]
+) -> None:
+    """The note is the row that results_v1 answers, and comes before the hint."""
+    assert handed(conn, "r", reply=REPLY)
+    task, _, reply = note(ears)
+    held = held_of(task)
+    take_turn(conn, "W", bundle(held, end=end) | {"reply": reply}, tells=True)
+    (noted, hint) = ears.heard()
+    assert (noted[0], words(noted)) == (REPLIES, row)
+    assert hint == ("durable_settled", "")
+    assert list(ask(conn, ("select * from durable.results_v1('{r}')", ()))) == row
+
+
+@pytest.mark.session("notes")
+def test_without_a_commit_that_tells_nothing_is_noted(dsn: str, conn: Connection, ears: Ears) -> None:
+    """A notification takes a lock of the whole database: who may not send the hint sends no note either."""
+    assert handed(conn, "r", reply=REPLY)
+    held = held_of(note(ears)[0])
+    ended = bundle(held, end=complete()) | {"reply": REPLY}
+    assert take_turn(conn, "W", ended).of(held) == ("ok", "done")
+    assert ears.heard() == []
+
+
+@pytest.mark.session("notes")
+@pytest.mark.parametrize(
+    "address", ["", "durable_ready", "x" * 100, REPLIES, f"{REPLY}x", REPLY.upper(), f"x\n{REPLY}"]
+)
+def test_what_is_no_address_gets_no_note(dsn: str, conn: Connection, ears: Ears, address: str) -> None:
+    """A caller's odd word spoils no turn, and nobody is woken by it."""
+    assert handed(conn, "r", reply=address)
+    task, _, reply = note(ears)
+    held = held_of(task)
+    ended = bundle(held, end=complete()) | {"reply": reply}
+    assert take_turn(conn, "W", ended, tells=True).of(held) == ("ok", "done")
+    assert ears.heard() == [("durable_settled", "")]
+
+
+@pytest.mark.session("notes")
+def test_what_is_too_long_for_a_note_is_not_sent(dsn: str, conn: Connection, ears: Ears) -> None:
+    """Postgres would refuse the whole transaction."""
+    for size in (7900, 10_000, 7899):
+        ask(conn, ("select count(*) from durable._note(%s, %s)", (ADDRESS, "x" * size)))
+    assert ears.heard() == [(CHANNEL, WORD + "x" * 7899)]

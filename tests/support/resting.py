@@ -1,0 +1,56 @@
+"""Workers that rest, and clients apart from them: what tests of hand-overs and notes share. No law stands
+here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from pyengine import App, Client, Worker
+from pyengine.exchange import Exchange
+from pyengine.listen import _APART_S
+
+Connection = psycopg.Connection[tuple[object, ...]]
+
+
+async def until(conn: Connection, condition: str) -> None:
+    """Wait until a condition on the database holds."""
+    async with asyncio.timeout(15):
+        while conn.execute(f"select {condition}").fetchone() != (True,):  # type: ignore[arg-type]
+            await asyncio.sleep(0.005)
+
+
+async def resting(conn: Connection, workers: int = 1) -> None:
+    """Wait until so many workers are believed to rest, and until a start may tell of itself with its
+    commit again.
+    """
+    await asyncio.sleep(_APART_S)
+    await until(
+        conn, f"(select count(*) from durable._resting where ends_at > durable._now_ms()) = {workers}"
+    )
+
+
+@asynccontextmanager
+async def apart(app: App, dsn: str, **options: Any) -> AsyncIterator[tuple[Worker, Client]]:
+    """A worker and a client as in two processes: each hears for itself."""
+    async with Worker(app.registry, dsn, **options) as worker, Client(dsn, registry=app.registry) as client:
+        yield worker, client
+
+
+def note_handed(patch: pytest.MonkeyPatch) -> list[str]:
+    """Ids of runs that workers of this process are handed from now on."""
+    ids: list[str] = []
+    plain = Exchange._handed
+
+    def noted(self: Exchange, answer: Any) -> None:
+        ids.extend(task.id for task in answer.tasks)
+        plain(self, answer)
+
+    patch.setattr(Exchange, "_handed", noted)
+    return ids

@@ -1,0 +1,269 @@
+"""Notes that come late, are lost, forged or unreadable, and who listens for them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import psycopg
+import pytest
+
+from pyengine import App, Client, Worker
+from pyengine.connection import Database, Link
+from pyengine.exchange import Exchange
+from pyengine.housekeeping import DatabaseClock
+from pyengine.listen import Listener
+from pyengine.procedures import RELEASE_UNKNOWN, REST, TURN, Procedure
+from pyengine.results import Waiting
+from tests.support.resting import apart, note_handed, resting
+
+Connection = psycopg.Connection[tuple[object, ...]]
+pytestmark = pytest.mark.session("notes")
+
+
+@pytest.fixture
+def handed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Ids of runs that workers of this process were handed."""
+    return note_handed(monkeypatch)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_note_of_what_was_given_back_counts_for_nothing(
+    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """The note comes while the worker gives back what it does not know, or when it has claimed the run anew:
+    its step runs once, under the second lease.
+    """
+    app = App(dsn)
+    began: list[int] = []
+    free = asyncio.Event()
+    notes: list[Any] = []
+    plain_handed, plain_run = Exchange._handed, Link.run
+
+    @app.step
+    async def step() -> int:
+        began.append(1)
+        await free.wait()
+        return 5
+
+    @app.workflow
+    async def go() -> int:
+        return await step()
+
+    def kept(self: Exchange, answer: Any) -> None:
+        notes.append(answer)
+        if not late:
+            plain_handed(self, answer)
+
+    async def main() -> int:
+        monkeypatch.setattr(Exchange, "_handed", kept)
+        async with apart(app, dsn) as (worker, client):
+            await resting(conn)
+            runs: list[Any] = []
+
+            async def run(self: Link, procedure: Procedure, *args: Any) -> Any:
+                if procedure is RELEASE_UNKNOWN and not runs:
+                    runs.append(await client.start(go))
+                    async with asyncio.timeout(20):
+                        while not notes:
+                            await asyncio.sleep(0.001)
+                return await plain_run(self, procedure, *args)
+
+            monkeypatch.setattr(Link, "run", run)
+            worker._exchange._missed()
+            async with asyncio.timeout(20):
+                while not began:
+                    await asyncio.sleep(0.005)
+            if late:
+                worker._exchange._given_back.clear()
+                plain_handed(worker._exchange, notes[0])
+                await asyncio.sleep(0.05)
+            free.set()
+            return int(await runs[0].result(timeout=20))
+
+    assert asyncio.run(main()) == 5
+    assert began == [1]
+    assert conn.execute("select task_version from durable._promises").fetchone() == (2,)
+
+
+def test_an_old_note_does_not_set_the_clock_back(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says when the run began, which may be long ago."""
+    app = App(dsn)
+
+    @app.workflow
+    async def go() -> int:
+        return 5
+
+    told: list[int] = []
+    plain = DatabaseClock.set
+
+    def spied(self: DatabaseClock, now_ms: int) -> None:
+        plain(self, now_ms)
+        told.append(self.now_ms())
+
+    async def main() -> int:
+        async with apart(app, dsn) as (worker, _):
+            before_ms = worker._clock.now_ms()
+            monkeypatch.setattr(DatabaseClock, "set", spied)
+            task = [1, "r", 1, "go", "1", "[]", 0, 1, [], 0, before_ms - 60_000, "default", 0]
+            worker._rest._noted(json.dumps([task, None, None]))
+            async with asyncio.timeout(15):
+                while len(told) < 2:
+                    await asyncio.sleep(0.005)
+            return before_ms
+
+    assert asyncio.run(main()) <= min(told)
+
+
+def test_a_forged_note_is_passed_over(
+    dsn: str, conn: Connection, handed: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who knows the channel does not know the word; and no statement that others can read shows either."""
+    app = App(dsn)
+
+    @app.workflow
+    async def go() -> int:
+        return 5
+
+    async def main() -> None:
+        async with apart(app, dsn) as (_, client):
+            await client.start(go)
+            await resting(conn)
+            row = conn.execute("select address from durable._resting").fetchone()
+            channel, word = str(row[0]).split(":") if row else ("", "")
+            task = json.dumps([[9, "x", 1, "go", "1", "[]", 0, 1, [], 0, 1, "default", 0], None, None])
+            for words in ("", task, word[:-1] + task, "0" * 32 + task, f" {word}{task}"):
+                conn.execute("select pg_notify(%s, %s)", (channel, words))
+            await asyncio.sleep(0.1)
+            assert "x" not in handed
+            shown = (
+                "select count(*) from pg_stat_activity "
+                "where query ~ 'durable_to_[0-9a-f]' and pid <> pg_backend_pid()"
+            )
+            assert conn.execute(shown).fetchone() == (0,)
+
+    asyncio.run(main())
+    assert caplog.text.count("a note cannot be read") == 0
+
+
+def test_who_is_gone_is_listened_for_no_more(dsn: str, conn: Connection) -> None:
+    """Clients and workers that come and go with one listener leave no channel behind."""
+    app = App(dsn)
+
+    @app.workflow
+    async def go() -> int:
+        return 5
+
+    async def main() -> set[str]:
+        database = Database(dsn)
+        listener = Listener(database)
+        async with Client(database, registry=app.registry, listener=listener) as stays:
+            async with Worker(app.registry, database, listener=listener):
+                for _ in range(5):
+                    async with Client(database, registry=app.registry, listener=listener) as goes:
+                        assert await (await goes.start(go)).result(timeout=20) == 5
+                assert await (await stays.start(go)).result(timeout=20) == 5
+            async with asyncio.timeout(20):
+                while len(listener._heard_on) > 3:
+                    await asyncio.sleep(0.01)
+            heard = await listener._link.use(
+                lambda each: each.fetch("select pg_listening_channels() as name")
+            )
+            return {row["name"] for row in heard}
+
+    channels = asyncio.run(main())
+    assert {"durable_ready", "durable_settled"} < channels and len(channels) == 3
+
+
+def test_a_note_that_gets_lost_is_made_good(
+    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker's connection for hints breaks with a note under way: the run is given back as soon as there
+    is a new one, long before its lease ends.
+    """
+    app = App(dsn)
+    lost: list[str] = []
+    plain = Listener._received
+
+    @app.workflow
+    async def go() -> int:
+        return 5
+
+    def loses(self: Listener, session: Any, pid: int, channel: str, words: str) -> None:
+        if lost:
+            plain(self, session, pid, channel, words)
+            return
+        lost.append(words)
+        session.terminate()
+
+    async def main() -> int:
+        monkeypatch.setattr(Listener, "_received", loses)
+        async with apart(app, dsn) as (_, client):
+            await resting(conn)
+            return await (await client.start(go, id="r")).result(timeout=12)
+
+    assert asyncio.run(main()) == 5
+    assert len(lost) == 1
+    assert conn.execute("select task_version from durable._promises where id = 'r'").fetchone() == (2,)
+
+
+def test_words_that_nobody_can_read_are_passed_over(
+    dsn: str, conn: Connection, handed: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of another release, say, to a worker and to a client: both log it and go on."""
+    app = App(dsn)
+
+    @app.workflow
+    async def go() -> int:
+        return 5
+
+    async def main() -> int:
+        async with apart(app, dsn) as (_, client):
+            await (await client.start(go)).result(timeout=20)
+            await resting(conn)
+            waiting: Waiting = client._asker._waiting  # type: ignore[attr-defined]
+            async with asyncio.timeout(15):
+                while waiting.reply is None:
+                    await asyncio.sleep(0.005)
+            conn.execute("select durable._note(r.address, '[1]') from durable._resting r")
+            conn.execute("select durable._note(%s, '{')", (waiting.reply,))
+            async with asyncio.timeout(15):
+                while caplog.text.count("a note cannot be read") < 2:
+                    await asyncio.sleep(0.005)
+            await resting(conn)
+            return await (await client.start(go)).result(timeout=20)
+
+    assert asyncio.run(main()) == 5
+
+
+def test_behind_a_pooler_nobody_rests(
+    dsn: str, conn: Connection, handed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Notes come by LISTEN, for which there is no session: no worker says that it rests, no client that it
+    would hear.
+    """
+    app = App(dsn)
+    asked: list[str] = []
+    monkeypatch.setattr("pyengine.connection.Database.hints", property(lambda self: False))
+    plain = Link.run
+
+    async def noted(self: Link, procedure: Procedure, *args: Any) -> Any:
+        asked.append(procedure.name)
+        return await plain(self, procedure, *args)
+
+    monkeypatch.setattr(Link, "run", noted)
+
+    @app.workflow
+    async def go() -> int:
+        return 5
+
+    async def main() -> int:
+        async with apart(app, dsn) as (_, client):
+            found = await (await client.start(go)).result(timeout=20)
+            assert client._asker.reply is None
+            await asyncio.sleep(0.1)
+            return found
+
+    assert asyncio.run(main()) == 5
+    assert TURN.name in asked and REST.name not in asked and handed == []
