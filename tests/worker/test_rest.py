@@ -397,7 +397,9 @@ def test_two_workers_of_a_process_get_their_own(dsn: str, conn: Connection, hand
             runs = [await client.start(go)]
             await resting(conn, 1)
             runs.append(await client.start(go))
-            await until(conn, "(select count(*) from durable._tasks where state = 'acquired') = 2")
+            async with asyncio.timeout(15):
+                while len(handed) < 2:
+                    await asyncio.sleep(0.005)
             assert handed == [run.id for run in runs]
             assert conn.execute("select count(distinct pid) from durable._tasks").fetchone() == (2,)
             free.set()
