@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,6 +33,7 @@ _LONGEST_S = 3.0
 _AGAIN_S = 1.0
 _MANY = 50
 _PAUSE_MAX_S = 0.2
+_EARLY_MAX = 100
 
 
 RunState: TypeAlias = Literal[
@@ -141,6 +143,7 @@ class Waiting:
         self._starting = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._heard = 0
+        self._early: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self._address = note_address()
 
     @property
@@ -198,6 +201,8 @@ class Waiting:
             InvalidRequest: that can be no id.
         """
         refuse_no_text(id)
+        if id in self._early:
+            return self._early.pop(id)
         await self.listen()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._futures.setdefault(id, []).append(future)
@@ -231,6 +236,11 @@ class Waiting:
             # the hint that comes with it is enough
             logger.exception("a note cannot be read")
             return
+        if row["id"] not in self._futures:
+            # the answer of its start is still under way, perhaps; what has ended stays as it is
+            self._early[row["id"]] = row
+            if len(self._early) > _EARLY_MAX:
+                self._early.popitem(last=False)
         for future in self._futures.pop(row["id"], ()):
             if not future.done():
                 future.set_result(row)
