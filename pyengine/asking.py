@@ -140,9 +140,10 @@ class Links:
         Raises:
             EngineError: the database cannot be reached.
         """
-        await self._waiting.listen()
-        if not handed:
-            self._listener.announce("durable_ready", sent=sent)
+        if handed:
+            await self._waiting.listen()
+        else:
+            await self.hint("durable_ready", sent=sent)
 
     async def hint(self, channel: Channel, *, sent: bool = False) -> None:
         """Tell subscribers of this process and, unless they were, of others to look again, soon."""

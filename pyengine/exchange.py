@@ -212,7 +212,7 @@ class Exchange:
         self._answers.extend(answers)
         self._returned.set()
         self._take_notes()
-        if claimed and self._free() < 1:
+        if claimed and parts.rest.offered and self._free() < 1:
             parts.rest.withdraw()
 
     # -- what starts hand over
@@ -229,9 +229,9 @@ class Exchange:
         now_s, housekeeper = self._loop.time(), self._parts.housekeeper
         notes, self._notes = self._notes, []
         for answer in notes:
-            free = self._free()
             if answer.tasks[0].execution in self._given_back:
                 continue
+            free = self._free()
             if free < 1:
                 self._missed()
             elif free <= self._wanted:

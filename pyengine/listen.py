@@ -3,11 +3,10 @@
 What lives here: `Listener`, the one LISTEN connection of a process, `Looks`, the times at which somebody who
 waits looks, and `Pace`, which says how a hint is sent. What may not: rows. A hint says nothing but "look
 again", may be lost and may come for nothing. A note says what is so, begins with a word that only who may
-read the tables knows, and may be lost too. The theory: after a hint the row
-may not be there yet or may be gone again, so one looks at once and after 5, 20, 80, 320 ms and 1 s, then with
-growing pauses. Without any hint the same pauses find everything, only later; so a pooler, which cannot pass
-hints on, costs latency and nothing else. With a way past the pooler (`Database.sessions`) the one connection
-goes there.
+read the tables knows, and may be lost too. The theory: after a hint the row may not be there yet or may be
+gone again, so one looks at once and after 5, 20, 80, 320 ms and 1 s, then with growing pauses. Without any
+hint the same pauses find everything, only later; so a pooler, which cannot pass hints on, costs latency and
+nothing else. With a way past the pooler (`Database.sessions`) the one connection goes there.
 """
 
 from __future__ import annotations

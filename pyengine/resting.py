@@ -22,7 +22,7 @@ from pyengine.errors import EngineError
 from pyengine.listen import Listener, note_address
 from pyengine.procedures import REST
 from pyengine.turn import Identity
-from pyengine.wire import Answer, decode_handed, encode_texts
+from pyengine.wire import Answer, decode_handed
 
 __all__ = ["Rest"]
 
@@ -52,8 +52,7 @@ class Rest:
         self._link = link
         self._listener = listener
         self._address = note_address()
-        texts = [encode_texts(each) for each in (identity.queues, identity.codes, identity.digests)]
-        self.words = (identity.worker, self._address, *texts, identity.ttl_ms)
+        self.words = (identity.worker, self._address, *identity.serves, identity.ttl_ms)
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.TimerHandle | None = None
         self._saying: asyncio.Task[None] | None = None
@@ -81,10 +80,15 @@ class Rest:
             self._handle.cancel()
             self._handle = None
 
+    @property
+    def offered(self) -> bool:
+        """Whether a start may hand something over, or may as soon as what is being said is read."""
+        return self._saying is not None or self._loop.time() < self._believed_until_s
+
     def withdraw(self) -> None:
         """There is no slot left, or no ear: starts are to hand nothing over."""
         self._full = True
-        if self._saying is None and self._loop.time() < self._believed_until_s:
+        if self._saying is None and self.offered:
             self._saying = self._loop.create_task(self._say_so(0))
 
     def forgotten(self) -> None:

@@ -236,14 +236,19 @@ class Waiting:
             # the hint that comes with it is enough
             logger.exception("a note cannot be read")
             return
-        if row["id"] not in self._futures:
+        if not self._settle(row):
             # the answer of its start is still under way, perhaps; what has ended stays as it is
             self._early[row["id"]] = row
             if len(self._early) > _EARLY_MAX:
                 self._early.popitem(last=False)
-        for future in self._futures.pop(row["id"], ()):
+
+    def _settle(self, row: Any) -> bool:
+        """Give a row to those who wait for it; false if nobody does."""
+        futures = self._futures.pop(row["id"], None)
+        for future in futures or ():
             if not future.done():
                 future.set_result(row)
+        return futures is not None
 
     def _hinted(self) -> None:
         self._heard += 1
@@ -275,9 +280,7 @@ class Waiting:
         self._looks.looked(began_s, found=False)
         rows = await self._links.rows(RESULTS, ids)
         for row in rows:
-            for future in self._futures.pop(row["id"], ()):
-                if not future.done():
-                    future.set_result(row)
+            self._settle(row)
         if len(ids) > _MANY:
             # a long look must not follow a long look at every hint
             await asyncio.sleep(min(_PAUSE_MAX_S, 2 * (loop.time() - began_s)))

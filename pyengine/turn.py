@@ -49,6 +49,13 @@ class Identity:
     digests: list[str]
     ttl_ms: int
 
+    @property
+    def serves(self) -> tuple[str, str, str]:
+        """Queues, codes and digests as the database reads arrays: of a list the driver would look twice at
+        each element, each time it is said.
+        """
+        return encode_texts(self.queues), encode_texts(self.codes), encode_texts(self.digests)
+
 
 # the fault of a bundle: bad data, a broken constraint, a limit, a refusal of ours; all else may pass
 _POISON = ("22", "23", "54", "P0", "WF")
@@ -72,8 +79,7 @@ class Turns:
 
     def __init__(self, database: Database, identity: Identity) -> None:
         self._link = Link(database, "turn")
-        # every turn says the same, and of a list the driver would look twice at each element
-        self._serves = [encode_texts(each) for each in (identity.queues, identity.codes, identity.digests)]
+        self._serves = identity.serves
         self._worker, self._ttl_ms = identity.worker, identity.ttl_ms
         self._where = database.where
         self.uncertain = False

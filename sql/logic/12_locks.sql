@@ -24,6 +24,7 @@ create or replace function durable._lock_rest(p_worker text)
 returns void language plpgsql volatile
 as $$
 begin
+  perform durable._may_lock();
   perform from durable._resting r where r.worker = p_worker for update;
 end
 $$;

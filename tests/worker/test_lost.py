@@ -13,14 +13,9 @@ from pyengine import App, Worker, ctx
 from pyengine.errors import EngineError
 from pyengine.runs import HeldRun
 from pyengine.wire import Bundle
+from tests.support.resting import until
 
 Connection = psycopg.Connection[tuple[object, ...]]
-
-
-async def until(conn: Connection, condition: str) -> None:
-    """Wait until a condition on the database holds."""
-    while conn.execute(f"select {condition}").fetchone() != (True,):  # type: ignore[arg-type]
-        await asyncio.sleep(0.005)
 
 
 def test_a_run_that_is_taken_away_is_dropped(dsn: str, conn: Connection) -> None:
