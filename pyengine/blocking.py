@@ -175,7 +175,7 @@ class Blocking:
         looks = Looks(longest_s=_LONGEST_S)
         with self._hints:
             while True:
-                pause_s = _AGAIN_S
+                pause_s, heard = _AGAIN_S, self._hints.count
                 try:
                     rows = await self.rows(RESULTS, [id])
                     if rows:
@@ -187,7 +187,7 @@ class Blocking:
                 left_s = until_s - time.monotonic()
                 if left_s <= 0:
                     raise TimeoutError(f"run {id} has not ended after {timeout_s:g} s; it goes on")
-                if self._hints.wait(min(pause_s, left_s)):
+                if self._hints.wait(min(pause_s, left_s), heard):
                     looks.hinted(time.monotonic())
 
     async def close(self) -> None:
@@ -293,17 +293,23 @@ class _Hints:
             if not self._waiting:
                 self._hang_up()
 
-    def wait(self, seconds: float) -> bool:
-        """Wait so long at most, and return whether a hint came."""
+    @property
+    def count(self) -> int:
+        """How many hints have come; to be read before a look, which may miss what a later one tells of."""
+        return self._count
+
+    def wait(self, seconds: float, heard: int) -> bool:
+        """Wait so long at most, and return whether a hint has come since there were `heard`."""
         asker = self._asker()
         if seconds < _WORTH_LISTENING_S or asker is None or asker.pooled:
             time.sleep(max(0.0, seconds))
             return False
         with self._told:
+            if self._count != heard:
+                return True
             if self._listening:
-                count = self._count
                 self._told.wait(seconds)
-                return self._count != count
+                return self._count != heard
             self._listening = True
         came = False
         try:

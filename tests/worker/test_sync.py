@@ -20,11 +20,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from pyengine import App, Client, blocking, sync
+from pyengine import App, Client, sync
 from pyengine.client import Verbs
 from pyengine.errors import EngineError, InvalidRequest, NotFound, RunFailed, SchemaMismatch, Unavailable
 from pyengine.handle import Run
-from pyengine.listen import Looks
 from pyengine.promises import Promises
 from tests.crash.processes import until
 from tests.support.callers import Awaited
@@ -350,43 +349,6 @@ def test_threads_share_a_client(dsn: str) -> None:
             found = list(pool.map(lambda n: client.start("price", 4 * n).result(timeout=60), range(60)))
         assert found == [Decimal(n) for n in range(60)]
         assert 1 <= len(client._inner._asker._all) <= 3  # type: ignore[attr-defined]
-
-
-class Never(Looks):
-    """Looks that come so late that only a hint can end a wait in time."""
-
-    def looked(self, now: float, *, found: bool) -> None:
-        """Note that one has looked."""
-        super().looked(now, found=found)
-        self._at = now + 600
-
-
-@pytest.mark.session("a hint is heard in a session of one's own")
-def test_a_hint_ends_a_long_wait(dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads that wait for long are told when something settled, all over one connection, which is gone when
-    nobody waits any more.
-    """
-    monkeypatch.setattr(blocking, "Looks", Never)
-    listening = (
-        "select count(*) = {} from pg_stat_activity where datname = current_database() "
-        "and application_name = 'pyengine listen'"
-    )
-    with sync.Client(dsn) as client, ThreadPoolExecutor(4) as pool:
-        for id in "abcd":
-            client.promises.create(id, tags={"resonate:target": "poll://any@peers"})
-        waits = [pool.submit(client.run(id).result, timeout=60) for id in "abcd"]
-        until(dsn, listening.format(1))
-        until(
-            dsn,
-            "select count(*) = 1 from pg_stat_activity where datname = current_database() "
-            "and query = 'listen durable_settled'",
-        )
-        for id in "abcd":
-            # one of them listens, or takes over, at any time
-            conn.execute("select durable.promise_settle(%s, 'resolved', %s)", (id, f'"{id}"'))
-            conn.execute("select durable.hint_v1(false, true)")
-            assert waits["abcd".index(id)].result(50) == id
-        until(dsn, listening.format(0))
 
 
 @pytest.mark.session("a session is ended under its owner")
