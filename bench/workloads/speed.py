@@ -106,7 +106,8 @@ def _space(site: Site) -> Space | None:
 def settle(system: System, conn: psycopg.Connection[Any], dsn: str, workflow: Workflow, count: int) -> float:
     """Fill a backlog, open the gate, and return after how many seconds all of it was settled.
 
-    Counting costs the server: it is done when half of what is left should be done, so some twenty times.
+    Counting costs the server: it is done when half of what is left should be done, and half again as late as
+    the last time where nothing is done yet, so some twenty times.
     """
     already = system.settled(conn)
     with system.fill(dsn, workflow, count) as gate:
@@ -116,5 +117,5 @@ def settle(system: System, conn: psycopg.Connection[Any], dsn: str, workflow: Wo
             spent = time.perf_counter() - begin
             if done >= count:
                 return spent
-            left = spent / done * (count - done) if done else 0.01
+            left = spent / done * (count - done) if done else spent
             time.sleep(min(max(left / 2, 0.002), 1))
