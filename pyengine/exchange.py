@@ -23,8 +23,9 @@ from pyengine.housekeeping import Housekeeper
 from pyengine.listen import Listener, Looks
 from pyengine.model import Cancelled, Complete, Fail, Halt
 from pyengine.procedures import JOURNAL, RELEASE_UNKNOWN
+from pyengine.reporting import BUNDLES_MAX, Load, RunQueue
 from pyengine.resting import Rest
-from pyengine.runs import BUNDLES_MAX, HeldRun, RunQueue
+from pyengine.runs import HeldRun
 from pyengine.sql_steps import SERVICE
 from pyengine.turn import Identity, Turns
 from pyengine.wire import NEVER_MS, Answer, Bundle, Release, decode_journal
@@ -94,6 +95,7 @@ class Exchange:
         self._stopping = False
         self._asked = 0
         self._wanted = 0
+        self._is_away = False
         self._giving_back = False
         self._given_back: deque[int] = deque(maxlen=_REMEMBERED)
         self._notes: list[Answer] = []
@@ -134,12 +136,12 @@ class Exchange:
                 if handle is not None:
                     handle.cancel()
                 continue
-            bundles = queue.collect(now_s, self._share)
-            free += sum(bundle.end is not None for bundle in bundles)
-            want = free if due and (free >= self._slots // _CLAIM_SHARE or not bundles) else 0
+            load = queue.collect(now_s, self._share)
+            free = max(0, self._free()) if due else 0
+            want = free if free >= self._slots // _CLAIM_SHARE or not load.bundles else 0
             want = min(want, self._share)
-            if bundles or want:
-                await self._turn(bundles, want)
+            if load.bundles or want:
+                await self._turn(load, want)
 
     def _free(self) -> int:
         """Slots that nothing is in or about to come into; a run that its bundle ends is out."""
@@ -148,12 +150,15 @@ class Exchange:
         coming = sum(len(answer.tasks) for answer in self._answers)
         return self._slots - len(held) + leaving - coming
 
-    async def _turn(self, bundles: list[Bundle], want: int) -> None:
+    async def _turn(self, load: Load, want: int) -> None:
         """Send one turn; a small one that settles something tells so itself."""
+        bundles = load.bundles
         tells = 0 < len(bundles) <= _FEW and any(isinstance(one.end, _SETTLES) for one in bundles)
         tells = tells and self._parts.listener.along("durable_settled")
         asked, self._wanted = self._asked, want
-        answers = await self._turns.send(bundles, max(want, 0), tells=tells)
+        self._is_away = True
+        answers = await self._turns.send(bundles, want, text=load.text, tells=tells)
+        self._is_away = False
         self._wanted = 0
         self._came_back(answers, want, told=tells)
         if self._asked != asked:
@@ -169,9 +174,9 @@ class Exchange:
         self.stop()
         while self._answers:
             await asyncio.sleep(0.001)
-        bundles = self._parts.queue.collect(self._loop.time())
-        if bundles:
-            await self._turns.send_once(bundles, -1)
+        load = self._parts.queue.collect(self._loop.time())
+        if load.bundles:
+            await self._turns.send_once(load.bundles, -1)
 
     def stop(self) -> None:
         """Send no further turn."""
@@ -268,6 +273,10 @@ class Exchange:
                 await self.holdings.apply(self._answers[0])
                 self._answers.popleft()
                 self._parts.wake.set()
+            # steps that have begun, and end at once, belong in the next turn
+            await asyncio.sleep(0)
+            if self._is_away and not self._answers:
+                self._parts.queue.pack(self._loop.time(), self._share)
 
     def _refused(self, bundle: Bundle, error: EngineError) -> None:
         held = self.holdings.held.get(bundle.execution)

@@ -27,7 +27,7 @@ from pyengine import errors
 from pyengine.errors import EngineError, RemoteError
 from pyengine.values_pydantic import read_unknown, write_unknown
 
-__all__ = ["MAX_ERROR_BYTES", "MIN_ERROR_BYTES", "ErrorKind", "Failures", "error_kind"]
+__all__ = ["MAX_ERROR_BYTES", "MIN_ERROR_BYTES", "ErrorKind", "Failures", "error_kind", "only_error"]
 
 ErrorKind: TypeAlias = Literal["Trap", "UserError", "Timeout", "Cancelled", "Nondeterminism", "Uncategorized"]
 """Who has to act on an error: its author (UserError), who runs the machines (Trap), or as the name says."""
@@ -77,6 +77,13 @@ def error_kind(error: object) -> ErrorKind:
         error: an exception, or the JSON value recorded for one; the kind that a record names is its kind.
     """
     return _kind(error, 0)
+
+
+def only_error(error: BaseException | None) -> BaseException | None:
+    """Return what left a task group alone, or the error itself."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 def _kind(error: object, depth: int) -> ErrorKind:

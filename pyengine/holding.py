@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
+from collections.abc import Callable
 
 import msgspec
 from msgspec.structs import replace
@@ -37,7 +38,7 @@ from pyengine.model import (
 from pyengine.registry import Registry
 from pyengine.replay import Replay
 from pyengine.retry import Randomness
-from pyengine.runs import HeldRun, Hooks, RunQueue, deadlines_ms, evict, run_info
+from pyengine.runs import HeldRun, Hooks, deadlines_ms, evict, run_info
 from pyengine.steps import StepRunner, next_attempt
 from pyengine.wire import Answer, Bundle, Release, Task, Verdict
 
@@ -63,7 +64,7 @@ class Holdings:
         clock: the database's time.
         randomness: what `ctx.random` draws from.
         steps: runs their steps.
-        queue: runs with something to report.
+        news: called with a run that has something to report.
         hooks: the worker.
     """
 
@@ -75,7 +76,7 @@ class Holdings:
         clock: DatabaseClock,
         randomness: Randomness,
         steps: StepRunner,
-        queue: RunQueue,
+        news: Callable[[HeldRun], None],
         hooks: Hooks,
     ) -> None:
         self._registry = registry
@@ -87,8 +88,8 @@ class Holdings:
         self._steps = steps
         self.held: dict[int, HeldRun] = {}
         self.warm: OrderedDict[int, HeldRun] = OrderedDict()
-        self.news = queue.add
-        self.keeper = Keeper(self._loop, self.held, queue.add)
+        self.news = news
+        self.keeper = Keeper(self._loop, self.held, news)
 
     # -- what was answered
 
@@ -198,9 +199,11 @@ class Holdings:
 
     def advance(self, held: HeldRun) -> None:
         """Let the coroutine of a run go on with what came."""
-        self._take(held, self._drive(held))
+        moves, held.kept = held.kept or self.drive(held), None
+        self._take(held, moves)
 
-    def _drive(self, held: HeldRun) -> Moves:
+    def drive(self, held: HeldRun) -> Moves:
+        """Advance the coroutine of a run; whatever goes wrong sets the run aside."""
         try:
             return held.replay.advance()
         except Exception as error:  # boundary to user code and to the machine that drives it
@@ -330,11 +333,8 @@ class Holdings:
         if held.flight is not None and held.moved_at == next_seq:
             # it moved, and nothing had: the next holder may know better
             logger.warning("run.stuck", extra={"run_id": held.info.id})
-            held.facts, held.flight, held.end = [], None, Release(retry_in_ms=1000)
-            held.stop_transaction()
             self._steps.cancel_all(held)
-            held.acts, held.blocked = (), ()
-            held.ahead = True
+            held.forget(Release(retry_in_ms=1000))
             self.news(held)
             return
         if held.flight is not None:
@@ -343,7 +343,7 @@ class Holdings:
         unsent = held.start_over(self._replay(held.info))
         evict(old)
         self._load(held, rows)
-        self._take(held, self._adopt(held, self._drive(held), unsent))
+        self._take(held, self._adopt(held, self.drive(held), unsent))
 
     def _adopt(self, held: HeldRun, moves: Moves, unsent: dict[tuple[int, int], Fact]) -> Moves:
         """Go on with the attempts under way, and report the outcomes not taken yet, that the replay asks

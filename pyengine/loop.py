@@ -107,7 +107,7 @@ class DeterministicLoop(_EventLoop):
         """
         if not (self._ready or self._draining):
             return
-        if self.is_running():
+        if self._installation is not None and self._installation.active:
             self._drain(_CALLBACKS_MAX)
         else:
             with self.installed():

@@ -172,11 +172,15 @@ class Installation:
     Args:
         loop: what asyncio.get_running_loop() returns inside.
         hooks: called when an async generator starts, and when one is freed before its end.
+
+    Attributes:
+        active: the loop was put there, and not taken out yet; asyncio would ask the system for the process.
     """
 
-    __slots__ = ("_collecting", "_hooks", "_loop", "_outer", "_outer_hooks", "_outer_task")
+    __slots__ = ("_collecting", "_hooks", "_loop", "_outer", "_outer_hooks", "_outer_task", "active")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, hooks: tuple[GeneratorHook, GeneratorHook]) -> None:
+        self.active = False
         self._loop = loop
         self._hooks = hooks
 
@@ -196,11 +200,13 @@ class Installation:
             asyncio._set_running_loop(self._loop)
             sys.set_asyncgen_hooks(*self._hooks)
             gc.disable()  # finalizers of cycles would run at moments that no replay repeats
+            self.active = True
         except BaseException:  # an interrupt between two of these lines
             self.__exit__()
             raise
 
     def __exit__(self, *raised: object) -> None:
+        self.active = False
         asyncio._set_running_loop(self._outer)
         if self._outer_task is not None:
             asyncio.tasks._swap_current_task(self._outer, self._outer_task)  # type: ignore[attr-defined]

@@ -12,13 +12,14 @@ Where code and journal disagree the run halts and nothing is lost.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Context
 from functools import cached_property
 
 from pyengine.cancelling import REQUESTS_MAX, Cancellation
 from pyengine.codec import Codec
 from pyengine.errors import EngineError, ForbiddenInWorkflow, NotAwaitable
+from pyengine.failures import only_error
 from pyengine.forbidden import nested_loop_hint
 from pyengine.history import History, add_facts
 from pyengine.loop import DeterministicTask, TimerToken
@@ -114,13 +115,17 @@ class Replay:
         return self._history.next_seq
 
     @property
-    def replaying(self) -> bool:
-        """Whether the journal shows that the coroutine was past its present point before."""
-        return self._matcher.replaying
+    def open_steps(self) -> Mapping[int, object]:
+        """Numbers of the steps that its code called and that have no result."""
+        return self._matcher.open_steps
 
     def load(self, rows: Iterable[Row], next_seq: int = 0) -> None:
         """Append journal rows: those of a claim, up to next_seq, or the tail that a turn returned."""
         self._history.add(rows, next_seq)
+
+    def expect(self, facts: Sequence[Fact]) -> None:
+        """Load what these facts will be in the journal, if nothing comes before them."""
+        add_facts(self._history, facts)
 
     def accept(
         self, *, tail: Sequence[Row], acts: Sequence[Act], facts: Sequence[Fact], next_seq: int, now_ms: int
@@ -198,11 +203,11 @@ class Replay:
     def _apply_rows(self) -> None:
         """Advance by one completion row at a time, each until nothing is ready."""
         matcher, resolvers = self._matcher, self._history.resolvers
-        if self._main is None and not self._start():
+        main = self._main or self._start()
+        if main is None:
             return
-        main = self._main
-        assert main is not None
-        self._come_to_rest(main)
+        if not self._loop.idle or matcher.transacting or matcher.cancelling:
+            self._come_to_rest(main)
         while self._applied < len(resolvers) and not (main.done() or matcher.dead or self.in_transaction):
             row = resolvers[self._applied]
             self._applied += 1
@@ -224,15 +229,15 @@ class Replay:
         while self._matcher.transacting and self.transactions.serve():
             self._loop.run_until_quiet()
 
-    def _start(self) -> bool:
+    def _start(self) -> DeterministicTask | None:
         try:
             args, kwargs = self.workflow.signature.decode(self.run.param)
             coroutine = self.workflow.fn(*args, **kwargs)
         except EngineError as error:
             self._end = Fail(error=self._codec.encode_error(error))
-            return False
+            return None
         self._main = self._loop.create_task(coroutine, name=self.run.workflow, context=self._inside())
-        return True
+        return self._main
 
     def _inside(self) -> Context:
         """Return a context in which code belongs to this run and sees nothing of the worker's own."""
@@ -301,7 +306,7 @@ class Replay:
             words = f"run {self.run.id}: the workflow cancelled itself (asyncio.CancelledError)"
             return Cancelled() if asked else self._failed(EngineError(words))
         error = main.exception()
-        anew = _only(error)
+        anew = only_error(error)
         if isinstance(anew, StartAnew):
             return self._begin_anew(anew.param)
         if error is None:
@@ -371,15 +376,18 @@ class Replay:
                 dropped += tuple(child for child in open_steps if child in self._handed_out)
             return Moves(acts=acts, end=end, given_up=dropped)
         steps = self._new_steps() if matcher.new_steps else ()
-        waiting = len(open_steps) + self.in_transaction
-        return Moves(acts=acts, steps=steps, end=end, waiting_steps=waiting, given_up=dropped)
+        count = len(open_steps) + self.in_transaction
+        return Moves(acts=acts, steps=steps, end=end, waiting_steps=count, given_up=dropped)
 
     def _new_steps(self) -> tuple[StepCall, ...]:
         new, self._matcher.new_steps = self._matcher.new_steps, []
-        # what an open transaction keeps from the coroutine is recorded, and must not run again
-        kept = self._history.resolvers[self._applied :] if self.in_transaction else ()
-        done = {row.child for row in kept}
         open_steps = self._matcher.open_steps
+        if len(new) == 1 and new[0] in open_steps and not self.in_transaction:
+            self._handed_out.add(new[0])
+            return (open_steps[new[0]].call(new[0], self._history.attempts(new[0])),)
+        # what an open transaction keeps from the coroutine is recorded, and must not run again
+        kept = self._applied if self.in_transaction else len(self._history.resolvers)
+        done = {row.child for row in self._history.resolvers[kept:]}
         new = [child for child in new if child in open_steps and child not in done]
         self._handed_out.update(new)
         return tuple([open_steps[child].call(child, self._history.attempts(child)) for child in new])
@@ -390,10 +398,3 @@ class Replay:
             fields = {"run_id": self.run.id, "problem": one.message}
             logger.warning("workflow.unhandled_error", extra=fields, exc_info=one.error)
         self._loop.unhandled.clear()
-
-
-def _only(error: BaseException | None) -> BaseException | None:
-    """Return what left a task group alone, or the error itself."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error

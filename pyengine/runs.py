@@ -3,15 +3,14 @@
 What lives here: `HeldRun`, everything the worker knows of one run between turns: its coroutine, what it is
 to report, its steps; and `RunQueue`, those with something to report. What may not: the database, tasks of
 the event loop. The theory: a run is reported when something of it moved, and has at most one bundle on the
-way. The coroutine is advanced only by rows that a turn returned; so facts wait for their turn, a step waits
-until the acts of the same advance are recorded, and the next attempt of a step until the failure of the
-last one is.
+way. The coroutine is advanced by rows that a turn returned, or by facts before they are, if nothing else can
+come first (early.py); so a step waits until the acts of the same advance are recorded and all before them,
+and the next attempt of a step until the failure of the last one is.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from pyengine.committing import TransactionRun
     from pyengine.steps import StepRun
 
-__all__ = ["HeldRun", "Hooks", "RunQueue", "deadlines_ms", "evict", "run_info"]
+__all__ = ["HeldRun", "Hooks", "deadlines_ms", "evict", "run_info"]
 
 logger = logging.getLogger("pyengine.worker")
 
@@ -60,7 +59,6 @@ _WITH_VALUE = (Captured, RolledBack)
 _WITH_TIMEOUT = (RunChild, MakePromise)
 _WAKES = (StartTimer, MakePromise, Adopt, Receive, MakeJoinSet)
 
-BUNDLES_MAX = 1000
 TURN_BYTES_MAX = 8 << 20
 """A turn, or the bundle of one run, that weighs this much takes nothing more."""
 
@@ -83,6 +81,9 @@ class HeldRun:
         parked: attempts that wait for their moment, by child number.
         steps: attempts under way, by child number.
         flight: the bundle on its way.
+        seen: where the coroutine was in the journal before it went on with facts that are not recorded.
+        kept: what it did then, other than to end.
+        last: number of the step that reported last; -1 before the first.
         queued: it stands in the worker's queue of runs to report.
         transaction: what answers its transactions.
         tries: how often in a row its transactions did not come to their end.
@@ -106,6 +107,8 @@ class HeldRun:
         "flight",
         "info",
         "keep",
+        "kept",
+        "last",
         "loading",
         "moved_at",
         "next_calls",
@@ -114,6 +117,7 @@ class HeldRun:
         "queued",
         "replay",
         "reply",
+        "seen",
         "sent_s",
         "steps",
         "transaction",
@@ -134,6 +138,9 @@ class HeldRun:
         self.parked: dict[int, StepCall] = {}
         self.steps: dict[int, StepRun] = {}
         self.flight: Bundle | None = None
+        self.seen: int | None = None
+        self.kept: Moves | None = None
+        self.last = -1
         self.queued = False
         self.keep = False
         self.loading = False
@@ -165,8 +172,8 @@ class HeldRun:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether its code is in a transaction, or waits to begin one."""
-        return self.replay.in_transaction
+        """Whether its code is in a transaction, or waits to begin one, with all before that recorded."""
+        return self.replay.in_transaction and self.kept is None
 
     def stop_transaction(self) -> None:
         """Roll back the transaction that it is in, if any."""
@@ -192,7 +199,12 @@ class HeldRun:
     def load_bundle(self) -> Bundle:
         """Return what is to be reported, as the bundle on its way."""
         count = self._facts_that_fit()
-        facts, self.facts = self.facts[:count], self.facts[count:]
+        if self.seen is not None:
+            count = len(self.facts)
+        if count == len(self.facts):
+            facts, self.facts = self.facts, []
+        else:
+            facts, self.facts = self.facts[:count], self.facts[count:]
         acts, self.acts = self.acts, ()
         if acts and facts:
             # a step takes its number once in a turn: what became of it goes with the next one
@@ -204,7 +216,8 @@ class HeldRun:
             end = None  # it would be refused while facts are outstanding
         else:
             self.end = None
-        bundle = Bundle(self.info.execution, self.version, self.replay.next_seq, facts, acts, end)
+        seen = self.replay.next_seq if self.seen is None else self.seen
+        bundle = Bundle(self.info.execution, self.version, seen, facts, acts, end)
         if end is not None:
             bundle.reply = self.reply
         self.keep = False
@@ -216,6 +229,7 @@ class HeldRun:
     ) -> bool:
         """Load the rows of a bundle that was taken; false if what the code has done since does not count.
 
+        Where the code went on before the bundle left, nothing may have come with it.
         The answers of a transaction let the code go on between two turns. What it did then, before a request
         of cancellation came into sight, is what the database refuses when it can tell.
 
@@ -227,15 +241,23 @@ class HeldRun:
             now_ms: the instant of the turn.
         """
         replay = self.replay
+        if self.seen is not None:
+            self.seen = None
+            return next_seq == replay.next_seq and not (before or after)
         counts = not self.acts or replay.transactions.overtaken
         replay.accept(tail=before, acts=flight.acts, facts=flight.facts, next_seq=next_seq, now_ms=now_ms)
         if after:
             replay.load(after)
         return counts or not replay.transactions.overtaken
 
+    @property
+    def fits_one_bundle(self) -> bool:
+        """Whether all that is to be reported goes out together."""
+        return self._facts_that_fit() == len(self.facts)
+
     def _facts_that_fit(self) -> int:
         """Return how many of the facts go with the next bundle, and note how much it weighs."""
-        self.weight = _weight(self.acts, self.end)
+        self.weight = _weight(self.acts, self.end) if self.acts or self.end is not None else 0
         for count, fact in enumerate(self.facts):
             if count and (count == FACTS_MAX or self.weight >= TURN_BYTES_MAX):
                 return count
@@ -260,6 +282,13 @@ class HeldRun:
                 ready.append(replace(self.next_calls.pop(fact.child), retry_at_ms=now_ms + fact.retry_in_ms))
         return ready
 
+    def forget(self, end: Ending) -> None:
+        """Report nothing but how it leaves: what its code did is refused, and nobody knows why."""
+        self.stop_transaction()
+        self.facts, self.acts, self.end, self.blocked, self.flight = [], (), end, (), None
+        self.seen = self.kept = None
+        self.ahead = True
+
     def start_over(self, replay: Replay) -> dict[tuple[int, int], Fact]:
         """Take a coroutine that is being replayed from the journal in place of the old one.
 
@@ -272,6 +301,7 @@ class HeldRun:
         self.ahead = False
         self.stop_transaction()
         self.facts, self.acts, self.end, self.blocked, self.flight = [], (), None, (), None
+        self.seen = self.kept = None
         self.next_calls.clear()
         self.parked.clear()
         return unsent
@@ -292,50 +322,6 @@ class Hooks:
     fetch: Callable[[HeldRun], None]
     timer: Callable[[float], None]
     transaction: Callable[[HeldRun], None]
-
-
-class RunQueue:
-    """Runs with something to report, first come, first served.
-
-    Args:
-        wake: called when a run was added.
-    """
-
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
-        self._runs: deque[HeldRun] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._runs)
-
-    def add(self, held: HeldRun) -> None:
-        """Put a run into the queue, unless it is there or its bundle is on its way."""
-        if held.queued or held.flight is not None or held.loading or held.dropped:
-            return
-        held.queued = True
-        self._runs.append(held)
-        self._wake()
-
-    def collect(self, now_s: float = 0.0, most: int = BUNDLES_MAX) -> list[Bundle]:
-        """Return the bundles of those that fit in one turn.
-
-        Args:
-            now_s: the time by the loop's clock.
-            most: how many bundles.
-        """
-        bundles: list[Bundle] = []
-        size = 0
-        runs = self._runs
-        while runs and len(bundles) < most and size < TURN_BYTES_MAX:
-            held = runs.popleft()
-            held.queued = False
-            if held.dropped or held.loading or held.flight is not None or not held.has_news:
-                continue
-            bundle = held.load_bundle()
-            held.sent_s = now_s
-            size += held.weight
-            bundles.append(bundle)
-        return bundles
 
 
 def _weight(acts: Iterable[Act], end: Ending | None) -> int:

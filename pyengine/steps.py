@@ -214,25 +214,28 @@ class StepRunner:
         # a step in SQL begins when it has a connection
         run.started_s = 0.0 if in_sql else self._loop.time()
         current_step.set(_info(run))
+        value: Any = None
+        failed: BaseException | None = None
         try:
             value = await (self._in_sql(run) if in_sql else call.step.fn(*call.args, **call.kwargs))
         except asyncio.CancelledError:
-            self._leave()
-            if run.timed_out:
-                self._fail(run, too_long(call))
-            else:
-                self._fail(run, EngineError(f"step {call.name} cancelled itself (asyncio.CancelledError)"))
+            words = f"step {call.name} cancelled itself (asyncio.CancelledError)"
+            failed = too_long(call) if run.timed_out else EngineError(words)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # boundary to user code: whatever a step raises is its outcome
-            self._leave()
-            self._fail(run, error)
-        else:
-            self._leave()
-            if not in_sql:
-                self._succeed(run, value)
-            elif self._ended(run):
-                value()
+            failed = error
+        # no error is being handled any more, which the next one of the run's code would refer to
+        self._leave()
+        if failed is not None:
+            try:
+                self._fail(run, failed)
+            finally:
+                failed = None  # it refers to this frame
+        elif not in_sql:
+            self._succeed(run, value)
+        elif self._ended(run):
+            value()
 
     def _leave(self) -> None:
         self._active -= 1

@@ -6,8 +6,9 @@ a turn is idempotent. What it recorded cannot be recorded again, so when a conne
 is unknown the same bundles are sent again: what arrived the first time is then answered with `moved` or
 `lost`, and the journal tells. Only tasks that the lost turn claimed are unknown here; the worker gives those
 back (`uncertain`). A bundle that the database refuses with an error must not spoil the others: the batch is
-halved until it stands alone, and its run is halted with that error as its problem. A batch that does not get
-through in time is halved too; but slowness is nobody's fault, so nothing is halted for it.
+halved until it stands alone, and its run is halted with that error as its problem; what it had to record
+before its end is kept, unless that is refused too. A batch that does not get through in time is halved too;
+but slowness is nobody's fault, so nothing is halted for it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import msgspec
 
 from pyengine.connection import Database, Link, backoff_s
 from pyengine.errors import EngineError, Unavailable
-from pyengine.model import Halt
+from pyengine.model import Complete, Fail, Halt
 from pyengine.procedures import TURN
 from pyengine.wire import Answer, Bundle, Release, decode_answer, encode_bundles, encode_texts
 
@@ -101,18 +102,21 @@ class Turns:
         """Break the connection off."""
         self._link.drop()
 
-    async def send(self, bundles: list[Bundle], want: int, *, tells: bool = False) -> list[Answer]:
+    async def send(
+        self, bundles: list[Bundle], want: int, *, text: str | None = None, tells: bool = False
+    ) -> list[Answer]:
         """Send a turn, again and again if need be, and return its answer, or the answers of its parts.
 
         Args:
             bundles: what moved.
             want: how many tasks to claim; 0 only what this turn wakes, less than 0 none.
+            text: the bundles, if they are written already.
             tells: it sends the hint that something settled, with its commit.
         """
         failures = unknown = timeouts = 0
         while True:
             try:
-                return [await self._once(bundles, want, tells)]
+                return [await self._once(bundles, want, tells, text)]
             except Unavailable as error:
                 self.uncertain = True
                 unknown += 1
@@ -146,30 +150,29 @@ class Turns:
         """
         return await self._once(bundles, want, False)
 
-    async def _once(self, bundles: list[Bundle], want: int, tells: bool) -> Answer:
-        text: Any = await self._link.run(
-            TURN,
-            self._worker,
-            *self._serves,
-            want,
-            encode_bundles(bundles) if bundles else "[]",
-            self._ttl_ms,
-            tells,
+    async def _once(self, bundles: list[Bundle], want: int, tells: bool, text: str | None = None) -> Answer:
+        answer: Any = await self._link.run(
+            TURN, self._worker, *self._serves, want, text or encode_bundles(bundles), self._ttl_ms, tells
         )
-        return decode_answer(text)
+        return decode_answer(answer)
 
     async def _apart(self, bundles: list[Bundle], error: EngineError, tells: bool) -> list[Answer]:
         """Find the bundle that the database refuses, and halt its run."""
         if len(bundles) > 1:
             return await self._halves(bundles, tells)
         bad = bundles[0]
-        self.refused(bad, error)
         refused = bad.end
+        if isinstance(refused, Halt) and (bad.facts or bad.acts):
+            # not its end, but what it records is what is wrong
+            bad.facts, bad.acts = (), ()
+            return await self.send([bad], -1)
+        self.refused(bad, error)
         if isinstance(refused, Release) and not (bad.facts or bad.acts):
             # not even that: nobody renews the lease any more, so it runs out
             return []
         # the run's own record is changed, so that the answer finds what was really sent
-        bad.facts, bad.acts = (), ()
+        if not isinstance(refused, Complete | Fail):
+            bad.facts, bad.acts = (), ()
         if isinstance(refused, Halt | Release):
             bad.end = Release(retry_in_ms=_RELEASE_MS)
         else:

@@ -29,6 +29,7 @@ import msgspec
 from pyengine.codec import Codec
 from pyengine.committing import Committer
 from pyengine.connection import Database, Link
+from pyengine.early import Early
 from pyengine.errors import EngineError, InvalidRequest
 from pyengine.exchange import Exchange, Parts
 from pyengine.heartbeat import BLOCKED_AFTER_S, Heartbeat, Vitals, say_hello
@@ -39,8 +40,9 @@ from pyengine.loop import loop_version
 from pyengine.procedures import BYE
 from pyengine.queues import check_queue
 from pyengine.registry import Registry
+from pyengine.reporting import RunQueue
 from pyengine.resting import Rest
-from pyengine.runs import Hooks, RunQueue
+from pyengine.runs import Hooks
 from pyengine.serving import Served, Server
 from pyengine.sql_door import SqlDoor
 from pyengine.steps import UNWIND_S, StepRunner
@@ -190,6 +192,7 @@ class Worker:
             max_bytes=settings["payload_max_bytes"],
         )
         randomness = random.SystemRandom()
+        early = Early(queue.add)
         self._sql = SqlDoor(self._database, self.id)
         self._steps = StepRunner(
             self._loop,
@@ -197,7 +200,7 @@ class Worker:
             randomness=randomness,
             concurrency=self._step_concurrency,
             threads=self._threads,
-            news=queue.add,
+            news=early.reported,
             in_sql=self._sql.run,
         )
         self._holdings = self._sql.holdings = self._exchange.holdings = Holdings(
@@ -206,7 +209,7 @@ class Worker:
             clock=self._clock,
             randomness=randomness,
             steps=self._steps,
-            queue=queue,
+            news=early.moved,
             hooks=Hooks(
                 max_warm=settings["max_warm"],
                 fetch=self._exchange.fetch,
@@ -214,6 +217,7 @@ class Worker:
                 transaction=lambda held: self._committer.look(held),
             ),
         )
+        early.drive = self._holdings.drive
         self._committer = Committer(self._database, self.id, self._holdings, codec)
 
     def _serve(self, hello: tuple[Any, ...], settings: dict[str, int]) -> None:

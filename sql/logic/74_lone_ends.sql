@@ -1,5 +1,6 @@
--- The commonest turn of a system at rest: one run ends, nobody waits for it, nothing else is in the turn. Plain statements of one
--- row each, for a quarter of what the way for many costs. What is out of the ordinary in any way is left to that way, untouched.
+-- The commonest turn of a system at rest: one run ends, maybe with its last result; nobody waits for it, nothing else is in the
+-- turn. Plain statements of one row each, for a quarter of what the way for many costs. What is out of the ordinary in any way is
+-- left to that way, untouched.
 
 create or replace function durable._is_lone_end(p_bundles jsonb)
 returns boolean language plpgsql immutable parallel safe
@@ -7,11 +8,11 @@ as $$
 begin
   return jsonb_array_length(p_bundles) = 1 and pg_column_size(p_bundles) <= 1000
      and coalesce(p_bundles #>> '{0,end,do}' in ('complete', 'fail'), false)
-     and coalesce(p_bundles #> '{0,facts}', '[]') = '[]' and coalesce(p_bundles #> '{0,acts}', '[]') = '[]';
+     and p_bundles #> '{0,facts,1}' is null and coalesce(p_bundles #> '{0,acts}', '[]') = '[]';
 end
 $$;
 comment on function durable._is_lone_end(jsonb) is
-  'The turn brings one bundle, which ends its run by its code and does nothing else; and is far below the limit of payloads.';
+  'The turn brings one bundle, which ends its run by its code, with no more than its last fact; and is far below the limit of payloads.';
 
 create or replace function durable._is_awaited(p_id text, p_execution bigint)
 returns boolean language plpgsql stable
@@ -25,6 +26,24 @@ $$;
 comment on function durable._is_awaited(text, bigint) is
   'Somebody has to be told when it settles, or its own waits for rows have to be ended (the promise of a run is that of no wait). Stable once the promise is locked.';
 
+create or replace function durable._last_event(p_head durable._executions, p_fact durable._fact, p_now bigint)
+returns durable._event language plpgsql stable
+as $$
+declare
+  v_open integer := p_head.open_attempts[array_position(p_head.open_steps, p_fact.child)];
+  v_type "char";
+begin
+  if p_fact.begun or p_fact.retry_in is not null or p_head.status <> 'running' then
+    return null;
+  end if;
+  v_type := durable._fact_type(false, false, p_fact.error is not null, p_fact.attempt, v_open,
+                               p_fact.child >= p_head.next_child or p_fact.child = any (p_head.reserved));
+  return case when v_type is not null then durable._fact_event(p_head.execution, v_type, p_fact, p_now) end;
+end
+$$;
+comment on function durable._last_event(durable._executions, durable._fact, bigint) is
+  'The row of a result that comes with the end of its run, as _judge makes it; null if it is no result, or one that does not fit.';
+
 create or replace function durable._end_lone(p_worker text, p_bundle jsonb, p_tells boolean)
 returns json language plpgsql volatile
 as $$
@@ -33,6 +52,8 @@ declare
   v_id text;
   v_task durable._tasks;
   v_head durable._executions;
+  v_event durable._event;
+  v_next integer;
   v_state text := case p_bundle #>> '{end,do}' when 'complete' then 'resolved' else 'rejected' end;
   v_value text := coalesce(p_bundle #>> '{end,error}', p_bundle #>> '{end,value}');
   v_now bigint;
@@ -50,10 +71,19 @@ begin
     return null;
   end if;
   v_head := durable._lock_head(v_execution);
+  v_next := v_head.next_seq;
   v_now := durable._now_ms();
   if durable._judged((p_bundle ->> 'version')::integer, (p_bundle ->> 'seen')::integer, true, v_head, v_task, p_worker, false,
                      v_now) <> 'ok' then
     return null;
+  end if;
+  if p_bundle #> '{facts,0}' is not null then
+    v_event := durable._last_event(v_head, jsonb_populate_record(null::durable._fact, p_bundle #> '{facts,0}'), v_now);
+    if v_event.type is null then
+      return null;
+    end if;
+    perform durable._append(array[v_event], v_now, true);
+    v_next := v_next + durable._width(v_event.type);
   end if;
   perform durable._settle_lone(v_id, v_head.execution, v_state, v_value, v_task.version, v_now);
   if p_tells and p_bundle ? 'reply' then
@@ -64,8 +94,8 @@ begin
   end if;
   return durable._answer(
     v_now, json_build_object('execution', array[v_execution], 'verdict', array['ok'], 'state', array['done'],
-                             'seq', array[v_head.next_seq], 'next', array[v_head.next_seq]), '[]', '[]', '{}', true, null);
+                             'seq', array[v_head.next_seq], 'next', array[v_next]), '[]', '[]', '{}', true, null);
 end
 $$;
 comment on function durable._end_lone(text, jsonb, boolean) is
-  'Ends a run that nobody waits for, notes that to the process which started it if the turn tells of it (p_tells) and the bundle says where (reply), and answers as worker_turn_v1; null if the turn has to be taken the way for many: the run is a child, is awaited, or the bundle is stale. It has locked then what that way locks first, in the same order, and written nothing.';
+  'Ends a run that nobody waits for, notes that to the process which started it if the turn tells of it (p_tells) and the bundle says where (reply), and answers as worker_turn_v1; null if the turn has to be taken the way for many: the run is a child, is awaited, or the bundle is stale or brings what does not fit. It has locked then what that way locks first, in the same order, and written nothing.';

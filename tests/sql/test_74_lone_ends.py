@@ -201,6 +201,65 @@ def test_both_ways_leave_the_same(conn: Connection, clock: Clock, name: str, end
     compare(conn, [bundle(held, end=end)], lone=False, want=1)
 
 
+def next_child(conn: Connection) -> int:
+    """The number that the next call of run r takes."""
+    row = conn.execute("select next_child from durable._executions where id = 'r'").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+@pytest.mark.parametrize("end", [complete(), fail()])
+@pytest.mark.parametrize("fact", [done, broken])
+@pytest.mark.parametrize("name", LONE)
+def test_a_last_result_comes_along(
+    conn: Connection, clock: Clock, name: str, fact: Callable[[int], dict[str, Any]], end: dict[str, Any]
+) -> None:
+    """The result after which the code ended is recorded with the end, whatever came before; in a run that
+    cleans up by the way for many.
+    """
+    held = LONE[name](conn, clock)
+    clock.advance(7)
+    number = next_child(conn)
+    for child in (number, number + 2):
+        given = bundle(held, facts=[fact(child)], end=end)
+        compare(conn, [given], lone=name != "that cleaned up")
+        compare(conn, [given], lone=False, want=1)
+
+
+@pytest.mark.parametrize("fact", [done, broken])
+def test_a_last_result_of_a_step_that_is_known(
+    conn: Connection, clock: Clock, fact: Callable[..., dict[str, Any]]
+) -> None:
+    """The step had begun, or was tried before."""
+    held = stepped(conn, begun(0))
+    compare(conn, [bundle(held, facts=[fact(0)], end=complete())], lone=True)
+    held = at_end(held, take_turn(conn, "W", bundle(held, facts=[broken(0, retry_in=5)])).next_of(held))
+    clock.advance(5)
+    compare(conn, [bundle(held, facts=[fact(0, attempt=2)], end=complete())], lone=True)
+    answer = take_turn(conn, "W", bundle(held, facts=[fact(0, attempt=2)], end=complete()))
+    assert answer.next_of(held) == held.next + 2
+    types = conn.execute("select string_agg(type::text, '' order by seq) from durable._journal").fetchone()
+    assert types == ("Slr" + ("kC" if fact is done else "KC"),)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        [done(1), done(2)],
+        [begun(1)],
+        [broken(1, retry_in=5)],
+        [done(0)],
+        [done(1, attempt=2)],
+        [broken(0, attempt=2)],
+    ],
+)
+def test_what_is_no_last_result_goes_the_way_for_many(
+    conn: Connection, clock: Clock, facts: list[dict[str, Any]]
+) -> None:
+    """More than one, no result, or one that does not fit: the short way writes nothing and leaves it."""
+    compare(conn, [bundle(stepped(conn, done(0)), facts=facts, end=complete())], lone=False)
+
+
 @pytest.mark.parametrize("end", [complete(), fail()])
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_is_out_of_the_ordinary_goes_the_way_for_many(
@@ -209,6 +268,7 @@ def test_what_is_out_of_the_ordinary_goes_the_way_for_many(
     """The short way writes nothing and leaves it, whatever it has locked."""
     held = OTHERS[name](conn, clock)
     compare(conn, [bundle(held, end=end)], lone=False)
+    compare(conn, [bundle(held, facts=[done(held.next)], end=end)], lone=False)
 
 
 @pytest.mark.parametrize(
@@ -227,13 +287,14 @@ def test_what_is_out_of_the_ordinary_goes_the_way_for_many(
         {"end": release()},
         {"end": {"do": "halt", "problem": "{}"}},
         {"end": None},
+        {"facts": None},
         {"facts": None, "acts": None},
     ],
 )
 def test_other_bundles(conn: Connection, clock: Clock, change: dict[str, Any]) -> None:
     """Stale ones, such as do more, such as end otherwise, and such as say less: the same either way."""
     given = bundle(begin_run(conn, "r"), end=complete()) | change
-    lone = change.keys() <= {"seen", "end"} and (change.get("end") or {"do": ""})["do"] in (
+    lone = change.keys() <= {"seen", "end", "facts"} and (change.get("end") or {"do": ""})["do"] in (
         "complete",
         "fail",
         "",

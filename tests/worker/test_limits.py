@@ -17,7 +17,8 @@ from pyengine.connection import Database, mapped
 from pyengine.errors import Conflict, PayloadTooLarge, RunFailed
 from pyengine.model import Captured, Complete, Fact, RunChild, RunInfo, Suspend
 from pyengine.replay import Replay
-from pyengine.runs import TURN_BYTES_MAX, HeldRun, RunQueue
+from pyengine.reporting import RunQueue
+from pyengine.runs import TURN_BYTES_MAX, HeldRun
 from pyengine.turn import Identity, Turns
 from pyengine.wire import Answer, Bundle
 from tests.support.turns import Send, intercept
@@ -168,7 +169,7 @@ def test_acts_and_endings_count() -> None:
         else:
             held.acts = (act,)
         queue.add(held)
-    assert [len(queue.collect()) for _ in range(4)] == [2, 2, 2, 0]
+    assert [len(queue.collect().bundles) for _ in range(4)] == [2, 2, 2, 0]
     held = quiet_run()
     held.acts, held.facts = (run, captured), [fact(0, 1), fact(2, 1)]
     assert len(held.load_bundle().facts) == 1
@@ -202,7 +203,7 @@ def test_a_batch_that_times_out_twice_is_halved(
     """A turn that took too long twice is sent in halves; one whose connection broke is sent as it was."""
     sent: list[int] = []
 
-    async def once(bundles: list[Bundle], want: int, tells: bool) -> str:
+    async def once(bundles: list[Bundle], want: int, tells: bool, text: str | None) -> str:
         sent.append(len(bundles))
         if len(sent) <= 2:
             error = mapped(cause, "there")
@@ -221,7 +222,7 @@ def test_a_claim_that_is_refused_is_made_smaller(monkeypatch: pytest.MonkeyPatch
     """What does not fit into one answer together is claimed in portions."""
     wants: list[int] = []
 
-    async def once(bundles: list[Bundle], want: int, tells: bool) -> str:
+    async def once(bundles: list[Bundle], want: int, tells: bool, text: str | None) -> str:
         wants.append(want)
         if want > 2 and len(wants) < 10:
             raise Conflict("invalid memory alloc request size")
@@ -243,7 +244,7 @@ def test_a_run_is_not_blamed_for_what_was_to_be_claimed(want: int, monkeypatch: 
     sent: list[tuple[int, int]] = []
     cause = asyncpg.ProgramLimitExceededError("string buffer exceeds maximum allowed length")
 
-    async def once(bundles: list[Bundle], asked: int, tells: bool) -> str:
+    async def once(bundles: list[Bundle], asked: int, tells: bool, text: str | None) -> str:
         sent.append((len(bundles), asked))
         if asked >= 0:
             raise mapped(cause, "there") from cause
@@ -267,11 +268,11 @@ def test_slots_are_used(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(n: int) -> int:
         return n
 
-    async def once(self: Turns, bundles: list[Bundle], want: int, tells: bool) -> Answer:
+    async def once(self: Turns, bundles: list[Bundle], want: int, *rest: Any) -> Answer:
         held = worker._holdings.held.values()
         stay = sum(one.flight is None or one.flight.end is None for one in held)
         coming = sum(len(answer.tasks) for answer in worker._exchange._answers)
-        answer = await plain(self, bundles, want, tells)
+        answer = await plain(self, bundles, want, *rest)
         assert stay + coming + want <= slots
         if answer.tasks and want < slots // 2:
             unused.append(slots - stay - coming - want)

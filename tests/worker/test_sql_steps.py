@@ -528,8 +528,8 @@ def test_rows_wait_for_the_bundle_on_its_way(
         async with Client(dsn) as client, worker:
             send, record = Turns.send, worker._holdings.recorded_outside
 
-            async def send_slowly(turns: Turns, bundles: Any, want: int, *, tells: bool) -> Any:
-                answers = await send(turns, bundles, want, tells=tells)
+            async def send_slowly(turns: Turns, bundles: Any, want: int, **more: Any) -> Any:
+                answers = await send(turns, bundles, want, **more)
                 if any(bundle.acts for bundle in bundles) and not came.is_set():
                     held_back.append(len(bundles))
                     await came.wait()

@@ -299,8 +299,8 @@ def test_a_request_that_comes_into_sight_late(dsn: str, bank: Bank, monkeypatch:
     async def play() -> None:
         async with Client(dsn, registry=app.registry) as client, Worker(app.registry, dsn) as worker:
 
-            async def late(self: Turns, bundles: list[Any], want: int, *, tells: bool) -> Any:
-                answers = await send(self, bundles, want, tells=tells)
+            async def late(self: Turns, bundles: list[Any], want: int, **more: Any) -> Any:
+                answers = await send(self, bundles, want, **more)
                 known = "select exists (select from durable.runs where id = 't' and state = 'cancelling')"
                 while bundles and not waited and bank.execute(known).fetchone() == (True,):
                     # its answer tells of the request; meanwhile the transaction ends

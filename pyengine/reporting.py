@@ -1,0 +1,98 @@
+"""Runs with something to report.
+
+What lives here: `RunQueue`, from which turns are filled, and `Load`, what one of them carries. What may not:
+what a run reports (runs.py), when a turn leaves (exchange.py). The theory: first come, first served, and a
+run has at most one bundle on its way. While a turn is on its way the next one is packed as far as it is
+known, so the database does not wait for that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pyengine.runs import TURN_BYTES_MAX, HeldRun
+from pyengine.wire import Bundle, encode_bundles
+
+__all__ = ["BUNDLES_MAX", "Load", "RunQueue"]
+
+BUNDLES_MAX = 1000
+
+
+@dataclass(slots=True)
+class Load:
+    """What a turn carries.
+
+    Attributes:
+        bundles: of as many runs.
+        text: these bundles as the turn takes them.
+        weight: bytes of what they carry.
+    """
+
+    bundles: list[Bundle] = field(default_factory=list)
+    text: str = "[]"
+    weight: int = 0
+
+    def add(self, bundles: list[Bundle]) -> None:
+        """Put more of them in."""
+        text = encode_bundles(bundles)
+        self.text = f"{self.text[:-1]},{text[1:]}" if self.bundles else text
+        self.bundles += bundles
+
+
+class RunQueue:
+    """Runs with something to report, first come, first served.
+
+    Args:
+        wake: called when a run was added.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._runs: deque[HeldRun] = deque()
+        self._load = Load()
+
+    def __bool__(self) -> bool:
+        return bool(self._runs or self._load.bundles)
+
+    def add(self, held: HeldRun) -> None:
+        """Put a run into the queue, unless it is there or its bundle is on its way."""
+        if held.queued or held.flight is not None or held.loading or held.dropped:
+            return
+        held.queued = True
+        self._runs.append(held)
+        self._wake()
+
+    def pack(self, now_s: float, most: int) -> None:
+        """Make the bundles that fit in the next turn, and write them down.
+
+        Args:
+            now_s: the time by the loop's clock.
+            most: how many bundles.
+        """
+        bundles: list[Bundle] = []
+        load, runs = self._load, self._runs
+        most -= len(load.bundles)
+        while runs and len(bundles) < most and load.weight < TURN_BYTES_MAX:
+            held = runs.popleft()
+            held.queued = False
+            if held.dropped or held.loading or held.flight is not None or not held.has_news:
+                continue
+            bundle = held.load_bundle()
+            held.sent_s = now_s
+            load.weight += held.weight
+            bundles.append(bundle)
+        if bundles:
+            load.add(bundles)
+
+    def collect(self, now_s: float = 0.0, most: int = BUNDLES_MAX) -> Load:
+        """Return what the next turn carries.
+
+        Args:
+            now_s: the time by the loop's clock.
+            most: how many bundles.
+        """
+        self.pack(now_s, most)
+        load, self._load = self._load, Load()
+        return load

@@ -1,0 +1,293 @@
+"""Law: a run may end by a result that is not recorded yet, if its end is recorded with it; and does nothing
+else by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from pyengine import App, ctx
+from pyengine.errors import RunCancelled, RunFailed
+from tests.support.turns import Send, intercept
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+Bundles = list[dict[str, Any]]
+Body = Callable[[App], Awaitable[None]]
+
+
+@contextmanager
+def turns(before: Callable[[Bundles], Any] | None = None) -> Iterator[list[Bundles]]:
+    """What turns carry, in their order; `before` is called with each before it leaves."""
+    sent: list[Bundles] = []
+
+    async def watch(send: Send, args: tuple[Any, ...]) -> Any:
+        bundles = next((json.loads(one) for one in args if isinstance(one, str) and one.startswith("[{")), [])
+        if bundles and before is not None:
+            before(bundles)
+        answer = await send()
+        if bundles:
+            sent.append(bundles)
+        return answer
+
+    undo = intercept(watch)
+    try:
+        yield sent
+    finally:
+        undo()
+
+
+def shapes(sent: list[Bundles]) -> list[tuple[int, int, str | None]]:
+    """Of each bundle: how many facts, how many acts, how it ends its run."""
+    return [
+        (len(each.get("facts", ())), len(each.get("acts", ())), (each.get("end") or {}).get("do"))
+        for bundles in sent
+        for each in bundles
+    ]
+
+
+def counting(dsn: str) -> tuple[App, list[str]]:
+    """Workflows that end after steps, and what their steps did."""
+    app, ran = App(dsn), list[str]()
+
+    @app.step
+    async def tick(n: int) -> int:
+        ran.append(f"tick {n}")
+        return n
+
+    @app.step
+    async def fail(n: int) -> int:
+        raise LookupError(f"there is no {n}")
+
+    @app.workflow
+    async def steps(count: int) -> int:
+        return sum([await tick(n) for n in range(count)])
+
+    @app.workflow
+    async def wide(count: int) -> int:
+        return sum(await asyncio.gather(*(tick(n) for n in range(count))))
+
+    @app.workflow
+    async def broken(n: int) -> int:
+        try:
+            return await fail(n)
+        except LookupError:
+            pass
+        raise ValueError("nothing of that")
+
+    @app.workflow
+    async def napping(nap: bool) -> int:
+        found = await tick(1)
+        if nap:
+            await ctx.sleep("1ms")
+        return found
+
+    @app.workflow
+    async def careful(nap: bool) -> int:
+        try:
+            return await tick(1)
+        finally:
+            ran.append("left")
+
+    return app, ran
+
+
+async def result(client: Any, name: str, *args: Any, id: str) -> Any:
+    """The result of a run."""
+    return await (await client.start(name, *args, id=id)).result(timeout=20)
+
+
+def serve(app: App, play: Callable[[Any], Awaitable[None]]) -> None:
+    """A worker, and a client that plays."""
+
+    async def main() -> None:
+        async with app.worker(), app.client() as client:
+            await play(client)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def journal(conn: Connection, id: str) -> str:
+    """The types of the rows of a run."""
+    row = conn.execute(
+        "select string_agg(j.type::text, '' order by j.seq) from durable._journal j "
+        "join durable._executions h using (execution, bucket) where h.id = %s",
+        (id,),
+    ).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def test_the_end_goes_out_with_the_last_result(dsn: str, conn: Connection) -> None:
+    """The first run of a workflow shows where it ends; the others save a turn. The journals are the same."""
+    app, ran = counting(dsn)
+
+    async def play(client: Any) -> None:
+        assert await result(client, "steps", 1, id="a") == 0
+        assert await result(client, "steps", 1, id="b") == 0
+
+    with turns() as sent:
+        serve(app, play)
+    assert shapes(sent) == [(1, 0, None), (0, 0, "complete"), (1, 0, "complete")]
+    assert journal(conn, "a") == journal(conn, "b") == "SLC" and ran == ["tick 0"] * 2
+
+
+def test_no_step_begins_before_what_it_depends_on_is_recorded(dsn: str, conn: Connection) -> None:
+    """A run that does not end where others did has gone on early; what it does then is kept back."""
+    app, ran = counting(dsn)
+    seen: list[tuple[int, int]] = []
+
+    def note(bundles: Bundles) -> None:
+        row = conn.execute("select count(*) from durable._journal where type = 'L'").fetchone()
+        assert row is not None
+        seen.append((len(ran), row[0]))
+
+    async def play(client: Any) -> None:
+        for n in range(1, 4):
+            assert await result(client, "steps", n, id=f"r{n}") == sum(range(n))
+        ran.clear()
+        seen.clear()
+        assert await result(client, "steps", 4, id="last") == 6
+
+    with turns(note) as sent:
+        serve(app, play)
+    # three earlier runs recorded six steps; of this one each turn leaves with one step more than is recorded
+    assert seen == [(1, 6), (2, 7), (3, 8), (4, 9), (4, 10)]
+    assert shapes(sent)[-5:] == [(1, 0, None)] * 4 + [(0, 0, "complete")]
+    assert journal(conn, "last") == "SLLLLC"
+
+
+def test_all_results_of_a_gather_go_with_the_end(dsn: str, conn: Connection) -> None:
+    """What ends the run is the last of several results, and all of them are recorded in their order."""
+    app, _ = counting(dsn)
+
+    async def play(client: Any) -> None:
+        for id in "ab":
+            assert await result(client, "wide", 5, id=id) == 10
+
+    with turns() as sent:
+        serve(app, play)
+    facts = [fact["child"] for bundles in sent for each in bundles for fact in each.get("facts", ())]
+    assert sorted(facts) == sorted([*range(5), *range(5)])
+    ends = [shape for shape in shapes(sent) if shape[2] == "complete"]
+    assert len(ends) == 2 and ends[1][0] > 0
+    assert journal(conn, "a") == journal(conn, "b") == "SLLLLLC"
+
+
+def test_an_act_is_kept_back(dsn: str, conn: Connection) -> None:
+    """A timer that follows a result is recorded after it, and a run that only looked like one that ends is
+    continued.
+    """
+    app, _ = counting(dsn)
+
+    async def play(client: Any) -> None:
+        assert await result(client, "napping", False, id="a") == 1
+        assert await result(client, "napping", True, id="b") == 1
+        assert await result(client, "napping", False, id="c") == 1
+
+    with turns() as sent:
+        serve(app, play)
+    assert (1, 0, "complete") in shapes(sent)
+    assert journal(conn, "b") == "SLTAZWC" and journal(conn, "c") == "SLC"
+
+
+def test_an_error_is_told_as_it_would_be(dsn: str, conn: Connection) -> None:
+    """The failure of a run that went on early is that of one that did not, word by word."""
+    app, _ = counting(dsn)
+
+    async def play(client: Any) -> None:
+        for id in "ab":
+            with pytest.raises(RunFailed, match="nothing of that"):
+                await result(client, "broken", 1, id=id)
+
+    with turns() as sent:
+        serve(app, play)
+    assert shapes(sent)[-1] == (1, 0, "fail")
+    errors = conn.execute(
+        "select value_data::jsonb - 'traceback' from durable._promises where id in ('a', 'b') order by id"
+    ).fetchall()
+    assert len(errors) == 2 and errors[0] == errors[1]
+    texts = conn.execute("select value_data from durable._promises where id in ('a', 'b')").fetchall()
+    assert all("LookupError" not in text for (text,) in texts)
+
+
+@pytest.mark.parametrize("name", ["careful", "napping"])
+def test_a_request_to_stop_that_comes_first_counts(dsn: str, conn: Connection, name: str) -> None:
+    """What the code did with a result before the request came into sight is taken back: the run is replayed,
+    its step is not run again, and it ends as cancelled.
+    """
+    app, ran = counting(dsn)
+    overtaken: list[Bundles] = []
+
+    def cancel(bundles: Bundles) -> None:
+        if not overtaken and conn.execute("select from durable._tasks where id = 'stop'").rowcount:
+            conn.execute("select durable.cancel('stop')")
+            overtaken.append(bundles)
+
+    async def play(client: Any) -> None:
+        for id in "ab":
+            assert await result(client, name, False, id=id) == 1
+        ran.clear()
+        with pytest.raises(RunCancelled):
+            await result(client, name, True, id="stop")
+
+    with turns(cancel):
+        serve(app, play)
+    assert shapes(overtaken) == [(1, 0, "complete" if name == "careful" else None)]
+    assert ran.count("tick 1") == 1
+    assert journal(conn, "stop").startswith("SQL") and journal(conn, "stop").endswith("Y")
+
+
+def test_a_transaction_waits_for_what_comes_before_it(dsn: str, conn: Connection) -> None:
+    """A transaction that follows a result does not begin before the result is recorded."""
+    app, recorded = App(dsn), list[int]()
+
+    @app.step
+    async def price(n: int) -> int:
+        return n
+
+    @app.workflow
+    async def paying(pays: bool) -> int:
+        found = await price(1)
+        if pays:
+            async with ctx.transaction() as tx:
+                rows = "select count(*) from durable._journal where type = 'L' and name = 'price'"
+                recorded.append(await tx.fetchval(rows))
+        return found
+
+    async def play(client: Any) -> None:
+        for number, pays in enumerate((False, False, True, True)):
+            assert await result(client, "paying", pays, id=f"r{number}") == 1
+
+    with turns() as sent:
+        serve(app, play)
+    assert (1, 0, "complete") in shapes(sent) and recorded == [3, 4]
+
+
+def test_a_result_is_kept_though_the_end_is_refused(dsn: str, conn: Connection) -> None:
+    """The database refuses the end of a run: it is set aside with its last result recorded, so whoever
+    continues it does not run the step again.
+    """
+    app, ran = counting(dsn)
+
+    async def play(client: Any) -> None:
+        assert await result(client, "steps", 1, id="a") == 0
+        conn.execute("alter table durable._promises add check (state <> 'resolved' or id <> 'b')")
+        run = await client.start("steps", 1, id="b")
+        while (await run.get()).state != "halted":
+            await asyncio.sleep(0.01)
+
+    try:
+        with turns() as sent:
+            serve(app, play)
+    finally:
+        conn.execute("alter table durable._promises drop constraint _promises_check")
+    assert shapes(sent)[-1] == (1, 0, "halt")
+    assert journal(conn, "b") == "SL" and ran == ["tick 0"] * 2
+    conn.execute("select durable.cancel('b')")
