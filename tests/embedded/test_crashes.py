@@ -166,7 +166,7 @@ def test_orphans_of_a_killed_server_are_waited_for(home: Path, eventually: Event
     worker = threading.Thread(target=work)
     worker.start()
     try:
-        with psycopg.connect(postgres.dsn) as other:
+        with psycopg.connect(postgres.dsn, autocommit=True) as other:
             busy = f"select count(*) from pg_stat_activity where pid = {orphan} and query like 'do %'"
             assert eventually(lambda: other.execute(busy).fetchone() == (1,))
         kill(home)
