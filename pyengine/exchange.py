@@ -146,7 +146,8 @@ class Exchange:
     def _free(self) -> int:
         """Slots that nothing is in or about to come into; a run that its bundle ends is out."""
         held = self.holdings.held.values()
-        leaving = sum(one.flight is not None and one.flight.end is not None for one in held)
+        leaving = sum([one.flight is not None and one.flight.end is not None for one in held])
+        leaving -= self._parts.queue.ends
         coming = sum(len(answer.tasks) for answer in self._answers)
         return self._slots - len(held) + leaving - coming
 

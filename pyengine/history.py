@@ -217,16 +217,17 @@ def fact_row(fact: Fact, seq: int, history: History) -> Row:
         history: the journal before it, which decides between fused and separate forms.
     """
     first = fact.child not in history.allocated
+    alone = not first and not history.attempts(fact.child).begun  # nothing told that this attempt had begun
     data: str | None
     if fact.begun:
         policy = f', "retry": {fact.retry}' if fact.retry else ""
         kind, data = "l" if first else "s", f'{{"input": {fact.param}{policy}}}'
     elif fact.value is not None:
-        kind, data = "L" if first else "c", fact.value
+        kind, data = "L" if first else "k" if alone else "c", fact.value
     elif fact.retry_in_ms is None:
-        kind, data = "E" if first else "e", fact.error
+        kind, data = "E" if first else "K" if alone else "e", fact.error
     else:
-        kind, data = "f" if first else "r", None
+        kind, data = "f" if first else "t" if alone else "r", None
     return Row(seq, kind, fact.child, fact.attempt, fact.name, fact.hash, data)
 
 

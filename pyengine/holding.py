@@ -198,9 +198,10 @@ class Holdings:
     # -- coroutines
 
     def advance(self, held: HeldRun) -> None:
-        """Let the coroutine of a run go on with what came."""
-        moves, held.kept = held.kept or self.drive(held), None
-        self._take(held, moves)
+        """Let the coroutine of a run go on with what came, unless it has, and that is not recorded yet."""
+        if held.seen is None:
+            moves, held.kept = held.kept or self.drive(held), None
+            self._take(held, moves)
 
     def drive(self, held: HeldRun) -> Moves:
         """Advance the coroutine of a run; whatever goes wrong sets the run aside."""
@@ -261,8 +262,7 @@ class Holdings:
                 return
             self.drop(known)
         info = run_info(task)
-        held = HeldRun(info, self._replay(info), task.reply)
-        self.held[task.execution] = held
+        held = self.held[task.execution] = HeldRun(info, self._replay(info), task.reply)
         if task.from_seq == 0:
             self._loaded(held, task.rows, task.next)
         else:
@@ -299,7 +299,7 @@ class Holdings:
             rows: its journal from where the coroutine was when the transaction began, or later, to its end.
             next_seq: the logical number after them.
         """
-        if held.loading or held.flight is not None or held.acts or held.end is not None:
+        if held.loading or held.flight is not None or held.acts or held.end or held.seen is not None:
             # an answer is on its way or must come first; the next one brings these rows in their order
             held.keep = True
             self.news(held)

@@ -25,20 +25,26 @@ class Load:
     """What a turn carries.
 
     Attributes:
-        bundles: of as many runs.
+        runs: whose.
+        bundles: of each of them.
         text: these bundles as the turn takes them.
         weight: bytes of what they carry.
+        ends: how many of them end their run.
     """
 
+    runs: list[HeldRun] = field(default_factory=list)
     bundles: list[Bundle] = field(default_factory=list)
     text: str = "[]"
     weight: int = 0
+    ends: int = 0
 
-    def add(self, bundles: list[Bundle]) -> None:
+    def add(self, runs: list[HeldRun], bundles: list[Bundle]) -> None:
         """Put more of them in."""
         text = encode_bundles(bundles)
         self.text = f"{self.text[:-1]},{text[1:]}" if self.bundles else text
+        self.runs += runs
         self.bundles += bundles
+        self.ends += sum([one.end is not None for one in bundles])
 
 
 class RunQueue:
@@ -56,6 +62,11 @@ class RunQueue:
     def __bool__(self) -> bool:
         return bool(self._runs or self._load.bundles)
 
+    @property
+    def ends(self) -> int:
+        """How many runs end by what is packed and has not left."""
+        return self._load.ends
+
     def add(self, held: HeldRun) -> None:
         """Put a run into the queue, unless it is there or its bundle is on its way."""
         if held.queued or held.flight is not None or held.loading or held.dropped:
@@ -65,26 +76,15 @@ class RunQueue:
         self._wake()
 
     def pack(self, now_s: float, most: int) -> None:
-        """Make the bundles that fit in the next turn, and write them down.
+        """Make bundles for the next turn, and write them down; not of runs which may have more to say until
+        it leaves, because steps of theirs are under way.
 
         Args:
             now_s: the time by the loop's clock.
-            most: how many bundles.
+            most: how many bundles the turn carries.
         """
-        bundles: list[Bundle] = []
-        load, runs = self._load, self._runs
-        most -= len(load.bundles)
-        while runs and len(bundles) < most and load.weight < TURN_BYTES_MAX:
-            held = runs.popleft()
-            held.queued = False
-            if held.dropped or held.loading or held.flight is not None or not held.has_news:
-                continue
-            bundle = held.load_bundle()
-            held.sent_s = now_s
-            load.weight += held.weight
-            bundles.append(bundle)
-        if bundles:
-            load.add(bundles)
+        busy = self._fill(now_s, most, last=False)
+        self._runs.extendleft(reversed(busy))
 
     def collect(self, now_s: float = 0.0, most: int = BUNDLES_MAX) -> Load:
         """Return what the next turn carries.
@@ -93,6 +93,34 @@ class RunQueue:
             now_s: the time by the loop's clock.
             most: how many bundles.
         """
-        self.pack(now_s, most)
+        load = self._load
+        if any(held.dropped for held in load.runs):
+            kept = [each for each in zip(load.runs, load.bundles, strict=True) if not each[0].dropped]
+            self._load = Load(weight=load.weight)
+            self._load.add([run for run, _ in kept], [bundle for _, bundle in kept])
+        self._fill(now_s, most, last=True)
         load, self._load = self._load, Load()
         return load
+
+    def _fill(self, now_s: float, most: int, *, last: bool) -> list[HeldRun]:
+        """Add to what the next turn carries, and return who was passed over."""
+        taken: list[HeldRun] = []
+        bundles: list[Bundle] = []
+        busy: list[HeldRun] = []
+        load, runs = self._load, self._runs
+        most -= len(load.bundles)
+        while runs and len(bundles) < most and load.weight < TURN_BYTES_MAX:
+            held = runs.popleft()
+            if not last and held.steps:
+                busy.append(held)
+                continue
+            held.queued = False
+            if held.dropped or held.loading or held.flight is not None or not held.has_news:
+                continue
+            bundles.append(held.load_bundle())
+            taken.append(held)
+            held.sent_s = now_s
+            load.weight += held.weight
+        if bundles:
+            load.add(taken, bundles)
+        return busy

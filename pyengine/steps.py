@@ -308,14 +308,14 @@ class StepRunner:
         if not self._ended(run):
             return
         call = run.call
+        text = problem = None
         try:
             where = f"the result of step {call.name} of run {run.held.info.id}"
             text = self._codec.write(call.step.signature.result, value, where)
         except (EncodeError, PayloadTooLarge) as error:
             # the body would give the same again
-            self._report(run.held, call, error=self._codec.encode_error(error))
-        else:
-            self._report(run.held, call, value=text)
+            problem = self._codec.encode_error(error)
+        self._report(run.held, call, value=text, error=problem)
 
     def _fail(self, run: StepRun, error: BaseException) -> None:
         if not self._ended(run):

@@ -5,7 +5,9 @@ else by one.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,8 +15,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from pyengine import App, ctx
+from pyengine import App, Retry, ctx, holding
 from pyengine.errors import RunCancelled, RunFailed
+from pyengine.holding import Holdings
+from pyengine.steps import StepRun, StepRunner
 from tests.support.turns import Send, intercept
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -291,3 +295,103 @@ def test_a_result_is_kept_though_the_end_is_refused(dsn: str, conn: Connection) 
     assert shapes(sent)[-1] == (1, 0, "halt")
     assert journal(conn, "b") == "SL" and ran == ["tick 0"] * 2
     conn.execute("select durable.cancel('b')")
+
+
+def test_nothing_is_being_handled_when_the_code_goes_on(dsn: str, conn: Connection) -> None:
+    """The code of a run sees no error of the engine around it, whatever became of its step."""
+    app = App(dsn)
+
+    @app.step
+    async def huge(n: int) -> int:
+        return object()  # type: ignore[return-value]
+
+    @app.workflow
+    async def look(n: int) -> list[str]:
+        try:
+            await huge(n)
+        except Exception as error:
+            words = [type(error).__name__]
+        words.append(str(sys.exc_info()[0]))
+        try:
+            raise ValueError
+        except ValueError as error:
+            words.append(str(error.__context__))
+        return words
+
+    async def play(client: Any) -> None:
+        for id in "abc":
+            assert await result(client, "look", 1, id=id) == ["EncodeError", "None", "None"]
+
+    with turns() as sent:
+        serve(app, play)
+    assert shapes(sent)[-1] == (1, 0, "complete")
+
+
+def flaky_app(dsn: str, seen: Callable[[str], object] = len) -> App:
+    """A workflow whose first step fails once in each run, and whose second step calls `seen`."""
+    app, failed = App(dsn), set[str]()
+
+    @app.step(retry=Retry(max_attempts=3, initial="100ms", jitter=0))
+    async def flaky(id: str) -> int:
+        if id not in failed:
+            failed.add(id)
+            raise LookupError(id)
+        return 1
+
+    @app.step
+    async def other(id: str) -> int:
+        seen(id)
+        return 2
+
+    @app.workflow
+    async def trying(id: str, more: bool) -> int:
+        found = await flaky(id)
+        return found + await other(id) if more else found
+
+    return app
+
+
+async def try_all(client: Any) -> None:
+    """Two runs that end after the step that failed once, and one that goes on."""
+    for id in "ab":
+        assert await result(client, "trying", id, False, id=id) == 1
+    assert await result(client, "trying", "c", True, id="c") == 3
+
+
+def test_a_result_after_a_failure_is_foreseen(
+    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the last attempt of a step will be in the journal is known, so nothing is replayed."""
+    anew, replay_anew = list[str](), Holdings.replay_anew
+
+    def note(self: Holdings, held: Any) -> None:
+        anew.append(held.info.id)
+        replay_anew(self, held)
+
+    monkeypatch.setattr(Holdings, "replay_anew", note)
+    with turns() as sent:
+        serve(flaky_app(dsn), try_all)
+    assert (1, 0, "complete") in shapes(sent) and anew == []
+    assert [journal(conn, id) for id in "abc"] == ["SfkC", "SfkC", "SfkLC"]
+
+
+def test_a_step_that_ends_as_it_begins(dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.12 runs a body that never waits at once, so a run that was given back until the next attempt
+    goes on early while it is being taken up again: the next step waits all the same.
+    """
+    start_task = StepRunner._start_task
+
+    def at_once(self: StepRunner, run: StepRun) -> None:
+        if run.call.attempt == 1 and run.call.name.endswith("flaky"):
+            start_task(self, run)
+            return
+        self._active += 1
+        body = self._execute(run)
+        with pytest.raises(StopIteration):
+            contextvars.copy_context().run(body.send, None)
+
+    monkeypatch.setattr(StepRunner, "_start_task", at_once)
+    monkeypatch.setattr(holding, "RELEASE_AFTER_MS", 10)
+    seen: list[str] = []
+    serve(flaky_app(dsn, lambda id: seen.append(journal(conn, id))), try_all)
+    assert seen == ["Sfk"] and journal(conn, "c") == "SfkLC"

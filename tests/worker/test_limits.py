@@ -20,7 +20,7 @@ from pyengine.replay import Replay
 from pyengine.reporting import RunQueue
 from pyengine.runs import TURN_BYTES_MAX, HeldRun
 from pyengine.turn import Identity, Turns
-from pyengine.wire import Answer, Bundle
+from pyengine.wire import Answer, Bundle, encode_bundles
 from tests.support.turns import Send, intercept
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -173,6 +173,30 @@ def test_acts_and_endings_count() -> None:
     held = quiet_run()
     held.acts, held.facts = (run, captured), [fact(0, 1), fact(2, 1)]
     assert len(held.load_bundle().facts) == 1
+
+
+def test_what_is_packed_is_told_with_the_rest() -> None:
+    """While a turn is away the next one is written: whose steps are under way waits until it leaves, who was
+    dropped meanwhile stays here, and ends that have not left are known.
+    """
+    queue = RunQueue(lambda: None)
+    runs = [quiet_run(number) for number in range(4)]
+    for held in runs:
+        held.facts = [fact(0, 1)]
+        queue.add(held)
+    runs[0].end = Complete(value="1")
+    runs[1].steps[1] = runs[1]  # type: ignore[assignment]
+    queue.pack(0, 10)
+    assert queue.ends == 1 and [held.flight is None for held in runs] == [False, True, False, False]
+    runs[2].dropped = True
+    runs[1].facts.append(fact(1, 1))
+    again = quiet_run(2)
+    again.end = Complete(value="2")
+    queue.add(again)
+    load = queue.collect(0, 10)
+    assert [(one.execution, len(one.facts)) for one in load.bundles] == [(0, 1), (3, 1), (1, 2), (2, 0)]
+    assert load.text == encode_bundles(load.bundles) and load.ends == 2
+    assert not queue and queue.ends == 0 and queue.collect().text == "[]"
 
 
 def turns_of(monkeypatch: pytest.MonkeyPatch, once: Any) -> Turns:
