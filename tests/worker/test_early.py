@@ -222,7 +222,9 @@ def test_an_error_is_told_as_it_would_be(dsn: str, conn: Connection) -> None:
 
 
 @pytest.mark.parametrize("name", ["careful", "napping"])
-def test_a_request_to_stop_that_comes_first_counts(dsn: str, conn: Connection, name: str) -> None:
+def test_a_request_to_stop_that_comes_first_counts(
+    dsn: str, conn: Connection, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """What the code did with a result before the request came into sight is taken back: the run is replayed,
     its step is not run again, and it ends as cancelled.
     """
@@ -244,12 +246,25 @@ def test_a_request_to_stop_that_comes_first_counts(dsn: str, conn: Connection, n
     with turns(cancel):
         serve(app, play)
     assert shapes(overtaken) == [(1, 0, "complete" if name == "careful" else None)]
+    assert "run.stuck" not in caplog.text
     assert ran.count("tick 1") == 1
     assert journal(conn, "stop").startswith("SQL") and journal(conn, "stop").endswith("Y")
 
 
-def test_a_transaction_waits_for_what_comes_before_it(dsn: str, conn: Connection) -> None:
+def end_at_once(self: StepRunner, run: StepRun) -> None:
+    """Run the body of a step that never waits as Python 3.12 does: before `start` returns."""
+    self._active += 1
+    with pytest.raises(StopIteration):
+        contextvars.copy_context().run(self._execute(run).send, None)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_transaction_waits_for_what_comes_before_it(
+    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
     """A transaction that follows a result does not begin before the result is recorded."""
+    if at_once:
+        monkeypatch.setattr(StepRunner, "_start_task", end_at_once)
     app, recorded = App(dsn), list[int]()
 
     @app.step
@@ -327,6 +342,110 @@ def test_nothing_is_being_handled_when_the_code_goes_on(dsn: str, conn: Connecti
     assert shapes(sent)[-1] == (1, 0, "complete")
 
 
+def replayed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of runs that are replayed because their coroutine did what the journal does not hold."""
+    anew, replay_anew = list[str](), Holdings.replay_anew
+
+    def note(self: Holdings, held: Any) -> None:
+        anew.append(held.info.id)
+        replay_anew(self, held)
+
+    monkeypatch.setattr(Holdings, "replay_anew", note)
+    return anew
+
+
+def test_what_others_may_end_is_not_foreseen(dsn: str, conn: Connection) -> None:
+    """A timer that fired before the result was recorded comes first, as it will in each replay."""
+    app = App(dsn)
+
+    @app.step
+    async def tick(n: int) -> int:
+        return n
+
+    @app.workflow
+    async def race(n: int) -> list[str]:
+        order = list[str]()
+
+        async def nap() -> None:
+            await ctx.sleep("1ms")
+            order.append("nap")
+
+        napping = asyncio.create_task(nap())
+        await asyncio.sleep(0)
+        order.append(str(await tick(n)))
+        napping.cancel()
+        return order
+
+    def fire(bundles: Bundles) -> None:
+        if any(each.get("facts") for each in bundles):
+            while conn.execute("select from durable._promises where timer and state = 'pending'").rowcount:
+                conn.execute("select durable.tick()")
+
+    async def play(client: Any) -> None:
+        for id in "ab":
+            assert await result(client, "race", 1, id=id) == ["nap", "1"]
+
+    with turns(fire):
+        serve(app, play)
+    assert journal(conn, "a") == "STZLC"
+
+
+def test_only_the_last_of_several_results_ends(
+    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step after which others ended is not the last one here: its run waits for the other."""
+    anew = replayed(monkeypatch)
+    app = App(dsn)
+
+    @app.step
+    async def after(ms: int) -> int:
+        await asyncio.sleep(ms / 1000)
+        return ms
+
+    @app.workflow
+    async def both(first: int, second: int) -> int:
+        return sum(await asyncio.gather(after(first), after(second)))
+
+    async def play(client: Any) -> None:
+        for id, first, second in (("a", 0, 50), ("b", 50, 0), ("c", 0, 50)):
+            assert await result(client, "both", first, second, id=id) == 50
+
+    with turns() as sent:
+        serve(app, play)
+    assert anew == [] and (1, 0, "complete") in shapes(sent)
+    assert {journal(conn, id) for id in "abc"} == {"SLLC"}
+
+
+def test_what_came_between_is_not_passed_over(
+    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal came before the result: what the code did is taken back, and done again by the journal."""
+    anew = replayed(monkeypatch)
+    app = App(dsn)
+
+    @app.step
+    async def tick(n: int) -> int:
+        return n
+
+    @app.workflow
+    async def listening(more: bool) -> int:
+        found = await tick(1)
+        return found + await ctx.receive("go", type=int) if more else found
+
+    def send(bundles: Bundles) -> None:
+        if not conn.execute("select from durable._signals").rowcount:
+            conn.execute("select durable.signal(id, 'go', '5') from durable._tasks where id = 'c'")
+
+    async def play(client: Any) -> None:
+        for id in "ab":
+            assert await result(client, "listening", False, id=id) == 1
+        assert await result(client, "listening", True, id="c") == 6
+
+    with turns(send):
+        serve(app, play)
+    assert anew == ["c"] and journal(conn, "c") == "SgLvC"
+
+
 def flaky_app(dsn: str, seen: Callable[[str], object] = len) -> App:
     """A workflow whose first step fails once in each run, and whose second step calls `seen`."""
     app, failed = App(dsn), set[str]()
@@ -362,13 +481,7 @@ def test_a_result_after_a_failure_is_foreseen(
     dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the last attempt of a step will be in the journal is known, so nothing is replayed."""
-    anew, replay_anew = list[str](), Holdings.replay_anew
-
-    def note(self: Holdings, held: Any) -> None:
-        anew.append(held.info.id)
-        replay_anew(self, held)
-
-    monkeypatch.setattr(Holdings, "replay_anew", note)
+    anew = replayed(monkeypatch)
     with turns() as sent:
         serve(flaky_app(dsn), try_all)
     assert (1, 0, "complete") in shapes(sent) and anew == []
@@ -384,11 +497,8 @@ def test_a_step_that_ends_as_it_begins(dsn: str, conn: Connection, monkeypatch: 
     def at_once(self: StepRunner, run: StepRun) -> None:
         if run.call.attempt == 1 and run.call.name.endswith("flaky"):
             start_task(self, run)
-            return
-        self._active += 1
-        body = self._execute(run)
-        with pytest.raises(StopIteration):
-            contextvars.copy_context().run(body.send, None)
+        else:
+            end_at_once(self, run)
 
     monkeypatch.setattr(StepRunner, "_start_task", at_once)
     monkeypatch.setattr(holding, "RELEASE_AFTER_MS", 10)

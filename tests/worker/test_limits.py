@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
@@ -197,6 +198,26 @@ def test_what_is_packed_is_told_with_the_rest() -> None:
     assert [(one.execution, len(one.facts)) for one in load.bundles] == [(0, 1), (3, 1), (1, 2), (2, 0)]
     assert load.text == encode_bundles(load.bundles) and load.ends == 2
     assert not queue and queue.ends == 0 and queue.collect().text == "[]"
+
+
+def test_slots_are_free_when_a_turn_has_left(dsn: str) -> None:
+    """A run that ends by what is packed is in its slot until that leaves."""
+
+    async def main() -> list[int]:
+        queue, held, free = RunQueue(lambda: None), quiet_run(7), []
+        async with App(dsn).worker(queues=["none"]) as worker:
+            worker._exchange._parts = replace(worker._exchange._parts, queue=queue)
+            worker._holdings.held[7] = held
+            held.end = Complete(value="1")
+            queue.add(held)
+            for act in (lambda: None, lambda: queue.pack(0, 10), lambda: queue.collect(0, 10)):
+                act()
+                free.append(worker._exchange._free())
+            del worker._holdings.held[7]
+        return free
+
+    before, packed, left = asyncio.run(main())
+    assert packed == before and left == before + 1
 
 
 def turns_of(monkeypatch: pytest.MonkeyPatch, once: Any) -> Turns:
