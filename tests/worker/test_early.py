@@ -16,10 +16,14 @@ import psycopg
 import pytest
 
 from pyengine import App, Retry, ctx, holding
+from pyengine.early import Early
 from pyengine.errors import RunCancelled, RunFailed
 from pyengine.holding import Holdings
+from pyengine.model import Complete, Moves
+from pyengine.runs import HeldRun
 from pyengine.steps import StepRun, StepRunner
 from tests.support.turns import Send, intercept
+from tests.worker.test_limits import fact, quiet_run
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 Bundles = list[dict[str, Any]]
@@ -444,6 +448,28 @@ def test_what_came_between_is_not_passed_over(
     with turns(send):
         serve(app, play)
     assert anew == ["c"] and journal(conn, "c") == "SgLvC"
+
+
+def test_who_has_steps_under_way_waits() -> None:
+    """One of two results is not what a run waits for; both are."""
+    driven: list[HeldRun] = []
+
+    def drive(held: HeldRun) -> Moves:
+        driven.append(held)
+        return Moves()
+
+    early = Early(lambda held: None)
+    early.drive = drive
+    other, held = quiet_run(), quiet_run()
+    other.last, other.end = 1, Complete(value="1")
+    early.moved(other)
+    held.replay._matcher.open_steps.update({0: None, 1: None})  # type: ignore[dict-item]
+    held.facts = [fact(1, 1)]
+    early.reported(held)
+    assert driven == []
+    held.facts = [fact(0, 1), fact(1, 1)]
+    early.reported(held)
+    assert driven == [held]
 
 
 def flaky_app(dsn: str, seen: Callable[[str], object] = len) -> App:
