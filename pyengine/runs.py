@@ -284,10 +284,8 @@ class HeldRun:
 
     def forget(self, end: Ending) -> None:
         """Report nothing but how it leaves: what its code did is refused, and nobody knows why."""
-        self.stop_transaction()
-        self.facts, self.acts, self.end, self.blocked, self.flight = [], (), end, (), None
-        self.seen = self.kept = None
-        self.ahead = True
+        self._clear()
+        self.end, self.ahead = end, True
 
     def start_over(self, replay: Replay) -> dict[tuple[int, int], Fact]:
         """Take a coroutine that is being replayed from the journal in place of the old one.
@@ -297,14 +295,17 @@ class HeldRun:
         """
         sent = self.flight.facts if self.flight is not None else ()
         unsent = {(fact.child, fact.attempt): fact for fact in (*sent, *self.facts) if not fact.begun}
-        self.replay = replay
-        self.ahead = False
-        self.stop_transaction()
-        self.facts, self.acts, self.end, self.blocked, self.flight = [], (), None, (), None
-        self.seen = self.kept = None
+        self._clear()
+        self.replay, self.ahead = replay, False
         self.next_calls.clear()
         self.parked.clear()
         return unsent
+
+    def _clear(self) -> None:
+        """Let go of all that its coroutine did and that is not known to be recorded."""
+        self.stop_transaction()
+        self.facts, self.acts, self.end, self.blocked, self.flight = [], (), None, (), None
+        self.seen = self.kept = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

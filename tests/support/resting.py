@@ -15,6 +15,7 @@ import pytest
 from pyengine import App, Client, Worker
 from pyengine.exchange import Exchange
 from pyengine.listen import _APART_S
+from pyengine.registry import Workflow
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
@@ -34,6 +35,17 @@ async def resting(conn: Connection, workers: int = 1) -> None:
     await until(
         conn, f"(select count(*) from durable._resting where ends_at > durable._now_ms()) = {workers}"
     )
+
+
+def five(dsn: str) -> tuple[App, Workflow[[], int]]:
+    """A workflow that answers 5 at once, and its app."""
+    app = App(dsn)
+
+    @app.workflow
+    async def go() -> int:
+        return 5
+
+    return app, go
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from pyengine.housekeeping import DatabaseClock
 from pyengine.listen import Listener
 from pyengine.procedures import RELEASE_UNKNOWN, REST, TURN, Procedure
 from pyengine.results import Waiting
-from tests.support.resting import apart, note_handed, resting
+from tests.support.resting import apart, five, note_handed, resting
 
 Connection = psycopg.Connection[tuple[object, ...]]
 pytestmark = pytest.mark.session("notes")
@@ -89,12 +89,7 @@ def test_a_note_of_what_was_given_back_counts_for_nothing(
 
 def test_an_old_note_does_not_set_the_clock_back(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says when the run began, which may be long ago."""
-    app = App(dsn)
-
-    @app.workflow
-    async def go() -> int:
-        return 5
-
+    app, _ = five(dsn)
     told: list[int] = []
     plain = DatabaseClock.set
 
@@ -120,11 +115,7 @@ def test_a_forged_note_is_passed_over(
     dsn: str, conn: Connection, handed: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Who knows the channel does not know the word; and no statement that others can read shows either."""
-    app = App(dsn)
-
-    @app.workflow
-    async def go() -> int:
-        return 5
+    app, go = five(dsn)
 
     async def main() -> None:
         async with apart(app, dsn) as (_, client):
@@ -149,11 +140,7 @@ def test_a_forged_note_is_passed_over(
 
 def test_who_is_gone_is_listened_for_no_more(dsn: str, conn: Connection) -> None:
     """Clients and workers that come and go with one listener leave no channel behind."""
-    app = App(dsn)
-
-    @app.workflow
-    async def go() -> int:
-        return 5
+    app, go = five(dsn)
 
     async def main() -> set[str]:
         database = Database(dsn)
@@ -212,11 +199,7 @@ def test_words_that_nobody_can_read_are_passed_over(
     dsn: str, conn: Connection, handed: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of another release, say, to a worker and to a client: both log it and go on."""
-    app = App(dsn)
-
-    @app.workflow
-    async def go() -> int:
-        return 5
+    app, go = five(dsn)
 
     async def main() -> int:
         async with apart(app, dsn) as (_, client):
