@@ -440,7 +440,7 @@ create table durable._executions (
     cardinality(waiting_on), wait_kind
   )::durable._lawful_execution is distinct from null)
 ) with (
-  fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_insert_scale_factor = 0.1,
+  fillfactor = 50, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_insert_scale_factor = 0.1,
   autovacuum_vacuum_cost_limit = 2000);
 
 comment on table durable._executions is
@@ -490,8 +490,7 @@ create table durable._journal (
   input_hash bytea,
   data text,
   constraint journal_pk primary key (execution, seq, bucket),
-  constraint journal_seq_not_negative check (seq >= 0),
-  constraint journal_starts_with_started check ((seq = 0) = (type = 'S'))
+  constraint journal_starts_with_started check (seq >= 0 and (seq = 0) = (type = 'S'))
 ) partition by list (bucket);
 
 comment on table durable._journal is

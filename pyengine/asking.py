@@ -95,6 +95,8 @@ class Links:
         Raises:
             EngineError: it cannot be used.
         """
+        if self._database.opened and not self._closed:
+            return
         async with self._opening:
             if self._closed:
                 raise InvalidRequest("this client is closed")

@@ -9,7 +9,7 @@ again. A verb awaits its asker (asking.py) and nothing else, which is what makes
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 from collections.abc import Mapping
 from types import MappingProxyType, TracebackType
@@ -318,4 +318,4 @@ def _result_codec(definition: WorkflowDef | None) -> TypeCodec:
 
 def _new_id() -> str:
     """Return an id that no other run has; `durable._fresh_id`."""
-    return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"
+    return f"{time.time_ns() // 1_000_000:012x}{os.urandom(10).hex()}"

@@ -78,6 +78,7 @@ class Database:
     Attributes:
         where: how messages call it.
         pooled: whether a pooler stands before it; known once `open` has returned.
+        opened: `open` has returned.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Database:
         self.where = named(dsn)
         self.pooled = False
         self._direct = None if listen_url is None else Database(listen_url, application_name=application_name)
-        self._opened = False
+        self.opened = False
 
     @property
     def sessions(self) -> Database:
@@ -111,7 +112,7 @@ class Database:
             InvalidRequest: the second URL leads to another database.
             EngineError: it refuses us.
         """
-        if self._opened:
+        if self.opened:
             return
         # no statement may be named before it is known whether the session is our own
         self.pooled = True
@@ -130,7 +131,7 @@ class Database:
             conn.terminate()
             raise
         await conn.close()
-        self._opened = True
+        self.opened = True
 
     async def _check_direct(self, conn: Any, direct: Database) -> None:
         """See from here a mark that is left there: it is the same database, and a session there is kept."""

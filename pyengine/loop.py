@@ -169,6 +169,11 @@ class DeterministicLoop(_EventLoop):
         if self._dead_calls <= _DEAD_CALLS_MAX:
             raise Evicted
 
+    def spent(self) -> bool:
+        """Whether nothing is left that could still run: no task, no callback, no generator."""
+        self._prune()
+        return not (self._tasks or self._ready or self._generators)
+
     def evict(self) -> None:
         """Throw the coroutines of this run away and close the loop.
 

@@ -175,8 +175,11 @@ class Replay:
             self._evicted = True
             self._matcher.die()
             try:
-                # the loop may close a coroutine outside of its task: there, too, calls must be dead
-                self._inside().run(self._loop.evict)
+                if self._loop.spent():
+                    self._loop.evict()
+                else:
+                    # the loop may close a coroutine outside of its task: there, too, calls must be dead
+                    self._inside().run(self._loop.evict)
             finally:
                 self._report_unhandled()
                 self._matcher.calls.clear()
@@ -342,10 +345,7 @@ class Replay:
         )
 
     def _wait(self) -> End | None:
-        """Return what a coroutine that is not done waits for; None while local steps are outstanding, and
-        while it cleans up.
-        """
-        calls = self._matcher.calls
+        """Return what a coroutine that is not done waits for; None while steps are open or it cleans up."""
         if self._matcher.cancelling and self._cancellation.is_stubborn:
             words = f"run {self.run.id}: the workflow was cancelled {REQUESTS_MAX} times and goes on waiting"
             return self._failed(
@@ -353,7 +353,7 @@ class Replay:
             )
         if self._matcher.open_steps or self._matcher.cancelling:
             return None
-        waiting = {child for child, call in calls.items() if not call.done() and call.awaited}
+        waiting = {child for child, call in self._matcher.calls.items() if not call.done() and call.awaited}
         waiting.update(self._loop.pending_timers)
         if not waiting:
             stuck = NotAwaitable(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -104,18 +104,23 @@ def _space(site: Site) -> Space | None:
 
 
 def settle(system: System, conn: psycopg.Connection[Any], dsn: str, workflow: Workflow, count: int) -> float:
-    """Fill a backlog, open the gate, and return after how many seconds all of it was settled.
+    """Fill a backlog, open the gate, and return after how many seconds all of it was settled."""
+    already = system.settled(conn)
+    with system.fill(dsn, workflow, count) as gate:
+        begin = gate()
+        return reached(lambda: system.settled(conn) - already, count, begin)
+
+
+def reached(done: Callable[[], int], count: int, begin: float) -> float:
+    """Return how many seconds after `begin` so many were done.
 
     Counting costs the server: it is done when half of what is left should be done, and half again as late as
     the last time where nothing is done yet, so some twenty times.
     """
-    already = system.settled(conn)
-    with system.fill(dsn, workflow, count) as gate:
-        begin = gate()
-        while True:
-            done = system.settled(conn) - already
-            spent = time.perf_counter() - begin
-            if done >= count:
-                return spent
-            left = spent / done * (count - done) if done else spent
-            time.sleep(min(max(left / 2, 0.002), 1))
+    while True:
+        so_far = done()
+        spent = time.perf_counter() - begin
+        if so_far >= count:
+            return spent
+        left = spent / so_far * (count - so_far) if so_far else spent
+        time.sleep(min(max(left / 2, 0.002), 1))

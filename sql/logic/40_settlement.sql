@@ -2,7 +2,7 @@
 -- a client's verdict, a worker's, a fence's, a deadline's. The one UPDATE that takes a promise out of pending stands here.
 
 create or replace function durable._settle_rows(
-  p_ids text[], p_states text[], p_headers jsonb[], p_data text[], p_now bigint, p_keys text[])
+  p_ids text[], p_states text[], p_headers jsonb[], p_data text[], p_now bigint, p_keys text[], p_versions integer[])
 returns durable._settled[] language plpgsql volatile
 as $$
 declare
@@ -15,9 +15,10 @@ begin
         value_headers = case when p.timeout_at > p_now then v.headers end,
         value_data = case when p.timeout_at > p_now then v.data end,
         ikey_complete = case when p.timeout_at > p_now then v.key end,
-        task_version = t.version
-    from unnest(p_ids, p_states, p_headers, p_data, p_keys) with ordinality as v (id, state, headers, data, key, ord)
-    left join durable._tasks t on t.id = any (array[v.id])
+        task_version = coalesce(v.version, t.version)
+    from unnest(p_ids, p_states, p_headers, p_data, p_keys, p_versions) with ordinality
+      as v (id, state, headers, data, key, version, ord)
+    left join durable._tasks t on t.id = any (array[case when v.version is null then v.id end])
     where p.id = any (array[v.id]) and p.state = 'pending' and (v.state is not null or p.timeout_at <= p_now)
     returning v.ord, p.id, p.state, p.execution, p.child, p.head, p.timer, t.attempt::integer as attempt, t.attempt_open
   )
@@ -27,8 +28,8 @@ begin
   return v_settled;
 end
 $$;
-comment on function durable._settle_rows(text[], text[], jsonb[], text[], bigint, text[]) is
-  'Writes verdicts on pending promises. At or after its deadline a promise gets the deadline verdict, whatever was asked; a null state asks for that only. p_keys: idempotency keys of the older API.';
+comment on function durable._settle_rows(text[], text[], jsonb[], text[], bigint, text[], integer[]) is
+  'Writes verdicts on pending promises. At or after its deadline a promise gets the deadline verdict, whatever was asked; a null state asks for that only. p_keys: idempotency keys of the older API. p_versions: of the tasks, where the caller has read them and the promise is no child; the tasks of the others are looked up.';
 
 create or replace function durable._settle_lone(
   p_id text, p_head bigint, p_state text, p_data text, p_version integer, p_now bigint)
@@ -111,7 +112,8 @@ comment on function durable._end_waits(text[], bigint[]) is
   'Waits for rows end with their promises; those of runs that have ended are looked at again, to be given up.';
 
 create or replace function durable._settle(
-  p_ids text[], p_states text[], p_headers jsonb[], p_data text[], p_now bigint, p_keys text[] default null)
+  p_ids text[], p_states text[], p_headers jsonb[], p_data text[], p_now bigint, p_keys text[] default null,
+  p_versions integer[] default null, p_last durable._event[] default '{}')
 returns text[] language plpgsql volatile
 as $$
 declare
@@ -122,12 +124,12 @@ declare
   v_awaited boolean;
   v_listened boolean;
   v_rows boolean;
-  v_events durable._event[] := '{}';
+  v_events durable._event[] := p_last;
   v_resumed bigint[];
   v_queues text[] := '{}';
 begin
-  v_settled := durable._settle_rows(p_ids, p_states, p_headers, p_data, p_now, p_keys);
-  if v_settled = '{}' then
+  v_settled := durable._settle_rows(p_ids, p_states, p_headers, p_data, p_now, p_keys, p_versions);
+  if v_settled = '{}' and p_last = '{}' then
     return '{}';
   end if;
   select array_agg(s.id), array_agg(s.head) filter (where s.head is not null), bool_or(s.execution is not null)
@@ -146,7 +148,7 @@ begin
     perform durable._unblock(v_ids, p_now);
   end if;
   if v_owned then
-    v_events := durable._owner_events(v_settled);
+    v_events := v_events || durable._owner_events(v_settled);
   end if;
   if v_awaited then
     v_events := v_events || durable._adopter_events(v_settled);
@@ -157,9 +159,9 @@ begin
   if v_heads is not null then
     v_events := v_events || durable._end_events(v_settled);
   end if;
-  perform durable._append(v_events, p_now);
+  perform durable._append(v_events, p_now, p_last <> '{}');
   return v_queues;
 end
 $$;
-comment on function durable._settle(text[], text[], jsonb[], text[], bigint, text[]) is
-  'Settles promises whose locks (_lock_settlement) the caller holds, ends their tasks and waits for rows, tells listeners, resumes awaiters, writes all journals. Linear: settles nothing else. Returns the queues that got ready tasks.';
+comment on function durable._settle(text[], text[], jsonb[], text[], bigint, text[], integer[], durable._event[]) is
+  'Settles promises whose locks (_lock_settlement) the caller holds, ends their tasks and waits for rows, tells listeners, resumes awaiters, writes all journals. p_versions: as of _settle_rows. p_last: what comes before the ends of some of them in their journals, results of steps; reported by workers, so also of runs that clean up. Linear: settles nothing else. Returns the queues that got ready tasks.';

@@ -534,6 +534,14 @@ $$;
 comment on function durable._has_ended(text, durable._ending) is
   'Once its turn is written: the run was settled, so nothing of it has to be looked at any more.';
 
+create or replace function durable._is_last(p_verdict text, p_ending durable._ending, p_event durable._event)
+returns boolean language sql immutable parallel safe
+as $$
+  select coalesce(durable._has_ended(p_verdict, p_ending) and p_event.type in ('L', 'E', 'c', 'e', 'k', 'K'), false)
+$$;
+comment on function durable._is_last(text, durable._ending, durable._event) is
+  'The row of a bundle is a result by which its run ends: both are appended together, so that the head is written once.';
+
 create or replace function durable._has_seen(p_bundle durable._bundle, p_head durable._executions)
 returns boolean language sql stable
 as $$

@@ -319,7 +319,7 @@ as $$
          and (p_queue = 'default' or durable._is_plain_name(p_queue)) and p_version <> ''
          and jsonb_typeof(p_args) in ('array', 'object')
          and (p_bytes <= 1000 or p_bytes <= durable._setting_int('payload_max_bytes'))
-         and (p_id is null or octet_length(p_id) between 1 and 512 and p_id !~ '\.\d{1,9}$')
+         and (p_id is null or octet_length(p_id) between 1 and 512 and (strpos(p_id, '.') = 0 or p_id !~ '\.\d{1,9}$'))
          and (p_key is null or octet_length(p_key) between 1 and 512)
          and (p_timeout_ms <= 0 or p_delay_ms < 0 or p_delay_ms >= p_timeout_ms) is not true
          and p_priority between -32768 and 32767 and octet_length(p_tenant) <= 256
@@ -344,7 +344,7 @@ begin
                        p_priority, p_tags, p_tenant) is not true then
     return;
   end if;
-  if not p_any_workflow then
+  if not p_any_workflow and not exists (select from durable._workflows w where w.name = p_workflow) then
     perform durable._check_workflow(p_workflow);
   end if;
   if p_key is null and (p_fresh or p_id is null) then
@@ -380,7 +380,7 @@ begin
   values (run, v_execution, durable._later(v_now, p_timeout_ms), v_now + coalesce(p_delay_ms, 0), p_queue, p_priority, p_workflow,
           p_version);
   if p_tells then
-    perform durable.hint_v1(true, false);
+    perform durable._tell('durable_ready');
   end if;
 end
 $$;
@@ -450,7 +450,7 @@ begin
   from durable._start_one(p_workflow, v_args, p_args, p_id, p_key, p_queue, p_version, p_delay_ms, p_timeout_ms, p_priority,
                           p_tags, p_tenant, p_any_workflow) s;
   if p_tells and created then
-    perform durable.hint_v1(true, false);
+    perform durable._tell('durable_ready');
   end if;
   return next;
 end

@@ -241,21 +241,26 @@ declare
   v_ids text[];
   v_states text[];
   v_data text[];
+  v_versions integer[];
 begin
   select array_agg(b.id),
+         -- the id of a child has a dot; who has one is looked at
+         array_agg(case when strpos(b.id, '.') = 0 then b.version end),
          array_agg(case when (b.ending)."do" = 'complete' then 'resolved'
                         when (b.ending)."do" = 'cancel' and h.status = 'cancelling' then 'rejected_canceled'
                         else 'rejected' end),
          array_agg(case when (b.ending)."do" = 'cancel' then durable._cancelled(durable._cancel_reason(h))
                         else coalesce((b.ending).error, (b.ending).value) end)
-  into v_ids, v_states, v_data
+  into v_ids, v_versions, v_states, v_data
   from unnest(p_bundles) b
   left join durable._executions h on h.execution = any (array[case when (b.ending)."do" = 'cancel' then b.execution end])
   where durable._has_ended(b.verdict, b.ending);
   if v_ids is null then
     return '{}';
   end if;
-  return durable._settle(v_ids, v_states, array_fill(null::jsonb, array[cardinality(v_ids)]), v_data, p_now);
+  return durable._settle(
+    v_ids, v_states, array_fill(null::jsonb, array[cardinality(v_ids)]), v_data, p_now, p_versions => v_versions,
+    p_last => array(select b.event from unnest(p_bundles) b where durable._is_last(b.verdict, b.ending, b.event)));
 end
 $$;
 comment on function durable._end_settles(durable._bundle[], bigint) is 'Settles the promises of runs that completed, failed or cleaned up after a request of cancellation.';
@@ -377,7 +382,8 @@ create or replace function durable._write_bundles(
 returns durable._bundle[] language plpgsql volatile
 as $$
 declare
-  v_events durable._event[] := array(select b.event from unnest(p_bundles) b where b.event is distinct from null);
+  v_events durable._event[] := array(select b.event from unnest(p_bundles) b where b.event is distinct from null
+                                     and not durable._is_last(b.verdict, b.ending, b.event));
 begin
   if p_acts then
     v_events := v_events || durable._act_events(p_bundles, p_now);
@@ -392,12 +398,13 @@ begin
   end if;
   return array(
     select row(b.execution, b.version, b.seen, b.facts, b.acts, b.ending, b.id, b.verdict, b.state, b.seq,
-               coalesce(h.next_seq, b.next), b.event)::durable._bundle
+               case when durable._is_last(b.verdict, b.ending, b.event) then b.next else coalesce(h.next_seq, b.next) end,
+               b.event)::durable._bundle
     from unnest(p_bundles) b left join durable._executions h on h.execution = any (array[b.execution]) order by b.id);
 end
 $$;
 comment on function durable._write_bundles(durable._bundle[], boolean, boolean, bigint) is
-  'Appends acts and facts, of which there are some; answers the bundles with where their rows end. p_many: some are not plain.';
+  'Appends acts and facts, of which there are some, but not the last result of a run that ends by it; answers the bundles with where their rows end. p_many: some are not plain.';
 
 create or replace function durable._answer_acts(p_bundles durable._bundle[], p_adopted text[], p_now bigint)
 returns durable._bundle[] language plpgsql volatile
@@ -611,7 +618,7 @@ begin
                                    case when p_want >= 0 then v_awaiters else '{}' end, p_codes, p_digests, v_now);
   end if;
   if p_tells and v_settle <> '{}' then
-    perform durable.hint_v1(false, true);
+    perform durable._tell('durable_settled');
   end if;
   v_owned := v_owned or v_awaiters <> '{}' or cardinality(v_heads) > cardinality(v_claim);
   return durable._answer(
@@ -639,7 +646,7 @@ begin
   if v_answer is null then
     return durable._turn(p_worker, p_queues, p_codes, p_digests, p_want, p_bundles, p_ttl_ms, p_tells);
   elsif p_tells then
-    perform durable.hint_v1(false, true);
+    perform durable._tell('durable_settled');
   end if;
   return v_answer;
 end

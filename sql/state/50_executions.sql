@@ -59,7 +59,7 @@ create table durable._executions (
     cardinality(waiting_on), wait_kind
   )::durable._lawful_execution is distinct from null)
 ) with (
-  fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_insert_scale_factor = 0.1,
+  fillfactor = 50, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_insert_scale_factor = 0.1,
   autovacuum_vacuum_cost_limit = 2000);
 
 comment on table durable._executions is

@@ -427,7 +427,19 @@ def test_without_a_commit_that_tells_nothing_is_noted(dsn: str, conn: Connection
 
 @pytest.mark.session("notes")
 @pytest.mark.parametrize(
-    "address", ["", "durable_ready", "x" * 100, REPLIES, f"{REPLY}x", REPLY.upper(), f"x\n{REPLY}"]
+    "address",
+    [
+        "",
+        "durable_ready",
+        "x" * 100,
+        REPLIES,
+        f"{REPLY}x",
+        REPLY.upper(),
+        f"x\n{REPLY}",
+        REPLY.replace(":", "0"),
+        f"{REPLY[:-1]}é",
+        f"x{REPLY[:-1]}",
+    ],
 )
 def test_what_is_no_address_gets_no_note(dsn: str, conn: Connection, ears: Ears, address: str) -> None:
     """A caller's odd word spoils no turn, and nobody is woken by it."""

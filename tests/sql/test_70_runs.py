@@ -183,6 +183,15 @@ def test_an_id_of_a_promise_is_no_run(conn: Connection) -> None:
     assert refusal(conn, start("p")) == "WF003"
 
 
+def test_an_id_below_a_run_is_reserved(conn: Connection) -> None:
+    """Only the run itself may give such ids; below what is no run they are ids as others."""
+    ask(conn, plain(workflow="w", id="r"))
+    for taken in ("r.5", "r.5.0"):
+        assert refusal(conn, plain(workflow="w", id=taken)) == "WF004"
+    for free in ("r.x", "s.5", "s.x.0"):
+        assert ask(conn, plain(workflow="w", id=free)) == (free,)
+
+
 def test_a_rolled_back_start_leaves_nothing(dsn: str) -> None:
     """A start is part of the caller's transaction."""
     with psycopg.connect(dsn) as own:

@@ -1,0 +1,102 @@
+"""Law: a result by which its run ends is appended with the end, in the order in which both happened, and the
+head is written once for both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.verbs import (
+    Connection,
+    Held,
+    begin_run,
+    begun,
+    broken,
+    bundle,
+    captured,
+    claim,
+    complete,
+    done,
+    fail,
+    run,
+    suspend,
+    take_turn,
+    types_of,
+)
+
+
+def writes(conn: Connection) -> int:
+    """Versions of heads that this transaction has written."""
+    row = conn.execute("select pg_stat_get_xact_tuples_updated('durable._executions'::regclass)").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def at_end(held: Held, number: int) -> Held:
+    """The same run, whose coroutine has seen its whole journal."""
+    return Held(execution=held.execution, id=held.id, version=held.version, next=number)
+
+
+@pytest.mark.parametrize("end", [complete(), fail()])
+@pytest.mark.parametrize("fact", [done(0), broken(0)])
+def test_the_head_is_written_once(conn: Connection, fact: dict[str, Any], end: dict[str, Any]) -> None:
+    """Three runs end by their last results in one turn with one that goes on: four versions of heads."""
+    ending = [begin_run(conn, name) for name in "abc"]
+    going = begin_run(conn, "d")
+    before = writes(conn)
+    answer = take_turn(
+        conn, "W", *(bundle(held, facts=[fact], end=end) for held in ending), bundle(going, facts=[done(0)])
+    )
+    assert writes(conn) - before == 4
+    for held in ending:
+        assert answer.next_of(held) == held.next + 3
+        word = ("L" if fact == done(0) else "E") + ("C" if end == complete() else "F")
+        assert types_of(conn, held.id) == f"S{word}"
+    assert answer.next_of(going) == going.next + 3
+    assert types_of(conn, going.id) == "SL"
+
+
+def test_beside_bundles_that_say_more(conn: Connection) -> None:
+    """Where others bring acts and many facts, each answer names the row after what its bundle brought."""
+    ending, many, acting = (begin_run(conn, name) for name in "abc")
+    answer = take_turn(
+        conn,
+        "W",
+        bundle(ending, facts=[done(0)], end=complete()),
+        bundle(many, facts=[done(0), done(1)], end=complete()),
+        bundle(acting, acts=[captured(0)], end=complete()),
+    )
+    assert answer.next_of(ending) == ending.next + 3
+    assert types_of(conn, ending.id) == "SLC"
+    assert answer.next_of(many) == many.next + 6
+    assert types_of(conn, many.id) == "SLLC"
+    assert types_of(conn, acting.id) == "SnC"
+
+
+def test_a_step_that_was_open_is_closed(conn: Connection) -> None:
+    """The result of a step that had begun is folded into the open steps, too."""
+    held = begin_run(conn, "r")
+    held = at_end(held, take_turn(conn, "W", bundle(held, facts=[begun(0)])).next_of(held))
+    other = begin_run(conn, "s")
+    take_turn(conn, "W", *(bundle(each, facts=[done(0)], end=complete()) for each in (held, other)))
+    left = conn.execute("select open_steps, open_attempts from durable._executions where id = 'r'").fetchone()
+    assert left == ([], [])
+    assert types_of(conn, "r") == "SlcC"
+
+
+def test_a_child_tells_its_parent_after_its_last_result(conn: Connection) -> None:
+    """A parent in the same turn hears of its child, whose own journal has its result before its end."""
+    parent = begin_run(conn, "r")
+    take_turn(conn, "W", bundle(parent, acts=[run(0, queue="kids")], end=suspend(0)))
+    child = claim(conn, "W", "kids")
+    other = begin_run(conn, "s")
+    take_turn(
+        conn,
+        "W",
+        bundle(child, facts=[done(0)], end=complete()),
+        bundle(other, facts=[done(0)], end=complete()),
+    )
+    assert types_of(conn, "r.0") == "SLC"
+    assert types_of(conn, "r")[-2:] in ("dW", "DW")
