@@ -440,6 +440,7 @@ create table durable._executions (
     cardinality(waiting_on), wait_kind
   )::durable._lawful_execution is distinct from null)
 ) with (
+  -- a turn writes every head of a page once, mostly; the versions that it leaves are pruned by the next
   fillfactor = 50, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_insert_scale_factor = 0.1,
   autovacuum_vacuum_cost_limit = 2000);
 

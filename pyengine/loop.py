@@ -170,9 +170,9 @@ class DeterministicLoop(_EventLoop):
             raise Evicted
 
     def spent(self) -> bool:
-        """Whether nothing is left that could still run: no task, no callback, no generator."""
-        self._prune()
-        return not (self._tasks or self._ready or self._generators)
+        """Whether nothing is left, but the first task, that could run or be freed with user code in it."""
+        left = self._ready or self._generators or self._timers or len(self._tasks) > 1
+        return not left and all(task.done() for task in self._tasks)
 
     def evict(self) -> None:
         """Throw the coroutines of this run away and close the loop.

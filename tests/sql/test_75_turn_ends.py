@@ -76,14 +76,17 @@ def test_beside_bundles_that_say_more(conn: Connection) -> None:
 
 
 def test_a_step_that_was_open_is_closed(conn: Connection) -> None:
-    """The result of a step that had begun is folded into the open steps, too."""
-    held = begin_run(conn, "r")
-    held = at_end(held, take_turn(conn, "W", bundle(held, facts=[begun(0)])).next_of(held))
-    other = begin_run(conn, "s")
-    take_turn(conn, "W", *(bundle(each, facts=[done(0)], end=complete()) for each in (held, other)))
-    left = conn.execute("select open_steps, open_attempts from durable._executions where id = 'r'").fetchone()
-    assert left == ([], [])
+    """The result of a step that had begun is folded into the open steps, too, of its own run alone."""
+    opened = [begin_run(conn, name) for name in "rs"]
+    answer = take_turn(conn, "W", *(bundle(held, facts=[begun(0)]) for held in opened))
+    closing, leaving = (at_end(held, answer.next_of(held)) for held in opened)
+    before = writes(conn)
+    take_turn(conn, "W", bundle(closing, facts=[done(0)], end=complete()), bundle(leaving, end=complete()))
+    assert writes(conn) - before == 3
+    left = conn.execute("select open_steps, open_attempts from durable._executions order by id").fetchall()
+    assert left == [([], []), ([0], [1])]
     assert types_of(conn, "r") == "SlcC"
+    assert types_of(conn, "s") == "SlC"
 
 
 def test_a_child_tells_its_parent_after_its_last_result(conn: Connection) -> None:
