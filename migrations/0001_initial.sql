@@ -491,7 +491,8 @@ create table durable._journal (
   input_hash bytea,
   data text,
   constraint journal_pk primary key (execution, seq, bucket),
-  constraint journal_starts_with_started check (seq >= 0 and (seq = 0) = (type = 'S'))
+  constraint journal_seq_not_negative check (seq >= 0),
+  constraint journal_starts_with_started check ((seq = 0) = (type = 'S'))
 ) partition by list (bucket);
 
 comment on table durable._journal is

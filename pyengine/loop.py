@@ -169,10 +169,10 @@ class DeterministicLoop(_EventLoop):
         if self._dead_calls <= _DEAD_CALLS_MAX:
             raise Evicted
 
+    @property
     def spent(self) -> bool:
         """Whether nothing is left, but the first task, that could run or be freed with user code in it."""
-        left = self._ready or self._generators or self._timers or len(self._tasks) > 1
-        return not left and all(task.done() for task in self._tasks)
+        return not (self._ready or self._generators or self._timers or self._tasks[1:] or self.pending_tasks)
 
     def evict(self) -> None:
         """Throw the coroutines of this run away and close the loop.

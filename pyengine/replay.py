@@ -175,7 +175,7 @@ class Replay:
             self._evicted = True
             self._matcher.die()
             try:
-                if self._loop.spent():
+                if self._loop.spent:
                     self._loop.evict()
                 else:
                     # the loop may close a coroutine outside of its task: there, too, calls must be dead

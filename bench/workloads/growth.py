@@ -70,6 +70,5 @@ def _left(conn: psycopg.Connection[Any]) -> int:
 
 
 def _until_left(conn: psycopg.Connection[Any], most: int) -> None:
-    question = "select count(*) <= %s from (select from durable._tasks limit %s + 1) t"
-    while conn.execute(question, (most, most)).fetchone() != (True,):
+    while _left(conn) > most:
         time.sleep(0.01)

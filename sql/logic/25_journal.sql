@@ -269,7 +269,7 @@ begin
            coalesce(array_agg(s.child order by s.child) filter (where s.attempt <> 0), '{}') as steps,
            coalesce(array_agg(s.attempt order by s.child) filter (where s.attempt <> 0), '{}') as attempts
     from (select distinct e.execution from unnest(p_events) e
-          where e.type in ('f', 'l', 'o', 's', 'r', 't', 'c', 'e', 'k', 'K')) g
+          where durable._is_local(e.type) and e.type not in ('L', 'E')) g
     join durable._executions o on o.execution = any (array[g.execution])
     cross join lateral (
       select distinct on (u.child) u.child, u.attempt from (

@@ -344,6 +344,7 @@ begin
                        p_priority, p_tags, p_tenant) is not true then
     return;
   end if;
+  -- mostly it is there, which takes no call to see
   if not p_any_workflow and not exists (select from durable._workflows w where w.name = p_workflow) then
     perform durable._check_workflow(p_workflow);
   end if;

@@ -13,6 +13,7 @@ from tests.support.verbs import (
     Connection,
     Held,
     ask,
+    at_end,
     begin_run,
     begun,
     broken,
@@ -96,11 +97,6 @@ def acted(conn: Connection, *acts: dict[str, Any]) -> Held:
     """A run that has made children."""
     held = begin_run(conn, "r")
     return at_end(held, take_turn(conn, "W", bundle(held, acts=acts)).next_of(held))
-
-
-def at_end(held: Held, number: int) -> Held:
-    """The same run, whose coroutine has seen its whole journal."""
-    return Held(execution=held.execution, id=held.id, version=held.version, next=number)
 
 
 def child(conn: Connection, **options: Any) -> Held:

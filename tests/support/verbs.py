@@ -341,6 +341,11 @@ def claim(conn: Connection, worker: str, queue: str, **options: Any) -> Held:
     return tasks[0]
 
 
+def at_end(held: Held, number: int) -> Held:
+    """The same run, whose coroutine has seen its whole journal."""
+    return Held(execution=held.execution, id=held.id, version=held.version, next=number)
+
+
 def task_of(conn: Connection, id_: str) -> tuple[Any, ...] | None:
     """State, version and pid of a task as stored; None once it is fulfilled."""
     return conn.execute("select state, version, pid from durable._tasks where id = %s", (id_,)).fetchone()
