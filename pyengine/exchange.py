@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyengine.connection import Link
@@ -139,7 +140,7 @@ class Exchange:
             load = queue.collect(now_s, self._share)
             free = max(0, self._free()) if due else 0
             want = free if free >= self._slots // _CLAIM_SHARE or not load.bundles else 0
-            want = min(want, self._share)
+            want = 0 if _is_noted(load.bundles) else min(want, self._share)
             if load.bundles or want:
                 await self._turn(load, want)
 
@@ -339,3 +340,10 @@ class Exchange:
                 self.holdings.journal_came(held, journal.rows, journal.next)
             self._parts.wake.set()
             return
+
+
+def _is_noted(bundles: Sequence[Bundle]) -> bool:
+    """Whether that is the end of one run, to be noted to the process that started it: a turn that claims
+    besides notes nothing, and that process would have to look.
+    """
+    return len(bundles) == 1 and bundles[0].reply is not None and isinstance(bundles[0].end, _SETTLES)
