@@ -114,13 +114,18 @@ def settle(system: System, conn: psycopg.Connection[Any], dsn: str, workflow: Wo
 def reached(done: Callable[[], int], count: int, begin: float) -> float:
     """Return how many seconds after `begin` so many were done.
 
-    Counting costs the server: it is done when half of what is left should be done, and half again as late as
-    the last time where nothing is done yet, so some twenty times.
+    Counting costs the server, and whoever pauses for long notices late. So it is counted half again as late
+    as the last time until there is a pace, which the time before the first end is no part of; then each time
+    when a third of what is left should be done: some twenty times.
     """
-    while True:
-        so_far = done()
-        spent = time.perf_counter() - begin
-        if so_far >= count:
-            return spent
-        left = spent / so_far * (count - so_far) if so_far else spent
-        time.sleep(min(max(left / 2, 0.002), 1))
+    before, counted, pause = 0, begin, 0.0
+    while (so_far := done()) < count:
+        now = time.perf_counter()
+        if so_far > before > 0:
+            pause = (now - counted) / (so_far - before) * (count - so_far) / 3
+        elif not before:
+            pause = (now - begin) / 2
+        if so_far > before:
+            before, counted = so_far, now
+        time.sleep(min(max(pause, 0.002), 1))
+    return time.perf_counter() - begin
