@@ -55,6 +55,12 @@ def main(
     count = rounds or (1 if quick else 3)
     results = Results()
     with server.server(dsn) as url:
+        if dsn is not None and server.settings(dsn)["track_commit_timestamp"] != "on":
+            raise typer.BadParameter(
+                "that server does not tell when a transaction was committed; ALTER SYSTEM SET "
+                "track_commit_timestamp = on, restart it, and try again",
+                param_hint="--dsn",
+            )
         about = {**_about(url, asked, count), "quick": quick}
         try:
             for turn in runner.turns(url, there, names, count, quick):

@@ -20,8 +20,9 @@ from psycopg import sql
 from pyengine.embedded import EmbeddedPostgres
 
 ROOT = Path(__file__).parent.parent
-# Durable, as production is. No checkpoint on a timer falls into one system's turn and not into another's; the
-# connections are for sixteen clients of a system that keeps a pool for each.
+# Durable, as production is. No checkpoint on a timer falls into one system's turn and not into another's. The
+# connections are for sixteen clients of a system that keeps a pool for each. The server tells when the last
+# run of a backlog was committed as ended, for all systems alike.
 SETTINGS = {
     "fsync": "on",
     "synchronous_commit": "on",
@@ -29,10 +30,11 @@ SETTINGS = {
     "max_wal_size": "4GB",
     "checkpoint_timeout": "30min",
     "max_connections": "300",
+    "track_commit_timestamp": "on",
 }
 _TOLD = (
     *("fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "max_wal_size", "max_connections"),
-    *("checkpoint_timeout", "autovacuum", "jit", "wal_sync_method"),
+    *("checkpoint_timeout", "autovacuum", "jit", "wal_sync_method", "track_commit_timestamp"),
 )
 
 

@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext
@@ -31,6 +30,7 @@ Gate = Callable[[], float]
 NAMES = ("pyengine", "dbos", "absurd", "procrastinate", "pgqueuer", "restate")
 LIMIT = "bare"  # measured when asked for: it is nobody's system
 READY_S = 30
+NOW = "select extract(epoch from clock_timestamp())"
 
 
 class Client(ABC):
@@ -67,6 +67,7 @@ class System(ABC):
         abilities: what it can do.
         backlog: how many no-ops make a backlog that lasts for seconds.
         schema: where its tables are.
+        ended: which of its rows say that a run has come to its end: table and condition.
     """
 
     name: str
@@ -75,6 +76,7 @@ class System(ABC):
     abilities: frozenset[Ability]
     backlog: int = 5_000
     schema: str = "public"
+    ended: str = ""
 
     def missing(self) -> str | None:
         """Why it cannot be measured here, or None."""
@@ -101,15 +103,25 @@ class System(ABC):
     def fill(
         self, dsn: str, workflow: Workflow, count: int, *, analyze: bool = True
     ) -> AbstractContextManager[Gate]:
-        """Prepare a backlog that no worker sees until the gate is opened; that returns when it was.
+        """Prepare a backlog that no worker sees until the gate is opened; that returns when it was, in
+        seconds of the clock that tells of ends too.
 
         For tables it is one transaction, and the gate its commit: workers are warm and wait, planners have
         statistics.
         """
 
-    @abstractmethod
     def settled(self, conn: psycopg.Connection[Any]) -> int:
         """How many runs have come to their end."""
+        row = conn.execute(f"select count(*) from {self.ended}".encode()).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def last_end(self, conn: psycopg.Connection[Any]) -> float:
+        """When the last of them did, by the clock of its gate: when the server committed it."""
+        instant = "extract(epoch from max(pg_xact_commit_timestamp(xmin)))"
+        row = conn.execute(f"select {instant} from {self.ended}".encode()).fetchone()
+        assert row is not None
+        return float(row[0])
 
     def command(self, dsn: str) -> list[str]:
         """The worker process."""
@@ -206,8 +218,9 @@ def transaction(dsn: str, schema: str, analyze: bool) -> Iterator[tuple[psycopg.
                     (schema,),
                 ).fetchall():
                     conn.execute(f"analyze {table}".encode())
-            begin = time.perf_counter()
+            row = conn.execute(NOW).fetchone()
             conn.commit()
-            return begin
+            assert row is not None
+            return float(row[0])
 
         yield conn, gate

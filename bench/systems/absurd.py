@@ -51,6 +51,7 @@ class AbsurdSystem(System):
     )
     abilities = frozenset({"noop", "steps", "fan_out", "signal", "long", "naps", "space"})
     schema = "absurd"
+    ended = f"absurd.t_{_QUEUE} where state = 'completed'"
 
     def install(self, dsn: str) -> None:
         """The SQL of its release, and two queues."""
@@ -85,11 +86,6 @@ class AbsurdSystem(System):
                 (count, _QUEUE, workflow),
             )
             yield gate
-
-    def settled(self, conn: psycopg.Connection[Any]) -> int:
-        """Tasks that are completed."""
-        row = conn.execute(f"select count(*) from absurd.t_{_QUEUE} where state = 'completed'").fetchone()
-        return int(row[0]) if row else 0
 
 
 SYSTEM = AbsurdSystem

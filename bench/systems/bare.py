@@ -58,6 +58,7 @@ class Bare(System):
     packages = ("asyncpg",)
     settings = "the limit and no system: one table, one run at a time, two notifications, nothing kept safe"
     abilities = frozenset({"noop"})
+    ended = "bare where state = 'done'"
 
     def install(self, dsn: str) -> None:
         """Its table."""
@@ -81,11 +82,6 @@ class Bare(System):
             conn.execute("insert into bare (number) select n from generate_series(1, %s) n", (count,))
             conn.execute("select pg_notify('ready', '')")
             yield gate
-
-    def settled(self, conn: psycopg.Connection[Any]) -> int:
-        """Rows that are done."""
-        row = conn.execute("select count(*) from bare where state = 'done'").fetchone()
-        return int(row[0]) if row else 0
 
 
 SYSTEM = Bare

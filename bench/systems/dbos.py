@@ -11,9 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from typing import Any
 from urllib.parse import urlsplit
 
-import psycopg
-
-from bench.systems import Client, Gate, System, Workflow
+from bench.systems import NOW, Client, Gate, System, Workflow
 
 _POLL_S = 0.01
 _QUEUE = "bench"
@@ -52,6 +50,7 @@ class DBOSSystem(System):
     )
     abilities = frozenset({"noop", "steps", "fan_out", "signal", "long", "naps", "space"})
     schema = "dbos"
+    ended = "dbos.workflow_status where status = 'SUCCESS'"
 
     def install(self, dsn: str) -> None:
         """Its own migrations."""
@@ -88,18 +87,13 @@ class DBOSSystem(System):
             def gate() -> float:
                 if analyze:
                     conn.execute(sa.text("analyze dbos.workflow_status, dbos.operation_outputs"))
-                begin = time.perf_counter()
+                begin = conn.execute(sa.text(NOW)).scalar_one()
                 conn.commit()
-                return begin
+                return float(begin)
 
             yield gate
         engine.dispose()
         client.destroy()
-
-    def settled(self, conn: psycopg.Connection[Any]) -> int:
-        """Workflows that succeeded."""
-        row = conn.execute("select count(*) from dbos.workflow_status where status = 'SUCCESS'").fetchone()
-        return int(row[0]) if row else 0
 
 
 SYSTEM = DBOSSystem

@@ -59,6 +59,7 @@ class PgQueuerSystem(System):
     )
     abilities = frozenset({"noop", "bulk"})
     backlog = 20_000
+    ended = "pgqueuer_log where status = 'successful'"
 
     def install(self, dsn: str) -> None:
         """Its own installation."""
@@ -101,11 +102,6 @@ class PgQueuerSystem(System):
                 payloads: list[bytes | None] = [b'{"number": %d}' % number for number in some]
                 queries.enqueue([workflow] * len(some), payloads, [0] * len(some))
             yield gate
-
-    def settled(self, conn: psycopg.Connection[Any]) -> int:
-        """Jobs that its log calls successful."""
-        row = conn.execute("select count(*) from pgqueuer_log where status = 'successful'").fetchone()
-        return int(row[0]) if row else 0
 
 
 SYSTEM = PgQueuerSystem

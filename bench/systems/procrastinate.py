@@ -54,6 +54,7 @@ class ProcrastinateSystem(System):
     settings = "async worker, concurrency 32, pool of 34, listen/notify; ends of jobs polled every 2 ms"
     abilities = frozenset({"noop", "bulk"})
     backlog = 3_000
+    ended = "procrastinate_jobs where status = 'succeeded'"
 
     def install(self, dsn: str) -> None:
         """Its schema file."""
@@ -84,11 +85,6 @@ class ProcrastinateSystem(System):
                     (workflow, args),
                 )
             yield gate
-
-    def settled(self, conn: psycopg.Connection[Any]) -> int:
-        """Jobs that succeeded."""
-        row = conn.execute("select count(*) from procrastinate_jobs where status = 'succeeded'").fetchone()
-        return int(row[0]) if row else 0
 
 
 SYSTEM = ProcrastinateSystem

@@ -40,6 +40,7 @@ class PyEngine(System):
     abilities = frozenset({"noop", "steps", "fan_out", "signal", "long", "naps", "bulk", "space", "own"})
     backlog = 20_000
     schema = "durable"
+    ended = "durable._promises where state <> 'pending'"
 
     def install(self, dsn: str) -> None:
         """The schema of this clone."""
@@ -70,11 +71,6 @@ class PyEngine(System):
                     (workflow, list(some), [str(uuid.uuid4()) for _ in some]),
                 )
             yield gate
-
-    def settled(self, conn: psycopg.Connection[Any]) -> int:
-        """Promises of runs that are not pending any more."""
-        row = conn.execute("select count(*) from durable._promises where state <> 'pending'").fetchone()
-        return int(row[0]) if row else 0
 
     def violations(self, conn: psycopg.Connection[Any]) -> list[str]:
         """The laws: `durable.check()`."""

@@ -30,7 +30,7 @@ from bench.systems import READY_S, Client, Gate, System, Workflow, stop
 _SERVER = "1.7.12"
 _SENDERS = 16
 _SENDS_PER_S = 400  # slower than any machine sends, so that the last one is sent before the first is due
-COUNT = "/bench/settled"
+ENDS = "/bench/ends"
 
 
 class _Caller(Client):
@@ -128,7 +128,7 @@ class RestateSystem(System):
                     )
                 )
             try:
-                _until_told(f"{self._at('service')}{COUNT}")
+                _until_told(f"{self._at('service')}{ENDS}")
                 _until_told(f"{self._at('admin')}/deployments", {"uri": self._at("service")})
                 yield
             except Exception as error:
@@ -163,11 +163,11 @@ class RestateSystem(System):
     @contextmanager
     def fill(self, dsn: str, workflow: Workflow, count: int, *, analyze: bool = True) -> Iterator[Gate]:
         """Delayed sends."""
-        due = time.perf_counter() + 1 + count / _SENDS_PER_S
+        due = time.time() + 1 + count / _SENDS_PER_S
         asyncio.run(self._send(workflow, count, due))
 
         def gate() -> float:
-            if (left := due - time.perf_counter()) < 0:
+            if (left := due - time.time()) < 0:
                 raise RuntimeError("the backlog was due before it was sent")
             time.sleep(left)
             return due
@@ -180,13 +180,17 @@ class RestateSystem(System):
 
             async def some() -> None:
                 for number in numbers:
-                    await client.later(workflow, number, due - time.perf_counter())
+                    await client.later(workflow, number, due - time.time())
 
             await asyncio.gather(*(some() for _ in range(_SENDERS)))
 
     def settled(self, conn: psycopg.Connection[Any]) -> int:
         """Handlers that came to their end, by the count of the service."""
-        return int(_told(f"{self._at('service')}{COUNT}"))
+        return int(_told(f"{self._at('service')}{ENDS}").split()[0])
+
+    def last_end(self, conn: psycopg.Connection[Any]) -> float:
+        """By the clock of the service."""
+        return float(_told(f"{self._at('service')}{ENDS}").split()[1])
 
 
 SYSTEM = RestateSystem

@@ -14,12 +14,12 @@ import restate
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
 
-from bench.systems.restate import COUNT
+from bench.systems.restate import ENDS
 from bench.workflows import tenths
 
 Json = dict[str, Any]
 bench, signalled = restate.Service("Bench"), restate.Workflow("Signalled")
-ended = 0
+ended, last = 0, 0.0
 
 
 async def tick(number: int) -> Json:
@@ -32,21 +32,25 @@ async def stamp() -> float:
     return time.monotonic()
 
 
+def count() -> None:
+    """A run has come to its end."""
+    global ended, last
+    ended, last = ended + 1, time.time()
+
+
 @bench.handler()
 async def noop(ctx: restate.Context, number: int) -> Json:
     """A run without steps."""
-    global ended
-    ended += 1
+    count()
     return {"number": number}
 
 
 @bench.handler()
 async def ten_steps(ctx: restate.Context, number: int) -> Json:
     """Ten steps, one after the other."""
-    global ended
     for index in range(10):
         number += (await ctx.run_typed("tick", tick, restate.RunOptions(), index))["number"]
-    ended += 1
+    count()
     return {"number": number}
 
 
@@ -80,12 +84,14 @@ served = restate.app([bench, signalled], protocol="bidi")
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """The service, and beside it how many handlers came to their end, counted nowhere else."""
-    if scope.get("path") != COUNT:
+    """The service, and beside it how many handlers came to their end and when the last one did, which is told
+    nowhere else.
+    """
+    if scope.get("path") != ENDS:
         await served(scope, receive, send)
         return
     await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": str(ended).encode()})
+    await send({"type": "http.response.body", "body": f"{ended} {last}".encode()})
 
 
 if __name__ == "__main__":

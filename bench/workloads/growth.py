@@ -11,7 +11,7 @@ import psycopg
 
 from bench.record import Measure
 from bench.workloads import Site
-from bench.workloads.speed import reached, starts, warmed
+from bench.workloads.speed import starts, wait, warmed
 
 _BATCH = 10_000
 _MOST_WAITING = 50_000
@@ -60,7 +60,8 @@ def _drained(site: Site, conn: psycopg.Connection[Any], count: int) -> float:
     with site.system.fill(site.dsn, "noop", count) as gate:
         begin = gate()
         # what is left is counted, not the finished ones: a million of them would be what is measured
-        return reached(lambda: count - _left(conn), count, begin)
+        wait(lambda: count - _left(conn), count)
+        return site.system.last_end(conn) - begin
 
 
 def _left(conn: psycopg.Connection[Any]) -> int:

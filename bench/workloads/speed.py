@@ -108,24 +108,14 @@ def settle(system: System, conn: psycopg.Connection[Any], dsn: str, workflow: Wo
     already = system.settled(conn)
     with system.fill(dsn, workflow, count) as gate:
         begin = gate()
-        return reached(lambda: system.settled(conn) - already, count, begin)
+        wait(lambda: system.settled(conn) - already, count)
+        return system.last_end(conn) - begin
 
 
-def reached(done: Callable[[], int], count: int, begin: float) -> float:
-    """Return how many seconds after `begin` so many were done.
-
-    Counting costs the server, and whoever pauses for long notices late. So it is counted half again as late
-    as the last time until there is a pace, which the time before the first end is no part of; then each time
-    when a third of what is left should be done: some twenty times.
+def wait(done: Callable[[], int], count: int) -> None:
+    """Wait until so many are done. Counting costs the server, so it is done some twenty times, and says
+    nothing of when the last one was done.
     """
-    before, counted, pause = 0, begin, 0.0
-    while (so_far := done()) < count:
-        now = time.perf_counter()
-        if so_far > before > 0:
-            pause = (now - counted) / (so_far - before) * (count - so_far) / 3
-        elif not before:
-            pause = (now - begin) / 2
-        if so_far > before:
-            before, counted = so_far, now
-        time.sleep(min(max(pause, 0.002), 1))
-    return time.perf_counter() - begin
+    begin = time.perf_counter()
+    while done() < count:
+        time.sleep(min(max((time.perf_counter() - begin) / 4, 0.01), 1))
