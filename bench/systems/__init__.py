@@ -67,7 +67,7 @@ class System(ABC):
         abilities: what it can do.
         backlog: how many no-ops make a backlog that lasts for seconds.
         schema: where its tables are.
-        ended: which of its rows say that a run has come to its end: table and condition.
+        ended: which of its rows say that a run has come to its end: table and condition, if in Postgres.
     """
 
     name: str
