@@ -1,8 +1,8 @@
 """One database for the whole folder: every test runs in a transaction that is rolled back.
 
 What lives here: `conn` and `clock` for tests of one session, in place of those of the suite, which make a
-database for each test, and a `quiet` server for tests that count rows. A test that needs commits or a second
-session asks for `dsn` and connects by itself.
+database for each test; and for tests that count rows a `quiet` server, and a database that is `alone` there.
+A test that needs commits or a second session asks for `dsn` and connects by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from tests.support.clock import Clock
-from tests.support.cluster import Cluster, Server, installed_database, make_folder
+from tests.support.cluster import Cluster, Server, broken_laws, installed_database, make_folder
 from tests.support.verbs import Connection
 
 CLOCK = Path(__file__).parent.parent / "support" / "clock.sql"
@@ -46,6 +46,14 @@ def quiet() -> Iterator[Server]:
     with Cluster(folder) as running:
         yield running.server
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def alone(quiet: Server) -> Iterator[str]:
+    """URL of the test's own database there, with the schema."""
+    with installed_database(quiet, "alone") as url:
+        yield url
+        assert broken_laws(url) == []
 
 
 @pytest.fixture

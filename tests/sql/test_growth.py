@@ -2,9 +2,9 @@
 never expires change no index; tables of what is at work stay as small as they were wherever vacuum comes by;
 and each of them says how often it shall.
 
-The counters of the server are the witness, read in the transaction that they count. The server is this
-file's own: a transaction that has written, in whatever database of a shared one, keeps dead rows in their
-pages everywhere, and then a page has no room for the next version of a row.
+The counters of the server are the witness, read in the transaction that they count. The database is on a
+server of its own (`alone`): a transaction that has written, in whatever database of a shared one, keeps dead
+rows in their pages everywhere, and then a page has no room for the next version of a row.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from tests.support.cluster import Server, broken_laws, installed_database
 from tests.support.verbs import (
     TTL_MS,
     Call,
@@ -54,14 +53,6 @@ AGED: Call = (
 )
 """A turn renews leases in their second half."""
 HEARTBEAT = "select durable.worker_heartbeat_v1('W', %s, %s)"
-
-
-@pytest.fixture
-def alone(quiet: Server) -> Iterator[str]:
-    """URL of the test's own database there, with the schema."""
-    with installed_database(quiet, "alone") as url:
-        yield url
-        assert broken_laws(url) == []
 
 
 @contextmanager

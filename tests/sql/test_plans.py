@@ -360,7 +360,7 @@ class Witness:
 
 @pytest.fixture
 def alone(quiet: Server) -> Iterator[str]:
-    """URL of the test's own database with the schema, on a server where nobody writes but the test."""
+    """In the place of the folder's: what fills the tables here is no history that keeps the laws."""
     with installed_database(quiet, "alone") as url:
         yield url
 
