@@ -798,7 +798,7 @@ create table durable._row_waits (
 comment on table durable._row_waits is
   'Runs'' waits for rows, one for each such promise while it is pending. Armed (test_at null): every writer sees it. Before that it is tested again and again.';
 comment on column durable._row_waits.execution is 'The run that waits; when it ends, so does the wait.';
-comment on column durable._row_waits.test_at is 'When durable.tick() tests it against the table; null: it is left to the triggers.';
+comment on column durable._row_waits.test_at is 'When durable.tick() tests it against the table; null: it is left to the triggers; 0: its run has ended.';
 comment on column durable._row_waits.since is 'A transaction that began to write after the wait was committed: once all before it have ended, nobody is left whose trigger could not see it.';
 comment on column durable._row_waits.tests is 'How often it was tested; the pauses grow with it.';
 comment on column durable._row_waits.key is 'Values of the watch''s columns, canonical, as the triggers compute them.';

@@ -250,12 +250,16 @@ begin
       test_at = case when exists (select from unnest(p_news) n where n.promise_id = w.promise_id) then p_now + 5000
                      when w.promise_id <> all (p_tested) or coalesce(w.since, p_since) <= p_oldest is not true
                      then p_now + least(5 * 4 ^ least(w.tests, 6), 5000)::bigint end
-  where w.promise_id = any (array(select x.promise_id from durable._row_waits x where x.promise_id = any (p_due)
-                                  for update skip locked));
+  where w.promise_id = any (array(
+    select x.promise_id from durable._row_waits x
+    where x.promise_id = any (p_due)
+      -- whoever ends a run says 0: heard after the test it is not overruled
+      and (x.test_at > 0 or exists (select from unnest(p_news) n where n.promise_id = x.promise_id))
+    for update skip locked));
 end
 $$;
 comment on function durable._note_tests(text[], text[], durable._row_news[], xid8, xid8, bigint) is
-  'Leaves the news for the settlement. Arms the waits that were tested when all had ended who began to write before p_since, or before what the first test of the wait noted; the others are tested again after 5, 20, 80, 320 ms, 1.3 s and then every 5 s; so are those for which there is news, should nobody be able to settle them.';
+  'Leaves the news for the settlement. Arms the waits that were tested when all had ended who began to write before p_since, or before what the first test of the wait noted; the others are tested again after 5, 20, 80, 320 ms, 1.3 s and then every 5 s; so are those for which there is news, should nobody be able to settle them. Waits of runs that have ended meanwhile stay due.';
 
 create or replace function durable._lost_watches()
 returns integer[] language plpgsql stable

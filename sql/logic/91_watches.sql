@@ -32,6 +32,8 @@ as $$
   cross join lateral (values
     ('row_wait_has_a_pending_promise', p.state is distinct from 'pending'),
     ('row_wait_is_of_its_owner', p.execution is distinct from w.execution),
+    ('row_wait_ends_with_its_run', w.test_at is null and exists (
+      select from durable._executions h where h.execution = w.execution and h.status in ('completed', 'failed', 'cancelled'))),
     ('row_wait_has_a_key_of_its_watch', exists (
       select from durable._watches x where x.id = w.watch and not (w.key ?& x.columns)))
   ) as v (law, broken)

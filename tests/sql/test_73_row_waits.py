@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.support.barrier import Stage
 from tests.support.clock import Clock
 from tests.support.rows import WATCH, arm, events, settle_rows, shop, until, wait_for, waits
 from tests.support.verbs import (
@@ -235,6 +236,27 @@ def test_a_wait_ends_with_its_run(conn: Connection, clock: Clock, how: str) -> N
     assert (state_of(conn), waits(conn)) == ("rejected_canceled", [])
     conn.execute(PAID)
     assert events(conn) == 0
+
+
+def test_a_wait_ends_with_a_run_that_ends_while_it_is_tested(alone: str) -> None:
+    """The housekeeping has read the wait, and not noted yet that it is left to the triggers from now on: it
+    is not, because its run has ended meanwhile."""
+    with psycopg.connect(alone, autocommit=True) as conn, Stage(alone) as stage:
+        shop(conn)
+        conn.execute(NEW)
+        wait_for(conn, "r")
+        tick(conn)
+        conn.execute("update durable._row_waits set test_at = 1")
+        gate, sweep = stage.player("gate"), stage.player("sweep")
+        gate.begin()
+        gate.do("lock table durable._row_events in share mode")
+        noting = sweep.do("select durable.tick_v1(100)")
+        assert noting.blocked
+        ask(conn, cancel("r", force=True))
+        gate.commit()
+        noting.rows()
+        assert settle_rows(conn) == 1
+        assert (state_of(conn), waits(conn)) == ("rejected_canceled", [])
 
 
 def test_a_fork_waits_by_itself(conn: Connection, clock: Clock) -> None:
@@ -497,7 +519,7 @@ def test_the_work_is_in_proportion_to_what_changes(conn: Connection, clock: Cloc
             lookups, _ = read(f"update orders set total = {turn_} where id between 500 and {499 + count}")
             assert lookups <= 3 * count + 3, (turn_, count, lookups)
         assert read("insert into plain values (1, 'x') on conflict do nothing")[0] == 0
-        conn.execute("update durable._row_waits set test_at = 0 where promise_id in ('x2', 'x3', 'x4')")
+        conn.execute("update durable._row_waits set test_at = 1 where promise_id in ('x2', 'x3', 'x4')")
         looked, scanned = read("select durable.tick_v1(500)")
         # dead entries are read too, for as long as anybody on this server has an older snapshot
         assert looked <= 200 and scanned <= 20, (turn_, looked, scanned)

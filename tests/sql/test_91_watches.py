@@ -19,6 +19,10 @@ LAWS = {
         "delete from durable._callbacks; insert into durable._resumes values ('r', 'r.0')"
     ),
     "row_wait_is_of_its_owner": "update durable._row_waits set execution = 0",
+    "row_wait_ends_with_its_run": (
+        "update durable._executions set status = 'completed', waiting_on = null, wait_kind = null, "
+        "wait_left = null"
+    ),
     "row_wait_has_a_key_of_its_watch": """update durable._row_waits set key = '{"nr": 1}'""",
     "row_promise_has_a_wait": "delete from durable._row_waits",
     "row_event_names_a_promise": (

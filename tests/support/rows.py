@@ -65,5 +65,5 @@ def arm(conn: Connection) -> None:
     while settle_rows(conn) or not all(armed for _, armed in waits(conn)):
         if time.monotonic() > ends_s:
             raise TimeoutError(f"not armed: {waits(conn)}")
-        conn.execute("update durable._row_waits set test_at = 0 where test_at is not null")
+        conn.execute("update durable._row_waits set test_at = 1 where test_at is not null")
         time.sleep(0.01)
