@@ -24,6 +24,28 @@ _CLIENTS = 16
 _LISTENERS = 40
 _BARE = "insert into public.bench_bare (note) values ('a note');"
 _START = "select durable.start('noop', '[1]', any_workflow => true);"
+# the rows of such a start, by one statement without a function: what is left of a bare INSERT when it is four
+_ROWS = """
+with start as materialized (
+  select nextval('durable._executions_execution_seq') as execution, gen_random_uuid()::text as id,
+         (extract(epoch from clock_timestamp()) * 1000)::bigint as now,
+         (select max(bucket) from durable._buckets) as bucket),
+promise as (
+  insert into durable._promises
+    (id, head, timeout_at, created_at, external, target, param_headers, param_data)
+  select id, execution, 9007199254740991, now, true, 'poll://any@default', '{"codec": "json"}', '[1]'
+  from start),
+head as (
+  insert into durable._executions (execution, id, workflow, workflow_version, bucket, next_seq)
+  select execution, id, 'noop', '1', bucket, 1 from start),
+journal as (
+  insert into durable._journal (bucket, execution, seq, ts, type)
+  select bucket, execution, 0, now, 'S' from start),
+task as (
+  insert into durable._tasks (id, execution, deadline, retry_at, queue, workflow, workflow_version)
+  select id, execution, 9007199254740991, now, 'default', 'noop', '1' from start)
+select id from start;
+"""
 # the run itself tells how long ago its start was asked for, by the clock of the one machine
 _ASKED = (
     "select durable.start('arrived', jsonb_build_array(extract(epoch from clock_timestamp())::float8), "
@@ -40,6 +62,9 @@ def hints(site: Site) -> Iterator[Measure]:
             "create table public.bench_bare (id bigint generated always as identity primary key, note text)"
         )
         yield Measure("bare inserts/s, 16 clients", _rate(dsn, _BARE, seconds), "/s")
+        conn.execute(_START)  # for the first bucket of the journal
+        rows = _rate(dsn, " ".join(_ROWS.split()), seconds)
+        yield Measure("the four rows of a start by one statement/s, 16 clients", rows, "/s")
         conn.execute("select durable.set_setting('hints', 'off')")
         yield Measure("starts/s, 16 SQL clients, hints off", _rate(dsn, _START, seconds), "/s")
         conn.execute("select durable.set_setting('hints', 'coalesce')")
