@@ -112,16 +112,16 @@ class System(ABC):
 
     def settled(self, conn: psycopg.Connection[Any]) -> int:
         """How many runs have come to their end."""
-        row = conn.execute(f"select count(*) from {self.ended}".encode()).fetchone()
-        assert row is not None
-        return int(row[0])
+        return int(self._of_ended(conn, "count(*)"))
 
     def last_end(self, conn: psycopg.Connection[Any]) -> float:
         """When the last of them did, by the clock of its gate: when the server committed it."""
-        instant = "extract(epoch from max(pg_xact_commit_timestamp(xmin)))"
-        row = conn.execute(f"select {instant} from {self.ended}".encode()).fetchone()
+        return float(self._of_ended(conn, "extract(epoch from max(pg_xact_commit_timestamp(xmin)))"))
+
+    def _of_ended(self, conn: psycopg.Connection[Any], what: str) -> Any:
+        row = conn.execute(f"select {what} from {self.ended}".encode()).fetchone()
         assert row is not None
-        return float(row[0])
+        return row[0]
 
     def command(self, dsn: str) -> list[str]:
         """The worker process."""

@@ -186,11 +186,14 @@ class RestateSystem(System):
 
     def settled(self, conn: psycopg.Connection[Any]) -> int:
         """Handlers that came to their end, by the count of the service."""
-        return int(_told(f"{self._at('service')}{ENDS}").split()[0])
+        return int(self._ends()[0])
 
     def last_end(self, conn: psycopg.Connection[Any]) -> float:
         """By the clock of the service."""
-        return float(_told(f"{self._at('service')}{ENDS}").split()[1])
+        return float(self._ends()[1])
+
+    def _ends(self) -> list[str]:
+        return _told(f"{self._at('service')}{ENDS}").split()
 
 
 SYSTEM = RestateSystem
