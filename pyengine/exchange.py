@@ -158,11 +158,12 @@ class Exchange:
         tells = 0 < len(bundles) <= _FEW and any(isinstance(one.end, _SETTLES) for one in bundles)
         tells = tells and self._parts.listener.along("durable_settled")
         asked, self._wanted = self._asked, want
+        sent_s = self._loop.time()
         self._is_away = True
         answers = await self._turns.send(bundles, want, text=load.text, tells=tells)
         self._is_away = False
         self._wanted = 0
-        self._came_back(answers, want, told=tells)
+        self._came_back(answers, want, sent_s, told=tells)
         if self._asked != asked:
             # the hint came while it was on its way: what it tells of may have been too late for it
             self._looks.hinted(self._loop.time())
@@ -194,7 +195,7 @@ class Exchange:
 
     # -- answers
 
-    def _came_back(self, answers: list[Answer], want: int, *, told: bool) -> None:
+    def _came_back(self, answers: list[Answer], want: int, sent_s: float, *, told: bool) -> None:
         now_s, parts = self._loop.time(), self._parts
         if self._turns.uncertain:
             self._turns.uncertain = False
@@ -209,7 +210,8 @@ class Exchange:
                 self._looks.hinted(now_s)
         for answer in answers:
             if answer.due_in is not None:
-                parts.housekeeper.note_due(now_s, None if answer.due_in >= NEVER_MS else answer.due_in)
+                due_in_ms = None if answer.due_in >= NEVER_MS else answer.due_in
+                parts.housekeeper.note_due(sent_s, now_s, due_in_ms)
             if answer.hints:
                 self._pass_on(answer.hints)
             if answer.settled:

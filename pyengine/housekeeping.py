@@ -95,6 +95,7 @@ class Housekeeper:
         self._services = services
         self._timers: list[float] = []
         self._due_s: float | None = None
+        self._told_s = 0.0
         self._watch_s = 0.0
         self._active_until_s = 0.0
         self._wake = asyncio.Event()
@@ -111,16 +112,22 @@ class Housekeeper:
             heapq.heappush(self._timers, due_s + _LATE_S)
         self._rearm(due_s)
 
-    def note_due(self, now_s: float, due_in_ms: int | None) -> None:
-        """The next deadline of all, as a turn or a tick answered; below 0: something to do at once."""
+    def note_due(self, asked_s: float, now_s: float, due_in_ms: int | None) -> None:
+        """The next deadline of all, as a turn or a tick answers now that was sent at `asked_s`; below 0:
+        something to do at once.
+        """
+        # turns and ticks overlap: what came since that question may be newer than its answer, and stays
+        newer_s = self._due_s if self._told_s >= asked_s else None
+        self._told_s = now_s
         if due_in_ms is None:
-            self._due_s = None
+            self._due_s = newer_s
             return
         if due_in_ms < 0:
             # a commit has left it, so nobody's clock tells when; but others may have it in hand
-            self._due_s = max(now_s, self._in_vain_s + self._patience_s)
+            due_s = max(now_s, self._in_vain_s + self._patience_s)
         else:
-            self._due_s = now_s + due_in_ms / 1000 + self._patience_s
+            due_s = now_s + due_in_ms / 1000 + self._patience_s
+        self._due_s = due_s if newer_s is None else min(due_s, newer_s)
         self._rearm(self._due_s)
 
     def note_activity(self, now_s: float) -> None:
@@ -160,6 +167,7 @@ class Housekeeper:
             self._wake.set()
 
     async def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        asked_s = loop.time()
         try:
             rows: list[Any] = await self._link.rows(TICK, TICK_LIMIT, not self._fired, self._worker)
         except EngineError as error:
@@ -183,6 +191,6 @@ class Housekeeper:
         if answer.more:
             self._due_s = now_s
         else:
-            self.note_due(now_s, answer.next_due_ms)
+            self.note_due(asked_s, now_s, answer.next_due_ms)
         if answer.promises or answer.leases or answer.schedules:
             self._ticked(answer)

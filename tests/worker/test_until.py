@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +11,10 @@ import psycopg
 import pytest
 
 from pyengine import App, ctx, housekeeping
+from pyengine.connection import Link
 from pyengine.errors import Conflict, InvalidRequest, NotFound
 from pyengine.listen import Looks
+from pyengine.procedures import TICK, Procedure
 from tests.support.rows import shop
 from tests.worker.test_cancelling import types
 from tests.worker.test_signals import waits
@@ -186,13 +189,9 @@ def test_another_key_at_the_same_place_halts(dsn: str, conn: Connection) -> None
     asyncio.run(main())
 
 
-@pytest.mark.session("hints")
-def test_the_hint_of_the_commit_is_enough(
-    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker that never looks of its own accord notices every commit by the hint that it sent, and takes a
-    few rounds for each."""
-    app = App(dsn)
+@pytest.fixture
+def by_hints_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that never look of their own accord."""
 
     def look_no_more(looks: Looks, now: float, *, found: bool) -> None:
         looks._at = now + 1e6
@@ -200,6 +199,13 @@ def test_the_hint_of_the_commit_is_enough(
     monkeypatch.setattr(Looks, "looked", look_no_more)
     monkeypatch.setattr(housekeeping, "WATCH_EVERY_S", 1e6)
     monkeypatch.setattr(housekeeping, "IDLE_EVERY_S", 1e6)
+
+
+@pytest.mark.session("hints")
+@pytest.mark.usefixtures("by_hints_alone")
+def test_the_hint_of_the_commit_is_enough(dsn: str, conn: Connection) -> None:
+    """A worker notices every commit by the hint that it sent, and takes a few rounds for each."""
+    app = App(dsn)
 
     @app.workflow
     async def follow(count: int) -> int:
@@ -234,6 +240,54 @@ def test_the_hint_of_the_commit_is_enough(
 
     # one that arms, one that settles, for each; others where they meet
     assert asyncio.run(asyncio.wait_for(main(), 60)) <= 10 * 8
+
+
+@pytest.mark.session("hints")
+@pytest.mark.usefixtures("by_hints_alone")
+def test_an_older_answer_does_not_take_back_what_a_newer_one_told(
+    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit comes while a tick that has seen nothing of it is on its way back, and a turn has told of it
+    by then: the next tick ends the wait."""
+    app = App(dsn)
+    told, is_paid = asyncio.Event(), False
+    note_due, rows = housekeeping.Housekeeper.note_due, Link.rows
+
+    def listen_in(
+        keeper: housekeeping.Housekeeper, asked_s: float, now_s: float, due_in_ms: int | None
+    ) -> None:
+        note_due(keeper, asked_s, now_s, due_in_ms)
+        if due_in_ms == -1 and is_paid:
+            told.set()
+
+    async def hold_a_tick(link: Link, procedure: Procedure, *args: Any) -> list[Any]:
+        nonlocal is_paid
+        found = await rows(link, procedure, *args)
+        if procedure is TICK and not is_paid:
+            answer = json.loads(found[0]["answer"])
+            waiting = conn.execute("select test_at is null from durable._row_waits").fetchall()
+            if waiting == [(True,)] and not answer["more"] and answer["next_due_ms"] is None:
+                conn.execute("insert into orders values (1, 'paid')")
+                is_paid = True
+                await told.wait()
+        return found
+
+    monkeypatch.setattr(housekeeping.Housekeeper, "note_due", listen_in)
+    monkeypatch.setattr(Link, "rows", hold_a_tick)
+
+    @app.workflow
+    async def pay() -> str:
+        return str((await ctx.until("orders", "paid", key={"id": 1}))["status"])
+
+    async def main() -> str:
+        shop(conn)
+        conn.execute("select durable.set_setting('hints', 'commit')")
+        async with app.client() as client, app.worker():
+            run = await client.start(pay, id="r")
+            return str(await run.result(timeout=20))
+
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == "paid"
+    assert told.is_set()
 
 
 def test_waits_for_rows_are_waits_like_others(dsn: str, conn: Connection) -> None:
