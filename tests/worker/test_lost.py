@@ -80,19 +80,19 @@ def test_the_heartbeat_tells_that_a_run_is_lost(dsn: str, conn: Connection) -> N
 
 def test_leases_are_renewed_while_steps_run(dsn: str, conn: Connection) -> None:
     """A run whose step takes several leases is not taken away, even while the step blocks the event loop."""
-    conn.execute("select durable.set_setting('lease_ttl_ms', '300')")
+    conn.execute("select durable.set_setting('lease_ttl_ms', '900')")
     app = App(dsn)
     attempts: list[str] = []
 
     @app.step
     async def blocks() -> None:
         attempts.append("blocks")
-        time.sleep(1.0)
+        time.sleep(2.0)
 
     @app.step
     async def waits() -> None:
         attempts.append("waits")
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(2.0)
 
     @app.workflow
     async def go() -> None:

@@ -126,7 +126,7 @@ def test_all_work_goes_through_and_leaves_nothing_in_a_session(
 def test_a_worker_that_is_killed_is_survived_by_its_lease(dsn: str, pooled: str, conn: Connection) -> None:
     """Without presence the lease tells that a worker is dead: another one goes on at the last recorded step,
     and nothing that was recorded runs again."""
-    conn.execute("select durable.set_setting('lease_ttl_ms', '500')")
+    conn.execute("select durable.set_setting('lease_ttl_ms', '2000')")
     conn.execute(EFFECTS)
     processes.start(pooled, "slow", "patient", '["slow", 600]')
     processes.start(pooled, "j", "journey", '["trip"]')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from typing import Any
 
 import psycopg
@@ -172,19 +172,27 @@ def test_a_sync_step_that_takes_too_long_is_left_behind(dsn: str) -> None:
     """
     app = App(dsn)
     came_back: list[int] = []
+    late = threading.Event()
 
-    @app.step(timeout="50ms", retry=FAST)
+    @app.step(timeout="500ms", retry=FAST)
     def slow_once() -> int:
         attempt = ctx.step.attempt
         if attempt == 1:
-            time.sleep(0.5)
+            late.wait(20)
         came_back.append(attempt)
         return attempt
+
+    @app.step
+    async def let_it_speak() -> None:
+        late.set()
+        while len(came_back) < 2:
+            await asyncio.sleep(0.005)
 
     @app.workflow
     async def go() -> int:
         result = await slow_once()
-        await ctx.sleep(0.6)
+        await let_it_speak()
+        await ctx.sleep(0.05)
         return result
 
     assert app.run(go) == 2
