@@ -483,9 +483,10 @@ def test_functions_that_use_verbs_never_deadlock(shop: App, conn: Connection, ds
         return pokes
 
     async def main() -> None:
-        async with Client(dsn) as client, Worker(shop.registry, dsn), Worker(shop.registry, dsn):
+        async with Client(dsn) as client:
+            # all are there before the first one pokes the others
             runs = [await client.start(go, number, id=f"g{number}") for number in range(count)]
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(60), Worker(shop.registry, dsn), Worker(shop.registry, dsn):
                 pokes = await asyncio.gather(*(run.result() for run in runs))
             assert pokes == [(count - 1) * rounds] * count
         assert len(entries(conn, "poke")) == count * (count - 1) * rounds
