@@ -3,6 +3,8 @@
 A test that asks for `dsn`, `conn`, `clock` or `stage` gets a database of its own, a clone of this worker's
 template. After the test, `durable.check()` must return no row and PostgreSQL must have counted no deadlock
 in that database. With `--pooled` that database is reached through PgBouncer in transaction mode.
+A test that counts rows, or for which nobody else may write meanwhile, asks for `alone`: a database on a
+`quiet` server of its own.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +35,8 @@ from tests.support.cluster import (
     end_session,
     fresh_database,
     install_schema,
+    installed_database,
+    make_folder,
 )
 
 if TYPE_CHECKING:
@@ -123,6 +128,24 @@ def cluster() -> Iterator[Cluster]:
 def server(cluster: Cluster) -> Server:
     """Address of that server."""
     return cluster.server
+
+
+@pytest.fixture(scope="module")
+def quiet() -> Iterator[Server]:
+    """A server with nobody else on it, not even autovacuum: a writer in whatever database keeps rows in their
+    pages that were removed elsewhere."""
+    folder = make_folder()
+    with Cluster(folder) as running:
+        yield running.server
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def alone(quiet: Server) -> Iterator[str]:
+    """URL of the test's own database there, with the schema."""
+    with installed_database(quiet, "alone") as url:
+        yield url
+        assert broken_laws(url) == []
 
 
 @pytest.fixture(scope="session")

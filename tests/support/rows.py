@@ -61,7 +61,7 @@ def settle_rows(conn: Connection, rounds: int = 20) -> int:
 def arm(conn: Connection) -> None:
     """Housekeeping until all waits are left to the triggers: when whoever writes on this server at the
     moment, in any database, has ended."""
-    ends_s = time.monotonic() + 60
+    ends_s = time.monotonic() + 600
     while settle_rows(conn) or not all(armed for _, armed in waits(conn)):
         if time.monotonic() > ends_s:
             raise TimeoutError(f"not armed: {waits(conn)}")
