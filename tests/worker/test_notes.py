@@ -114,7 +114,8 @@ def test_an_old_note_does_not_set_the_clock_back(dsn: str, monkeypatch: pytest.M
 def test_a_forged_note_is_passed_over(
     dsn: str, conn: Connection, handed: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who knows the channel does not know the word; and no statement that others can read shows either."""
+    """Who knows the channel does not know the word; no statement that others can read shows the word, nor the
+    channel once its owner listens to it."""
     app, go = five(dsn)
 
     async def main() -> None:
