@@ -427,7 +427,8 @@ comment on function durable._begin(bigint[], text[], text[], text[], text[], tex
   'Makes heads, under numbers that the caller drew from _next_execution, with their ExecutionStarted.';
 
 create or replace function durable._begin_one(
-  p_execution bigint, p_id text, p_tenant text, p_workflow text, p_version text, p_key text, p_now bigint)
+  p_execution bigint, p_id text, p_tenant text, p_workflow text, p_version text, p_key text, p_digest bytea,
+  p_now bigint)
 returns durable._executions language plpgsql volatile
 as $$
 declare
@@ -436,13 +437,13 @@ begin
   insert into durable._executions as h (execution, id, tenant, workflow, workflow_version, key, bucket, next_seq, digest)
   values (p_execution, p_id, p_tenant, p_workflow, p_version, p_key,
           coalesce((select b.bucket from durable._buckets b where b.bucket = durable._week(p_now)), durable._bucket(p_now)), 1,
-          (select w.digest from durable._workflows w where w.name = p_workflow and w.version = p_version))
+          p_digest)
   returning h.* into v_head;
   insert into durable._journal (bucket, execution, seq, ts, type) values (v_head.bucket, p_execution, 0, p_now, 'S');
   return v_head;
 end
 $$;
-comment on function durable._begin_one(bigint, text, text, text, text, text, bigint) is
+comment on function durable._begin_one(bigint, text, text, text, text, text, bytea, bigint) is
   'The same for one head, in statements for one row: those for many cost three times as much. Answers the head.';
 
 create or replace function durable._next_execution()

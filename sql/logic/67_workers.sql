@@ -115,8 +115,10 @@ begin
   where w.id = p_worker and w.present
     and r.worker = any (array(select x.worker from durable._resting x where x.worker = p_worker for update skip locked));
   if not found then
-    insert into durable._resting (worker, number, address, queues, codes, digests, ttl, ends_at)
-    select w.id, w.number, p_address, p_queues, p_codes, p_digests, p_ttl_ms, v_ends_at
+    insert into durable._resting (worker, number, address, queues, digests, ttl, ends_at)
+    select w.id, w.number, p_address, p_queues,
+           (select coalesce(jsonb_object_agg(c.code, c.digest), '{}') from unnest(p_codes, p_digests) as c (code, digest)),
+           p_ttl_ms, v_ends_at
     from durable._workers w
     where w.id = p_worker and w.present and not exists (select from durable._resting r where r.worker = p_worker)
     on conflict do nothing;
@@ -142,17 +144,15 @@ begin
      or current_setting('transaction_isolation') <> 'read committed' then
     return false;
   end if;
-  update durable._resting r set ends_at = null
-  where r.worker = any (array(
-    select x.worker from durable._resting x
-    where x.worker >= '' and x.ends_at > p_now and p_queue = any (x.queues)
-      and durable._digest_of(p_head.workflow, p_head.workflow_version, x.codes, x.digests) = encode(p_head.digest, 'hex')
-      and not durable._presence_lock(x.number)
-    limit 1 for update skip locked))
-  returning r.* into v_rest;
+  select * into v_rest from durable._resting r
+  where r.worker >= '' and r.ends_at > p_now and p_queue = any (r.queues)
+    and r.digests ->> durable._code(p_head.workflow, p_head.workflow_version) = encode(p_head.digest, 'hex')
+    and not durable._presence_lock(r.number)
+  limit 1 for update skip locked;
   if not found then
     return false;
   end if;
+  update durable._resting r set ends_at = null where r.worker = v_rest.worker;
   insert into durable._tasks as t (id, execution, deadline, queue, priority, workflow, workflow_version, state, version, pid, ttl,
                                    expires_at, attempt, attempt_open)
   values (p_head.id, p_head.execution, durable._later(p_now, p_timeout_ms), p_queue, p_priority, p_head.workflow,

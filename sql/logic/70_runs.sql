@@ -332,57 +332,58 @@ comment on function durable._is_plain(
 create or replace function durable._start_plain(
   p_workflow text, p_args jsonb, p_text text, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
   p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text, p_any_workflow boolean, p_fresh boolean default false,
-  p_tells boolean default false, p_reply text default null, out run text, out handed boolean)
-language plpgsql volatile
+  p_tells boolean default false, p_reply text default null)
+returns durable.start_record language plpgsql volatile
 as $$
 declare
   v_now bigint;
+  v_run text;
   v_execution bigint;
+  v_digest bytea;
   v_head durable._executions;
 begin
   if durable._is_plain(p_workflow, p_args, octet_length(p_text), p_id, p_key, p_queue, p_version, p_delay_ms, p_timeout_ms,
                        p_priority, p_tags, p_tenant) is not true then
-    return;
+    return null;
   end if;
-  -- mostly it is there, which takes no call to see
-  if not p_any_workflow and not exists (select from durable._workflows w where w.name = p_workflow) then
+  select w.digest into v_digest from durable._workflows w where w.name = p_workflow and w.version = p_version;
+  if not (found or p_any_workflow) then
     perform durable._check_workflow(p_workflow);
   end if;
   if p_key is null and (p_fresh or p_id is null) then
     v_now := durable._now_ms();
-    run := coalesce(p_id, durable._fresh_id(v_now));
+    v_run := coalesce(p_id, durable._fresh_id(v_now));
   else
     perform durable._lock_name(durable._key_name(p_tenant, p_workflow, p_key), p_id);
     if exists (select from durable._executions h where h.tenant = p_tenant and h.workflow = p_workflow and h.key = p_key)
        or exists (select from durable._promises p where p.id >= p_id || '.' and p.id < p_id || '/')
        or exists (select from durable._removed r where r.id = p_id)
        or exists (select from durable._removed r where r.tenant = p_tenant and r.workflow = p_workflow and r.key = p_key) then
-      return;
+      return null;
     end if;
-    run := coalesce(p_id, durable._root_id(p_tenant, p_workflow, p_key));
+    v_run := coalesce(p_id, durable._root_id(p_tenant, p_workflow, p_key));
     v_now := durable._now_ms();
   end if;
   v_execution := durable._next_execution();
   insert into durable._promises (id, tenant, head, timeout_at, created_at, external, target, param_headers, param_data, tags)
-  values (run, p_tenant, v_execution, durable._later(v_now, p_timeout_ms), v_now, true, durable._target_of(p_queue),
+  values (v_run, p_tenant, v_execution, durable._later(v_now, p_timeout_ms), v_now, true, durable._target_of(p_queue),
           '{"codec": "json"}', p_text, p_tags)
   on conflict do nothing;
   if not found then
-    run := null;
-    return;
+    return null;
   end if;
-  v_head := durable._begin_one(v_execution, run, p_tenant, p_workflow, p_version, p_key, v_now);
-  handed := p_tells and p_delay_ms is null
-            and durable._hand_over(v_head, p_text, p_queue, p_priority, p_timeout_ms, p_reply, v_now);
-  if handed then
-    return;
+  v_head := durable._begin_one(v_execution, v_run, p_tenant, p_workflow, p_version, p_key, v_digest, v_now);
+  if p_tells and p_delay_ms is null
+     and durable._hand_over(v_head, p_text, p_queue, p_priority, p_timeout_ms, p_reply, v_now) then
+    return (v_run, true, true);
   end if;
   insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, workflow, workflow_version)
-  values (run, v_execution, durable._later(v_now, p_timeout_ms), v_now + coalesce(p_delay_ms, 0), p_queue, p_priority, p_workflow,
-          p_version);
+  values (v_run, v_execution, durable._later(v_now, p_timeout_ms), v_now + coalesce(p_delay_ms, 0), p_queue, p_priority,
+          p_workflow, p_version);
   if p_tells then
     perform durable._tell('durable_ready');
   end if;
+  return (v_run, true, false);
 end
 $$;
 comment on function durable._start_plain(
@@ -435,25 +436,24 @@ create or replace function durable.start_v1(
   p_workflow text, p_args text, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
   p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text, p_any_workflow boolean, p_fresh boolean default false,
   p_tells boolean default false, p_reply text default null)
-returns table (id text, created boolean, handed boolean) language plpgsql volatile rows 1
+returns durable.start_record language plpgsql volatile
 as $$
 declare
   v_args jsonb := case when p_fresh then p_args::jsonb else durable._json(p_args) end;
+  v_started durable.start_record := durable._start_plain(
+    p_workflow, v_args, p_args, p_id, p_key, p_queue, p_version, p_delay_ms, p_timeout_ms, p_priority, p_tags, p_tenant,
+    p_any_workflow, p_fresh, p_tells, p_reply);
 begin
-  select p.run, true, p.handed into id, created, handed
-  from durable._start_plain(p_workflow, v_args, p_args, p_id, p_key, p_queue, p_version, p_delay_ms, p_timeout_ms, p_priority,
-                            p_tags, p_tenant, p_any_workflow, p_fresh, p_tells, p_reply) p;
-  if id is not null then
-    return next;
-    return;
+  if v_started.id is not null then
+    return v_started;
   end if;
-  select s.id, s.created, false into id, created, handed
+  select s.id, s.created, false into v_started
   from durable._start_one(p_workflow, v_args, p_args, p_id, p_key, p_queue, p_version, p_delay_ms, p_timeout_ms, p_priority,
                           p_tags, p_tenant, p_any_workflow) s;
-  if p_tells and created then
+  if p_tells and v_started.created then
     perform durable._tell('durable_ready');
   end if;
-  return next;
+  return v_started;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
@@ -483,7 +483,7 @@ begin
   if v_count = 1 then
     -- a slice begins at 1, wherever the array does
     v_id := (durable._start_plain(v_name, ($2[:])[1], ($2[:])[1]::text, ($3[:])[1], ($4[:])[1], $5, $6, durable._ms($7),
-                                  durable._ms($8), $9, $10, $11, $12)).run;
+                                  durable._ms($8), $9, $10, $11, $12)).id;
     if v_id is not null then
       perform durable._hint('durable_ready', durable._now_ms());
       return query values (v_id, true);
@@ -514,7 +514,7 @@ returns text language plpgsql volatile
 as $$
 declare
   v_text text := $2::text;
-  v_id text := (durable._start_plain($1, $2, v_text, $3, $4, $5, $6, durable._ms($7), durable._ms($8), $9, $10, $11, $12)).run;
+  v_id text := (durable._start_plain($1, $2, v_text, $3, $4, $5, $6, durable._ms($7), durable._ms($8), $9, $10, $11, $12)).id;
   v_run record;
 begin
   if v_id is not null then

@@ -124,19 +124,26 @@ comment on column durable._workers.workflows is 'Names of the workflows that it 
 comment on column durable._workers.versions is 'Version of each of workflows.';
 comment on column durable._workers.about is 'Host, process id and versions, for people.';
 
+-- a start that hands a run over writes only when the rest ends: laws of the table would be parsed and asked again each time
+create domain durable._note_address as text
+  constraint note_address_is_drawn check (value ~ '^durable_to_[0-9a-f]{32}:[0-9a-f]{32}$');
+comment on domain durable._note_address is 'A channel and the word that begins each note to it, both drawn by lot; durable._note sends there.';
+create domain durable._lease_ms as bigint
+  constraint lease_ms_positive check (value > 0);
+comment on domain durable._lease_ms is 'Length of a lease in ms.';
+create domain durable._code_digests as jsonb
+  constraint code_digests_are_an_object check (jsonb_typeof(value) = 'object');
+comment on domain durable._code_digests is 'Digests of code, in hex, by the code that durable._code names.';
+
 create unlogged table durable._resting (
   ends_at durable.epoch_ms,
-  ttl bigint not null,
+  ttl durable._lease_ms not null,
   number integer not null,
   worker text collate "C" not null,
-  address text not null,
+  address durable._note_address not null,
   queues text[] not null,
-  codes text[] not null,
-  digests text[] not null,
-  constraint resting_pk primary key (worker),
-  constraint resting_ttl_positive check (ttl > 0),
-  constraint resting_address_is_drawn check (address ~ '^durable_to_[0-9a-f]{32}:[0-9a-f]{32}$'),
-  constraint resting_codes_have_digests check (cardinality(codes) = cardinality(digests))
+  digests durable._code_digests not null,
+  constraint resting_pk primary key (worker)
 ) with (fillfactor = 50);
 comment on table durable._resting is
   'Workers that had nothing to do, to each of which a start may hand one run. Losing it is harmless: what is started then is claimed.';
@@ -145,8 +152,7 @@ comment on column durable._resting.ttl is 'Length of its leases, in ms.';
 comment on column durable._resting.number is 'Its number in _workers, key of the presence lock.';
 comment on column durable._resting.address is 'Where its notes go: a channel and a word that begins each note, both drawn by lot, so that nobody else can send it work or hear of it.';
 comment on column durable._resting.queues is 'Queues that it serves.';
-comment on column durable._resting.codes is 'What it can run: workflows with their versions.';
-comment on column durable._resting.digests is 'Digests of that code, in hex, at the same places.';
+comment on column durable._resting.digests is 'What it can run, workflows with their versions, and the digest of each.';
 
 create table durable._workflows (
   seen_at durable.epoch_ms not null,

@@ -352,6 +352,22 @@ def test_a_tick_forgets_the_rests_of_forgotten_workers(dsn: str, conn: Connectio
     assert ask(conn, ("select count(*) from durable._resting", ())) == (0,)
 
 
+@pytest.mark.parametrize(
+    ("broken", "law"),
+    [
+        ("ttl = 0", "lease_ms_positive"),
+        ("address = 'durable_ready:' || repeat('a', 32)", "note_address_is_drawn"),
+        ("digests = '[]'", "code_digests_are_an_object"),
+    ],
+)
+@pytest.mark.session("notes")
+def test_the_laws_of_a_rest(conn: Connection, ears: Ears, broken: str, law: str) -> None:
+    """Of its columns: a start that only ends the rest does not ask them again."""
+    with pytest.raises(psycopg.errors.CheckViolation) as refused:
+        conn.execute(f"update durable._resting set {broken}".encode())
+    assert refused.value.diag.constraint_name == law
+
+
 def test_rests_are_written_to_no_log(conn: Connection) -> None:
     """Losing them is harmless, and a worker says so after each lone run."""
     assert ask(

@@ -23,7 +23,7 @@ TABLES = (
     "_workflows",
 )
 OF_ONE = "%s, %s::text::jsonb, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s, %s"
-PLAIN = f"select run, true from durable._start_plain({OF_ONE})"
+PLAIN = f"select id, true from durable._start_plain({OF_ONE})"
 GENERAL = f"select id, created from durable._start_one({OF_ONE})"
 CHOSEN = "select id, created from durable.start_v1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s, %s)"
 # the usual value first, then values at and beyond the borders of what is allowed
