@@ -124,7 +124,8 @@ comment on column durable._workers.workflows is 'Names of the workflows that it 
 comment on column durable._workers.versions is 'Version of each of workflows.';
 comment on column durable._workers.about is 'Host, process id and versions, for people.';
 
--- a start that hands a run over writes only when the rest ends: laws of the table would be parsed and asked again each time
+-- Laws of single columns, asked where those are written: a start that hands a run over changes ends_at alone, and laws of the
+-- table would be parsed and asked again each time.
 create domain durable._note_address as text
   constraint note_address_is_drawn check (value ~ '^durable_to_[0-9a-f]{32}:[0-9a-f]{32}$');
 comment on domain durable._note_address is 'A channel and the word that begins each note to it, both drawn by lot; durable._note sends there.';
