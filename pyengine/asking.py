@@ -12,11 +12,12 @@ import asyncio
 from typing import Any, Protocol
 
 from pyengine import callers
-from pyengine.connection import Database, LinkPool
+from pyengine.connection import Database, make_sure
 from pyengine.errors import InvalidRequest
 from pyengine.forbidden import refuse
+from pyengine.link_pool import LinkPool
 from pyengine.listen import Channel, Listener
-from pyengine.procedures import Procedure
+from pyengine.procedures import ON_DISK, START, Procedure
 from pyengine.results import Waiting
 from pyengine.scope import scope
 
@@ -46,19 +47,17 @@ class Asker(Protocol):
     async def within(self, conn: Any, procedure: Procedure, *values: Any) -> Any:
         """Run a procedure on a connection of the caller's and return its first row."""
 
+    async def start(self, values: tuple[Any, ...], *, fresh: bool) -> Any:
+        """Start a run, tell of it, and return the row of `START` when that is on disk; `values` are those
+        that `START_WITHIN` has too, and nobody else knows an id that is `fresh`.
+        """
+
     @property
     def heard(self) -> int | None:
         """How many hints have come; None if nobody listens."""
 
-    @property
-    def reply(self) -> str | None:
-        """Where the end of a run is to be noted; None if nobody listens."""
-
     def along(self, channel: Channel) -> bool:
         """Whether a statement may send this hint itself, with its commit."""
-
-    async def began(self, *, handed: bool, sent: bool) -> None:
-        """Tell of a run that was started here, unless a worker was handed it; `sent`: others were told."""
 
     async def hint(self, channel: Channel, *, sent: bool = False) -> None:
         """Tell workers and clients to look again; only those of this process if the others were told."""
@@ -122,30 +121,43 @@ class Links:
         refuse_workflow()
         return await callers.ask(conn, procedure, *values)
 
+    async def start(self, values: tuple[Any, ...], *, fresh: bool) -> Any:
+        """Start a run, tell of it, and listen for ends from now on.
+
+        A worker may have it before it is on disk, if nobody was given its id until then: that is fresh, and
+        the session that started it is our own and makes sure.
+
+        Raises:
+            EngineError: as `rows`.
+        """
+        refuse_workflow()
+        await self.open()
+        sent = self.along("durable_ready")
+        reply = self._waiting.reply if sent else None
+        asked = (*values, fresh, sent, reply, fresh and not self._database.pooled)
+        callers.checked(START, asked)
+
+        async def start(conn: Any) -> Any:
+            row = await conn.fetchrow(START.sql, *asked)
+            if row["hasty"]:
+                await make_sure(conn, ON_DISK, self._database.where)
+            return row
+
+        row = await self._links.use(start)
+        if row["handed"]:
+            await self._waiting.listen()
+        elif row["created"]:
+            await self.hint("durable_ready", sent=sent)
+        return row
+
     @property
     def heard(self) -> int | None:
         """How many hints that promises settled have come; None before anybody listens."""
         return self._waiting.heard
 
-    @property
-    def reply(self) -> str | None:
-        """Where the end of a run is to be noted; None before anybody listens."""
-        return self._waiting.reply
-
     def along(self, channel: Channel) -> bool:
         """Whether a statement may send this hint itself, with its commit."""
         return self._listener.along(channel)
-
-    async def began(self, *, handed: bool, sent: bool) -> None:
-        """Tell of a run that was started here, and listen for ends from now on.
-
-        Raises:
-            EngineError: the database cannot be reached.
-        """
-        if handed:
-            await self._waiting.listen()
-        else:
-            await self.hint("durable_ready", sent=sent)
 
     async def hint(self, channel: Channel, *, sent: bool = False) -> None:
         """Tell subscribers of this process and, unless they were, of others to look again, soon."""

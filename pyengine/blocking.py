@@ -29,7 +29,7 @@ from pyengine.asking import refuse_workflow
 from pyengine.connection import CONNECT_TIMEOUT_S, Database
 from pyengine.errors import EngineError, InvalidRequest, Unavailable
 from pyengine.listen import Channel, Looks, Pace
-from pyengine.procedures import HINT, LISTEN, RESULTS, SESSION, VERSION, Procedure
+from pyengine.procedures import HINT, LISTEN, RESULTS, SESSION, START, VERSION, Procedure
 from pyengine.results import refuse_no_text
 
 __all__ = ["Blocking"]
@@ -135,23 +135,23 @@ class Blocking:
         refuse_workflow()
         return callers.ask_now(conn, procedure, *values)
 
+    async def start(self, values: tuple[Any, ...], *, fresh: bool) -> Any:
+        """Start a run, tell of it, and return the row of `START`, which is on disk."""
+        sent = self.along("durable_ready")
+        # notes are for programs that await, and who waits for the disk needs no second statement
+        row = (await self.rows(START, *values, fresh, sent, None, False))[0]
+        if row["created"]:
+            await self.hint("durable_ready", sent=sent or row["handed"])
+        return row
+
     @property
     def heard(self) -> int | None:
         """Nobody listens before somebody waits."""
         return None
 
-    @property
-    def reply(self) -> str | None:
-        """Notes are for programs that await."""
-        return None
-
     def along(self, channel: Channel) -> bool:
         """Whether a statement may send this hint itself, with its commit."""
         return self._pace.along(channel, time.monotonic())
-
-    async def began(self, *, handed: bool, sent: bool) -> None:
-        """Tell of a run that was started here, unless a worker was handed it; `sent`: others were told."""
-        await self.hint("durable_ready", sent=sent or handed)
 
     async def hint(self, channel: Channel, *, sent: bool = False) -> None:
         """Tell workers and clients to look again, unless they were told; a hint may be lost."""

@@ -23,7 +23,7 @@ from pyengine.connection import Database
 from pyengine.errors import InvalidRequest, NotFound, RunCancelled, RunFailed, RunTimedOut
 from pyengine.handle import Run
 from pyengine.listen import Listener
-from pyengine.procedures import LIST_RUNS, RUN, START, START_WITHIN
+from pyengine.procedures import LIST_RUNS, RUN, START_WITHIN
 from pyengine.promises import Promises
 from pyengine.queues import check_queue
 from pyengine.registry import Registry, Workflow, WorkflowDef
@@ -170,10 +170,7 @@ class Verbs(Steering):
         fresh = id is None and key is None
         if fresh:
             id = _new_id()
-        heard, sent = self._asker.heard, conn is None and self._asker.along("durable_ready")
-        row = await self._ask(
-            START if conn is None else START_WITHIN,
-            conn,
+        values = (
             name,
             self._input(definition, args, dict(kwargs)),
             id,
@@ -186,11 +183,12 @@ class Verbs(Steering):
             "{}",
             "",
             definition is not None,
-            fresh,
-            *((sent, self._asker.reply if sent else None) if conn is None else ()),
         )
-        if conn is None and row["created"]:
-            await self._asker.began(handed=row["handed"], sent=sent)
+        heard = self._asker.heard
+        if conn is None:
+            row = await self._asker.start(values, fresh=fresh)
+        else:
+            row = await self._asker.within(conn, START_WITHIN, *values, fresh)
         codec, since = _result_codec(definition), heard if row["created"] else None
         return Run(self, row["id"], codec, created=row["created"], since=since)
 

@@ -12,10 +12,9 @@ needs one, hints and presence, goes by a second URL if there is one, and is done
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import asyncpg
@@ -25,7 +24,7 @@ from pyengine.errors import EngineError, InvalidRequest, Unavailable
 from pyengine.procedures import LEAVE_MARK, SEE_MARK, SESSION, VERSION, Procedure
 from pyengine.sessions import clean_session, keep_alive
 
-__all__ = ["Database", "Link", "LinkPool", "backoff_s", "mapped"]
+__all__ = ["Database", "Link", "backoff_s", "make_sure", "mapped"]
 
 logger = logging.getLogger("pyengine.connection")
 
@@ -65,6 +64,21 @@ def mapped(error: BaseException, where: str) -> EngineError:
     if isinstance(error, asyncio.TimeoutError):
         return unreachable(where, "no answer in time")
     return unreachable(where, str(error) or type(error).__name__)
+
+
+async def make_sure(conn: Any, procedure: Procedure, where: str) -> None:
+    """Run a statement without which nobody may be told of what was committed before.
+
+    Raises:
+        Unavailable: it failed, and so it is unknown what became of that.
+    """
+    try:
+        await conn.fetchval(procedure.sql)
+    except asyncpg.PostgresError as error:
+        raise Unavailable(
+            f"{where} does not tell whether what was committed is on disk: {error}",
+            hint="it may have been done: look before you do it again",
+        ) from error
 
 
 class Database:
@@ -339,59 +353,3 @@ class Link:
             await conn.close(timeout=timeout_s)
         except (asyncpg.PostgresError, *_GONE):
             conn.terminate()
-
-
-class LinkPool:
-    """A few links that callers take in turn.
-
-    Args:
-        database: where to.
-        role: what for.
-        size: connections at a time, at most.
-    """
-
-    def __init__(self, database: Database, role: str, size: int) -> None:
-        self._links = [Link(database, role) for _ in range(size)]
-        self._tidying: set[asyncio.Task[None]] = set()
-        # last in, first out: as many connections as are needed and no more
-        self._free: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
-        for link in reversed(self._links):
-            self._free.put_nowait(link)
-
-    async def rows(self, procedure: Procedure, *args: Any) -> list[Any]:
-        """Run a statement that may be run twice, and return its rows; tried once more if the connection was
-        found dead.
-
-        Raises:
-            EngineError: by SQLSTATE; Unavailable if the database cannot be reached.
-        """
-        link = await self._free.get()
-        try:
-            try:
-                return await link.rows(procedure, *args)
-            except Unavailable:
-                return await link.rows(procedure, *args)
-        finally:
-            self._free.put_nowait(link)
-
-    @contextlib.asynccontextmanager
-    async def taken(self) -> AsyncIterator[Link]:
-        """Take a link for as long as the block lasts; what users' statements left in its session goes."""
-        link = await self._free.get()
-        try:
-            yield link
-        finally:
-            tidying = asyncio.get_running_loop().create_task(self._tidy(link))
-            self._tidying.add(tidying)
-            tidying.add_done_callback(self._tidying.discard)
-
-    async def _tidy(self, link: Link) -> None:
-        try:
-            await link.clean()
-        finally:
-            self._free.put_nowait(link)
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await asyncio.gather(*self._tidying, return_exceptions=True)
-        await asyncio.gather(*(link.close() for link in self._links))

@@ -9,7 +9,8 @@ less, and one with a single step two instead of three. Anything else is kept bac
 so no step begins before what it depends on is recorded. If something did come before them, what the
 coroutine did is thrown away and it is replayed from its journal, as after any verdict `moved`. To go on early
 costs a little and saves nothing unless the run ends, so it does after steps after which runs of its workflow
-have ended before.
+have ended before. Runs of workflows without steps may even begin before their start is on disk; which those
+are is seen here too.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Early:
 
     Attributes:
         drive: advances the coroutine of a run by all that is loaded.
+        hasty: workflows of whose runs some have ended and none was seen to ask for a step (resting.py).
     """
 
     drive: Callable[[HeldRun], Moves]
@@ -43,9 +45,13 @@ class Early:
         # a step reports from a context of its own, which is no business of its run's
         self._context = Context()
         self._ends: dict[str, set[int]] = {}
+        self._effects: set[str] = set()
+        self.hasty: set[str] = set()
 
     def reported(self, held: HeldRun) -> None:
         """Note that a step has added a fact to a run; let the run go on if it may and is likely to end."""
+        if held.last < 0:
+            self.has_effects(held)
         held.last = held.facts[-1].child
         ends = self._ends.get(held.info.workflow)
         if ends is not None and held.last in ends and _may_go_on(held):
@@ -54,12 +60,20 @@ class Early:
 
     def moved(self, held: HeldRun) -> None:
         """Note that the code of a run has moved; if to its end, then others like it may end there too."""
-        if held.last >= 0 and isinstance(held.end, _ENDS):
-            ends = self._ends.setdefault(held.info.workflow, set())
-            if len(ends) == _ENDS_MAX:
-                ends.clear()
-            ends.add(held.last)
+        if isinstance(held.end, _ENDS):
+            if held.last >= 0:
+                ends = self._ends.setdefault(held.info.workflow, set())
+                if len(ends) == _ENDS_MAX:
+                    ends.clear()
+                ends.add(held.last)
+            elif held.info.workflow not in self._effects:
+                self.hasty.add(held.info.workflow)
         self._news(held)
+
+    def has_effects(self, held: HeldRun) -> None:
+        """Note that a run asks for a step or a transaction, as others of its workflow may."""
+        self._effects.add(held.info.workflow)
+        self.hasty.discard(held.info.workflow)
 
     def _go_on(self, held: HeldRun) -> None:
         held.seen = held.replay.next_seq

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 
 from pyengine.connection import Link
@@ -23,7 +23,7 @@ from pyengine.holding import Holdings
 from pyengine.housekeeping import Housekeeper
 from pyengine.listen import Listener, Looks
 from pyengine.model import Cancelled, Complete, Fail, Halt
-from pyengine.procedures import JOURNAL, RELEASE_UNKNOWN
+from pyengine.procedures import HELD_ON_DISK, JOURNAL, RELEASE_UNKNOWN
 from pyengine.reporting import BUNDLES_MAX, Load, RunQueue
 from pyengine.resting import Rest
 from pyengine.runs import HeldRun
@@ -319,11 +319,36 @@ class Exchange:
         if self._adrift_at_s is not None:
             self._loop.call_at(self._adrift_at_s, self._parts.wake.set)
 
+    def wait_for_disk(self, held: HeldRun) -> None:
+        """Let a run go on when its start is on disk; it is given back if nobody can tell that it is."""
+        self._do(self._wait_for_disk(held))
+
+    async def _wait_for_disk(self, held: HeldRun) -> None:
+        words = (self._worker, held.execution, held.version, held.info.id)
+        there = False
+        try:
+            there = await self._parts.side.run(HELD_ON_DISK, *words)
+        except EngineError as error:
+            logger.warning("start of run %s: %s", held.info.id, error.message)
+        except Exception:  # boundary: a fault of ours must not leave the run waiting for ever
+            logger.exception("start of run %s", held.info.id)
+        if held.dropped:
+            return
+        if there:
+            self.holdings.is_on_disk(held)
+        else:
+            self.holdings.drop(held)
+            self._missed()
+        self._parts.wake.set()
+
     # -- journals
 
     def fetch(self, held: HeldRun) -> None:
         """Get the journal of a run and hand it to the holdings."""
-        task = self._loop.create_task(self._fetch(held))
+        self._do(self._fetch(held))
+
+    def _do(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
         self._fetches.add(task)
         task.add_done_callback(self._fetches.discard)
 

@@ -233,4 +233,4 @@ class Heartbeat:
                 if first:
                     # what a start would hand over now would not be heard
                     with contextlib.suppress(EngineError):
-                        await link.run(REST, *self._vitals.rest, 0)
+                        await link.run(REST, *self._vitals.rest, 0, "{}")

@@ -19,6 +19,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec.structs import replace
 
+from pyengine.acts import deadlines_ms
 from pyengine.codec import Codec
 from pyengine.housekeeping import DatabaseClock
 from pyengine.keeping import Keeper
@@ -29,7 +30,6 @@ from pyengine.model import (
     Fact,
     Fail,
     Halt,
-    Intend,
     Moves,
     Row,
     RunInfo,
@@ -38,9 +38,9 @@ from pyengine.model import (
 from pyengine.registry import Registry
 from pyengine.replay import Replay
 from pyengine.retry import Randomness
-from pyengine.runs import HeldRun, Hooks, deadlines_ms, evict, run_info
+from pyengine.runs import HeldRun, Hooks, evict, run_info
 from pyengine.steps import StepRunner, next_attempt
-from pyengine.wire import Answer, Bundle, Release, Task, Verdict
+from pyengine.wire import Answer, Release, Task, Verdict
 
 __all__ = ["RELEASE_AFTER_MS", "DatabaseClock", "Holdings"]
 
@@ -118,6 +118,8 @@ class Holdings:
     def _judged(
         self, held: HeldRun, verdict: Verdict, tail: tuple[list[Row], list[Row]], now_ms: int
     ) -> None:
+        # but for a lost run the turn has locked its task, so its commit was behind the start
+        held.on_disk = held.on_disk or verdict.verdict != "lost"
         if verdict.verdict == "ok":
             self._taken(held, verdict, tail, now_ms)
         elif verdict.verdict == "moved":
@@ -151,7 +153,7 @@ class Holdings:
         if verdict.state != "acquired":
             self._left(held, verdict.state)
             return
-        calls = self._ready_calls(held, flight, now_ms)
+        calls = held.ready_calls(flight, now_ms)
         if flight.facts or others or end is not None:
             # what came may give up some of the calls before they begin
             held.parked.update({call.child: call for call in calls})
@@ -165,21 +167,6 @@ class Holdings:
                 self._start_call(held, call)
         if held.in_transaction:
             self._hooks.transaction(held)
-
-    def _ready_calls(self, held: HeldRun, flight: Bundle, now_ms: int) -> list[StepCall]:
-        """Return the attempts that waited for a bundle to be recorded."""
-        calls: list[StepCall] = []
-        intended: set[int] = set()
-        if flight.acts:
-            intended = {act.child for act in flight.acts if isinstance(act, Intend)}
-            for child in intended.intersection(held.steps):
-                held.steps[child].begun = True
-        if held.blocked and not held.acts:
-            calls += [replace(one, begun=True) if one.child in intended else one for one in held.blocked]
-            held.blocked = ()
-        if held.next_calls:
-            calls += held.recorded_calls(flight.facts, now_ms)
-        return calls
 
     def _left(self, held: HeldRun, state: str) -> None:
         """The run is suspended or released, with its coroutine warm; or set aside, or ended by others."""
@@ -201,7 +188,17 @@ class Holdings:
         """Let the coroutine of a run go on with what came, unless it has, and that is not recorded yet."""
         if held.seen is None:
             moves, held.kept = held.kept or self.drive(held), None
-            self._take(held, moves)
+            if held.must_wait(moves):
+                held.kept, held.loading = moves, True
+                self._hooks.effects(held)
+                self._hooks.disk(held)
+            else:
+                self._take(held, moves)
+
+    def is_on_disk(self, held: HeldRun) -> None:
+        """Let a run go on that was marked `loading` because its start was not."""
+        held.on_disk, held.loading = True, False
+        self.advance(held)
 
     def drive(self, held: HeldRun) -> Moves:
         """Advance the coroutine of a run; whatever goes wrong sets the run aside."""
@@ -254,7 +251,7 @@ class Holdings:
     def _claimed(self, task: Task) -> None:
         known = self.held.get(task.execution) or self.warm.get(task.execution)
         if known is not None:
-            if known.version >= task.version:
+            if known.info.id == task.id and known.version >= task.version:
                 return  # a note came late: the run was given back, and claimed since
             warm = self.warm.pop(task.execution, None) is not None
             if warm and task.from_seq and task.version == known.version + 1:
@@ -262,7 +259,8 @@ class Holdings:
                 return
             self.drop(known)
         info = run_info(task)
-        held = self.held[task.execution] = HeldRun(info, self._replay(info), task.reply)
+        held = HeldRun(info, self._replay(info), task.reply, on_disk=task.on_disk)
+        self.held[task.execution] = held
         if task.from_seq == 0:
             self._loaded(held, task.rows, task.next)
         else:

@@ -18,6 +18,7 @@ __all__ = [
     "COMMIT",
     "FORK",
     "HEARTBEAT",
+    "HELD_ON_DISK",
     "HELLO",
     "HINT",
     "JOURNAL",
@@ -26,6 +27,7 @@ __all__ = [
     "LEAVE_MARK",
     "LISTEN",
     "LIST_RUNS",
+    "ON_DISK",
     "PAUSE",
     "PRESENT",
     "REDRIVE",
@@ -112,11 +114,12 @@ HELLO = Procedure(
 REST = Procedure(
     name="worker_rest_v1",
     signature=(
-        "(worker, address, queues[], codes[] of hello, digests[], all three as text, ttl_ms, for ms) -> "
-        "boolean, true if it is believed"
+        "(worker, address, queues[], codes[] of hello, digests[], all three as text, ttl_ms, for ms, "
+        "codes[] as text that may begin before their start is on disk) -> boolean, true if it is believed"
     ),
     sql=(
-        "select durable.worker_rest_v1($1, $2, $3::text::text[], $4::text::text[], $5::text::text[], $6, $7)"
+        "select durable.worker_rest_v1("
+        "$1, $2, $3::text::text[], $4::text::text[], $5::text::text[], $6, $7, $8::text::text[])"
     ),
 )
 
@@ -130,6 +133,18 @@ TURN = Procedure(
         "select durable.worker_turn_v1($1, $2::text::text[], $3::text::text[], $4::text::text[], "
         "$5, $6, $7, $8)"
     ),
+)
+
+ON_DISK = Procedure(
+    name="on_disk_v1",
+    signature="() -> true: all that this session has committed is on disk",
+    sql="select durable.on_disk_v1()",
+)
+
+HELD_ON_DISK = Procedure(
+    name="on_disk_v1",
+    signature="(worker, execution, version, id) -> boolean, true if that run is held, and on disk",
+    sql="select durable.on_disk_v1($1, $2, $3, $4)",
 )
 
 JOURNAL = Procedure(
@@ -228,13 +243,16 @@ START = Procedure(
     name="start_v1",
     signature=(
         "(workflow, args, id, key, queue, version, delay_ms, timeout_ms, priority, tags jsonb, tenant, "
-        "any_workflow, fresh id, tell workers, where the result is noted) -> (id, created, handed)"
+        "any_workflow, fresh id, tell workers, where the result is noted, may be hasty) -> "
+        "(id, created, handed, hasty: ON_DISK is to follow)"
     ),
     sql=(
-        "select s.id, s.created, s.handed from durable.start_v1("
-        "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11, $12, $13, $14, $15) s"
+        "select s.id, s.created, s.handed, s.hasty from durable.start_v1("
+        "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11, $12, $13, $14, $15, $16) s"
     ),
-    takes="text text text text text text bigint bigint integer text text boolean boolean boolean text",
+    takes=(
+        "text text text text text text bigint bigint integer text text boolean boolean boolean text boolean"
+    ),
 )
 
 START_WITHIN = Procedure(

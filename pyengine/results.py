@@ -19,8 +19,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from pyengine.callers import unwritable
-from pyengine.connection import LinkPool
 from pyengine.errors import EngineError, InvalidRequest
+from pyengine.link_pool import LinkPool
 from pyengine.listen import Listener, Looks, note_address
 from pyengine.procedures import RESULTS
 from pyengine.wire import decode_result

@@ -11,28 +11,23 @@ and the next attempt of a step until the failure of the last one is.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from pyengine.acts import text_bytes, weight
 from pyengine.errors import EngineError
 from pyengine.model import (
     Act,
     Adopt,
-    Captured,
-    Complete,
-    ContinueAsNew,
     Fact,
-    Fail,
-    Halt,
     Intend,
     MakeJoinSet,
     MakePromise,
     Moves,
     Receive,
-    RolledBack,
     Row,
     RunChild,
     RunInfo,
@@ -47,16 +42,13 @@ if TYPE_CHECKING:
     from pyengine.committing import TransactionRun
     from pyengine.steps import StepRun
 
-__all__ = ["HeldRun", "Hooks", "deadlines_ms", "evict", "run_info"]
+__all__ = ["HeldRun", "Hooks", "evict", "run_info"]
 
 logger = logging.getLogger("pyengine.worker")
 
 FACTS_MAX = 1000
 """Facts of one run in one bundle, at most."""
 
-_WITH_PARAM = (RunChild, Intend)
-_WITH_VALUE = (Captured, RolledBack)
-_WITH_TIMEOUT = (RunChild, MakePromise)
 _WAKES = (StartTimer, MakePromise, Adopt, Receive, MakeJoinSet)
 
 TURN_BYTES_MAX = 8 << 20
@@ -70,6 +62,7 @@ class HeldRun:
         info: which run.
         replay: its coroutine.
         reply: where the process that started it wants its end noted.
+        on_disk: whether its start is; if not, its number may be that of another run after a crash.
 
     Attributes:
         version: version of the lease.
@@ -88,7 +81,7 @@ class HeldRun:
         transaction: what answers its transactions.
         tries: how often in a row its transactions did not come to their end.
         keep: report it even if nothing moved, to get what others appended.
-        loading: its journal is being fetched; nothing is reported meanwhile.
+        loading: its journal is being fetched, or its start is not on disk; nothing is reported meanwhile.
         outside: others may wake its code: it has child runs, timers, promises or receives, or is cancelling.
         dropped: it is not ours any more.
         ahead: its coroutine did what was refused and is not known, so nothing can go on with it.
@@ -112,6 +105,7 @@ class HeldRun:
         "loading",
         "moved_at",
         "next_calls",
+        "on_disk",
         "outside",
         "parked",
         "queued",
@@ -126,7 +120,9 @@ class HeldRun:
         "weight",
     )
 
-    def __init__(self, info: RunInfo, replay: Replay, reply: str | None = None) -> None:
+    def __init__(
+        self, info: RunInfo, replay: Replay, reply: str | None = None, *, on_disk: bool = True
+    ) -> None:
         self.info = info
         self.version = info.version
         self.replay = replay
@@ -153,6 +149,7 @@ class HeldRun:
         self.transaction: TransactionRun | None = None
         self.tries = 0
         self.reply = reply
+        self.on_disk = on_disk
 
     @property
     def execution(self) -> int:
@@ -174,6 +171,12 @@ class HeldRun:
     def in_transaction(self) -> bool:
         """Whether its code is in a transaction, or waits to begin one, with all before that recorded."""
         return self.replay.in_transaction and self.kept is None
+
+    def must_wait(self, moves: Moves) -> bool:
+        """Whether what an advance brought has effects, or is reported by the run's number alone, while a
+        crash may still take the run back: steps that begin at once, and transactions.
+        """
+        return not self.on_disk and (bool(moves.steps and not moves.acts) or self.in_transaction)
 
     def stop_transaction(self) -> None:
         """Roll back the transaction that it is in, if any."""
@@ -220,6 +223,8 @@ class HeldRun:
         bundle = Bundle(self.info.execution, self.version, seen, facts, acts, end)
         if end is not None:
             bundle.reply = self.reply
+        if not self.on_disk:
+            bundle.id = self.info.id
         self.keep = False
         self.flight = bundle
         return bundle
@@ -257,12 +262,27 @@ class HeldRun:
 
     def _facts_that_fit(self) -> int:
         """Return how many of the facts go with the next bundle, and note how much it weighs."""
-        self.weight = _weight(self.acts, self.end) if self.acts or self.end is not None else 0
+        self.weight = weight(self.acts, self.end) if self.acts or self.end is not None else 0
         for count, fact in enumerate(self.facts):
             if count and (count == FACTS_MAX or self.weight >= TURN_BYTES_MAX):
                 return count
-            self.weight += _bytes(fact.value or fact.error or fact.param or "")
+            self.weight += text_bytes(fact.value or fact.error or fact.param or "")
         return len(self.facts)
+
+    def ready_calls(self, flight: Bundle, now_ms: int) -> list[StepCall]:
+        """Return the attempts that waited for a bundle to be recorded."""
+        calls: list[StepCall] = []
+        intended: set[int] = set()
+        if flight.acts:
+            intended = {act.child for act in flight.acts if isinstance(act, Intend)}
+            for child in intended.intersection(self.steps):
+                self.steps[child].begun = True
+        if self.blocked and not self.acts:
+            calls += [replace(one, begun=True) if one.child in intended else one for one in self.blocked]
+            self.blocked = ()
+        if self.next_calls:
+            calls += self.recorded_calls(flight.facts, now_ms)
+        return calls
 
     def recorded_calls(self, facts: Iterable[Fact], now_ms: int) -> list[StepCall]:
         """Return the attempts that waited for these facts to be recorded.
@@ -317,31 +337,16 @@ class Hooks:
         fetch: get the journal of a run, then call `journal_came`.
         timer: a deadline of a run's own making, by the loop's clock.
         transaction: something of a run moved that is in a transaction.
+        disk: have a run advanced when its start is on disk.
+        effects: a run asks for what has effects.
     """
 
     max_warm: int
     fetch: Callable[[HeldRun], None]
     timer: Callable[[float], None]
     transaction: Callable[[HeldRun], None]
-
-
-def _weight(acts: Iterable[Act], end: Ending | None) -> int:
-    size = 0
-    for act in acts:
-        if isinstance(act, _WITH_PARAM):
-            size += _bytes(act.param)
-        elif isinstance(act, _WITH_VALUE):
-            size += _bytes(act.value)
-    match end:
-        case None:
-            pass
-        case Complete(value=text) | ContinueAsNew(value=text) | Fail(error=text) | Halt(problem=text):
-            size += _bytes(text)
-    return size
-
-
-def _bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
+    disk: Callable[[HeldRun], None]
+    effects: Callable[[HeldRun], None]
 
 
 def run_info(task: Task) -> RunInfo:
@@ -358,15 +363,6 @@ def run_info(task: Task) -> RunInfo:
         crashes=task.crashes,
         first_child=task.first_child,
     )
-
-
-def deadlines_ms(acts: Iterable[Act]) -> Iterator[int]:
-    """Return in how many milliseconds what a coroutine made is due."""
-    for act in acts:
-        if isinstance(act, StartTimer):
-            yield act.duration_ms
-        elif isinstance(act, _WITH_TIMEOUT) and act.timeout_ms is not None:
-            yield act.timeout_ms
 
 
 def evict(replay: Replay) -> None:

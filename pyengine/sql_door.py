@@ -18,9 +18,10 @@ from typing import Any
 
 import asyncpg
 
-from pyengine.connection import Database, Link, LinkPool, backoff_s
+from pyengine.connection import Database, Link, backoff_s
 from pyengine.errors import EngineError, Unavailable
 from pyengine.holding import Holdings
+from pyengine.link_pool import LinkPool
 from pyengine.procedures_sql import SQL_STEP
 from pyengine.runs import HeldRun
 from pyengine.sql_errors import sql_error

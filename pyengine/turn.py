@@ -39,13 +39,15 @@ class Identity:
     Args:
         worker: id of this process, fresh at each start.
         queues: queues it serves.
-        codes: what it can run, as the database wrote it at the hello.
+        names: workflows that it can run, once for each version.
+        codes: the same, as the database wrote it at the hello.
         digests: digests of that code, at the same places.
         ttl_ms: length of a lease.
     """
 
     worker: str
     queues: list[str]
+    names: list[str]
     codes: list[str]
     digests: list[str]
     ttl_ms: int

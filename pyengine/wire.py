@@ -86,6 +86,7 @@ class Bundle(msgspec.Struct, omit_defaults=True, gc=False):
         acts: what the coroutine did.
         end: how it leaves the task, if it does.
         reply: where the end is to be noted.
+        id: id of the run, where its number alone may mean another one.
     """
 
     execution: int
@@ -95,6 +96,7 @@ class Bundle(msgspec.Struct, omit_defaults=True, gc=False):
     acts: Sequence[Act] = ()
     end: Ending | None = None
     reply: str | None = None
+    id: str | None = None
 
 
 class _Act(msgspec.Struct, omit_defaults=True, gc=False):
@@ -132,6 +134,7 @@ class _Bundle(msgspec.Struct, omit_defaults=True, gc=False):
     acts: list[_Act] = []
     end: _End | None = None
     reply: str | None = None
+    id: str | None = None
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):
@@ -170,7 +173,7 @@ class Verdicts(msgspec.Struct, gc=False):
 class Task(msgspec.Struct, array_like=True, gc=False):
     """A claimed task with its run's journal, or the end of it; on the wire an array (`durable._handed`).
 
-    What was handed over says where its result is to be noted.
+    What was handed over says where its result is to be noted, and whether its start is on disk.
     """
 
     execution: int
@@ -187,6 +190,7 @@ class Task(msgspec.Struct, array_like=True, gc=False):
     queue: str
     first_child: int = 0
     reply: str | None = None
+    on_disk: bool = True
 
 
 class Handed(msgspec.Struct, array_like=True, gc=False):
@@ -196,15 +200,17 @@ class Handed(msgspec.Struct, array_like=True, gc=False):
         task: the run, as a claim would answer it.
         timeout: milliseconds until its deadline; None if it has none.
         reply: where its result is to be noted.
+        hasty: its start may not be on disk yet.
     """
 
     task: Task
     timeout: int | None
     reply: str | None
+    hasty: bool = False
 
     def answer(self) -> Answer:
         """Return the answer of a turn that had claimed it; it may be old, so it does not tell the time."""
-        self.task.reply = self.reply
+        self.task.reply, self.task.on_disk = self.reply, not self.hasty
         return Answer(0, None, [], [self.task], [], False, self.timeout)
 
 
@@ -312,7 +318,7 @@ def _wire_end(end: Ending) -> _End:
 def _wire(bundle: Bundle) -> Bundle | _Bundle:
     if not bundle.acts and bundle.end is None:
         return bundle
-    wire = _Bundle(bundle.execution, bundle.version, bundle.seen, bundle.facts)
+    wire = _Bundle(bundle.execution, bundle.version, bundle.seen, bundle.facts, id=bundle.id)
     if bundle.acts:
         wire.acts = [_wire_act(act) for act in bundle.acts]
     if bundle.end is not None:

@@ -145,6 +145,7 @@ class Worker:
         identity = Identity(
             worker=self.id,
             queues=list(self.queues),
+            names=names,
             codes=answer["codes"],
             digests=digests,
             ttl_ms=settings["lease_ttl_ms"],
@@ -166,12 +167,13 @@ class Worker:
     def _assemble(self, turns: Turns, identity: Identity, settings: dict[str, int]) -> None:
         wake = asyncio.Event()
         queue = RunQueue(wake.set)
+        early = Early(queue.add)
         self._services = Link(self._database, "service")
         self._server = Server(self._services, served=self._did_serve)
         self._housekeeper = Housekeeper(
             self._ticks, self.id, ticked=self._did_tick, services=self._server.note_due
         )
-        self._rest = Rest(self._side, self._listener, identity)
+        self._rest = Rest(self._side, self._listener, identity, early.hasty)
         self._exchange = Exchange(
             Parts(
                 turns=turns,
@@ -192,7 +194,6 @@ class Worker:
             max_bytes=settings["payload_max_bytes"],
         )
         randomness = random.SystemRandom()
-        early = Early(queue.add)
         self._sql = SqlDoor(self._database, self.id)
         self._steps = StepRunner(
             self._loop,
@@ -215,6 +216,8 @@ class Worker:
                 fetch=self._exchange.fetch,
                 timer=self._housekeeper.note_timer,
                 transaction=lambda held: self._committer.look(held),
+                disk=self._exchange.wait_for_disk,
+                effects=early.has_effects,
             ),
         )
         early.drive = self._holdings.drive

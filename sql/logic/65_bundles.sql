@@ -31,13 +31,14 @@ begin
                     filter (where (b."end")."do" in ('complete', 'fail', 'cancel', 'continue') and h.id is not null), '{}')
   into bundles, has_acts, has_facts, has_many, is_odd, endings, settles
   from jsonb_to_recordset(p_bundles)
-         as b (execution bigint, version integer, seen integer, facts durable._fact[], acts durable._act[],
+         as b (execution bigint, id text, version integer, seen integer, facts durable._fact[], acts durable._act[],
                "end" durable._ending)
-  left join durable._executions h on h.execution = any (array[b.execution]);
+  left join durable._executions h
+    on h.execution = any (array[b.execution]) and h.id is not distinct from coalesce(b.id, h.id);
 end
 $$;
 comment on function durable._read_bundles(jsonb) is
-  'The jsonb argument as typed bundles, and what they are about as a whole: a turn costs mainly its statements, and most of them are for things that most turns do not do. has_many: some are not plain. is_odd: one has an ending that this schema does not know. endings: that of each, null for none. settles: whose promises they may settle.';
+  'The jsonb argument as typed bundles, and what they are about as a whole: a turn costs mainly its statements, and most of them are for things that most turns do not do. has_many: some are not plain. is_odd: one has an ending that this schema does not know. endings: that of each, null for none. settles: whose promises they may settle. A bundle that names another run than has its number is of none.';
 
 create or replace function durable._check_sizes(p_bundles durable._bundle[])
 returns void language plpgsql stable

@@ -103,22 +103,23 @@ comment on function durable.worker_adrift_v1(text, bigint[]) is
   'After a turn whose answer got lost, or notes that may have been: gives back what this worker holds but does not know. Not while a turn is in flight. Answers which; a note of one of them that still comes counts for nothing.';
 
 create or replace function durable.worker_rest_v1(
-  p_worker text, p_address text, p_queues text[], p_codes text[], p_digests text[], p_ttl_ms bigint, p_for_ms bigint)
+  p_worker text, p_address text, p_queues text[], p_codes text[], p_digests text[], p_ttl_ms bigint, p_for_ms bigint,
+  p_hasty text[] default '{}')
 returns boolean language plpgsql volatile
 as $$
 declare
   v_ends_at bigint := durable._now_ms() + p_for_ms;
 begin
   update durable._resting r
-  set ends_at = v_ends_at, number = w.number
+  set ends_at = v_ends_at, number = w.number, commits = current_setting('synchronous_commit'), hasty = p_hasty
   from durable._workers w
   where w.id = p_worker and w.present
     and r.worker = any (array(select x.worker from durable._resting x where x.worker = p_worker for update skip locked));
   if not found then
-    insert into durable._resting (worker, number, address, queues, digests, ttl, ends_at)
+    insert into durable._resting (worker, number, address, queues, digests, ttl, ends_at, commits, hasty)
     select w.id, w.number, p_address, p_queues,
            (select coalesce(jsonb_object_agg(c.code, c.digest), '{}') from unnest(p_codes, p_digests) as c (code, digest)),
-           p_ttl_ms, v_ends_at
+           p_ttl_ms, v_ends_at, current_setting('synchronous_commit'), p_hasty
     from durable._workers w
     where w.id = p_worker and w.present and not exists (select from durable._resting r where r.worker = p_worker)
     on conflict do nothing;
@@ -127,14 +128,33 @@ begin
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.worker_rest_v1(text, text, text[], text[], text[], bigint, bigint) is
-  'A worker that is present waits for work: for p_for_ms one run may be handed to it by a note to p_address. It says so anew after each; with 0 ms it says that it does not, because it is full, cannot hear or stops. p_codes, p_digests: as of its turns. False if it is not present, or a start has its row at this moment.';
+comment on function durable.worker_rest_v1(text, text, text[], text[], text[], bigint, bigint, text[]) is
+  'A worker that is present waits for work: for p_for_ms one run may be handed to it by a note to p_address. It says so anew after each; with 0 ms it says that it does not, because it is full, cannot hear or stops. p_codes, p_digests: as of its turns. p_hasty: those of the codes whose start need not be on disk before they are begun. False if it is not present, or a start has its row at this moment.';
 
-create or replace function durable._hand_over(
-  p_head durable._executions, p_input text, p_queue text, p_priority integer, p_timeout_ms bigint, p_reply text, p_now bigint)
+create or replace function durable.on_disk_v1(
+  p_worker text default null, p_execution bigint default null, p_version integer default null, p_id text default null)
 returns boolean language plpgsql volatile
 as $$
+begin
+  -- a commit that has written nothing waits for no disk
+  perform pg_logical_emit_message(true, 'durable', '');
+  return p_worker is null or exists (
+    select from durable._executions h
+    join durable._tasks t on t.id = any (array[h.id])
+    where h.execution = p_execution and h.id = p_id and t.pid = p_worker and durable._holds(t, p_version, durable._now_ms()));
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.on_disk_v1(text, bigint, integer, text) is
+  'After a start that did not wait for the disk: what was committed before is as safe as this commit when it is answered. Its caller asks in the same session, without arguments: in another one the server may have crashed between. The worker that was handed the run asks for it by number, version and id: true if it holds that run.';
+
+create or replace function durable._hand_over(
+  p_head durable._executions, p_input text, p_queue text, p_priority integer, p_timeout_ms bigint, p_reply text, p_hasty boolean,
+  p_now bigint)
+returns durable.start_record language plpgsql volatile
+as $$
 declare
+  v_code text := durable._code(p_head.workflow, p_head.workflow_version);
   v_rest durable._resting;
   v_task durable._tasks;
 begin
@@ -142,16 +162,18 @@ begin
   if octet_length(p_head.id) + octet_length(p_head.workflow) + octet_length(p_head.workflow_version) + octet_length(p_input)
        + octet_length(p_queue) + coalesce(octet_length(p_reply), 0) > 1250
      or current_setting('transaction_isolation') <> 'read committed' then
-    return false;
+    return null;
   end if;
   select * into v_rest from durable._resting r
   where r.worker >= '' and r.ends_at > p_now and p_queue = any (r.queues)
-    and r.digests ->> durable._code(p_head.workflow, p_head.workflow_version) = encode(p_head.digest, 'hex')
+    and r.digests ->> v_code = encode(p_head.digest, 'hex')
     and not durable._presence_lock(r.number)
   limit 1 for update skip locked;
   if not found then
-    return false;
+    return null;
   end if;
+  p_hasty := coalesce(p_hasty, false) and v_code = any (v_rest.hasty)
+             and v_rest.commits <> 'off' and v_rest.commits = current_setting('synchronous_commit');
   update durable._resting r set ends_at = null where r.worker = v_rest.worker;
   insert into durable._tasks as t (id, execution, deadline, queue, priority, workflow, workflow_version, state, version, pid, ttl,
                                    expires_at, attempt, attempt_open)
@@ -159,12 +181,15 @@ begin
           p_head.workflow_version, 'acquired', 1, v_rest.worker, v_rest.ttl, p_now + v_rest.ttl, 1, true)
   returning t.* into v_task;
   perform durable._note(v_rest.address, json_build_array(
-    durable._handed(v_task, p_head, 0, p_input, p_now, '[]'), p_timeout_ms, p_reply)::text);
-  return true;
+    durable._handed(v_task, p_head, 0, p_input, p_now, '[]'), p_timeout_ms, p_reply, p_hasty)::text);
+  if p_hasty then
+    perform set_config('synchronous_commit', 'off', true);
+  end if;
+  return (p_head.id, true, true, p_hasty);
 end
 $$;
-comment on function durable._hand_over(durable._executions, text, text, integer, bigint, text, bigint) is
-  'Makes the task of a run that begins in this transaction the task of a worker at rest, by a note [the run as _handed, timeout in ms, p_reply]; false, and nothing is written, if none rests that can run it. Never waits: one start at a time has the row of a worker. A worker whose presence lock is free has died at rest.';
+comment on function durable._hand_over(durable._executions, text, text, integer, bigint, text, boolean, bigint) is
+  'Makes the task of a run that begins in this transaction the task of a worker at rest, by a note [the run as _handed, timeout in ms, p_reply, p_hasty]; null, and nothing is written, if none rests that can run it. Never waits: one start at a time has the row of a worker. A worker whose presence lock is free has died at rest. p_hasty: if the worker agrees, and its commits are as safe, this commit, and with it the note, does not wait for the disk: so long the worker runs only what has no effect outside the database, and names the run in what it reports, because after a crash the number may be that of another run.';
 
 create or replace function durable.worker_bye_v1(p_worker text)
 returns integer language plpgsql volatile

@@ -332,7 +332,7 @@ comment on function durable._is_plain(
 create or replace function durable._start_plain(
   p_workflow text, p_args jsonb, p_text text, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
   p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text, p_any_workflow boolean, p_fresh boolean default false,
-  p_tells boolean default false, p_reply text default null)
+  p_tells boolean default false, p_reply text default null, p_hasty boolean default false)
 returns durable.start_record language plpgsql volatile
 as $$
 declare
@@ -341,6 +341,7 @@ declare
   v_execution bigint;
   v_digest bytea;
   v_head durable._executions;
+  v_handed durable.start_record;
 begin
   if durable._is_plain(p_workflow, p_args, octet_length(p_text), p_id, p_key, p_queue, p_version, p_delay_ms, p_timeout_ms,
                        p_priority, p_tags, p_tenant) is not true then
@@ -373,9 +374,11 @@ begin
     return null;
   end if;
   v_head := durable._begin_one(v_execution, v_run, p_tenant, p_workflow, p_version, p_key, v_digest, v_now);
-  if p_tells and p_delay_ms is null
-     and durable._hand_over(v_head, p_text, p_queue, p_priority, p_timeout_ms, p_reply, v_now) then
-    return (v_run, true, true);
+  if p_tells and p_delay_ms is null then
+    v_handed := durable._hand_over(v_head, p_text, p_queue, p_priority, p_timeout_ms, p_reply, p_hasty, v_now);
+    if v_handed.id is not null then
+      return v_handed;
+    end if;
   end if;
   insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, workflow, workflow_version)
   values (v_run, v_execution, durable._later(v_now, p_timeout_ms), v_now + coalesce(p_delay_ms, 0), p_queue, p_priority,
@@ -383,12 +386,12 @@ begin
   if p_tells then
     perform durable._tell('durable_ready');
   end if;
-  return (v_run, true, false);
+  return (v_run, true, false, false);
 end
 $$;
 comment on function durable._start_plain(
-  text, jsonb, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean, boolean, boolean, text) is
-  'A run that is new and that nothing has to be said about, in statements for one row: the same rows as _start_all makes, for a third of its time. p_fresh: the id was drawn by lot for this start, so nothing can be known of it. p_tells: a worker at rest gets it at once, with p_reply, or all get the hint. handed: the worker has it. Null: nothing was written, and _start_one decides.';
+  text, jsonb, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean, boolean, boolean, text, boolean) is
+  'A run that is new and that nothing has to be said about, in statements for one row: the same rows as _start_all makes, for a third of its time. p_fresh: the id was drawn by lot for this start, so nothing can be known of it. p_tells: a worker at rest gets it at once, with p_reply and p_hasty, or all get the hint. handed: the worker has it. Null: nothing was written, and _start_one decides.';
 
 create or replace function durable._start_one(
   p_workflow text, p_args jsonb, p_text text, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
@@ -435,19 +438,20 @@ comment on function durable._check_descent(text[]) is
 create or replace function durable.start_v1(
   p_workflow text, p_args text, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
   p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text, p_any_workflow boolean, p_fresh boolean default false,
-  p_tells boolean default false, p_reply text default null)
+  p_tells boolean default false, p_reply text default null, p_hasty boolean default false)
 returns durable.start_record language plpgsql volatile
 as $$
 declare
   v_args jsonb := case when p_fresh then p_args::jsonb else durable._json(p_args) end;
   v_started durable.start_record := durable._start_plain(
     p_workflow, v_args, p_args, p_id, p_key, p_queue, p_version, p_delay_ms, p_timeout_ms, p_priority, p_tags, p_tenant,
-    p_any_workflow, p_fresh, p_tells, p_reply);
+    p_any_workflow, p_fresh, p_tells, p_reply, p_hasty);
 begin
   if v_started.id is not null then
     return v_started;
   end if;
-  select s.id, s.created, false into v_started
+  -- what is there already may be of this very start, sent again after its answer got lost
+  select s.id, s.created, false, p_hasty and not s.created into v_started
   from durable._start_one(p_workflow, v_args, p_args, p_id, p_key, p_queue, p_version, p_delay_ms, p_timeout_ms, p_priority,
                           p_tags, p_tenant, p_any_workflow) s;
   if p_tells and v_started.created then
@@ -457,8 +461,9 @@ begin
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.start_v1(text, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean, boolean, boolean, text) is
-  'For our clients: starts a run, or finds the one that has this id or key; two starts with one key wait for each other. p_any_workflow: the caller has the code. p_fresh: it has drawn the id by lot for this start, and what it sends is JSON. p_tells: it is alone in its transaction, which is to tell workers of it: one at rest gets the run at once, else all get the hint. p_reply: address of the caller''s, to which that worker then notes [id, state, value, error]. handed: a worker has it, so nobody else need look. WF001, WF003, WF004, WF008, WF009.';
+comment on function durable.start_v1(
+  text, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean, boolean, boolean, text, boolean) is
+  'For our clients: starts a run, or finds the one that has this id or key; two starts with one key wait for each other. p_any_workflow: the caller has the code. p_fresh: it has drawn the id by lot for this start, and what it sends is JSON. p_tells: it is alone in its transaction, which is to tell workers of it: one at rest gets the run at once, else all get the hint. p_reply: address of the caller''s, to which that worker then notes [id, state, value, error]. p_hasty: what is handed over is committed without waiting for the disk, and if the answer is hasty the caller tells nobody of the run before on_disk_v1 has answered in the same session. handed: a worker has it, so nobody else need look. WF001, WF003, WF004, WF008, WF009.';
 
 create or replace function durable.start_many(
   workflow text, args jsonb[], ids text[] default null, keys text[] default null, queue text default 'default',

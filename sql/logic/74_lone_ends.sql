@@ -59,7 +59,7 @@ declare
   v_now bigint;
 begin
   select h.id into v_id from durable._executions h where h.execution = v_execution;
-  if v_id is null then
+  if v_id is null or v_id <> coalesce(p_bundle ->> 'id', v_id) then
     return null;
   end if;
   perform durable._lock_promise(v_id);

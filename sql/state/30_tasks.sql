@@ -144,10 +144,15 @@ create unlogged table durable._resting (
   address durable._note_address not null,
   queues text[] not null,
   digests durable._code_digests not null,
+  commits text not null,
+  hasty text[] not null,
   constraint resting_pk primary key (worker)
 ) with (fillfactor = 50);
 comment on table durable._resting is
   'Workers that had nothing to do, to each of which a start may hand one run. Losing it is harmless: what is started then is claimed.';
+comment on column durable._resting.commits is 'How its commits wait for the disk: synchronous_commit of its sessions.';
+comment on column durable._resting.hasty is
+  'Codes of whose runs it has seen none ask for a step: these it begins before their start is on disk.';
 comment on column durable._resting.ends_at is 'Until when it is believed to rest; null from the run that is handed to it until it rests again.';
 comment on column durable._resting.ttl is 'Length of its leases, in ms.';
 comment on column durable._resting.number is 'Its number in _workers, key of the presence lock.';

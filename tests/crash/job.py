@@ -50,6 +50,12 @@ def wobble(text: str) -> str:
 
 
 @app.workflow
+async def echo(text: str) -> str:
+    """No step at all."""
+    return text
+
+
+@app.workflow
 async def side(text: str) -> str:
     """A child run with one step."""
     return await note(f"{text}/step")

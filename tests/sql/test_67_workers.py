@@ -48,16 +48,19 @@ def rest(
 ) -> Call:
     """Its word that it has nothing to do."""
     words = (worker, more.get("address", ADDRESS), queues, [code("w")], [digest], TTL_MS, for_ms)
-    return "select durable.worker_rest_v1(%s, %s, %s, %s, %s, %s, %s)", words
+    hasty = [code(name) for name in more.get("hasty", ())]
+    return "select durable.worker_rest_v1(%s, %s, %s, %s, %s, %s, %s, %s)", (*words, hasty)
 
 
 def begin(id_: str | None, args: str = "[1]", *, tells: bool = True, **more: Any) -> Call:
     """A client's start: id, whether it was made, whether a worker was handed it."""
     return (
-        "select * from durable.start_v1(%s, %s, %s, %s, %s, '1', %s, %s, 3, '{}', '', true, false, %s, %s)",
+        f"select id, created, handed{', hasty' if 'hasty' in more else ''} from durable.start_v1("
+        "%s, %s, %s, %s, %s, '1', %s, %s, 3, '{}', '', true, false, %s, %s, %s)",
         (
             *(more.get("workflow", "w"), args, id_, more.get("key"), more.get("queue", "default")),
             *(more.get("delay"), more.get("timeout"), tells, more.get("reply")),
+            more.get("hasty", False),
         ),
     )
 
@@ -138,9 +141,9 @@ def test_what_is_handed_over_is_what_a_claim_would_give(
     nobody gets a hint.
     """
     assert handed(conn, "r", '[1, "ü\\n"]', timeout=timeout, reply=REPLY)
-    task, timeout_ms, reply = note(ears)
+    task, timeout_ms, reply, hasty = note(ears)
     rows = dump(conn, TABLES)
-    assert (timeout_ms, reply) == (timeout, REPLY)
+    assert (timeout_ms, reply, hasty) == (timeout, REPLY, False)
     for table in ("_promises", "_executions", "_journal", "_tasks"):
         conn.execute(f"delete from durable.{table}".encode())
     conn.execute(
@@ -407,6 +410,105 @@ def test_an_address_that_could_be_guessed_is_refused(dsn: str, conn: Connection)
     ears.conn.close()
 
 
+# -- starts that do not wait for the disk
+
+
+@pytest.mark.session("notes")
+@pytest.mark.parametrize("agreed", [True, False])
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_start_is_hasty_if_caller_and_worker_agree(
+    dsn: str, conn: Connection, ears: Ears, asked: bool, agreed: bool
+) -> None:
+    """Then its commit, and no other, does not wait for the disk; the note and the answer tell."""
+    conn.execute("set synchronous_commit = remote_apply")
+    assert ask(conn, rest(hasty=["w"] if agreed else ["v"])) == (True,)
+    hasty = asked and agreed
+    with conn.transaction():
+        assert ask(conn, begin("r", hasty=asked)) == ("r", True, True, hasty)
+        assert ask(conn, ("show synchronous_commit", ())) == ("off" if hasty else "remote_apply",)
+    assert ask(conn, ("show synchronous_commit", ())) == ("remote_apply",)
+    assert note(ears)[3] is hasty
+
+
+@pytest.mark.session("notes")
+def test_what_is_not_handed_over_waits_for_the_disk(dsn: str, conn: Connection, ears: Ears) -> None:
+    """A claim would come later anyway. What was there before may be what this very start has made, sent
+    again after its answer was lost, so it is to be made sure of.
+    """
+    conn.execute("set synchronous_commit = on")
+    assert ask(conn, rest(hasty=["w"])) == (True,)
+    with conn.transaction():
+        assert ask(conn, begin("a", hasty=True, delay=1000)) == ("a", True, False, False)
+        assert ask(conn, ("show synchronous_commit", ())) == ("on",)
+    assert ask(conn, begin("a", hasty=True, delay=1000)) == ("a", False, False, True)
+    assert ask(conn, begin("a", hasty=False, delay=1000)) == ("a", False, False, False)
+
+
+@pytest.mark.session("notes")
+def test_on_disk_is_answered_when_all_before_is(dsn: str, conn: Connection, ears: Ears) -> None:
+    """Though nothing else is written; and who asks for a run must hold it, and it must be that one."""
+    conn.execute("set synchronous_commit = on")
+    assert ask(conn, rest(hasty=["w"])) == (True,)
+    assert ask(conn, begin("r", hasty=True))[3]
+    written = ask(conn, ("select pg_current_wal_insert_lsn()", ()))
+    assert ask(conn, ("select durable.on_disk_v1()", ())) == (True,)
+    assert ask(conn, ("select pg_current_wal_flush_lsn() >= %s", written)) == (True,)
+    held = held_of(note(ears)[0])
+    right = ("W", held.execution, 1, "r")
+    assert ask(conn, ("select durable.on_disk_v1(%s, %s, %s, %s)", right)) == (True,)
+    for place, wrong in enumerate(("X", held.execution + 1, 2, "s")):
+        words = (*right[:place], wrong, *right[place + 1 :])
+        assert ask(conn, ("select durable.on_disk_v1(%s, %s, %s, %s)", words)) == (False,)
+
+
+@pytest.mark.session("notes")
+@pytest.mark.parametrize(
+    ("worker", "caller", "hasty"),
+    [
+        ("on", "on", True),
+        ("local", "local", True),
+        ("local", "on", False),
+        ("remote_apply", "on", False),
+        ("off", "off", False),
+    ],
+)
+def test_a_hasty_start_is_as_safe_as_its_worker(
+    dsn: str, conn: Connection, ears: Ears, worker: str, caller: str, hasty: bool
+) -> None:
+    """What the worker commits behind it must be as safe as the start was to be; and who waits for no disk
+    has nothing to gain.
+    """
+    conn.execute(f"set synchronous_commit = {worker}".encode())
+    assert ask(conn, rest(hasty=["w"])) == (True,)
+    conn.execute(f"set synchronous_commit = {caller}".encode())
+    assert ask(conn, begin("r", hasty=True)) == ("r", True, True, hasty)
+
+
+@pytest.mark.session("notes")
+@pytest.mark.parametrize("many", [True, False], ids=["among others", "alone"])
+def test_a_number_with_the_id_of_another_run_is_lost(
+    dsn: str, conn: Connection, ears: Ears, many: bool
+) -> None:
+    """After a crash of the server a number may be given again; what was reported of the run that had it
+    first changes nothing.
+    """
+    assert handed(conn, "r")
+    held = held_of(note(ears)[0])
+    assert handed(conn, "s") is False
+    other = take_turn(conn, "W", want=1).tasks[0]
+    before = dump(conn, TABLES)
+    wrong = bundle(held, end=complete()) | {"id": "lost"}
+    more = [bundle(other, end=complete())] if many else []
+    answer = take_turn(conn, "W", wrong, *more)
+    assert answer.of(held) == ("lost", "lost")
+    assert task_of(conn, "r") == ("acquired", 1, "W")
+    if many:
+        assert answer.of(other) == ("ok", "done")
+    else:
+        assert dump(conn, TABLES) == before
+    assert take_turn(conn, "W", wrong | {"id": "r"}).of(held) == ("ok", "done")
+
+
 # -- how the end is noted
 
 
@@ -424,7 +526,7 @@ def test_a_lone_end_is_noted_to_who_started_the_run(
 ) -> None:
     """The note is the row that results_v1 answers, and comes before the hint."""
     assert handed(conn, "r", reply=REPLY)
-    task, _, reply = note(ears)
+    task, _, reply, _ = note(ears)
     held = held_of(task)
     take_turn(conn, "W", bundle(held, end=end) | {"reply": reply}, tells=True)
     (noted, hint) = ears.heard()
@@ -462,7 +564,7 @@ def test_without_a_commit_that_tells_nothing_is_noted(dsn: str, conn: Connection
 def test_what_is_no_address_gets_no_note(dsn: str, conn: Connection, ears: Ears, address: str) -> None:
     """A caller's odd word spoils no turn, and nobody is woken by it."""
     assert handed(conn, "r", reply=address)
-    task, _, reply = note(ears)
+    task, _, reply, _ = note(ears)
     held = held_of(task)
     ended = bundle(held, end=complete()) | {"reply": reply}
     assert take_turn(conn, "W", ended, tells=True).of(held) == ("ok", "done")

@@ -32,10 +32,20 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         *("ledger", "captures", "inboxes", "join_sets", "outcomes", "matching", "cancelling", "replay"),
         *("open_steps", "judging", "transaction_values", "transaction_log", "transaction"),
     ),
-    ("procedures", "sessions", "procedures_promises", "procedures_sql", "answers", "connection", "listen"),
+    (
+        "procedures",
+        "sessions",
+        "procedures_promises",
+        "procedures_sql",
+        "answers",
+        "connection",
+        "link_pool",
+        "listen",
+    ),
     (
         *(
             "wire",
+            "acts",
             "turn",
             "resting",
             "runs",

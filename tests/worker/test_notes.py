@@ -247,7 +247,7 @@ def test_behind_a_pooler_nobody_rests(
     async def main() -> int:
         async with apart(app, dsn) as (_, client):
             found = await (await client.start(go)).result(timeout=20)
-            assert client._asker.reply is None
+            assert client._asker._waiting.reply is None
             await asyncio.sleep(0.1)
             return found
 
