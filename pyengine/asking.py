@@ -131,11 +131,11 @@ class Links:
             EngineError: as `rows`.
         """
         refuse_workflow()
+        callers.checked(START, (*values, fresh, False, None, False))
         await self.open()
         sent = self.along("durable_ready")
         reply = self._waiting.reply if sent else None
         asked = (*values, fresh, sent, reply, fresh and not self._database.pooled)
-        callers.checked(START, asked)
 
         async def start(conn: Any) -> Any:
             row = await conn.fetchrow(START.sql, *asked)

@@ -10,7 +10,7 @@ so no step begins before what it depends on is recorded. If something did come b
 coroutine did is thrown away and it is replayed from its journal, as after any verdict `moved`. To go on early
 costs a little and saves nothing unless the run ends, so it does after steps after which runs of its workflow
 have ended before. Runs of workflows without steps may even begin before their start is on disk; which those
-are is seen here too.
+are is learnt here too, and unlearnt by the first run that has to wait.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Early:
 
     Attributes:
         drive: advances the coroutine of a run by all that is loaded.
-        hasty: workflows of whose runs some have ended and none was seen to ask for a step (resting.py).
+        hasty: workflows of whose runs some have ended, and none asked for a step or a transaction that could
+            be seen here (resting.py).
     """
 
     drive: Callable[[HeldRun], Moves]

@@ -325,21 +325,24 @@ class Exchange:
 
     async def _wait_for_disk(self, held: HeldRun) -> None:
         words = (self._worker, held.execution, held.version, held.info.id)
-        there = False
         try:
-            there = await self._parts.side.run(HELD_ON_DISK, *words)
+            if await self._parts.side.run(HELD_ON_DISK, *words):
+                self.holdings.is_on_disk(held)
+            else:
+                self._give_up(held)
         except EngineError as error:
             logger.warning("start of run %s: %s", held.info.id, error.message)
+            self._give_up(held)
         except Exception:  # boundary: a fault of ours must not leave the run waiting for ever
             logger.exception("start of run %s", held.info.id)
-        if held.dropped:
-            return
-        if there:
-            self.holdings.is_on_disk(held)
-        else:
+            self._give_up(held)
+        self._parts.wake.set()
+
+    def _give_up(self, held: HeldRun) -> None:
+        if not held.dropped:
+            logger.info("run.lost", extra={"run_id": held.info.id, "version": held.version})
             self.holdings.drop(held)
             self._missed()
-        self._parts.wake.set()
 
     # -- journals
 

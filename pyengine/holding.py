@@ -118,8 +118,9 @@ class Holdings:
     def _judged(
         self, held: HeldRun, verdict: Verdict, tail: tuple[list[Row], list[Row]], now_ms: int
     ) -> None:
-        # but for a lost run the turn has locked its task, so its commit was behind the start
-        held.on_disk = held.on_disk or verdict.verdict != "lost"
+        if verdict.verdict != "lost":
+            # the turn has locked the task, so its commit waited for the disk, behind the start
+            held.on_disk = True
         if verdict.verdict == "ok":
             self._taken(held, verdict, tail, now_ms)
         elif verdict.verdict == "moved":
@@ -198,7 +199,8 @@ class Holdings:
     def is_on_disk(self, held: HeldRun) -> None:
         """Let a run go on that was marked `loading` because its start was not."""
         held.on_disk, held.loading = True, False
-        self.advance(held)
+        if not held.dropped:
+            self.advance(held)
 
     def drive(self, held: HeldRun) -> Moves:
         """Advance the coroutine of a run; whatever goes wrong sets the run aside."""

@@ -137,14 +137,14 @@ TURN = Procedure(
 
 ON_DISK = Procedure(
     name="on_disk_v1",
-    signature="() -> true: all that this session has committed is on disk",
+    signature="() -> nothing; all that this session has committed is on disk",
     sql="select durable.on_disk_v1()",
 )
 
 HELD_ON_DISK = Procedure(
-    name="on_disk_v1",
+    name="worker_on_disk_v1",
     signature="(worker, execution, version, id) -> boolean, true if that run is held, and on disk",
-    sql="select durable.on_disk_v1($1, $2, $3, $4)",
+    sql="select durable.worker_on_disk_v1($1, $2, $3, $4)",
 )
 
 JOURNAL = Procedure(

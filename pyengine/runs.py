@@ -337,8 +337,8 @@ class Hooks:
         fetch: get the journal of a run, then call `journal_came`.
         timer: a deadline of a run's own making, by the loop's clock.
         transaction: something of a run moved that is in a transaction.
-        disk: have a run advanced when its start is on disk.
-        effects: a run asks for what has effects.
+        disk: have a run advanced when its start is on disk, or given back.
+        effects: a run asks for a step or a transaction.
     """
 
     max_warm: int

@@ -34,7 +34,7 @@ begin
          as b (execution bigint, id text, version integer, seen integer, facts durable._fact[], acts durable._act[],
                "end" durable._ending)
   left join durable._executions h
-    on h.execution = any (array[b.execution]) and h.id is not distinct from coalesce(b.id, h.id);
+    on h.execution = any (array[b.execution]) and (b.id is null or h.id = b.id);
 end
 $$;
 comment on function durable._read_bundles(jsonb) is

@@ -131,22 +131,32 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
 comment on function durable.worker_rest_v1(text, text, text[], text[], text[], bigint, bigint, text[]) is
   'A worker that is present waits for work: for p_for_ms one run may be handed to it by a note to p_address. It says so anew after each; with 0 ms it says that it does not, because it is full, cannot hear or stops. p_codes, p_digests: as of its turns. p_hasty: those of the codes whose start need not be on disk before they are begun. False if it is not present, or a start has its row at this moment.';
 
-create or replace function durable.on_disk_v1(
-  p_worker text default null, p_execution bigint default null, p_version integer default null, p_id text default null)
-returns boolean language plpgsql volatile
+create or replace function durable.on_disk_v1()
+returns void language plpgsql volatile
 as $$
 begin
   -- a commit that has written nothing waits for no disk
   perform pg_logical_emit_message(true, 'durable', '');
-  return p_worker is null or exists (
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+comment on function durable.on_disk_v1() is
+  'For our clients, after a hasty start and in the same session: when this is answered, what the session committed before is as safe as any commit of it. In another session the server may have crashed between the two.';
+
+create or replace function durable.worker_on_disk_v1(p_worker text, p_execution bigint, p_version integer, p_id text)
+returns boolean language plpgsql volatile
+as $$
+begin
+  perform durable.on_disk_v1();
+  return exists (
     select from durable._executions h
     join durable._tasks t on t.id = any (array[h.id])
     where h.execution = p_execution and h.id = p_id and t.pid = p_worker and durable._holds(t, p_version, durable._now_ms()));
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.on_disk_v1(text, bigint, integer, text) is
-  'After a start that did not wait for the disk: what was committed before is as safe as this commit when it is answered. Its caller asks in the same session, without arguments: in another one the server may have crashed between. The worker that was handed the run asks for it by number, version and id: true if it holds that run.';
+comment on function durable.worker_on_disk_v1(text, bigint, integer, text) is
+  'For a worker that was handed a run by a hasty start: true if it holds that run, whose start is then as safe as a commit of its own. False after a crash that took the start back, and its number may be that of another run.';
 
 create or replace function durable._hand_over(
   p_head durable._executions, p_input text, p_queue text, p_priority integer, p_timeout_ms bigint, p_reply text, p_hasty boolean,

@@ -150,9 +150,9 @@ create unlogged table durable._resting (
 ) with (fillfactor = 50);
 comment on table durable._resting is
   'Workers that had nothing to do, to each of which a start may hand one run. Losing it is harmless: what is started then is claimed.';
-comment on column durable._resting.commits is 'How its commits wait for the disk: synchronous_commit of its sessions.';
+comment on column durable._resting.commits is 'How its commits wait for the disk: synchronous_commit of the session that said that it rests.';
 comment on column durable._resting.hasty is
-  'Codes of whose runs it has seen none ask for a step: these it begins before their start is on disk.';
+  'Codes of whose runs it has seen some end, and none ask for a step or a transaction: it may begin them before their start is on disk.';
 comment on column durable._resting.ends_at is 'Until when it is believed to rest; null from the run that is handed to it until it rests again.';
 comment on column durable._resting.ttl is 'Length of its leases, in ms.';
 comment on column durable._resting.number is 'Its number in _workers, key of the presence lock.';

@@ -47,10 +47,14 @@ def launch(
 
 @contextmanager
 def worker(
-    dsn: str, *options: str, job: str = "tests.crash.job:app", folder: Path = ROOT
+    dsn: str,
+    *options: str,
+    job: str = "tests.crash.job:app",
+    folder: Path = ROOT,
+    log: IO[bytes] | int = subprocess.DEVNULL,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A worker process, stopped in an orderly way at the end if it still lives."""
-    process = launch(dsn, "-m", "pyengine", "worker", job, *options, folder=folder)
+    process = launch(dsn, "-m", "pyengine", "worker", job, *options, folder=folder, log=log)
     try:
         yield process
     finally:

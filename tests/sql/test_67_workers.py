@@ -26,9 +26,11 @@ from tests.support.verbs import (
     dump,
     fail,
     refusal,
+    run,
     take_turn,
     task_of,
     tick,
+    timer,
 )
 
 WORD = "5e" * 16
@@ -451,14 +453,14 @@ def test_on_disk_is_answered_when_all_before_is(dsn: str, conn: Connection, ears
     assert ask(conn, rest(hasty=["w"])) == (True,)
     assert ask(conn, begin("r", hasty=True))[3]
     written = ask(conn, ("select pg_current_wal_insert_lsn()", ()))
-    assert ask(conn, ("select durable.on_disk_v1()", ())) == (True,)
+    ask(conn, ("select count(*) from durable.on_disk_v1()", ()))
     assert ask(conn, ("select pg_current_wal_flush_lsn() >= %s", written)) == (True,)
     held = held_of(note(ears)[0])
     right = ("W", held.execution, 1, "r")
-    assert ask(conn, ("select durable.on_disk_v1(%s, %s, %s, %s)", right)) == (True,)
+    assert ask(conn, ("select durable.worker_on_disk_v1(%s, %s, %s, %s)", right)) == (True,)
     for place, wrong in enumerate(("X", held.execution + 1, 2, "s")):
         words = (*right[:place], wrong, *right[place + 1 :])
-        assert ask(conn, ("select durable.on_disk_v1(%s, %s, %s, %s)", words)) == (False,)
+        assert ask(conn, ("select durable.worker_on_disk_v1(%s, %s, %s, %s)", words)) == (False,)
 
 
 @pytest.mark.session("notes")
@@ -486,8 +488,18 @@ def test_a_hasty_start_is_as_safe_as_its_worker(
 
 @pytest.mark.session("notes")
 @pytest.mark.parametrize("many", [True, False], ids=["among others", "alone"])
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"end": complete()},
+        {"facts": [done(0)]},
+        {"facts": [done(0), done(1)], "end": complete()},
+        {"acts": [run(0), timer(1, 10)]},
+    ],
+    ids=["end", "fact", "facts", "acts"],
+)
 def test_a_number_with_the_id_of_another_run_is_lost(
-    dsn: str, conn: Connection, ears: Ears, many: bool
+    dsn: str, conn: Connection, ears: Ears, told: dict[str, Any], many: bool
 ) -> None:
     """After a crash of the server a number may be given again; what was reported of the run that had it
     first changes nothing.
@@ -497,16 +509,21 @@ def test_a_number_with_the_id_of_another_run_is_lost(
     assert handed(conn, "s") is False
     other = take_turn(conn, "W", want=1).tasks[0]
     before = dump(conn, TABLES)
-    wrong = bundle(held, end=complete()) | {"id": "lost"}
+    wrong = bundle(held, **told) | {"id": "lost"}
     more = [bundle(other, end=complete())] if many else []
     answer = take_turn(conn, "W", wrong, *more)
     assert answer.of(held) == ("lost", "lost")
-    assert task_of(conn, "r") == ("acquired", 1, "W")
     if many:
         assert answer.of(other) == ("ok", "done")
+        before, now = (
+            [row for row in each["_journal"] if row["execution"] == held.execution]
+            for each in (before, dump(conn, TABLES))
+        )
+        assert now == before
+        assert task_of(conn, "r") == ("acquired", 1, "W")
     else:
         assert dump(conn, TABLES) == before
-    assert take_turn(conn, "W", wrong | {"id": "r"}).of(held) == ("ok", "done")
+    assert take_turn(conn, "W", wrong | {"id": "r"}).of(held)[0] == "ok"
 
 
 # -- how the end is noted

@@ -478,7 +478,7 @@ def test_what_clients_send_is_planned_once(conn: Connection, procedure: Procedur
             words: tuple[Any, ...] = ("r", "go", "1", None, tells)
             if procedure is START:
                 usual = (None, "default", "1", None, None, 0, "{}", "", True, False)
-                words = ("w", "[]", f"s{number}", *usual, tells, None)
+                words = ("w", "[]", f"s{number}", *usual, tells, None, tells)
             cursor.execute(procedure.sql.encode(), words, prepare=True)
     plans = (
         "select custom_plans, generic_plans from pg_prepared_statements where statement = %s",

@@ -222,7 +222,7 @@ def test_slots_are_free_when_a_turn_has_left(dsn: str) -> None:
 
 def turns_of(monkeypatch: pytest.MonkeyPatch, once: Any) -> Turns:
     """Turns without a database; `once` stands for one of them."""
-    who = Identity(worker="w", queues=[], codes=[], digests=[], ttl_ms=1)
+    who = Identity(worker="w", queues=[], names=[], codes=[], digests=[], ttl_ms=1)
     turns = Turns(Database("postgresql://127.0.0.1:1/shop"), who)
 
     async def connected(*, what: str) -> None:
