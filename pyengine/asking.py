@@ -17,7 +17,7 @@ from pyengine.errors import InvalidRequest
 from pyengine.forbidden import refuse
 from pyengine.link_pool import LinkPool
 from pyengine.listen import Channel, Listener
-from pyengine.procedures import ON_DISK, START, Procedure
+from pyengine.procedures import START, Procedure
 from pyengine.results import Waiting
 from pyengine.scope import scope
 
@@ -140,7 +140,7 @@ class Links:
         async def start(conn: Any) -> Any:
             row = await conn.fetchrow(START.sql, *asked)
             if row["hasty"]:
-                await make_sure(conn, ON_DISK, self._database.where)
+                await make_sure(conn, self._database.where)
             return row
 
         row = await self._links.use(start)

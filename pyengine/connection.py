@@ -21,7 +21,7 @@ import asyncpg
 
 from pyengine.answers import NO_SCHEMA, answered, named, no_schema, refuse_version, unreachable
 from pyengine.errors import EngineError, InvalidRequest, Unavailable
-from pyengine.procedures import LEAVE_MARK, SEE_MARK, SESSION, VERSION, Procedure
+from pyengine.procedures import LEAVE_MARK, ON_DISK, SEE_MARK, SESSION, VERSION, Procedure
 from pyengine.sessions import clean_session, keep_alive
 
 __all__ = ["Database", "Link", "backoff_s", "make_sure", "mapped"]
@@ -66,14 +66,14 @@ def mapped(error: BaseException, where: str) -> EngineError:
     return unreachable(where, str(error) or type(error).__name__)
 
 
-async def make_sure(conn: Any, procedure: Procedure, where: str) -> None:
-    """Run a statement without which nobody may be told of what was committed before.
+async def make_sure(conn: Any, where: str) -> None:
+    """Wait until all that this session has committed is on disk; nobody may be told of it before.
 
     Raises:
-        Unavailable: it failed, and so it is unknown what became of that.
+        Unavailable: there was no answer, and so it is unknown what became of that.
     """
     try:
-        await conn.fetchval(procedure.sql)
+        await conn.fetchval(ON_DISK.sql)
     except asyncpg.PostgresError as error:
         raise Unavailable(
             f"{where} does not tell whether what was committed is on disk: {error}",

@@ -90,7 +90,7 @@ class Exchange:
         self._loop = asyncio.get_running_loop()
         self._answers: deque[Answer] = deque()
         self._returned = asyncio.Event()
-        self._fetches: set[asyncio.Task[None]] = set()
+        self._aside: set[asyncio.Task[None]] = set()
         self._adrift_at_s: float | None = None
         self._adrift_left = 0
         self._stopping = False
@@ -188,9 +188,9 @@ class Exchange:
 
     async def close(self) -> None:
         """Give up what is under way."""
-        for task in self._fetches:
+        for task in self._aside:
             task.cancel()
-        await asyncio.gather(*self._fetches, return_exceptions=True)
+        await asyncio.gather(*self._aside, return_exceptions=True)
         await self._turns.close()
 
     # -- answers
@@ -321,7 +321,7 @@ class Exchange:
 
     def wait_for_disk(self, held: HeldRun) -> None:
         """Let a run go on when its start is on disk; it is given back if nobody can tell that it is."""
-        self._do(self._wait_for_disk(held))
+        self._beside(self._wait_for_disk(held))
 
     async def _wait_for_disk(self, held: HeldRun) -> None:
         words = (self._worker, held.execution, held.version, held.info.id)
@@ -348,12 +348,13 @@ class Exchange:
 
     def fetch(self, held: HeldRun) -> None:
         """Get the journal of a run and hand it to the holdings."""
-        self._do(self._fetch(held))
+        self._beside(self._fetch(held))
 
-    def _do(self, work: Coroutine[None, None, None]) -> None:
+    def _beside(self, work: Coroutine[None, None, None]) -> None:
+        """Ask for something on the side while turns go on."""
         task = self._loop.create_task(work)
-        self._fetches.add(task)
-        task.add_done_callback(self._fetches.discard)
+        self._aside.add(task)
+        task.add_done_callback(self._aside.discard)
 
     async def _fetch(self, held: HeldRun) -> None:
         while not held.dropped:

@@ -51,9 +51,7 @@ class Rest:
         missed: called when notes may have been lost.
     """
 
-    def __init__(
-        self, link: Link, listener: Listener, identity: Identity, hasty: Set[str] = frozenset()
-    ) -> None:
+    def __init__(self, link: Link, listener: Listener, identity: Identity, hasty: Set[str]) -> None:
         self._link = link
         self._listener = listener
         self._address = note_address()
