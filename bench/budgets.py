@@ -87,6 +87,27 @@ BUDGETS: list[tuple[str, list[Limit]]] = [
             Limit("time of a start, full to empty", "<=", 1.3),
         ],
     ),
+    (
+        "reads beside a million finished runs",
+        [
+            *(
+                Limit(f"read: {what}", "<=", 50)
+                for what in (
+                    "pyengine ps",
+                    "newest five",
+                    "failed, 20",
+                    "failed in the last hour",
+                    "running, queued or waiting, none there",
+                    "not settled, none there",
+                    "run by id",
+                    "promise by id",
+                    "pending promises, 10",
+                    "promise_search, pending, none there",
+                )
+            ),
+            Limit("read: check(since => '1 hour')", "<=", 2000),
+        ],
+    ),
     ("kill -9 with 100 runs", [Limit("killed worker: all 100 runs done", "<=", 3)]),
     ("a worker idle for a minute", [Limit("idle worker, queries/s", "<=", 1)]),
     (

@@ -63,8 +63,8 @@ def turns(backend: Backend, runs: int) -> None:
         return answer
 
     held = [
-        {"execution": execution, "version": version, "seen": seen}
-        for execution, _, version, _, _, _, _, seen, *_ in turn("claim", runs, [])["tasks"]
+        {"execution": execution, "id": id, "version": version, "seen": seen}
+        for execution, id, version, _, _, _, _, seen, *_ in turn("claim", runs, [])["tasks"]
     ]
     assert len(held) == runs
     answer = turn("a step", 0, [{**one, "facts": [FACT]} for one in held])["bundles"]

@@ -93,12 +93,18 @@ create table durable._promises (
   settled_at durable.epoch_ms,
   due_at bigint generated always as (
     case when state = 'pending' and external and timeout_at < 9007199254740991 then timeout_at end) stored,
+  failed_at timestamptz generated always as (
+    case when head is not null and state like 'rejected%' then to_timestamp(settled_at / 1000.0) end) stored,
   execution bigint,
   head bigint,
   child integer,
   task_version integer,
   timer boolean not null default false,
   external boolean not null default false,
+  failure text generated always as (
+    case when head is not null then case state
+      when 'rejected' then 'failed' when 'rejected_timedout' then 'timed_out' when 'rejected_canceled' then 'cancelled' end
+    end) stored,
   id text collate "C" not null,
   state text not null default 'pending',
   tenant text not null default '',
@@ -127,6 +133,9 @@ comment on column durable._promises.created_at is 'Instant of birth; equals time
 comment on column durable._promises.settled_at is 'Instant of a client verdict, or timeout_at for a deadline verdict.';
 comment on column durable._promises.due_at is
   'When the sweep has to settle it; null if it never will. Its index holds nothing else, so settling what never expires changes no index.';
+comment on column durable._promises.failed_at is
+  'When a run failed, as people read it; null for any other, so that completing a run changes no index.';
+comment on column durable._promises.failure is 'How a run failed, in the words of the view durable.runs: failed, timed_out or cancelled; null for any other.';
 comment on column durable._promises.execution is 'Owner: the execution whose journal records this promise; null for a free-standing one. Set at birth only.';
 comment on column durable._promises.child is 'Number of this promise among the children of its owner.';
 comment on column durable._promises.head is 'The execution that this promise is the result of; null unless it is a run.';
@@ -144,6 +153,15 @@ comment on column durable._promises.ikey_complete is 'Idempotency key given at s
 
 create index promises_by_due_at on durable._promises (due_at) where due_at is not null;
 comment on index durable.promises_by_due_at is 'Serves the deadline sweep of durable.tick(): promises that can expire.';
+
+create index promises_by_failure on durable._promises (failure, head) where isfinite(failed_at);
+comment on index durable.promises_by_failure is 'Serves people: the newest runs that failed. Runs that complete are never in it.';
+create index promises_by_failed_at on durable._promises (failure, failed_at) where isfinite(failed_at);
+comment on index durable.promises_by_failed_at is 'Serves people: what failed since an instant. Runs that complete are never in it.';
+
+create index promises_without_task on durable._promises (id) where target is null;
+comment on index durable.promises_without_task is
+  'Serves promise_search and people: among these are the pending promises that no task tells of. Settled ones stay in it, so settling changes no index; runs are never in it.';
 
 create index promises_by_tags on durable._promises using gin (tags jsonb_path_ops) where tags <> '{}';
 comment on index durable.promises_by_tags is 'Serves promise_search by tags; promises without tags, which runs mostly are, are not in it.';
@@ -195,6 +213,7 @@ create table durable._tasks (
   expires_at durable.epoch_ms,
   retry_at durable.epoch_ms,
   prefer_until durable.epoch_ms,
+  released_until durable.epoch_ms,
   execution bigint,
   owner bigint,
   ttl bigint,
@@ -202,6 +221,7 @@ create table durable._tasks (
   priority smallint not null default 0,
   crashes smallint not null default 0,
   attempt smallint not null default 0,
+  releases smallint not null default 0,
   attempt_open boolean not null default false,
   id text collate "C" not null,
   state text not null default 'pending',
@@ -212,6 +232,7 @@ create table durable._tasks (
   preference text,
   recv text,
   recv_headers jsonb,
+  released_by text[],
   constraint tasks_pk primary key (id),
   constraint tasks_are_lawful check (row(
     version, crashes, attempt, state, retry_at, expires_at, ttl, pid, queue, workflow, workflow_version, recv,
@@ -241,10 +262,15 @@ comment on column durable._tasks.execution is 'Head of the run; null for a task 
 comment on column durable._tasks.owner is 'Copy of the promise''s execution, immutable: whose journal tells of its attempts. Null for a task that is nobody''s child.';
 comment on column durable._tasks.crashes is 'Leases lost in a row; progress resets it, more than the setting max_crashes halts the task.';
 comment on column durable._tasks.attempt is 'Attempts of the invocation that the owner''s journal knows of.';
+comment on column durable._tasks.releases is 'How often protocol clients have given it back in a row; 5 stands for more.';
+comment on column durable._tasks.released_by is 'Who they were, 16 at most.';
+comment on column durable._tasks.released_until is 'Until this instant it is offered only to others.';
 comment on column durable._tasks.attempt_open is 'The owner''s journal has InvokeStarted(attempt) without an end of it.';
 
 create index tasks_by_queue_ready on durable._tasks (queue, priority, retry_at) where state = 'pending';
-comment on index durable.tasks_by_queue_ready is 'Serves the claim of worker_turn_v1 and task_offer.';
+comment on index durable.tasks_by_queue_ready is 'Serves the claim of worker_turn_v1.';
+create index tasks_by_queue_foreign on durable._tasks (queue, priority, retry_at) where state = 'pending' and workflow is null;
+comment on index durable.tasks_by_queue_foreign is 'Serves task_offer, however many runs of the engine wait in the same queue.';
 create index tasks_by_pid_acquired on durable._tasks (pid) where state = 'acquired';
 comment on index durable.tasks_by_pid_acquired is 'Serves lease expiry and what a worker holds; a renewal does not touch it.';
 
@@ -269,10 +295,13 @@ create table durable._workers (
   seen_at durable.epoch_ms not null,
   missing_at durable.epoch_ms,
   started_at durable.epoch_ms not null,
+  ticked_at durable.epoch_ms,
   queues text[] not null,
   workflows text[] not null,
   versions text[] not null,
   about jsonb not null default '{}',
+  held text[] not null default '{}',
+  blocked text[] not null default '{}',
   constraint workers_pk primary key (id),
   constraint workers_number_unique unique (number),
   constraint workers_workflows_have_versions check (cardinality(workflows) = cardinality(versions))
@@ -283,10 +312,15 @@ comment on column durable._workers.present is 'The worker holds its presence loc
 comment on column durable._workers.seen_at is 'Last hello, heartbeat or presence call.';
 comment on column durable._workers.missing_at is 'When durable.tick() first found the presence lock free; a later call of the worker clears it.';
 comment on column durable._workers.started_at is 'First hello.';
+comment on column durable._workers.ticked_at is 'When a tick of it last succeeded, as its last heartbeat told: not written by the tick, which would write a row each time.';
 comment on column durable._workers.queues is 'Queues that it claims from.';
 comment on column durable._workers.workflows is 'Names of the workflows that it can run.';
 comment on column durable._workers.versions is 'Version of each of workflows.';
 comment on column durable._workers.about is 'Host, process id and versions, for people.';
+comment on column durable._workers.held is
+  'Tasks whose lease it could not renew at its last heartbeat, because somebody has them locked; no sweep takes them from it meanwhile.';
+comment on column durable._workers.blocked is
+  'Runs and promises that its turns, claims and ticks leave out, because somebody has them locked. The view durable.blocked tells who.';
 
 -- Laws of single columns, asked where those are written: a start that hands a run over changes ends_at alone, and laws of the
 -- table would be parsed and asked again each time.
@@ -309,14 +343,11 @@ create unlogged table durable._resting (
   queues text[] not null,
   digests durable._code_digests not null,
   commits text not null,
-  hasty text[] not null,
   constraint resting_pk primary key (worker)
 ) with (fillfactor = 50);
 comment on table durable._resting is
   'Workers that had nothing to do, to each of which a start may hand one run. Losing it is harmless: what is started then is claimed.';
 comment on column durable._resting.commits is 'How its commits wait for the disk: synchronous_commit of the session that said that it rests.';
-comment on column durable._resting.hasty is
-  'Codes of whose runs it has seen some end, and none ask for a step or a transaction: it may begin them before their start is on disk.';
 comment on column durable._resting.ends_at is 'Until when it is believed to rest; null from the run that is handed to it until it rests again.';
 comment on column durable._resting.ttl is 'Length of its leases, in ms.';
 comment on column durable._resting.number is 'Its number in _workers, key of the presence lock.';
@@ -419,9 +450,9 @@ create domain durable._lawful_execution as durable._execution_form
     check ((value).cancel_until is null or (value).status = 'cancelling');
 comment on domain durable._lawful_execution is 'The laws of a row of _executions, which asks for it in executions_are_lawful.';
 
-create type durable.start_record as (id text, created boolean, handed boolean, hasty boolean);
+create type durable.start_record as (id text, created boolean, handed boolean);
 comment on type durable.start_record is
-  'What became of a start: created, or it was there before; handed: a worker at rest has it; hasty: it may not be on disk yet, so nobody is told before durable.on_disk_v1 has answered. Null: nothing was written.';
+  'What became of a start: created, or it was there before; handed: a worker at rest has it. Null: nothing was written.';
 
 create table durable._executions (
   execution bigint not null generated by default as identity,
@@ -571,6 +602,15 @@ create type durable._bundle as (
   id text, verdict text, state text, seq integer, next integer, event durable._event
 );
 comment on type durable._bundle is 'Everything that one execution reports in a turn, and what became of it.';
+
+create type durable._journal_line as (
+  execution bigint, bucket integer, seq integer, ts bigint, type "char", child integer, attempt integer, name text,
+  has_data boolean, told text
+);
+comment on type durable._journal_line is 'A journal row as the laws look at it: of its data they read waits and timers only (told).';
+
+create type durable.check_record as (law text, id text, detail text);
+comment on type durable.check_record is 'A violated law, as durable.check() answers it: its name, the object, what was seen.';
 
 -- state/60_messages.sql
 

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from pyengine.signals import Signal
     from pyengine.sources import VERSION as __version__
     from pyengine.sql_errors import SqlError
+    from pyengine.steering_many import RunFilter, Steered
     from pyengine.transaction import Transaction
     from pyengine.transaction_values import Record
     from pyengine.worker import Worker
@@ -105,6 +106,7 @@ __all__ = [
     "RunCancelled",
     "RunConflict",
     "RunFailed",
+    "RunFilter",
     "RunMoment",
     "RunStatus",
     "RunTimedOut",
@@ -112,6 +114,7 @@ __all__ = [
     "Secret",
     "Signal",
     "SqlError",
+    "Steered",
     "Step",
     "StepInterrupted",
     "StepTimeout",
@@ -132,11 +135,13 @@ _HOMES = {
     "HttpStatusError": "http_records",
     "JoinSet": "join_sets",
     "Run": "client",
+    "RunFilter": "steering_many",
     "RunMoment": "results",
     "RunStatus": "results",
     "Secret": "http_records",
     "Signal": "signals",
     "SqlError": "sql_errors",
+    "Steered": "steering_many",
     "Transaction": "transaction",
     "Record": "transaction_values",
     "Opaque": "promises",

@@ -17,9 +17,21 @@ from pyengine.errors import EngineError, InvalidRequest, SchemaMismatch, Unavail
 from pyengine.procedures import WORKER_PROTOCOL
 from pyengine.sqlstates import from_sqlstate
 
-__all__ = ["NO_SCHEMA", "answered", "named", "no_schema", "readable", "refuse_version", "unreachable"]
+__all__ = [
+    "NO_SCHEMA",
+    "answered",
+    "named",
+    "no_schema",
+    "readable",
+    "refuse_version",
+    "refuses",
+    "unreachable",
+]
 
 _HOST = re.compile(r"(\[[^]]*\]|[^:]*)(:\d*)?")
+
+# libpq tells no SQLSTATE of a connection that was refused; these refusals pass
+_PASSING = ("starting up", "shutting down", "too many", "connection slots", "recovery")
 
 NO_SCHEMA = frozenset({"3F000", "42883", "42P01"})
 """SQLSTATEs by which a database says that it has no schema of ours: no such schema, function, table."""
@@ -55,6 +67,11 @@ def unreachable(where: str, reason: str) -> Unavailable:
     )
 
 
+def refuses(reason: str) -> bool:
+    """Return whether libpq tells of a server that does not want us, however long we wait."""
+    return "FATAL: " in reason and not any(words in reason for words in _PASSING)
+
+
 def no_schema(where: str) -> SchemaMismatch:
     """Return the error for a database that has no schema of ours."""
     return SchemaMismatch(f"{where} has no schema of this engine", hint="type: pyengine db init")
@@ -86,15 +103,21 @@ def readable(dsn: str) -> bool:
 
     A password with / ? or # in it is cut, and its parts stand in their place.
     """
-    netloc = urlsplit(dsn).netloc
+    try:
+        netloc = urlsplit(dsn).netloc
+    except ValueError:  # a bracket that is not closed
+        return False
     hosts = netloc.rpartition("@")[2].split(",")
     return ("@" in netloc or "@" not in dsn) and all(_HOST.fullmatch(host) for host in hosts)
 
 
 def named(dsn: str) -> str:
     """Return how messages call the database: its name and host, never a user's password."""
-    parts = urlsplit(dsn)
-    if "@" not in parts.netloc and "@" in dsn:
+    try:
+        parts = urlsplit(dsn)
+    except ValueError:
+        return "the database"
+    if "@" in (parts.path + parts.fragment if "@" in parts.netloc else dsn):
         return "the database"
     query = parse_qs(parts.query)
     hosts = parts.netloc.rpartition("@")[2] or query.get("host", [""])[0]

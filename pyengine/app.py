@@ -13,16 +13,14 @@ import asyncio
 import contextlib
 import gc
 import logging
-import os
-import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from pyengine.client import Client, Run
 from pyengine.errors import EngineError, InvalidRequest
+from pyengine.foreground import serve
 from pyengine.place import Place
 from pyengine.registry import OnInterrupt, Registry, Step, Workflow, make_step, make_workflow
 from pyengine.retry import Duration, Retry
@@ -204,30 +202,26 @@ class App:
         with _runner() as runner:
             return runner.run(main())
 
-    def serve(self, **options: Any) -> None:
+    def serve(self, *, wait: bool = True, **options: Any) -> None:
         """Run a worker until SIGINT or SIGTERM; takes the options of `worker`.
 
         The first signal stops it in an orderly way, a second one ends the process at once.
+
+        Args:
+            wait: a database that cannot be reached at the start is waited for.
+            options: as for `worker`.
+
+        Raises:
+            Unavailable: the database cannot be reached, and is not waited for.
+            SchemaMismatch: its schema does not fit.
         """
         _refuse_loop("app.serve")
-
-        async def main() -> None:
-            stop = asyncio.Event()
-            _stop_on_signals(stop)
-            async with self.worker(**options) as worker:
-                stopped = asyncio.create_task(stop.wait())
-                ended = asyncio.create_task(worker.wait())
-                await asyncio.wait((stopped, ended), return_when=asyncio.FIRST_COMPLETED)
-                stopped.cancel()
-                if ended.done():
-                    ended.result()
-                ended.cancel()
 
         with contextlib.ExitStack() as at_end, _runner() as runner:
             # runs free their objects by themselves; to look through all of them cost a fifth of the time
             at_end.callback(gc.set_threshold, *gc.get_threshold())
             gc.set_threshold(50_000, 20, 50)
-            runner.run(main())
+            runner.run(serve(lambda: self.worker(**options), wait=wait))
 
     @contextlib.asynccontextmanager
     async def worker(
@@ -370,23 +364,3 @@ def _runner() -> asyncio.Runner:
     except ImportError:
         return asyncio.Runner()
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
-
-
-def _stop_on_signals(stop: asyncio.Event) -> None:
-    """Set `stop` at the first SIGINT or SIGTERM; leave at once at the second."""
-    loop = asyncio.get_running_loop()
-
-    def stop_or_leave(number: int) -> None:
-        if stop.is_set():
-            os._exit(128 + number)
-        logger.info("signal %d: stopping; a second one ends the process at once", number)
-        stop.set()
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        loop.call_soon_threadsafe(stop_or_leave, number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        try:
-            loop.add_signal_handler(number, stop_or_leave, number)
-        except (NotImplementedError, RuntimeError):
-            signal.signal(number, handler)

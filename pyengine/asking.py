@@ -12,7 +12,7 @@ import asyncio
 from typing import Any, Protocol
 
 from pyengine import callers
-from pyengine.connection import Database, make_sure
+from pyengine.connection import Database
 from pyengine.errors import InvalidRequest
 from pyengine.forbidden import refuse
 from pyengine.link_pool import LinkPool
@@ -48,8 +48,8 @@ class Asker(Protocol):
         """Run a procedure on a connection of the caller's and return its first row."""
 
     async def start(self, values: tuple[Any, ...], *, fresh: bool) -> Any:
-        """Start a run, tell of it, and return the row of `START` when that is on disk; `values` are those
-        that `START_WITHIN` has too, and nobody else knows an id that is `fresh`.
+        """Start a run, tell of it, and return the row of `START`; `values` are those that `START_WITHIN` has
+        too, and nobody else knows an id that is `fresh`.
         """
 
     @property
@@ -124,26 +124,15 @@ class Links:
     async def start(self, values: tuple[Any, ...], *, fresh: bool) -> Any:
         """Start a run, tell of it, and listen for ends from now on.
 
-        A worker may have it before it is on disk, if nobody was given its id until then: that is fresh, and
-        the session that started it is our own and makes sure.
-
         Raises:
             EngineError: as `rows`.
         """
         refuse_workflow()
-        callers.checked(START, (*values, fresh, False, None, False))
+        callers.checked(START, (*values, fresh, False, None))
         await self.open()
         sent = self.along("durable_ready")
         reply = self._waiting.reply if sent else None
-        asked = (*values, fresh, sent, reply, fresh and not self._database.pooled)
-
-        async def start(conn: Any) -> Any:
-            row = await conn.fetchrow(START.sql, *asked)
-            if row["hasty"]:
-                await make_sure(conn, self._database.where)
-            return row
-
-        row = await self._links.use(start)
+        (row,) = await self._links.rows(START, *values, fresh, sent, reply)
         if row["handed"]:
             await self._waiting.listen()
         elif row["created"]:

@@ -24,12 +24,14 @@ import psycopg
 from psycopg.rows import dict_row
 
 from pyengine import callers
-from pyengine.answers import NO_SCHEMA, no_schema, readable, refuse_version, unreachable
+from pyengine.answers import NO_SCHEMA, no_schema, readable, refuse_version, refuses, unreachable
 from pyengine.asking import refuse_workflow
 from pyengine.connection import CONNECT_TIMEOUT_S, Database
 from pyengine.errors import EngineError, InvalidRequest, Unavailable
 from pyengine.listen import Channel, Looks, Pace
+from pyengine.passwords import hidden
 from pyengine.procedures import HINT, LISTEN, RESULTS, SESSION, START, VERSION, Procedure
+from pyengine.procedures_sessions import BEGIN, CLIENT_SETTINGS, IS_ODD, SETTINGS_WITHIN
 from pyengine.results import refuse_no_text
 
 __all__ = ["Blocking"]
@@ -46,8 +48,6 @@ _KEEP_ALIVE: dict[str, Any] = {
     "keepalives_count": 4,
     "tcp_user_timeout": 30_000,
 }
-# libpq tells no SQLSTATE of a connection that was refused; these refusals pass
-_PASSING = ("starting up", "shutting down", "too many", "connection slots", "recovery")
 
 _Connection = psycopg.Connection[dict[str, Any]]
 
@@ -78,6 +78,7 @@ class Blocking:
         self._hints = _Hints(self)
         self._pace = Pace()
         self._pooled = True
+        self._odd = False
         self._opened = False
         self._closed = False
 
@@ -103,10 +104,14 @@ class Blocking:
                 raise InvalidRequest("this client is closed")
             if self._opened:
                 return
-            with self._taken() as conn, conn.transaction():
+            with self._taken() as conn:
                 (session,) = _fetch(conn, SESSION)
                 self._pooled = conn.info.backend_pid != session["pg_backend_pid"]
                 conn.prepare_threshold = _prepared_after(self._pooled)
+                if self._pooled:
+                    (self._odd,) = _fetch(conn, IS_ODD)[0].values()
+                else:
+                    conn.execute(CLIENT_SETTINGS.sql.encode())
                 refuse_version(self._where, _fetch(conn, VERSION)[0])
             self._opened = True
 
@@ -121,10 +126,16 @@ class Blocking:
         await self.open()
         try:
             with self._taken() as conn:
-                return _fetch(conn, procedure, *values)
+                return self._fetched(conn, procedure, *values)
         except Unavailable:
             with self._taken() as conn:
-                return _fetch(conn, procedure, *values)
+                return self._fetched(conn, procedure, *values)
+
+    def _fetched(self, conn: _Connection, procedure: Procedure, *values: Any) -> list[Any]:
+        if not self._odd:
+            return _fetch(conn, procedure, *values)
+        with _transaction(conn):
+            return _fetch(conn, procedure, *values)
 
     async def within(self, conn: Any, procedure: Procedure, *values: Any) -> Any:
         """Run a procedure on a blocking connection of the caller's.
@@ -136,10 +147,10 @@ class Blocking:
         return callers.ask_now(conn, procedure, *values)
 
     async def start(self, values: tuple[Any, ...], *, fresh: bool) -> Any:
-        """Start a run, tell of it, and return the row of `START`, which is on disk."""
+        """Start a run, tell of it, and return the row of `START`."""
         sent = self.along("durable_ready")
-        # notes are for programs that await, and who waits for the disk needs no second statement
-        row = (await self.rows(START, *values, fresh, sent, None, False))[0]
+        # notes are for programs that await
+        row = (await self.rows(START, *values, fresh, sent, None))[0]
         if row["created"]:
             await self.hint("durable_ready", sent=sent or row["handed"])
         return row
@@ -224,13 +235,15 @@ class Blocking:
         except psycopg.OperationalError as error:
             if not readable(self._dsn):
                 raise InvalidRequest(f"the URL of {self._where} cannot be read") from None
-            reason = " ".join(str(error).split())
-            if "FATAL: " in reason and not any(words in reason for words in _PASSING):
+            reason = hidden(" ".join(str(error).split()), self._dsn)
+            if refuses(reason):
                 raise EngineError(f"{self._where} refuses the connection: {reason}") from None
             raise unreachable(self._where, reason) from None
         except psycopg.Error:
             # the text of this error repeats the URL
             raise InvalidRequest(f"the URL of {self._where} cannot be read") from None
+        if not self._pooled:
+            conn.execute(CLIENT_SETTINGS.sql.encode())
         self._all.append(conn)
         return conn
 
@@ -340,6 +353,19 @@ class _Hints:
         conn, self._conn, asker = self._conn, None, self._asker()
         if conn is not None and asker is not None:
             asker.drop(conn)
+
+
+@contextmanager
+def _transaction(conn: _Connection) -> Iterator[None]:
+    """A transaction as ours are, in whatever session; as in sessions.py."""
+    conn.execute(f"{BEGIN.sql}; {SETTINGS_WITHIN.sql}".encode())
+    try:
+        yield
+    except BaseException:
+        if not conn.closed:
+            conn.execute(b"rollback")
+        raise
+    conn.execute(b"commit")
 
 
 def _prepared_after(pooled: bool) -> int | None:

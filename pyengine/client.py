@@ -23,7 +23,7 @@ from pyengine.connection import Database
 from pyengine.errors import InvalidRequest, NotFound, RunCancelled, RunFailed, RunTimedOut
 from pyengine.handle import Run
 from pyengine.listen import Listener
-from pyengine.procedures import LIST_RUNS, RUN, START_WITHIN
+from pyengine.procedures import LIST_FAILED, LIST_LIVE, LIST_RUNS, RUN, START_WITHIN
 from pyengine.promises import Promises
 from pyengine.queues import check_queue
 from pyengine.registry import Registry, Workflow, WorkflowDef
@@ -31,6 +31,7 @@ from pyengine.results import RunState, RunStatus
 from pyengine.retry import Duration, optional_duration, parse_duration
 from pyengine.sql_steps import SERVICE, sql_arguments
 from pyengine.steering import Steering
+from pyengine.steering_many import SteeringMany
 
 if TYPE_CHECKING:
     # a workflow that is only named says nothing of its result: that is Any and not unknown
@@ -51,7 +52,7 @@ _ENDED: dict[str, tuple[type[RunFailed], str]] = {
 }
 
 
-class Verbs(Steering):
+class Verbs(Steering, SteeringMany):
     """Starts runs, waits for them, and steers them.
 
     Args:
@@ -249,7 +250,11 @@ class Verbs(Steering):
             raise InvalidRequest(
                 f"there is no state {state!r}", hint=f"the states are {', '.join(get_args(RunState))}"
             )
-        return [self._status(row) for row in await self._asker.rows(LIST_RUNS, workflow, state, limit)]
+        if state is None or state == "completed":
+            view = LIST_RUNS
+        else:
+            view = LIST_FAILED if state in ("failed", "timed_out", "cancelled") else LIST_LIVE
+        return [self._status(row) for row in await self._asker.rows(view, workflow, state, limit)]
 
     def _status(self, row: Any) -> RunStatus:
         def value(name: str) -> Any:

@@ -24,6 +24,7 @@ from typing import Any
 
 import msgspec
 
+from pyengine.depth import MAX_DEPTH, is_deep
 from pyengine.errors import DecodeError, EncodeError, PayloadTooLarge
 from pyengine.failures import MAX_ERROR_BYTES, MIN_ERROR_BYTES, Failures
 from pyengine.values_hints import is_blind
@@ -40,6 +41,7 @@ __all__ = [
     "TypeCodec",
     "input_hash",
     "pack_value",
+    "refuse_deep",
     "refuse_non_finite",
     "refuse_nul",
     "type_codec",
@@ -128,6 +130,7 @@ class TypeCodec:
         Raises:
             EncodeError: the text would not give the value back; says at which place in the value.
         """
+        refuse_deep(packed, where)
         text = packed.decode()
         try:
             back = self.unpack(packed)
@@ -206,12 +209,29 @@ def unwritable(where: str, error: Exception, value: Any) -> EncodeError:
     if isinstance(error, UnicodeError):
         reason = "a text holds half a surrogate pair"
     elif isinstance(error, RecursionError):
-        return EncodeError(f"{where} cannot be written as JSON: it holds itself, or is too deep", where=where)
+        return EncodeError(
+            f"{where} cannot be written as JSON: it holds itself or is nested deeper than {MAX_DEPTH} levels",
+            where=where,
+        )
     return EncodeError(
         f"{where} cannot be written as JSON: {reason}{at(place(value, _fails))}",
         where=where,
         hint="pass data; connections, files, generators and objects with behaviour stay inside one step",
     )
+
+
+def refuse_deep(packed: bytes, where: str) -> None:
+    """Refuse JSON that is nested too deep for those who read it.
+
+    Raises:
+        EncodeError: naming where.
+    """
+    if len(packed) > 2 * MAX_DEPTH and is_deep(packed):
+        raise EncodeError(
+            f"{where} is nested deeper than {MAX_DEPTH} levels",
+            where=where,
+            hint="flatten it, or pass it as a text",
+        )
 
 
 def _fails(value: Any) -> bool:

@@ -20,7 +20,7 @@ import asyncpg
 import msgspec
 
 from pyengine.codec import Codec
-from pyengine.connection import Database, Link, backoff_s, mapped
+from pyengine.connection import Link, NoConnection, backoff_s, mapped
 from pyengine.errors import (
     EncodeError,
     EngineError,
@@ -30,23 +30,28 @@ from pyengine.errors import (
     StepTimeout,
 )
 from pyengine.holding import Holdings
+from pyengine.link_pool import LinkPool
 from pyengine.model import Halt
 from pyengine.procedures import COMMIT, TRANSACTION_LIMITS
 from pyengine.runs import HeldRun
+from pyengine.sessions import begin
+from pyengine.slots import Slots
+from pyengine.sqlstates import passes
 from pyengine.transaction_log import Ask, Outcome, TransactionLog
 from pyengine.transaction_values import error_fields, records_json, value_json
-from pyengine.wire import Journal, decode_journal
+from pyengine.wire import Journal, Release, decode_journal
 
 __all__ = ["Committer"]
 
 logger = logging.getLogger("pyengine.worker")
 
-_CONNECTIONS = 8
 _IDLE_MS_MAX = 10_000
 _TRIES_MAX = 10
+_ELSEWHERE_MS = 100
 _WARN_FROM = 3
 _ANEW = "WF099"
-_LOST = frozenset({"57P01", "57P02", "57P03", "25P03", "25P04"})
+# a lock or a time that somebody has bounded
+_BOUNDED = frozenset({"55P03", "57014"})
 _ENDS_IT = re.compile(
     r"(?:[\s;]|--[^\n\r]*[\n\r]|/\*.*?\*/)*"
     r"(?:(begin|start\s+transaction|commit|end|abort|prepare\s+transaction)\b"
@@ -61,11 +66,15 @@ class _Again(Exception):
     Args:
         error: what ended it.
         expected: it was the engine that asked for a replay.
+        passing: the server could not, whoever had asked; that may last, and is no reason to give up.
     """
 
-    def __init__(self, error: object = "no answer came", *, expected: bool = False) -> None:
+    def __init__(
+        self, error: object = "no answer came", *, expected: bool = False, passing: bool = False
+    ) -> None:
         super().__init__(str(error))
         self.expected = expected
+        self.passing = passing
 
 
 class _Ended(Exception):
@@ -97,30 +106,26 @@ class Committer:
     """Answers the transactions of runs.
 
     Args:
-        database: where the runs are, and the user's rows.
+        links: connections for transactions of users; who finds none free waits.
         worker: id of the worker.
         holdings: its runs.
         codec: writes errors.
-        connections: transactions at a time; more wait.
+        slots: is told when connections are short.
     """
 
     def __init__(
         self,
-        database: Database,
+        links: LinkPool,
         worker: str,
         holdings: Holdings,
         codec: Codec,
-        *,
-        connections: int = _CONNECTIONS,
+        slots: Slots,
     ) -> None:
-        self._database = database
         self._worker = worker
         self._holdings = holdings
         self._codec = codec
-        self._links = [Link(database, "transaction") for _ in range(connections)]
-        self._free: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
-        for link in reversed(self._links):
-            self._free.put_nowait(link)
+        self._slots = slots
+        self._links = links
         self._tasks: set[asyncio.Task[None]] = set()
 
     def look(self, held: HeldRun) -> None:
@@ -134,22 +139,28 @@ class Committer:
             own.task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Roll back what is open, and close the connections."""
+        """Roll back what is open."""
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(link.close() for link in self._links))
 
     # -- one run
 
     async def _run(self, held: HeldRun, own: TransactionRun) -> None:
-        link = await self._free.get()
         try:
-            await self._play(link, held, own)
+            async with self._links.taken() as link:
+                await self._play(link, held, own)
         except asyncio.CancelledError:
             raise
+        except NoConnection as error:
+            self._slots.too_many(len(self._holdings.held), error.message)
+            self._leave(held, own)
+            if held.waits_for_transaction:
+                held.end = Release(retry_in_ms=_ELSEWHERE_MS)
+                self._holdings.news(held)
+                return
         except _Again as anew:
-            held.tries += not anew.expected
+            held.tries += not (anew.expected or (anew.passing and held.tries >= _WARN_FROM))
             if held.tries > _TRIES_MAX:
                 self._halt(
                     held, own, f"a transaction was begun {held.tries} times and never came to its end: {anew}"
@@ -169,7 +180,6 @@ class Committer:
             return
         finally:
             self._leave(held, own)
-            self._free.put_nowait(link)
         self.look(held)
 
     def _halt(self, held: HeldRun, own: TransactionRun, words: str) -> None:
@@ -185,11 +195,10 @@ class Committer:
 
     async def _play(self, link: Link, held: HeldRun, own: TransactionRun) -> None:
         transactions = held.replay.transactions
-        conn = await link.connected_sometime(what="transaction")
+        conn = await link.connected()
         try:
             while (log := transactions.front) is not None and log.live and log.ask is not None:
                 await self._play_one(conn, held, own, log)
-            await link.clean()
         except asyncio.CancelledError:
             # what was under way may still hold the connection
             link.drop()
@@ -268,7 +277,7 @@ class Committer:
                     hint="leave the block to commit, raise an error to roll back, or use tx.savepoint()",
                 )
             )
-        outcome = await self._reaching(conn, held, self._statement(conn, ask))
+        outcome = await self._reaching(conn, held, self._statement(conn, ask), ours=False)
         if not (conn.is_closed() or conn.is_in_transaction()):
             raise _Ended(
                 f"transaction {log.name} was ended by {ask.query[:80]!r}; what it wrote may be there"
@@ -286,7 +295,7 @@ class Committer:
         return outcome
 
     async def _begin(self, conn: Any, timeout_ms: int) -> None:
-        await conn.execute("begin")
+        await begin(conn)
         await conn.execute(TRANSACTION_LIMITS.sql, str(timeout_ms), str(min(timeout_ms, _IDLE_MS_MAX)))
 
     @staticmethod
@@ -318,8 +327,7 @@ class Committer:
             text = await conn.fetchval(
                 COMMIT.sql,
                 self._worker,
-                held.execution,
-                held.version,
+                *held.lease,
                 held.replay.next_seq,
                 log.child,
                 log.name,
@@ -337,8 +345,8 @@ class Committer:
         held.tries = 0
         return outcome, journal
 
-    async def _reaching(self, conn: Any, held: HeldRun, work: Any) -> Outcome:
-        """Return how a statement ended, as the code is to see it.
+    async def _reaching(self, conn: Any, held: HeldRun, work: Any, *, ours: bool = True) -> Outcome:
+        """Return how a statement ended, as the code is to see it; `ours` says that it is not the user's.
 
         Raises:
             _Again: it is not the code's business.
@@ -348,11 +356,12 @@ class Committer:
             return ("value", await work)
         except asyncpg.PostgresError as error:
             code = error.sqlstate or ""
-            if code == _ANEW or code.startswith("08") or code in _LOST or conn.is_closed():
-                raise _Again(error, expected=code == _ANEW) from error
+            passing = passes(code) or (ours and code in _BOUNDED)
+            if passing or code == _ANEW or code.startswith("08") or conn.is_closed():
+                raise _Again(error, expected=code == _ANEW, passing=passing) from error
             if code.startswith("40") and held.tries < _TRIES_MAX:
                 raise _Again(error) from error
-            known = mapped(error, self._database.where)
+            known = mapped(error, self._links.where)
             if isinstance(known, LeaseLost):
                 raise known from error
             if code.startswith("WF"):

@@ -21,10 +21,11 @@ import asyncpg
 
 from pyengine.answers import NO_SCHEMA, answered, named, no_schema, refuse_version, unreachable
 from pyengine.errors import EngineError, InvalidRequest, Unavailable
-from pyengine.procedures import LEAVE_MARK, ON_DISK, SEE_MARK, SESSION, VERSION, Procedure
-from pyengine.sessions import clean_session, keep_alive
+from pyengine.passwords import hidden
+from pyengine.procedures import LEAVE_MARK, SEE_MARK, SESSION, VERSION, Procedure
+from pyengine.sessions import clean_session, fit, is_odd, keep_alive, transaction
 
-__all__ = ["Database", "Link", "backoff_s", "make_sure", "mapped"]
+__all__ = ["Database", "Link", "NoConnection", "backoff_s", "mapped"]
 
 logger = logging.getLogger("pyengine.connection")
 
@@ -33,8 +34,13 @@ T = TypeVar("T")
 CONNECT_TIMEOUT_S = 10.0
 STATEMENT_TIMEOUT_S = 60.0
 _BACKOFF_MAX_S = 5.0
+_FULL = "53300"
 _REFUSED = frozenset({"28000", "28P01", "3D000", "42501"})
 _GONE = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, asyncio.TimeoutError)
+
+
+class NoConnection(Unavailable):
+    """The server is there, and has no connection left for us."""
 
 
 def backoff_s(failures: int) -> float:
@@ -64,21 +70,6 @@ def mapped(error: BaseException, where: str) -> EngineError:
     if isinstance(error, asyncio.TimeoutError):
         return unreachable(where, "no answer in time")
     return unreachable(where, str(error) or type(error).__name__)
-
-
-async def make_sure(conn: Any, where: str) -> None:
-    """Wait until all that this session has committed is on disk; nobody may be told of it before.
-
-    Raises:
-        Unavailable: there was no answer, and so it is unknown what became of that.
-    """
-    try:
-        await conn.fetchval(ON_DISK.sql)
-    except asyncpg.PostgresError as error:
-        raise Unavailable(
-            f"{where} does not tell whether what was committed is on disk: {error}",
-            hint="it may have been done: look before you do it again",
-        ) from error
 
 
 class Database:
@@ -133,7 +124,7 @@ class Database:
         conn = await self.connect("check")
         try:
             # a pooler announces a process of its own; the transaction keeps both statements in one session
-            async with conn.transaction():
+            async with transaction(conn):
                 self.pooled = conn.get_server_pid() != await conn.fetchval(SESSION.sql)
                 await self._check_version(conn)
             if self._direct is not None:
@@ -194,6 +185,11 @@ class Database:
                 server_settings={"application_name": f"{self._application_name} {role}"},
             )
         except asyncpg.PostgresError as error:
+            if error.sqlstate == _FULL:
+                raise NoConnection(
+                    f"{self.where} gives no further connection: {error}",
+                    hint="raise max_connections or the limit of the role, or put a pooler before it",
+                ) from None
             if error.sqlstate in _REFUSED:
                 raise EngineError(f"{self.where} refuses the connection: {error}") from None
             raise mapped(error, self.where) from None
@@ -201,8 +197,17 @@ class Database:
             # the text of this error repeats the URL
             raise InvalidRequest(f"the URL of {self.where} cannot be read") from None
         except _GONE as error:
-            raise mapped(error, self.where) from None
+            told = mapped(error, self.where)
+            raise type(told)(hidden(told.message, self._dsn), hint=told.hint) from None
         keep_alive(conn)
+        try:
+            if not self.pooled:
+                await fit(conn, role)
+        except BaseException as error:
+            conn.terminate()
+            if isinstance(error, (asyncpg.PostgresError, *_GONE)):
+                raise mapped(error, self.where) from error
+            raise
         return conn
 
 
@@ -231,6 +236,7 @@ class Link:
         self._role = role
         self._prepare = prepare
         self._conn: Any = None
+        self._odd = False
         self._lock = asyncio.Lock()
         self._connecting = asyncio.Lock()
 
@@ -254,6 +260,7 @@ class Link:
             if not self.alive:
                 conn = await self.database.connect(self._role)
                 try:
+                    self._odd = self.database.pooled and await is_odd(conn)
                     if self._prepare is not None:
                         await self._prepare(conn)
                 except BaseException as error:
@@ -292,17 +299,12 @@ class Link:
         """
         return await self.use(lambda conn: conn.fetchval(procedure.sql, *args))
 
-    async def rows(self, procedure: Procedure, *args: Any) -> list[Any]:
-        """Run a statement and return its rows.
-
-        Raises:
-            EngineError: as `run`.
-        """
-        result: list[Any] = await self.use(lambda conn: conn.fetch(procedure.sql, *args))
-        return result
-
-    async def use(self, action: Callable[[Any], Awaitable[T]]) -> T:
+    async def use(self, action: Callable[[Any], Awaitable[T]], *, transacts: bool = False) -> T:
         """Run statements on the connection, nothing of others in between.
+
+        Args:
+            action: the statements.
+            transacts: they are transactions of ours already (sessions.py).
 
         Raises:
             EngineError: as `run`.
@@ -312,7 +314,10 @@ class Link:
             try:
                 # behind a pooler too: without a name a statement is parsed and executed in one transaction,
                 # which ends with its last message, so no commit has to be sent while locks are held
-                return await action(conn)
+                if transacts or not self._odd:
+                    return await action(conn)
+                async with transaction(conn):
+                    return await action(conn)
             except asyncpg.PostgresError as error:
                 if self.database.pooled and isinstance(error, asyncpg.DataError):
                     # perhaps refused before it was executed, and then it still holds a session of the pooler

@@ -9,8 +9,7 @@ less, and one with a single step two instead of three. Anything else is kept bac
 so no step begins before what it depends on is recorded. If something did come before them, what the
 coroutine did is thrown away and it is replayed from its journal, as after any verdict `moved`. To go on early
 costs a little and saves nothing unless the run ends, so it does after steps after which runs of its workflow
-have ended before. Runs of workflows without steps may even begin before their start is on disk; which those
-are is learnt here too, and unlearnt by the first run that has to wait.
+have ended before.
 """
 
 from __future__ import annotations
@@ -35,8 +34,6 @@ class Early:
 
     Attributes:
         drive: advances the coroutine of a run by all that is loaded.
-        hasty: workflows of whose runs some have ended, and none asked for a step or a transaction that could
-            be seen here (resting.py).
     """
 
     drive: Callable[[HeldRun], Moves]
@@ -46,13 +43,9 @@ class Early:
         # a step reports from a context of its own, which is no business of its run's
         self._context = Context()
         self._ends: dict[str, set[int]] = {}
-        self._effects: set[str] = set()
-        self.hasty: set[str] = set()
 
     def reported(self, held: HeldRun) -> None:
         """Note that a step has added a fact to a run; let the run go on if it may and is likely to end."""
-        if held.last < 0:
-            self.has_effects(held)
         held.last = held.facts[-1].child
         ends = self._ends.get(held.info.workflow)
         if ends is not None and held.last in ends and _may_go_on(held):
@@ -61,20 +54,12 @@ class Early:
 
     def moved(self, held: HeldRun) -> None:
         """Note that the code of a run has moved; if to its end, then others like it may end there too."""
-        if isinstance(held.end, _ENDS):
-            if held.last >= 0:
-                ends = self._ends.setdefault(held.info.workflow, set())
-                if len(ends) == _ENDS_MAX:
-                    ends.clear()
-                ends.add(held.last)
-            elif held.info.workflow not in self._effects:
-                self.hasty.add(held.info.workflow)
+        if isinstance(held.end, _ENDS) and held.last >= 0:
+            ends = self._ends.setdefault(held.info.workflow, set())
+            if len(ends) == _ENDS_MAX:
+                ends.clear()
+            ends.add(held.last)
         self._news(held)
-
-    def has_effects(self, held: HeldRun) -> None:
-        """Note that a run asks for a step or a transaction, as others of its workflow may."""
-        self._effects.add(held.info.workflow)
-        self.hasty.discard(held.info.workflow)
 
     def _go_on(self, held: HeldRun) -> None:
         held.seen = held.replay.next_seq

@@ -13,20 +13,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyengine.connection import Link
+from pyengine.blocked import Blocked, pause_s
 from pyengine.errors import EngineError
 from pyengine.holding import Holdings
 from pyengine.housekeeping import Housekeeper
+from pyengine.link_pool import LinkPool
 from pyengine.listen import Listener, Looks
 from pyengine.model import Cancelled, Complete, Fail, Halt
-from pyengine.procedures import HELD_ON_DISK, JOURNAL, RELEASE_UNKNOWN
+from pyengine.procedures import JOURNAL, RELEASE_UNKNOWN
 from pyengine.reporting import BUNDLES_MAX, Load, RunQueue
 from pyengine.resting import Rest
 from pyengine.runs import HeldRun
+from pyengine.slots import Slots
 from pyengine.sql_steps import SERVICE
 from pyengine.turn import Identity, Turns
 from pyengine.wire import NEVER_MS, Answer, Bundle, Release, decode_journal
@@ -43,6 +46,8 @@ _IN_STEP = 2
 _AGAIN_S = 1.0
 _ADRIFT_AGAIN_S = 5.0
 _REMEMBERED = 1000
+_WAITING_ENDS_MAX = 1000
+_STOP_WITHIN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,20 +56,22 @@ class Parts:
 
     Args:
         turns: sends turns.
-        side: a connection for everything else.
+        side: connections for everything else.
         listener: hints, from and to others.
         housekeeper: is told of deadlines.
         queue: runs with something to report.
         rest: how runs are handed over at their start.
+        blocked: is told of what is left out because somebody has it locked.
         wake: set when there is something to do.
     """
 
     turns: Turns
-    side: Link
+    side: LinkPool
     listener: Listener
     housekeeper: Housekeeper
     queue: RunQueue
     rest: Rest
+    blocked: Blocked
     wake: asyncio.Event
 
 
@@ -78,14 +85,14 @@ class Exchange:
         looks: when to look for runs to claim.
     """
 
-    def __init__(self, parts: Parts, identity: Identity, *, slots: int, looks: Looks) -> None:
+    def __init__(self, parts: Parts, identity: Identity, *, slots: Slots, looks: Looks) -> None:
         self._parts = parts
         self._turns = parts.turns
         self._turns.refused = self._refused
         self._worker = identity.worker
         self._queues = frozenset(identity.queues)
         self._slots = slots
-        self._share = max(1, min(slots // _IN_STEP, BUNDLES_MAX))
+        self._share = max(1, min(slots.most // _IN_STEP, BUNDLES_MAX))
         self._looks = looks
         self._loop = asyncio.get_running_loop()
         self._answers: deque[Answer] = deque()
@@ -98,7 +105,8 @@ class Exchange:
         self._wanted = 0
         self._is_away = False
         self._giving_back = False
-        self._given_back: deque[int] = deque(maxlen=_REMEMBERED)
+        self._given_back: deque[str] = deque(maxlen=_REMEMBERED)
+        self._vain_claims = 0
         self._notes: list[Answer] = []
         self.holdings: Holdings
         parts.rest.handed, parts.rest.missed = self._handed, self._missed
@@ -122,7 +130,7 @@ class Exchange:
                 await self._give_back_unknown()
             free = self._free()
             # a claim for a few slots is worth a turn of its own only if nothing else is going on
-            enough = free >= self._slots // _CLAIM_SHARE or not (queue or self._answers)
+            enough = free >= self._slots.now // _CLAIM_SHARE or not (queue or self._answers)
             due = looks.at <= now_s
             full = len(self._answers) >= _ANSWERS_MAX
             if full or not (queue or (due and free > 0 and enough)):
@@ -139,18 +147,21 @@ class Exchange:
                 continue
             load = queue.collect(now_s, self._share)
             free = max(0, self._free()) if due else 0
-            want = free if free >= self._slots // _CLAIM_SHARE or not load.bundles else 0
+            want = free if free >= self._slots.now // _CLAIM_SHARE or not load.bundles else 0
             want = 0 if _is_noted(load.bundles) else min(want, self._share)
             if load.bundles or want:
                 await self._turn(load, want)
 
     def _free(self) -> int:
-        """Slots that nothing is in or about to come into; a run that its bundle ends is out."""
+        """Slots that nothing is in or about to come into; a run that its bundle ends is out, even while
+        somebody has locked what the bundle needs, unless too many are.
+        """
         held = self.holdings.held.values()
-        leaving = sum([one.flight is not None and one.flight.end is not None for one in held])
-        leaving -= self._parts.queue.ends
+        ending = [one for one in held if one.flight is not None and one.flight.end is not None]
+        leaving = len(ending) - self._parts.queue.ends
+        leaving -= max(0, sum([one.busy > 0 for one in ending]) - _WAITING_ENDS_MAX)
         coming = sum(len(answer.tasks) for answer in self._answers)
-        return self._slots - len(held) + leaving - coming
+        return self._slots.now - len(held) + leaving - coming
 
     async def _turn(self, load: Load, want: int) -> None:
         """Send one turn; a small one that settles something tells so itself."""
@@ -177,9 +188,16 @@ class Exchange:
         self.stop()
         while self._answers:
             await asyncio.sleep(0.001)
-        load = self._parts.queue.collect(self._loop.time())
-        if load.bundles:
-            await self._turns.send_once(load.bundles, -1)
+        bundles = self._parts.queue.collect(self._loop.time()).bundles
+        bundles += [held.flight for held in self.holdings.held.values() if held.busy and held.flight]
+        until_s = self._loop.time() + _STOP_WITHIN_S
+        while bundles:
+            answer = await self._turns.send_once(bundles, -1)
+            bundles = [bundle for bundle in bundles if bundle.execution in answer.busy]
+            if self._loop.time() > until_s:
+                break
+            if bundles:
+                await asyncio.sleep(pause_s(3))
 
     def stop(self) -> None:
         """Send no further turn."""
@@ -209,6 +227,7 @@ class Exchange:
             if claimed >= want:
                 self._looks.hinted(now_s)
         for answer in answers:
+            self._left_out(answer, now_s)
             if answer.due_in is not None:
                 due_in_ms = None if answer.due_in >= NEVER_MS else answer.due_in
                 parts.housekeeper.note_due(sent_s, now_s, due_in_ms)
@@ -224,6 +243,22 @@ class Exchange:
         if claimed and parts.rest.offered and self._free() < 1:
             parts.rest.withdraw()
 
+    def _left_out(self, answer: Answer, now_s: float) -> None:
+        """Send again, after a pause, the bundles that met what somebody has locked, and claim again."""
+        for execution in answer.busy:
+            held = self.holdings.held.get(execution)
+            if held is not None and held.flight is not None:
+                held.busy += 1
+                pause = pause_s(held.busy) * (0.75 + 0.5 * random.random())
+                self._loop.call_later(pause, self._parts.queue.again, held)
+        if answer.held:
+            self._parts.blocked.seen(answer.held, now_s)
+        if answer.held and not answer.busy:
+            self._vain_claims += 1
+            self._looks.again(now_s, pause_s(self._vain_claims))
+        elif not answer.held:
+            self._vain_claims = 0
+
     # -- what starts hand over
 
     def _handed(self, answer: Answer) -> None:
@@ -238,7 +273,7 @@ class Exchange:
         now_s, housekeeper = self._loop.time(), self._parts.housekeeper
         notes, self._notes = self._notes, []
         for answer in notes:
-            if answer.tasks[0].execution in self._given_back:
+            if answer.tasks[0].id in self._given_back:
                 continue
             free = self._free()
             if free < 1:
@@ -297,10 +332,12 @@ class Exchange:
         """Give back what a turn whose answer was lost may have claimed, and what notes that were lost handed
         over; twice, because it may still be under way.
         """
-        known = list(self.holdings.held)
+        known = [(one.execution, one.info.id) for one in self.holdings.held.values()]
         self._giving_back = True
         try:
-            released = await self._parts.side.run(RELEASE_UNKNOWN, self._worker, known)
+            released = await self._parts.side.run(
+                RELEASE_UNKNOWN, self._worker, [number for number, _ in known], [id for _, id in known]
+            )
         except EngineError as error:
             logger.debug("adrift: %s", error.message)
             # they may have been given back; if not, the next time does it
@@ -319,47 +356,18 @@ class Exchange:
         if self._adrift_at_s is not None:
             self._loop.call_at(self._adrift_at_s, self._parts.wake.set)
 
-    def wait_for_disk(self, held: HeldRun) -> None:
-        """Let a run go on when its start is on disk; it is given back if nobody can tell that it is."""
-        self._beside(self._wait_for_disk(held))
-
-    async def _wait_for_disk(self, held: HeldRun) -> None:
-        words = (self._worker, held.execution, held.version, held.info.id)
-        try:
-            if await self._parts.side.run(HELD_ON_DISK, *words):
-                self.holdings.is_on_disk(held)
-            else:
-                self._give_up(held)
-        except EngineError as error:
-            logger.warning("start of run %s: %s", held.info.id, error.message)
-            self._give_up(held)
-        except Exception:  # boundary: a fault of ours must not leave the run waiting for ever
-            logger.exception("start of run %s", held.info.id)
-            self._give_up(held)
-        self._parts.wake.set()
-
-    def _give_up(self, held: HeldRun) -> None:
-        if not held.dropped:
-            logger.info("run.lost", extra={"run_id": held.info.id, "version": held.version})
-            self.holdings.drop(held)
-            self._missed()
-
     # -- journals
 
     def fetch(self, held: HeldRun) -> None:
         """Get the journal of a run and hand it to the holdings."""
-        self._beside(self._fetch(held))
-
-    def _beside(self, work: Coroutine[None, None, None]) -> None:
-        """Ask for something on the side while turns go on."""
-        task = self._loop.create_task(work)
+        task = self._loop.create_task(self._fetch(held))
         self._aside.add(task)
         task.add_done_callback(self._aside.discard)
 
     async def _fetch(self, held: HeldRun) -> None:
         while not held.dropped:
             try:
-                text = await self._parts.side.run(JOURNAL, self._worker, held.execution, held.version)
+                text = await self._parts.side.run(JOURNAL, self._worker, *held.lease)
             except EngineError as error:
                 logger.warning("journal of run %s: %s", held.info.id, error.message)
                 await asyncio.sleep(_AGAIN_S)

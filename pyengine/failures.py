@@ -24,6 +24,7 @@ from typing import Any, Literal, TypeAlias, get_args, get_type_hints
 import msgspec
 
 from pyengine import errors
+from pyengine.depth import is_deep
 from pyengine.errors import EngineError, RemoteError
 from pyengine.values_pydantic import read_unknown, write_unknown
 
@@ -139,7 +140,7 @@ class Failures:
         """Return the JSON text of an error; never fails."""
         record = _describe(error, 0)
         packed = msgspec.json.encode(record)
-        if len(packed) > self._max_bytes:
+        if len(packed) > self._max_bytes or is_deep(packed):
             packed = msgspec.json.encode(_cut(record, self._max_bytes))
         return packed.decode()
 

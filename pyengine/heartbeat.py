@@ -2,12 +2,12 @@
 
 What lives here: `Heartbeat`: renewing leases, holding the presence lock, and watching the worker's event
 loop. What may not: what a run is. The theory: whether this process lives must not depend on whether user
-code lets its event loop turn. So leases are renewed by a thread with its own loop and its own connections;
+code lets its event loop turn. So leases are renewed by a thread with its own loop and its own connection;
 it tells when the worker's loop is blocked, with the stack, and it stops renewing when that lasts, so that a
-hung worker loses its work in bounded time. The presence lock belongs to a session of its own: Postgres
-frees it when this process dies, and others need not wait for leases to run out. It is declared from another
-session, which must see it held. When only that session breaks, presence is withdrawn at once, and declared
-again with a new one.
+hung worker loses its work in bounded time. The presence lock belongs to the session of the heartbeat:
+Postgres frees it when this process dies, and others need not wait for leases to run out. It is declared from
+another session, which must see it held. When the session breaks, presence is withdrawn at once,
+and declared again with a new one.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,9 @@ import msgspec
 
 from pyengine.connection import Database, Link
 from pyengine.errors import EngineError, Unavailable
+from pyengine.link_pool import LinkPool
 from pyengine.procedures import HEARTBEAT, HELLO, PRESENT, REST, TAKE_PRESENCE
+from pyengine.wire import Lease
 
 __all__ = ["Heartbeat", "Vitals", "say_hello"]
 
@@ -45,21 +48,25 @@ class Vitals:
     Args:
         hello: arguments of the worker's hello.
         rest: what the worker says of its rests, all but for how long.
-        pairs: executions and versions that are really being run.
+        leases: runs that are really being run.
         lost: told which of them are lost.
         ticked_s: when the worker's loop turned last, by `time.monotonic`.
+        since_tick_ms: milliseconds since its last tick of the database that succeeded; None before the first.
+        declare: has the worker's loop declare presence, from a session of its own; tells if it is believed.
         main_thread: identifier of the thread that the worker's loop runs in.
     """
 
     hello: tuple[Any, ...]
     rest: tuple[Any, ...]
-    pairs: Callable[[], list[tuple[int, int]]]
-    lost: Callable[[list[tuple[int, int]]], None]
+    leases: Callable[[], list[Lease]]
+    lost: Callable[[list[Lease]], None]
     ticked_s: Callable[[], float]
+    since_tick_ms: Callable[[], int | None]
+    declare: Callable[[], Future[Any]]
     main_thread: int
 
 
-async def say_hello(link: Link, hello: tuple[Any, ...]) -> dict[str, Any]:
+async def say_hello(link: Link | LinkPool, hello: tuple[Any, ...]) -> dict[str, Any]:
     """Register the worker and return the answer: number, settings, now, codes.
 
     Raises:
@@ -119,10 +126,16 @@ class Heartbeat:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        link = Link(self._database, "heartbeat")
+        gone = asyncio.Event()
+
+        async def prepare(conn: Any) -> None:
+            gone.clear()
+            conn.add_termination_listener(lambda _: gone.set())
+
+        link = Link(self._database, "heartbeat", own=True, prepare=prepare)
         tasks = [
             asyncio.create_task(self._beat(link)),
-            asyncio.create_task(self._keep_presence(link)),
+            asyncio.create_task(self._keep_presence(link, gone)),
             asyncio.create_task(self._watch(link)),
             asyncio.create_task(self._stop.wait()),
         ]
@@ -146,10 +159,15 @@ class Heartbeat:
                 await asyncio.sleep(self._every_s)
             if missed or self._stalled():
                 continue
-            pairs = self._vitals.pairs()
+            leases = self._vitals.leases()
             try:
                 lost = await link.run(
-                    HEARTBEAT, self._worker, [one for one, _ in pairs], [version for _, version in pairs]
+                    HEARTBEAT,
+                    self._worker,
+                    [one.execution for one in leases],
+                    [one.id for one in leases],
+                    [one.version for one in leases],
+                    self._vitals.since_tick_ms(),
                 )
             except EngineError as error:
                 missed = isinstance(error, Unavailable)
@@ -157,7 +175,7 @@ class Heartbeat:
                 continue
             if lost:
                 gone = set(lost)
-                self._vitals.lost([pair for pair in pairs if pair[0] in gone])
+                self._vitals.lost([one for one in leases if one.execution in gone])
 
     async def _back(self, link: Link) -> bool:
         """Come back after the connection was lost: the worker may have been forgotten meanwhile."""
@@ -175,38 +193,29 @@ class Heartbeat:
 
     # -- presence
 
-    async def _keep_presence(self, link: Link) -> None:
+    async def _keep_presence(self, link: Link, gone: asyncio.Event) -> None:
         if not self._database.hints:
             # the session behind a pooler is not ours: the leases decide
             await asyncio.Event().wait()
-        gone = asyncio.Event()
+        while True:
+            await link.connected_sometime(what="presence")
+            try:
+                await self._declare(link)
+                await gone.wait()
+                self.present = False
+                logger.warning("presence: the connection to %s was lost", self._database.where)
+                await link.run(PRESENT, self._worker, False)
+            except EngineError as error:
+                logger.debug("presence: %s", error.message)
+                await asyncio.sleep(_PRESENCE_RETRY_S)
 
-        async def prepare(conn: Any) -> None:
-            gone.clear()
-            conn.add_termination_listener(lambda _: gone.set())
-
-        session = Link(self._database, "presence", own=True, prepare=prepare)
-        try:
-            while True:
-                await session.connected_sometime(what="presence")
-                try:
-                    await self._declare(session, link)
-                    await gone.wait()
-                    self.present = False
-                    await link.run(PRESENT, self._worker, False)
-                    logger.warning("presence: the connection to %s was lost", self._database.where)
-                except EngineError as error:
-                    logger.debug("presence: %s", error.message)
-                    await asyncio.sleep(_PRESENCE_RETRY_S)
-        finally:
-            await session.close(timeout_s=1.0)
-
-    async def _declare(self, session: Link, link: Link) -> None:
+    async def _declare(self, link: Link) -> None:
+        """Take the lock, and have another session see it held."""
         number = (await say_hello(link, self._vitals.hello))["number"]
-        while not await session.run(TAKE_PRESENCE, number):
+        while not await link.run(TAKE_PRESENCE, number):
             # the server has not noticed yet that our last session is gone
             await asyncio.sleep(_PRESENCE_RETRY_S)
-        self.present = bool(await link.run(PRESENT, self._worker, True))
+        self.present = bool(await asyncio.wrap_future(self._vitals.declare()))
         if not self.present:
             logger.warning("presence: the lock is not seen held; is there a pooler? Leases decide")
             await asyncio.Event().wait()
@@ -233,4 +242,4 @@ class Heartbeat:
                 if first:
                     # what a start would hand over now would not be heard
                     with contextlib.suppress(EngineError):
-                        await link.run(REST, *self._vitals.rest, 0, "{}")
+                        await link.run(REST, *self._vitals.rest, 0)

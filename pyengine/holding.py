@@ -40,7 +40,7 @@ from pyengine.replay import Replay
 from pyengine.retry import Randomness
 from pyengine.runs import HeldRun, Hooks, evict, run_info
 from pyengine.steps import StepRunner, next_attempt
-from pyengine.wire import Answer, Release, Task, Verdict
+from pyengine.wire import Answer, Lease, Release, Task, Verdict
 
 __all__ = ["RELEASE_AFTER_MS", "DatabaseClock", "Holdings"]
 
@@ -118,9 +118,7 @@ class Holdings:
     def _judged(
         self, held: HeldRun, verdict: Verdict, tail: tuple[list[Row], list[Row]], now_ms: int
     ) -> None:
-        if verdict.verdict != "lost":
-            # the turn has locked the task, so its commit waited for the disk, behind the start
-            held.on_disk = True
+        held.busy = 0
         if verdict.verdict == "ok":
             self._taken(held, verdict, tail, now_ms)
         elif verdict.verdict == "moved":
@@ -189,18 +187,7 @@ class Holdings:
         """Let the coroutine of a run go on with what came, unless it has, and that is not recorded yet."""
         if held.seen is None:
             moves, held.kept = held.kept or self.drive(held), None
-            if held.must_wait(moves):
-                held.kept, held.loading = moves, True
-                self._hooks.effects(held)
-                self._hooks.disk(held)
-            else:
-                self._take(held, moves)
-
-    def is_on_disk(self, held: HeldRun) -> None:
-        """Let a run go on that was marked `loading` because its start was not."""
-        held.on_disk, held.loading = True, False
-        if not held.dropped:
-            self.advance(held)
+            self._take(held, moves)
 
     def drive(self, held: HeldRun) -> Moves:
         """Advance the coroutine of a run; whatever goes wrong sets the run aside."""
@@ -261,7 +248,7 @@ class Holdings:
                 return
             self.drop(known)
         info = run_info(task)
-        held = HeldRun(info, self._replay(info), task.reply, on_disk=task.on_disk)
+        held = HeldRun(info, self._replay(info), task.reply)
         self.held[task.execution] = held
         if task.from_seq == 0:
             self._loaded(held, task.rows, task.next)
@@ -379,17 +366,17 @@ class Holdings:
             del self.held[held.execution]
         evict(held.replay)
 
-    def lose(self, pairs: list[tuple[int, int]]) -> None:
+    def lose(self, leases: list[Lease]) -> None:
         """Drop runs whose lease is lost.
 
         Args:
-            pairs: executions and versions; a run that was claimed anew since is meant no more, and one
-                whose bundle is on its way gets its verdict from there.
+            leases: what is lost; a run that was claimed anew since is meant no more, and one whose bundle is
+                on its way gets its verdict from there.
         """
-        for execution, version in pairs:
-            held = self.held.get(execution)
-            if held is not None and held.version == version and held.flight is None:
-                logger.info("run.lost", extra={"run_id": held.info.id, "version": version})
+        for lease in leases:
+            held = self.held.get(lease.execution)
+            if held is not None and held.lease == lease and held.flight is None:
+                logger.info("run.lost", extra={"run_id": lease.id, "version": lease.version})
                 self.drop(held)
 
     def close(self) -> None:

@@ -18,9 +18,11 @@ from typing import Any
 
 import msgspec
 
-from pyengine.connection import Link
+from pyengine.blocked import Blocked, pause_s
 from pyengine.errors import EngineError
+from pyengine.link_pool import LinkPool
 from pyengine.procedures import TICK
+from pyengine.trouble import Trouble
 
 __all__ = ["DatabaseClock", "Housekeeper", "TickAnswer"]
 
@@ -66,6 +68,8 @@ class TickAnswer(msgspec.Struct):
     more: bool
     hints: list[str]
     waits: int = 0
+    problem: str | None = None
+    held: list[str] = []
 
 
 class Housekeeper:
@@ -76,6 +80,7 @@ class Housekeeper:
         worker: id of this worker.
         ticked: called with each answer that did something.
         services: called with the loop's time and when a service has something to do, as every tick tells.
+        blocked: is told of what is left out because somebody has it locked.
 
     Attributes:
         others: whether other workers are there.
@@ -83,16 +88,20 @@ class Housekeeper:
 
     def __init__(
         self,
-        link: Link,
+        link: LinkPool,
         worker: str,
         *,
         ticked: Callable[[TickAnswer], None],
         services: Callable[[float, int | None], None],
+        blocked: Blocked,
     ) -> None:
         self._link = link
         self._worker = worker
         self._ticked = ticked
         self._services = services
+        self._blocked = blocked
+        self._held: set[str] = set()
+        self._vain_ticks = 0
         self._timers: list[float] = []
         self._due_s: float | None = None
         self._told_s = 0.0
@@ -103,8 +112,21 @@ class Housekeeper:
         # apart, so that not all workers wake for the timer of one that is gone
         self._patience_s = 0.05 + random.random() * 0.45
         self._fired = False
+        self._loop = asyncio.get_running_loop()
+        self._ticked_s: float | None = None
+        self._troubles = {
+            schedules: Trouble(
+                logger, what, type_next="pyengine db status, or in psql: select durable.tick();"
+            )
+            for schedules, what in ((True, "tick with schedules"), (False, "tick"))
+        }
+        self._problem = Trouble(logger, "a part of the tick")
         self._in_vain_s = -self._patience_s
         self.others = True
+
+    def since_tick_ms(self) -> int | None:
+        """Milliseconds since a tick did all that was due; None before the first. From any thread."""
+        return None if self._ticked_s is None else round((self._loop.time() - self._ticked_s) * 1000)
 
     def note_timer(self, due_s: float) -> None:
         """A deadline of our own making, by the loop's clock."""
@@ -167,19 +189,24 @@ class Housekeeper:
             self._wake.set()
 
     async def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        asked_s = loop.time()
+        asked_s, schedules = loop.time(), not self._fired
         try:
-            rows: list[Any] = await self._link.rows(TICK, TICK_LIMIT, not self._fired, self._worker)
+            rows: list[Any] = await self._link.rows(TICK, TICK_LIMIT, schedules, self._worker)
         except EngineError as error:
-            logger.debug("tick: %s", error.message)
+            self._troubles[schedules].failed(error.message)
+            # a schedule that fails holds up no timer
+            self._fired = schedules
             self._watch_s = loop.time() + WATCH_EVERY_S
             await asyncio.sleep(WATCH_EVERY_S)
             return
         answer = msgspec.json.decode(rows[0]["answer"], type=TickAnswer)
         workers: int = rows[0]["watch"]
+        self._worked(schedules, answer)
         # what is done alone and the rest take turns, so that a backlog of one does not hold up the other
         self._fired = answer.schedules > 0 or answer.waits > 0
         now_s = loop.time()
+        if not self._fired:
+            self._ticked_s = now_s
         if (answer.next_due_ms or 0) < 0 and not (answer.promises or answer.waits):
             self._in_vain_s = now_s
         self._services(now_s, rows[0]["services"])
@@ -192,5 +219,25 @@ class Housekeeper:
             self._due_s = now_s
         else:
             self.note_due(asked_s, now_s, answer.next_due_ms)
+        self._left_out(answer.held, now_s)
         if answer.promises or answer.leases or answer.schedules:
             self._ticked(answer)
+
+    def _worked(self, schedules: bool, answer: TickAnswer) -> None:
+        self._troubles[schedules].over()
+        if answer.problem is not None:
+            self._problem.failed(answer.problem)
+        else:
+            self._problem.over()
+
+    def _left_out(self, held: list[str], now_s: float) -> None:
+        """Come back soon for what somebody has locked, and more and more seldom while nothing changes."""
+        if not held:
+            self._held.clear()
+            return
+        self._blocked.seen(held, now_s)
+        self._vain_ticks = self._vain_ticks + 1 if self._held.issuperset(held) else 1
+        self._held = set(held)
+        again_s = now_s + pause_s(self._vain_ticks)
+        self._due_s = again_s if self._due_s is None else min(self._due_s, again_s)
+        self._rearm(again_s)

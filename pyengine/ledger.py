@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -31,11 +31,12 @@ from pyengine.model import Act, Row, RunInfo, Submit, Take, WaitKind
 from pyengine.shields import current_shield
 from pyengine.waits import Call, CallKind, Whole
 
-__all__ = ["NOTHING", "Ledger"]
+__all__ = ["NOTHING", "Ledger", "told_end"]
 
 C = TypeVar("C", bound=Call)
 
 NOTHING = type_codec(None)
+_BRIEF = 500
 _ADVICE = "deploy the code that began the run, or give the change a new version"
 
 
@@ -277,6 +278,21 @@ class Ledger:
             self._run, child=child, expected=expected, got=got, neighbours=self._history.neighbours(child)
         )
         self.die()
+
+
+def told_end(main: asyncio.Task[Any]) -> str:
+    """Return what code did that made fewer calls than the journal has, and why it ended if it was an error.
+
+    Args:
+        main: the workflow's own task.
+    """
+    if not main.done():
+        return "no such call: the workflow waits"
+    error = None if main.cancelled() else main.exception()
+    if error is None:
+        return "no more calls: the workflow ended"
+    why = " ".join(str(error).split())
+    return f"no more calls: the workflow ended with {type(error).__name__}: {why[:_BRIEF]}"
 
 
 def _nothing(child: int) -> None:

@@ -61,6 +61,10 @@ class Looks:
         self._steps = 0
         self._at = min(self._at, now) if self._at else now
 
+    def again(self, now: float, pause_s: float) -> None:
+        """Look after that pause at the latest: something could not be had just now."""
+        self._at = min(self._at, now + pause_s)
+
     def begun(self, now: float, *, alone: bool) -> None:
         """Look soon: what is waited for has only begun, and a hint will tell; nothing else is, if alone."""
         soon = now + _AFTER_HINT_S[1]
@@ -117,6 +121,7 @@ class Listener:
             "durable_settled": [],
         }
         self._receivers: dict[str, tuple[str, Callable[[str], None], Callable[[], None]]] = {}
+        self._session = 0
         self._lost = asyncio.Event()
         self._more = asyncio.Event()
         self._heard_on: set[str] = set()
@@ -209,6 +214,7 @@ class Listener:
 
     async def _listen(self, conn: Any) -> None:
         self._heard_on.clear()
+        self._session = conn.get_server_pid()
         await self._listen_to(conn)
         conn.add_termination_listener(lambda _: self._lost.set())
 
@@ -249,7 +255,8 @@ class Listener:
                     self.tell(channel)
 
     def _heard(self, conn: Any, pid: int, channel: Channel, payload: str) -> None:
-        if pid != conn.get_server_pid():
+        # not asked of the connection, which may be closed by now
+        if pid != self._session:
             self.tell(channel)
 
     def _received(self, conn: Any, pid: int, channel: str, words: str) -> None:

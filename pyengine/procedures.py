@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 __all__ = [
     "AS_OF",
+    "BLOCKED",
     "BYE",
     "CANCEL",
-    "CLEAN_SESSION",
     "COMMIT",
     "FORK",
+    "HEALTH",
     "HEARTBEAT",
-    "HELD_ON_DISK",
     "HELLO",
     "HINT",
     "JOURNAL",
@@ -26,8 +26,9 @@ __all__ = [
     "JOURNAL_LIST",
     "LEAVE_MARK",
     "LISTEN",
+    "LIST_FAILED",
+    "LIST_LIVE",
     "LIST_RUNS",
-    "ON_DISK",
     "PAUSE",
     "PRESENT",
     "REDRIVE",
@@ -111,15 +112,20 @@ HELLO = Procedure(
     sql="select durable.worker_hello_v1($1, $2, $3, $4, $5, $6)",
 )
 
+BLOCKED = Procedure(
+    name="worker_blocked_v1",
+    signature="(worker, ids[] that it left out for long) -> json [{id, pid, user, state, age_ms, query}]",
+    sql="select durable.worker_blocked_v1($1, $2)",
+)
+
 REST = Procedure(
     name="worker_rest_v1",
     signature=(
-        "(worker, address, queues[], codes[] of hello, digests[], all three as text, ttl_ms, for ms, "
-        "codes[] as text that may begin before their start is on disk) -> boolean, true if it is believed"
+        "(worker, address, queues[], codes[] of hello, digests[], all three as text, ttl_ms, for ms) "
+        "-> boolean, true if it is believed"
     ),
     sql=(
-        "select durable.worker_rest_v1("
-        "$1, $2, $3::text::text[], $4::text::text[], $5::text::text[], $6, $7, $8::text::text[])"
+        "select durable.worker_rest_v1($1, $2, $3::text::text[], $4::text::text[], $5::text::text[], $6, $7)"
     ),
 )
 
@@ -135,55 +141,34 @@ TURN = Procedure(
     ),
 )
 
-ON_DISK = Procedure(
-    name="on_disk_v1",
-    signature="() -> nothing; all that this session has committed is on disk",
-    sql="select durable.on_disk_v1()",
-)
-
-HELD_ON_DISK = Procedure(
-    name="worker_on_disk_v1",
-    signature="(worker, execution, version, id) -> boolean, true if that run is held, and on disk",
-    sql="select durable.worker_on_disk_v1($1, $2, $3, $4)",
-)
-
 JOURNAL = Procedure(
     name="worker_journal_v1",
-    signature="(worker, execution, version) -> json {next, rows} or null if the lease is lost",
-    sql="select durable.worker_journal_v1($1, $2, $3)",
+    signature="(worker, execution, id, version) -> json {next, rows} or null if the lease is lost",
+    sql="select durable.worker_journal_v1($1, $2, $3, $4)",
 )
 
 TRANSACTION_LIMITS = Procedure(
     name="transaction limits",
     signature="(statement milliseconds text, idle milliseconds text), for the transaction only",
     sql=(
-        "select set_config('statement_timeout', $1, true), "
+        "select set_config('statement_timeout', $1, true), set_config('lock_timeout', '0', true), "
         "set_config('idle_in_transaction_session_timeout', $2, true)"
-    ),
-)
-
-CLEAN_SESSION = Procedure(
-    name="clean session",
-    signature="() -> nothing; several statements",
-    sql=(
-        "reset session authorization; reset all; select pg_advisory_unlock_all(); close all; unlisten *; "
-        "discard temp"
     ),
 )
 
 COMMIT = Procedure(
     name="worker_commit_v1",
     signature=(
-        "(worker, execution, version, seen, child, name, hash, value, effects jsonb) -> json {next, rows}; "
-        "the COMMIT follows"
+        "(worker, execution, id, version, seen, child, name, hash, value, effects jsonb) "
+        "-> json {next, rows}; the COMMIT follows"
     ),
-    sql="select durable.worker_commit_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+    sql="select durable.worker_commit_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
 )
 
 HEARTBEAT = Procedure(
     name="worker_heartbeat_v1",
-    signature="(worker, executions[], versions[]) -> executions[] that are lost",
-    sql="select durable.worker_heartbeat_v1($1, $2, $3)",
+    signature="(worker, executions[], ids[], versions[], ms since its last tick) -> executions[] lost",
+    sql="select durable.worker_heartbeat_v1($1, $2, $3, $4, $5)",
 )
 
 TAKE_PRESENCE = Procedure(
@@ -200,8 +185,8 @@ PRESENT = Procedure(
 
 RELEASE_UNKNOWN = Procedure(
     name="worker_adrift_v1",
-    signature="(worker, known executions[]) -> executions[] given back",
-    sql="select durable.worker_adrift_v1($1, $2)",
+    signature="(worker, known executions[], ids[] of those) -> ids[] given back",
+    sql="select durable.worker_adrift_v1($1, $2, $3)",
 )
 
 BYE = Procedure(
@@ -243,16 +228,13 @@ START = Procedure(
     name="start_v1",
     signature=(
         "(workflow, args, id, key, queue, version, delay_ms, timeout_ms, priority, tags jsonb, tenant, "
-        "any_workflow, fresh id, tell workers, where the result is noted, may be hasty) -> "
-        "(id, created, handed, hasty: ON_DISK is to follow)"
+        "any_workflow, fresh id, tell workers, where the result is noted) -> (id, created, handed)"
     ),
     sql=(
-        "select s.id, s.created, s.handed, s.hasty from durable.start_v1("
-        "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11, $12, $13, $14, $15, $16) s"
+        "select s.id, s.created, s.handed from durable.start_v1("
+        "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11, $12, $13, $14, $15) s"
     ),
-    takes=(
-        "text text text text text text bigint bigint integer text text boolean boolean boolean text boolean"
-    ),
+    takes="text text text text text text bigint bigint integer text text boolean boolean boolean text",
 )
 
 START_WITHIN = Procedure(
@@ -353,22 +335,43 @@ RESULTS = Procedure(
 _STATUS = (
     "select id, workflow, version, state, queue, priority, args::text, result::text, error::text, "
     "problem::text, worker, crashes, waits_for, created_at, settled_at, "
-    "case when deadline < '10000-01-01' then deadline end as deadline, parent, key, events from durable.runs"
+    "case when deadline < '10000-01-01' then deadline end as deadline, parent, key, events"
 )
+_FILTER = "($1::text is null or workflow = $1) and ($2::text is null or state = $2)"
 
 RUN = Procedure(
     name="run",
     signature="(id) -> one row of the view durable.runs",
-    sql=f"{_STATUS} where id = $1",
+    sql=f"{_STATUS} from durable.runs where id = $1",
     takes="text",
 )
 
 LIST_RUNS = Procedure(
-    name="runs",
-    signature="(workflow or null, state or null, limit) -> rows of the view durable.runs, newest first",
+    name="newest",
+    signature="(workflow or null, state or null, limit) -> rows of the view durable.newest, in its order",
+    sql=f"{_STATUS} from durable.newest where {_FILTER} limit $3",
+    takes="text text bigint",
+)
+
+LIST_LIVE = Procedure(
+    name="live",
+    signature="(workflow or null, state or null, limit) -> rows of the view durable.live, newest first",
+    sql=f"{_STATUS} from durable.live where {_FILTER} order by execution desc limit $3",
+    takes="text text bigint",
+)
+
+LIST_FAILED = Procedure(
+    name="failed",
+    signature="(workflow or null, state, limit) -> rows of the view durable.failed, newest first",
     sql=(
-        f"{_STATUS} where ($1::text is null or workflow = $1) and ($2::text is null or state = $2) "
+        f"{_STATUS} from durable.failed where ($1::text is null or workflow = $1) and state = $2 "
         "order by execution desc limit $3"
     ),
     takes="text text bigint",
+)
+
+HEALTH = Procedure(
+    name="health",
+    signature="() -> (what, ok, detail, hint): the rows of the view durable.health",
+    sql="select what, ok, detail, hint from durable.health",
 )

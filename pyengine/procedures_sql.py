@@ -9,9 +9,10 @@ __all__ = ["NEXT_SERVICE", "SERVE", "SERVICES_DUE", "SERVICE_LIMIT", "SQL_STEP"]
 SQL_STEP = Procedure(
     name="worker_sql_v1",
     signature=(
-        "(worker, execution, version, seen, child, attempt, function, hash, args jsonb) -> json {next, rows}"
+        "(worker, execution, id, version, seen, child, attempt, function, hash, args jsonb) "
+        "-> json {next, rows}"
     ),
-    sql="select durable.worker_sql_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+    sql="select durable.worker_sql_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
 )
 
 NEXT_SERVICE = Procedure(
@@ -23,7 +24,7 @@ NEXT_SERVICE = Procedure(
 SERVICE_LIMIT = Procedure(
     name="statement_timeout",
     signature="(milliseconds as a text) -> the same, until the end of the transaction",
-    sql="select set_config('statement_timeout', $1, true)",
+    sql="select set_config('statement_timeout', $1, true), set_config('lock_timeout', '0', true)",
 )
 
 SERVE = Procedure(

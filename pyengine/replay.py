@@ -22,6 +22,7 @@ from pyengine.errors import EngineError, ForbiddenInWorkflow, NotAwaitable
 from pyengine.failures import only_error
 from pyengine.forbidden import nested_loop_hint
 from pyengine.history import History, add_facts
+from pyengine.ledger import told_end
 from pyengine.loop import DeterministicTask, TimerToken
 from pyengine.matching import Matcher, StartAnew
 from pyengine.model import (
@@ -299,8 +300,7 @@ class Replay:
             return None
         else:
             child = row.child or 0
-        got = "no more calls: the workflow ended" if self._main.done() else "no such call: the workflow waits"
-        matcher.halt(got, row, child=child)
+        matcher.halt(told_end(self._main), row, child=child)
         return self._halted()
 
     def _result(self, main: DeterministicTask) -> End:

@@ -75,6 +75,13 @@ class RunQueue:
         self._runs.append(held)
         self._wake()
 
+    def again(self, held: HeldRun) -> None:
+        """Put a run into the queue whose bundle is to be sent once more, as it is."""
+        if held.flight is not None and held.busy and not (held.queued or held.dropped):
+            held.queued = True
+            self._runs.append(held)
+            self._wake()
+
     def pack(self, now_s: float, most: int) -> None:
         """Make bundles for the next turn, and write them down; not of runs which may have more to say until
         it leaves, because steps of theirs are under way.
@@ -115,9 +122,10 @@ class RunQueue:
                 busy.append(held)
                 continue
             held.queued = False
-            if held.dropped or held.loading or held.flight is not None or not held.has_news:
+            if held.dropped or held.loading or not (held.flight or held.has_news):
                 continue
-            bundles.append(held.load_bundle())
+            # what stands in the queue although its bundle has left met what somebody had locked
+            bundles.append(held.flight or held.load_bundle())
             taken.append(held)
             held.sent_s = now_s
             load.weight += held.weight

@@ -5,26 +5,24 @@ What lives here: `Rest`, which knows when to say it and takes the note that come
 a commit, and at rest they are most of what a caller waits for. So a start looks for a worker that rests,
 makes the task that worker's in its own transaction and notes the whole run to it. One run for each rest: who
 reports and claims all the time, or has no slot left, does not rest, and what is started then is claimed by
-turns, many at once. A hasty start does not wait for the disk: its note comes before, if the worker has seen
-runs of its workflow end and none of them ask for a step (early.py). Notes may be lost with their connection;
-what was in them is then given back, as after a turn whose answer got lost. Who cannot hear says that it does
-not rest.
+turns, many at once. Notes may be lost with their connection; what was in them is then given back, as after a
+turn whose answer got lost. Who cannot hear says that it does not rest.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Set
+from collections.abc import Callable
 
 import msgspec
 
-from pyengine.connection import Link
 from pyengine.errors import EngineError
+from pyengine.link_pool import LinkPool
 from pyengine.listen import Listener, note_address
 from pyengine.procedures import REST
 from pyengine.turn import Identity
-from pyengine.wire import Answer, decode_handed, encode_texts
+from pyengine.wire import Answer, decode_handed
 
 __all__ = ["Rest"]
 
@@ -43,21 +41,17 @@ class Rest:
         link: to say so on.
         listener: hears the notes.
         identity: who rests, and what it can run.
-        hasty: names of workflows whose runs may begin before their start is on disk (early.py).
 
     Attributes:
-        words: what `REST` is told, all but for how long and of which workflows it is hasty with.
+        words: what `REST` is told, all but for how long.
         handed: called with a run that was handed over, as the answer of a turn that had claimed it.
         missed: called when notes may have been lost.
     """
 
-    def __init__(self, link: Link, listener: Listener, identity: Identity, hasty: Set[str]) -> None:
+    def __init__(self, link: LinkPool, listener: Listener, identity: Identity) -> None:
         self._link = link
         self._listener = listener
         self._address = note_address()
-        self._hasty = hasty
-        self._told = frozenset(hasty)
-        self._codes = tuple(zip(identity.names, identity.codes, strict=True))
         self.words = (identity.worker, self._address, *identity.serves, identity.ttl_ms)
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.TimerHandle | None = None
@@ -75,8 +69,6 @@ class Rest:
     def quiet(self) -> None:
         """There is a slot and nothing to do at this moment: if that lasts, say so."""
         self._quiet, self._full = True, False
-        if self._told != self._hasty:
-            self._again_s = 0.0
         said = self._handle is not None or self._saying is not None or self._loop.time() < self._again_s
         if not (said or self._ended):
             self._handle = self._loop.call_later(_AFTER_S, self._say)
@@ -116,7 +108,7 @@ class Rest:
         if self._saying is not None:
             await self._saying
         if self._loop.time() < self._believed_until_s:
-            await self._link.run(REST, *self.words, 0, "{}")
+            await self._link.run(REST, *self.words, 0)
 
     async def close(self) -> None:
         """Take no notes any more."""
@@ -146,9 +138,7 @@ class Rest:
         # perhaps: the answer may get lost
         self._believed_until_s = self._loop.time() + for_ms / 1000 if for_ms else 0.0
         try:
-            self._told = frozenset(self._hasty)
-            hasty = encode_texts([code for name, code in self._codes if name in self._told])
-            believed = await self._link.run(REST, *self.words, for_ms, hasty)
+            believed = await self._link.run(REST, *self.words, for_ms)
         except EngineError as error:
             logger.debug("rest: %s", error.message)
             believed = False

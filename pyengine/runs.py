@@ -36,7 +36,7 @@ from pyengine.model import (
     Suspend,
 )
 from pyengine.replay import Replay
-from pyengine.wire import Bundle, Ending, Task
+from pyengine.wire import Bundle, Ending, Lease, Task
 
 if TYPE_CHECKING:
     from pyengine.committing import TransactionRun
@@ -62,7 +62,6 @@ class HeldRun:
         info: which run.
         replay: its coroutine.
         reply: where the process that started it wants its end noted.
-        on_disk: whether its start is; if not, its number may be that of another run after a crash.
 
     Attributes:
         version: version of the lease.
@@ -74,6 +73,7 @@ class HeldRun:
         parked: attempts that wait for their moment, by child number.
         steps: attempts under way, by child number.
         flight: the bundle on its way.
+        busy: how often in a row the bundle met what somebody has locked; it is sent again, as it is.
         seen: where the coroutine was in the journal before it went on with facts that are not recorded.
         kept: what it did then, other than to end.
         last: number of the step that reported last; -1 before the first.
@@ -81,7 +81,7 @@ class HeldRun:
         transaction: what answers its transactions.
         tries: how often in a row its transactions did not come to their end.
         keep: report it even if nothing moved, to get what others appended.
-        loading: its journal is being fetched, or its start is not on disk; nothing is reported meanwhile.
+        loading: its journal is being fetched; nothing is reported meanwhile.
         outside: others may wake its code: it has child runs, timers, promises or receives, or is cancelling.
         dropped: it is not ours any more.
         ahead: its coroutine did what was refused and is not known, so nothing can go on with it.
@@ -94,6 +94,7 @@ class HeldRun:
         "acts",
         "ahead",
         "blocked",
+        "busy",
         "dropped",
         "end",
         "facts",
@@ -105,7 +106,6 @@ class HeldRun:
         "loading",
         "moved_at",
         "next_calls",
-        "on_disk",
         "outside",
         "parked",
         "queued",
@@ -120,9 +120,7 @@ class HeldRun:
         "weight",
     )
 
-    def __init__(
-        self, info: RunInfo, replay: Replay, reply: str | None = None, *, on_disk: bool = True
-    ) -> None:
+    def __init__(self, info: RunInfo, replay: Replay, reply: str | None = None) -> None:
         self.info = info
         self.version = info.version
         self.replay = replay
@@ -134,6 +132,7 @@ class HeldRun:
         self.parked: dict[int, StepCall] = {}
         self.steps: dict[int, StepRun] = {}
         self.flight: Bundle | None = None
+        self.busy = 0
         self.seen: int | None = None
         self.kept: Moves | None = None
         self.last = -1
@@ -149,12 +148,16 @@ class HeldRun:
         self.transaction: TransactionRun | None = None
         self.tries = 0
         self.reply = reply
-        self.on_disk = on_disk
 
     @property
     def execution(self) -> int:
         """Number of the run."""
         return self.info.execution
+
+    @property
+    def lease(self) -> Lease:
+        """Which run it holds, as it tells the database."""
+        return Lease(self.info.execution, self.info.id, self.version)
 
     @property
     def has_news(self) -> bool:
@@ -167,16 +170,21 @@ class HeldRun:
         busy = self.steps or self.next_calls or self.blocked or self.has_news or self.in_transaction
         return not busy and self.flight is None
 
+    def waits_for_step(self, child: int) -> bool:
+        """Whether that step, which is under way, is all that is done here for the run."""
+        busy = self.next_calls or self.blocked or self.has_news or self.in_transaction
+        return not busy and self.flight is None and list(self.steps) == [child]
+
+    @property
+    def waits_for_transaction(self) -> bool:
+        """Whether a transaction, which has not begun, is all that is done here for the run."""
+        busy = self.steps or self.next_calls or self.blocked or self.has_news or self.dropped or self.loading
+        return not busy and self.flight is None and self.in_transaction
+
     @property
     def in_transaction(self) -> bool:
         """Whether its code is in a transaction, or waits to begin one, with all before that recorded."""
         return self.replay.in_transaction and self.kept is None
-
-    def must_wait(self, moves: Moves) -> bool:
-        """Whether what an advance brought has effects, or is reported by the run's number alone, while a
-        crash may still take the run back: steps that begin at once, and transactions.
-        """
-        return not self.on_disk and (bool(moves.steps and not moves.acts) or self.in_transaction)
 
     def stop_transaction(self) -> None:
         """Roll back the transaction that it is in, if any."""
@@ -220,11 +228,9 @@ class HeldRun:
         else:
             self.end = None
         seen = self.replay.next_seq if self.seen is None else self.seen
-        bundle = Bundle(self.info.execution, self.version, seen, facts, acts, end)
+        bundle = Bundle(self.info.execution, self.info.id, self.version, seen, facts, acts, end)
         if end is not None:
             bundle.reply = self.reply
-        if not self.on_disk:
-            bundle.id = self.info.id
         self.keep = False
         self.flight = bundle
         return bundle
@@ -337,16 +343,12 @@ class Hooks:
         fetch: get the journal of a run, then call `journal_came`.
         timer: a deadline of a run's own making, by the loop's clock.
         transaction: something of a run moved that is in a transaction.
-        disk: have a run advanced when its start is on disk, or given back.
-        effects: a run asks for a step or a transaction.
     """
 
     max_warm: int
     fetch: Callable[[HeldRun], None]
     timer: Callable[[float], None]
     transaction: Callable[[HeldRun], None]
-    disk: Callable[[HeldRun], None]
-    effects: Callable[[HeldRun], None]
 
 
 def run_info(task: Task) -> RunInfo:

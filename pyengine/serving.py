@@ -16,9 +16,10 @@ from typing import Any
 
 import msgspec
 
-from pyengine.connection import Link
 from pyengine.errors import EngineError
+from pyengine.link_pool import LinkPool
 from pyengine.procedures_sql import NEXT_SERVICE, SERVE, SERVICE_LIMIT, SERVICES_DUE
+from pyengine.sessions import transaction
 
 __all__ = ["Served", "Server"]
 
@@ -42,12 +43,12 @@ class Server:
     """Serves services.
 
     Args:
-        link: a connection of its own, because a function may take its time.
+        links: connections for functions of users, which may take their time.
         served: called with each answer that did something.
     """
 
-    def __init__(self, link: Link, *, served: Callable[[Served], None]) -> None:
-        self._link = link
+    def __init__(self, links: LinkPool, *, served: Callable[[Served], None]) -> None:
+        self._links = links
         self._served = served
         self._known = False
         self._due_s: float | None = None
@@ -86,14 +87,15 @@ class Server:
                 continue
             self._due_s = None
             try:
-                answer, due_ms = await self._link.use(self._serve)
+                async with self._links.taken(clean=False) as link:
+                    answer, due_ms = await link.use(self._serve, transacts=True)
+                    if answer is not None:
+                        await link.clean()
             except EngineError as error:
                 logger.warning("services: %s", error.message)
                 await asyncio.sleep(_AGAIN_S)
                 self.hinted(loop.time())
                 continue
-            if answer is not None:
-                await self._link.clean()
             if answer is not None and answer.served:
                 self._served(answer)
                 pause_s = _PAUSE_S
@@ -105,7 +107,7 @@ class Server:
 
     async def _serve(self, conn: Any) -> tuple[Served | None, int | None]:
         answer = None
-        async with conn.transaction():
+        async with transaction(conn):
             row = await conn.fetchrow(NEXT_SERVICE.sql)
             if row is not None:
                 await conn.fetchval(SERVICE_LIMIT.sql, str(row["timeout_ms"] or 0))

@@ -23,6 +23,7 @@ from pyengine.codec import (
     UNWRITABLE,
     TypeCodec,
     pack_value,
+    refuse_deep,
     refuse_non_finite,
     refuse_nul,
     type_codec,
@@ -180,6 +181,7 @@ class Signature:
             InvalidRequest: an argument does not fit its annotation.
             EncodeError: an argument would not come back equal.
         """
+        refuse_deep(packed, f"an argument of {self.subject}")
         text = packed.decode()
         back = self._copy(args, kwargs, packed)
         try:

@@ -18,37 +18,40 @@ from typing import Any
 
 import asyncpg
 
-from pyengine.connection import Database, Link, backoff_s
+from pyengine.connection import Link, NoConnection, backoff_s
 from pyengine.errors import EngineError, Unavailable
 from pyengine.holding import Holdings
 from pyengine.link_pool import LinkPool
+from pyengine.model import StepCall
 from pyengine.procedures_sql import SQL_STEP
 from pyengine.runs import HeldRun
+from pyengine.slots import Slots
 from pyengine.sql_errors import sql_error
+from pyengine.sqlstates import passes
 from pyengine.steps import StepRun, too_long
-from pyengine.wire import Journal, decode_journal
+from pyengine.wire import Journal, Release, decode_journal
 
 __all__ = ["SqlDoor"]
 
 logger = logging.getLogger("pyengine.steps")
 
-_CONNECTIONS = 4
 _UNLIMITED_S = 1e7
 _USERS = "durable._call_function("
 _CONFLICTS = frozenset({"40001", "40P01"})
-_BUSY, _LOST, _MOVED = "55P03", "WF002", "WF006"
+_BUSY, _CANCELED, _LOST, _MOVED = "55P03", "57014", "WF002", "WF006"
 _QUIET_S = 0.005
 _TICK_S = 0.005
 _STOPS_S = 0.5
+_ELSEWHERE_MS = 100
 
 
 class SqlDoor:
     """Makes attempts of steps in SQL.
 
     Args:
-        database: where the functions are, and the runs.
+        links: connections for functions of users; who finds none free waits.
         worker: id of the worker.
-        connections: functions called at a time; more wait.
+        slots: is told when connections are short.
 
     Attributes:
         holdings: its runs; to be set before the first attempt.
@@ -56,13 +59,10 @@ class SqlDoor:
 
     holdings: Holdings
 
-    def __init__(self, database: Database, worker: str, *, connections: int = _CONNECTIONS) -> None:
+    def __init__(self, links: LinkPool, worker: str, slots: Slots) -> None:
         self._worker = worker
-        self._links = LinkPool(database, "sql", connections)
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._links.close()
+        self._slots = slots
+        self._links = links
 
     async def run(self, run: StepRun) -> Callable[[], object]:
         """Make an attempt, and return what is to be done once it is off the books.
@@ -72,31 +72,59 @@ class SqlDoor:
             StepTimeout: it took too long.
             EngineError: its result cannot be recorded.
         """
-        loop, held, call = asyncio.get_running_loop(), run.held, run.call
-        limit_s = _UNLIMITED_S if call.step.timeout_ms is None else call.step.timeout_ms / 1000
+        held, call = run.held, run.call
+        # without the time that it waits for connections
+        left_s = _UNLIMITED_S if call.step.timeout_ms is None else call.step.timeout_ms / 1000
         failures = 0
-        async with self._links.taken() as link:
-            run.started_s = loop.time()
-            ends_s = run.started_s + limit_s
-            while run.wanted and not held.dropped:
-                seen, left_s = held.replay.next_seq, ends_s - loop.time()
-                if left_s <= _TICK_S:
-                    raise too_long(run.call)
-                try:
-                    text = await self._ask(link, run, seen, left_s)
-                except EngineError as error:
-                    word = _judged(error, run, over=loop.time() >= ends_s - _TICK_S)
-                    logger.debug("sql step %s of run %s: %s", call.name, held.info.id, error.message)
-                    if word == "lost":
-                        return lambda: self.holdings.lose([(held.execution, held.version)])
-                    if word == "moved" and held.replay.next_seq == seen:
-                        await _quiet(run)
-                        return lambda: self._replay(held)
-                    failures += 1
-                    await asyncio.sleep(min(backoff_s(failures), max(0.0, ends_s - loop.time())))
-                else:
-                    return partial(self._recorded, run, decode_journal(text))
+        while run.wanted and not held.dropped:
+            try:
+                async with self._links.taken() as link:
+                    done, spent_s = await self._attempt(link, run, left_s)
+            except NoConnection as error:
+                self._slots.too_many(len(self.holdings.held), error.message)
+                if held.waits_for_step(call.child):
+                    return lambda: self._give_back(held, call)
+                continue
+            if done is not None:
+                return done
+            run.started_s = 0.0
+            left_s -= spent_s
+            failures += 1
+            pause_s = min(backoff_s(failures), max(0.0, left_s))
+            left_s -= pause_s
+            await asyncio.sleep(pause_s)
         return lambda: None
+
+    async def _attempt(
+        self, link: Link, run: StepRun, left_s: float
+    ) -> tuple[Callable[[], object] | None, float]:
+        """Ask once: what is to be done then, None for the same again, and the time that it took."""
+        loop, held = asyncio.get_running_loop(), run.held
+        began_s = loop.time()
+        run.started_s = began_s
+        seen = held.replay.next_seq
+        if left_s <= _TICK_S:
+            raise too_long(run.call)
+        try:
+            text = await self._ask(link, run, seen, left_s)
+        except EngineError as error:
+            spent_s = loop.time() - began_s
+            word = _judged(error, run, over=spent_s >= left_s - _TICK_S)
+            logger.debug("sql step %s of run %s: %s", run.call.name, held.info.id, error.message)
+            if word == "lost":
+                return partial(self.holdings.lose, [held.lease]), spent_s
+            if word == "moved" and held.replay.next_seq == seen:
+                await _quiet(run)
+                return partial(self._replay, held), spent_s
+            return None, spent_s
+        return partial(self._recorded, run, decode_journal(text)), loop.time() - began_s
+
+    def _give_back(self, held: HeldRun, call: StepCall) -> None:
+        """Leave a step, and with it its run, to a worker that has a connection."""
+        if not (held.dropped or held.loading):
+            held.parked[call.child] = call
+            held.end = Release(retry_in_ms=_ELSEWHERE_MS)
+            self.holdings.news(held)
 
     def _recorded(self, run: StepRun, journal: Journal) -> None:
         held, child = run.held, run.call.child
@@ -106,7 +134,7 @@ class SqlDoor:
 
     async def _ask(self, link: Link, run: StepRun, seen: int, timeout_s: float) -> str:
         held, call = run.held, run.call
-        given = (self._worker, held.execution, held.version, seen, call.child, call.attempt)
+        given = (self._worker, *held.lease, seen, call.child, call.attempt)
 
         async def ask(conn: Any) -> str:
             try:
@@ -135,7 +163,7 @@ def _judged(error: EngineError, run: StepRun, *, over: bool) -> str:
     if not isinstance(cause, asyncpg.PostgresError):
         return "again"
     state = getattr(cause, "sqlstate", None) or ""
-    if state in _CONFLICTS or isinstance(error, Unavailable):
+    if state in _CONFLICTS or isinstance(error, Unavailable) or passes(state):
         return "again"
     if _USERS in (getattr(cause, "context", None) or ""):
         raise sql_error(
@@ -146,7 +174,8 @@ def _judged(error: EngineError, run: StepRun, *, over: bool) -> str:
             constraint=getattr(cause, "constraint_name", None),
             table=getattr(cause, "table_name", None),
         ) from None
-    words = {_BUSY: "again", _LOST: "lost", _MOVED: "moved"}
+    # of the engine's own statements: a lock or a time that somebody has bounded is no fault of the run
+    words = {_BUSY: "again", _CANCELED: "again", _LOST: "lost", _MOVED: "moved"}
     if state not in words:
         raise error
     return words[state]

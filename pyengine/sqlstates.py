@@ -22,7 +22,7 @@ from pyengine.errors import (
     Unavailable,
 )
 
-__all__ = ["ERROR_CODES", "from_sqlstate"]
+__all__ = ["ERROR_CODES", "from_sqlstate", "passes"]
 
 ERROR_CODES: dict[str, type[EngineError]] = {
     str(cls.sqlstate): cls
@@ -45,6 +45,33 @@ ERROR_CODES: dict[str, type[EngineError]] = {
 # connection exceptions, too many connections, server shutting down or starting
 _UNAVAILABLE_CLASSES = ("08",)
 _UNAVAILABLE_CODES = frozenset({"53300", "57P01", "57P02", "57P03", "57P05"})
+
+
+# disk full, out of memory, too many connections; the server stops, starts or has restarted; a disk fails.
+# Not: limits that somebody has set (53400), files that are not there (58P01). `durable._passes` has the same.
+_PASSING = frozenset(
+    {
+        "53000",
+        "53100",
+        "53200",
+        "53300",
+        "57P01",
+        "57P02",
+        "57P03",
+        "57P05",
+        "58000",
+        "58030",
+        "25P03",
+        "25P04",
+    }
+)
+
+
+def passes(code: str | None) -> bool:
+    """Return whether an error tells of the state of the server and not of what was asked: what was under way
+    is lost, and the same may work when it is done again.
+    """
+    return code in _PASSING
 
 
 def from_sqlstate(

@@ -208,3 +208,8 @@ class Client:
     redrive = _of_client(awaiting.Verbs.redrive)
     fork = _of_client(awaiting.Verbs.fork)
     as_of = _of_client(awaiting.Verbs.as_of)
+    signal_many = _of_client(awaiting.Verbs.signal_many)
+    cancel_many = _of_client(awaiting.Verbs.cancel_many)
+    pause_many = _of_client(awaiting.Verbs.pause_many)
+    resume_many = _of_client(awaiting.Verbs.resume_many)
+    settle_many = _of_client(awaiting.Verbs.settle_many)

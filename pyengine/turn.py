@@ -25,6 +25,7 @@ from pyengine.connection import Database, Link, backoff_s
 from pyengine.errors import EngineError, Unavailable
 from pyengine.model import Complete, Fail, Halt
 from pyengine.procedures import TURN
+from pyengine.trouble import Trouble
 from pyengine.wire import Answer, Bundle, Release, decode_answer, encode_bundles, encode_texts
 
 __all__ = ["Identity", "Turns"]
@@ -63,6 +64,7 @@ class Identity:
 # the fault of a bundle: bad data, a broken constraint, a limit, a refusal of ours; all else may pass
 _POISON = ("22", "23", "54", "P0", "WF")
 _CANCELED = "57014"
+_LOCKED = ("55P03", "40P01")
 _TIMEOUTS_MAX = 2
 _RELEASE_MS = 60_000
 
@@ -85,6 +87,7 @@ class Turns:
         self._serves = identity.serves
         self._worker, self._ttl_ms = identity.worker, identity.ttl_ms
         self._where = database.where
+        self._trouble = Trouble(logger, "turn")
         self.uncertain = False
         self.refused: Callable[[Bundle, EngineError], None] = lambda bundle, error: None
 
@@ -118,23 +121,27 @@ class Turns:
         failures = unknown = timeouts = 0
         while True:
             try:
-                return [await self._once(bundles, want, tells, text)]
+                answer = await self._once(bundles, want, tells, text)
             except Unavailable as error:
                 self.uncertain = True
                 unknown += 1
                 timeouts += _timed_out(error)
-                logger.warning("turn: outcome unknown (%d bundles): %s", len(bundles), error.message)
+                self._trouble.failed(f"outcome unknown ({len(bundles)} bundles): {error.message}")
                 await self._link.connected_sometime(what="turn")
             except EngineError as error:
                 failures += 1
                 timeouts += _timed_out(error)
+                if _locked(error) and failures > 1:
+                    return await self._around(bundles, tells)
                 if _poisoned(error) and (len(bundles) > 1 or (bundles and want < 0)):
                     return await self._apart(bundles, error, tells)
                 if want >= 0:
                     # what it was to claim, if only what it woke, may be more than an answer holds
                     want = -1 if bundles else -(-want // 2)
-                log = logger.error if failures in (1, 5) or failures % 20 == 0 else logger.debug
-                log("turn refused by %s: %s", self._where, error)
+                self._trouble.failed(f"refused by {self._where}: {error}")
+            else:
+                self._trouble.over()
+                return [answer]
             if timeouts >= _TIMEOUTS_MAX:
                 if len(bundles) > 1:
                     return await self._halves(bundles, tells)
@@ -182,6 +189,17 @@ class Turns:
             bad.end = Halt(problem=msgspec.json.encode(problem).decode())
         return await self.send([bad], -1)
 
+    async def _around(self, bundles: list[Bundle], tells: bool) -> list[Answer]:
+        """Find the bundle that waited too long for a lock, and leave it out for now.
+
+        What a transaction of a user locks, a turn leaves out by itself. This is for the rest: a table that is
+        being altered, a row of a side table that somebody locked by hand.
+        """
+        if len(bundles) > 1:
+            return await self._halves(bundles, tells)
+        executions = [bundle.execution for bundle in bundles]
+        return [Answer(0, None, [], [], [], False, None, executions, [])]
+
     async def _halves(self, bundles: list[Bundle], tells: bool) -> list[Answer]:
         half = len(bundles) // 2
         first = await self.send(bundles[:half], -1, tells=tells)
@@ -191,6 +209,10 @@ class Turns:
 def _poisoned(error: EngineError) -> bool:
     code = getattr(error.__cause__, "sqlstate", None) or ""
     return code[:2] in _POISON
+
+
+def _locked(error: EngineError) -> bool:
+    return getattr(error.__cause__, "sqlstate", None) in _LOCKED
 
 
 def _timed_out(error: EngineError) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -45,6 +45,7 @@ __all__ = [
     "Ending",
     "Handed",
     "Journal",
+    "Lease",
     "Release",
     "Result",
     "Task",
@@ -75,28 +76,42 @@ class Release:
 Ending: TypeAlias = End | Release
 
 
+class Lease(NamedTuple):
+    """Which run a worker speaks of, and under which lease: all that it tells of a run begins with that.
+
+    Args:
+        execution: number of the run; after a crash of the server it may be that of another one.
+        id: id of the run.
+        version: version of the lease.
+    """
+
+    execution: int
+    id: str
+    version: int
+
+
 class Bundle(msgspec.Struct, omit_defaults=True, gc=False):
     """What one execution reports in one turn. One with nothing but facts is written as it stands here.
 
     Args:
         execution: number of the run.
+        id: id of the run.
         version: version of the lease.
         seen: the logical number through which the coroutine was advanced.
         facts: what became of steps.
         acts: what the coroutine did.
         end: how it leaves the task, if it does.
         reply: where the end is to be noted.
-        id: id of the run, where its number alone may mean another one.
     """
 
     execution: int
+    id: str
     version: int
     seen: int
     facts: Sequence[Fact] = ()
     acts: Sequence[Act] = ()
     end: Ending | None = None
     reply: str | None = None
-    id: str | None = None
 
 
 class _Act(msgspec.Struct, omit_defaults=True, gc=False):
@@ -128,13 +143,13 @@ class _End(msgspec.Struct, omit_defaults=True, gc=False):
 
 class _Bundle(msgspec.Struct, omit_defaults=True, gc=False):
     execution: int
+    id: str
     version: int
     seen: int
     facts: Sequence[Fact] = ()
     acts: list[_Act] = []
     end: _End | None = None
     reply: str | None = None
-    id: str | None = None
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):
@@ -173,7 +188,7 @@ class Verdicts(msgspec.Struct, gc=False):
 class Task(msgspec.Struct, array_like=True, gc=False):
     """A claimed task with its run's journal, or the end of it; on the wire an array (`durable._handed`).
 
-    What was handed over says where its result is to be noted, and whether its start is on disk.
+    What was handed over says where its result is to be noted.
     """
 
     execution: int
@@ -190,7 +205,6 @@ class Task(msgspec.Struct, array_like=True, gc=False):
     queue: str
     first_child: int = 0
     reply: str | None = None
-    on_disk: bool = True
 
 
 class Handed(msgspec.Struct, array_like=True, gc=False):
@@ -200,17 +214,15 @@ class Handed(msgspec.Struct, array_like=True, gc=False):
         task: the run, as a claim would answer it.
         timeout: milliseconds until its deadline; None if it has none.
         reply: where its result is to be noted.
-        hasty: its start may not be on disk yet.
     """
 
     task: Task
     timeout: int | None
     reply: str | None
-    hasty: bool = False
 
     def answer(self) -> Answer:
         """Return the answer of a turn that had claimed it; it may be old, so it does not tell the time."""
-        self.task.reply, self.task.on_disk = self.reply, not self.hasty
+        self.task.reply = self.reply
         return Answer(0, None, [], [self.task], [], False, self.timeout)
 
 
@@ -234,6 +246,8 @@ class Answer(msgspec.Struct):
         hints: queues in which runs became ready.
         settled: something settled.
         due_in: milliseconds to the next deadline, maybe `NEVER_MS`; None where the turn did not look.
+        busy: runs of which nothing was written, because somebody has locked what their bundles need.
+        held: ids of what is locked, for the sake of bundles and claims.
     """
 
     now: int
@@ -243,6 +257,8 @@ class Answer(msgspec.Struct):
     hints: list[str]
     settled: bool
     due_in: int | None
+    busy: list[int] = []
+    held: list[str] = []
 
 
 class Journal(msgspec.Struct):
@@ -318,7 +334,7 @@ def _wire_end(end: Ending) -> _End:
 def _wire(bundle: Bundle) -> Bundle | _Bundle:
     if not bundle.acts and bundle.end is None:
         return bundle
-    wire = _Bundle(bundle.execution, bundle.version, bundle.seen, bundle.facts, id=bundle.id)
+    wire = _Bundle(bundle.execution, bundle.id, bundle.version, bundle.seen, bundle.facts)
     if bundle.acts:
         wire.acts = [_wire_act(act) for act in bundle.acts]
     if bundle.end is not None:

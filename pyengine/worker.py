@@ -21,32 +21,37 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 
+from pyengine.blocked import Blocked
 from pyengine.codec import Codec
 from pyengine.committing import Committer
-from pyengine.connection import Database, Link
+from pyengine.connection import Database
 from pyengine.early import Early
 from pyengine.errors import EngineError, InvalidRequest
 from pyengine.exchange import Exchange, Parts
 from pyengine.heartbeat import BLOCKED_AFTER_S, Heartbeat, Vitals, say_hello
 from pyengine.holding import Holdings
 from pyengine.housekeeping import DatabaseClock, Housekeeper, TickAnswer
+from pyengine.link_pool import LinkPool
 from pyengine.listen import Listener, Looks
 from pyengine.loop import loop_version
-from pyengine.procedures import BYE
+from pyengine.procedures import BYE, PRESENT
 from pyengine.queues import check_queue
 from pyengine.registry import Registry
 from pyengine.reporting import RunQueue
 from pyengine.resting import Rest
 from pyengine.runs import Hooks
 from pyengine.serving import Served, Server
+from pyengine.slots import Slots
 from pyengine.sql_door import SqlDoor
 from pyengine.steps import UNWIND_S, StepRunner
 from pyengine.turn import Identity, Turns
+from pyengine.wire import Lease
 
 __all__ = ["Worker"]
 
@@ -55,10 +60,10 @@ logger = logging.getLogger("pyengine.worker")
 _POLL_LONGEST_S = 5.0
 _POLL_ALONE_S = 2.0
 _SECOND_S = 1.0
-_KEEP_EVERY = 5
-_KEEP_EVERY_ALONE = 2
+_KEEP_EVERY, _KEEP_EVERY_ALONE = 5, 2
 _GOODBYE_S = 3.0
 _LOOP_TICK_S = 0.25
+_SIDE, _WORK = 3, 12
 
 
 class Worker:
@@ -129,9 +134,8 @@ class Worker:
             InvalidRequest: an annotation of a step or workflow is wrong.
         """
         workflows = list(self._registry.workflows())
-        for signature in [one.signature for one in workflows] + [
-            one.signature for one in self._registry.steps()
-        ]:
+        signatures = [one.signature for one in workflows] + [one.signature for one in self._registry.steps()]
+        for signature in signatures:
             signature.codecs  # noqa: B018  resolves the annotations: early errors are better
         self._loop = asyncio.get_running_loop()
         await self._database.open()
@@ -139,7 +143,8 @@ class Worker:
         about = {"host": socket.gethostname(), "process": os.getpid(), "python": platform.python_version()}
         digests = [one.digest(loop_version) for one in workflows]
         hello = (self.id, list(self.queues), names, versions, msgspec.json.encode(about).decode(), digests)
-        self._side, self._ticks = Link(self._database, "side"), Link(self._database, "tick")
+        self._side = LinkPool(self._database, "side", _SIDE, keep=1)
+        self._work = LinkPool(self._database, "work", _WORK)
         answer = await say_hello(self._side, hello)
         settings = {name: int(value) for name, value in answer["settings"].items() if str(value).isdigit()}
         identity = Identity(
@@ -152,8 +157,7 @@ class Worker:
         )
         self._clock = DatabaseClock(self._loop)
         self._clock.set(answer["now"])
-        turns = Turns(self._database, identity)
-        self._assemble(turns, identity, settings)
+        self._assemble(turns := Turns(self._database, identity), identity, settings)
         try:
             await turns.open()
             await self._listener.start()
@@ -168,12 +172,13 @@ class Worker:
         wake = asyncio.Event()
         queue = RunQueue(wake.set)
         early = Early(queue.add)
-        self._services = Link(self._database, "service")
-        self._server = Server(self._services, served=self._did_serve)
+        slots = Slots(self._concurrency or settings["max_in_flight"], wake.set)
+        self._server = Server(self._work, served=self._did_serve)
+        self._blocked = Blocked(self._side, self.id)
         self._housekeeper = Housekeeper(
-            self._ticks, self.id, ticked=self._did_tick, services=self._server.note_due
+            self._side, self.id, ticked=self._did_tick, services=self._server.note_due, blocked=self._blocked
         )
-        self._rest = Rest(self._side, self._listener, identity, early.hasty)
+        self._rest = Rest(self._side, self._listener, identity)
         self._exchange = Exchange(
             Parts(
                 turns=turns,
@@ -182,19 +187,17 @@ class Worker:
                 housekeeper=self._housekeeper,
                 queue=queue,
                 rest=self._rest,
+                blocked=self._blocked,
                 wake=wake,
             ),
             identity,
-            slots=self._concurrency or settings["max_in_flight"],
+            slots=slots,
             looks=Looks(longest_s=_POLL_LONGEST_S if self._database.hints else _POLL_ALONE_S),
         )
-        codec = Codec(
-            self._registry.errors,
-            warn_bytes=settings["payload_warn_bytes"],
-            max_bytes=settings["payload_max_bytes"],
-        )
+        limits = {"warn_bytes": settings["payload_warn_bytes"], "max_bytes": settings["payload_max_bytes"]}
+        codec = Codec(self._registry.errors, **limits)
         randomness = random.SystemRandom()
-        self._sql = SqlDoor(self._database, self.id)
+        self._sql = SqlDoor(self._work, self.id, slots)
         self._steps = StepRunner(
             self._loop,
             codec=codec,
@@ -216,12 +219,10 @@ class Worker:
                 fetch=self._exchange.fetch,
                 timer=self._housekeeper.note_timer,
                 transaction=lambda held: self._committer.look(held),
-                disk=self._exchange.wait_for_disk,
-                effects=early.has_effects,
             ),
         )
         early.drive = self._holdings.drive
-        self._committer = Committer(self._database, self.id, self._holdings, codec)
+        self._committer = Committer(self._work, self.id, self._holdings, codec, slots)
 
     def _serve(self, hello: tuple[Any, ...], settings: dict[str, int]) -> None:
         self._listener.subscribe("durable_ready", self._hinted)
@@ -229,18 +230,22 @@ class Worker:
         self._tick_loop()
         loop = self._loop
 
-        def lost(pairs: list[tuple[int, int]]) -> None:
+        def lost(leases: list[Lease]) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._holdings.lose, pairs)
+                loop.call_soon_threadsafe(self._holdings.lose, leases)
 
         self._heartbeat = Heartbeat(
             self._database,
             Vitals(
                 hello=hello,
                 rest=self._rest.words,
-                pairs=self._pairs,
+                leases=self._leases,
                 lost=lost,
                 ticked_s=lambda: self._ticked_s,
+                since_tick_ms=self._housekeeper.since_tick_ms,
+                declare=lambda: asyncio.run_coroutine_threadsafe(
+                    self._side.run(PRESENT, self.id, True), loop
+                ),
                 main_thread=threading.get_ident(),
             ),
             ttl_ms=settings["lease_ttl_ms"],
@@ -321,8 +326,7 @@ class Worker:
             self._listening = False
             await self._listener.stop()
         await self._committer.close()
-        links = (self._side, self._ticks, self._services, self._sql)
-        await asyncio.gather(self._exchange.close(), *(one.close() for one in links))
+        await asyncio.gather(self._exchange.close(), self._side.close(), self._work.close())
 
     async def _guard(self, body: Callable[[], Awaitable[None]]) -> None:
         """A loop that ends by itself has failed: nothing works without it."""
@@ -368,6 +372,7 @@ class Worker:
         every = _KEEP_EVERY if self._database.hints else _KEEP_EVERY_ALONE
         for second in itertools.count():
             await asyncio.sleep(_SECOND_S)
+            await self._blocked.look(self._loop.time())
             if second % every == 0:
                 self._holdings.keeper.hinted()
             since_s = self._loop.time() - _SECOND_S
@@ -376,10 +381,14 @@ class Worker:
                     if not run.begun and 0 < run.started_s < since_s:
                         self._steps.note_begun(run)
 
-    def _pairs(self) -> list[tuple[int, int]]:
+    def _declare(self) -> Future[Any]:
+        """Declare presence; called in the heartbeat's thread."""
+        return asyncio.run_coroutine_threadsafe(self._side.run(PRESENT, self.id, True), self._loop)
+
+    def _leases(self) -> list[Lease]:
         """What the heartbeat may renew; called in its thread."""
         late_s = self._loop.time() - 2 * UNWIND_S
-        pairs = []
+        leases = []
         for held in self._holdings.held.copy().values():
             overdue = any(
                 run.started_s and run.started_s + run.call.step.timeout_ms / 1000 < late_s
@@ -387,5 +396,5 @@ class Worker:
                 if run.call.step.timeout_ms is not None
             )
             if not overdue:
-                pairs.append((held.execution, held.version))
-        return pairs
+                leases.append(held.lease)
+        return leases

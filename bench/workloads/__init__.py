@@ -59,6 +59,7 @@ _PLACES: dict[str, tuple[str, Ability, float]] = {
     "replay": ("replay", "own", 180),
     "recovery": ("recovery", "own", 120),
     "growth": ("growth", "own", 2_400),
+    "reads": ("reads", "own", 1_200),
     "idle": ("idle", "own", 240),
     "hints": ("hints", "own", 180),
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pyengine.admin.inventory import Found, Inventory, Rule, Token, Tokens, at, of_schema, split
+from pyengine.admin.inventory import Found, Inventory, Routine, Rule, Token, Tokens, at, of_schema, split
 from pyengine.sources import SCHEMA
 
 __all__ = ["RULES"]
@@ -31,25 +31,30 @@ ROW_LOCKS = (("for", "update"), ("for", "no", "key", "update"), ("for", "share")
 # files that take rows away from each other and never wait: only with SKIP LOCKED
 SKIPPERS = frozenset(
     {
+        "12_try_locks",
         "52_unblocks",
         "53_search",
-        "73_row_waits",
-        "79_schedules",
+        "60_leases",
         "61_tasks",
         "67_workers",
+        "73_row_waits",
         "75_turn",
-        "80_tick",
         "79_retention",
+        "79_schedules",
+        "80_tick",
+        "91_blocked",
     }
 )
 # who writes verdicts, in 40_settlement: for many promises, and for one run that nobody waits for
 SETTLERS = ("_settle_rows", "_settle_lone")
 # files that make or drop partitions, or use tables or functions of users: none of it has a static form
 DYNAMIC = frozenset({"69_functions", "80_tick", "79_retention", "72_watches", "73_row_waits"})
+# types that the grammar knows itself, so that no path is searched for them
+GRAMMAR = frozenset({"integer", "bigint", "smallint", "boolean", "real", "numeric", "interval"})
 # what a trigger calls the rows that its statement changed; such tables have no schema
 TRANSITION_TABLES = frozenset({"old_rows", "new_rows"})
-# files that must not let an error through: the envelope answers it, code of users may raise any
-CATCHERS = frozenset({"95_rpc", "72_watches", "73_row_waits", "79_services"})
+# files that must not let an error through: the envelope and the tick answer it, code of users may raise any
+CATCHERS = frozenset({"95_rpc", "72_watches", "73_row_waits", "79_services", "80_tick"})
 
 
 def calls(inventory: Inventory) -> Found:
@@ -149,7 +154,7 @@ def clock(inventory: Inventory) -> Found:
 
 
 def row_locks(inventory: Inventory) -> Found:
-    """Waiting row locks stand in 12_locks; claims and sweeps may lock with SKIP LOCKED."""
+    """Row locks that wait stand in 12_locks; 12_try_locks, claims and sweeps may lock with SKIP LOCKED."""
     for name, statement, tokens in inventory.bodies():
         stem = statement.file.stem
         for index, token in enumerate(tokens):
@@ -236,11 +241,11 @@ def _assigned(tokens: Tokens, index: int, table: str) -> set[str]:
 
 
 def raises(inventory: Inventory) -> Found:
-    """11_errors is the only file that raises; few files catch everything, 95_rpc passes on the rest."""
+    """11_errors is the only file that raises; few files catch everything, and two pass on the rest."""
     for name, statement, tokens in inventory.bodies():
         for index, token in enumerate(tokens):
             stem = statement.file.stem
-            passes_on = at(tokens, index + 1, ";") and stem == "95_rpc"
+            passes_on = at(tokens, index + 1, ";") and stem in ("95_rpc", "79_services")
             if token.text == "raise" and token.kind == "word" and stem != "11_errors" and not passes_on:
                 yield statement, token.line, f"{name} raises; errors have names in 11_errors"
             if token.text == "others" and token.kind == "word" and stem not in CATCHERS:
@@ -259,6 +264,41 @@ def insert_columns(inventory: Inventory) -> Found:
                 yield statement, tokens[index].line, f"{name}: insert without a list of columns"
 
 
+def with_the_owners_rights(inventory: Inventory) -> Found:
+    """What runs with the rights of the schema's owner, and all that it calls, never searches a caller's
+    temporary types: variables of PL/pgSQL keep the types that they had when it was first called in a session,
+    under whatever path, so they name them with their schema or stand under a path of their own.
+    """
+    by_name: dict[str, list[Routine]] = {}
+    for routine in inventory.routines:
+        by_name.setdefault(routine.name, []).append(routine)
+    found = [one for one in inventory.routines if "definer" in [token.text for token in one.header]]
+    for routine in found:  # grows
+        words = [token.text for token in routine.header]
+        path = words[words.index("search_path") + 2 :][:3] if routine.pinned else None
+        line = routine.statement.line
+        if path not in (None, ["pg_catalog", ",", "pg_temp"]):
+            yield routine.statement, line, f"{routine.name}: run by others than the owner, under another path"
+        if path is None:
+            for name in _types_at_large(routine):
+                yield routine.statement, line, f"{routine.name}: {name} of a type without its schema"
+        for index in range(len(routine.body)):
+            called = by_name.get(of_schema(routine.body, index) or "", [])
+            found += [one for one in called if one not in found]
+
+
+def _types_at_large(routine: Routine) -> Iterator[str]:
+    """Variables of a body in PL/pgSQL whose types are neither keywords of the grammar nor of a schema."""
+    words = [token.text for token in routine.body]
+    if routine.language == "plpgsql" and words[0] == "declare":
+        declared = routine.body[1 : words.index("begin")]
+        starts = [0, *(n + 1 for n, token in enumerate(declared) if token.text == ";")]
+        for start in starts[:-1]:
+            kind = start + (2 if at(declared, start + 1, "constant") else 1)
+            if declared[kind].text not in GRAMMAR and declared[kind + 1].text != ".":
+                yield declared[start].text
+
+
 RULES: dict[str, Rule] = {
     check.__name__: check
     for check in (
@@ -272,5 +312,6 @@ RULES: dict[str, Rule] = {
         settlement,
         raises,
         insert_columns,
+        with_the_owners_rights,
     )
 }

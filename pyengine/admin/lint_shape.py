@@ -17,6 +17,7 @@ __all__ = ["RULES"]
 MAX_LINES = 60
 MAX_WIDTH = 130
 LANGUAGES = ("sql", "plpgsql")
+_TEXTS = re.compile(r"""--[^\n]*|"[^"]*"|(?<!\w)[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'""", re.DOTALL)
 
 
 def statements(inventory: Inventory) -> Found:
@@ -105,6 +106,31 @@ def search_path(inventory: Inventory) -> Found:
                 routine.statement.line,
                 f"{routine.name}: search_path is pinned to {path} only",
             )
+
+
+def settings(inventory: Inventory) -> Found:
+    """What pins its path or its plans pins what else a session may set: compiling a plan that has been made
+    dear on purpose costs a hundred times what it saves, and names are compared as they are quoted.
+    """
+    for routine in inventory.routines:
+        words = " ".join(token.text for token in routine.header)
+        wanted = ["set jit = off"] if routine.pinned or "set enable_" in words else []
+        wanted += ["set quote_all_identifiers = off"] if routine.pinned else []
+        for clause in wanted:
+            if clause not in words:
+                yield routine.statement, routine.statement.line, f"{routine.name}: without {clause}"
+
+
+def backslashes(inventory: Inventory) -> Found:
+    """A text with a backslash is written E'...': without, the session says what it means."""
+    for file in inventory.files:
+        statements = [one for one in inventory.statements if one.file is file]
+        for text in _TEXTS.finditer(file.text):
+            if text[0].startswith("'") and "\\" in text[0]:
+                line = file.text.count("\n", 0, text.start()) + 1
+                statement = next(one for one in reversed(statements) if one.line <= line)
+                if statement.head != "comment on":
+                    yield statement, line, "a text with a backslash and without E before it"
 
 
 def _unpinned(routine: Routine) -> Found:
@@ -251,6 +277,8 @@ RULES: dict[str, Rule] = {
         language,
         volatility,
         search_path,
+        settings,
+        backslashes,
         parameter_names,
         length,
         layout,

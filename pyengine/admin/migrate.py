@@ -25,6 +25,7 @@ import psycopg
 from psycopg.rows import TupleRow
 
 from pyengine.errors import EngineError, InvalidRequest, NotFound, SchemaMismatch, Unavailable
+from pyengine.passwords import hidden
 from pyengine.sources import SCHEMA, VERSION, Migration, Sources, found
 
 __all__ = ["INSTALL_LOCK", "Report", "Status", "install", "migrate", "status"]
@@ -54,6 +55,8 @@ set local statement_timeout = 0;
 set local idle_in_transaction_session_timeout = 0;
 set local client_min_messages = warning;
 set local check_function_bodies = on;
+set local standard_conforming_strings = on;
+set local quote_all_identifiers = off;
 set local search_path = '';
 select pg_advisory_xact_lock({INSTALL_LOCK});
 set local lock_timeout = '{WAIT_FOR_TABLES}';
@@ -176,9 +179,11 @@ def _connected(dsn: str) -> Iterator[Connection]:
         conn = psycopg.connect(
             dsn, autocommit=True, prepare_threshold=None, application_name="pyengine admin"
         )
+        # said in BEGIN, so they hold behind a pooler too
+        conn.isolation_level, conn.read_only = psycopg.IsolationLevel.READ_COMMITTED, False
     except psycopg.OperationalError as error:
         # libpq takes what follows the first @ of a password for the host, and says it
-        said = re.sub(r"[^\s'\"]*@", "***@", str(error))
+        said = re.sub(r"[^\s'\"]*@", "***@", hidden(str(error), dsn))
         raise Unavailable(f"cannot connect to the database: {said}") from None
     except psycopg.ProgrammingError:
         # the text of this error repeats a part of the URL, which may be the password

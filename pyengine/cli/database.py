@@ -9,14 +9,19 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyengine.cli.output import Output, printable, program, redact
+from pyengine.answers import refuses
+from pyengine.cli.output import Output, printable, program, read_json, redact
 from pyengine.errors import EngineError, InvalidRequest, NotFound, SchemaMismatch, Unavailable
+from pyengine.passwords import hidden
+from pyengine.procedures import SESSION
+from pyengine.procedures_sessions import CLIENT_SETTINGS
 from pyengine.sqlstates import from_sqlstate
 
 if TYPE_CHECKING:
@@ -29,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["Database", "Invocation", "explain"]
 
 CONNECT_TIMEOUT_S = 10
+_PAUSE_MAX_S = 3.0
+_TOLD_EVERY = 20
 _NO_SUCH_OBJECT = ("3F000", "42883", "42P01", "42703")  # schema, function, table, column
 
 
@@ -102,13 +109,16 @@ class Invocation:
         return [] if self.data_dir is None else ["--data-dir", str(self.data_dir)]
 
     @contextmanager
-    def database(self, *, create: bool = False, schema: bool = True) -> Iterator[Database]:
+    def database(
+        self, *, create: bool = False, schema: bool = True, wait: bool = False
+    ) -> Iterator[Database]:
         """Open the database for the length of a `with` block.
 
         Args:
             create: the embedded server is made if it never was, and given the schema.
             schema: the schema must be there, in a version that fits; with `create` it is installed into the
                 embedded server, and never into another one without being asked.
+            wait: a server that cannot be reached is waited for, and people are told.
 
         Raises:
             NotFound: the embedded database was never made.
@@ -121,6 +131,8 @@ class Invocation:
                 url, psql = target.url, _psql_of_url(target.url)
             else:
                 url, psql = self._embedded(target, held, create=create)
+            if wait:
+                _wait_for(url, target, self.out)
             conn = held.enter_context(connect(url, target))
             opened = Database(conn=conn, url=url, target=target, psql=psql)
             if create and schema and target.embedded:
@@ -151,6 +163,7 @@ def connect(url: str, target: Target) -> Iterator[Connection[TupleRow]]:
     """
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
+    from psycopg.types.json import set_json_loads
 
     try:
         told = conninfo_to_dict(url)
@@ -164,11 +177,33 @@ def connect(url: str, target: Target) -> Iterator[Connection[TupleRow]]:
         )
     except (psycopg.OperationalError, psycopg.ProgrammingError, ValueError) as error:
         raise Unavailable(
-            f"no connection to {where(url)} (from {origin(target)}): {_one_line(error)}",
+            f"no connection to {where(url)} (from {origin(target)}): {hidden(_one_line(error), url)}",
             hint=_way_out(target),
         ) from error
     with conn:
+        set_json_loads(read_json, conn)
+        if conn.execute(SESSION.sql.encode()).fetchone() == (conn.info.backend_pid,):
+            # no pooler stands in between: the session is ours
+            conn.execute(CLIENT_SETTINGS.sql.encode())
         yield conn
+
+
+def _wait_for(url: str, target: Target, out: Output) -> None:
+    """Return when the server can be reached, or if it refuses us whenever we come."""
+    failures = 0
+    while True:
+        try:
+            with connect(url, target):
+                break
+        except Unavailable as error:
+            failures += 1
+            if refuses(str(error.__cause__)):
+                break
+            if failures == 1 or failures % _TOLD_EVERY == 0:
+                out.note(f"{error.message}; waiting for it (--no-wait ends instead)")
+            time.sleep(min(_PAUSE_MAX_S, 0.1 * 2**failures))
+    if failures > 1:
+        out.note(f"{where(url)} is there")
 
 
 def install(url: str, out: Output) -> None:
@@ -221,7 +256,7 @@ def where(url: str) -> str:
     host = told.get("host") or os.environ.get("PGHOST") or "the local socket"
     port = told.get("port") or os.environ.get("PGPORT") or "5432"
     name = told.get("dbname") or os.environ.get("PGDATABASE") or told.get("user") or "the default database"
-    return printable(redact(f"{host}:{port}/{name}"))
+    return printable(redact(hidden(f"{host}:{port}/{name}", url)))
 
 
 def origin(target: Target) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import signal
 import subprocess
 from collections import Counter
@@ -19,6 +18,7 @@ import typer
 from pyengine.cli.command import ListenUrl, command
 from pyengine.cli.database import Database, Invocation
 from pyengine.cli.output import clip, listed, printable, redact, table
+from pyengine.cli.runs import checked_age
 from pyengine.errors import InvalidRequest, NotFound
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 OLDEST_SERVER = 150000
-_UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 _KEPT = {
     "row": "a row of a table of yours names them by a foreign key",
     "journal": "the journal of another run reads their result",
@@ -82,6 +81,7 @@ def status(at: Invocation, listen_url: ListenUrl = None) -> None:
     """Show server, pooler, schema, settings and counts; exit 5 if the schema is not up to date."""
     from pyengine.admin import migrate
     from pyengine.cli import queries
+    from pyengine.cli.health import health, tell
     from pyengine.cli.pooler import look
     from pyengine.sources import VERSION
 
@@ -104,13 +104,17 @@ def status(at: Invocation, listen_url: ListenUrl = None) -> None:
             "settings": [],
             "runs": {},
             "workers": [],
+            "health": [],
         }
         if schema.installed:
             document["settings"] = queries.settings(db.conn)
             if not schema.pending:  # the views of an older schema may not know these columns
                 document["runs"] = queries.counts(db.conn)
                 document["workers"] = queries.workers(db.conn)
+            if schema.current:
+                document["health"] = health(db.conn)
     at.out.answer(document, lambda console: _show_status(console, document, between.words()))
+    tell(at.out, document["health"])
     if not schema.current:
         at.out.note(
             f"the schema is not up to date; run: {at.line('db', 'migrate' if schema.installed else 'init')}"
@@ -152,10 +156,7 @@ def purge(
     """Remove runs and promises that ended that long ago, with all that they left; what is needed stays."""
     from pyengine.cli import queries
 
-    age = re.fullmatch(r"(\d{1,6}) ?(d|h|m)(ays?|ours?|in(ute)?s?)?", older_than.strip())
-    if age is None:
-        raise InvalidRequest(f"{clip(older_than, 40)!r} is no age", hint="like 30d, 12h or 90m")
-    span = f"{age[1]} {_UNITS[age[2]]}"
+    span = checked_age(older_than)
     runs, promises = 0, 0
     kept: Counter[str] = Counter()
     with at.database() as db:
@@ -261,10 +262,10 @@ def _show_status(console: Console, document: dict[str, Any], between: str) -> No
         "runs": ", ".join(f"{number} {state}" for state, number in document["runs"].items()) or "none",
         "workers": listed([f"{one['id']} ({listed(one['workflows'])})" for one in document["workers"]])
         or "none",
-    }
+    } | {one["what"]: one["detail"] for one in document["health"]}
     for name, value in facts.items():
         if value:
-            line = Text(f"{name:<11}", style="bold").append(printable(str(value)), style="not bold")
+            line = Text(f"{name:<19}", style="bold").append(printable(str(value)), style="not bold")
             console.print(line, soft_wrap=True)
     if document["settings"]:
         shown = table("SETTING", "VALUE", "")

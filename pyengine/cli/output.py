@@ -15,7 +15,8 @@ import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+
+from pyengine.passwords import hidden
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,6 +31,7 @@ __all__ = [
     "log_to_stderr",
     "printable",
     "program",
+    "read_json",
     "redact",
     "span",
     "state_text",
@@ -37,6 +39,8 @@ __all__ = [
 ]
 
 WIDTH_OF_PIPES = 160
+DEEPEST = 100
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _URL_PASSWORD = re.compile(r"(\w://[^\s:/@]*:)\S*@")
 _NAMED_PASSWORD = re.compile(r"(password=)('[^']*'|[^\s&]+)", re.IGNORECASE)
 _STATE_STYLES = {
@@ -104,6 +108,18 @@ class Output:
         return Console(width=None if known else WIDTH_OF_PIPES, highlight=False, markup=False, emoji=False)
 
 
+def read_json(text: str | bytes) -> Any:
+    """Return JSON as a value, or as its text where it is nested too deeply to be read and printed."""
+    written = text if isinstance(text, str) else text.decode()
+    if written.count("[") + written.count("{") > DEEPEST:
+        depth = 0
+        for bracket in re.findall(r"[\[\]{}]", _STRING.sub("", written)):
+            depth += 1 if bracket in "[{" else -1
+            if depth > DEEPEST:
+                return written
+    return json.loads(written)
+
+
 def _plain(value: Any) -> Any:
     """What `json` cannot write itself."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -126,22 +142,21 @@ def printable(text: str, keep: str = "") -> str:
 
 def redact(text: str) -> str:
     """Return text without the passwords of URLs, and without those that this process was told."""
-    for secret in sorted(_secrets(), key=len, reverse=True):
+    for url in _urls():
+        text = hidden(text, url)
+    # a password of one or two letters is in every sentence
+    if len(secret := os.environ.get("PGPASSWORD", "")) > 2:
         text = text.replace(secret, "***")
     text = _URL_PASSWORD.sub(r"\1***@", text)
     return _NAMED_PASSWORD.sub(r"\1***", text)
 
 
-def _secrets() -> set[str]:
-    told = [os.environ.get(name, "") for name in ("PYENGINE_DATABASE_URL", "DATABASE_URL")]
+def _urls() -> list[str]:
+    """Return the URLs that this process was told."""
+    names = ("PYENGINE_DATABASE_URL", "DATABASE_URL", "PYENGINE_LISTEN_URL")
+    told = [os.environ.get(name, "") for name in names]
     told += [word.partition("=")[2] if word.startswith("--") else word for word in sys.argv[1:]]
-    found = {os.environ.get("PGPASSWORD", "")}
-    for url in told:
-        if match := re.search(r"://[^\s:/@]*:(\S*)@", url):
-            # libpq ends the password at the first @, others at the last
-            found |= {match[1], unquote(match[1]), *match[1].split("@")}
-    # a password of one or two letters is in every sentence; the URL's own form is hidden in any case
-    return {secret for secret in found if len(secret) > 2}
+    return [text for text in told if "://" in text]
 
 
 def compact(value: Any) -> str:

@@ -6,7 +6,7 @@ schema. May not: print, or decide. Workers never come here: what they call stand
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,6 @@ __all__ = [
     "Setting",
     "Start",
     "as_of",
-    "broken_laws",
     "cancel",
     "change_setting",
     "counts",
@@ -61,14 +60,15 @@ select r.id, r.workflow, r.version, r.state, r.queue, r.parent, r.key, r.args, r
        case when r.state in ('queued', 'scheduled') and r.not_before < '10000-01-01' then r.not_before end
          as not_before,
        r.events, r.children, r.tags
-from durable.runs r
 """
+_ONE = f"{_RUN} from durable.runs r"
 
 STATES = (
     "scheduled", "queued", "running", "waiting", "paused", "halted", "dead", "cancelling",
     "completed", "failed", "timed_out", "cancelled",
 )  # fmt: skip
 """States of a run, as the view ``durable.runs`` writes them."""
+_FAILED = ("failed", "timed_out", "cancelled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,34 +132,33 @@ class Filter:
 
 
 def runs(conn: Connection[TupleRow], wanted: Filter) -> list[Run]:
-    """Return the newest runs that pass the filter, newest first."""
+    """Return the newest runs that pass the filter, newest first, from the view that finds them."""
+    view, order = "durable.newest", ""  # in this order by itself
+    if wanted.state not in (None, "completed"):
+        view = "durable.failed" if wanted.state in _FAILED else "durable.live"
+        order = "order by r.execution desc"
     with conn.cursor(row_factory=class_row(Run)) as cursor:
         return cursor.execute(
-            f"""{_RUN}
+            f"""{_RUN} from {view} r
             where (%(state)s::text is null or r.state = %(state)s)
               and (%(workflow)s::text is null or r.workflow = %(workflow)s)
-              and not (%(roots)s and r.parent is not null)
-            order by r.created_at desc, r.execution desc limit %(limit)s""",
-            {
-                "state": wanted.state,
-                "workflow": wanted.workflow,
-                "roots": wanted.roots_only,
-                "limit": wanted.limit,
-            },
+              and not (%(roots_only)s and r.parent is not null)
+            {order} limit %(limit)s""",
+            asdict(wanted),
         ).fetchall()
 
 
 def run(conn: Connection[TupleRow], id: str) -> Run | None:
     """Return one run."""
     with conn.cursor(row_factory=class_row(Run)) as cursor:
-        return cursor.execute(f"{_RUN} where r.id = %s", (id,)).fetchone()
+        return cursor.execute(f"{_ONE} where r.id = %s", (id,)).fetchone()
 
 
 def family(conn: Connection[TupleRow], id: str) -> list[Run]:
     """Return the child runs of a run and theirs, in the order of their numbers."""
     with conn.cursor(row_factory=class_row(Run)) as cursor:
         found = cursor.execute(
-            f"{_RUN} where r.id > %(id)s || '.' and r.id < %(id)s || '/' and r.parent is not null", {"id": id}
+            f"{_ONE} where r.id > %(id)s || '.' and r.id < %(id)s || '/' and r.parent is not null", {"id": id}
         ).fetchall()
     below = len(id) + 1
     return sorted(found, key=lambda one: [int(number) for number in one.id[below:].split(".")])
@@ -334,12 +333,6 @@ def known_workflows(conn: Connection[TupleRow]) -> list[str]:
     return [str(name) for name in found]
 
 
-def broken_laws(conn: Connection[TupleRow]) -> list[dict[str, Any]]:
-    """Return the rows of ``durable.check()``."""
-    with conn.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute("select law, id, detail from durable.check() order by law, id").fetchall()
-
-
 def settings(conn: Connection[TupleRow]) -> list[Setting]:
     """Return the knobs, without what the installer notes for itself."""
     with conn.cursor(row_factory=class_row(Setting)) as cursor:
@@ -363,7 +356,7 @@ def purge(conn: Connection[TupleRow], older_than: str, after: str | None) -> dic
 
 def counts(conn: Connection[TupleRow]) -> dict[str, int]:
     """Return how many runs there are in each state."""
-    rows = conn.execute("select state, count(*) from durable.runs group by state order by state").fetchall()
+    rows = conn.execute("select state, runs from durable.counts order by state").fetchall()
     return {str(state): int(number) for state, number in rows}
 
 
@@ -394,7 +387,5 @@ def same_database(conn: Connection[TupleRow], other: Connection[TupleRow], mark:
 
 def server(conn: Connection[TupleRow]) -> tuple[str, int]:
     """Return the server's version as text, and the bytes of this database."""
-    row = conn.execute(
-        "select current_setting('server_version'), pg_database_size(current_database())"
-    ).fetchone()
-    return row if row is not None else ("", 0)
+    asked = "select current_setting('server_version'), pg_database_size(current_database())"
+    return conn.execute(asked).fetchone() or ("", 0)

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from pyengine.cli import db, demo, replay_check, runs, steering, worker
+from pyengine.cli import check, db, demo, replay_check, runs, steering, steering_many, worker
 from pyengine.cli.command import AsJson, DatabaseUrl, DataDir, remember
 from pyengine.cli.output import Output, log_to_stderr, printable, redact
 from pyengine.errors import (
@@ -66,7 +66,9 @@ app.add_typer(db.app, name="db")
 demo.add_to(app)
 worker.add_to(app)
 runs.add_to(app)
+check.add_to(app)
 steering.add_to(app)
+steering_many.add_to(app)
 replay_check.add_to(app)
 
 

@@ -1,4 +1,4 @@
-"""Commands about runs: start, ps, show, check.
+"""Commands about runs: start, ps, show.
 
 Lives here: what they ask and how they print it. May not: contain SQL (``queries.py``).
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
 
     from pyengine.cli.queries import Run
 
-__all__ = ["MAX_START_BYTES", "add_to", "checked_id", "checked_text", "show_tree"]
+__all__ = ["MAX_START_BYTES", "add_to", "checked_age", "checked_id", "checked_text", "show_tree"]
 
 FIRST_LOOK_S = 0.02
 LONGEST_PAUSE_S = 0.5
 TREE_LINES = 40
 MAX_ID_BYTES = 1024
+_UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 MAX_START_BYTES = 512  # the rest is for the numbers of children
 
 
@@ -36,7 +38,6 @@ def add_to(app: typer.Typer) -> None:
     command(app)(start)
     command(app)(ps)
     command(app)(show)
-    command(app)(check)
 
 
 def start(
@@ -139,30 +140,6 @@ def show(
     at.out.answer({"run": run, "children": family, "journal": events}, render)
 
 
-def check(at: Invocation) -> None:
-    """Check the laws of the engine in this database; exit 1 if one is broken."""
-    from pyengine.cli import queries
-
-    with at.database() as db:
-        broken = queries.broken_laws(db.conn)
-
-    def render(console: Console) -> None:
-        if not broken:
-            console.print("durable.check(): no law is broken", style="green")
-            return
-        shown = table("LAW", "ID", "DETAIL")
-        for row in broken:
-            shown.add_row(*(printable(str(row[name] or "")) for name in ("law", "id", "detail")))
-        console.print(shown)
-
-    at.out.answer(broken, render)
-    if broken:
-        at.out.note(
-            f"{len(broken)} laws are broken: a bug of pyengine or a hand in its tables; pyengine db psql"
-        )
-        raise typer.Exit(1)
-
-
 def checked_id(id: str, *, most: int = MAX_ID_BYTES) -> str:
     """Return an id that can be one.
 
@@ -179,6 +156,21 @@ def checked_id(id: str, *, most: int = MAX_ID_BYTES) -> str:
             f"a run id has 1 to {most} bytes, this one has {size}", hint="pyengine ps lists the ids there are"
         )
     return id
+
+
+def checked_age(text: str) -> str:
+    """Return an age as Postgres reads it.
+
+    Args:
+        text: what people typed: 30d, 12h, 90m.
+
+    Raises:
+        InvalidRequest: it is none.
+    """
+    age = re.fullmatch(r"(\d{1,6}) ?(d|h|m)(ays?|ours?|in(ute)?s?)?", text.strip())
+    if age is None:
+        raise InvalidRequest(f"{clip(text, 40)!r} is no age", hint="like 30d, 12h or 90m")
+    return f"{age[1]} {_UNITS[age[2]]}"
 
 
 def checked_text(what: str, text: str) -> str:

@@ -17,6 +17,18 @@ from pyengine.cli.command import command
 from pyengine.cli.database import Database, Invocation, explain
 from pyengine.cli.output import clip, compact, listed, printable, state_text, table
 from pyengine.cli.runs import MAX_START_BYTES, checked_id, checked_text
+from pyengine.cli.steering_many import (
+    After,
+    Before,
+    DryRun,
+    State,
+    Tags,
+    Which,
+    Workflow,
+    Yes,
+    checked_json,
+    steer_many,
+)
 from pyengine.cli.timeline import error_text
 from pyengine.errors import Conflict, EngineError, InvalidRequest, NotFound
 from pyengine.retry import optional_duration
@@ -36,6 +48,9 @@ _WHY_NOT = {
     "redrive": "what can be revived is dead",
 }
 RunId = Annotated[str, typer.Argument(help="Id of the run.")]
+RunIds = Annotated[
+    list[str] | None, typer.Argument(help="Ids of runs; or a filter.", show_default=False, metavar="[ID]...")
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -74,40 +89,113 @@ def signal(
 
 def cancel(
     at: Invocation,
-    id: RunId,
+    ids: RunIds = None,
     reason: Annotated[str | None, typer.Option("--reason", help="Why; its code can read it.")] = None,
     grace: Annotated[
         str | None, typer.Option("--grace", help="For how long its code may clean up: 30s, 5m.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="End it now, without any clean-up.")] = False,
+    workflow: Workflow = None,
+    state: State = None,
+    tags: Tags = None,
+    started_after: After = None,
+    started_before: Before = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> None:
-    """Cancel a run and its child runs: their code may clean up, then they end."""
-    from pyengine.cli import queries
+    """Cancel runs and their child runs: their code may clean up, then they end."""
+    from pyengine.cli import queries, queries_many
 
     grace_ms = optional_duration(grace, what="--grace")
     if reason is not None:
         checked_text("the reason", reason)
-    with steered(at, id, "cancel") as db:
-        queries.cancel(db.conn, id, reason, grace_ms, force=force)
-        _answer(at, db, id)
+    which = Which(
+        ids=ids or [],
+        workflow=workflow,
+        state=state,
+        tags=tags,
+        after=started_after,
+        before=started_before,
+        dry_run=dry_run,
+        yes=yes,
+    )
+    if which.single is None:
+        steer_many(
+            at,
+            "cancel",
+            which,
+            lambda conn, some: queries_many.cancel_many(conn, some, reason, grace_ms, force=force),
+        )
+        return
+    with steered(at, which.single, "cancel") as db:
+        queries.cancel(db.conn, which.single, reason, grace_ms, force=force)
+        _answer(at, db, which.single)
 
 
-def pause(at: Invocation, id: RunId) -> None:
-    """Set a run aside until it is resumed; signals and promises go on arriving."""
-    from pyengine.cli import queries
+def pause(
+    at: Invocation,
+    ids: RunIds = None,
+    *,
+    workflow: Workflow = None,
+    state: State = None,
+    tags: Tags = None,
+    started_after: After = None,
+    started_before: Before = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Set runs aside until they are resumed; signals and promises go on arriving."""
+    from pyengine.cli import queries, queries_many
 
-    with steered(at, id, "pause") as db:
-        queries.pause(db.conn, id)
-        _answer(at, db, id, next_command=at.line("resume", id))
+    which = Which(
+        ids=ids or [],
+        workflow=workflow,
+        state=state,
+        tags=tags,
+        after=started_after,
+        before=started_before,
+        dry_run=dry_run,
+        yes=yes,
+    )
+    if which.single is None:
+        steer_many(at, "pause", which, queries_many.pause_many)
+        return
+    with steered(at, which.single, "pause") as db:
+        queries.pause(db.conn, which.single)
+        _answer(at, db, which.single, next_command=at.line("resume", which.single))
 
 
-def resume(at: Invocation, id: RunId) -> None:
-    """Let a paused, halted or dead run go on, with the code that workers have now."""
-    from pyengine.cli import queries
+def resume(
+    at: Invocation,
+    ids: RunIds = None,
+    *,
+    workflow: Workflow = None,
+    state: State = None,
+    tags: Tags = None,
+    started_after: After = None,
+    started_before: Before = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Let paused, halted or dead runs go on, with the code that workers have now."""
+    from pyengine.cli import queries, queries_many
 
-    with steered(at, id, "resume") as db:
-        queries.resume(db.conn, id)
-        _answer(at, db, id)
+    which = Which(
+        ids=ids or [],
+        workflow=workflow,
+        state=state,
+        tags=tags,
+        after=started_after,
+        before=started_before,
+        dry_run=dry_run,
+        yes=yes,
+    )
+    if which.single is None:
+        steer_many(at, "resume", which, queries_many.resume_many)
+        return
+    with steered(at, which.single, "resume") as db:
+        queries.resume(db.conn, which.single)
+        _answer(at, db, which.single)
 
 
 def redrive(
@@ -272,23 +360,6 @@ def _next(at: Invocation, db: Database, error: EngineError, id: str | None, verb
     said = " ".join(part for part in (error.detail or error.message, error.hint) if part)
     wrong = isinstance(error, InvalidRequest)
     return type(error)(said, hint=at.line(verb, "--help") if wrong else at.line("show", id))
-
-
-def checked_json(what: str, text: str, example: str) -> Any:
-    """Return the value of a JSON text that people typed.
-
-    Args:
-        what: how the error calls it.
-        text: what they typed.
-        example: a command with a right one.
-
-    Raises:
-        InvalidRequest: it is not JSON.
-    """
-    try:
-        return json.loads(checked_text(what, text))
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{what} is not JSON: {error}", hint=f"for example: {example}") from error
 
 
 def _answer(at: Invocation, db: Database, id: str, next_command: str | None = None) -> None:

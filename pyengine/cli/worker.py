@@ -43,8 +43,14 @@ def worker(
     ] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Sync steps at a time.")] = 16,
     listen_url: ListenUrl = None,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="End at once, with 4, if the database cannot be reached.")
+    ] = False,
 ) -> None:
-    """Run a worker until Ctrl-C or SIGTERM; if the database is there, it gives its work back at once."""
+    """Run a worker until Ctrl-C or SIGTERM; if the database is there, it gives its work back at once.
+
+    A database that cannot be reached at the start is waited for, as one that goes away later.
+    """
     found = load(app)
     direct(found, at)
     if listen_url is not None:
@@ -54,7 +60,7 @@ def worker(
         raise NotFound(f"{app} has no workflow", hint="put @app.workflow on an async function")
     queues = queue or ["default"]
     where = replace(at, database_url=found._database_url, data_dir=found._data_dir)
-    with where.database(create=True) as db:  # held for as long as the worker runs
+    with where.database(create=True, wait=not no_wait) as db:  # held for as long as the worker runs
         log_to_stderr(logging.INFO)
         told = {"process": os.getpid(), "workflows": names, "queues": queues, "database": redact(db.place)}
         at.out.answer(
@@ -65,7 +71,7 @@ def worker(
                 soft_wrap=True,
             ),
         )
-        found.serve(queues=queues, concurrency=concurrency, threads=threads)
+        found.serve(queues=queues, concurrency=concurrency, threads=threads, wait=not no_wait)
     at.out.note("worker stopped")
 
 

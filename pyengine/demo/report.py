@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pyengine.cli import queries, timeline
+from pyengine.cli import queries, queries_check, timeline
 from pyengine.cli.output import listed, printable, span, table
 from pyengine.demo import effects
 from pyengine.demo.records import Problem
@@ -97,7 +97,7 @@ def collect(db: Database, outcome: Outcome, command: str) -> Account:
         child=child,
         journal=queries.events(db.conn, child) if child else [],
         of_parent=_about(db, outcome.run_id, child) if child else [],
-        broken_laws=queries.broken_laws(db.conn),
+        broken_laws=queries_check.broken_laws(db.conn),
         command=command,
     )
 

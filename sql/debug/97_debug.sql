@@ -8,27 +8,27 @@ as $$
          and coalesce(current_setting('durable.now_ms', true), '') = ''
 $$;
 comment on function durable._paused() is
-  'Between debug_stop and debug_start nothing happens by itself. Where somebody has set the time by hand, as debug_tick does, it happens.';
-
-create or replace function durable.debug_stop()
-returns void language plpgsql volatile
-as $$
-begin
-  insert into durable.settings (name, value, description)
-  values ('debug_paused', 'true', 'deadlines, leases and schedules wait for debug.tick; durable.debug_start() ends it')
-  on conflict do nothing;
-end
-$$ set search_path = '';
-comment on function durable.debug_stop() is 'Time starts nothing by itself any more, until debug_start; debug_tick still does.';
+  'Between debug_start and debug_stop nothing happens by itself. Where somebody has set the time by hand, as debug_tick does, it happens.';
 
 create or replace function durable.debug_start()
 returns void language plpgsql volatile
 as $$
 begin
+  insert into durable.settings (name, value, description)
+  values ('debug_paused', 'true', 'deadlines, leases and schedules wait for debug.tick; durable.debug_stop() ends it')
+  on conflict do nothing;
+end
+$$ set search_path = '' set jit = off set quote_all_identifiers = off;
+comment on function durable.debug_start() is 'Time starts nothing by itself any more, until debug_stop; debug_tick still does.';
+
+create or replace function durable.debug_stop()
+returns void language plpgsql volatile
+as $$
+begin
   delete from durable.settings s where s.name = 'debug_paused';
 end
-$$ set search_path = '';
-comment on function durable.debug_start() is 'Ends debug_stop.';
+$$ set search_path = '' set jit = off set quote_all_identifiers = off;
+comment on function durable.debug_stop() is 'Ends debug_start.';
 
 create or replace function durable.debug_reset()
 returns void language plpgsql volatile
@@ -39,7 +39,7 @@ begin
     durable._unblocks, durable._hints, durable._schedules, durable._row_waits, durable._row_events, durable._removed,
     durable._retention restart identity;
 end
-$$ set search_path = '';
+$$ set search_path = '' set jit = off set quote_all_identifiers = off;
 comment on function durable.debug_reset() is
   'Forgets every run, promise, task, waiter, signal, message and schedule, and numbers executions from 1 again. Settings, migrations, workers, the workflows that they registered, watches and journal partitions stay.';
 
@@ -81,7 +81,7 @@ begin
   return v_due;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.debug_tick(bigint) is
   'Does all that time starts, as of that instant, and answers the list of it: [{kind: promise.settle | task.release | task.retry, data}]. WF004.';
 
@@ -146,7 +146,7 @@ as $$
     'schedules', (select coalesce(jsonb_agg(durable._wire_schedule(durable._schedule_record(s)) order by s.id), '[]')
                   from durable._schedules s),
     'messages', durable._debug_messages())
-$$ set search_path = '';
+$$ set search_path = '' set jit = off set quote_all_identifiers = off;
 comment on function durable.debug_snap() is
   'What is stored, unprojected and in one snapshot, since everything it is made of is one statement: promises, tasks and schedules as on the wire, who waits for whom, what is due when, and which messages wait.';
 

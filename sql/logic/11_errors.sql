@@ -14,7 +14,7 @@ as $$
     ('WF005', 'not_awaitable', 'a promise that nobody outside settles cannot be awaited', false, 422),
     ('WF006', 'nondeterminism', 'a journal append does not fit the journal', false, 409),
     ('WF007', 'schema_mismatch', 'the program and the schema do not speak the same protocol', false, 500),
-    ('WF008', 'payload_too_large', 'a payload is larger than the setting payload_max_bytes', false, 400),
+    ('WF008', 'payload_too_large', 'a payload is larger than payload_max_bytes, or tags than 64 KiB', false, 400),
     ('WF009', 'run_conflict', 'the id or key belongs to a run with another workflow or input', false, 409),
     ('WF010', 'not_targeted', 'a promise named as a task or as an awaiter has no target, hence no task', false, 422),
     ('WF011', 'forbidden', 'an operation that is switched off here', false, 403),
@@ -131,23 +131,25 @@ end
 $$;
 comment on function durable._fail_append(text, text, text) is 'Raises WF006; its hint can be run as it is.';
 
-create or replace function durable._fail_too_large(p_what text, p_bytes bigint, p_limit bigint)
+create or replace function durable._fail_too_large(
+  p_what text, p_bytes bigint, p_limit bigint,
+  p_hint text default 'Store it elsewhere and pass a reference, or durable.set_setting(''payload_max_bytes'', ...).')
 returns void language plpgsql volatile
 as $$
 begin
   raise exception 'payload too large'
     using errcode = 'WF008', detail = format('%s has %s bytes, the limit is %s.', p_what, p_bytes, p_limit),
-          hint = 'Store it elsewhere and pass a reference, or durable.set_setting(''payload_max_bytes'', ...).';
+          hint = p_hint;
 end
 $$;
-comment on function durable._fail_too_large(text, bigint, bigint) is 'Raises WF008.';
+comment on function durable._fail_too_large(text, bigint, bigint, text) is 'Raises WF008.';
 
-create or replace function durable._fail_busy(p_id text)
+create or replace function durable._fail_busy(p_what text)
 returns void language plpgsql volatile
 as $$
 begin
   raise exception 'busy'
-    using errcode = '55P03', detail = format('Task %L was locked by others for half a second.', p_id),
+    using errcode = '55P03', detail = format('%s was locked by others for too long.', p_what),
           hint = 'Call again: all that was done is taken back.';
 end
 $$;

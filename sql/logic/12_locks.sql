@@ -1,5 +1,6 @@
--- Every lock that waits. One order: worker rows, promises by id, tasks by id, heads by number; nobody who holds a later
--- class waits for an earlier one, so there is no cycle. Claims and sweeps use SKIP LOCKED in their own files and never wait.
+-- Every lock that waits: those of verbs, which stand in transactions of users. One order: promises by id, tasks by id, heads by
+-- number; nobody who holds a later class waits for an earlier one, so there is no cycle. What the engine takes for itself, which
+-- never waits for a user, stands in 12_try_locks.sql.
 -- Lock first, then read in a new statement: a statement's snapshot predates its own waiting. One row by its key may be read
 -- by the statement that locks it, because that answers the row as it is after the wait.
 
@@ -20,17 +21,6 @@ $$;
 comment on function durable._may_lock() is
   'Raises WF003 where waiting would be wrong: above READ COMMITTED, and after durable.fence, whose task lock comes later in the order.';
 
-create or replace function durable._lock_rest(p_worker text)
-returns void language plpgsql volatile
-as $$
-begin
-  perform durable._may_lock();
-  perform from durable._resting r where r.worker = p_worker for update;
-end
-$$;
-comment on function durable._lock_rest(text) is
-  'Class 0, for the goodbye of a worker: waits for the start that hands it a run at this moment, which waits for nobody from there on.';
-
 create or replace function durable._lock_promises(p_ids text[])
 returns void language plpgsql volatile
 as $$
@@ -42,16 +32,6 @@ $$;
 comment on function durable._lock_promises(text[]) is
   'Class 1. One mode for settling and awaiting alike: two modes in one pass would need two passes, hence two orders.';
 
-create or replace function durable._lock_promise(p_id text)
-returns void language plpgsql volatile
-as $$
-begin
-  perform durable._may_lock();
-  perform from durable._promises p where p.id = p_id for no key update;
-end
-$$;
-comment on function durable._lock_promise(text) is 'Class 1, as _lock_promises, for one promise.';
-
 create or replace function durable._lock_tasks(p_ids text[])
 returns void language plpgsql volatile
 as $$
@@ -62,19 +42,6 @@ end
 $$;
 comment on function durable._lock_tasks(text[]) is
   'Class 2, where the holder keeps its right: own turn, waking. Lets a user''s fence (FOR KEY SHARE) pass.';
-
-create or replace function durable._lock_task(p_id text)
-returns durable._tasks language plpgsql volatile
-as $$
-declare
-  v_task durable._tasks;
-begin
-  select * into v_task from durable._tasks t where t.id = p_id for no key update;
-  return v_task;
-end
-$$;
-comment on function durable._lock_task(text) is
-  'Class 2, as _lock_tasks, for one task whose promise is locked already; answers it, all null if there is none.';
 
 create or replace function durable._lock_free_tasks(p_ids text[])
 returns text[] language plpgsql volatile
@@ -121,32 +88,61 @@ end
 $$;
 comment on function durable._lock_heads(bigint[]) is 'Class 3.';
 
-create or replace function durable._lock_head(p_execution bigint)
-returns durable._executions language plpgsql volatile
-as $$
-declare
-  v_head durable._executions;
-begin
-  select * into v_head from durable._executions h where h.execution = p_execution for no key update;
-  return v_head;
-end
-$$;
-comment on function durable._lock_head(bigint) is 'Class 3, for one head; answers it, all null if there is none.';
-
 create or replace function durable._ancestors(p_id text)
 returns text[] language sql immutable parallel safe
 as $$
   select array(
     select array_to_string(s.parts[1:n], '.')
     from (select string_to_array(p_id, '.') as parts,
-                 cardinality(string_to_array(substring(p_id from '(?:\.\d{1,9})+$'), '.')) - 1 as numbers) s
+                 cardinality(string_to_array(substring(p_id from E'(?:\\.\\d{1,9})+$'), '.')) - 1 as numbers) s
     cross join generate_series(cardinality(s.parts) - 1, cardinality(s.parts) - s.numbers, -1) n)
 $$;
 comment on function durable._ancestors(text) is 'Ids of the runs whose descendant this id would be: x.1.2 has x.1 and x.';
 
+create or replace function durable._is_free(p_key integer)
+returns boolean language plpgsql volatile
+as $$
+declare
+  v_free boolean;
+begin
+  begin
+    v_free := pg_try_advisory_xact_lock(p_key, 0);
+    perform durable._start_over();
+  exception when sqlstate 'WF099' then
+    null;
+  end;
+  return v_free;
+end
+$$;
+comment on function durable._is_free(integer) is 'Nobody else holds this lock at this moment; it is not kept.';
+
+create or replace function durable._try_beside_many()
+returns boolean language sql volatile
+as $$ select pg_try_advisory_xact_lock_shared(1685417582, 0) and durable._is_free(1685417578) $$;
+comment on function durable._try_beside_many() is
+  'From here to the commit no start of very many begins (_lock_many); false if one is under way. Never waits.';
+
+create or replace function durable._lock_beside_many()
+returns void language plpgsql volatile
+as $$
+begin
+  perform pg_advisory_xact_lock_shared(1685417582, 0);
+  begin
+    perform pg_advisory_xact_lock(1685417578, 0);
+    perform durable._start_over();
+  exception when sqlstate 'WF099' then
+    return;
+  end;
+end
+$$;
+comment on function durable._lock_beside_many() is
+  'The same for who makes a promise or a run below an id that does not exist: waits until the starts of very many that are under way are committed, because one of them may be of that id.';
+
 create or replace function durable._lock_families(p_ids text[], p_runs boolean)
 returns void language plpgsql volatile
 as $$
+declare
+  v_above text[] := array(select distinct a from unnest(p_ids) i cross join lateral unnest(durable._ancestors(i)) a);
 begin
   perform case when f.is_own then pg_advisory_xact_lock(1685417574, f.hash)
                else pg_advisory_xact_lock_shared(1685417574, f.hash) end
@@ -154,12 +150,15 @@ begin
     select u.hash, bool_or(u.is_own) as is_own from (
       select hashtext(i) as hash, true as is_own from unnest(p_ids) i where p_runs
       union all
-      select hashtext(a), false from unnest(p_ids) i cross join lateral unnest(durable._ancestors(i)) a) u
+      select hashtext(a), false from unnest(v_above) a) u
     group by u.hash order by u.hash) f;
+  if (select count(*) from durable._promises p where p.id = any (v_above)) < cardinality(v_above) then
+    perform durable._lock_beside_many();
+  end if;
 end
 $$;
 comment on function durable._lock_families(text[], boolean) is
-  'The locks of _lock_family for any number of ids, in the order of their hashes, which is the one order: a run and its descendant are never started in one call.';
+  'The locks of _lock_family for any number of ids, in the order of their hashes, which is the one order: a run and its descendant are never started in one call. Where what they lie below does not exist, also that against _lock_many.';
 
 create or replace function durable._lock_family(p_id text, p_run boolean)
 returns void language plpgsql volatile
@@ -167,7 +166,6 @@ as $$
 begin
   perform durable._may_lock();
   if p_run or durable._ancestors(p_id) <> '{}' then
-    perform pg_advisory_xact_lock_shared(1685417578, 0);
     perform durable._lock_families(array[p_id], p_run);
   end if;
 end
@@ -179,6 +177,53 @@ create or replace function durable._key_name(p_tenant text, p_workflow text, p_k
 returns text language sql immutable parallel safe
 as $$ select p_tenant || '/' || p_workflow || '/' || p_key $$;
 comment on function durable._key_name(text, text, text) is 'What the lock of an idempotency key is taken on; null without a key.';
+
+create or replace function durable._most_names()
+returns integer language sql immutable parallel safe
+as $$ select 1000 $$;
+comment on function durable._most_names() is
+  'So many names of one call are locked one by one: the server has room for some thousand locks in all.';
+
+create or replace function durable._try_many(p_ids text[])
+returns boolean language plpgsql volatile
+as $$
+declare
+  v_hashes integer[] := array(
+    select distinct hashtext(a) from unnest(p_ids) i cross join lateral unnest(durable._ancestors(i)) a order by 1);
+begin
+  if cardinality(v_hashes) > 1000 then
+    perform durable._fail_invalid(
+      format('The ids of this call lie below %s others, and 1000 is the most.', cardinality(v_hashes)),
+      'Start them in portions, each in a transaction of its own.');
+  end if;
+  return case when v_hashes = '{}' then pg_try_advisory_xact_lock_shared(1685417578, 0)
+              else pg_try_advisory_xact_lock(1685417578, 0) end
+         and durable._is_free(1685417582)
+         and (select coalesce(bool_and(pg_try_advisory_xact_lock_shared(1685417574, h)), true) from unnest(v_hashes) h);
+end
+$$;
+comment on function durable._try_many(text[]) is 'What _lock_many takes; false if any of it is taken at this moment.';
+
+create or replace function durable._lock_many(p_ids text[])
+returns void language plpgsql volatile
+as $$
+begin
+  for v_round in 0..26 loop
+    begin
+      if durable._try_many(p_ids) then
+        return;
+      end if;
+      perform durable._start_over();
+    exception when sqlstate 'WF099' then
+      -- who waited here would stand in the way of those who come after him
+      perform pg_sleep(least(0.001 * 2 ^ v_round, 0.1));
+    end;
+  end loop;
+  perform durable._fail_busy(format('What %s ids lie below', cardinality(p_ids)));
+end
+$$;
+comment on function durable._lock_many(text[]) is
+  'For a start with more names than are locked one by one. What has the same id or key meets it in the unique indexes, in their order, and waits there; so it keeps out only who makes a promise or a run below an id that does not exist, and the purge, and each of those keeps it out. It tries for two seconds and never waits: 55P03.';
 
 create or replace function durable._lock_names(p_keys text[], p_ids text[])
 returns void language plpgsql volatile
@@ -192,25 +237,23 @@ begin
     return;
   end if;
   perform durable._may_lock();
-  if v_count > 1000 then
-    -- the server has room for some thousand locks in all
-    perform pg_advisory_xact_lock(1685417578, 0);
+  if v_count > durable._most_names() then
+    perform durable._lock_many(v_ids);
     return;
   end if;
-  perform pg_advisory_xact_lock_shared(1685417578, 0);
   perform pg_advisory_xact_lock(1685417572, k.hash)
   from (select distinct hashtext(x) as hash from unnest(v_keys) x order by 1) k;
   perform durable._lock_families(v_ids, true);
 end
 $$;
 comment on function durable._lock_names(text[], text[]) is
-  'Class 0 of starts: keys (_key_name), then ids, each in the order of their hashes. Two starts with one key wait for each other, before any row: only one of them may draw an id. Many at once shut all others out instead.';
+  'Class 0 of starts: keys (_key_name), then ids, each in the order of their hashes. Two starts with one key wait for each other, before any row: only one of them may draw an id. Very many at once are not locked by name.';
 
 create or replace function durable._lock_name(p_key text, p_id text)
 returns void language plpgsql volatile
 as $$
 begin
-  perform durable._may_lock(), pg_advisory_xact_lock_shared(1685417578, 0),
+  perform durable._may_lock(),
           case when p_key is not null then pg_advisory_xact_lock(1685417572, hashtext(p_key)) end,
           case when p_id is not null then pg_advisory_xact_lock(1685417574, hashtext(p_id)) end;
 end
@@ -218,16 +261,23 @@ $$;
 comment on function durable._lock_name(text, text) is
   'The same for one key and one id, or null, where the id lies below no other.';
 
+create or replace function durable._begins_chain(p_awaited text[])
+returns boolean language plpgsql stable
+as $$
+begin
+  return coalesce(p_awaited, '{}') <> '{}'
+    and (select count(*) from durable._promises p where p.id = any (p_awaited) and p.target is null)
+        < (select count(distinct a) from unnest(p_awaited) a);
+end
+$$;
+comment on function durable._begins_chain(text[]) is
+  'Some of these can wait for others themselves. What has no target never waits, so it is on no circle; one that does not exist yet may come with a target.';
+
 create or replace function durable._lock_adoptions(p_awaited text[])
 returns void language plpgsql volatile
 as $$
 begin
-  if coalesce(p_awaited, '{}') = '{}' then
-    return;
-  end if;
-  -- what has no target never waits, so it is on no circle; one that does not exist yet may come with a target
-  if (select count(*) from durable._promises p where p.id = any (p_awaited) and p.target is null)
-     < (select count(distinct a) from unnest(p_awaited) a) then
+  if durable._begins_chain(p_awaited) then
     perform durable._may_lock();
     perform pg_advisory_xact_lock(1685417575, 0);
   end if;

@@ -7,9 +7,10 @@ returns text language sql immutable parallel safe
 as $$
   select lower(u.part[1] collate "C") || '://' || coalesce(u.part[2], '') || lower(u.part[3] collate "C")
          || case when u.part[4] <> case length(u.part[1]) when 4 then '80' else '443' end then ':' || u.part[4] else '' end
-         || regexp_replace(coalesce(u.part[5], ''), '^/(?=\?|$)', '')
+         || regexp_replace(coalesce(u.part[5], ''), E'^/(?=\\?|$)', '')
   from regexp_match(p_url,
-    '^([Hh][Tt][Tt][Pp][Ss]?)://([^][/?#@<>"\\]+@)?(\[[0-9A-Fa-f:.]+\]|[^][/?#@:<>"\\]+)(?::0*([1-9][0-9]{0,4}))?([/?][^#<>"\\]*)?$')
+    E'^([Hh][Tt][Tt][Pp][Ss]?)://([^][/?#@<>"\\\\]+@)?(\\[[0-9A-Fa-f:.]+\\]|[^][/?#@:<>"\\\\]+)'
+    || E'(?::0*([1-9][0-9]{0,4}))?([/?][^#<>"\\\\]*)?$')
     as u (part)
   where u.part is not null and coalesce(u.part[4]::integer, 1) <= 65535 and u.part[5] !~ '%(?![0-9A-Fa-f]{2})' is not false
 $$;
@@ -19,17 +20,19 @@ comment on function durable._canonical_url(text) is
 create or replace function durable._canonical_function(p_name text)
 returns text language sql immutable parallel safe
 as $$
-  select case when p_name ~ ('^' || i.name || '\.' || i.name || '$')
+  select case when p_name ~ ('^' || i.name || E'\\.' || i.name || '$')
               then (select string_agg(quote_ident(n.part), '.' order by n.ord)
                     from unnest(parse_ident(p_name)) with ordinality as n (part, ord)) end
-  from (select '("([^"]|"")+"|([A-Za-z_]|[^\u0001-\u007f])([A-Za-z0-9_$]|[^\u0001-\u007f])*)' as name) i
+  from (select E'("([^"]|"")+"|([A-Za-z_]|[^\\u0001-\\u007f])([A-Za-z0-9_$]|[^\\u0001-\\u007f])*)' as name) i
 $$;
 comment on function durable._canonical_function(text) is
   'A name schema.function as SQL reads and writes it: small letters unless quoted, quotes only where they are needed. Null: no such name.';
 
 create or replace function durable._has_blank(p_text text)
 returns boolean language sql immutable parallel safe
-as $$ select p_text ~ '[\u0001-\u0020\u007f\u0085\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u2060\u3000\ufeff]' $$;
+as $$
+  select p_text ~ E'[\\u0001-\\u0020\\u007f\\u0085\\u00a0\\u1680\\u2000-\\u200b\\u2028\\u2029\\u202f\\u205f\\u2060\\u3000\\ufeff]'
+$$;
 comment on function durable._has_blank(text) is
   'A blank or control character stands in the text, invisible ones too. By number: what a class of characters holds differs from one locale to another.';
 
@@ -72,7 +75,7 @@ create or replace function durable._canonical_listener(p_address text)
 returns text language sql immutable parallel safe
 as $$
   select case when p_address !~* '^sql://' then
-    durable._canonical_address(regexp_replace(p_address, '^poll://([^/@:]+):([^/@:]+)$', 'poll://uni@\1/\2', 'i')) end
+    durable._canonical_address(regexp_replace(p_address, '^poll://([^/@:]+):([^/@:]+)$', E'poll://uni@\\1/\\2', 'i')) end
 $$;
 comment on function durable._canonical_listener(text) is
   'The same for one who is to be told: the older poll://g:id means that member alone, since nobody else listens; for a resume it is a preference. A service listens to nothing.';
@@ -84,7 +87,7 @@ as $$
     when 'object' then not exists (
       select from jsonb_each(p_headers) e
       where jsonb_typeof(e.value) <> 'string' or e.key !~ '^[-!#$%&''*+.^_`|~0-9A-Za-z]+$'
-         or (e.value #>> '{}') ~ '[\u0001-\u0008\u000a-\u001f\u007f]')
+         or (e.value #>> '{}') ~ E'[\\u0001-\\u0008\\u000a-\\u001f\\u007f]')
     else coalesce(jsonb_typeof(p_headers), 'null') = 'null' end
 $$;
 comment on function durable._sound_headers(jsonb) is

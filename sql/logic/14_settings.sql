@@ -47,7 +47,7 @@ begin
     perform durable._fail_not_found('setting', $1);
   elsif $1 in ('logic_sha256', 'engine_version') then
     perform durable._fail_invalid(format('Setting %I is written by the installer only.', $1));
-  elsif v_old ~ '^\d+$' and ($2 is null or $2 !~ '^\d{1,15}$') then
+  elsif v_old ~ E'^\\d+$' and ($2 is null or $2 !~ E'^\\d{1,15}$') then
     perform durable._fail_invalid(format('Setting %I takes a whole number, not %L.', $1, $2));
   elsif $1 = 'hints' and coalesce($2, '') <> all (array['off', 'coalesce', 'commit']) then
     perform durable._fail_invalid('Setting hints is off, coalesce or commit.');
@@ -55,7 +55,7 @@ begin
     perform durable._fail_invalid('Setting conformance is compatible or strict.');
   elsif $1 = 'unknown_workflow' and coalesce($2, '') <> all (array['refuse', 'queue']) then
     perform durable._fail_invalid('Setting unknown_workflow is refuse or queue.');
-  elsif v_old ~ '^\d+$' and $2::bigint > 2147483647 then
+  elsif v_old ~ E'^\\d+$' and $2::bigint > 2147483647 then
     perform durable._fail_invalid(format('Setting %I is at most 2147483647.', $1));
   elsif $1 in ('lease_ttl_ms', 'max_in_flight', 'payload_max_bytes', 'retry_offer_ms', 'schedule_catch_up',
                        'stall_limit_ms', 'sweep_limit')
@@ -65,6 +65,6 @@ begin
   update durable.settings s set value = $2 where s.name = $1;
   return v_old;
 end
-$$ set search_path = '';
+$$ set search_path = '' set jit = off set quote_all_identifiers = off;
 comment on function durable.set_setting(text, text) is
   'Changes a knob and returns its old value. WF001 for an unknown name, WF004 for a value of the wrong type.';

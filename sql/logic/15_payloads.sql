@@ -1,27 +1,80 @@
--- Payloads: their limit, and how opaque text becomes readable JSON for people.
-
-create or replace function durable._check_payload(p_what text, p_text text)
-returns void language plpgsql stable
-as $$
-begin
-  if octet_length(p_text) > 1000 and octet_length(p_text) > durable._setting_int('payload_max_bytes') then
-    perform durable._fail_too_large(p_what, octet_length(p_text), durable._setting_int('payload_max_bytes'));
-  end if;
-end
-$$;
-comment on function durable._check_payload(text, text) is
-  'Raises WF008 for a payload over the limit. Up to 1000 bytes pass without reading the setting.';
+-- Payloads and tags: their limits, and how opaque text becomes readable JSON for people.
 
 create or replace function durable._json(p_text text)
 returns jsonb language plpgsql immutable
 as $$
 begin
   return p_text::jsonb;
-exception when invalid_text_representation or untranslatable_character then
+exception when invalid_text_representation or untranslatable_character or statement_too_complex then
   return to_jsonb(p_text);
 end
 $$;
-comment on function durable._json(text) is 'Text as JSON where it is JSON, else as a JSON string: payloads of other codecs stay visible.';
+comment on function durable._json(text) is
+  'Text as JSON where it is JSON, else as a JSON string: payloads of other codecs stay visible. So does JSON that is too deep for the server itself.';
+
+create or replace function durable._is_deep(p_json jsonb)
+returns boolean language sql immutable parallel safe
+as $$
+  select jsonb_path_exists(p_json, 'strict $.**{500} ? (@.type() == "array" || @.type() == "object")')
+$$;
+comment on function durable._is_deep(jsonb) is 'JSON that is nested deeper than 500 levels: readers of other languages fail at it, mostly at 1000.';
+
+create or replace function durable._is_deep(p_text text)
+returns boolean language plpgsql immutable
+as $$
+begin
+  -- so many levels have so many brackets
+  if octet_length(p_text) <= 1000 or length(p_text) - length(translate(p_text, '[{', '')) <= 500 then
+    return false;
+  end if;
+  return durable._is_deep(p_text::jsonb);
+exception
+  when invalid_text_representation or untranslatable_character then
+    return false;
+  when statement_too_complex then
+    return true;
+end
+$$;
+comment on function durable._is_deep(text) is 'The same of a text that may be JSON. One of another codec is not.';
+
+create or replace function durable._check_depth(p_what text, p_text text)
+returns void language plpgsql stable
+as $$
+begin
+  if durable._is_deep(p_text) then
+    perform durable._fail_invalid(format('%s is JSON that is nested deeper than 500 levels.', p_what),
+                                  'Flatten it, or pass it as a text.');
+  end if;
+end
+$$;
+comment on function durable._check_depth(text, text) is 'Raises WF004 for JSON that no reader could be given.';
+
+create or replace function durable._check_payload(p_what text, p_text text)
+returns void language plpgsql stable
+as $$
+begin
+  if octet_length(p_text) <= 1000 then
+    return;
+  elsif octet_length(p_text) > durable._setting_int('payload_max_bytes') then
+    perform durable._fail_too_large(p_what, octet_length(p_text), durable._setting_int('payload_max_bytes'));
+  end if;
+  perform durable._check_depth(p_what, p_text);
+end
+$$;
+comment on function durable._check_payload(text, text) is
+  'Raises WF008 for a payload over the limit, WF004 for JSON that is too deep. Up to 1000 bytes pass without a look.';
+
+create or replace function durable._check_tags_size(p_what text, p_tags jsonb)
+returns void language plpgsql stable
+as $$
+begin
+  if octet_length(p_tags::text) > 65536 then
+    perform durable._fail_too_large(format('Tags of %s', p_what), octet_length(p_tags::text), 65536,
+                                    'Tags are for finding runs and promises; what is said about them goes into arguments.');
+  end if;
+end
+$$;
+comment on function durable._check_tags_size(text, jsonb) is 'Raises WF008 for tags that have more than 64 KiB together: each is in an index.';
 
 create or replace function durable._check_json(p_what text, p_text text)
 returns void language plpgsql stable

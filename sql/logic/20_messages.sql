@@ -13,7 +13,7 @@ begin
     perform pg_notify('durable_settled', '');
   end if;
 end
-$$ set search_path = '';
+$$ set search_path = '' set jit = off set quote_all_identifiers = off;
 comment on function durable.hint_v1(boolean, boolean) is
   'For processes of ours, after their commit and alone in a transaction: tasks became ready, promises settled.';
 

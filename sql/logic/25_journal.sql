@@ -25,6 +25,17 @@ as $$
 $$;
 comment on function durable._status_after("char") is 'Status that the row leads to; null where it changes none. Status is the fold of this.';
 
+create or replace function durable._turning(p_place bigint, p_type "char")
+returns bigint language sql immutable parallel safe
+as $$ select p_place * 8 + nullif(strpos('SWAQCFY', p_type::text), 0) $$;
+comment on function durable._turning(bigint, "char") is
+  'A place and the type of the row there in one number, null where the row changes no status: the largest of some is the last that does.';
+
+create or replace function durable._status_of(p_turning bigint)
+returns text language sql immutable parallel safe
+as $$ select durable._status_after(substr('SWAQCFY', (p_turning % 8)::integer, 1)::"char") $$;
+comment on function durable._status_of(bigint) is 'The status that such a row leads to.';
+
 create or replace function durable._may_append(p_status text, p_type "char", p_cleaning boolean default false)
 returns boolean language sql immutable parallel safe
 as $$
@@ -179,7 +190,7 @@ begin
   from (
     select h.bucket, h.next_seq, h.next_child, h.reserved, e.*,
            sum(durable._width(e.type)) over (partition by e.execution order by e.ord) as upto,
-           coalesce(max(durable._status_after(e.type)) over previous, h.status) as status,
+           coalesce(durable._status_of(max(durable._turning(e.ord, e.type)) over earlier), h.status) as status,
            case when durable._is_local(e.type) then coalesce(
              lag(durable._attempt_after(e.type, e.attempt))
                over (partition by e.execution, e.child, durable._is_local(e.type) order by e.ord),
@@ -187,7 +198,7 @@ begin
     from unnest(p_events) with ordinality
            as e (execution, type, child, attempt, name, input_hash, data, ord)
     join durable._executions h on h.execution = any (array[e.execution])
-    window previous as (partition by e.execution order by e.ord rows between 1 preceding and 1 preceding)
+    window earlier as (partition by e.execution order by e.ord rows between unbounded preceding and 1 preceding)
   ) b
   where durable._fits(b.execution, b.type, b.child, b.attempt, b.status, b.attempt_before, b.next_child, b.reserved, p_cleaning);
 end
@@ -414,17 +425,25 @@ returns void language plpgsql volatile
 as $$
 declare
   v_bucket integer := durable._bucket(p_now);
+  v_count integer;
 begin
   insert into durable._executions (execution, id, tenant, workflow, workflow_version, key, bucket, next_seq, abandoned, digest)
   select r.execution, r.id, r.tenant, r.workflow, r.version, r.key, v_bucket, 1, coalesce(r.abandoned, false),
          (select w.digest from durable._workflows w where w.name = r.workflow and w.version = r.version)
   from unnest(p_executions, p_ids, p_tenants, p_workflows, p_versions, p_keys, p_abandoned)
-         as r (execution, id, tenant, workflow, version, key, abandoned);
+         as r (execution, id, tenant, workflow, version, key, abandoned)
+  -- two calls with some keys in common meet in one order
+  order by r.key collate "C", r.execution
+  on conflict (tenant, workflow, key) where key is not null do nothing;
+  get diagnostics v_count = row_count;
+  if v_count < cardinality(p_executions) then
+    perform durable._start_over();
+  end if;
   perform durable._write_started(p_executions, v_bucket, null, p_now);
 end
 $$;
 comment on function durable._begin(bigint[], text[], text[], text[], text[], text[], bigint, boolean[]) is
-  'Makes heads, under numbers that the caller drew from _next_execution, with their ExecutionStarted.';
+  'Makes heads, under numbers that the caller drew from _next_execution, with their ExecutionStarted. One of their keys may be taken by a start that had no lock on it: WF099, which the caller of keys catches.';
 
 create or replace function durable._begin_one(
   p_execution bigint, p_id text, p_tenant text, p_workflow text, p_version text, p_key text, p_digest bytea,
@@ -438,13 +457,17 @@ begin
   values (p_execution, p_id, p_tenant, p_workflow, p_version, p_key,
           coalesce((select b.bucket from durable._buckets b where b.bucket = durable._week(p_now)), durable._bucket(p_now)), 1,
           p_digest)
+  on conflict (tenant, workflow, key) where key is not null do nothing
   returning h.* into v_head;
+  if not found then
+    return null;
+  end if;
   insert into durable._journal (bucket, execution, seq, ts, type) values (v_head.bucket, p_execution, 0, p_now, 'S');
   return v_head;
 end
 $$;
 comment on function durable._begin_one(bigint, text, text, text, text, text, bytea, bigint) is
-  'The same for one head, in statements for one row: those for many cost three times as much. Answers the head.';
+  'The same for one head, in statements for one row: those for many cost three times as much. Answers the head; null if its key is taken, and then nothing was written.';
 
 create or replace function durable._next_execution()
 returns bigint language sql volatile

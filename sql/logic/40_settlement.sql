@@ -82,19 +82,28 @@ $$;
 comment on function durable._adopter_events(durable._settled[]) is
   'What the journals say of runs that adopted a settled promise (R13): InvokeStarted and InvokeCompleted, by the name of the promise.';
 
+create or replace function durable._request_events(p_settled durable._settled[])
+returns durable._event[] language plpgsql stable
+as $$
+begin
+  return (
+    select coalesce(array_agg(row(s.head, 'Q', null, null, null, null, null)::durable._event order by s.ord), '{}')
+    from unnest(p_settled) with ordinality as s (id, state, execution, child, head, timer, attempt, attempt_open, ord)
+    join durable._executions h on h.execution = any (array[s.head])
+    where s.state = 'rejected_canceled' and h.status <> 'cancelling');
+end
+$$;
+comment on function durable._request_events(durable._settled[]) is
+  'CancelRequested of runs that are settled as cancelled without having been asked. They stand before what that does to children: the cause first.';
+
 create or replace function durable._end_events(p_settled durable._settled[])
 returns durable._event[] language plpgsql stable
 as $$
 begin
   return (
-    select coalesce(array_agg(row(s.head, x.type, null, null, null, null, null)::durable._event order by s.ord, x.ord), '{}')
+    select coalesce(array_agg(row(s.head, case s.state when 'resolved' then 'C' when 'rejected_canceled' then 'Y' else 'F' end,
+                                  null, null, null, null, null)::durable._event order by s.ord), '{}')
     from unnest(p_settled) with ordinality as s (id, state, execution, child, head, timer, attempt, attempt_open, ord)
-    left join durable._executions h on h.execution = any (array[case when s.state = 'rejected_canceled' then s.head end])
-    cross join lateral unnest(case
-      when s.state = 'resolved' then array['C'::"char"]
-      when s.state <> 'rejected_canceled' then array['F'::"char"]
-      when h.status = 'cancelling' then array['Y'::"char"]
-      else array['Q'::"char", 'Y'::"char"] end) with ordinality as x (type, ord)
     where s.head is not null);
 end
 $$;
@@ -121,6 +130,7 @@ declare
   v_ids text[];
   v_heads bigint[];
   v_owned boolean;
+  v_cancelled boolean;
   v_awaited boolean;
   v_listened boolean;
   v_rows boolean;
@@ -132,8 +142,9 @@ begin
   if v_settled = '{}' and p_last = '{}' then
     return '{}';
   end if;
-  select array_agg(s.id), array_agg(s.head) filter (where s.head is not null), bool_or(s.execution is not null)
-  into v_ids, v_heads, v_owned from unnest(v_settled) s;
+  select array_agg(s.id), array_agg(s.head) filter (where s.head is not null), bool_or(s.execution is not null),
+         bool_or(s.state = 'rejected_canceled')
+  into v_ids, v_heads, v_owned, v_cancelled from unnest(v_settled) s;
   delete from durable._tasks t where t.id = any (v_ids);
   delete from durable._resumes r where r.task_id = any (v_ids);
   select exists (select from durable._callbacks c where c.awaited_id = any (v_ids)),
@@ -146,6 +157,9 @@ begin
   end if;
   if v_listened then
     perform durable._unblock(v_ids, p_now);
+  end if;
+  if v_cancelled then
+    v_events := v_events || durable._request_events(v_settled);
   end if;
   if v_owned then
     v_events := v_events || durable._owner_events(v_settled);

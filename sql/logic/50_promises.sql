@@ -21,10 +21,10 @@ as $$
   from durable._promises p
   join durable._executions h on h.execution = p.head
   join durable._journal i on i.bucket = h.bucket and i.execution = h.execution
-       and i.child = substring(p_id from '\.([0-9]{1,9})$')::integer and i.type in ('L', 'E', 'f', 'l', 'o')
+       and i.child = substring(p_id from E'\\.([0-9]{1,9})$')::integer and i.type in ('L', 'E', 'f', 'l', 'o')
   left join durable._journal j on j.bucket = h.bucket and j.execution = h.execution and j.child = i.child
        and j.type in ('L', 'E', 'c', 'e', 'k', 'K')
-  where p.id = substring(p_id from '^(.*)\.[0-9]{1,9}$')
+  where p.id = substring(p_id from E'^(.*)\\.[0-9]{1,9}$')
 $$;
 comment on function durable._step_record(text) is 'A local step as a promise: it has no row of its own, its journal rows are it.';
 
@@ -64,9 +64,26 @@ begin
   return durable._promise_record(v_promise);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.promise_get(text) is
   'The promise as it is now. One found past its deadline is settled first, so that "timed out" is always a stored fact. WF001 if there is none.';
+
+create or replace function durable._within(p_id text, p_name text)
+returns boolean language sql immutable parallel safe
+as $$ select p_id = p_name or starts_with(p_id, p_name || ':') or starts_with(p_id, p_name || '.') $$;
+comment on function durable._within(text, text) is
+  'An id belongs to a name if it is the name or goes on with a colon or a dot behind it. SDKs write root:1.2, older ones root.1.2.';
+
+create or replace function durable._in_its_tree(p_id text, p_tags jsonb)
+returns boolean language sql immutable parallel safe
+as $$
+  select coalesce(durable._within(p_id, p_tags ->> 'resonate:origin'), true)
+         and coalesce(durable._within(p_id, p_tags ->> 'resonate:branch'), true)
+         and (coalesce(durable._within(p_id, p_tags ->> 'resonate:parent'), true)
+              or p_id is not distinct from p_tags ->> 'resonate:origin')
+$$;
+comment on function durable._in_its_tree(text, jsonb) is
+  'An id belongs to the origin, the branch and the parent that tags name. What is an origin itself may have any parent: a detached call names its caller.';
 
 create or replace function durable._check_promise(p_id text, p_timeout_at bigint, p_param_data text, p_tags jsonb)
 returns void language plpgsql stable
@@ -79,7 +96,9 @@ begin
     perform durable._fail_invalid(format('Promise %L: timeout_at must be between 0 and 2^53 - 1 ms.', p_id));
   elsif p_tags is null or jsonb_typeof(p_tags) <> 'object' then
     perform durable._fail_invalid(format('Promise %L: tags must be a JSON object of strings.', p_id));
-  elsif exists (select from jsonb_each(p_tags) e where jsonb_typeof(e.value) <> 'string') then
+  end if;
+  perform durable._check_tags_size(format('promise %L', p_id), p_tags);
+  if exists (select from jsonb_each(p_tags) e where jsonb_typeof(e.value) <> 'string') then
     perform durable._fail_invalid(format('Promise %L: every tag must be a string.', p_id));
   elsif p_tags ? 'resonate:target' and durable._canonical_address(p_tags ->> 'resonate:target') is null then
     perform durable._fail_invalid(format('Promise %L: target %L cannot be routed.', p_id, p_tags ->> 'resonate:target'),
@@ -90,13 +109,10 @@ begin
                                        or (p_tags ->> 'resonate:delay')::bigint >= p_timeout_at) then
     perform durable._fail_invalid(
       format('Promise %L: resonate:delay is an instant in ms before the timeout, with a target.', p_id));
-  elsif p_tags ? 'resonate:origin' and strpos(p_tags ->> 'resonate:origin', '.') > 0
-        or p_tags ? 'resonate:prefix' and strpos(p_tags ->> 'resonate:prefix', '.') > 0 then
-    perform durable._fail_invalid(format('Promise %L: resonate:origin and resonate:prefix have no dot.', p_id));
-  elsif exists (select from unnest(array['resonate:origin', 'resonate:branch', 'resonate:parent']) as t (name)
-                where p_tags ? t.name and not starts_with(p_id || '.', (p_tags ->> t.name) || '.')) then
+  elsif not durable._in_its_tree(p_id, p_tags) then
     perform durable._fail_invalid(
-      format('Promise %L: its id begins with the origin, the branch and the parent that its tags name.', p_id));
+      format('Promise %L: its id begins with the origin, the branch and the parent that its tags name.', p_id),
+      'An id goes on with a colon or a dot behind each of them, or is the same.');
   elsif exists (select from durable._promises p where p.id = any (durable._ancestors(p_id)) and p.head is not null) then
     perform durable._fail_invalid(format('Id %L is reserved to the run it would be a descendant of.', p_id));
   end if;
@@ -125,6 +141,14 @@ $$;
 comment on function durable._create_task(text, bigint, text, bigint, text, bigint, bigint) is
   'The task of a new free-standing promise: pending from p_delay_until on, or born acquired by p_pid.';
 
+create or replace function durable._not_before(p_timeout_at bigint, p_tags jsonb)
+returns bigint language sql immutable parallel safe
+as $$
+  select case when p_tags ->> 'resonate:timer' = 'true' then p_timeout_at else (p_tags ->> 'resonate:delay')::bigint end
+$$;
+comment on function durable._not_before(bigint, jsonb) is
+  'Instant before which a task is offered to nobody, or null. A timer resolves by its deadline, so its task, which SDKs give it, never is: nobody could run it.';
+
 create or replace function durable._insert_promise(
   p_id text, p_timeout_at bigint, p_param_data text, p_param_headers jsonb, p_tags jsonb, p_key text, p_pid text, p_ttl bigint,
   p_now bigint)
@@ -148,7 +172,7 @@ begin
     return false;
   end if;
   if not v_dead and v_target is not null then
-    perform durable._create_task(p_id, p_timeout_at, v_target, (p_tags ->> 'resonate:delay')::bigint, p_pid, p_ttl, p_now);
+    perform durable._create_task(p_id, p_timeout_at, v_target, durable._not_before(p_timeout_at, p_tags), p_pid, p_ttl, p_now);
   end if;
   return true;
 end
@@ -196,7 +220,7 @@ begin
   return durable.promise_get(p_id);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.promise_create(text, bigint, text, jsonb, jsonb) is
   'Creates a free-standing promise, or returns the one that has this id, unchanged. With the tag resonate:target it gets a task. A timeout in the past makes it settled at birth. WF004, WF008.';
 
@@ -228,7 +252,7 @@ begin
   v_record := durable.promise_get(p_id);
   if v_record.state = 'pending' then
     perform durable._fail_conflict(format('%L is a step of run %L; its worker completes it.', p_id,
-                                          substring(p_id from '^(.*)\.[0-9]{1,9}$')),
+                                          substring(p_id from E'^(.*)\\.[0-9]{1,9}$')),
                                    'Make it a promise in the code, or send the run a signal, if somebody outside is to decide.');
   end if;
   return v_record;
@@ -247,7 +271,7 @@ begin
   return durable._settle_one(p_id, p_state, p_value_data, p_value_headers, durable._now_ms());
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.promise_settle(text, text, text, jsonb) is
   'Settles a pending promise and runs the settlement chain. One that is settled already, or past its deadline, is returned as it is: read its state. WF001, WF003 it is a step that a worker completes, WF004, WF008.';
 
@@ -268,9 +292,9 @@ begin
   return $1;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.create_promise(text, interval, jsonb) is
-  'For people: a promise that anybody may settle with durable.resolve or durable.reject, and a run may wait for. The same id again is the same promise, as it is. WF003 the id is a run''s, WF004.';
+  'For people: a promise that anybody may settle with durable.resolve or durable.reject, and a run may wait for. The same id again is the same promise, as it is. Two of these in one transaction hold the first id while they wait for the second, so who crosses another deadlocks (40P01): create them in the order of their ids. WF003 the id is a run''s, WF004.';
 
 create or replace function durable._settle_once(p_id text, p_state text, p_value jsonb)
 returns text language plpgsql volatile
@@ -296,9 +320,9 @@ begin
   return durable._settle_once($1, 'resolved', $2);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.resolve(text, jsonb) is
-  'For people: settles a promise with a value: select durable.resolve(''invoice-7'', ''{"paid": true}''). The same again is no error; WF003 if it has another outcome, its deadline included. WF001, WF004, WF008.';
+  'For people: settles a promise with a value: select durable.resolve(''invoice-7'', ''{"paid": true}''). The same again is no error; WF003 if it has another outcome, its deadline included. Two of these in one transaction hold the first while they wait for the second, so who crosses another deadlocks (40P01): durable.settle_many does many at once. WF001, WF004, WF008.';
 
 create or replace function durable.reject(id text, error jsonb default '{"type": "Rejected", "message": "rejected"}')
 returns text language plpgsql volatile
@@ -307,11 +331,11 @@ begin
   return durable._settle_once($1, 'rejected', $2);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.reject(text, jsonb) is
-  'For people: settles a promise with an error {"type", "message"}: select durable.reject(''invoice-7'', ''{"type": "Declined"}''). The same again is no error; WF003 if it has another outcome, its deadline included. WF001, WF004, WF008.';
+  'For people: settles a promise with an error {"type", "message"}: select durable.reject(''invoice-7'', ''{"type": "Declined"}''). The same again is no error; WF003 if it has another outcome, its deadline included. Two of these in one transaction hold the first while they wait for the second, so who crosses another deadlocks (40P01): durable.settle_many does many at once. WF001, WF004, WF008.';
 
-create or replace function durable._due_in(p_now bigint)
+create or replace function durable._due_in(p_now bigint, p_from bigint default 0)
 returns bigint language plpgsql stable
 as $$
 begin
@@ -319,15 +343,15 @@ begin
     select case when exists (select from durable._row_events e)
                      or exists (select from durable._row_waits w where w.test_at <= p_now) then -1
                 when min(u.at) is not null then greatest(min(u.at) - p_now, 0) end from (
-      (select p.due_at as at from durable._promises p where p.due_at is not null order by p.due_at limit 1)
+      (select p.due_at as at from durable._promises p where p.due_at >= p_from order by p.due_at limit 1)
       union all
       (select s.next_run_at from durable._schedules s
        where s.next_run_at < 9007199254740991 order by s.next_run_at limit 1)
       union all
-      (select h.cancel_until from durable._executions h where h.cancel_until is not null order by h.cancel_until limit 1)
+      (select h.cancel_until from durable._executions h where h.cancel_until >= p_from order by h.cancel_until limit 1)
       union all
       (select w.test_at from durable._row_waits w where w.test_at is not null order by w.test_at limit 1)) u);
 end
 $$;
-comment on function durable._due_in(bigint) is
-  'Milliseconds until the next deadline of a promise, instant of a schedule, end of a cancellation''s grace or test of a wait for a row; -1 if somebody else''s commit has left something to do at once; null if there is none.';
+comment on function durable._due_in(bigint, bigint) is
+  'Milliseconds until the next deadline of a promise, instant of a schedule, end of a cancellation''s grace or test of a wait for a row; -1 if somebody else''s commit has left something to do at once; null if there is none. Deadlines before p_from do not count.';

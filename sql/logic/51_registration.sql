@@ -80,7 +80,7 @@ begin
   return durable._answer_registration(v_awaited, v_now);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.promise_register_callback(text, text) is
   'Resume the task of p_awaiter when p_awaited settles. If the answer is settled, nothing was registered: go on at once. WF001, WF004, WF005, WF010.';
 
@@ -91,7 +91,8 @@ declare
   v_awaited durable._promises;
   v_now bigint;
 begin
-  if durable._canonical_listener(p_address) is null then
+  if durable._canonical_listener(p_address) is null
+     or p_address !~ '^(https?://|poll://.*@)' and durable._strict() then
     perform durable._fail_invalid(format('Address %L cannot be routed.', p_address));
   end if;
   v_awaited := durable._find_awaited(p_awaited);
@@ -105,6 +106,6 @@ begin
   return durable._answer_registration(v_awaited, v_now);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.promise_register_listener(text, text) is
-  'Send unblock to an address when the promise settles. If the answer is settled, it is the notification. WF001, WF004, WF005.';
+  'Send unblock to an address when the promise settles. If the answer is settled, it is the notification. The strict profile takes addresses in full only: http(s)://..., poll://...@... WF001, WF004, WF005.';

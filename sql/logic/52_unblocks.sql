@@ -15,7 +15,7 @@ begin
       order by u.claimed_until limit p_limit for update skip locked;
   end if;
 end
-$$ set enable_sort = off set enable_bitmapscan = off;
+$$ set enable_sort = off set enable_bitmapscan = off set jit = off;
 comment on function durable._due_unblocks(text, integer, bigint) is
   'Locks messages whose turn it is: never claimed, or claimed and not acknowledged in time.';
 
@@ -45,7 +45,7 @@ begin
   order by c.promise_id, c.address;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.unblock_claim(text, integer, integer) is
   'Messages "this promise settled" for an address (null: for any), to be delivered now. Each is handed out again after p_ttl_ms, twice that, and so on up to an hour, until unblock_acknowledge. WF004.';
 
@@ -57,6 +57,6 @@ begin
   return found;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.unblock_acknowledge(text, text) is
   'The listener has the message: it is not sent again. False if somebody acknowledged it before.';

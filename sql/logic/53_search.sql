@@ -22,9 +22,31 @@ begin
       and (p_state is null or durable._projected_state(p, p_now) = p_state)
     order by p.id limit p_limit;
 end
-$$ set enable_sort = off set enable_bitmapscan = off;
+$$ set enable_sort = off set enable_bitmapscan = off set jit = off;
 comment on function durable._page_by_id(text, integer, text, text, bigint) is
   'One page in the order of ids, walking the primary key; never reads all that follows in order to sort it.';
+
+create or replace function durable._page_of_pending(p_limit integer, p_cursor text, p_prefix text, p_now bigint)
+returns setof durable._promises language plpgsql stable
+as $$
+begin
+  return query
+    select p.* from (
+      (select t.id from durable._tasks t
+       where t.id > p_cursor and t.id >= p_prefix and t.id <= p_prefix || chr(1114111) and starts_with(t.id, p_prefix)
+         and t.deadline > p_now
+       order by t.id limit p_limit)
+      union all
+      (select f.id from durable._promises f
+       where f.target is null and f.state = 'pending' and f.id > p_cursor and f.id >= p_prefix
+         and f.id <= p_prefix || chr(1114111) and starts_with(f.id, p_prefix) and f.timeout_at > p_now
+       order by f.id limit p_limit)) x
+    cross join lateral (select f.* from durable._promises f where f.id = x.id offset 0) p
+    order by x.id limit p_limit;
+end
+$$ set enable_bitmapscan = off set jit = off;
+comment on function durable._page_of_pending(integer, text, text, bigint) is
+  'One page of what is pending, in the order of ids: of tasks, and of promises that have none. It reads no run that has ended.';
 
 create or replace function durable._page_by_tags(
   p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text, p_now bigint)
@@ -49,7 +71,9 @@ create or replace function durable._page_of_promises(
 returns setof durable._promises language plpgsql stable
 as $$
 begin
-  if p_tags is null or p_tags = '{}' then
+  if (p_tags is null or p_tags = '{}') and p_state = 'pending' then
+    return query select * from durable._page_of_pending(p_limit, coalesce(p_cursor, ''), coalesce(p_prefix, ''), p_now);
+  elsif p_tags is null or p_tags = '{}' then
     return query select * from durable._page_by_id(p_state, p_limit, coalesce(p_cursor, ''), coalesce(p_prefix, ''), p_now);
   else
     return query select * from durable._page_by_tags(p_state, p_tags, p_limit, coalesce(p_cursor, ''), coalesce(p_prefix, ''),
@@ -127,7 +151,7 @@ begin
       null;
     end;
   end loop;
-  return query select (durable._promise_record(p)).* from unnest(v_page) p order by p.id;
+  return query select r.* from unnest(v_page) p cross join lateral durable._promise_record(p) r order by r.id;
 end
 $$;
 comment on function durable._search_promises(text, jsonb, integer, text, text) is
@@ -157,7 +181,7 @@ begin
   return query select * from durable._search_promises(p_state, p_tags, p_limit, p_cursor, p_prefix);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.promise_search(text, jsonb, integer, text, text) is
   'Promises in the order of ids: in that state now, with all of p_tags, after p_cursor (the last id of the page before), ids beginning with p_prefix. Local steps of runs are not among them. WF004.';
 
@@ -175,17 +199,19 @@ begin
     where p.tags ->> 'resonate:branch' = v_branch and p.tags ? 'resonate:branch'), durable._now_ms());
   v_now := durable._now_ms();
   return query
-    select (durable._projected_record(x.p, v_now)).* from (
+    select r.* from (
       select p, sum(coalesce(octet_length(p.param_data), 0) + coalesce(octet_length(p.value_data), 0))
                   over (order by p.id) as bytes
       from durable._promises p
       where p.tags ->> 'resonate:branch' = v_branch and p.tags ? 'resonate:branch' and p.id <> p_id
         and (p.state <> 'pending' or p.timeout_at > v_now or p.id = any (v_sure))
       order by p.id limit 1000) x
+    -- lateral: (f(x)).* would call it once for each column
+    cross join lateral durable._projected_record(x.p, v_now) r
     where x.bytes <= 8388608
-    order by (x.p).id;
+    order by r.id;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.promise_preload(text) is
   'What a worker that takes a task is spared to ask for: the other promises with the same tag resonate:branch, by id. It waits for nobody, because its caller holds a task: what somebody settles at this moment is left out, and so is what is beyond 1000 promises or 8 MiB.';

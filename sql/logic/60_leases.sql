@@ -45,7 +45,7 @@ begin
   perform durable._hold_lease($1, $2, durable._now_ms());
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.fence(text, integer) is
   'For a transaction of your own: commits only while that lease is held. Renewals pass; a takeover waits for your commit. Call it last, for one task: it locks a task, and what starts, settles or awaits locks promises, which come before tasks, so that is refused afterwards. Outside a transaction block it would guard nothing: WF003. WF001, WF002, WF003.';
 
@@ -129,46 +129,55 @@ $$;
 comment on function durable._end_frozen_sessions() is
   'Ends sessions of worker processes that have not taken their answer for as long as a lease: the process is stopped, its statement is not committed yet and holds its locks, against everybody, for as long as it is.';
 
-create or replace function durable.worker_heartbeat_v1(p_worker text, p_executions bigint[], p_versions integer[])
+create or replace function durable.worker_heartbeat_v1(
+  p_worker text, p_executions bigint[], p_ids text[], p_versions integer[], p_ticked_ms bigint default null)
 returns bigint[] language plpgsql volatile
 as $$
 declare
-  v_ids text[];
   v_free text[];
   v_now bigint;
 begin
   perform durable._end_frozen_sessions();
-  update durable._workers w set seen_at = durable._now_ms(), missing_at = null where w.id = p_worker;
-  v_ids := array(select h.id from durable._executions h where h.execution = any (p_executions));
-  v_free := durable._lock_free_tasks(v_ids);
+  v_free := durable._lock_free_tasks(p_ids);
   v_now := durable._now_ms();
   update durable._tasks t set expires_at = v_now + t.ttl
-  where t.id = any (v_free) and t.pid = p_worker
+  where t.id = any (v_free) and t.pid = p_worker and t.id = p_ids[array_position(p_executions, t.execution)]
     and durable._holds(t, p_versions[array_position(p_executions, t.execution)], v_now);
+  update durable._workers w
+  set seen_at = v_now, missing_at = null, ticked_at = coalesce(v_now - p_ticked_ms, w.ticked_at),
+      held = case when cardinality(v_free) = cardinality(p_ids) then '{}' else array(
+        select t.id from durable._tasks t where t.id = any (p_ids) and t.pid = p_worker
+        except select unnest(v_free) order by 1) end
+  where w.id = any (array(select x.id from durable._workers x where x.id = p_worker for no key update skip locked));
   return array(
     select e from unnest(p_executions) e
     where e <> all (array(
       select t.execution from durable._tasks t
-      where t.id = any (v_ids) and t.pid = p_worker
+      where t.id = any (p_ids) and t.pid = p_worker and t.id = p_ids[array_position(p_executions, t.execution)]
         and durable._holds(t, p_versions[array_position(p_executions, t.execution)], v_now)))
     order by e);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.worker_heartbeat_v1(text, bigint[], integer[]) is
-  'Renews the leases of what the worker really runs, for the ttl it asked for; answers the executions it has lost. Waits for nobody: what is locked at this moment is neither renewed nor lost.';
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+comment on function durable.worker_heartbeat_v1(text, bigint[], text[], integer[], bigint) is
+  'Renews the leases of what the worker really runs, for the ttl it asked for; answers the executions it has lost. Waits for nobody: what is locked at this moment is neither renewed nor lost; it is noted with the worker, and no sweep takes it while the worker is heard of.';
 
 create or replace function durable.task_heartbeat(p_pid text, p_ids text[], p_versions integer[])
 returns integer language plpgsql volatile
 as $$
 declare
-  v_free text[] := durable._lock_free_tasks(p_ids);
-  v_now bigint := durable._now_ms();
+  v_free text[];
+  v_now bigint;
   v_count integer;
 begin
-  if p_pid is null or p_pid = '' or p_ids is null or p_ids = '{}' or cardinality(p_ids) <> cardinality(p_versions) then
-    perform durable._fail_invalid('A heartbeat names its process and at least one task, each with its version.');
+  if p_pid is null or p_pid = '' or p_ids is null or cardinality(p_ids) <> cardinality(p_versions) then
+    perform durable._fail_invalid('A heartbeat names its process and its tasks, each with its version.');
+  elsif p_ids = '{}' and not durable._strict() then
+    select coalesce(array_agg(t.id), '{}'), array_agg(t.version) into p_ids, p_versions
+    from durable._tasks t where t.pid = p_pid and t.state = 'acquired';
   end if;
+  v_free := durable._lock_free_tasks(p_ids);
+  v_now := durable._now_ms();
   update durable._tasks t set expires_at = v_now + t.ttl
   where t.id = any (v_free) and t.pid = p_pid
     and durable._holds(t, (select x.version from unnest(p_ids, p_versions) as x (id, version)
@@ -177,9 +186,9 @@ begin
   return v_count;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.task_heartbeat(text, text[], integer[]) is
-  'Renews leases of a process; pairs that it does not hold are skipped. Answers how many were renewed. WF004.';
+  'Renews leases of a process; pairs that it does not hold are skipped. No pair at all means all that it holds, as an SDK means it; in the strict profile it means none. Answers how many were renewed. WF004.';
 
 create or replace function durable._presence_lock(p_number integer)
 returns boolean language sql volatile

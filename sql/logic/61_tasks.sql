@@ -33,7 +33,7 @@ begin
   return v_record;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.task_get(text) is 'The task as it is now; fulfilled once its promise is settled or past its deadline. WF001.';
 
 create or replace function durable._page_of_live_tasks(p_state text, p_limit integer, p_cursor text, p_now bigint)
@@ -46,7 +46,7 @@ begin
     where t.id > p_cursor and t.state is not distinct from p_state and t.deadline > p_now
     order by t.id limit p_limit;
 end
-$$ set enable_sort = off set enable_bitmapscan = off;
+$$ set enable_sort = off set enable_bitmapscan = off set jit = off;
 comment on function durable._page_of_live_tasks(text, integer, text, bigint) is
   'One page of tasks in a state, read and judged in one statement.';
 
@@ -66,7 +66,7 @@ begin
     where p.id > p_cursor and p.target is not null and not (p_over and x.live)
     order by p.id limit p_limit;
 end
-$$ set enable_sort = off set enable_bitmapscan = off;
+$$ set enable_sort = off set enable_bitmapscan = off set jit = off;
 comment on function durable._page_of_all_tasks(boolean, integer, text, bigint) is
   'One page of tasks by their promises, p_over: only fulfilled ones. due: past its deadline without being settled.';
 
@@ -132,7 +132,7 @@ begin
   return query select * from durable._search_tasks(p_state, p_limit, p_cursor);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.task_search(text, integer, text) is
   'Tasks in the order of ids: in that state now, after p_cursor (the last id of the page before). WF004.';
 
@@ -207,7 +207,7 @@ begin
   return durable._task_record(p_id);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.task_acquire(text, integer, text, bigint) is
   'Takes a pending task at exactly this version; the answer carries the new one, which every later call names. WF001, WF003, WF004.';
 
@@ -256,7 +256,7 @@ begin
   return durable._task_record(p_id);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.task_create(text, bigint, text, bigint, text, jsonb, jsonb) is
   'Creates a targeted promise whose task the caller holds from birth, at version 1. If the id is taken, a pending task is acquired and a fulfilled one is answered; WF003 if somebody has it. WF004, WF008, WF010.';
 
@@ -282,6 +282,20 @@ $$;
 comment on function durable._let_go(text[], bigint[], bigint) is
   'acquired to pending, at once or after retry_in ms; a promise that settled meanwhile makes it at once. Version and wake reasons stay.';
 
+create or replace function durable._give_back(p_task durable._tasks, p_now bigint)
+returns void language sql volatile
+as $$
+  update durable._tasks t
+  set state = 'pending', retry_at = p_now, preference = null, pid = null, ttl = null, expires_at = null, crashes = 0,
+      releases = least(p_task.releases + 1, 5),
+      released_until = p_now + (array[0, 100, 500, 2000, 5000])[least(p_task.releases + 1, 5)],
+      released_by = case when p_task.pid = any (p_task.released_by) or cardinality(p_task.released_by) >= 16
+                         then p_task.released_by else array_append(p_task.released_by, p_task.pid) end
+  where t.id = p_task.id
+$$;
+comment on function durable._give_back(durable._tasks, bigint) is
+  'acquired to pending, for a task of protocol clients. Who gives it back does so again, if it cannot run it: so it waits longer each time, and others are asked meanwhile.';
+
 create or replace function durable.task_release(p_id text, p_version integer)
 returns void language plpgsql volatile
 as $$
@@ -294,19 +308,25 @@ begin
   v_now := durable._now_ms();
   v_task := durable._hold_lease(p_id, p_version, v_now);
   perform durable._interrupt(array[v_task.execution], 'released', v_now);
-  perform durable._let_go(array[p_id], array[0::bigint], v_now);
+  if v_task.workflow is null then
+    perform durable._give_back(v_task, v_now);
+  else
+    perform durable._let_go(array[p_id], array[0::bigint], v_now);
+  end if;
   perform durable._hint('durable_ready', v_now);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.task_release(text, integer) is 'Gives a task back at once. WF001, WF002.';
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+comment on function durable.task_release(text, integer) is
+  'Gives a task back. It is offered to others at once; to who gave it back, or names nobody, at once too the first time, then after 0.1, 0.5, 2 and 5 s, until somebody suspends it. WF001, WF002.';
 
 create or replace function durable._suspend(p_ids text[])
 returns void language plpgsql volatile
 as $$
 begin
   update durable._tasks t
-  set state = 'suspended', pid = null, ttl = null, expires_at = null, crashes = 0, preference = t.pid
+  set state = 'suspended', pid = null, ttl = null, expires_at = null, crashes = 0, preference = t.pid, releases = 0,
+      released_by = null, released_until = null
   where t.id = any (p_ids);
   delete from durable._resumes r where r.task_id = any (p_ids);
 end
@@ -418,7 +438,7 @@ begin
   return true;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.task_suspend(text, integer, text[]) is
   'Suspends until one of the promises settles. False (the protocol''s 300): one is settled already, nothing was registered, go on. WF001, WF002, WF003 its journal waits for something else or is being cancelled, WF004, WF005, WF012 a run would wait for itself.';
 
@@ -436,7 +456,7 @@ begin
   return durable._settle_one(p_id, p_state, p_value_data, p_value_headers, v_now);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.task_fulfill(text, integer, text, text, jsonb) is
   'Settles the task''s own promise under its lease. Not idempotent: the second call gets WF002. WF001, WF002, WF004, WF008.';
 
@@ -473,7 +493,7 @@ begin
   return durable._settle_one(p_promise_id, p_state, p_value_data, p_value_headers, v_now);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.task_fence_settle(text, integer, text, text, text, jsonb) is
   'Settles another promise only if the lease is held, in one transaction. The lease is not touched. WF001, WF002, WF003 it is a step that a worker completes, WF004, WF008.';
 
@@ -507,9 +527,35 @@ begin
   return durable._stored_promise(p_promise_id);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.task_fence_create(text, integer, text, bigint, text, jsonb, jsonb) is
   'Creates a promise only if the lease is held: a lost lease undoes the creation. Locks what an expired promise of that id needs before it looks. WF001, WF002, WF004, WF008.';
+
+create or replace function durable._with_fork(p_id text, p_problem text)
+returns text language sql stable
+as $$
+  with recursive fork (id, origin_id, seq, replaced) as (
+    select f.id, f.origin_id, f.seq, f.replaced from durable._forks f where f.id = p_id
+    union all
+    select f.id, f.origin_id, f.seq, f.replaced from fork x join durable._forks f on f.id = any (array[x.origin_id])
+  ), told as (
+    select p_problem::jsonb as problem, x.*,
+           (select min(f.origin_id) from fork f
+            where replace(p_problem::jsonb ->> 'got', p_id, f.origin_id) = p_problem::jsonb ->> 'expected') as named
+    from fork x where x.id = p_id
+  )
+  select coalesce((
+    select (t.problem || jsonb_build_object('message', concat(t.problem ->> 'message',
+      format('; it is a fork of %L with its first %s events', t.origin_id, t.seq),
+      case when t.replaced <> '{}' then ' and other values for ' || (
+        select string_agg(k, ', ' order by k) from jsonb_object_keys(t.replaced) k)
+        || ': a value of another type, or one that leads the code elsewhere, needs a position before what it changes' end,
+      case when t.named is not null
+           then format(': the code puts the id of its run into that call, which was %L; fork before it', t.named) end)))::text
+    from told t where t.problem ->> 'type' = 'NondeterminismError'), p_problem)
+$$;
+comment on function durable._with_fork(text, text) is
+  'A problem of replay, with what a fork may have to do with it: where it comes from, which values were put in place, and whether it is its other id.';
 
 create or replace function durable._halt_runs(p_ids text[], p_problems text[], p_now bigint)
 returns void language plpgsql volatile
@@ -522,7 +568,7 @@ begin
   update durable._tasks t
   set state = 'halted', pid = null, ttl = null, expires_at = null, retry_at = null, prefer_until = null, preference = null
   where t.id = any (p_ids);
-  update durable._executions h set problem = u.problem
+  update durable._executions h set problem = durable._with_fork(u.id, u.problem)
   from unnest(p_ids, p_problems) as u (id, problem)
   join durable._tasks t on t.id = any (array[u.id])
   where h.execution = any (array[t.execution]);
@@ -552,9 +598,31 @@ begin
   end if;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.task_halt(text) is
   'Sets a task aside: not dispatched until task_continue. Wake reasons are kept. WF001, WF003.';
+
+create or replace function durable._continue_tasks(p_ids text[], p_now bigint)
+returns boolean language plpgsql volatile
+as $$
+declare
+  v_count integer;
+  v_heads bigint[];
+begin
+  with ready as (
+    update durable._tasks t
+    set state = 'pending', retry_at = p_now, crashes = 0, releases = 0, released_by = null, released_until = null
+    where t.id = any (p_ids) and t.state is not distinct from 'halted' and t.deadline > p_now
+    returning t.execution
+  )
+  select count(*), array_agg(r.execution) into v_count, v_heads from ready r;
+  update durable._executions h set problem = null
+  from unnest(v_heads) as u (execution) where h.execution = any (array[u.execution]);
+  return v_count > 0;
+end
+$$;
+comment on function durable._continue_tasks(text[], bigint) is
+  'Makes those of these tasks that are halted pending again; the caller holds them and their heads. True if any was.';
 
 create or replace function durable.task_continue(p_id text)
 returns void language plpgsql volatile
@@ -565,20 +633,16 @@ begin
   perform durable._lock_tasks_away(array[p_id]);
   perform durable._lock_heads(durable._heads_of('{}', array[p_id]));
   v_now := durable._now_ms();
-  update durable._tasks t set state = 'pending', retry_at = v_now, crashes = 0
-  where t.id = p_id and t.state = 'halted' and t.deadline > v_now;
-  if not found then
+  if not durable._continue_tasks(array[p_id], v_now) then
     if not exists (select from durable._promises p where p.id = p_id and p.target is not null) then
       perform durable._fail_not_found('task', p_id);
     end if;
     perform durable._fail_conflict(format('Task %L is not halted.', p_id));
   end if;
-  update durable._executions h set problem = null
-  where h.execution = (select t.execution from durable._tasks t where t.id = p_id);
   perform durable._hint('durable_ready', v_now);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.task_continue(text) is 'Makes a halted task pending again. WF001, WF003.';
 
 create or replace function durable.task_offer(p_queue text, p_limit integer default 100, p_pid text default null)
@@ -591,7 +655,9 @@ begin
   with due as materialized (
     select d.id, row_number() over () as ord from (
       select c.id from durable._tasks c
-      where c.queue = p_queue and c.state = 'pending' and c.retry_at <= v_now and c.deadline > v_now
+      where c.queue = p_queue and c.state = 'pending' and c.workflow is null and c.retry_at <= v_now and c.deadline > v_now
+        and (c.released_until is null or c.released_until <= v_now
+             or (p_pid <> all (c.released_by) and cardinality(c.released_by) < 16))
         and (p_pid is null or c.preference is null or c.preference = p_pid or coalesce(c.prefer_until <= v_now, true))
       order by c.priority, c.retry_at, c.id limit p_limit for update skip locked) d
   ), offered as (
@@ -602,6 +668,6 @@ begin
   select o.id, o.version, o.recv_headers from offered o order by o.ord;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.task_offer(text, integer, text) is
-  'Execute messages for processes that acquire by message: due tasks of a queue, for p_pid without those that prefer another worker for now, with the headers that an http receiver asked for. Each is offered again after retry_offer_ms, unless acquired.';
+  'Execute messages for processes that acquire by message: due tasks of a queue, never runs of the engine, which its own workers claim; for p_pid without those that prefer another worker for now or that it has just given back, with the headers that an http receiver asked for. Each is offered again after retry_offer_ms, unless acquired.';

@@ -25,7 +25,7 @@ begin
                                 h.id, null, null, null, null, null)::durable._bundle), '{}'),
          coalesce(bool_or(b.acts <> '{}'), false), coalesce(bool_or(b.facts <> '{}'), false),
          coalesce(bool_or(not durable._is_plain(coalesce(b.acts, '{}'), coalesce(b.facts, '{}'))), false),
-         coalesce(bool_or(durable._is_odd(b."end")), false),
+         coalesce(bool_or(b.id is null or durable._is_odd(b."end")), false),
          coalesce(array_agg((b."end")."do"), '{}'),
          coalesce(array_agg(h.id)
                     filter (where (b."end")."do" in ('complete', 'fail', 'cancel', 'continue') and h.id is not null), '{}')
@@ -34,11 +34,11 @@ begin
          as b (execution bigint, id text, version integer, seen integer, facts durable._fact[], acts durable._act[],
                "end" durable._ending)
   left join durable._executions h
-    on h.execution = any (array[b.execution]) and (b.id is null or h.id = b.id);
+    on h.execution = any (array[b.execution]) and h.id = b.id;
 end
 $$;
 comment on function durable._read_bundles(jsonb) is
-  'The jsonb argument as typed bundles, and what they are about as a whole: a turn costs mainly its statements, and most of them are for things that most turns do not do. has_many: some are not plain. is_odd: one has an ending that this schema does not know. endings: that of each, null for none. settles: whose promises they may settle. A bundle that names another run than has its number is of none.';
+  'The jsonb argument as typed bundles, and what they are about as a whole: a turn costs mainly its statements, and most of them are for things that most turns do not do. has_many: some are not plain. is_odd: one names no run, or has an ending that this schema does not know. endings: that of each, null for none. settles: whose promises they may settle. A bundle that names another run than has its number is of none: after a crash of the server a number may be given twice.';
 
 create or replace function durable._check_sizes(p_bundles durable._bundle[])
 returns void language plpgsql stable
@@ -67,6 +67,24 @@ end
 $$;
 comment on function durable._check_sizes(durable._bundle[]) is
   'Raises WF008 for a payload over the limit; an error may always have 4096 bytes. Called only for turns that are larger than the limit as a whole.';
+
+create or replace function durable._check_depths(p_bundles durable._bundle[])
+returns void language plpgsql stable
+as $$
+begin
+  perform durable._check_depth(format('A payload of run %L', x.id), x.payload)
+  from (
+    select b.id, unnest(array[f.value, f.param, f.error]) as payload from unnest(p_bundles) b cross join lateral unnest(b.facts) f
+    union all
+    select b.id, unnest(array[a.param, a.value]) from unnest(p_bundles) b cross join lateral unnest(b.acts) a
+    union all
+    select b.id, unnest(array[(b.ending).value, (b.ending).error]) from unnest(p_bundles) b
+  ) x
+  where octet_length(x.payload) > 1000;
+end
+$$;
+comment on function durable._check_depths(durable._bundle[]) is
+  'Raises WF004 for a payload that is too deep, which our workers refuse before they report it.';
 
 create or replace function durable._fact_type(
   p_begun boolean, p_retried boolean, p_failed boolean, p_attempt integer, p_before integer, p_free boolean)
@@ -201,11 +219,17 @@ as $$
 declare
   v_what text;
 begin
-  if p_size > 1000 and p_size > durable._setting_int('payload_max_bytes') then
-    perform durable._check_sizes(p_bundles);
+  if p_size > 1000 then
+    if p_size > durable._setting_int('payload_max_bytes') then
+      perform durable._check_sizes(p_bundles);
+    end if;
+    perform durable._check_depths(p_bundles);
   end if;
   if p_odd then
     v_what := (select format('an ending %L', (b.ending)."do") from unnest(p_bundles) b where durable._is_odd(b.ending) limit 1);
+    if v_what is null then
+      perform durable._fail_invalid('A bundle does not name its run.', 'Its id goes with its number.');
+    end if;
   end if;
   if p_acts then
     v_what := coalesce(v_what, (
@@ -222,7 +246,7 @@ begin
 end
 $$;
 comment on function durable._check_bundles(durable._bundle[], boolean, boolean, integer) is
-  'Door checks of a turn of p_size bytes, of which _read_bundles has told that it has acts, and an ending that is odd, before any state is looked at. WF008, and WF004 for an act or an ending that this schema does not know: what is left out silently would be lost. WF004 also for two bundles of one run.';
+  'Door checks of a turn of p_size bytes, of which _read_bundles has told that it has acts, and an ending that is odd, before any state is looked at. WF008, and WF004 for an act or an ending that this schema does not know, and for a bundle that does not name its run: what is left out silently would be lost. WF004 also for two bundles of one run.';
 
 create or replace function durable._act_events(p_bundles durable._bundle[], p_now bigint)
 returns durable._event[] language plpgsql stable
@@ -556,10 +580,11 @@ comment on function durable._has_seen(durable._bundle, durable._executions) is
   'Nothing was resolved, nor a cancellation requested, that the coroutine has not seen, neither before its bundle nor in answer to it.';
 
 create or replace function durable._answer(
-  p_now bigint, p_bundles json, p_tails json, p_tasks json, p_hints text[], p_settled boolean, p_due_in bigint)
+  p_now bigint, p_bundles json, p_tails json, p_tasks json, p_hints text[], p_settled boolean, p_due_in bigint,
+  p_busy bigint[] default '{}', p_held text[] default '{}')
 returns json language sql stable
 as $$
   select json_build_object('now', p_now, 'bundles', p_bundles, 'tails', p_tails, 'tasks', p_tasks, 'hints', p_hints,
-                           'settled', p_settled, 'due_in', p_due_in)
+                           'settled', p_settled, 'due_in', p_due_in, 'busy', p_busy, 'held', p_held)
 $$;
-comment on function durable._answer(bigint, json, json, json, text[], boolean, bigint) is 'What worker_turn_v1 answers, whichever way a turn goes.';
+comment on function durable._answer(bigint, json, json, json, text[], boolean, bigint, bigint[], text[]) is 'What worker_turn_v1 answers, whichever way a turn goes.';

@@ -53,7 +53,7 @@ begin
     'settings', (select jsonb_object_agg(s.name, s.value) from durable.settings s));
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.worker_hello_v1(text, text[], text[], text[], jsonb, text[]) is
   'Registers a worker process under its fresh id, with what it can run; answers the key of its presence lock, the settings, and the codes that its turns name.';
 
@@ -65,61 +65,65 @@ declare
 begin
   update durable._workers w
   set present = p_present and not durable._presence_lock(w.number), seen_at = durable._now_ms(), missing_at = null
-  where w.id = p_worker
+  where w.id = any (array(select x.id from durable._workers x where x.id = p_worker for no key update skip locked))
   returning w.present into v_present;
   return coalesce(v_present, false);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.worker_present_v1(text, boolean) is
   'Declares or withdraws presence. Call it from another session than the one that holds the lock: it is believed only if the lock is seen held.';
 
-create or replace function durable.worker_adrift_v1(p_worker text, p_known bigint[])
-returns bigint[] language plpgsql volatile
+create or replace function durable.worker_adrift_v1(p_worker text, p_executions bigint[], p_ids text[])
+returns text[] language plpgsql volatile
 as $$
 declare
   v_ids text[];
+  v_missed bigint[];
   v_executions bigint[];
   v_now bigint;
 begin
   v_ids := array(select t.id from durable._tasks t
-                 where t.pid = p_worker and t.state = 'acquired' and t.execution is not null and t.execution <> all (p_known));
+                 where t.pid = p_worker and t.state = 'acquired' and t.execution is not null
+                   and (t.execution, t.id) not in (
+                     select k.execution, k.id from unnest(p_executions, p_ids) as k (execution, id)));
   if v_ids = '{}' then
     return '{}';
   end if;
-  perform durable._lock_tasks_away(v_ids);
+  perform durable._mark_turn();
+  v_ids := array(select unnest(v_ids) except select unnest(durable._take_tasks(v_ids, true)));
   v_ids := array(select t.id from durable._tasks t where t.id = any (v_ids) and t.pid = p_worker and t.state = 'acquired');
-  perform durable._lock_heads(durable._heads_of('{}', v_ids));
+  v_missed := durable._take_heads(array(select t.execution from durable._tasks t where t.id = any (v_ids)));
   v_now := durable._now_ms();
-  v_ids := array(select t.id from durable._tasks t where t.id = any (v_ids) and durable._holds(t, t.version, v_now));
-  v_executions := array(select t.execution from durable._tasks t where t.id = any (v_ids));
+  select coalesce(array_agg(t.id), '{}'), coalesce(array_agg(t.execution), '{}') into v_ids, v_executions
+  from durable._tasks t
+  where t.id = any (v_ids) and t.execution <> all (v_missed) and durable._holds(t, t.version, v_now);
   perform durable._interrupt(v_executions, 'released', v_now);
   perform durable._let_go(v_ids, array_fill(0::bigint, array[cardinality(v_ids)]), v_now);
-  return v_executions;
+  return v_ids;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.worker_adrift_v1(text, bigint[]) is
-  'After a turn whose answer got lost, or notes that may have been: gives back what this worker holds but does not know. Not while a turn is in flight. Answers which; a note of one of them that still comes counts for nothing.';
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+comment on function durable.worker_adrift_v1(text, bigint[], text[]) is
+  'After a turn whose answer got lost, or notes that may have been: gives back what this worker holds but does not know. p_executions, p_ids: what it knows. Not while a turn is in flight. Answers the ids of which; a note of one of them that still comes counts for nothing. What somebody has locked at this moment is left to the next call, or to its lease.';
 
 create or replace function durable.worker_rest_v1(
-  p_worker text, p_address text, p_queues text[], p_codes text[], p_digests text[], p_ttl_ms bigint, p_for_ms bigint,
-  p_hasty text[] default '{}')
+  p_worker text, p_address text, p_queues text[], p_codes text[], p_digests text[], p_ttl_ms bigint, p_for_ms bigint)
 returns boolean language plpgsql volatile
 as $$
 declare
   v_ends_at bigint := durable._now_ms() + p_for_ms;
 begin
   update durable._resting r
-  set ends_at = v_ends_at, number = w.number, commits = current_setting('synchronous_commit'), hasty = p_hasty
+  set ends_at = v_ends_at, number = w.number, commits = current_setting('synchronous_commit')
   from durable._workers w
   where w.id = p_worker and w.present
     and r.worker = any (array(select x.worker from durable._resting x where x.worker = p_worker for update skip locked));
   if not found then
-    insert into durable._resting (worker, number, address, queues, digests, ttl, ends_at, commits, hasty)
+    insert into durable._resting (worker, number, address, queues, digests, ttl, ends_at, commits)
     select w.id, w.number, p_address, p_queues,
            (select coalesce(jsonb_object_agg(c.code, c.digest), '{}') from unnest(p_codes, p_digests) as c (code, digest)),
-           p_ttl_ms, v_ends_at, current_setting('synchronous_commit'), p_hasty
+           p_ttl_ms, v_ends_at, current_setting('synchronous_commit')
     from durable._workers w
     where w.id = p_worker and w.present and not exists (select from durable._resting r where r.worker = p_worker)
     on conflict do nothing;
@@ -127,40 +131,27 @@ begin
   return found;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.worker_rest_v1(text, text, text[], text[], text[], bigint, bigint, text[]) is
-  'A worker that is present waits for work: for p_for_ms one run may be handed to it by a note to p_address. It says so anew after each; with 0 ms it says that it does not, because it is full, cannot hear or stops. p_codes, p_digests: as of its turns. p_hasty: those of the codes whose start need not be on disk before they are begun. False if it is not present, or a start has its row at this moment.';
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+comment on function durable.worker_rest_v1(text, text, text[], text[], text[], bigint, bigint) is
+  'A worker that is present waits for work: for p_for_ms one run may be handed to it by a note to p_address. It says so anew after each; with 0 ms it says that it does not, because it is full, cannot hear or stops. p_codes, p_digests: as of its turns. Its session commits as all of its sessions do. False if it is not present, or a start has its row at this moment.';
 
-create or replace function durable.on_disk_v1()
-returns void language plpgsql volatile
+create or replace function durable._is_as_safe(p_commits text, p_as text, p_standbys text)
+returns boolean language plpgsql immutable parallel safe
 as $$
+declare
+  v_levels constant text[] := '{off,local,remote_write,on,remote_apply}';
 begin
-  -- a commit that has written nothing waits for no disk
-  perform pg_logical_emit_message(true, 'durable', '');
+  if p_standbys = '' then
+    return p_commits <> 'off' or p_as = 'off';
+  end if;
+  return array_position(v_levels, p_commits) >= array_position(v_levels, p_as);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.on_disk_v1() is
-  'For our clients, after a hasty start and in the same session: when this is answered, what the session committed before is as safe as any commit of it. In another session the server may have crashed between the two.';
-
-create or replace function durable.worker_on_disk_v1(p_worker text, p_execution bigint, p_version integer, p_id text)
-returns boolean language plpgsql volatile
-as $$
-begin
-  perform durable.on_disk_v1();
-  return exists (
-    select from durable._executions h
-    join durable._tasks t on t.id = any (array[h.id])
-    where h.execution = p_execution and h.id = p_id and t.pid = p_worker and durable._holds(t, p_version, durable._now_ms()));
-end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.worker_on_disk_v1(text, bigint, integer, text) is
-  'For a worker that was handed a run by a hasty start: true if it holds that run, whose start is then as safe as a commit of its own. False after a crash that took the start back, and its number may be that of another run.';
+$$;
+comment on function durable._is_as_safe(text, text, text) is
+  'A commit under p_commits waits at least for what one under p_as does; both are values of synchronous_commit. Without p_standbys, the value of synchronous_standby_names, all but off wait for the same.';
 
 create or replace function durable._hand_over(
-  p_head durable._executions, p_input text, p_queue text, p_priority integer, p_timeout_ms bigint, p_reply text, p_hasty boolean,
-  p_now bigint)
+  p_head durable._executions, p_input text, p_queue text, p_priority integer, p_timeout_ms bigint, p_reply text, p_now bigint)
 returns durable.start_record language plpgsql volatile
 as $$
 declare
@@ -177,13 +168,12 @@ begin
   select * into v_rest from durable._resting r
   where r.worker >= '' and r.ends_at > p_now and p_queue = any (r.queues)
     and r.digests ->> v_code = encode(p_head.digest, 'hex')
+    and durable._is_as_safe(current_setting('synchronous_commit'), r.commits, current_setting('synchronous_standby_names'))
     and not durable._presence_lock(r.number)
   limit 1 for update skip locked;
   if not found then
     return null;
   end if;
-  p_hasty := coalesce(p_hasty, false) and v_code = any (v_rest.hasty)
-             and v_rest.commits <> 'off' and v_rest.commits = current_setting('synchronous_commit');
   update durable._resting r set ends_at = null where r.worker = v_rest.worker;
   insert into durable._tasks as t (id, execution, deadline, queue, priority, workflow, workflow_version, state, version, pid, ttl,
                                    expires_at, attempt, attempt_open)
@@ -191,25 +181,26 @@ begin
           p_head.workflow_version, 'acquired', 1, v_rest.worker, v_rest.ttl, p_now + v_rest.ttl, 1, true)
   returning t.* into v_task;
   perform durable._note(v_rest.address, json_build_array(
-    durable._handed(v_task, p_head, 0, p_input, p_now, '[]'), p_timeout_ms, p_reply, p_hasty)::text);
-  if p_hasty then
-    perform set_config('synchronous_commit', 'off', true);
-  end if;
-  return (p_head.id, true, true, p_hasty);
+    durable._handed(v_task, p_head, 0, p_input, p_now, '[]'), p_timeout_ms, p_reply)::text);
+  return (p_head.id, true, true);
 end
 $$;
-comment on function durable._hand_over(durable._executions, text, text, integer, bigint, text, boolean, bigint) is
-  'Makes the task of a run that begins in this transaction the task of a worker at rest, by a note [the run as _handed, timeout in ms, p_reply, p_hasty]; null, and nothing is written, if none rests that can run it. Never waits: one start at a time has the row of a worker. A worker whose presence lock is free has died at rest. p_hasty: if the worker agrees, and its commits are as safe, this commit, and with it the note, does not wait for the disk: so long the worker runs only what has no effect outside the database, and names the run in what it reports, because after a crash the number may be that of another run.';
+comment on function durable._hand_over(durable._executions, text, text, integer, bigint, text, bigint) is
+  'Makes the task of a run that begins in this transaction the task of a worker at rest, by a note [the run as _handed, timeout in ms, p_reply]; null, and nothing is written, if none rests that can run it. Never waits: one start at a time has the row of a worker. A worker whose presence lock is free has died at rest. The note comes with the commit and tells nothing of the disk, so what it hands over must be as safe by then as what the worker commits behind it: a caller whose commit waits for less hands nothing over, and the claim, a commit of the worker''s own, makes the start safe. That holds because the caller is alone in its transaction: who sets synchronous_commit between this and the commit can lose a run that a worker has begun. Even then nothing is taken for another run, for every report names its run.';
 
 create or replace function durable.worker_bye_v1(p_worker text)
 returns integer language plpgsql volatile
 as $$
 begin
-  perform durable._lock_rest(p_worker);
-  delete from durable._resting r where r.worker = p_worker;
-  delete from durable._workers w where w.id = p_worker;
-  return cardinality(durable.worker_adrift_v1(p_worker, '{}'));
+  delete from durable._resting r
+  where r.worker = any (array(select x.worker from durable._resting x where x.worker = p_worker for update skip locked));
+  if not exists (select from durable._resting r where r.worker = p_worker) then
+    delete from durable._workers w
+    where w.id = any (array(select x.id from durable._workers x where x.id = p_worker for update skip locked));
+  end if;
+  return cardinality(durable.worker_adrift_v1(p_worker, '{}', '{}'));
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.worker_bye_v1(text) is 'Orderly end: gives all held tasks back at once and forgets the worker; waits for the start that hands it one at this moment. Answers how many.';
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+comment on function durable.worker_bye_v1(text) is
+  'Orderly end: gives all held tasks back at once and forgets the worker. Waits for nobody: what is locked at this moment is left to durable.tick(). While a start is handing it a run it is not forgotten, so that its presence lock tells that it is gone. Answers how many.';

@@ -9,7 +9,7 @@ as $$
 declare
   v_parts text[];
 begin
-  if p_name is null or p_name !~ '^[^(]+(\(.*\))?$' or durable._canonical_function(split_part(p_name, '(', 1)) is null then
+  if p_name is null or p_name !~ E'^[^(]+(\\(.*\\))?$' or durable._canonical_function(split_part(p_name, '(', 1)) is null then
     perform durable._fail_invalid(
       format('%L is no name of a function with its schema.', p_name),
       'Write schema.function, and where several have that name the types too: billing.close(date).');
@@ -96,7 +96,7 @@ declare
   v_fit oid[];
 begin
   if v_named = '{}' then
-    perform durable._fail_not_found('function', p_name, 'Create it, or look for it with \df schema.*');
+    perform durable._fail_not_found('function', p_name, E'Create it, or look for it with \\df schema.*');
   elsif p_args is null or jsonb_typeof(p_args) not in ('array', 'object') then
     perform durable._fail_invalid('Arguments are a JSON array (by position) or a JSON object (by name).');
   end if;
@@ -178,6 +178,15 @@ returns boolean language sql immutable parallel safe
 as $$ select left(p_sqlstate, 2) in ('0A', '42', 'WF') $$;
 comment on function durable._is_final(text) is
   'Trying again would end the same: the call is wrong in itself (unknown function, wrong arguments, no right) or the engine refuses it.';
+
+create or replace function durable._passes(p_sqlstate text)
+returns boolean language sql immutable parallel safe
+as $$
+  select p_sqlstate in ('53000', '53100', '53200', '53300', '57P01', '57P02', '57P03', '57P05', '58000', '58030', '25P03',
+                        '25P04')
+$$;
+comment on function durable._passes(text) is
+  'The error tells of the state of the server and not of what was asked (disk full, out of memory, too many connections, a shutdown): what was under way is lost, and the same may work when it is done again. Our client has the same list.';
 
 create or replace function durable._sql_error(
   p_sqlstate text, p_message text, p_detail text, p_hint text, p_constraint text, p_table text)

@@ -26,12 +26,12 @@ begin
       then format('A run id has 1 to 512 bytes, this one has %s.', octet_length(u.id))
     when octet_length(u.key) not between 1 and 512
       then format('An idempotency key has 1 to 512 bytes, this one has %s.', octet_length(u.key))
-    when u.id ~ '\.\d{1,9}$'
+    when u.id ~ E'\\.\\d{1,9}$'
          and (select count(*) from durable._promises p where p.id = any (durable._ancestors(u.id)) and p.head is not null) > 0
       then format('Id %L is reserved to the run it would be a descendant of.', u.id)
     when u.id is not null and (select count(*) from durable._promises r where r.id = u.id) = 0
          and (select count(*) from durable._promises p
-              where p.id >= u.id || '.' and p.id < u.id || '/' and substr(p.id, length(u.id) + 1) ~ '^(\.\d{1,9})+$') > 0
+              where p.id >= u.id || '.' and p.id < u.id || '/' and substr(p.id, length(u.id) + 1) ~ E'^(\\.\\d{1,9})+$') > 0
       then format('Promises with ids %L exist, which would be descendants of this run.', u.id || '.<n>') end as fault) f
   where f.fault is not null
   order by u.n limit 1;
@@ -90,7 +90,9 @@ begin
     perform durable._fail_invalid(format('A priority is between -32768 and 32767, not %s.', coalesce(p_priority::text, 'null')));
   elsif p_tenant is null or octet_length(p_tenant) > 256 then
     perform durable._fail_invalid('A tenant is a text of at most 256 bytes; the default is the empty one.');
-  elsif durable._are_tags(p_tags) is not true then
+  end if;
+  perform durable._check_tags_size('a run', p_tags);
+  if durable._are_tags(p_tags) is not true then
     perform durable._fail_invalid('Tags are a JSON object of strings.');
   elsif durable._has_protocol_tags(p_tags) then
     perform durable._fail_invalid('Tags that begin with resonate: belong to the protocol; a start has arguments for them.',
@@ -276,19 +278,27 @@ begin
   end if;
   perform durable._check_start(p_workflow, null, null, p_queue, p_version);
   perform durable._check_options(null, p_queue, p_delay_ms, p_timeout_ms, p_priority, p_tags, p_tenant);
-  if p_many or p_ids is not null or p_keys is not null or coalesce(jsonb_typeof(p_args[1]), '') not in ('array', 'object') then
-    perform durable._check_elements(p_args, p_ids, p_keys, p_many);
-  end if;
   perform durable._check_payload(
     case when p_many then format('Element %s: ', u.n) else '' end || format('Input of a run of %s', p_workflow), u.args)
   from (select x.n, x.args from unnest(p_texts) with ordinality as x (args, n)
-        where octet_length(x.args) > 1000 order by octet_length(x.args) desc, x.n limit 1) u;
-  v_runs := durable._name_runs(p_workflow, p_ids, p_keys, p_tenant, cardinality(p_texts));
-  if p_ids is not null or p_keys is not null then
-    perform durable._check_removed(v_runs, p_workflow, p_tenant, p_keys);
+        where octet_length(x.args) > 1000 order by octet_length(x.args) desc, x.n) u;
+  if p_many or p_ids is not null or p_keys is not null or coalesce(jsonb_typeof(p_args[1]), '') not in ('array', 'object') then
+    perform durable._check_elements(p_args, p_ids, p_keys, p_many);
   end if;
-  v_born := durable._insert_runs(p_workflow, p_texts, v_runs, p_keys, p_queue, p_version, p_delay_ms, p_timeout_ms,
-                                 p_priority, p_tags, p_tenant);
+  loop
+    v_runs := durable._name_runs(p_workflow, p_ids, p_keys, p_tenant, cardinality(p_texts));
+    if p_ids is not null or p_keys is not null then
+      perform durable._check_removed(v_runs, p_workflow, p_tenant, p_keys);
+    end if;
+    begin
+      v_born := durable._insert_runs(p_workflow, p_texts, v_runs, p_keys, p_queue, p_version, p_delay_ms, p_timeout_ms,
+                                     p_priority, p_tags, p_tenant);
+      exit;
+    exception when sqlstate 'WF099' then
+      -- a key was taken while this call or the other one, with very many, had no lock on it: look whose it is
+      continue;
+    end;
+  end loop;
   if cardinality(v_born) < cardinality(v_runs) then
     perform durable._check_same(p_workflow, p_texts, p_ids, p_keys, v_runs, p_tenant, p_many);
   end if;
@@ -318,21 +328,33 @@ as $$
   select octet_length(p_workflow) between 1 and 256 and strpos(p_workflow, ':') = 0
          and (p_queue = 'default' or durable._is_plain_name(p_queue)) and p_version <> ''
          and jsonb_typeof(p_args) in ('array', 'object')
-         and (p_bytes <= 1000 or p_bytes <= durable._setting_int('payload_max_bytes'))
-         and (p_id is null or octet_length(p_id) between 1 and 512 and (strpos(p_id, '.') = 0 or p_id !~ '\.\d{1,9}$'))
+         and (p_bytes <= 1000 or (p_bytes <= durable._setting_int('payload_max_bytes') and not durable._is_deep(p_args)))
+         and (p_id is null or octet_length(p_id) between 1 and 512 and (strpos(p_id, '.') = 0 or p_id !~ E'\\.\\d{1,9}$'))
          and (p_key is null or octet_length(p_key) between 1 and 512)
          and (p_timeout_ms <= 0 or p_delay_ms < 0 or p_delay_ms >= p_timeout_ms) is not true
          and p_priority between -32768 and 32767 and octet_length(p_tenant) <= 256
-         and (p_tags = '{}' or (durable._are_tags(p_tags) and not durable._has_protocol_tags(p_tags)))
+         and (p_tags = '{}' or (octet_length(p_tags::text) <= 65536 and durable._are_tags(p_tags)
+                                and not durable._has_protocol_tags(p_tags)))
 $$;
 comment on function durable._is_plain(
   text, jsonb, integer, text, text, text, text, bigint, bigint, integer, jsonb, text) is
   'What surely passes all door checks, told from the words alone. The rest may pass or not: the checks decide, and say why not.';
 
+create or replace function durable._take_back(p_id text)
+returns durable.start_record language plpgsql volatile
+as $$
+begin
+  delete from durable._promises p where p.id = p_id;
+  return null;
+end
+$$;
+comment on function durable._take_back(text) is
+  'Undoes the promise of a run whose key a start of very many had, which held no lock on it and has just committed.';
+
 create or replace function durable._start_plain(
   p_workflow text, p_args jsonb, p_text text, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
   p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text, p_any_workflow boolean, p_fresh boolean default false,
-  p_tells boolean default false, p_reply text default null, p_hasty boolean default false)
+  p_tells boolean default false, p_reply text default null)
 returns durable.start_record language plpgsql volatile
 as $$
 declare
@@ -368,14 +390,16 @@ begin
   v_execution := durable._next_execution();
   insert into durable._promises (id, tenant, head, timeout_at, created_at, external, target, param_headers, param_data, tags)
   values (v_run, p_tenant, v_execution, durable._later(v_now, p_timeout_ms), v_now, true, durable._target_of(p_queue),
-          '{"codec": "json"}', p_text, p_tags)
-  on conflict do nothing;
+          '{"codec": "json"}', p_text, p_tags) on conflict do nothing;
   if not found then
     return null;
   end if;
   v_head := durable._begin_one(v_execution, v_run, p_tenant, p_workflow, p_version, p_key, v_digest, v_now);
+  if v_head.execution is null then
+    return durable._take_back(v_run);
+  end if;
   if p_tells and p_delay_ms is null then
-    v_handed := durable._hand_over(v_head, p_text, p_queue, p_priority, p_timeout_ms, p_reply, p_hasty, v_now);
+    v_handed := durable._hand_over(v_head, p_text, p_queue, p_priority, p_timeout_ms, p_reply, v_now);
     if v_handed.id is not null then
       return v_handed;
     end if;
@@ -383,15 +407,13 @@ begin
   insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, workflow, workflow_version)
   values (v_run, v_execution, durable._later(v_now, p_timeout_ms), v_now + coalesce(p_delay_ms, 0), p_queue, p_priority,
           p_workflow, p_version);
-  if p_tells then
-    perform durable._tell('durable_ready');
-  end if;
-  return (v_run, true, false, false);
+  perform durable._tell('durable_ready') where p_tells;
+  return (v_run, true, false);
 end
 $$;
 comment on function durable._start_plain(
-  text, jsonb, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean, boolean, boolean, text, boolean) is
-  'A run that is new and that nothing has to be said about, in statements for one row: the same rows as _start_all makes, for a third of its time. p_fresh: the id was drawn by lot for this start, so nothing can be known of it. p_tells: a worker at rest gets it at once, with p_reply and p_hasty, or all get the hint. handed: the worker has it. Null: nothing was written, and _start_one decides.';
+  text, jsonb, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean, boolean, boolean, text) is
+  'A run that is new and that nothing has to be said about, in statements for one row: the same rows as _start_all makes, for a third of its time. p_fresh: the id was drawn by lot for this start, so nothing can be known of it. p_tells: a worker at rest gets it at once, with p_reply, or all get the hint. handed: the worker has it. Null: nothing was written, and _start_one decides.';
 
 create or replace function durable._start_one(
   p_workflow text, p_args jsonb, p_text text, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
@@ -422,7 +444,7 @@ declare
   v_above text;
 begin
   select i into v_above from (
-    select a.id from unnest(p_ids) x cross join lateral unnest(durable._ancestors(x)) as a (id) where x ~ '\.\d{1,9}$'
+    select a.id from unnest(p_ids) x cross join lateral unnest(durable._ancestors(x)) as a (id) where x ~ E'\\.\\d{1,9}$'
     intersect
     select x from unnest(p_ids) x) u (i) limit 1;
   if found then
@@ -438,20 +460,19 @@ comment on function durable._check_descent(text[]) is
 create or replace function durable.start_v1(
   p_workflow text, p_args text, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
   p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text, p_any_workflow boolean, p_fresh boolean default false,
-  p_tells boolean default false, p_reply text default null, p_hasty boolean default false)
+  p_tells boolean default false, p_reply text default null)
 returns durable.start_record language plpgsql volatile
 as $$
 declare
   v_args jsonb := case when p_fresh then p_args::jsonb else durable._json(p_args) end;
   v_started durable.start_record := durable._start_plain(
     p_workflow, v_args, p_args, p_id, p_key, p_queue, p_version, p_delay_ms, p_timeout_ms, p_priority, p_tags, p_tenant,
-    p_any_workflow, p_fresh, p_tells, p_reply, p_hasty);
+    p_any_workflow, p_fresh, p_tells, p_reply);
 begin
   if v_started.id is not null then
     return v_started;
   end if;
-  -- what is there already may be of this very start, sent again after its answer got lost
-  select s.id, s.created, false, p_hasty and not s.created into v_started
+  select s.id, s.created, false into v_started
   from durable._start_one(p_workflow, v_args, p_args, p_id, p_key, p_queue, p_version, p_delay_ms, p_timeout_ms, p_priority,
                           p_tags, p_tenant, p_any_workflow) s;
   if p_tells and v_started.created then
@@ -460,10 +481,10 @@ begin
   return v_started;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.start_v1(
-  text, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean, boolean, boolean, text, boolean) is
-  'For our clients: starts a run, or finds the one that has this id or key; two starts with one key wait for each other. p_any_workflow: the caller has the code. p_fresh: it has drawn the id by lot for this start, and what it sends is JSON. p_tells: it is alone in its transaction, which is to tell workers of it: one at rest gets the run at once, else all get the hint. p_reply: address of the caller''s, to which that worker then notes [id, state, value, error]. p_hasty: what is handed over is committed without waiting for the disk, and if the answer is hasty the caller tells nobody of the run before on_disk_v1 has answered in the same session. handed: a worker has it, so nobody else need look. WF001, WF003, WF004, WF008, WF009.';
+  text, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean, boolean, boolean, text) is
+  'For our clients: starts a run, or finds the one that has this id or key; two starts with one key wait for each other. p_any_workflow: the caller has the code. p_fresh: it has drawn the id by lot for this start, and what it sends is JSON. p_tells: it is alone in its transaction, which is to tell workers of it: one at rest gets the run at once, else all get the hint. p_reply: address of the caller''s, to which that worker then notes [id, state, value, error]. handed: a worker has it, so nobody else need look. WF001, WF003, WF004, WF008, WF009.';
 
 create or replace function durable.start_many(
   workflow text, args jsonb[], ids text[] default null, keys text[] default null, queue text default 'default',
@@ -506,10 +527,10 @@ begin
   return query select r.id, r.created from unnest(v_runs, v_created) with ordinality as r (id, created, n) order by r.n;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.start_many(
   text, jsonb[], text[], text[], text, text, interval, interval, integer, jsonb, text, boolean) is
-  'Starts many runs of one workflow at once, one for each element of args: an object is arguments by name, an array arguments by position. select durable.start_many(''mail.send'', array_agg(to_jsonb(m)), keys => array_agg(m.id::text)) from outbox m. Answers id and created in the order given; no args, no runs. As so many calls of durable.start in your transaction, but all or none; an error says which element, from 1. ids and keys are as long as args, null where there is none. With more than 1000 of them other starts by id or key wait for your commit. WF001, WF003, WF004, WF008, WF009.';
+  'Starts many runs of one workflow at once, one for each element of args: an object is arguments by name, an array arguments by position. select durable.start_many(''mail.send'', array_agg(to_jsonb(m)), keys => array_agg(m.id::text)) from outbox m. Answers id and created in the order given; no args, no runs. As so many calls of durable.start in your transaction, but all or none; an error says which element, from 1. ids and keys are as long as args, null where there is none. Other starts wait for your commit only where they have one of these ids or keys; with more than 1000 of them so does who makes a run or a promise below an id that does not exist, and while he has not committed it is 55P03 after 2 s. WF001, WF003, WF004, WF008, WF009.';
 
 create or replace function durable.start(
   workflow text, args jsonb default '[]', id text default null, key text default null, queue text default 'default',
@@ -534,9 +555,9 @@ begin
   return v_run.id;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.start(text, jsonb, text, text, text, text, interval, interval, integer, jsonb, text, boolean) is
-  'Starts a run of a workflow and answers its id: select durable.start(''hello'', ''["world"]''). In your transaction: a rollback leaves nothing. The same id or key again is the same run; with other input it is WF009. A name that no worker ever registered is refused (WF001) unless any_workflow. WF004, WF008.';
+  'Starts a run of a workflow and answers its id: select durable.start(''hello'', ''["world"]''). In your transaction: a rollback leaves nothing. The same id or key again is the same run; with other input it is WF009. A name that no worker ever registered is refused (WF001) unless any_workflow. Two starts by id or key in one transaction hold the first while they wait for the second, so who crosses another deadlocks (40P01): durable.start_many starts many at once. WF004, WF008.';
 
 create or replace function durable.result(id text)
 returns table (state text, value jsonb, error jsonb) language plpgsql volatile
@@ -551,7 +572,7 @@ begin
          when v_record.state like 'rejected%' then durable._json(durable._error_of(v_record.state, v_record.value_data)) end;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.result(text) is 'State, value and error of a run or promise as it is now; never waits. WF001.';
 
 create or replace function durable._uncommitted()
@@ -582,7 +603,7 @@ begin
   end if;
   return durable._later(durable._now_ms(), durable._ms(p_timeout));
 end
-$$ set search_path = '';
+$$ set search_path = '' set jit = off set quote_all_identifiers = off;
 comment on function durable._wait_until(interval, text) is
   'Instant at which a wait that begins now ends. p_words: what its caller was told when it tried to commit inside of a subtransaction, which never works, but is refused in other words where no commit works. WF003, WF004.';
 
@@ -595,13 +616,13 @@ begin
            least((array[5, 20, 80, 320])[p_looks], 1000, p_until - durable._now_ms()), 0), 0) end
   from durable.result(p_id) r;
 end
-$$ set search_path = '';
+$$ set search_path = '' set jit = off set quote_all_identifiers = off;
 comment on function durable._look(text, integer, bigint) is
   'One look of a wait: what durable.result tells, and how long to sleep before the look after it; null if this is the last one.';
 
 create or replace function durable._sleep(p_ms bigint)
 returns void language plpgsql volatile
-as $$ begin perform pg_sleep(p_ms / 1000.0); end $$ set search_path = '';
+as $$ begin perform pg_sleep(p_ms / 1000.0); end $$ set search_path = '' set jit = off set quote_all_identifiers = off;
 comment on function durable._sleep(bigint) is 'Sleeps.';
 
 create or replace procedure durable.wait(
@@ -638,7 +659,8 @@ comment on procedure durable.wait(text, interval, text, jsonb, jsonb) is
 create or replace function durable.version()
 returns table (schema_version integer, lowest_worker_protocol integer, highest_worker_protocol integer)
 language sql stable
-as $$ select coalesce(max(m.id), 0), 1, 1 from durable.migrations m $$ set search_path = '';
+as $$ select coalesce(max(m.id), 0), 1, 1 from durable.migrations m $$
+set search_path = '' set jit = off set quote_all_identifiers = off;
 comment on function durable.version() is
   'Last migration applied, and the worker protocols (the _vN of worker functions) served. Programs check it on connect.';
 
@@ -661,6 +683,6 @@ begin
   where p.state is distinct from 'pending';
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.results_v1(text[]) is
   'For our clients: those of the promises that are settled, payloads as text; state null where there is no such promise. A deadline that has passed is settled before it is told: who settles at this moment may still win.';

@@ -66,69 +66,106 @@ $$;
 comment on function durable._known_delivery(bigint, text, text) is
   'Number of the delivery that this key made, to the run as it is or to a generation before it.';
 
-create or replace function durable._wake(p_id text, p_now bigint)
-returns boolean language plpgsql volatile
-as $$
-begin
-  update durable._tasks t
-  set state = 'pending', retry_at = p_now, prefer_until = durable._prefer_until(t.preference, p_now)
-  where t.id = p_id and (t.state is not distinct from 'suspended'
-                         or (t.state is not distinct from 'pending' and t.retry_at > p_now));
-  return found;
-end
-$$;
-comment on function durable._wake(text, bigint) is 'Makes a suspended or postponed task ready; the caller holds it.';
-
-create or replace function durable._receipt(
-  p_head durable._executions, p_name text, p_delivery integer, p_child integer, p_now bigint)
-returns boolean language plpgsql volatile
+create or replace function durable._wake(p_ids text[], p_now bigint)
+returns text[] language plpgsql volatile
 as $$
 declare
-  v_events durable._event[] := array[row(p_head.execution, 'v', p_child, p_delivery, p_name, null, null)::durable._event];
-  v_waited boolean := p_head.status = 'blocked' and p_child = any (p_head.waiting_on);
-  v_over boolean := v_waited and (p_head.wait_kind <> 'all' or p_head.wait_left <= 1);
+  v_woken text[];
 begin
-  if v_over then
-    v_events := v_events || row(p_head.execution, 'W', null, null, null, null, null)::durable._event;
-  end if;
+  with woken as (
+    update durable._tasks t
+    set state = 'pending', retry_at = p_now, prefer_until = durable._prefer_until(t.preference, p_now)
+    where t.id = any (p_ids) and (t.state is not distinct from 'suspended'
+                                  or (t.state is not distinct from 'pending' and t.retry_at > p_now))
+    returning t.id
+  )
+  select coalesce(array_agg(w.id), '{}') into v_woken from woken w;
+  return v_woken;
+end
+$$;
+comment on function durable._wake(text[], bigint) is
+  'Makes suspended or postponed tasks ready and answers which; the caller holds them.';
+
+create or replace function durable._receipts(
+  p_executions bigint[], p_name text, p_deliveries integer[], p_children integer[], p_now bigint)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_events durable._event[];
+  v_ready text[];
+  v_counted bigint[];
+begin
+  select array_agg(x.event order by h.execution, x.place),
+         array_agg(h.id) filter (where x.place = 1 and (o.is_over or h.status = 'running')),
+         array_agg(h.execution) filter (where x.place = 1 and w.has_waited and not o.is_over)
+  into v_events, v_ready, v_counted
+  from unnest(p_executions, p_deliveries, p_children) as u (execution, delivery, child)
+  cross join lateral (select e.* from durable._executions e where e.execution = u.execution offset 0) h
+  cross join lateral (select h.status = 'blocked' and u.child = any (h.waiting_on) as has_waited) w
+  cross join lateral (select w.has_waited and (h.wait_kind <> 'all' or h.wait_left <= 1) as is_over) o
+  cross join lateral (
+    select 1 as place, row(h.execution, 'v', u.child, u.delivery, p_name, null, null)::durable._event as event
+    union all
+    select 2, row(h.execution, 'W', null, null, null, null, null)::durable._event where o.is_over) x;
   perform durable._append(v_events, p_now);
-  if v_waited and not v_over then
-    update durable._executions h set wait_left = h.wait_left - 1 where h.execution = p_head.execution;
+  if v_counted is not null then
+    update durable._executions h set wait_left = h.wait_left - 1
+    from unnest(v_counted) as u (execution) where h.execution = any (array[u.execution]);
   end if;
   -- one that waits for something else sleeps on
-  return case when v_over or p_head.status = 'running' then durable._wake(p_head.id, p_now) else false end;
+  return durable._wake(v_ready, p_now);
 end
 $$;
-comment on function durable._receipt(durable._executions, text, integer, integer, bigint) is
-  'Completes a waiting receive with a delivery, and the wait of the run if that was all it waited for. True if the run became ready.';
+comment on function durable._receipts(bigint[], text, integer[], integer[], bigint) is
+  'Completes waiting receives of one name, one a run, with deliveries, and the wait of a run if that was all it waited for. Answers the runs that became ready.';
 
 create or replace function durable._deliver(
-  p_head durable._executions, p_name text, p_payload text, p_key text, p_now bigint)
-returns table (delivery integer, woken boolean) language plpgsql volatile
+  p_executions bigint[], p_name text, p_payloads text[], p_key text, p_now bigint)
+returns table (deliveries integer[], woken boolean) language plpgsql volatile
 as $$
 declare
-  v_inbox durable._inboxes;
-  v_delivery integer;
-  v_woken boolean := false;
+  v_deliveries integer[];
+  v_waiting bigint[];
+  v_numbers integer[];
+  v_receivers integer[];
+  v_is_awaited boolean;
+  v_woken text[] := '{}';
 begin
-  select * into v_inbox from durable._inboxes i where i.execution = p_head.execution and i.name = p_name;
-  v_delivery := coalesce(v_inbox.delivered, 0) + 1;
+  select bool_or(i.receiver is not null), array_agg(coalesce(i.delivered, 0) + 1 order by u.ord),
+         array_agg(h.execution order by u.ord) filter (where r.receives),
+         array_agg(i.delivered + 1 order by u.ord) filter (where r.receives),
+         array_agg(i.receiver order by u.ord) filter (where r.receives)
+  into v_is_awaited, v_deliveries, v_waiting, v_numbers, v_receivers
+  from unnest(p_executions) with ordinality as u (execution, ord)
+  cross join lateral (select e.* from durable._executions e where e.execution = u.execution offset 0) h
+  left join lateral (
+    select x.* from durable._inboxes x where x.execution = u.execution and x.name = p_name offset 0) i on true
+  cross join lateral (
+    select h.status in ('running', 'blocked')
+           and (i.receiver >= h.next_child or i.receiver = any (h.reserved)) as receives) r;
   insert into durable._signals (execution, name, delivery, key, data)
-  values (p_head.execution, p_name, v_delivery, p_key, p_payload);
-  if v_inbox.receiver is not null then
+  select u.execution, p_name, u.delivery, p_key, u.payload
+  from unnest(p_executions, v_deliveries, p_payloads) as u (execution, delivery, payload);
+  if v_is_awaited then
     -- nothing lies in an inbox while somebody waits there; who is being cancelled waits no more
-    update durable._inboxes i set receiver = null where i.execution = p_head.execution and i.name = p_name;
+    update durable._inboxes i set receiver = null
+    from unnest(p_executions) as u (execution)
+    cross join lateral (
+      select x.ctid as place from durable._inboxes x
+      where x.execution = u.execution and x.name = p_name and x.receiver is not null offset 0) x
+    where i.ctid = x.place;
   end if;
-  perform durable._append(array[row(p_head.execution, 'g', null, v_delivery, p_name, null, null)::durable._event], p_now);
-  if v_inbox.receiver is not null and p_head.status in ('running', 'blocked')
-     and (v_inbox.receiver >= p_head.next_child or v_inbox.receiver = any (p_head.reserved)) then
-    v_woken := durable._receipt(p_head, p_name, v_delivery, v_inbox.receiver, p_now);
+  perform durable._append(array(
+    select row(u.execution, 'g', null, u.delivery, p_name, null, null)::durable._event
+    from unnest(p_executions, v_deliveries) as u (execution, delivery)), p_now);
+  if v_waiting is not null then
+    v_woken := durable._receipts(v_waiting, p_name, v_numbers, v_receivers, p_now);
   end if;
-  return query select v_delivery, v_woken;
+  return query select v_deliveries, v_woken <> '{}';
 end
 $$;
-comment on function durable._deliver(durable._executions, text, text, text, bigint) is
-  'Writes SignalDelivered and, if a receive waits for it, SignalReceived. A run that is being cancelled keeps it unread (R14), and so does one whose code changed and used the number of the receive for something else.';
+comment on function durable._deliver(bigint[], text, text[], text, bigint) is
+  'One signal of a name to each of these runs: writes SignalDelivered and, where a receive waits for it, SignalReceived. A run that is being cancelled keeps it unread (R14), and so does one whose code changed and used the number of the receive for something else. Answers the numbers in the order of the runs, and whether any became ready.';
 
 create or replace function durable.signal_v1(p_run text, p_name text, p_payload text, p_key text)
 returns table (delivery integer, created boolean, woken boolean) language plpgsql volatile rows 1
@@ -154,11 +191,11 @@ begin
     perform durable._fail_conflict(format('Run %L has ended; nobody would receive signal %L.', p_run, p_name),
                                    format('select * from durable.result(%L)', p_run));
   end if;
-  return query select d.delivery, true, d.woken
-  from durable._deliver(v_head, p_name, p_payload, p_key, v_now) d;
+  return query select d.deliveries[1], true, d.woken
+  from durable._deliver(array[v_head.execution], p_name, array[p_payload], p_key, v_now) d;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.signal_v1(text, text, text, text) is
   'For our clients: delivers a signal; created is false for a key that was delivered before, also to a run that has ended since. Sends no hint. WF001, WF003, WF004, WF008.';
 
@@ -175,9 +212,9 @@ begin
   return v_signal.delivery;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.signal(text, text, jsonb, text) is
-  'Sends a signal to a run and answers its number among those of that name: select durable.signal(''order-42'', ''approve'', ''{"ok": true}''). It waits until it is received, in the order of sending. The same dedup again is the same signal. WF001 no such run, WF003 it has ended, WF004, WF008.';
+  'Sends a signal to a run and answers its number among those of that name: select durable.signal(''order-42'', ''approve'', ''{"ok": true}''). It waits until it is received, in the order of sending. The same dedup again is the same signal. Two of these in one transaction hold the first while they wait for the second, so who crosses another deadlocks (40P01): durable.signal_many does many at once. WF001 no such run, WF003 it has ended, WF004, WF008.';
 
 create or replace function durable._check_receives(p_bundles durable._bundle[])
 returns void language plpgsql stable

@@ -55,8 +55,53 @@ begin
   return (select pg_catalog.pg_get_expr(c.conbin, c.conrelid) from pg_catalog.pg_constraint c
           where c.conrelid = p_table and c.contype = 'c' and c.conname = 'durable_condition');
 end
-$$ set search_path = '';
+$$ set search_path = '' set jit = off set quote_all_identifiers = off;
 comment on function durable._condition(oid) is 'The condition that a table was given, as the server writes it where no schema is searched: every name has its own.';
+
+create or replace function durable._check_expression(p_table text, p_condition text)
+returns void language plpgsql volatile
+as $$
+declare
+  v_read refcursor;
+begin
+  begin
+    open v_read for execute format(E'select (%s\n) from pg_temp.%I', p_condition, p_table);
+    close v_read;
+  exception when invalid_cursor_definition then
+    perform durable._fail_invalid('A condition is one SQL expression, and this is several statements.');
+  end;
+  begin
+    open v_read for execute format(E'select array[%s\n] from pg_temp.%I', p_condition, p_table);
+    close v_read;
+  exception when invalid_cursor_definition or syntax_error then
+    perform durable._fail_invalid('A condition is one SQL expression, and this closes a bracket that it did not open.');
+  end;
+end
+$$;
+comment on function durable._check_expression(text, text) is
+  'Reads a condition and runs nothing: a cursor is of one statement only, and what is right between brackets of either kind opens and closes its own. WF004, and the server''s own words for what is no SQL at all.';
+
+create or replace function durable._check_stable(p_table oid)
+returns void language plpgsql stable
+as $$
+declare
+  v_name text;
+begin
+  select min(p.oid::regprocedure::text) into v_name
+  from pg_catalog.pg_constraint c
+  cross join lateral regexp_matches(c.conbin::text, E'\\{FUNCEXPR :funcid (\\d+)|EXPR :opno (\\d+)', 'g') as m (found)
+  left join pg_catalog.pg_operator o on o.oid = m.found[2]::oid
+  join pg_catalog.pg_proc p on p.oid = coalesce(m.found[1]::oid, o.oprcode) and p.provolatile = 'v'
+  where c.conrelid = p_table and c.contype = 'c' and c.conname = 'durable_condition';
+  if v_name is not null then
+    perform durable._fail_invalid(
+      format('The condition calls %s, which is volatile.', v_name),
+      'It is asked in statements of whoever changes the table, and again later: it reads the row, and calls what is stable or immutable.');
+  end if;
+end
+$$ set search_path = '' set jit = off set quote_all_identifiers = off;
+comment on function durable._check_stable(oid) is
+  'A condition calls nothing volatile, told by the expression as the server has read it: its functions and operators stand there by number, and no text of the user''s looks like that, because blanks and braces in names are escaped. WF004.';
 
 create or replace function durable._compile(p_relation regclass, p_condition text)
 returns text language plpgsql volatile
@@ -65,18 +110,20 @@ declare
   v_name text := (select c.relname from pg_catalog.pg_class c where c.oid = p_relation);
   v_condition text;
 begin
-  if p_condition is null or p_condition ~ '^\s*$' then
+  if p_condition is null or p_condition ~ E'^\\s*$' then
     perform durable._fail_invalid('A watch has a condition: an SQL expression over the columns, like ''status = ''''paid''''''.');
   end if;
   execute format('create temporary table %I (like %s)', v_name, p_relation);
+  perform durable._check_expression(v_name, p_condition);
   execute format(E'alter table pg_temp.%I add constraint durable_condition check (%s\n)', v_name, p_condition);
+  perform durable._check_stable(format('pg_temp.%I', v_name)::regclass);
   v_condition := durable._condition(format('pg_temp.%I', v_name)::regclass);
   execute format('drop table pg_temp.%I', v_name);
   return v_condition;
 end
 $$;
 comment on function durable._compile(regclass, text) is
-  'A condition, read by the server as a CHECK of a passing copy of the table is: that knows the columns, takes one boolean expression, and refuses subqueries and aggregates. Runs with the rights and the search path of who asks.';
+  'A condition, read by the server as a CHECK of a passing copy of the table is: that knows the columns, takes a boolean expression, and refuses subqueries and aggregates. Runs with the rights and the search path of who asks.';
 
 create or replace function durable._family_of(p_relation regclass)
 returns setof regclass language sql stable
@@ -270,8 +317,8 @@ begin
   perform durable._hint('durable_ready', durable._now_ms()) where v_news;
   return null;
 end
-$$ set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
-set timezone = 'UTC' set intervalstyle = 'iso_8601' set bytea_output = 'hex' set extra_float_digits = 1;
+$$ set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set timezone = 'UTC'
+set intervalstyle = 'iso_8601' set bytea_output = 'hex' set extra_float_digits = 1 set jit = off set quote_all_identifiers = off;
 revoke execute on function durable._row_changed() from public;
 comment on function durable._row_changed() is
   'Trigger of a watch. Takes back what the transaction said of rows that it changes again; tells which waits have their row; where it cannot know, because its snapshot is older than some waits or the condition or a cast of a column raised, asks for a test. Only inserts, so it waits for nobody and nobody for it; with the rights of the engine''s owner, because who changes the row need have none here. So it looks at rows only of owners who have those rights or are trusted with them, searches no temporary schema first, and nobody else may hang it on a table. A table that is not part of the watched one, a partition that was detached, tells nothing.';
@@ -411,7 +458,7 @@ begin
   end if;
   for v_trigger in
     select t.tgname, t.tgrelid::regclass as relation from pg_catalog.pg_trigger t
-    where t.tgfoid = 'durable._row_changed()'::regprocedure and encode(t.tgargs, 'escape') = v_watch.id || '\000'
+    where t.tgfoid = 'durable._row_changed()'::regprocedure and encode(t.tgargs, 'escape') = v_watch.id || E'\\000'
   loop
     execute format('drop trigger %I on %s', v_trigger.tgname, v_trigger.relation);
   end loop;
@@ -419,6 +466,6 @@ begin
   insert into durable._row_events (xid, watch) values (pg_current_xact_id(), v_watch.id);
   return (select count(*) from durable._row_waits w where w.watch = v_watch.id);
 end
-$$ set search_path = '';
+$$ set search_path = '' set jit = off set quote_all_identifiers = off;
 comment on function durable.unwatch(text, text) is
   'For the owner of a table: takes a watch and its triggers away; runs that wait get an error. Answers how many do: select durable.unwatch(''orders'', ''paid''). WF001, WF004.';

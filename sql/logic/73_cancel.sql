@@ -19,7 +19,7 @@ as $$
 $$;
 comment on function durable._cancel_reason(durable._executions) is 'Reason of the CancelRequested of a run, as JSON text; null if none was given.';
 
-create or replace function durable._family(p_id text, p_all boolean)
+create or replace function durable._family(p_ids text[], p_all boolean)
 returns text[] language plpgsql stable
 as $$
 begin
@@ -27,8 +27,8 @@ begin
     with recursive live (id, execution, asked) as (
       select p.id, p.head, h.status = 'cancelling' from durable._promises p
       join durable._executions h on h.execution = any (array[p.head])
-      where p.id = p_id and p.state = 'pending'
-      union all
+      where p.id = any (p_ids) and p.state = 'pending'
+      union
       select c.id, c.head, h.status = 'cancelling' from live l
       join durable._promises c on c.id > l.id || '.' and c.id < l.id || '/' and c.execution = l.execution
            and c.state = 'pending' and c.head is not null
@@ -38,10 +38,10 @@ begin
     select l.id from live l order by l.id);
 end
 $$;
-comment on function durable._family(text, boolean) is
-  'A run and the live runs below it that its cancellation reaches. What a run started after it was asked to end is its clean-up; only p_all reaches that. Their ids begin with its own, so they lie together in the key.';
+comment on function durable._family(text[], boolean) is
+  'Runs and the live runs below them that their cancellation reaches. What a run started after it was asked to end is its clean-up; only p_all reaches that. Ids below a run begin with its own, so they lie together in the key.';
 
-create or replace function durable._hold_family(p_id text, p_all boolean)
+create or replace function durable._hold_family(p_ids text[], p_all boolean)
 returns text[] language plpgsql volatile
 as $$
 declare
@@ -49,11 +49,11 @@ declare
   v_again text[];
 begin
   loop
-    v_ids := durable._family(p_id, p_all);
+    v_ids := durable._family(p_ids, p_all);
     begin
       perform durable._lock_settlement(v_ids);
-      v_again := durable._family(p_id, p_all);
-      exit when v_again <@ v_ids;
+      v_again := durable._family(p_ids, p_all);
+      exit when not exists (select unnest(v_again) except select unnest(v_ids));
       perform durable._start_over();
     exception when sqlstate 'WF099' then
       -- the locks are given back, so that they can be taken in their order together with the new ones
@@ -63,8 +63,8 @@ begin
   return v_again;
 end
 $$;
-comment on function durable._hold_family(text, boolean) is
-  'Locks and answers the family. A turn that was under way may have started children between the look and the locks; then both are done again.';
+comment on function durable._hold_family(text[], boolean) is
+  'Locks and answers the family of these runs. A turn that was under way may have started children between the look and the locks; then both are done again.';
 
 create or replace function durable._fail_ended(p_id text)
 returns void language plpgsql volatile
@@ -118,6 +118,23 @@ $$;
 comment on function durable._request_cancel(text[], text, bigint, bigint) is
   'Phase one: CancelRequested in the journals; what waits, is postponed or set aside is made ready, so that a worker takes it through its clean-up. A second request changes nothing.';
 
+create or replace function durable._cancel_held(
+  p_ids text[], p_reason text, p_grace_ms bigint, p_force boolean, p_now bigint)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_never text[];
+  v_asked text[];
+begin
+  v_never := array(select t.id from durable._tasks t
+                   where t.id = any (p_ids) and (coalesce(p_force, false) or t.version = 0) order by t.id);
+  v_asked := array(select unnest(p_ids) except select unnest(v_never));
+  return durable._request_cancel(v_asked, p_reason, p_grace_ms, p_now) || durable._cancel_at_once(v_never, p_reason, p_now);
+end
+$$;
+comment on function durable._cancel_held(text[], text, bigint, boolean, bigint) is
+  'Cancels live runs that the caller holds: who never ran, or is forced, ends at once, the others are asked. Answers the queues that got ready tasks.';
+
 create or replace function durable._grace_ms(p_grace interval)
 returns bigint language plpgsql stable
 as $$
@@ -137,7 +154,6 @@ returns table (state text, ready boolean) language plpgsql volatile
 as $$
 declare
   v_ids text[];
-  v_never text[];
   v_queues text[];
   v_now bigint;
 begin
@@ -146,7 +162,7 @@ begin
   end if;
   perform durable._check_json('Reason of a cancellation', p_reason);
   perform durable._find_run(p_id);
-  v_ids := durable._hold_family(p_id, coalesce(p_force, false));
+  v_ids := durable._hold_family(array[p_id], coalesce(p_force, false));
   v_now := durable._now_ms();
   v_ids := array(select t.id from durable._tasks t where t.id = any (v_ids) and t.deadline > v_now);
   if p_id <> all (v_ids) then
@@ -156,15 +172,12 @@ begin
     return query select 'cancelled'::text, false;
     return;
   end if;
-  v_never := array(select t.id from durable._tasks t
-                   where t.id = any (v_ids) and (coalesce(p_force, false) or t.version = 0) order by t.id);
-  v_queues := durable._request_cancel(array(select i from unnest(v_ids) i where i <> all (v_never)), p_reason,
-                                      coalesce(p_grace_ms, durable._grace_ms(null)), v_now);
-  v_queues := v_queues || durable._cancel_at_once(v_never, p_reason, v_now);
-  return query select case when p_id = any (v_never) then 'cancelled' else 'cancelling' end, v_queues <> '{}';
+  v_queues := durable._cancel_held(v_ids, p_reason, coalesce(p_grace_ms, durable._grace_ms(null)), p_force, v_now);
+  return query select case when exists (select from durable._tasks t where t.id = p_id) then 'cancelling' else 'cancelled' end,
+                      v_queues <> '{}';
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.cancel_v1(text, text, bigint, boolean) is
   'For our clients: requests the cancellation of a run and of the live runs below it; ready: some wait for a worker. Sends no hint. WF001, WF003, WF004.';
 
@@ -183,9 +196,14 @@ begin
   return v_answer.state;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.cancel(text, jsonb, interval, boolean) is
-  'Cancels a run and its children: select durable.cancel(''order-42'', ''"customer called"''). Its code sees the request and may clean up for the grace (setting cancel_grace_ms), then it ends. What never ran ends at once; force ends everything at once. Answers cancelling or cancelled; asking again is no error. WF001, WF003 it has ended otherwise, WF004.';
+  'Cancels a run and its children: select durable.cancel(''order-42'', ''"customer called"''). Its code sees the request and may clean up for the grace (setting cancel_grace_ms), then it ends. What never ran ends at once; force ends everything at once. Answers cancelling or cancelled; asking again is no error. Two of these in one transaction hold the first while they wait for the second, so who crosses another deadlocks (40P01): durable.cancel_many does many at once. WF001, WF003 it has ended otherwise, WF004.';
+
+create or replace function durable._paused_by_hand()
+returns text language sql immutable parallel safe
+as $$ select '{"type": "Paused", "message": "paused by hand; durable.resume(id) lets it go on"}' $$;
+comment on function durable._paused_by_hand() is 'Problem of a run that somebody paused.';
 
 create or replace function durable.pause(id text)
 returns void language plpgsql volatile
@@ -200,14 +218,13 @@ begin
   if not exists (select from durable._tasks t where t.id = $1 and t.deadline > v_now) then
     perform durable._fail_ended($1);
   elsif exists (select from durable._tasks t where t.id = $1 and t.state <> 'halted') then
-    perform durable._halt_runs(
-      array[$1], array['{"type": "Paused", "message": "paused by hand; durable.resume(id) lets it go on"}'], v_now);
+    perform durable._halt_runs(array[$1], array[durable._paused_by_hand()], v_now);
   end if;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.pause(text) is
-  'Sets a run aside until durable.resume(id): its worker is fenced, steps under way will run again, promises and signals go on arriving. One that is halted already stays as it is. WF001, WF003.';
+  'Sets a run aside until durable.resume(id): its worker is fenced, steps under way will run again, promises and signals go on arriving. One that is halted already stays as it is. Two of these in one transaction hold the first while they wait for the second, so who crosses another deadlocks (40P01): durable.pause_many does many at once. WF001, WF003.';
 
 create or replace function durable.resume(id text)
 returns void language plpgsql volatile
@@ -228,9 +245,9 @@ begin
   perform durable.task_continue($1);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.resume(text) is
-  'Lets a paused, halted or dead run go on, with the old code or the new. WF001, WF003 it has ended, or nothing keeps it from going on.';
+  'Lets a paused, halted or dead run go on, with the old code or the new. Two of these in one transaction hold the first while they wait for the second, so who crosses another deadlocks (40P01): durable.resume_many does many at once. WF001, WF003 it has ended, or nothing keeps it from going on.';
 
 create or replace function durable._is_dead(p_problem text)
 returns boolean language sql immutable
@@ -255,7 +272,6 @@ returns integer language plpgsql volatile
 as $$
 declare
   v_dead text[];
-  v_id text;
 begin
   v_dead := durable._dead(case when $1 is not null then array[$1] end);
   -- all tasks before all heads; each is continued under these locks
@@ -267,11 +283,10 @@ begin
     perform durable._fail_conflict(format('Run %L is not dead.', $1),
                                    format('select state, problem from durable.runs where id = %L', $1));
   end if;
-  foreach v_id in array v_dead loop
-    perform durable.task_continue(v_id);
-  end loop;
+  perform durable._continue_tasks(v_dead, durable._now_ms());
+  perform durable._hint('durable_ready', durable._now_ms()) where v_dead <> '{}';
   return cardinality(v_dead);
 end
-$$ set search_path = '';
+$$ set search_path = '' set jit = off set quote_all_identifiers = off;
 comment on function durable.redrive(text) is
   'Revives dead runs, those whose workers were lost too often: one, or all (id null). They go on from their journals. Answers how many. WF001, WF003.';

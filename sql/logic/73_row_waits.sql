@@ -29,13 +29,13 @@ begin
   from unnest(p_watch.columns, p_watch.types) as c (name, type)
   where not case
     when c.type in ('smallint', 'integer', 'bigint')
-      then jsonb_typeof(p_key -> c.name) = 'number' and p_key ->> c.name ~ '^-?\d{1,19}$'
+      then jsonb_typeof(p_key -> c.name) = 'number' and p_key ->> c.name ~ E'^-?\\d{1,19}$'
     when c.type = 'numeric' then jsonb_typeof(p_key -> c.name) = 'number'
     when c.type = 'boolean' then jsonb_typeof(p_key -> c.name) = 'boolean'
     when c.type = 'uuid'
       then jsonb_typeof(p_key -> c.name) = 'string'
            and p_key ->> c.name ~* '^[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}$'
-    when c.type = 'date' then jsonb_typeof(p_key -> c.name) = 'string' and p_key ->> c.name ~ '^\d{4}-\d\d-\d\d$'
+    when c.type = 'date' then jsonb_typeof(p_key -> c.name) = 'string' and p_key ->> c.name ~ E'^\\d{4}-\\d\\d-\\d\\d$'
     else jsonb_typeof(p_key -> c.name) = 'string' end limit 1;
   return v_bad;
 end
@@ -203,7 +203,7 @@ begin
   return v_news;
 end
 $$ set search_path = '' set timezone = 'UTC' set intervalstyle = 'iso_8601' set bytea_output = 'hex' set extra_float_digits = 1
-set lock_timeout = '100ms' set enable_seqscan = off;
+set lock_timeout = '100ms' set enable_seqscan = off set jit = off set quote_all_identifiers = off;
 comment on function durable._test(durable._watches, text[], jsonb[]) is
   'News of waits that have their row or cannot be tested any more; null if the table cannot be read just now. One row over which the condition raises is found by asking one by one, so that the others are not failed with it.';
 
@@ -317,7 +317,7 @@ begin
   v_lost := durable._lost_watches();
   return v_lost <> '{}' and exists (select from durable._row_waits w where w.watch = any (v_lost) and w.test_at is null);
 end
-$$ set enable_seqscan = off;
+$$ set enable_seqscan = off set jit = off;
 comment on function durable._rows_due(bigint) is 'There is something to test.';
 
 create or replace function durable._sweep_rows(p_limit integer, p_now bigint)

@@ -49,7 +49,7 @@ returns json language plpgsql volatile
 as $$
 declare
   v_execution bigint := (p_bundle ->> 'execution')::bigint;
-  v_id text;
+  v_id text := p_bundle ->> 'id';
   v_task durable._tasks;
   v_head durable._executions;
   v_event durable._event;
@@ -58,19 +58,18 @@ declare
   v_value text := coalesce(p_bundle #>> '{end,error}', p_bundle #>> '{end,value}');
   v_now bigint;
 begin
-  select h.id into v_id from durable._executions h where h.execution = v_execution;
-  if v_id is null or v_id <> coalesce(p_bundle ->> 'id', v_id) then
+  if not exists (select from durable._executions h where h.execution = v_execution and h.id = v_id) then
     return null;
   end if;
-  perform durable._lock_promise(v_id);
-  if durable._is_awaited(v_id, v_execution) then
+  perform durable._mark_turn();
+  if not durable._take_promise(v_id) or durable._is_awaited(v_id, v_execution) then
     return null;
   end if;
-  v_task := durable._lock_task(v_id);
+  v_task := durable._take_task(v_id);
   if v_task.id is null or v_task.owner is not null then
     return null;
   end if;
-  v_head := durable._lock_head(v_execution);
+  v_head := durable._take_head(v_execution);
   v_next := v_head.next_seq;
   v_now := durable._now_ms();
   if durable._judged((p_bundle ->> 'version')::integer, (p_bundle ->> 'seen')::integer, true, v_head, v_task, p_worker, false,
@@ -98,4 +97,4 @@ begin
 end
 $$;
 comment on function durable._end_lone(text, jsonb, boolean) is
-  'Ends a run that nobody waits for, notes that to the process which started it if the turn tells of it (p_tells) and the bundle says where (reply), and answers as worker_turn_v1; null if the turn has to be taken the way for many: the run is a child, is awaited, or the bundle is stale or brings what does not fit. It has locked then what that way locks first, in the same order, and written nothing.';
+  'Ends a run that nobody waits for, notes that to the process which started it if the turn tells of it (p_tells) and the bundle says where (reply), and answers as worker_turn_v1; null if the turn has to be taken the way for many: the run is a child, is awaited, somebody else has it locked, or the bundle is stale or brings what does not fit. It has locked then what that way locks too, and written nothing.';

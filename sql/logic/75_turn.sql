@@ -33,16 +33,16 @@ end
 $$;
 comment on function durable._journal_from(bigint, integer) is 'The journal of one run from p_seen on, and the number after it.';
 
-create or replace function durable.worker_journal_v1(p_worker text, p_execution bigint, p_version integer)
+create or replace function durable.worker_journal_v1(p_worker text, p_execution bigint, p_id text, p_version integer)
 returns json language sql volatile
 as $$
   select durable._journal_from(h.execution, 0)
   from durable._executions h
   join durable._tasks t on t.id = any (array[h.id])
-  where h.execution = p_execution and t.pid = p_worker and durable._holds(t, p_version, durable._now_ms())
+  where h.execution = p_execution and h.id = p_id and t.pid = p_worker and durable._holds(t, p_version, durable._now_ms())
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.worker_journal_v1(text, bigint, integer) is
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+comment on function durable.worker_journal_v1(text, bigint, text, integer) is
   'The whole journal of a held run, to replay it from the start; null if the lease is lost.';
 
 create or replace function durable._first_row(p_execution bigint, p_bucket integer, out started_at bigint, out input text)
@@ -56,16 +56,16 @@ $$;
 comment on function durable._first_row(bigint, integer) is 'When a journal began, and the input that it holds if its promise does not.';
 
 create or replace function durable._claimable(
-  p_worker text, p_queues text[], p_codes text[], p_want integer, out ids text[], out heads bigint[], out warm text[])
+  p_worker text, p_queues text[], p_codes text[], p_want integer, p_had text[], p_but bigint[],
+  out ids text[], out executions bigint[], out owners bigint[], out warm text[])
 language plpgsql volatile
 as $$
 declare
   v_now bigint := durable._now_ms();
 begin
-  select coalesce(array_agg(x.id), '{}'),
-         coalesce(array_agg(x.execution), '{}') || array_agg(x.owner) filter (where x.owner is not null),
+  select coalesce(array_agg(x.id), '{}'), coalesce(array_agg(x.execution), '{}'), coalesce(array_agg(x.owner), '{}'),
          coalesce(array_agg(x.id) filter (where x.preference = p_worker), '{}')
-  into ids, heads, warm
+  into ids, executions, owners, warm
   from (
     select r.*
     from unnest(p_queues) as q (queue)
@@ -74,54 +74,115 @@ begin
       where t.queue = q.queue and t.state = 'pending' and t.retry_at <= v_now and t.deadline > v_now
         and (t.prefer_until is null or t.prefer_until <= v_now or t.preference = p_worker)
         and durable._code(t.workflow, t.workflow_version) = any (p_codes)
+        and t.id <> all (p_had) and t.execution <> all (p_but) and (t.owner is null or t.owner <> all (p_but))
       order by t.priority, t.retry_at
       limit p_want for update skip locked) r
     limit p_want) x;
 end
 $$;
-comment on function durable._claimable(text, text[], text[], integer) is
-  'Locks up to p_want ready tasks that this worker can run, skipping what others hold. heads: theirs and their owners''; warm: those whose coroutine it has.';
+comment on function durable._claimable(text, text[], text[], integer, text[], bigint[]) is
+  'Locks up to p_want ready tasks that this worker can run, skipping what others hold, p_had, and runs of the heads p_but or whose owners those are. owners: at the same places, null for none; warm: those whose coroutine it has.';
 
-create or replace function durable._lock_bundles(p_bundles durable._bundle[], p_settle text[], p_adopted text[])
-returns text[] language plpgsql volatile
+create or replace function durable._take_claim(
+  p_worker text, p_queues text[], p_codes text[], p_want integer,
+  out ids text[], out heads bigint[], out warm text[], out owned boolean, out missed bigint[])
+language plpgsql volatile
 as $$
 declare
-  v_awaiters text[] := '{}';
+  v_some record;
+  v_missed bigint[];
+  v_tried text[] := '{}';
+  -- a look that finds nothing draws no transaction number
+  v_alone boolean := durable._stands_alone();
 begin
-  if p_settle <> '{}' or p_adopted <> '{}' then
-    perform durable._lock_promises(p_settle || p_adopted);
-  end if;
-  if p_settle <> '{}' then
-    v_awaiters := durable._awaiters_of(p_settle);
-  end if;
-  perform durable._lock_tasks(array(select b.id from unnest(p_bundles) b) || v_awaiters);
-  return v_awaiters;
+  ids := '{}'; heads := '{}'; warm := '{}'; missed := '{}'; owned := false;
+  for v_round in 1..4 loop
+    select * into v_some
+    from durable._claimable(p_worker, p_queues, p_codes, p_want - cardinality(ids), v_tried, missed) c;
+    exit when v_some.ids = '{}';
+    if v_alone and v_round = 1 then
+      perform durable._mark_turn(true);
+    end if;
+    v_missed := durable._take_heads(
+      v_some.executions || array(select distinct o from unnest(v_some.owners) o where o is not null));
+    if v_missed = '{}' and v_round = 1 then
+      ids := v_some.ids; heads := v_some.executions; warm := v_some.warm;
+      owned := array_remove(v_some.owners, null) <> '{}';
+      return;
+    end if;
+    v_tried := v_tried || v_some.ids;
+    missed := missed || v_missed;
+    select ids || coalesce(array_agg(c.id), '{}'), heads || coalesce(array_agg(c.execution), '{}'),
+           warm || coalesce(array_agg(c.id) filter (where c.id = any (v_some.warm)), '{}'),
+           owned or coalesce(bool_or(c.owner is not null), false)
+    into ids, heads, warm, owned
+    from unnest(v_some.ids, v_some.executions, v_some.owners) as c (id, execution, owner)
+    where c.execution <> all (v_missed) and (c.owner is null or c.owner <> all (v_missed));
+    exit when v_missed = '{}' or cardinality(ids) = p_want;
+    if v_round = 4 then
+      -- who holds so many must not hide the others for as long
+      update durable._tasks t set retry_at = durable._now_ms() + 500 where t.id = any (v_tried) and t.id <> all (ids);
+    end if;
+  end loop;
 end
 $$;
-comment on function durable._lock_bundles(durable._bundle[], text[], text[]) is
-  'Classes 1 and 2 of a turn; answers the tasks that settling p_settle may wake.';
+comment on function durable._take_claim(text, text[], text[], integer) is
+  'Locks up to p_want ready tasks with their heads and those of their owners. A run whose head or owner is missed is left out, without costing another its place; if there are many, they are put back for half a second.';
 
-create or replace function durable._lock_turn(
-  p_bundles durable._bundle[], p_settle text[], p_awaiters text[], p_claim bigint[])
-returns boolean language plpgsql volatile
+create or replace function durable._take_bundles(
+  p_bundles durable._bundle[], p_settle text[], p_adopted text[],
+  out busy bigint[], out held text[], out awaiters text[], out owned boolean)
+language plpgsql volatile
 as $$
 declare
-  v_heads bigint[] := p_claim || array(select b.execution from unnest(p_bundles) b);
+  v_promises text[] := '{}';
+  v_tasks text[] := '{}';
+  v_others text[];
+  v_heads bigint[] := array(select b.execution from unnest(p_bundles) b);
   v_owners bigint[] := '{}';
 begin
+  busy := '{}'; held := '{}'; awaiters := '{}';
+  if p_settle <> '{}' or p_adopted <> '{}' then
+    v_promises := durable._take_promises(p_settle || p_adopted);
+  end if;
   if p_settle <> '{}' then
-    v_owners := array(select t.owner from durable._tasks t where t.id = any (p_settle) and t.owner is not null);
+    awaiters := durable._awaiters_of(p_settle);
+    v_tasks := durable._take_tasks(p_settle, true);
   end if;
-  if p_awaiters <> '{}' then
-    v_heads := v_heads
-      || array(select t.execution from durable._tasks t where t.id = any (p_awaiters) and t.execution is not null);
+  v_others := array(select b.id from unnest(p_bundles) b where b.id <> all (p_settle));
+  if awaiters <> '{}' then
+    v_others := array(select unnest(v_others) union select unnest(awaiters) except select unnest(p_settle));
   end if;
-  perform durable._lock_heads(v_heads || v_owners);
-  return v_owners <> '{}';
+  if v_others <> '{}' then
+    v_tasks := v_tasks || durable._take_tasks(v_others, false);
+  end if;
+  if p_settle <> '{}' then
+    v_owners := array(select distinct t.owner from durable._tasks t where t.id = any (p_settle) and t.owner is not null);
+  end if;
+  owned := v_owners <> '{}';
+  if owned or awaiters <> '{}' then
+    v_heads := array(
+      select unnest(v_heads || v_owners)
+      union
+      select t.execution from durable._tasks t where t.id = any (awaiters) and t.execution is not null);
+  end if;
+  v_heads := durable._take_heads(v_heads);
+  if v_promises <> '{}' or v_tasks <> '{}' or v_heads <> '{}' then
+    v_others := v_promises || v_tasks || durable._hindered(p_settle, v_tasks, v_heads);
+    busy := array(select b.execution from unnest(p_bundles) b
+                  where b.id = any (v_others) or b.execution = any (v_heads)
+                     or exists (select from unnest(b.acts) a where a."do" = 'adopt' and a.name = any (v_promises)));
+    held := durable._held_ids(v_promises || v_tasks, v_heads);
+  end if;
+  if p_adopted <> '{}' and not durable._try_adoptions(p_adopted) then
+    busy := busy || array(select b.execution from unnest(p_bundles) b
+                          where exists (select from unnest(b.acts) a where a."do" = 'adopt'));
+    held := held || p_adopted;
+  end if;
 end
 $$;
-comment on function durable._lock_turn(durable._bundle[], text[], text[], bigint[]) is
-  'Class 3 of a turn: heads of bundles, of owners and awaiters of what is settled, and p_claim, those of what is claimed. Their tasks are locked. True if what is settled has owners, whose journals will tell of it.';
+comment on function durable._take_bundles(durable._bundle[], text[], text[]) is
+  'Locks what bundles need, each whole or not at all: its task and head; where it settles, its promise, who awaits it and its owner''s head; what it adopts. busy: bundles that cannot have it now, because of held. awaiters: tasks that settling p_settle may wake. owned: what is settled has owners, whose journals will tell of it.';
 
 create or replace function durable._open_of(p_head durable._executions, p_children integer[])
 returns integer[] language plpgsql stable
@@ -458,7 +519,7 @@ $$;
 comment on function durable._end_bundles(durable._bundle[], text[], bigint) is
   'Ends what the bundles end, by kind, and renews the leases of those that go on: with no ending, or with one that may have been refused. Returns the queues that got ready tasks.';
 
-create or replace function durable._take_bundles(
+create or replace function durable._write_turn(
   p_bundles durable._bundle[], p_worker text, p_acts boolean, p_facts boolean, p_many boolean, p_endings text[],
   p_adopted text[], p_now bigint, out bundles durable._bundle[], out queues text[])
 language plpgsql volatile
@@ -479,7 +540,7 @@ begin
   queues := queues || durable._end_bundles(bundles, p_endings, p_now);
 end
 $$;
-comment on function durable._take_bundles(durable._bundle[], text, boolean, boolean, boolean, text[], text[], bigint) is
+comment on function durable._write_turn(durable._bundle[], text, boolean, boolean, boolean, text[], text[], bigint) is
   'Judges bundles and does what they ask for, given what _read_bundles found in them. Answers them as they are now, and the queues that got ready tasks. The caller holds all locks.';
 
 create or replace function durable._distinct(p_texts text[])
@@ -545,35 +606,37 @@ create or replace function durable._claim_alone(
 returns json language plpgsql volatile
 as $$
 declare
-  v_ids text[];
-  v_heads bigint[];
-  v_warm text[];
+  v_claim record;
   v_head durable._executions;
-  v_tasks json;
+  v_tasks json := '[]';
   v_now bigint;
 begin
-  select c.ids, c.heads, c.warm into v_ids, v_heads, v_warm
-  from durable._claimable(p_worker, p_queues, p_codes, greatest(p_want, 0)) c;
-  if cardinality(v_heads) = 1 then
-    v_head := durable._lock_head(v_heads[1]);
-  elsif v_ids <> '{}' then
-    perform durable._lock_heads(v_heads);
-  end if;
+  perform durable._may_lock();
+  select * into v_claim from durable._take_claim(p_worker, p_queues, p_codes, greatest(p_want, 0)) c;
   v_now := durable._now_ms();
-  if v_head.execution is not null then
-    v_tasks := durable._claim_new(v_ids[1], v_head, p_worker, p_ttl_ms, p_codes, p_digests, v_now);
+  if cardinality(v_claim.ids) = 1 and not v_claim.owned then
+    select * into v_head from durable._executions h where h.execution = v_claim.heads[1];
+    v_tasks := durable._claim_new(v_claim.ids[1], v_head, p_worker, p_ttl_ms, p_codes, p_digests, v_now);
   end if;
-  if v_tasks is null and v_ids <> '{}' then
-    v_tasks := durable._claim(v_ids, cardinality(v_heads) > cardinality(v_ids), p_worker, p_ttl_ms, v_warm, p_codes, p_digests,
-                              v_now);
+  if v_tasks is null or cardinality(v_claim.ids) > 1 or v_claim.owned then
+    v_tasks := durable._claim(v_claim.ids, v_claim.owned, p_worker, p_ttl_ms, v_claim.warm, p_codes, p_digests, v_now);
   end if;
   return durable._answer(
-    v_now, '{"execution": null, "verdict": null, "state": null, "seq": null, "next": null}', '[]', coalesce(v_tasks, '[]'), '{}',
-    false, case when p_want > 0 then coalesce(durable._due_in(v_now), durable._never()) end);
+    v_now, '{"execution": null, "verdict": null, "state": null, "seq": null, "next": null}', '[]', v_tasks, '{}', false,
+    case when p_want > 0 then coalesce(durable._due_in(v_now), durable._never()) end, '{}',
+    durable._held_ids('{}', v_claim.missed));
 end
 $$;
 comment on function durable._claim_alone(text, text[], text[], text[], integer, integer) is
   'A turn without bundles: claims, in the order of all turns, and answers as they do.';
+
+create or replace function durable._without(p_bundles jsonb, p_executions bigint[])
+returns jsonb language sql immutable parallel safe
+as $$
+  select coalesce(jsonb_agg(b), '[]') from jsonb_array_elements(p_bundles) b
+  where (b ->> 'execution')::bigint <> all (p_executions)
+$$;
+comment on function durable._without(jsonb, bigint[]) is 'The bundles of all other runs.';
 
 create or replace function durable._turn(
   p_worker text, p_queues text[], p_codes text[], p_digests text[], p_want integer, p_bundles jsonb, p_ttl_ms integer,
@@ -581,50 +644,51 @@ create or replace function durable._turn(
 returns json language plpgsql volatile
 as $$
 declare
+  v_read record;
+  v_taken record;
   v_bundles durable._bundle[];
-  v_acts boolean;
-  v_facts boolean;
-  v_many boolean;
-  v_odd boolean;
-  v_endings text[];
-  v_settle text[];
-  v_adopted text[];
-  v_awaiters text[];
-  v_owned boolean;
-  v_claim text[] := '{}';
-  v_heads bigint[] := '{}';
-  v_warm text[] := '{}';
+  v_adopted text[] := '{}';
   v_queues text[];
+  v_claim text[] := '{}';
+  v_warm text[] := '{}';
+  v_owned boolean := false;
+  v_missed bigint[] := '{}';
   v_tasks json := '[]';
   v_now bigint;
 begin
-  select * into v_bundles, v_acts, v_facts, v_many, v_odd, v_endings, v_settle from durable._read_bundles(p_bundles);
-  perform durable._check_bundles(v_bundles, v_acts, v_odd, pg_column_size(p_bundles));
-  if v_acts then
-    v_adopted := durable._adopted_by(v_bundles);
+  select * into v_read from durable._read_bundles(p_bundles);
+  perform durable._check_bundles(v_read.bundles, v_read.has_acts, v_read.is_odd, pg_column_size(p_bundles));
+  if v_read.has_acts then
+    v_adopted := durable._adopted_by(v_read.bundles);
   end if;
-  v_awaiters := durable._lock_bundles(v_bundles, v_settle, v_adopted);
+  perform durable._mark_turn();
+  select * into v_taken from durable._take_bundles(v_read.bundles, v_read.settles, v_adopted) t;
+  if v_taken.busy <> '{}' then
+    -- from here on the turn is what it would be without them
+    select * into v_read from durable._read_bundles(durable._without(p_bundles, v_taken.busy));
+  end if;
   if p_want > 0 then
-    select c.ids, c.heads, c.warm into v_claim, v_heads, v_warm
-    from durable._claimable(p_worker, p_queues, p_codes, p_want) c;
+    select c.ids, c.warm, c.owned, c.missed into v_claim, v_warm, v_owned, v_missed
+    from durable._take_claim(p_worker, p_queues, p_codes, p_want) c;
   end if;
-  v_owned := durable._lock_turn(v_bundles, v_settle, v_awaiters, v_heads);
-  perform durable._lock_adoptions(v_adopted);
   v_now := durable._now_ms();
   select t.bundles, t.queues into v_bundles, v_queues
-  from durable._take_bundles(v_bundles, p_worker, v_acts, v_facts, v_many, v_endings, v_adopted, v_now) t;
-  if v_claim <> '{}' or (v_awaiters <> '{}' and p_want >= 0) then
-    v_tasks := durable._claim_turn(p_worker, p_ttl_ms, v_claim, cardinality(v_heads) > cardinality(v_claim), v_warm,
-                                   case when p_want >= 0 then v_awaiters else '{}' end, p_codes, p_digests, v_now);
+  from durable._write_turn(v_read.bundles, p_worker, v_read.has_acts, v_read.has_facts, v_read.has_many, v_read.endings,
+                           v_adopted, v_now) t;
+  if v_claim <> '{}' or (v_taken.awaiters <> '{}' and p_want >= 0) then
+    v_tasks := durable._claim_turn(p_worker, p_ttl_ms, v_claim, v_owned, v_warm,
+                                   case when p_want >= 0 then v_taken.awaiters else '{}' end, p_codes, p_digests, v_now);
   end if;
-  if p_tells and v_settle <> '{}' then
+  if p_tells and v_read.settles <> '{}' then
     perform durable._tell('durable_settled');
   end if;
-  v_owned := v_owned or v_awaiters <> '{}' or cardinality(v_heads) > cardinality(v_claim);
   return durable._answer(
-    v_now, durable._verdicts(v_bundles), durable._tails(v_bundles, v_acts or v_owned, v_now), v_tasks,
-    durable._distinct(v_queues), v_settle <> '{}',
-    case when p_want > 0 or v_acts or cardinality(v_bundles) > 1 then coalesce(durable._due_in(v_now), durable._never()) end);
+    v_now, durable._verdicts(v_bundles),
+    durable._tails(v_bundles, v_read.has_acts or v_taken.owned or v_taken.awaiters <> '{}' or v_owned, v_now), v_tasks,
+    durable._distinct(v_queues), v_read.settles <> '{}',
+    case when p_want > 0 or v_read.has_acts or cardinality(v_bundles) > 1
+         then coalesce(durable._due_in(v_now), durable._never()) end,
+    v_taken.busy, durable._held_ids(v_taken.held, v_missed));
 end
 $$;
 comment on function durable._turn(text, text[], text[], text[], integer, jsonb, integer, boolean) is
@@ -651,7 +715,7 @@ begin
   return v_answer;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.worker_turn_v1(text, text[], text[], text[], integer, jsonb, integer, boolean) is
   'One round trip of a worker: reports bundles (facts, acts, ending), claims up to p_want tasks, renews. p_codes: what it can run, as worker_hello_v1 answered; p_digests: of that code, at the same places. p_want < 0 claims nothing, not even what this turn woke. Verdicts ok, moved, lost; a stale bundle never spoils the others. due_in: milliseconds to the next deadline of all, 2^53-1 for none; null: a lone report did not look. p_tells: it sends the hint that something settled with its own commit.';
 
@@ -661,6 +725,6 @@ as $$
   select case when exists (select from durable._tasks t where t.state = 'acquired' and t.pid <> p_worker)
               then 1 else -1 end * (select count(*)::integer from durable._workers w where w.present or w.id = p_worker)
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.worker_watch_v1(text) is
   'How many workers share the watch over leases: positive while others hold tasks, so that tick is called often; else negative.';

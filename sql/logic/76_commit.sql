@@ -78,24 +78,22 @@ comment on function durable._do_settles(jsonb) is
   'Settles the promises of a commit. WF003 for one that has another outcome already: the transaction relies on its own.';
 
 create or replace function durable.worker_commit_v1(
-  p_worker text, p_execution bigint, p_version integer, p_seen integer, p_child integer, p_name text, p_hash text,
+  p_worker text, p_execution bigint, p_id text, p_version integer, p_seen integer, p_child integer, p_name text, p_hash text,
   p_value text, p_effects jsonb)
 returns json language plpgsql volatile
 as $$
 declare
-  v_id text;
   v_now bigint;
 begin
   if durable._stands_alone() then
     perform durable._fail_conflict('The transaction that was to be committed is over.', 'Write nothing that ends it inside.');
   end if;
   perform durable._check_payload(format('What the statements of transaction %L returned', p_name), p_value);
-  select h.id into v_id from durable._executions h where h.execution = p_execution;
   perform durable._lock_starts(p_effects);
   perform durable._lock_commit(
-    array(select distinct e ->> 'id' from jsonb_array_elements(p_effects) e where e ->> 'do' <> 'start'), v_id);
+    array(select distinct e ->> 'id' from jsonb_array_elements(p_effects) e where e ->> 'do' <> 'start'), p_id);
   v_now := durable._now_ms();
-  perform durable._check_commit(v_id, p_worker, p_execution, p_version, p_seen, p_child, v_now);
+  perform durable._check_commit(p_id, p_worker, p_execution, p_version, p_seen, p_child, v_now);
   perform durable._append(
     array[row(p_execution, 'L', p_child, 1, p_name, decode(p_hash, 'hex'), p_value)::durable._event], v_now, true);
   if p_effects <> '[]' then
@@ -108,6 +106,6 @@ begin
   return durable._journal_from(p_execution, p_seen);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable.worker_commit_v1(text, bigint, integer, integer, integer, text, text, text, jsonb) is
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+comment on function durable.worker_commit_v1(text, bigint, text, integer, integer, integer, text, text, text, jsonb) is
   'Last statement of a workflow''s transaction: starts, signals and settlements that its code asked for, its journal row, the fence. Answers the journal from p_seen on. An error here rolls the user''s rows back with all of it: WF002 lease lost, WF099 replay, and what start, signal and promise_settle raise.';

@@ -4,32 +4,32 @@
 -- database's own way, and what does not get them in a while starts over from the beginning.
 
 create or replace function durable._check_step(
-  p_worker text, p_head durable._executions, p_version integer, p_now bigint)
+  p_worker text, p_head durable._executions, p_id text, p_version integer, p_now bigint)
 returns void language plpgsql stable
 as $$
 declare
   v_task durable._tasks;
 begin
-  select * into v_task from durable._tasks t where t.id = p_head.id;
+  select * into v_task from durable._tasks t where t.id = p_id;
   if v_task.pid is distinct from p_worker or v_task.execution is distinct from p_head.execution
      or not coalesce(durable._holds(v_task, p_version, p_now), false) then
-    perform durable._fail_lease_lost(p_head.id, p_version);
+    perform durable._fail_lease_lost(p_id, p_version);
   elsif p_head.status = 'blocked' then
     perform durable._fail_conflict(format('Run %L waits for %s in its journal.', p_head.id, p_head.waiting_on));
   end if;
 end
 $$;
-comment on function durable._check_step(text, durable._executions, integer, bigint) is 'The fence of a step in SQL. WF002, WF003.';
+comment on function durable._check_step(text, durable._executions, text, integer, bigint) is 'The fence of a step in SQL. WF002, WF003.';
 
 create or replace function durable._begin_sql_step(
-  p_worker text, p_execution bigint, p_version integer, p_seen integer, p_child integer)
+  p_worker text, p_execution bigint, p_id text, p_version integer, p_seen integer, p_child integer)
 returns json language plpgsql stable
 as $$
 declare
   v_head durable._executions;
 begin
   select * into v_head from durable._executions h where h.execution = p_execution;
-  perform durable._check_step(p_worker, v_head, p_version, durable._now_ms());
+  perform durable._check_step(p_worker, v_head, p_id, p_version, durable._now_ms());
   if exists (select from durable._journal j where j.execution = p_execution and j.bucket = v_head.bucket and j.child = p_child
              and durable._is_local(j.type) and durable._resolves(j.type)) then
     return durable._journal_from(p_execution, p_seen);
@@ -37,29 +37,27 @@ begin
   return null;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable._begin_sql_step(text, bigint, integer, integer, integer) is
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+comment on function durable._begin_sql_step(text, bigint, text, integer, integer, integer) is
   'Before the function, without a lock: is it still to be called? Answers the journal if its completion is there already, as after a lost answer. WF002, WF003.';
 
 create or replace function durable._end_sql_step(
-  p_worker text, p_execution bigint, p_version integer, p_seen integer, p_child integer, p_attempt integer, p_name text,
-  p_hash text, p_value text)
+  p_worker text, p_execution bigint, p_id text, p_version integer, p_seen integer, p_child integer, p_attempt integer,
+  p_name text, p_hash text, p_value text)
 returns json language plpgsql volatile
 as $$
 declare
-  v_id text;
   v_head durable._executions;
   v_before integer;
   v_type "char";
   v_now bigint;
 begin
-  select h.id into v_id from durable._executions h where h.execution = p_execution;
-  if not durable._lock_late(null, v_id) then
-    perform durable._fail_busy(v_id);
+  if not durable._lock_late(null, p_id) then
+    perform durable._fail_busy(format('Task %L', p_id));
   end if;
   v_now := durable._now_ms();
   select * into v_head from durable._executions h where h.execution = p_execution;
-  perform durable._check_step(p_worker, v_head, p_version, v_now);
+  perform durable._check_step(p_worker, v_head, p_id, p_version, v_now);
   v_before := v_head.open_attempts[array_position(v_head.open_steps, p_child)];
   v_type := durable._fact_type(false, false, false, p_attempt, v_before,
                                p_child >= v_head.next_child or p_child = any (v_head.reserved));
@@ -71,13 +69,13 @@ begin
   return durable._journal_from(p_execution, p_seen);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
-comment on function durable._end_sql_step(text, bigint, integer, integer, integer, integer, text, text, text) is
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+comment on function durable._end_sql_step(text, bigint, text, integer, integer, integer, integer, text, text, text) is
   'After the function: the fence and the completion row. WF002 lease lost, WF003, WF006 the worker must replay, 55P03 try the whole step again; each takes back what the function wrote.';
 
 create or replace function durable._sql_step(
-  p_worker text, p_execution bigint, p_version integer, p_seen integer, p_child integer, p_attempt integer, p_name text,
-  p_hash text, p_args jsonb)
+  p_worker text, p_execution bigint, p_id text, p_version integer, p_seen integer, p_child integer, p_attempt integer,
+  p_name text, p_hash text, p_args jsonb)
 returns json language plpgsql volatile
 as $$
 declare
@@ -85,24 +83,24 @@ declare
   v_value text;
 begin
   perform durable._may_lock();
-  v_known := durable._begin_sql_step(p_worker, p_execution, p_version, p_seen, p_child);
+  v_known := durable._begin_sql_step(p_worker, p_execution, p_id, p_version, p_seen, p_child);
   if v_known is not null then
     return v_known;
   end if;
   v_value := durable._call_function(p_name, p_args);
   perform durable._check_payload(format('What %s returned', p_name), v_value);
-  return durable._end_sql_step(p_worker, p_execution, p_version, p_seen, p_child, p_attempt, p_name, p_hash, v_value);
+  return durable._end_sql_step(p_worker, p_execution, p_id, p_version, p_seen, p_child, p_attempt, p_name, p_hash, v_value);
 end
 $$;
-comment on function durable._sql_step(text, bigint, integer, integer, integer, integer, text, text, jsonb) is
+comment on function durable._sql_step(text, bigint, text, integer, integer, integer, integer, text, text, jsonb) is
   'Composes the step. Not pinned: the user''s function runs under the session''s own settings.';
 
 create or replace function durable.worker_sql_v1(
-  p_worker text, p_execution bigint, p_version integer, p_seen integer, p_child integer, p_attempt integer, p_name text,
-  p_hash text, p_args jsonb)
+  p_worker text, p_execution bigint, p_id text, p_version integer, p_seen integer, p_child integer, p_attempt integer,
+  p_name text, p_hash text, p_args jsonb)
 returns json language sql volatile
 as $$
-  select durable._sql_step(p_worker, p_execution, p_version, p_seen, p_child, p_attempt, p_name, p_hash, p_args)
+  select durable._sql_step(p_worker, p_execution, p_id, p_version, p_seen, p_child, p_attempt, p_name, p_hash, p_args)
 $$;
-comment on function durable.worker_sql_v1(text, bigint, integer, integer, integer, integer, text, text, jsonb) is
+comment on function durable.worker_sql_v1(text, bigint, text, integer, integer, integer, integer, text, text, jsonb) is
   'A step in SQL: calls the function p_name with p_args (array or object) and records its result as the completion of the child, together or not at all. Answers {next, rows}, the journal from p_seen on; called again after a lost answer, it answers the same and calls nothing. What the function raises goes out as it is; of the engine''s own: WF001 and WF004 the call is wrong, WF002 lease lost, WF003, WF006 replay, WF008, 55P03 try again.';

@@ -79,7 +79,7 @@ declare
   v_parts text[] := regexp_split_to_array(case lower(v_text)
     when '@hourly' then '0 * * * *' when '@daily' then '0 0 * * *' when '@midnight' then '0 0 * * *'
     when '@weekly' then '0 0 * * 0' when '@monthly' then '0 0 1 * *'
-    when '@yearly' then '0 0 1 1 *' when '@annually' then '0 0 1 1 *' else v_text end, '[ \t\n\r]+');
+    when '@yearly' then '0 0 1 1 *' when '@annually' then '0 0 1 1 *' else v_text end, E'[ \\t\\n\\r]+');
 begin
   if octet_length(v_text) not between 1 and 512 then
     perform durable._fail_invalid(format('A cron expression has 1 to 512 bytes, this one has %s.', octet_length(v_text)));

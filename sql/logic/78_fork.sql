@@ -7,7 +7,7 @@ returns table (seq integer, type "char", child integer, attempt integer, name te
 language sql stable
 as $$
   with bounds as (
-    select h.execution, h.bucket, h.first_child,
+    select h.execution, h.id, h.bucket, h.first_child,
            min(j.seq) filter (where j.type = 'Q') as cancelled,
            max(j.seq) filter (where j.type = 'W' and j.seq < p_upto) as resumed
     from durable._executions h
@@ -22,12 +22,16 @@ as $$
   select j.seq, j.type, j.child, j.attempt, j.name, j.input_hash,
          j.seq + durable._width(j.type) <= p_upto and j.type not in ('C', 'F', 'Y', 'Q')
          and (j.type <> 'A' or j.seq < coalesce(k.resumed, 0))
-         and (j.seq < coalesce(k.cancelled, p_upto) or (coalesce(j.child, -1) < k.child and j.type not in ('j', 'u', 'a')))
+         and (j.seq < coalesce(k.cancelled, p_upto)
+              or (coalesce(j.child, -1) < k.child and j.type not in ('j', 'u', 'a')
+                  and not (j.type in ('d', 'D') and exists (
+                    select from durable._promises p
+                    where p.id = any (array[k.id || '.' || j.child]) and p.head is not null and p.state = 'rejected_canceled'))))
   from known k
   join durable._journal j on j.execution = k.execution and j.bucket = k.bucket
 $$;
 comment on function durable._prefix(bigint, integer) is
-  'The rows of a journal, and which of them a fork at this position copies: those wholly before it, but no ending, no request of cancellation and no wait that was not over. After such a request only what came to earlier calls: what the clean-up did belongs to a run that was cancelled.';
+  'The rows of a journal, and which of them a fork at this position copies: those wholly before it, but no ending, no request of cancellation and no wait that was not over. After such a request only what came to earlier calls: what the clean-up did belongs to a run that was cancelled. Nor the ends of child runs that were cancelled then: the request reached them too, and they begin anew.';
 
 create or replace function durable._fork_children(p_execution bigint, p_upto integer)
 returns table (child integer, type "char", name text, input_hash bytea, began integer, ended integer, delivery integer,
@@ -604,6 +608,6 @@ begin
   end if;
   return durable._fork($1, $2, $3, $4, $5, $6, $7);
 end
-$$ set search_path = '' set join_collapse_limit = 1 set enable_seqscan = off;
+$$ set search_path = '' set join_collapse_limit = 1 set enable_seqscan = off set jit = off set quote_all_identifiers = off;
 comment on function durable.fork(text, integer, text, jsonb, text, text, text) is
   'Begins a new run with what another one did: its first seq events (of a step that began and ended at once, all or none), or what was before a step, or all (no position), and answers the id of the fork: select durable.fork(''order-42'', step => ''charge'', set_values => ''{"charge": {"paid": true}}''). set_values puts results in place, by child number or name, payloads as "signal:<name>:<n>". The original stays as it is. WF001, WF003 new_id is taken, WF004, WF008.';

@@ -15,7 +15,7 @@ as $$
   cross join lateral (
     select c.id, c.head, c.state, c.target, c.settled_at from durable._promises c
     where c.id >= r.id || '.' and c.id < r.id || '/' and c.execution is not null
-      and substr(c.id, length(r.id) + 1) ~ '^(\.\d{1,9})+$'
+      and substr(c.id, length(r.id) + 1) ~ E'^(\\.\\d{1,9})+$'
       -- a count, because an exists becomes a join that may read all promises
       and (select count(*) from durable._promises o where o.id = r.id and o.head is not null) > 0) p
 $$;
@@ -44,7 +44,7 @@ declare
   v_heads bigint[];
 begin
   -- the locks of starts with these ids and keys: whoever has one is about to answer with such a run
-  if not pg_try_advisory_xact_lock_shared(1685417578, 0) then
+  if not durable._try_beside_many() then
     return '{}';
   end if;
   v_roots := array(
@@ -262,7 +262,7 @@ begin
     last := null;
   end if;
 end
-$$ set enable_sort = off;
+$$ set enable_sort = off set jit = off;
 comment on function durable._ended_runs(bigint, bigint, integer) is
   'Runs that are nobody''s children and ended before an instant, in the order of their heads, from a head on: of 1000 heads at most. Last: the head to go on behind; null: there are no more. Heads have numbers as they are born, but for starts that are under way together: 1000 that were all born since are the end.';
 
@@ -293,7 +293,7 @@ begin
     last_id := null;
   end if;
 end
-$$ set enable_sort = off;
+$$ set enable_sort = off set jit = off;
 comment on function durable._ended_promises(bigint, bigint, text, integer) is
   'Promises that belong to no run and were settled before an instant, in the order of their creation, from one on: of 1000 at most. Last: the one to go on behind; null: there are no more.';
 
@@ -321,7 +321,7 @@ begin
   select r.runs, r.promises, r.kept into runs, promises, kept from durable._remove_ended(v_roots, p_before) r;
 end
 $$ set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off;
 comment on function durable._purge(bigint, jsonb, integer) is
   'One portion of a purge: runs first, then promises that belong to none, from a place on. Answers from which place to go on; null: that was the last.';
 
@@ -335,7 +335,7 @@ begin
   if $1 is null or $1 < interval '0' or $2 is null or $2 < 1 then
     perform durable._fail_invalid('A purge has an age (older_than => ''30 days'') and removes one run or more.');
   end if;
-  if not coalesce($3 ->> 'run' ~ '^\d{1,18}$' or ($3 ->> 'created_at' ~ '^\d{1,16}$' and $3 ->> 'id' is not null),
+  if not coalesce($3 ->> 'run' ~ E'^\\d{1,18}$' or ($3 ->> 'created_at' ~ E'^\\d{1,16}$' and $3 ->> 'id' is not null),
                   $3 is null) then
     perform durable._fail_invalid('A purge goes on behind what the one before it answered as more, or begins anew (null).');
   end if;
@@ -356,7 +356,7 @@ begin
   return next;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.purge(interval, integer, jsonb) is
   'Removes runs, then free-standing promises, that ended this long ago, the oldest first, each with all its children: select * from durable.purge(''30 days''). While it answers more there may be more: call it again, with after => what it answered it goes on behind what it has looked at; without, it begins anew and passes over what it kept before once again. What somebody may need stays and is counted by its reason in kept: row (a foreign key of yours), journal (another run reads the result), awaited, undelivered, busy. Ids and keys are remembered for the setting removed_ids_days: no such run starts again. By itself: set_setting(''retention_days'', ''30''). WF003 above READ COMMITTED, WF004.';
 
@@ -422,13 +422,13 @@ $$;
 comment on function durable._move_rows(bigint, bigint) is
   'Moves the journals of what is left in a partition, where all of it should be gone by its age, into this week''s, if it is 100 runs or fewer, 20 at a time: task, then head, with SKIP LOCKED, so that no turn is at work on them. Answers how many.';
 
-create or replace function durable._drop_bucket(p_now bigint)
-returns boolean language plpgsql volatile
+create or replace function durable._drop_bucket()
+returns boolean language plpgsql volatile security definer
 as $$
 declare
   v_bucket integer;
 begin
-  foreach v_bucket in array coalesce(durable._old_buckets(p_now), '{}') loop
+  foreach v_bucket in array coalesce(durable._old_buckets(durable._now_ms()), '{}') loop
     if not exists (select from durable._journal j where j.bucket = v_bucket) then
       execute 'lock table only durable._journal in access exclusive mode';
       if not exists (select from durable._journal j where j.bucket = v_bucket) then
@@ -442,9 +442,9 @@ begin
 exception when lock_not_available or object_in_use then
   return null;
 end
-$$ set lock_timeout = '50ms';
-comment on function durable._drop_bucket(bigint) is
-  'Drops one old partition in which no row is left. Its lock, ACCESS EXCLUSIVE on the journal, waits 50 ms at most, and so do those behind it; then it is given up for a minute (null). The caller holds nothing that anybody waits for, so it is in no circle.';
+$$ set search_path = pg_catalog, pg_temp set lock_timeout = '50ms' set jit = off set quote_all_identifiers = off;
+comment on function durable._drop_bucket() is
+  'Drops one old partition in which no row is left, with the rights of the owner, because workers have none; so it takes nothing from its caller. Its lock, ACCESS EXCLUSIVE on the journal, waits 50 ms at most, and so do those behind it; then it is given up for a minute (null). The caller holds nothing that anybody waits for, so it is in no circle.';
 
 create or replace function durable._sweep_retention(p_now bigint)
 returns jsonb language plpgsql volatile
@@ -478,7 +478,7 @@ begin
       v_done := durable._move_rows(v_before, p_now);
     end if;
     if v_done = 0 then
-      v_dropped := durable._drop_bucket(p_now);
+      v_dropped := durable._drop_bucket();
     end if;
   end if;
   update durable._retention r

@@ -15,15 +15,6 @@ as $$ select replace(replace(p_template, '{{.timestamp}}', p_at::text), '{{.id}}
 comment on function durable._expansion(text, text, bigint) is
   'Id of the promise of one instant. The schedule''s id goes in last, so that nothing in it is taken for a placeholder.';
 
-create or replace function durable._in_its_tree(p_id text, p_tags jsonb)
-returns boolean language sql immutable parallel safe
-as $$
-  select not exists (
-    select from unnest(array['resonate:origin', 'resonate:branch', 'resonate:parent']) as t (name)
-    where p_tags ? t.name and not starts_with(p_id || '.', (p_tags ->> t.name) || '.'))
-$$;
-comment on function durable._in_its_tree(text, jsonb) is 'An id begins with the origin, the branch and the parent that tags name.';
-
 create or replace function durable._check_schedule(p_id text, p_template text, p_timeout bigint, p_headers jsonb, p_tags jsonb)
 returns void language plpgsql stable
 as $$
@@ -46,8 +37,6 @@ begin
                                   'Use poll://any@group, poll://uni@group/id or http(s)://host/path.');
   elsif p_tags ? 'resonate:target' and p_tags ->> 'resonate:timer' = 'true' and durable._strict() then
     perform durable._fail_invalid(format('Schedule %L: a timer has no target.', p_id));
-  elsif strpos(p_tags ->> 'resonate:origin', '.') > 0 or strpos(p_tags ->> 'resonate:prefix', '.') > 0 then
-    perform durable._fail_invalid(format('Schedule %L: resonate:origin and resonate:prefix have no dot.', p_id));
   elsif p_tags ? 'resonate:delay' and (not p_tags ? 'resonate:target' or coalesce(
       substring(p_tags ->> 'resonate:delay' from '^[0-9]{1,16}$')::bigint >= durable._never(), true)) then
     perform durable._fail_invalid(format('Schedule %L: resonate:delay is an instant in ms, with a target.', p_id));
@@ -55,7 +44,7 @@ begin
 end
 $$;
 comment on function durable._check_schedule(text, text, bigint, jsonb, jsonb) is
-  'Door checks of a schedule, apart from its cron and zone. Dots are free in the id and in the template: the origin of what it creates is the first part of the id. That a delay ends before the deadline is judged for each instant. WF004.';
+  'Door checks of a schedule, apart from its cron and zone. What it creates is an origin of its own, whatever its id. That a delay ends before the deadline is judged for each instant. WF004.';
 
 create or replace function durable._check_timezone(p_timezone text)
 returns void language plpgsql stable
@@ -84,7 +73,7 @@ begin
   return durable._schedule_record(v_schedule);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.schedule_get(text) is 'The schedule. WF001 if there is none.';
 
 create or replace function durable.schedule_create(
@@ -98,6 +87,7 @@ declare
   v_first text;
   v_schedule durable._schedules;
 begin
+  perform durable._check_tags_size(format('schedule %L', p_id), p_promise_tags);
   perform durable._check_schedule(p_id, p_promise_id, p_promise_timeout, p_promise_param_headers, p_promise_tags);
   perform durable._check_payload(format('Parameter of schedule %L', p_id), p_promise_param_data);
   perform durable._check_timezone(p_timezone);
@@ -127,7 +117,7 @@ begin
   return durable._schedule_record(v_schedule);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.schedule_create(text, text, text, bigint, text, jsonb, jsonb, text) is
   'Creates a schedule, or returns the one that has this id, unchanged. Its first instant is strictly after now. p_promise_id may hold {{.id}} and {{.timestamp}}; without the latter it fires once, since every later instant finds the first promise. WF004, WF008.';
 
@@ -145,7 +135,7 @@ begin
   return durable._schedule_record(v_schedule);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.schedule_delete(text) is
   'Deletes a schedule and returns what it was. Promises that it created stay. WF001 if there is none.';
 
@@ -173,7 +163,7 @@ begin
   return durable._at(v_schedule.next_run_at);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.schedule(text, text, text, jsonb, text, interval, text, jsonb) is
   'Makes a promise at every instant of a cron expression: select durable.schedule(''nightly'', ''0 3 * * *'', target => ''reports'', timezone => ''Europe/Paris''). target: who is to resolve it, as the tag resonate:target says, a queue that protocol workers serve or sql://schema.function; without one anybody may. Answers the next instant. The same again is the same schedule; with anything else WF003. WF004, WF008.';
 
@@ -184,7 +174,7 @@ begin
   perform durable.schedule_delete($1);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.unschedule(text) is
   'Ends a schedule; what it has made stays: select durable.unschedule(''nightly''). WF001.';
 
@@ -198,23 +188,23 @@ begin
   elsif jsonb_typeof(p_tags) <> 'object' then
     perform durable._fail_invalid('A search by tags takes a JSON object of strings.');
   elsif coalesce(p_tags, '{}') = '{}' then
-    return query select (durable._schedule_record(s)).* from durable._schedules s
+    return query select r.* from durable._schedules s cross join lateral durable._schedule_record(s) r
                  where s.id > coalesce(p_cursor, '') order by s.id limit p_limit;
   else
-    return query select (durable._schedule_record(s)).* from durable._schedules s
+    return query select r.* from durable._schedules s cross join lateral durable._schedule_record(s) r
                  where s.id > coalesce(p_cursor, '') and s.promise_tags @> p_tags order by s.id limit p_limit;
   end if;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.schedule_search(jsonb, integer, text) is
   'Schedules whose promise tags contain p_tags, by id, after the id p_cursor; null or {}: all. A full page ends with the next cursor. WF004.';
 
 create or replace function durable._try_family(p_id text)
 returns boolean language sql volatile
 as $$
-  select coalesce(bool_and(pg_try_advisory_xact_lock_shared(1685417578, 0)
-                           and pg_try_advisory_xact_lock_shared(1685417574, hashtext(a.id))), true)
+  select coalesce(bool_and(pg_try_advisory_xact_lock_shared(1685417574, hashtext(a.id))), true)
+         and (durable._ancestors(p_id) = '{}' or durable._try_beside_many())
   from unnest(durable._ancestors(p_id)) as a (id)
 $$;
 comment on function durable._try_family(text) is
@@ -251,8 +241,8 @@ begin
            s.promise_param_headers as headers, s.promise_param_data as data, x.target,
            coalesce(s.promise_tags ->> 'resonate:timer' = 'true', false) as timer,
            s.promise_tags || jsonb_build_object('resonate:schedule', s.id) || case when x.target is null then '{}' else
-             jsonb_build_object('resonate:origin', split_part(x.id, '.', 1), 'resonate:prefix', split_part(x.id, '.', 1),
-                                'resonate:branch', x.id, 'resonate:parent', x.id) end as tags,
+             jsonb_build_object('resonate:origin', x.id, 'resonate:prefix', x.id, 'resonate:branch', x.id,
+                                'resonate:parent', x.id) end as tags,
            substring(s.promise_tags ->> 'resonate:delay' from '^[0-9]{1,16}$')::bigint as delay
     from unnest(p_schedules, p_instants) as o (schedule, at)
     join durable._schedules s on s.id = any (array[o.schedule])
@@ -275,8 +265,8 @@ begin
     returning p.id, p.state, p.timeout_at, p.target, p.created_at
   ), queued as (
     insert into durable._tasks as t (id, deadline, retry_at, queue, preference, prefer_until)
-    select b.id, b.timeout_at, greatest(o.delay, p_now), durable._queue_of(b.target), durable._preference_of(b.target),
-           durable._prefer_until(durable._preference_of(b.target), p_now)
+    select b.id, b.timeout_at, greatest(durable._not_before(b.timeout_at, o.tags), p_now), durable._queue_of(b.target),
+           durable._preference_of(b.target), durable._prefer_until(durable._preference_of(b.target), p_now)
     from born b join occurrence o on o.id = b.id and o.at = b.created_at
     where b.state = 'pending' and b.target is not null
     returning t.queue, t.retry_at
@@ -288,12 +278,11 @@ $$;
 comment on function durable._create_occurrences(text[], bigint[], bigint) is
   'The promises of instants of locked schedules, created as of their instant; one whose deadline has passed is stored settled. An id that is taken is left as it is. What promise_create would refuse (an id reserved to a run, a delay at or after the deadline) creates nothing: the instant has passed all the same. One ordered insert, so that sweeps do not wait for each other in a circle. Returns the queues that got ready tasks.';
 
-create or replace function durable._fire_schedules(p_now bigint, p_limit integer)
+create or replace function durable._fire_locked(p_due text[], p_now bigint, p_limit integer)
 returns table (fired integer, queues text[])
 language plpgsql volatile
 as $$
 declare
-  v_due text[];
   v_most bigint := durable._setting_int('schedule_catch_up');
   v_more bigint := greatest(p_limit, v_most);
   v_schedule durable._schedules;
@@ -304,10 +293,8 @@ declare
   v_last bigint[] := '{}';
   v_next bigint[] := '{}';
 begin
-  v_due := array(select s.id from durable._schedules s where s.next_run_at <= p_now
-                 order by s.next_run_at limit p_limit for update skip locked);
-  for n in 1 .. cardinality(v_due) loop
-    select * into v_schedule from durable._schedules s where s.id = v_due[n];
+  for n in 1 .. cardinality(p_due) loop
+    select * into v_schedule from durable._schedules s where s.id = p_due[n];
     v_instants := durable._due_instants(v_schedule, p_now, least(v_most, v_more + 1)::integer);
     v_count := cardinality(v_instants) - 1;
     v_more := v_more - greatest(v_count - 1, 0);
@@ -318,11 +305,58 @@ begin
   end loop;
   queues := durable._create_occurrences(v_schedules, v_fired, p_now);
   update durable._schedules s set last_run_at = coalesce(u.last_run_at, s.last_run_at), next_run_at = u.next_run_at
-  from unnest(v_due, v_last, v_next) as u (id, last_run_at, next_run_at)
+  from unnest(p_due, v_last, v_next) as u (id, last_run_at, next_run_at)
   where s.id = any (array[u.id]) and s.next_run_at < u.next_run_at;
   get diagnostics fired = row_count;
   return next;
 end
 $$;
+comment on function durable._fire_locked(text[], bigint, integer) is
+  'Fires schedules that are due and locked: of each at most schedule_catch_up instants; the rest stays due for the next call. Many that are far behind share a budget of p_limit instants beyond one each. A schedule that ran out of instants rests for ever. Class 0, before all other locks; waits only for a creator of the same promise id. Returns how many schedules moved on, and the queues that got ready tasks.';
+
+create or replace function durable._fire_schedules(p_now bigint, p_limit integer)
+returns table (fired integer, queues text[])
+language plpgsql volatile
+as $$
+begin
+  return query select * from durable._fire_locked(
+    array(select s.id from durable._schedules s where s.next_run_at <= p_now
+          order by s.next_run_at limit p_limit for update skip locked), p_now, p_limit);
+end
+$$;
 comment on function durable._fire_schedules(bigint, integer) is
-  'Fires what is due, the longest overdue first: of p_limit schedules at most, and of each at most schedule_catch_up instants; the rest stays due for the next call. Many that are far behind share a budget of p_limit instants beyond one each. A schedule that ran out of instants rests for ever. Class 0, before all other locks; skips what another sweep has, waits only for a creator of the same promise id. Returns how many schedules moved on, and the queues that got ready tasks.';
+  'Fires what is due, the longest overdue first: p_limit schedules at most. Skips what another sweep has.';
+
+create or replace function durable._fire_one_by_one(p_now bigint, p_limit integer)
+returns table (fired integer, queues text[])
+language plpgsql volatile
+as $$
+declare
+  v_id text;
+begin
+  for v_id in select s.id from durable._schedules s where s.next_run_at <= p_now order by s.next_run_at limit p_limit loop
+    begin
+      return query select * from durable._fire_locked(
+        array(select s.id from durable._schedules s where s.id = v_id for update skip locked), p_now, 1);
+    exception when lock_not_available then
+      continue;
+    end;
+  end loop;
+end
+$$;
+comment on function durable._fire_one_by_one(bigint, integer) is
+  'Fires each of them by itself, but for those whose promise somebody is creating in an open transaction: they stay due.';
+
+create or replace function durable._fire_free_schedules(p_now bigint, p_limit integer)
+returns table (fired integer, queues text[])
+language plpgsql volatile
+as $$
+begin
+  return query select * from durable._fire_schedules(p_now, p_limit);
+exception when lock_not_available then
+  return query select coalesce(sum(f.fired), 0)::integer, coalesce(array_agg(distinct q) filter (where q is not null), '{}')
+               from durable._fire_one_by_one(p_now, least(p_limit, 20)) f left join unnest(f.queues) q on true;
+end
+$$ set lock_timeout = '50ms';
+comment on function durable._fire_free_schedules(bigint, integer) is
+  'Fires what is due, and waits for nobody: if somebody is creating a promise of such an id, the schedules are fired one by one, 20 at most.';

@@ -26,7 +26,7 @@ begin
   return v_name;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.serve(regprocedure, integer, interval, interval) is
   'Lets a function serve runs: select durable.serve(''billing.close_month(date)''); then durable.start(''sql://billing.close_month'', ''["2026-11-01"]''). It is called by workers and by durable.tick(), with their rights, once for each run with all its writes; what fails is tried again. A worker serves one function at a time, so one without a timeout (timeout => null) may hold the serving of a worker for as long as it runs. Serve only functions whose owner you trust with the rights of whoever ticks. The timeout is held by workers; in psql, statement_timeout is. Again with other options: changes them. WF004.';
 
@@ -38,7 +38,7 @@ begin
   return found;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.unserve(text) is
   'Ends a service: select durable.unserve(''billing.close_month''). What is queued for it waits until it is served again. Answers whether there was one. WF004.';
 
@@ -67,7 +67,7 @@ begin
     select case when min(f.at) is not null then greatest(min(f.at) - v_now, 0) end from first f), -1);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.services_due_v1() is
   'Milliseconds until a task of a service is ready; -1: none is queued; null: nothing is served here. Reads the first task of each service and priority, however many wait.';
 
@@ -88,7 +88,7 @@ begin
     where durable._try_serve(c.id) limit 1;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.next_service_v1() is
   'A ready task of a service that nobody serves at this moment, and how long it may take. Takes it for this transaction, by an advisory lock.';
 
@@ -107,7 +107,7 @@ begin
     where t.id = p_id and durable._ready(t, durable._now_ms());
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable._service_of(text) is
   'How a ready task is to be served: which function, with what, in which attempt. A run counts attempts in its journal, a promise without a journal by its task''s version.';
 
@@ -120,7 +120,7 @@ as $$
              durable._fact_type(false, p_retry_at is not null, p_error is not null, p_attempt,
                                 case when p_attempt > 1 then -p_attempt end, true),
              p_child, p_attempt, p_name,
-             substring(sha256(convert_to(p_name, 'UTF8') || '\x00'::bytea || convert_to(p_args, 'UTF8')) for 8),
+             substring(sha256(convert_to(p_name, 'UTF8') || E'\\x00'::bytea || convert_to(p_args, 'UTF8')) for 8),
              case when p_retry_at is null then coalesce(p_error, p_value)
                   else '{"error": ' || p_error || ', "retry_at": ' || p_retry_at || ', "interrupted": false}' end)::durable._event
 $$;
@@ -168,7 +168,7 @@ begin
   return jsonb_build_object('served', 1, 'hints', to_jsonb(v_queues), 'settled', v_retry_in is null);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable._end_service(text, durable._service_call, text, text, boolean) is
   'Settles the task''s promise with what the function returned or raised, or lets the task go until its next attempt. WF099 if it was settled, cancelled, paused or taken meanwhile, or cannot be locked: then what the function wrote must be taken back.';
 
@@ -191,11 +191,14 @@ exception when query_canceled or assert_failure or others then
   -- query_canceled: its time is over
   get stacked diagnostics v_state = returned_sqlstate, v_message = message_text, v_detail = pg_exception_detail,
     v_hint = pg_exception_hint, v_constraint = constraint_name, v_table = table_name;
+  if durable._passes(v_state) then
+    raise;
+  end if;
   return array[null, durable._sql_error(v_state, v_message, v_detail, v_hint, v_constraint, v_table), v_state];
 end
 $$;
 comment on function durable._run_service(durable._service_call) is
-  'Calls the function: its result, or its error and SQLSTATE after taking back what it wrote. Not pinned: it runs under the session''s own settings.';
+  'Calls the function: its result, or its error and SQLSTATE after taking back what it wrote; what is no fault of the function is raised again, so that the attempt does not count. Not pinned: it runs under the session''s own settings.';
 
 create or replace function durable._serve(p_id text)
 returns jsonb language plpgsql volatile

@@ -7,9 +7,13 @@ returns text[] language plpgsql volatile
 as $$
 declare
   v_free text[] := array(select w.id from durable._workers w where w.present and durable._presence_lock(w.number));
+  v_news text[] := array(select w.id from durable._workers w where (w.missing_at is null) = (w.id = any (v_free)));
 begin
-  update durable._workers w set missing_at = null where w.missing_at is not null and w.id <> all (v_free);
-  update durable._workers w set missing_at = p_now where w.id = any (v_free) and w.missing_at is null;
+  if v_news <> '{}' then
+    update durable._workers w set missing_at = case when w.id = any (v_free) then p_now end
+    where w.id = any (array(select x.id from durable._workers x where x.id = any (v_news) for no key update skip locked))
+      and (w.missing_at is null) = (w.id = any (v_free));
+  end if;
   return array(select w.id from durable._workers w
                where w.id = any (v_free) and w.missing_at <= p_now - durable._setting_int('presence_grace_ms'));
 end
@@ -34,12 +38,22 @@ $$;
 comment on function durable._forget_workers(text[], bigint) is
   'Deletes workers that are gone or were not seen for an hour and hold nothing. Skips what is locked: a heartbeat holds its row and waits for tasks that the sweep has.';
 
+create or replace function durable._is_held_up(p_task durable._tasks, p_now bigint)
+returns boolean language sql stable
+as $$
+  select exists (select from durable._workers w
+                 where w.id = p_task.pid and p_task.id = any (w.held) and w.seen_at > p_now - p_task.ttl)
+$$;
+comment on function durable._is_held_up(durable._tasks, bigint) is
+  'Its worker lives and could not renew the lease, because somebody had the task locked.';
+
 create or replace function durable._expired_tasks(p_gone text[], p_now bigint, p_limit integer)
 returns text[] language sql volatile
 as $$
   select coalesce(array_agg(x.id), '{}') from (
     select t.id from durable._tasks t
-    where t.state = 'acquired' and t.pid >= '' and (t.expires_at <= p_now or t.pid = any (p_gone)) and t.deadline > p_now
+    where t.state = 'acquired' and t.pid >= '' and t.deadline > p_now
+      and (t.pid = any (p_gone) or (t.expires_at <= p_now and not durable._is_held_up(t, p_now)))
     limit p_limit for update skip locked) x
 $$;
 comment on function durable._expired_tasks(text[], bigint, integer) is
@@ -59,15 +73,15 @@ end
 $$;
 comment on function durable._overdue_cancels(bigint, integer) is 'Locks the promises of runs that did not end within their grace.';
 
-create or replace function durable._open_buckets(p_now bigint)
-returns integer language plpgsql volatile
+create or replace function durable._open_buckets()
+returns integer language plpgsql volatile security definer
 as $$
 declare
   v_week integer;
   v_count integer := 0;
 begin
   for v_week in
-    select w from generate_series(durable._week(p_now), durable._week(p_now) + 4) w
+    select w from generate_series(durable._week(durable._now_ms()), durable._week(durable._now_ms()) + 4) w
     where not exists (select from durable._buckets b where b.bucket = w)
   loop
     if not pg_try_advisory_xact_lock(1685417573, 0) then
@@ -85,9 +99,31 @@ begin
   end loop;
   return v_count;
 end
+$$ set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' set jit = off set quote_all_identifiers = off;
+comment on function durable._open_buckets() is
+  'Makes the journal partitions of this week and the four after it. With the rights of the owner, because workers have none to make tables; so it takes nothing from its caller, and names and values are numbers. Attached, because "partition of" would wait for every open transaction that touched the journal, and the engine behind it; who alters the journal at this moment is waited for 100 ms.';
+
+create or replace function durable._keep_buckets(p_now bigint)
+returns text language plpgsql volatile
+as $$
+declare
+  v_missing integer := 5 - (select count(*) from durable._buckets b
+                            where b.bucket between durable._week(p_now) and durable._week(p_now) + 4);
+  v_problem text;
+begin
+  if v_missing > 0 then
+    begin
+      perform durable._open_buckets();
+    exception when others then
+      get stacked diagnostics v_problem = message_text;
+      return format('no journal partition could be made: %s', v_problem);
+    end;
+  end if;
+  return null;
+end
 $$;
-comment on function durable._open_buckets(bigint) is
-  'Makes the journal partitions of this week and the four after it. The only dynamic SQL of the schema: names and values are numbers. Attached, because "partition of" would wait for every open transaction that touched the journal, and the engine behind it.';
+comment on function durable._keep_buckets(bigint) is
+  'Sees to it that the partitions of the next weeks are there; what goes wrong is answered and undone, and fails nothing else.';
 
 create or replace function durable._paused()
 returns boolean language sql immutable parallel safe
@@ -104,7 +140,7 @@ begin
   if not exists (select from durable._schedules s where s.next_run_at <= p_now) then
     return null;
   end if;
-  select f.fired, f.queues into v_fired, v_queues from durable._fire_schedules(p_now, p_limit) f;
+  select f.fired, f.queues into v_fired, v_queues from durable._fire_free_schedules(p_now, p_limit) f;
   if v_fired = 0 then
     return null;
   end if;
@@ -113,7 +149,7 @@ begin
 end
 $$;
 comment on function durable._sweep_schedules(integer, bigint) is
-  'Answer of a tick that fired schedules; null if none was due, or another tick has them. In a transaction of its own, because creating promises may wait for somebody who creates the same, and must hold nothing then.';
+  'Answer of a tick that fired schedules; null if none was due, or others have them. In a transaction of its own, because creating promises may meet somebody who creates the same, and must hold nothing then.';
 
 create or replace function durable._sweep_tests(p_limit integer, p_now bigint)
 returns jsonb language plpgsql volatile
@@ -131,29 +167,130 @@ $$;
 comment on function durable._sweep_tests(integer, bigint) is
   'Answer of a tick that tested waits for rows; null if none was due. In a transaction of its own, because it reads tables of users, and must hold nothing then.';
 
-create or replace function durable._due_promises(p_now bigint, p_limit integer)
+create or replace function durable._due_promises(p_now bigint, p_limit integer, p_tried text[], p_but bigint[])
 returns text[] language sql volatile
 as $$
   select coalesce(array_agg(x.id), '{}') from (
     select p.id from durable._promises p
-    where p.due_at <= p_now
+    where p.due_at <= p_now and p.id <> all (p_tried) and (p.execution is null or p.execution <> all (p_but))
     order by p.due_at limit p_limit for no key update skip locked) x
 $$;
-comment on function durable._due_promises(bigint, integer) is 'Locks promises past their deadline.';
+comment on function durable._due_promises(bigint, integer, text[], bigint[]) is
+  'Locks promises past their deadline, but for p_tried and those that belong to p_but.';
+
+create or replace function durable._take_due(
+  p_now bigint, p_limit integer, out ids text[], out tasks text[], out heads bigint[])
+language plpgsql volatile
+as $$
+declare
+  v_tried text[] := '{}';
+  v_due text[];
+  v_chain record;
+begin
+  ids := '{}'; tasks := '{}'; heads := '{}';
+  for v_round in 1..10 loop
+    v_due := durable._due_promises(p_now, p_limit - cardinality(ids), v_tried, heads);
+    exit when v_due = '{}';
+    select * into v_chain from durable._take_chain(v_due) c;
+    ids := ids || v_chain.ids;
+    tasks := tasks || v_chain.tasks;
+    heads := heads || v_chain.heads;
+    exit when cardinality(v_chain.ids) = cardinality(v_due) or cardinality(ids) = p_limit;
+    v_tried := v_tried || v_due;
+  end loop;
+end
+$$;
+comment on function durable._take_due(bigint, integer) is
+  'Locks promises past their deadline with all that settling them needs. What cannot be had is left out, without costing another its place; tasks and heads: what was missed.';
+
+create or replace function durable._take_lost(
+  p_gone text[], p_now bigint, p_limit integer, out ids text[], out heads bigint[])
+language plpgsql volatile
+as $$
+begin
+  ids := durable._expired_tasks(p_gone, p_now, p_limit);
+  heads := '{}';
+  if ids <> '{}' then
+    heads := durable._take_heads(coalesce(durable._heads_of(ids, ids), '{}'));
+    ids := array(
+      select t.id from durable._tasks t
+      where t.id = any (ids) and (t.execution is null or t.execution <> all (heads))
+        and (t.owner is null or t.owner <> all (heads)));
+  end if;
+end
+$$;
+comment on function durable._take_lost(text[], bigint, integer) is
+  'Locks tasks whose lease is lost, with their heads and those of their owners; heads: what was missed.';
+
+create or replace function durable._settle_due(
+  p_now bigint, p_limit integer, out ended integer, out full_batch boolean, out held text[], out queues text[])
+language plpgsql volatile
+as $$
+declare
+  v_due record;
+  v_chain record;
+  v_over text[];
+  v_rows durable._row_news[];
+  v_ids text[];
+  v_now bigint;
+begin
+  select * into v_due from durable._take_due(p_now, p_limit) d;
+  v_over := durable._overdue_cancels(p_now, p_limit - cardinality(v_due.ids));
+  v_rows := durable._row_verdicts(p_limit, v_due.ids);
+  select * into v_chain from durable._take_chain(v_over || array(select r.promise_id from unnest(v_rows) r)) c;
+  v_over := array(select o from unnest(v_over) o where o = any (v_chain.ids));
+  v_rows := array(select r from unnest(v_rows) r where r.promise_id = any (v_chain.ids));
+  v_ids := v_due.ids || v_over || array(select r.promise_id from unnest(v_rows) r);
+  v_now := durable._now_ms();
+  queues := durable._settle(
+    v_ids, array(select case when e = any (v_over) then 'rejected_canceled' end from unnest(v_due.ids || v_over) e)
+           || array(select r.state from unnest(v_rows) r),
+    array_fill(null::jsonb, array[cardinality(v_ids)]),
+    array(select (select durable._cancelled(durable._cancel_reason(h)) from durable._executions h
+                  where h.execution = any (array(select t.execution from durable._tasks t
+                                                 where t.id = any (v_over) and t.id = e)))
+          from unnest(v_due.ids || v_over) e) || array(select r.data::text from unnest(v_rows) r), v_now);
+  perform durable._forget_row_events(p_limit);
+  ended := cardinality(v_ids);
+  full_batch := greatest(cardinality(v_due.ids || v_over), cardinality(v_rows)) = p_limit;
+  held := durable._held_ids(v_due.tasks || v_chain.tasks, v_due.heads || v_chain.heads);
+end
+$$;
+comment on function durable._settle_due(bigint, integer) is
+  'Settles promises past their deadline, runs whose grace of a cancellation is over, and waits for which there is news. held: what was locked by others, so that something was left out.';
+
+create or replace function durable._lose_leases(
+  p_now bigint, p_limit integer, out lost integer, out held text[], out queues text[])
+language plpgsql volatile
+as $$
+declare
+  v_gone text[] := durable._gone_workers(p_now);
+  v_taken record;
+  v_ids text[];
+  v_now bigint;
+begin
+  select * into v_taken from durable._take_lost(v_gone, p_now, p_limit) l;
+  v_now := durable._now_ms();
+  v_ids := array(select t.id from durable._tasks t
+                 where t.id = any (v_taken.ids) and durable._holds(t, t.version, v_now)
+                   and (t.expires_at <= v_now or t.pid = any (v_gone)));
+  queues := durable._lose(v_ids, 'lease lost', v_now);
+  perform durable._forget_workers(v_gone, v_now);
+  lost := cardinality(v_ids);
+  held := durable._held_ids('{}', v_taken.heads);
+end
+$$;
+comment on function durable._lose_leases(bigint, integer) is
+  'Takes tasks from workers that are gone or did not renew their leases, and forgets the workers. held: as of _settle_due.';
 
 create or replace function durable.tick_v1(p_limit integer, p_schedules boolean default true)
 returns jsonb language plpgsql volatile
 as $$
 declare
   v_limit integer := least(p_limit, durable._setting_int('sweep_limit'));
-  v_due text[];
-  v_over text[];
-  v_rows durable._row_news[];
-  v_ended text[];
-  v_lost text[];
-  v_awaiters text[];
-  v_gone text[];
-  v_queues text[] := '{}';
+  v_settled record;
+  v_leases record;
+  v_held text[];
   v_now bigint := durable._now_ms();
   v_answer jsonb;
 begin
@@ -167,41 +304,22 @@ begin
   if v_answer is not null then
     return v_answer;
   end if;
-  v_gone := durable._gone_workers(v_now);
-  v_due := durable._due_promises(v_now, v_limit);
-  v_over := durable._overdue_cancels(v_now, v_limit - cardinality(v_due));
-  v_rows := durable._row_verdicts(v_limit, v_due);
-  v_ended := v_due || v_over || array(select r.promise_id from unnest(v_rows) r);
-  v_awaiters := durable._awaiters_of(v_ended);
-  perform durable._lock_tasks_away(v_ended || v_awaiters);
-  v_lost := durable._expired_tasks(v_gone, v_now, v_limit);
-  perform durable._lock_heads(durable._heads_of(v_ended || v_lost, v_ended || v_awaiters || v_lost));
+  perform durable._mark_turn();
+  select * into v_settled from durable._settle_due(v_now, v_limit) s;
+  select * into v_leases from durable._lose_leases(v_now, v_limit) l;
+  v_held := v_settled.held || v_leases.held;
   v_now := durable._now_ms();
-  v_queues := durable._settle(
-    v_ended, array(select case when e = any (v_over) then 'rejected_canceled' end from unnest(v_due || v_over) e)
-             || array(select r.state from unnest(v_rows) r),
-    array_fill(null::jsonb, array[cardinality(v_ended)]),
-    array(select (select durable._cancelled(durable._cancel_reason(h)) from durable._executions h
-                  where h.execution = any (array(select t.execution from durable._tasks t
-                                                 where t.id = any (v_over) and t.id = e)))
-          from unnest(v_due || v_over) e) || array(select r.data::text from unnest(v_rows) r), v_now);
-  perform durable._forget_row_events(v_limit);
-  v_lost := array(select t.id from durable._tasks t
-                  where t.id = any (v_lost) and durable._holds(t, t.version, v_now)
-                    and (t.expires_at <= v_now or t.pid = any (v_gone)));
-  v_queues := v_queues || durable._lose(v_lost, 'lease lost', v_now);
-  perform durable._forget_workers(v_gone, v_now);
-  perform durable._open_buckets(v_now);
-  return jsonb_build_object('promises', cardinality(v_ended), 'leases', cardinality(v_lost), 'schedules', 0,
-    'next_due_ms', durable._due_in(v_now),
-    'more', greatest(cardinality(v_due || v_over), cardinality(v_rows)) = v_limit or cardinality(v_lost) = v_limit
+  return jsonb_build_object('promises', v_settled.ended, 'leases', v_leases.lost, 'schedules', 0,
+    'next_due_ms', durable._due_in(v_now, case when v_held <> '{}' then v_now + 1 else 0 end), 'held', v_held,
+    'more', v_settled.full_batch or v_leases.lost = v_limit
       or exists (select from durable._schedules s where not p_schedules and s.next_run_at <= v_now),
-    'hints', to_jsonb(array(select distinct q from unnest(v_queues) q)));
+    'hints', to_jsonb(array(select distinct q from unnest(v_settled.queues || v_leases.queues) q)),
+    'problem', durable._keep_buckets(v_now));
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.tick_v1(integer, boolean) is
-  'Fires schedules that are due (p_schedules: a caller that has just done so, or tested waits, says false, so that neither starves the other); if none is, tests waits for rows that are to be tested; if none is, settles due promises and those for which triggers or tests left news, ends cancelled runs whose grace is over and takes lost leases, at most p_limit of each. Answers what it did, ms until something is due and whether to call again.';
+  'Fires schedules that are due (p_schedules: a caller that has just done so, or tested waits, says false, so that neither starves the other); if none is, tests waits for rows that are to be tested; if none is, settles due promises and those for which triggers or tests left news, ends cancelled runs whose grace is over and takes lost leases, at most p_limit of each. Answers what it did, ms until something is due, whether to call again, and the ids of what others have locked (held), for whose sake something was left out: call again in a while; and a problem that it has with itself.';
 
 create or replace function durable._sweep_for_people()
 returns jsonb language plpgsql volatile
@@ -222,7 +340,7 @@ begin
   return v_answer || jsonb_build_object('served', 0,
     'more', (v_answer ->> 'more')::boolean or durable.services_due_v1() is not distinct from 0);
 end
-$$ set search_path = '';
+$$ set search_path = '' set jit = off set quote_all_identifiers = off;
 comment on function durable._sweep_for_people() is 'One bounded round of housekeeping, schedules and deadlines both, with its hints.';
 
 create or replace function durable._serve_for_people()
@@ -262,4 +380,4 @@ as $$ select durable._tick() $$;
 comment on function durable.tick() is
   'For people and for pg_cron where no worker runs: serves one task of a service (durable.serve) or does one bounded round of housekeeping, schedules and deadlines both. Call it again while it answers "more".';
 
-select durable._open_buckets(durable._now_ms());
+select durable._open_buckets();

@@ -21,7 +21,77 @@ as $$
 $$;
 comment on function durable._run_state(text, text, bigint, text, text) is 'State of a run in people''s words.';
 
+-- A live run is found by its task, one that failed by an index of its own, one that completed by its head. What is joined by key
+-- alone says so (offset 0, = any): statistics of a table that fills and empties must not make a plan that reads another whole.
+
+create or replace view durable._refutable as
+select p.* from durable._promises p
+union all
+select p.* from durable._promises p where false;
+comment on view durable._refutable is
+  'The promises, as a union with nothing. Of a table in a union the planner asks whether a filter contradicts the conditions of the view, and reads nothing if it does: settled_at is null among settled ones.';
+
+create or replace view durable.live as
+select t.id, h.workflow, h.workflow_version as version,
+       durable._run_state(p.state, t.state, t.retry_at, h.status, h.problem) as state,
+       t.queue, t.priority, durable._json(p.param_data) as args, null::jsonb as result, null::jsonb as error,
+       t.pid as worker, t.crashes, durable._json(h.problem) as problem,
+       array(select t.id || '.' || n from unnest(h.waiting_on) n) as waits_for,
+       durable._at(p.created_at) as created_at, null::timestamptz as settled_at,
+       durable._at(durable._now_ms()) - durable._at(p.created_at) as age,
+       durable._at(p.timeout_at) as deadline, durable._at(t.retry_at) as not_before,
+       (select o.id from durable._executions o where o.execution = p.execution) as parent, h.key, h.next_seq as events,
+       h.next_child as children, p.tags, p.tenant, t.execution
+from durable._tasks t
+cross join lateral (select h.* from durable._executions h where h.execution = t.execution offset 0) h
+cross join lateral (select p.* from durable._promises p where p.id = t.id offset 0) p;
+comment on view durable.live is
+  'The rows of durable.runs that have not ended, found by their tasks: it costs what is live, however many have ended.';
+
+create or replace view durable._completed as
+select p.id, h.workflow, h.workflow_version as version, 'completed' as state,
+       durable._queue_of(p.target) as queue, null::smallint as priority, durable._json(p.param_data) as args,
+       durable._json(p.value_data) as result, null::jsonb as error,
+       null::text as worker, null::smallint as crashes, durable._json(h.problem) as problem, '{}'::text[] as waits_for,
+       durable._at(p.created_at) as created_at, durable._at(p.settled_at) as settled_at,
+       durable._at(p.settled_at) - durable._at(p.created_at) as age,
+       durable._at(p.timeout_at) as deadline, null::timestamptz as not_before,
+       (select o.id from durable._executions o where o.execution = p.execution) as parent, h.key, h.next_seq as events,
+       h.next_child as children, p.tags, p.tenant, h.execution
+from durable._executions h
+-- either by the key of the other. An array that the planner cannot look into counts as ten values; both equalities as such would
+-- be taken for independent, and all runs for one
+join durable._refutable p on p.id = any (array_append(null, h.id)) and h.execution = any (array_append(null, p.head))
+where h.status = 'completed' and durable._at(p.settled_at) is not null;
+comment on view durable._completed is 'The rows of durable.runs that completed.';
+
+create or replace view durable.failed as
+select p.id, h.workflow, h.workflow_version as version, p.failure as state,
+       durable._queue_of(p.target) as queue, null::smallint as priority, durable._json(p.param_data) as args,
+       null::jsonb as result, durable._json(durable._error_of(p.state, p.value_data)) as error,
+       null::text as worker, null::smallint as crashes, durable._json(h.problem) as problem, '{}'::text[] as waits_for,
+       durable._at(p.created_at) as created_at, p.failed_at as settled_at, p.failed_at - durable._at(p.created_at) as age,
+       durable._at(p.timeout_at) as deadline, null::timestamptz as not_before,
+       (select o.id from durable._executions o where o.execution = p.execution) as parent, h.key, h.next_seq as events,
+       h.next_child as children, p.tags, p.tenant, p.head as execution
+from durable._refutable p
+join durable._executions h on h.execution = any (array[p.head])
+-- not "is not null": the statistics of that and those of a state would be multiplied, though the one follows from the other
+where isfinite(p.failed_at);
+comment on view durable.failed is
+  'The rows of durable.runs that failed, timed out or were cancelled, by indexes that hold only those: it costs what failed. The newest: where state = ''failed'' order by execution desc limit 20.';
+
+-- The live ones come last: their state is known once a row is there, so a filter by the state of ended ones looks at them all.
 create or replace view durable.runs as
+select * from durable.failed
+union all
+select * from durable._completed
+union all
+select * from durable.live;
+comment on view durable.runs is
+  'Runs of workflows. state: scheduled, queued, running, waiting, paused, halted, dead, cancelling, completed, failed, timed_out, cancelled. problem says why a run is set aside; durable.resume(id) lets it go on, durable.redrive() revives the dead. By id and by state it reads what it answers. The newest are in durable.newest: an ORDER BY here sorts all that there are.';
+
+create or replace view durable.newest as
 select p.id, h.workflow, h.workflow_version as version,
        durable._run_state(p.state, t.state, t.retry_at, h.status, h.problem) as state,
        coalesce(t.queue, durable._queue_of(p.target)) as queue, t.priority, durable._json(p.param_data) as args,
@@ -30,16 +100,24 @@ select p.id, h.workflow, h.workflow_version as version,
        t.pid as worker, t.crashes, durable._json(h.problem) as problem,
        array(select p.id || '.' || n from unnest(h.waiting_on) n) as waits_for,
        durable._at(p.created_at) as created_at, durable._at(p.settled_at) as settled_at,
-       case when p.settled_at is null then durable._at(durable._now_ms()) else durable._at(p.settled_at) end
-         - durable._at(p.created_at) as age,
+       durable._at(coalesce(p.settled_at, durable._now_ms())) - durable._at(p.created_at) as age,
        durable._at(p.timeout_at) as deadline, durable._at(t.retry_at) as not_before,
-       o.id as parent, h.key, h.next_seq as events, h.next_child as children, p.tags, p.tenant, h.execution
-from durable._promises p
-join durable._executions h on h.execution = p.head
-left join durable._tasks t on t.id = p.id
-left join durable._executions o on o.execution = p.execution;
-comment on view durable.runs is
-  'Runs of workflows. state: scheduled, queued, running, waiting, paused, halted, dead, cancelling, completed, failed, timed_out, cancelled. problem says why a run is set aside; durable.resume(id) lets it go on, durable.redrive() revives the dead.';
+       (select o.id from durable._executions o where o.execution = p.execution) as parent, h.key, h.next_seq as events,
+       h.next_child as children, p.tags, p.tenant, h.execution
+from durable._executions h
+cross join lateral (select p.* from durable._promises p where p.id = h.id and p.head = h.execution offset 0) p
+left join lateral (select t.* from durable._tasks t where t.id = h.id offset 0) t on true
+order by h.execution desc;
+comment on view durable.newest is
+  'The rows of durable.runs, newest first: select id, state, age from durable.newest limit 20. It walks the heads of runs backwards by their numbers, as far as it is asked to; by id or state ask durable.runs.';
+
+create or replace view durable.counts as
+select l.state, count(*) as runs from durable.live l group by l.state
+union all
+select p.failure, count(*) from durable._promises p where isfinite(p.failed_at) group by p.failure
+union all
+select 'completed', count(*) from durable._promises p where p.head is not null and p.state = 'resolved' having count(*) > 0;
+comment on view durable.counts is 'How many runs are in each state. Those that completed are counted one by one: it takes longer the more there are.';
 
 create or replace view durable.forks as
 select f.id, f.origin_id as origin, f.seq, durable._at(f.at) as at, f.by, f.replaced,
@@ -63,23 +141,40 @@ comment on view durable.services is
   'Functions that serve runs and promises (durable.serve): how often they are tried, how much waits for each and from when on, and whether the function still exists.';
 
 create or replace view durable.promises as
-select p.id, p.state, p.target, p.timer, p.external, durable._json(p.param_data) as param, p.param_headers,
-       durable._json(p.value_data) as value, p.value_headers, p.tags, durable._at(p.created_at) as created_at,
-       durable._at(p.settled_at) as settled_at, durable._at(p.timeout_at) as timeout_at, o.id as owner, p.child, p.tenant
-from durable._promises p
-left join durable._executions o on o.execution = p.execution
+select t.id, 'pending' as state, p.target, p.timer, p.external, durable._json(p.param_data) as param, p.param_headers,
+       null::jsonb as value, null::jsonb as value_headers, p.tags, durable._at(p.created_at) as created_at,
+       null::timestamptz as settled_at, durable._at(p.timeout_at) as timeout_at,
+       (select o.id from durable._executions o where o.execution = p.execution) as owner, p.child, p.tenant
+from durable._tasks t
+cross join lateral (select p.* from durable._promises p where p.id = t.id offset 0) p
 union all
-select p.id || '.' || i.child,
-       case when j.type is null then 'pending' when j.type in ('L', 'c', 'k') then 'resolved' else 'rejected' end,
-       null, false, false, case when i.type in ('l', 'o') then durable._json(i.data) -> 'input' end, null,
-       durable._json(j.data), null, '{}'::jsonb, durable._at(i.ts), durable._at(j.ts), 'infinity', p.id, i.child, p.tenant
+select p.id, 'pending', p.target, p.timer, p.external, durable._json(p.param_data), p.param_headers,
+       null, null, p.tags, durable._at(p.created_at), null, durable._at(p.timeout_at),
+       (select o.id from durable._executions o where o.execution = p.execution), p.child, p.tenant
+from durable._promises p
+where p.target is null and p.state = 'pending'
+union all
+select p.id, p.state, p.target, p.timer, p.external, durable._json(p.param_data), p.param_headers,
+       durable._json(p.value_data), p.value_headers, p.tags, durable._at(p.created_at), durable._at(p.settled_at),
+       durable._at(p.timeout_at),
+       (select o.id from durable._executions o where o.execution = p.execution), p.child, p.tenant
+from durable._refutable p
+where p.state <> 'pending' and durable._at(p.settled_at) is not null;
+comment on view durable.promises is
+  'Durable promises: runs, timers, external ones and protocol clients''. Pending ones are found by their tasks, or among those that have none. The local steps of runs are in durable.steps.';
+
+create or replace view durable.steps as
+select p.id as run, i.child, p.id || '.' || i.child as id, i.name,
+       case when j.type is null then 'pending' when j.type in ('L', 'c', 'k') then 'resolved' else 'rejected' end as state,
+       case when i.type in ('l', 'o') then durable._json(i.data) -> 'input' end as param, durable._json(j.data) as value,
+       durable._at(i.ts) as created_at, durable._at(j.ts) as settled_at, p.tenant
 from durable._promises p
 join durable._executions h on h.execution = p.head
 join durable._journal i on i.execution = h.execution and i.bucket = h.bucket and i.type in ('L', 'E', 'f', 'l', 'o')
 left join durable._journal j on j.execution = h.execution and j.bucket = h.bucket and j.child = i.child
      and j.type in ('L', 'E', 'c', 'e', 'k', 'K');
-comment on view durable.promises is
-  'All durable promises: runs, timers, external ones, protocol clients'' and the local steps of runs, whose promise is their journal row.';
+comment on view durable.steps is
+  'Local steps of runs, whose promise is their journal row: select * from durable.steps where run = ''order-42'' order by child. Ask by run: an id of a step is found by durable.promise_get.';
 
 create or replace view durable.tasks as
 select t.id, t.state, t.version, t.queue, t.priority, t.workflow, t.workflow_version, t.pid, t.ttl,
@@ -222,7 +317,7 @@ as $$
   join durable._all_events e on e.execution = any (array[g.execution]) and e.id = $1
   where g.generation = $2
   order by e.seq
-$$ set search_path = '';
+$$ set search_path = '' set jit = off set quote_all_identifiers = off;
 comment on function durable.generation_events(text, integer) is
   'The events of one journal of a run that continued as new: select * from durable.generation_events(''order-42'', 1). The view journal_events has those of the present one. WF001.';
 
@@ -255,7 +350,7 @@ as $$
   where not h.kept_by_client and (p_workflows is null or h.workflow = any (p_workflows))
   group by h.workflow, h.workflow_version
   order by h.workflow, h.workflow_version
-$$ set search_path = '';
+$$ set search_path = '' set jit = off set quote_all_identifiers = off;
 comment on function durable.journal_list_v1(text[], boolean) is
   'For replay-check: journals of live runs, or of all that are kept (p_all), generations that continued as new among them, with their lengths. Only reads: a standby will do.';
 
@@ -290,6 +385,6 @@ as $$
   left join durable._tasks t on t.id = any (array[h.id]) and t.execution = h.execution
   cross join lateral durable._rows(h.execution, h.bucket, h.id, 0, h.next_seq) r
   order by h.execution
-$$ set search_path = '';
+$$ set search_path = '' set jit = off set quote_all_identifiers = off;
 comment on function durable.journals_v1(bigint[]) is
   'For replay-check: whole journals with what their code began with, where each stands, and how it ended (outcome: value, error, or what was passed on). Only reads: a standby will do.';

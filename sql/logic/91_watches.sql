@@ -14,7 +14,7 @@ cross join lateral (
          count(g.oid) filter (where g.tgenabled in ('O', 'A')) as firing
   from durable._family_of(w.relation) as f (member)
   left join pg_catalog.pg_trigger g on g.tgrelid = f.member and g.tgfoid = 'durable._row_changed()'::regprocedure
-       and encode(g.tgargs, 'escape') = w.id || '\000'
+       and encode(g.tgargs, 'escape') = w.id || E'\\000'
 ) t
 cross join lateral (
   select count(*) as waits, count(*) filter (where x.test_at is not null) as untested
@@ -23,30 +23,36 @@ cross join lateral (
 comment on view durable.watches is
   'What runs may wait for: a condition on the rows of a table, by the table''s name when it was watched. state: ok, or why its triggers do not tell of every change (table dropped, owner not trusted, key column missing, key column has another type, triggers missing, triggers disabled); call durable.watch again then. waits: runs that wait; untested: those that the triggers do not have yet.';
 
-create or replace function durable._check_row_waits()
+create or replace function durable._check_row_waits(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
 as $$
   select v.law, w.promise_id, format('%s, watch %s, key %s', coalesce(p.state, 'no such promise'), w.watch, w.key)
-  from durable._row_waits w
-  left join durable._promises p on p.id = w.promise_id
+  from unnest(p_from, p_to) as s (first, beyond)
+  cross join lateral (select x.* from durable._row_waits x where x.promise_id >= s.first and x.promise_id < s.beyond offset 0) w
+  left join durable._promises p on p.id = any (array[w.promise_id])
+  left join durable._executions h on h.execution = any (array[w.execution])
+  left join durable._watches x on x.id = any (array[w.watch])
   cross join lateral (values
     ('row_wait_has_a_pending_promise', p.state is distinct from 'pending'),
     ('row_wait_is_of_its_owner', p.execution is distinct from w.execution),
-    ('row_wait_ends_with_its_run', w.test_at is null and exists (
-      select from durable._executions h where h.execution = w.execution and h.status in ('completed', 'failed', 'cancelled'))),
-    ('row_wait_has_a_key_of_its_watch', exists (
-      select from durable._watches x where x.id = w.watch and not (w.key ?& x.columns)))
+    ('row_wait_ends_with_its_run', w.test_at is null and h.status in ('completed', 'failed', 'cancelled')),
+    ('row_wait_has_a_key_of_its_watch', not (w.key ?& x.columns))
   ) as v (law, broken)
   where v.broken
   union all
   select 'row_promise_has_a_wait', p.id, p.param_headers ->> 'durable:until'
-  from durable._promises p
-  where p.state = 'pending' and p.param_headers ? 'durable:until' and p.execution is not null
-    and not exists (select from durable._row_waits w where w.promise_id = p.id)
-  union all
+  from durable._promises_within(p_from, p_to) p
+  left join durable._row_waits w on w.promise_id = any (array[p.id])
+  where p.state = 'pending' and p.param_headers ? 'durable:until' and p.execution is not null and w.promise_id is null
+$$;
+comment on function durable._check_row_waits(text[], text[]) is 'A wait for a row is there exactly while its promise is pending.';
+
+create or replace function durable._check_row_events()
+returns table (law text, id text, detail text) language sql stable
+as $$
   select 'row_event_names_a_promise', e.promise_id, format('watch %s, key %s', e.watch, e.key)
   from durable._row_events e
-  where e.promise_id is not null and not exists (select from durable._promises p where p.id = e.promise_id)
+  left join durable._promises p on p.id = any (array[e.promise_id])
+  where e.promise_id is not null and p.id is null
 $$;
-comment on function durable._check_row_waits() is
-  'A wait for a row is there exactly while its promise is pending. News may be late: it is swept once its promise is settled.';
+comment on function durable._check_row_events() is 'News of rows name promises that there are. They may be late: they are swept once the promise is settled.';

@@ -4,11 +4,11 @@
 -- stands before a name that is our own.
 -- A fulfilled task is a settled promise with a task_version. There is no execute outbox: a pending task is its own message.
 
-create or replace function durable._check_promises()
+create or replace function durable._check_promises(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
 as $$
   select v.law, p.id, format('state %s, created %s, settled %s, timeout %s', p.state, p.created_at, p.settled_at, p.timeout_at)
-  from durable._promises p
+  from durable._promises_within(p_from, p_to) p
   cross join (select durable._now_ms() as now_ms) c
   cross join lateral (values
     ('missing_ptimeout', p.timeout_at is null),
@@ -38,15 +38,15 @@ as $$
   ) as v (law, broken)
   where v.broken
 $$;
-comment on function durable._check_promises() is 'Laws of single promises.';
+comment on function durable._check_promises(text[], text[]) is 'Laws of single promises.';
 
-create or replace function durable._check_tags()
+create or replace function durable._check_tags(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
 as $$
   select v.law, p.id, format('timer %s, external %s, target %s, timeout %s, tags %s', p.timer, p.external, p.target,
                              p.timeout_at, p.tags)
-  from durable._promises p
-  cross join lateral (select p.tags ->> 'resonate:delay' as delay, p.tags ->> 'resonate:origin' as origin,
+  from durable._promises_within(p_from, p_to) p
+  cross join lateral (select p.tags ->> 'resonate:delay' as delay,
                              coalesce(p.tags ->> 'resonate:timer' = 'true', false) as timer) g
   cross join lateral (values
     ('promise_timer_agrees_with_tags', g.timer <> p.timer and p.execution is null),
@@ -56,26 +56,21 @@ as $$
     ('P23 promise_delay_is_an_instant', g.delay !~ '^[0-9]{1,16}$'),
     ('well_formed_promise_delay_before_deadline',
       case when g.delay ~ '^[0-9]{1,16}$' then g.delay::bigint >= p.timeout_at end),
-    ('P29 P30 P31 promise_is_in_the_tree_of_its_tags',
-      not starts_with(p.id || '.', g.origin || '.')
-      or not starts_with(p.id || '.', (p.tags ->> 'resonate:branch') || '.')
-      or not starts_with(p.id || '.', (p.tags ->> 'resonate:parent') || '.')),
-    ('P32 P33 promise_origin_and_prefix_have_no_dot',
-      strpos(g.origin, '.') > 0 or strpos(p.tags ->> 'resonate:prefix', '.') > 0)
+    ('P29 P30 P31 promise_is_in_the_tree_of_its_tags', not durable._in_its_tree(p.id, p.tags))
   ) as v (law, broken)
   where (p.tags <> '{}' or p.timer or (p.target is not null and p.head is null)) and v.broken
 $$;
-comment on function durable._check_tags() is
+comment on function durable._check_tags(text[], text[]) is
   'Reserved tags agree with the columns that rules read, and with the id. External without a tag is lawful: somebody waits for it.';
 
-create or replace function durable._check_ties()
+create or replace function durable._check_ties(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
 as $$
   select v.law, p.id, format('state %s, target %s, task %s, task version %s', p.state, p.target, t.state, p.task_version)
-  from durable._promises p
-  left join durable._tasks t on t.id = p.id
-  left join durable._executions h on h.execution = p.head
-  left join durable._executions o on o.execution = p.execution
+  from durable._promises_within(p_from, p_to) p
+  left join durable._tasks t on t.id = any (array[p.id])
+  left join durable._executions h on h.execution = any (array[p.head])
+  left join durable._executions o on o.execution = any (array[p.execution])
   cross join lateral (values
     ('orphan_invokes', p.state = 'pending' and p.target is not null and t.id is null),
     ('consistent_task_iff_targeted_promise', (p.target is not null) <> (t.id is not null or p.task_version is not null)),
@@ -83,24 +78,43 @@ as $$
     ('consistent_settled_task_promise_settled', p.state = 'pending' and p.task_version is not null),
     ('T02 task_version_not_negative', p.task_version < 0 or t.version < 0),
     ('promise_head_is_its_own', p.head is not null and h.id is distinct from p.id),
-    ('promise_owner_exists', p.execution is not null and p.id is distinct from o.id || '.' || p.child)
+    ('promise_owner_exists', p.execution is not null and p.id is distinct from o.id || '.' || p.child),
+    ('C-1 child_is_counted_by_its_owner',
+      p.child < o.first_child or p.child >= o.next_child or p.child = any (o.reserved))
   ) as v (law, broken)
   where v.broken
 $$;
-comment on function durable._check_ties() is 'Laws that tie promises to tasks, heads and owners.';
+comment on function durable._check_ties(text[], text[]) is
+  'Laws that tie promises to tasks, heads and owners. A child has a number that its owner''s journal carries.';
 
-create or replace function durable._check_tasks()
+create or replace function durable._waits_for_something(p_task durable._tasks)
+returns boolean language plpgsql stable
+as $$
+begin
+  return exists (
+      select from durable._callbacks k
+      where k.awaited_id > p_task.id || '.' and k.awaited_id < p_task.id || '/' and k.awaiter_id = p_task.id)
+    or exists (select from durable._callbacks k where k.awaiter_id = p_task.id and k.child >= 0)
+    or exists (
+      select from durable._callbacks k
+      where k.awaiter_id = p_task.id and k.child < 0 and not starts_with(k.awaited_id, k.awaiter_id || '.'))
+    or exists (select from durable._inboxes i where i.execution = p_task.execution and i.receiver is not null);
+end
+$$;
+comment on function durable._waits_for_something(durable._tasks) is
+  'Whether something will call a suspended task: a child, a promise that it adopted, one of somebody else, a signal. Each is looked up in the index that has it.';
+
+create or replace function durable._check_tasks(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
 as $$
   select v.law, t.id, format('state %s, version %s, pid %s, promise %s', t.state, t.version, t.pid, p.state)
-  from durable._tasks t
+  from unnest(p_from, p_to) as s (first, beyond)
+  cross join lateral (select x.* from durable._tasks x where x.id >= s.first and x.id < s.beyond offset 0) t
   cross join (select durable._now_ms() as now_ms) c
-  left join durable._promises p on p.id = t.id
-  left join (select k.awaiter_id as id from durable._callbacks k
-             union
-             select h.id from durable._inboxes i
-             join durable._executions h on h.execution = i.execution where i.receiver is not null) w on w.id = t.id
-  left join (select distinct r.task_id from durable._resumes r) m on m.task_id = t.id
+  left join durable._promises p on p.id = any (array[t.id])
+  cross join lateral (select t.state = 'suspended' and exists (
+    select from durable._resumes r where r.task_id = any (array[t.id])) as is_woken) m
+  cross join lateral (select t.state <> 'suspended' or durable._waits_for_something(t) as is_called) w
   cross join lateral (values
     ('orphan_tasks', p.id is null),
     ('pending_task_no_ttimeout', t.state = 'pending' and t.retry_at is null),
@@ -119,12 +133,13 @@ as $$
     ('well_formed_task_fulfilled_is_cleared',
       p.state <> 'pending' and num_nonnulls(t.pid, t.ttl, t.expires_at, t.retry_at) > 0),
     ('suspended_no_callback',
-      t.state = 'suspended' and p.state = 'pending' and p.timeout_at > c.now_ms and w.id is null),
+      t.state = 'suspended' and p.state = 'pending' and p.timeout_at > c.now_ms and not w.is_called),
     ('consistent_suspended_task_holds_rung',
-      t.state = 'suspended' and p.state = 'pending' and p.timeout_at > c.now_ms and w.id is null),
-    ('suspended_with_consumed_callbacks', t.state = 'suspended' and m.task_id is not null),
-    ('well_formed_task_suspended_has_no_resumes', t.state = 'suspended' and m.task_id is not null),
+      t.state = 'suspended' and p.state = 'pending' and p.timeout_at > c.now_ms and not w.is_called),
+    ('suspended_with_consumed_callbacks', m.is_woken),
+    ('well_formed_task_suspended_has_no_resumes', m.is_woken),
     ('task_deadline_is_promise_timeout', t.deadline <> p.timeout_at),
+    ('task_releases_belong_together', num_nonnulls(nullif(t.releases, 0), t.released_by, t.released_until) not in (0, 3)),
     ('task_head_is_promise_head', t.execution is distinct from p.head),
     ('task_owner_is_promise_owner', t.owner is distinct from p.execution),
     ('consistent_outbox_execute_address_is_target_tag',
@@ -135,26 +150,28 @@ as $$
   where v.broken
   union all
   select v.law, r.task_id, format('wake reason %s: %s', r.awaited_id, coalesce(p.state, 'no such promise'))
-  from durable._resumes r
-  left join durable._tasks t on t.id = r.task_id
-  left join durable._promises p on p.id = r.awaited_id
+  from unnest(p_from, p_to) as s (first, beyond)
+  cross join lateral (select x.* from durable._resumes x where x.task_id >= s.first and x.task_id < s.beyond offset 0) r
+  left join durable._tasks t on t.id = any (array[r.task_id])
+  left join durable._promises p on p.id = any (array[r.awaited_id])
   cross join lateral (values
     ('well_formed_task_fulfilled_is_cleared', t.id is null),
     ('resume_names_a_settled_promise', p.state is null or p.state = 'pending')
   ) as v (law, broken)
   where v.broken
 $$;
-comment on function durable._check_tasks() is
+comment on function durable._check_tasks(text[], text[]) is
   'Laws of tasks, leases and wake reasons. A run that waits for a signal is woken by it: its receive stands for a callback.';
 
-create or replace function durable._check_waiters()
+create or replace function durable._check_waiters(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
 as $$
   select v.law, k.awaited_id, format('%s, awaited by %s: %s', coalesce(p.state, 'no such promise'), k.awaiter_id, t.state)
-  from durable._callbacks k
-  left join durable._promises p on p.id = k.awaited_id
-  left join durable._promises w on w.id = k.awaiter_id
-  left join durable._tasks t on t.id = k.awaiter_id
+  from unnest(p_from, p_to) as s (first, beyond)
+  cross join lateral (select x.* from durable._callbacks x where x.awaited_id >= s.first and x.awaited_id < s.beyond offset 0) k
+  left join durable._promises p on p.id = any (array[k.awaited_id])
+  left join durable._promises w on w.id = any (array[k.awaiter_id])
+  left join durable._tasks t on t.id = any (array[k.awaiter_id])
   cross join lateral (values
     ('P13 callback_for_settled_promise', p.state <> 'pending'),
     ('suspended_with_consumed_callbacks', p.state <> 'pending' and t.state = 'suspended'),
@@ -162,6 +179,7 @@ as $$
     ('consistent_callback_awaiter_is_targeted', w.target is null),
     ('well_formed_promise_awaiter_is_not_self', k.awaited_id = k.awaiter_id),
     ('well_formed_promise_obligations_require_external', p.external is not true),
+    ('adopting_awaiter_is_a_run', k.child >= 0 and w.head is null),
     ('callback_id_iff_recv', (k.id <> '') <> (k.recv is not null)),
     ('callback_id_iff_timeout', (k.id <> '') <> (k.timeout_at is not null)),
     ('callback_recv_headers_need_a_recv', k.recv_headers is not null and k.recv is null)
@@ -169,68 +187,69 @@ as $$
   where v.broken
   union all
   select v.law, l.awaited_id, format('%s, %s listens', coalesce(p.state, 'no such promise'), l.address)
-  from durable._listeners l
-  left join durable._promises p on p.id = l.awaited_id
+  from unnest(p_from, p_to) as s (first, beyond)
+  cross join lateral (select x.* from durable._listeners x where x.awaited_id >= s.first and x.awaited_id < s.beyond offset 0) l
+  left join durable._promises p on p.id = any (array[l.awaited_id])
   cross join lateral (values
     ('listener_for_settled_promise', p.state <> 'pending'),
     ('well_formed_promise_obligations_require_external', p.external is not true)
   ) as v (law, broken)
   where v.broken
 $$;
-comment on function durable._check_waiters() is 'Laws of callbacks and listeners.';
+comment on function durable._check_waiters(text[], text[]) is 'Laws of callbacks and listeners.';
 
-create or replace function durable._check_addresses()
+create or replace function durable._check_addresses(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
 as $$
-  with stored (address) as materialized (
-    select p.target from durable._promises p
-    union select t.recv from durable._tasks t
-    union select k.recv from durable._callbacks k
-    union select l.address from durable._listeners l
-    union select u.address from durable._unblocks u
+  with span as (
+    select s.first, s.beyond from unnest(p_from, p_to) as s (first, beyond)
+  ), stored (law, id, address, tag) as materialized (
+    select 'promise_target_deliverable', p.id, p.target, p.tags ->> 'resonate:target'
+    from durable._promises_within(p_from, p_to) p where p.target is not null or p.tags ? 'resonate:target'
+    union all
+    select 'task_recv_deliverable', t.id, t.recv, null from span s
+    cross join lateral (select x.* from durable._tasks x where x.id >= s.first and x.id < s.beyond offset 0) t
+    union all
+    select 'callback_recv_deliverable', k.awaited_id, k.recv, null from span s
+    cross join lateral (select x.* from durable._callbacks x where x.awaited_id >= s.first and x.awaited_id < s.beyond offset 0) k
+    union all
+    select 'consistent_listener_addresses_deliverable', l.awaited_id, l.address, null from span s
+    cross join lateral (select x.* from durable._listeners x where x.awaited_id >= s.first and x.awaited_id < s.beyond offset 0) l
+    union all
+    select 'consistent_outbox_unblock_address_deliverable', u.promise_id, u.address, null from span s
+    cross join lateral (select x.* from durable._unblocks x where x.promise_id >= s.first and x.promise_id < s.beyond offset 0) u
   ), bad as materialized (
-    select s.address from stored s where durable._canonical_address(s.address) is distinct from s.address
-  ), tagged as materialized (
-    select distinct p.tags ->> 'resonate:target' as tag, p.target from durable._promises p where p.tags ? 'resonate:target'
-  ), astray as materialized (
-    select g.tag, g.target from tagged g where durable._canonical_address(g.tag) is distinct from g.target
+    select a.address, a.tag, durable._canonical_address(a.address) is distinct from a.address as is_odd,
+           a.tag is not null and durable._canonical_address(a.tag) is distinct from a.address as is_astray
+    from (select x.address, x.tag from stored x group by x.address, x.tag) a
   )
-  select 'promise_target_agrees_with_tags', p.id, format('target %s, tagged %s', p.target, g.tag)
-  from astray g
-  join durable._promises p on p.tags ->> 'resonate:target' = g.tag and p.target is not distinct from g.target
-  union all
-  select 'promise_target_deliverable', p.id, b.address from bad b join durable._promises p on p.target = b.address
-  union all
-  select 'task_recv_deliverable', t.id, b.address from bad b join durable._tasks t on t.recv = b.address
-  union all
-  select 'callback_recv_deliverable', k.awaited_id, b.address from bad b join durable._callbacks k on k.recv = b.address
-  union all
-  select 'consistent_listener_addresses_deliverable', l.awaited_id, b.address
-  from bad b join durable._listeners l on l.address = b.address
-  union all
-  select 'consistent_outbox_unblock_address_deliverable', u.promise_id, b.address
-  from bad b join durable._unblocks u on u.address = b.address
+  select v.law, x.id, v.detail
+  from bad b
+  join stored x on x.address is not distinct from b.address and x.tag is not distinct from b.tag
+  cross join lateral (values
+    (x.law, b.address, b.is_odd),
+    ('promise_target_agrees_with_tags', format('target %s, tagged %s', b.address, b.tag), b.is_astray)
+  ) as v (law, detail, broken)
+  where (b.is_odd or b.is_astray) and v.broken
 $$;
-comment on function durable._check_addresses() is
+comment on function durable._check_addresses(text[], text[]) is
   'Every stored address is canonical, and a target is that of its tag. Each is looked at once: the canonicaliser is dear, and many rows share an address.';
 
-create or replace function durable._check_messages()
+create or replace function durable._check_messages(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
 as $$
   select v.law, u.promise_id, format('%s, to %s, %s attempts', coalesce(p.state, 'no such promise'), u.address, u.attempts)
-  from durable._unblocks u
-  left join durable._promises p on p.id = u.promise_id
+  from unnest(p_from, p_to) as s (first, beyond)
+  cross join lateral (select x.* from durable._unblocks x where x.promise_id >= s.first and x.promise_id < s.beyond offset 0) u
+  left join durable._promises p on p.id = any (array[u.promise_id])
   cross join lateral (values
     ('consistent_outbox_unblock_names_settled_promise', p.state is null or p.state = 'pending'),
     ('unblock_not_older_than_its_settlement', u.created_at < p.settled_at),
     ('unblock_claims_are_counted', (u.claimed_until > 0) <> (u.attempts > 0))
   ) as v (law, broken)
   where v.broken
-  union all
-  select 'well_formed_config_retry_positive', s.name, s.value
-  from durable.settings s where s.name = 'retry_offer_ms' and s.value::bigint <= 0
 $$;
-comment on function durable._check_messages() is 'Laws of unblock messages and of the cadence of execute messages.';
+comment on function durable._check_messages(text[], text[]) is 'Laws of unblock messages.';
 
 create or replace function durable._follows_cron(p_schedule durable._schedules)
 returns boolean language plpgsql stable
@@ -273,53 +292,94 @@ $$;
 comment on function durable._check_schedules() is
   'Laws of schedules. What promise_create would refuse has no promise.';
 
-create or replace function durable._check_keys()
+create or replace function durable._check_keys(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
 as $$
-  select 'store_promise_ids_unique', p.id, count(*)::text from durable._promises p group by p.id having count(*) > 1
+  with span as (
+    select s.first, s.beyond from unnest(p_from, p_to) as s (first, beyond)
+  )
+  select 'store_promise_ids_unique', x.id, count(*)::text
+  from span s cross join lateral (select p.id from durable._promises p where p.id >= s.first and p.id < s.beyond offset 0) x
+  group by x.id having count(*) > 1
   union all
-  select 'store_task_ids_unique', t.id, count(*)::text from durable._tasks t group by t.id having count(*) > 1
+  select 'store_task_ids_unique', x.id, count(*)::text
+  from span s cross join lateral (select t.id from durable._tasks t where t.id >= s.first and t.id < s.beyond offset 0) x
+  group by x.id having count(*) > 1
+  union all
+  select 'store_outbox_keys_unique', x.promise_id, x.address
+  from span s
+  cross join lateral (select u.* from durable._unblocks u where u.promise_id >= s.first and u.promise_id < s.beyond offset 0) x
+  group by x.promise_id, x.address having count(*) > 1
+  union all
+  select 'well_formed_promise_callbacks_unique', x.awaited_id, x.awaiter_id
+  from span s
+  cross join lateral (select k.* from durable._callbacks k where k.awaited_id >= s.first and k.awaited_id < s.beyond offset 0) x
+  group by x.awaited_id, x.awaiter_id, x.id, x.child having count(*) > 1
+  union all
+  select 'well_formed_promise_listeners_unique', x.awaited_id, x.address
+  from span s
+  cross join lateral (select l.* from durable._listeners l where l.awaited_id >= s.first and l.awaited_id < s.beyond offset 0) x
+  group by x.awaited_id, x.address having count(*) > 1
+  union all
+  select 'well_formed_task_resumes_unique', x.task_id, x.awaited_id
+  from span s
+  cross join lateral (select r.* from durable._resumes r where r.task_id >= s.first and r.task_id < s.beyond offset 0) x
+  group by x.task_id, x.awaited_id having count(*) > 1
+$$;
+comment on function durable._check_keys(text[], text[]) is 'What the primary keys promise, also where somebody dropped one.';
+
+create or replace function durable._check_remains(p_from text[], p_to text[])
+returns table (law text, id text, detail text) language sql stable
+as $$
+  with span as (
+    select s.first, s.beyond from unnest(p_from, p_to) as s (first, beyond)
+  ), gone as (
+    select x.* from span s
+    cross join lateral (select r.* from durable._removed r where r.id >= s.first and r.id < s.beyond offset 0) x
+  )
+  select 'removed_id_has_no_promise', p.id, format('%s, created %s, removed %s', p.state, p.created_at, r.removed_at)
+  from gone r join durable._promises p on p.id = any (array[r.id])
+  union all
+  select 'removed_key_has_no_run', h.id, format('key %s of %s, which was removed', r.key, r.id)
+  from gone r
+  join durable._executions h
+    on h.tenant = any (array[r.tenant]) and h.workflow = any (array[r.workflow]) and h.key = any (array[r.key])
+  where r.key is not null
+  union all
+  select 'fork_has_its_run', f.id, format('made from %s', f.origin_id)
+  from span s
+  cross join lateral (select x.* from durable._forks x where x.id >= s.first and x.id < s.beyond offset 0) f
+  left join durable._promises p on p.id = any (array[f.id])
+  where p.head is null
+$$;
+comment on function durable._check_remains(text[], text[]) is 'What retention leaves: ids and keys under which there is nothing.';
+
+create or replace function durable._check_setup()
+returns table (law text, id text, detail text) language sql stable
+as $$
+  select 'well_formed_config_retry_positive', s.name, s.value
+  from durable.settings s where s.name = 'retry_offer_ms' and s.value::bigint <= 0
   union all
   select 'store_schedule_ids_unique', s.id, count(*)::text from durable._schedules s group by s.id having count(*) > 1
   union all
-  select 'store_outbox_keys_unique', u.promise_id, u.address
-  from durable._unblocks u group by u.promise_id, u.address having count(*) > 1
-  union all
-  select 'well_formed_promise_callbacks_unique', k.awaited_id, k.awaiter_id
-  from durable._callbacks k group by k.awaited_id, k.awaiter_id, k.id, k.child having count(*) > 1
-  union all
   select 'callback_ids_unique', k.id, string_agg(k.awaited_id, ', ')
   from durable._callbacks k where k.id <> '' group by k.id having count(*) > 1
-  union all
-  select 'well_formed_promise_listeners_unique', l.awaited_id, l.address
-  from durable._listeners l group by l.awaited_id, l.address having count(*) > 1
-  union all
-  select 'well_formed_task_resumes_unique', r.task_id, r.awaited_id
-  from durable._resumes r group by r.task_id, r.awaited_id having count(*) > 1
 $$;
-comment on function durable._check_keys() is 'What the primary keys promise, also where somebody dropped one.';
+comment on function durable._check_setup() is
+  'Laws of what lies in no portion: settings, schedules, and the names of callbacks of the older API.';
 
-create or replace function durable._check_remains()
+create or replace function durable._check_ids(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
 as $$
-  select 'removed_id_has_no_promise', p.id, format('%s, created %s, removed %s', p.state, p.created_at, r.removed_at)
-  from durable._removed r join durable._promises p on p.id = r.id
-  union all
-  select 'removed_key_has_no_run', h.id, format('key %s of %s, which was removed', r.key, r.id)
-  from durable._removed r
-  join durable._executions h on h.tenant = r.tenant and h.workflow = r.workflow and h.key = r.key
-  union all
-  select 'what_a_run_left_has_its_head', x.execution::text, x.kind
-  from (
-    select s.execution, 'signals' as kind from durable._signals s
-    union select i.execution, 'inbox' from durable._inboxes i
-    union select j.execution, 'join set' from durable._join_sets j
-    union select m.execution, 'members' from durable._members m) x
-  left join durable._executions h on h.execution = x.execution
-  where h.execution is null
-  union all
-  select 'fork_has_its_run', f.id, format('made from %s', f.origin_id)
-  from durable._forks f left join durable._promises p on p.id = f.id
-  where p.head is null
+  select x.* from durable._check_promises(p_from, p_to) x
+  union all select x.* from durable._check_tags(p_from, p_to) x
+  union all select x.* from durable._check_ties(p_from, p_to) x
+  union all select x.* from durable._check_tasks(p_from, p_to) x
+  union all select x.* from durable._check_waiters(p_from, p_to) x
+  union all select x.* from durable._check_addresses(p_from, p_to) x
+  union all select x.* from durable._check_messages(p_from, p_to) x
+  union all select x.* from durable._check_keys(p_from, p_to) x
+  union all select x.* from durable._check_remains(p_from, p_to) x
+  union all select x.* from durable._check_row_waits(p_from, p_to) x
 $$;
-comment on function durable._check_remains() is 'What retention leaves: ids and keys under which there is nothing, and no part of a run without the run.';
+comment on function durable._check_ids(text[], text[]) is 'All laws of what is named by ids that lie in spans.';

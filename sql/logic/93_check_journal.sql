@@ -1,462 +1,321 @@
--- The laws of journals, heads and what stands beside them, and durable.check(), which asks all laws. Names carry the numbers of
--- the journal's catalogue: S (shape), SE (sequences of attempts), CF (causes), JS (join sets), INV, A and X (additions), C (that
--- journals and tables agree), R (rulings). Each query passes over the journal once, in a window or a group: nothing here may
--- look a journal up again for each of its rows.
+-- The laws of journals and of their heads. Names carry the numbers of the journal's catalogue: S (shape), SE (sequences of
+-- attempts), CF (causes), JS (join sets), INV, A and X (additions), C (that journals and tables agree), R (rulings). Each
+-- query passes over the rows of its portion, which were read once, in a window or a group.
 
-create or replace function durable._check_heads()
+create or replace function durable._follower(p_head durable._executions)
+returns bigint language sql stable
+as $$
+  select n.execution
+  from durable._journal j
+  join durable._executions n on n.execution = any (array[(durable._json(j.data) ->> 'continued_as')::bigint])
+  where j.execution = p_head.execution and j.bucket = p_head.bucket and j.seq = p_head.next_seq - 1 and j.type = 'C'
+    and n.previous = p_head.execution
+$$;
+comment on function durable._follower(durable._executions) is 'The generation that follows one which continued as new, as its last row names it.';
+
+create or replace function durable._check_heads(p_runs int8multirange)
 returns table (law text, id text, detail text) language sql stable
 as $$
   select v.law, h.id, format('status %s, task %s, promise %s', h.status, t.state, p.state)
-  from durable._executions h
-  left join durable._promises p on p.id = h.id
-  left join durable._tasks t on t.id = h.id and t.execution = h.execution
-  left join (select distinct s.previous from durable._executions s) x on x.previous = h.execution
+  from durable._heads_within(p_runs) h
+  left join durable._promises p on p.id = any (array[h.id])
+  left join durable._tasks t on t.id = any (array[h.id]) and t.execution = h.execution
+  cross join lateral (select p.head is distinct from h.execution and durable._follower(h) is not null as is_followed) x
   cross join lateral (values
-    ('head_has_promise', (p.head is not distinct from h.execution) <> (x.previous is null)),
+    ('head_has_promise', (p.head is not distinct from h.execution) = x.is_followed),
     ('C-2 pending_iff_live',
-      x.previous is null and (p.state = 'pending') <> (h.status in ('running', 'blocked', 'cancelling'))),
+      not x.is_followed and (p.state = 'pending') <> (h.status in ('running', 'blocked', 'cancelling'))),
+    ('C-2 status_is_the_verdict', not x.is_followed and p.state <> 'pending' and h.status <> case p.state
+      when 'resolved' then 'completed' when 'rejected_canceled' then 'cancelled' else 'failed' end),
     ('C-3 suspended_iff_blocked', t.state = 'suspended' and h.status <> 'blocked' and not h.kept_by_client),
     ('C-3 acquired_is_not_fresh_blocked',
       t.state = 'acquired' and h.status = 'blocked' and t.version < 2 and not h.kept_by_client),
     ('R2 open_attempts_are_held', t.state in ('pending', 'suspended', 'halted') and not h.kept_by_client
       and exists (select from unnest(h.open_attempts) a where a > 0)),
     ('problem_only_while_halted', h.problem is not null and t.state is distinct from 'halted' and p.state = 'pending'),
-    ('cancelling_ends_by_itself', h.status = 'cancelling' and h.cancel_until is null and not h.kept_by_client)
+    ('cancelling_ends_by_itself', h.status = 'cancelling' and h.cancel_until is null and not h.kept_by_client),
+    ('suspended_within_the_journal', h.suspend_seq > h.next_seq)
   ) as v (law, broken)
   where v.broken
 $$;
-comment on function durable._check_heads() is
+comment on function durable._check_heads(int8multirange) is
   'Laws that tie heads to promises and tasks (C-2, C-3). A generation that another one followed has ended before its promise.';
 
-create or replace function durable._check_waits()
+create or replace function durable._check_waits(p_runs int8multirange, p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
 as $$
   with wait as (
     select h.execution, h.id, h.wait_kind, h.wait_left, h.waiting_on,
            p.id is not null or k.child is not null or i.receiver is not null
-             or (h.kept_by_client and (n = any (h.open_steps) or n >= h.next_child)) as open,
+             or (h.kept_by_client and (n = any (h.open_steps) or n >= h.next_child)) as is_open,
            p.id is not null and o.awaiter_id is null as deaf
-    from durable._executions h
+    from (select * from durable._heads_within(p_runs) x where x.status = 'blocked') h
     cross join lateral unnest(h.waiting_on) n
-    left join durable._promises p on p.id = h.id || '.' || n and p.execution = h.execution and p.state = 'pending'
-    left join (select distinct c.awaited_id, c.awaiter_id from durable._callbacks c where c.child < 0) o
-              on o.awaited_id = p.id and o.awaiter_id = h.id
-    left join durable._callbacks k on k.awaiter_id = h.id and k.child = n and k.child >= 0
-    left join durable._inboxes i on i.execution = h.execution and i.receiver = n
-    where h.status = 'blocked'
+    left join durable._promises p on p.id = any (array[h.id || '.' || n]) and p.execution = h.execution and p.state = 'pending'
+    left join lateral (select c.awaiter_id from durable._callbacks c
+                       where c.awaited_id = p.id and c.awaiter_id = h.id and c.child < 0 limit 1) o on true
+    left join lateral (select c.child from durable._callbacks c
+                       where c.awaiter_id = h.id and c.child = n and c.child >= 0 limit 1) k on true
+    left join lateral (select b.receiver from durable._inboxes b
+                       where b.execution = h.execution and b.receiver = n limit 1) i on true
   )
   select v.law, w.id, format('waits for %s of %s, %s open', w.wait_kind, w.waiting_on, w.open)
   from (
-    select x.id, x.wait_kind, x.wait_left, x.waiting_on, count(*) filter (where x.open) as open, bool_or(x.deaf) as deaf
+    select x.id, x.wait_kind, x.wait_left, x.waiting_on, count(*) filter (where x.is_open) as open, bool_or(x.deaf) as deaf
     from wait x group by x.execution, x.id, x.wait_kind, x.wait_left, x.waiting_on
   ) w
-  join durable._promises p on p.id = w.id and p.timeout_at > durable._now_ms()
+  join durable._promises p on p.id = any (array[w.id]) and p.timeout_at > durable._now_ms()
   cross join lateral (values
     ('X-5 wait_is_on_pending_children', w.wait_left is distinct from case
       when w.wait_kind = 'all' then w.open when w.open = cardinality(w.waiting_on) then 1 else 0 end),
     ('blocked_run_has_its_callbacks', w.deaf)
   ) as v (law, broken)
   where v.broken
+  union all
+  select 'INV-4 wait_is_the_last_of_the_journal', h.id, format('%s of %s, journal %s', h.wait_kind, h.waiting_on, l.told)
+  from (select j.execution, (array_agg(j.told order by j.seq desc))[1] as told
+        from unnest(p_rows) j where j.type = 'A' group by j.execution) l
+  join durable._executions h on h.execution = any (array[l.execution]) and h.status = 'blocked'
+  cross join lateral durable._json(l.told) g
+  where g -> 'on' is distinct from to_jsonb(h.waiting_on) or g ->> 'kind' is distinct from h.wait_kind
 $$;
-comment on function durable._check_waits() is
-  'A blocked run waits for what is open, and is called when it ends (X-5): children, adopted promises, receives. A client that keeps its own journal may wait for steps of its own and for the receipt to come.';
+comment on function durable._check_waits(int8multirange, durable._journal_line[]) is
+  'A blocked run waits for what its journal says and what is open, and is called when it ends (INV-4, X-5): children, adopted promises, receives. A client that keeps its own journal may wait for steps of its own and for the receipt to come.';
 
-create or replace function durable._check_folds()
+create or replace function durable._check_folds(p_runs int8multirange, p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
 as $$
-  select v.law, h.id, format('next_seq %s of %s, children %s to %s, reserved %s', h.next_seq, f.width, h.first_child,
-                             h.next_child, h.reserved)
-  from durable._executions h
-  left join (
-    select j.execution, j.bucket, sum(durable._width(j.type)) as width,
+  with fold as (
+    select j.execution, j.bucket, sum(durable._width(j.type)) filter (where j.type is not null) as width,
+           min(j.seq) as first, max(j.seq + durable._width(j.type)) as beyond,
            max(j.child) filter (where durable._allocates(j.type)) as last_child,
            min(j.child) filter (where durable._allocates(j.type)) as first_child,
            count(*) filter (where durable._allocates(j.type)) as carried,
            array_agg(distinct j.child) filter (where durable._allocates(j.type)) as children,
            count(*) filter (where j.type = 'S') as starts, min(j.seq) filter (where j.type = 'S') as start,
            count(*) filter (where j.type in ('C', 'F', 'Y')) as ends, min(j.seq) filter (where j.type = 'Q') as request,
-           (array_agg(durable._status_after(j.type) order by j.seq desc)
-             filter (where durable._status_after(j.type) is not null))[1] as status
-    from durable._journal j group by j.execution, j.bucket
-  ) f on f.execution = h.execution and f.bucket = h.bucket
+           durable._status_of(max(durable._turning(j.seq, j.type))) as status
+    from (select x.execution, x.bucket, x.seq, x.type, x.child from unnest(p_rows) x
+          union all
+          select h.execution, h.bucket, null, null, null from durable._heads_within(p_runs) h) j
+    group by j.execution, j.bucket
+  )
+  select v.law, coalesce(h.id, f.execution::text),
+         format('rows %s to %s, next_seq %s of %s, children %s to %s, reserved %s', f.first, f.beyond, h.next_seq, f.width,
+                h.first_child, h.next_child, h.reserved)
+  from fold f
+  left join durable._executions h on h.execution = any (array[f.execution]) and h.bucket = f.bucket
+  left join durable._executions b on b.execution = any (array[h.previous])
   cross join lateral (select cardinality(coalesce(f.children, '{}')) as count) c
   cross join lateral (values
-    ('C-4 next_seq_is_journal_length', h.next_seq is distinct from f.width),
-    ('INV-4 status_is_fold', h.status is distinct from f.status),
+    ('journal_row_has_a_head', h.execution is null),
+    ('S-1 INV-2 seq_is_dense', f.first <> 0 or f.beyond <> f.width),
+    ('C-4 next_seq_is_journal_length', h.next_seq <> coalesce(f.width, 0)),
+    ('INV-4 status_is_fold', h.status <> coalesce(f.status, '')),
     ('X-1 started_once', f.starts > 1),
-    ('S-2 INV-1 starts_with_started', f.start is distinct from 0),
+    ('S-2 INV-1 starts_with_started', h.execution is not null and f.start is distinct from 0),
     ('S-3 at_most_one_end', f.ends > 1),
-    ('A-1 next_child_follows_journal', h.next_child is distinct from coalesce(f.last_child + 1, h.first_child)),
+    ('A-1 next_child_follows_journal', h.next_child <> coalesce(f.last_child + 1, h.first_child)),
     ('A-1 children_carried_once', f.carried > c.count),
     ('A-1 gaps_are_reserved', cardinality(h.reserved) <> h.next_child - h.first_child - c.count
       or f.first_child < h.first_child or h.reserved && f.children
       or exists (select from unnest(h.reserved) r group by r having count(*) > 1 or r < h.first_child or r >= h.next_child)),
+    ('INV-6 child_has_one_owner', f.first_child < b.next_child),
     ('cancel_seq_is_the_request', h.cancel_seq is distinct from f.request and (h.cancel_seq is not null
       or h.status = 'cancelling'))
   ) as v (law, broken)
   where v.broken
 $$;
-comment on function durable._check_folds() is
-  'Heads equal the fold of their journals (INV-4, C-4, A-1, X-1, S-2, S-3). Who was settled as cancelled had no request before.';
+comment on function durable._check_folds(int8multirange, durable._journal_line[]) is
+  'Heads equal the fold of their journals (INV-4, C-4, A-1, X-1, S-1 to S-3). Each generation begins above the children of the one before it, so no child has two owners (INV-6). Who was settled as cancelled had no request before.';
 
-create or replace function durable._check_rows()
+create or replace function durable._check_rows(p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
 as $$
   with row as (
-    select j.execution, j.seq, j.type, lag(j.type) over w as before,
+    select j.execution, j.seq, j.type, j.ts, lag(j.type) over w as before, lag(j.ts) over w as ts_before,
            lag(j.seq + durable._width(j.type)) over w as expected, bool_or(j.type = 'Q') over w as requested,
-           -- the last row before it that changed the status, and which of the letters that was
-           max(j.seq::bigint * 8 + nullif(strpos('SWAQCFY', j.type::text), 0))
-             over (w rows between unbounded preceding and 1 preceding) as turn
-    from durable._journal j window w as (partition by j.execution order by j.seq)
+           max(durable._turning(j.seq, j.type)) over (w rows between unbounded preceding and 1 preceding) as turn
+    from unnest(p_rows) j window w as (partition by j.execution order by j.seq)
   ), judged as materialized (
-    select r.*, durable._status_after(substr('SWAQCFY', (r.turn % 8)::integer, 1)::"char") as status from row r
+    select r.*, durable._status_of(r.turn) as status from row r
   )
-  select v.law, r.execution::text, format('seq %s, type %s, while %s', r.seq, r.type, r.status)
+  select v.law, r.execution::text, format('seq %s, type %s, while %s, at %s after %s', r.seq, r.type, r.status, r.ts, r.ts_before)
   from judged r
   cross join lateral (values
     ('fused_rows_follow_each_other', r.seq <> coalesce(r.expected, 0)),
     ('S-4 INV-3 nothing_after_the_end', r.before in ('C', 'F', 'Y')),
     ('S-5 cancelled_was_requested', r.type = 'Y' and not r.requested),
     ('X-4 resumed_only_while_blocked', r.type = 'W' and r.status <> 'blocked'),
-    ('row_fits_the_status_before_it', r.before is not null and not durable._may_append(r.status, r.type, true))
+    ('row_fits_the_status_before_it', r.before is not null and not durable._may_append(r.status, r.type, true)),
+    ('time_does_not_go_back', r.ts < r.ts_before)
   ) as v (law, broken)
   where v.broken
-  union all
-  select 'S-1 INV-2 seq_is_dense', j.execution::text, format('%s to %s', min(j.seq), max(j.seq + durable._width(j.type)))
-  from durable._journal j group by j.execution
-  having min(j.seq) <> 0 or max(j.seq + durable._width(j.type)) <> sum(durable._width(j.type))
-  union all
-  select 'journal_row_has_a_head', j.execution::text, format('%s rows from seq %s', count(*), min(j.seq))
-  from durable._journal j
-  left join durable._executions h on h.execution = j.execution and h.bucket = j.bucket
-  where h.execution is null group by j.execution
 $$;
-comment on function durable._check_rows() is
-  'The shape of journals (S-1, S-4, S-5, X-4): a row covers as many sequence numbers as its type has events, and each is one that the status before it admits.';
+comment on function durable._check_rows(durable._journal_line[]) is
+  'The shape of journals (S-4, S-5, X-4): a row covers as many sequence numbers as its type has events, each is one that the status before it admits, and none is older than the one before it.';
 
-create or replace function durable._check_invocations()
+create or replace function durable._early_ends(p_head durable._executions)
+returns table (child integer, seq integer, request integer) language plpgsql stable
+as $$
+begin
+  return query
+  select d.child, d.seq, q.seq
+  from durable._journal q
+  join durable._journal d on d.execution = q.execution and d.bucket = q.bucket and d.type in ('d', 'D') and d.seq < q.seq
+       and d.ts = q.ts and d.xmin = q.xmin and d.cmin = q.cmin
+  join durable._promises p
+    on p.id = any (array[p_head.id || '.' || d.child]) and p.state = 'rejected_canceled' and p.head is not null
+  where q.execution = p_head.execution and q.bucket = p_head.bucket and q.type = 'Q';
+end
+$$;
+comment on function durable._early_ends(durable._executions) is
+  'Cancelled child runs whose ends stand before the request that ended them: one statement wrote both. In PL/pgSQL, so that it costs nothing where nothing was cancelled.';
+
+create or replace function durable._check_causes(p_runs int8multirange)
 returns table (law text, id text, detail text) language sql stable
 as $$
-  with started as (
-    select l.execution, l.child, l.attempt, min(l.seq) as seq
-    from durable._logical l where l.event = 'InvokeStarted' group by l.execution, l.child, l.attempt
-  ), invoke as (
-    select l.execution, l.child, l.seq, l.event, l.attempt,
-           lag(l.event) over w as before, lag(l.attempt) over w as attempt_before,
-           count(*) filter (where l.event = 'InvokeScheduled') over p as scheduled,
-           count(*) filter (where l.event = 'InvokeStarted') over p as started,
-           count(*) filter (where l.event = 'InvokeCompleted') over p as completed
-    from durable._logical l where l.event like 'Invoke%'
-    window w as (partition by l.execution, l.child order by l.seq),
-           p as (partition by l.execution, l.child order by l.seq rows between unbounded preceding and 1 preceding)
+  select 'request_stands_before_what_it_ends', h.id,
+         format('child %s ends at seq %s, the request is at %s', e.child, e.seq, e.request)
+  from (select * from durable._heads_within(p_runs) x where x.status = 'cancelled' offset 0) h
+  cross join lateral durable._early_ends(h) e
+$$;
+comment on function durable._check_causes(int8multirange) is 'A forced cancellation writes the request first, then what it does to children.';
+
+create or replace function durable._retries_of(p_execution bigint, p_bucket integer)
+returns table (child integer, retries bigint, policy jsonb) language plpgsql stable
+as $$
+begin
+  return query
+  select j.child, count(*) filter (where j.type in ('f', 'r', 't') and g -> 'interrupted' is distinct from 'true'),
+         (array_agg(coalesce(g -> 'retry', g -> 'retry_policy')) filter (where j.type in ('o', 'l', 'f')))[1]
+  from durable._journal j cross join lateral durable._json(j.data) g
+  where j.execution = p_execution and j.bucket = p_bucket and j.type in ('f', 'r', 't', 'o', 'l') group by j.child;
+end
+$$;
+comment on function durable._retries_of(bigint, integer) is
+  'How often local steps failed and were tried again, and the policies that bound it. In PL/pgSQL, so that it costs nothing where nothing was.';
+
+create or replace function durable._check_invocations(p_rows durable._journal_line[])
+returns table (law text, id text, detail text) language sql stable
+as $$
+  with invoke as (
+    select j.*, j.type in ('L', 'E', 'f', 'l', 'o', 'I', 'X') as plans,
+           j.type in ('L', 'E', 'f', 'l', 's', 't', 'k', 'K', 'b', 'D') as starts, j.type in ('f', 'r', 't', 'i') as retries,
+           j.type in ('L', 'E', 'c', 'e', 'k', 'K', 'd', 'D') as completes
+    from unnest(p_rows) j
+    where j.type in ('L', 'E', 'f', 'l', 'o', 's', 'r', 't', 'c', 'e', 'k', 'K', 'I', 'X', 'b', 'i', 'd', 'D')
+  ), row as (
+    select i.*, lag(i.type) over w as before, lag(i.attempt) over w as attempt_before,
+           coalesce(bool_or(i.plans) over w, false) as planned,
+           coalesce(max(i.attempt) filter (where i.starts) over w, 0) as started,
+           lag(i.starts and not i.retries and not i.completes) over w as is_open, lag(i.retries) over w as is_due,
+           coalesce(bool_or(i.completes) over (w rows between unbounded preceding and 1 preceding), false) as completed
+    from invoke i window w as (partition by i.execution, i.child order by i.seq)
   )
-  select v.law, i.execution::text,
-         format('seq %s, child %s, %s(%s) after %s(%s)', i.seq, i.child, i.event, i.attempt, i.before, i.attempt_before)
-  from invoke i
-  left join started s on s.execution = i.execution and s.child = i.child and s.attempt = i.attempt and i.event = 'InvokeRetrying'
+  select v.law, r.execution::text,
+         format('seq %s, child %s, %s(%s) after %s(%s)', r.seq, r.child, r.type, r.attempt, r.before, r.attempt_before)
+  from row r
   cross join lateral (values
-    ('SE-1 INV-5 started_was_scheduled', i.event = 'InvokeStarted' and i.scheduled = 0),
-    ('SE-2 completed_was_started', i.event = 'InvokeCompleted' and i.started = 0),
-    ('SE-3 retried_attempt_was_started', i.event = 'InvokeRetrying' and coalesce(s.seq > i.seq, true)),
-    ('SE-4 nothing_after_the_completion', i.event <> 'InvokeScheduled' and i.completed > 0),
-    ('X-3 attempts_alternate', case i.event
-      when 'InvokeScheduled' then i.before is not null
-      when 'InvokeStarted' then not coalesce((i.before = 'InvokeScheduled' and i.attempt = 1)
-                                             or (i.before = 'InvokeRetrying' and i.attempt = i.attempt_before + 1), false)
-      else not coalesce(i.before = 'InvokeStarted' and i.attempt = i.attempt_before, false) end)
+    ('SE-1 INV-5 started_was_scheduled', r.starts and not r.planned),
+    ('SE-2 completed_was_started', r.completes and r.started = 0),
+    ('SE-3 retried_attempt_was_started', r.retries and r.attempt > r.started),
+    ('SE-4 nothing_after_the_completion', r.completed and (r.starts or r.retries or r.completes)),
+    ('X-3 attempts_alternate', r.plans and r.before is not null
+      or r.starts and not coalesce(case
+           when r.plans or r.before in ('o', 'I', 'X') then r.attempt = 1
+           when r.is_due then r.attempt = r.attempt_before + 1 end, false)
+      or (r.retries or r.completes) and not r.starts and not coalesce(r.is_open and r.attempt = r.attempt_before, false))
   ) as v (law, broken)
   where v.broken
   union all
-  select 'SE-5 retries_within_the_policy', r.execution::text, format('child %s, %s retries, %s', r.child, r.retries, g.policy)
-  from (
-    select j.execution, j.child, count(*) as retries from durable._journal j
-    where j.type in ('f', 'r', 't') and durable._json(j.data) -> 'interrupted' is distinct from 'true'
-    group by j.execution, j.child
-  ) r
-  join durable._journal s on s.execution = r.execution and s.child = r.child and s.type in ('o', 'l', 'f')
-  cross join lateral (select coalesce(d -> 'retry', d -> 'retry_policy') as policy from durable._json(s.data) d) g
-  where r.retries > (g.policy ->> 'max_attempts')::numeric - 1
+  select 'SE-5 retries_within_the_policy', e.execution::text, format('child %s, %s retries, %s', r.child, r.retries, r.policy)
+  from (select j.execution, j.bucket from unnest(p_rows) j
+        where j.type in ('f', 'r', 't') group by j.execution, j.bucket) e
+  cross join lateral durable._retries_of(e.execution, e.bucket) r
+  where r.retries > (r.policy ->> 'max_attempts')::numeric - 1
 $$;
-comment on function durable._check_invocations() is
+comment on function durable._check_invocations(durable._journal_line[]) is
   'Laws of invocations (SE-1 to SE-5, X-3). An attempt that was interrupted is no failure; without a recorded policy there is no bound.';
 
-create or replace function durable._check_timers()
+create or replace function durable._past_waits(p_rows durable._journal_line[])
+returns table (execution bigint, seq integer, "on" jsonb, kind text, name text, resumed integer) language sql stable
+as $$
+  select w.execution, w.seq, g -> 'on', g ->> 'kind', g ->> 'name', w.resumed
+  from (
+    select j.execution, j.seq, j.type, j.told, case when lead(j.type) over t = 'W' then lead(j.seq) over t end as resumed
+    from unnest(p_rows) j where j.type in ('A', 'W', 'Q', 'C', 'F', 'Y')
+    window t as (partition by j.execution order by j.seq)
+  ) w
+  cross join lateral durable._json(w.told) g
+  where w.type = 'A'
+$$;
+comment on function durable._past_waits(durable._journal_line[]) is 'All waits, and where each was resumed.';
+
+create or replace function durable._members_of(p_rows durable._journal_line[])
+returns table (execution bigint, seq integer, kind text, name text, resumed integer, child integer, made_by "char",
+               made_at integer, receipt_of text, resolved_at integer)
+language sql stable
+as $$
+  with row as (
+    select w.execution, w.seq, w.kind, w.name, w.resumed, m::integer as child, null::"char" as type, null::integer as place
+    from durable._past_waits(p_rows) w cross join lateral jsonb_array_elements_text(w."on") m
+    union all
+    select j.execution, null, null, j.name, null, j.child, j.type, j.seq
+    from unnest(p_rows) j where durable._allocates(j.type) or durable._resolves(j.type)
+  )
+  select * from (
+    select r.execution, r.seq, r.kind, r.name, r.resumed, r.child,
+           (max(r.type::text) filter (where durable._allocates(r.type)) over c)::"char",
+           min(r.place) filter (where durable._allocates(r.type)) over c,
+           max(r.name) filter (where r.type = 'v') over c, min(r.place) filter (where durable._resolves(r.type)) over c
+    from row r window c as (partition by r.execution, r.child)) x
+  where x.seq is not null
+$$;
+comment on function durable._members_of(durable._journal_line[]) is
+  'What each wait (seq) was for, member by member: by which row the child was made, of which signal it is the receipt, where it resolved.';
+
+create or replace function durable._check_members(p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
 as $$
-  with timer as (
-    select j.execution, j.child, j.seq, j.type, count(*) filter (where j.type = 'T') over w as scheduled,
-           count(*) filter (where j.type = 'Z') over w as fired
-    from durable._journal j where j.type in ('T', 'Z')
-    window w as (partition by j.execution, j.child order by j.seq)
+  with member as materialized (
+    select * from durable._members_of(p_rows)
   )
-  select v.law, t.execution::text, format('seq %s, child %s', t.seq, t.child)
-  from timer t
+  select v.law, k.execution::text, format('seq %s waits for %s, resumed at %s', k.seq, k.child, k.resumed)
+  from member k
+  join durable._executions h on h.execution = any (array[k.execution])
+  left join lateral (select b.name from durable._inboxes b
+                     where b.execution = k.execution and b.receiver = k.child limit 1) i on k.made_by is null
   cross join lateral (values
-    ('CF-1 fired_was_scheduled', t.scheduled = 0),
-    ('X-2 timer_fired_once', t.type = 'Z' and t.fired > 1)
+    ('R6 X-5 wait_is_for_what_can_resolve', case
+      when k.made_by = 'v' then k.made_at < k.seq
+      when k.made_by is null then i.name is null and h.cancel_seq is null and h.status <> 'cancelled'
+        and not (h.kept_by_client and k.kind = 'signal')
+      else k.made_by in ('n', 'm', 'j') or k.made_at > k.seq end),
+    ('X-5 wait_is_for_what_is_open', k.made_by is distinct from 'v' and k.resolved_at < k.seq and not h.kept_by_client),
+    ('R7 wait_for_a_signal_is_for_its_receipt', k.kind = 'signal' and case
+      when k.made_by is null then i.name <> k.name else k.made_by <> 'v' or k.receipt_of is distinct from k.name end)
+  ) as v (law, broken)
+  where v.broken
+  union all
+  select 'X-4 resumed_when_its_wait_was_over', k.execution::text,
+         format('seq %s, resumed at %s: %s of %s over', k.seq, k.resumed, count(*) filter (where k.resolved_at < k.resumed),
+                count(*))
+  from member k where k.resumed is not null
+  group by k.execution, k.seq, k.kind, k.resumed
+  having case when k.kind = 'any' then not coalesce(bool_or(k.resolved_at < k.resumed), false)
+              else not bool_and(coalesce(k.resolved_at < k.resumed, false)) end
+  union all
+  select v.law, w.execution::text, format('seq %s: %s of %s', w.seq, w.kind, w."on")
+  from durable._past_waits(p_rows) w
+  cross join lateral (select jsonb_array_length(w."on") as count) n
+  cross join lateral (values
+    ('CF-4 signal_wait_is_on_its_receipt', w.kind = 'signal' and (n.count <> 1 or w.name is null)),
+    ('X-5 single_wait_is_for_one_child', w.kind = 'single' and n.count > 1),
+    ('X-5 wait_names_each_child_once',
+      n.count = 0 or n.count <> (select count(distinct x) from jsonb_array_elements(w."on") x))
   ) as v (law, broken)
   where v.broken
 $$;
-comment on function durable._check_timers() is 'Laws of timers (CF-1, X-2).';
-
-create or replace function durable._check_signals()
-returns table (law text, id text, detail text) language sql stable
-as $$
-  with told as (
-    select j.execution, j.name, j.attempt, j.type, j.seq, j.data,
-           row_number() over (partition by j.execution, j.type, j.name order by j.seq) as place,
-           min(j.seq) filter (where j.type = 'g') over d as delivered_at,
-           count(*) filter (where j.type = 'v') over (d order by j.seq) as receipts
-    from durable._journal j where j.type in ('g', 'v') window d as (partition by j.execution, j.name, j.attempt)
-  )
-  select v.law, t.execution::text, format('seq %s, signal %s, delivery %s', t.seq, t.name, t.attempt)
-  from told t
-  cross join lateral (values
-    ('CF-2 received_was_delivered', t.type = 'v' and (coalesce(t.delivered_at > t.seq, true) or t.data is not null)),
-    ('CF-3 delivery_received_once', t.type = 'v' and t.receipts > 1),
-    ('X-6 deliveries_are_dense', t.type = 'g' and t.attempt is distinct from t.place),
-    ('receipts_are_in_order', t.type = 'v' and t.attempt is distinct from t.place)
-  ) as v (law, broken)
-  where v.broken
-  union all
-  select v.law, j.execution::text, format('seq %s: %s', j.seq, j.data)
-  from durable._journal j
-  cross join lateral durable._json(j.data) g
-  left join durable._journal r on r.execution = j.execution and r.type = 'v' and r.child = (g #>> '{on,0}')::integer
-       and g ->> 'kind' = 'signal'
-  cross join lateral (values
-    ('CF-4 signal_wait_is_on_its_receipt', g ->> 'kind' = 'signal'
-      and (jsonb_array_length(g -> 'on') <> 1 or g ->> 'name' is null or r.name <> g ->> 'name')),
-    ('X-5 wait_names_each_child_once', jsonb_array_length(g -> 'on') = 0
-      or jsonb_array_length(g -> 'on') <> (select count(distinct x) from jsonb_array_elements(g -> 'on') x))
-  ) as v (law, broken)
-  where j.type = 'A' and v.broken
-$$;
-comment on function durable._check_signals() is
-  'Laws of signals and of what waits say (CF-2 to CF-4, X-5, X-6). The payload of a receipt is that of its delivery, so its row has none.';
-
-create or replace function durable._check_kept_signals()
-returns table (law text, id text, detail text) language sql stable
-as $$
-  with told as (
-    select j.execution, j.name, count(*) filter (where j.type = 'g') as delivered,
-           count(*) filter (where j.type = 'v') as received
-    from durable._journal j where j.type in ('g', 'v') group by j.execution, j.name
-  )
-  select 'inbox_is_fold', coalesce(i.execution, t.execution)::text,
-         format('signal %s: %s of %s delivered, %s of %s received', coalesce(i.name, t.name), i.delivered, t.delivered,
-                i.received, t.received)
-  from durable._inboxes i
-  full join told t on t.execution = i.execution and t.name = i.name
-  where coalesce(i.delivered, 0) <> coalesce(t.delivered, 0) or coalesce(i.received, 0) <> coalesce(t.received, 0)
-  union all
-  select 'signal_is_its_delivery', coalesce(s.execution, j.execution)::text,
-         format('signal %s, delivery %s', coalesce(s.name, j.name), coalesce(s.delivery, j.attempt))
-  from durable._signals s
-  full join (select g.execution, g.name, g.attempt from durable._journal g where g.type = 'g') j
-       on j.execution = s.execution and j.name = s.name and j.attempt = s.delivery
-  where s.execution is null or j.execution is null
-  union all
-  select 'receiver_is_a_number_to_come', i.execution::text, format('signal %s, receiver %s', i.name, i.receiver)
-  from durable._inboxes i
-  left join durable._executions h on h.execution = i.execution
-  where i.receiver is not null and (i.receiver < h.next_child and i.receiver <> all (h.reserved)) is not false
-  union all
-  select 'receiver_waits_for_one_signal', i.execution::text, format('receiver %s of %s signals', i.receiver, count(*))
-  from durable._inboxes i where i.receiver is not null group by i.execution, i.receiver having count(*) > 1
-$$;
-comment on function durable._check_kept_signals() is
-  'Inboxes and signals agree with the journal; who waits has a number that no row carries yet.';
-
-create or replace function durable._check_join_sets()
-returns table (law text, id text, detail text) language sql stable
-as $$
-  with invoked as (
-    select j.execution, j.child, min(j.seq) filter (where j.type in ('L', 'E', 'f', 'l', 'o', 'I', 'X')) as scheduled_at,
-           min(j.seq) filter (where j.type in ('L', 'E', 'c', 'e', 'k', 'K', 'd', 'D')) as completed_at
-    from durable._journal j
-    where j.type in ('L', 'E', 'f', 'l', 'o', 'I', 'X', 'c', 'e', 'k', 'K', 'd', 'D') group by j.execution, j.child
-  ), row as (
-    select j.execution, j.seq, j.type, j.child, j.join_set, j.data,
-           count(*) filter (where j.type = 'j') over s as created, count(*) filter (where j.type = 'a') over s as taken,
-           count(*) filter (where j.type = 'u') over s as submitted,
-           count(*) filter (where j.type = 'u') over m as joined, count(*) filter (where j.type = 'a') over m as given,
-           count(*) filter (where j.type = 'u') over c as memberships
-    from (select x.*, case x.type when 'j' then x.child else x.attempt end as join_set
-          from durable._journal x where x.type in ('j', 'u', 'a')) j
-    window s as (partition by j.execution, j.join_set order by j.seq),
-           m as (partition by j.execution, j.join_set, j.child order by j.seq),
-           c as (partition by j.execution, j.child order by j.seq)
-  )
-  select v.law, r.execution::text, format('seq %s, type %s, set %s, child %s', r.seq, r.type, r.join_set, r.child)
-  from row r
-  left join invoked i on i.execution = r.execution and i.child = r.child
-  cross join lateral (values
-    ('JS-1 submitted_to_what_was_created', r.type = 'u' and r.created = 0),
-    ('member_was_scheduled_before', r.type = 'u' and coalesce(i.scheduled_at > r.seq, true)),
-    ('JS-2 nothing_submitted_once_taken_from', r.type = 'u' and r.taken > 0),
-    ('JS-3 taken_was_submitted', r.type = 'a' and r.joined = 0),
-    ('JS-4 taken_was_completed', r.type = 'a' and coalesce(i.completed_at > r.seq, true)),
-    ('JS-5 taken_once', r.type = 'a' and r.given > 1),
-    ('JS-6 not_more_taken_than_submitted', r.type = 'a' and r.taken > r.submitted),
-    ('JS-7 member_of_one_set_once', r.type = 'u' and r.memberships > 1),
-    ('R10 taken_result_is_that_of_its_completion', r.type = 'a' and r.data is not null)
-  ) as v (law, broken)
-  where v.broken
-$$;
-comment on function durable._check_join_sets() is 'Laws of join sets (JS-1 to JS-7). A member is an invocation, scheduled before it is submitted. What is taken is the result that completed the member, so its row has none.';
-
-create or replace function durable._check_kept_sets()
-returns table (law text, id text, detail text) language sql stable
-as $$
-  with made as (
-    select j.execution, case j.type when 'j' then j.child else j.attempt end as child, bool_or(j.type = 'j') as created,
-           bool_or(j.type = 'a') as closed
-    from durable._journal j where j.type in ('j', 'a') group by 1, 2
-  ), member as (
-    select j.execution, j.child, max(j.attempt) filter (where j.type = 'u') as join_set, bool_or(j.type = 'a') as taken
-    from durable._journal j where j.type in ('u', 'a') group by 1, 2
-  )
-  select 'join_set_is_fold', coalesce(s.execution, m.execution)::text, format('set %s', coalesce(s.child, m.child))
-  from durable._join_sets s
-  full join (select x.* from made x where x.created) m on m.execution = s.execution and m.child = s.child
-  where s.closed is distinct from m.closed
-  union all
-  select 'member_is_fold', coalesce(s.execution, m.execution)::text,
-         format('child %s: set %s of %s', coalesce(s.child, m.child), s.join_set, m.join_set)
-  from durable._members s
-  full join (select x.* from member x where x.join_set is not null) m on m.execution = s.execution and m.child = s.child
-  where s.join_set is distinct from m.join_set or s.taken is distinct from m.taken
-$$;
-comment on function durable._check_kept_sets() is 'The tables of join sets and members agree with the journal.';
-
-create or replace function durable._check_children()
-returns table (law text, id text, detail text) language sql stable
-as $$
-  with told as (
-    select j.execution, j.bucket, j.child, count(*) filter (where j.type in ('Z', 'd', 'D')) as resolvers,
-           count(*) filter (where j.type in ('T', 'I', 'X')) as intents,
-           count(*) filter (where j.type = 'b') as started, count(*) filter (where j.type = 'i') as ended
-    from durable._journal j where j.type in ('Z', 'd', 'D', 'T', 'I', 'X', 'b', 'i') group by j.execution, j.bucket, j.child
-  )
-  select 'C-1 settled_iff_resolved_in_owner', p.id, format('state %s, %s resolver rows', p.state, f.resolvers)
-  from durable._promises p
-  join durable._executions o on o.execution = p.execution
-  left join told f on f.execution = o.execution and f.bucket = o.bucket and f.child = p.child
-  where f.intents is distinct from 1 or f.resolvers > 1 or (p.state = 'pending' and f.resolvers > 0)
-     or (p.state <> 'pending' and f.resolvers = 0 and o.status in ('running', 'blocked', 'cancelling'))
-  union all
-  select 'C-5 open_attempt_of_child_run', t.id, format('attempt %s, open %s', t.attempt, t.attempt_open)
-  from durable._tasks t
-  join durable._promises p on p.id = t.id
-  join durable._executions o on o.execution = p.execution and o.status in ('running', 'blocked', 'cancelling')
-  left join told f on f.execution = o.execution and f.bucket = o.bucket and f.child = p.child
-  where coalesce(f.started, 0) <> t.attempt or (coalesce(f.started, 0) > coalesce(f.ended, 0)) <> t.attempt_open
-  union all
-  select 'C-5 open_steps_of_head', h.id, format('open %s, attempts %s', h.open_steps, h.open_attempts)
-  from durable._executions h
-  left join (
-    select u.execution, array_agg(u.child order by u.child) as children, array_agg(u.attempt order by u.child) as attempts
-    from (
-      select distinct on (j.execution, j.child) j.execution, j.child, durable._attempt_after(j.type, j.attempt) as attempt
-      from durable._journal j where durable._is_local(j.type)
-      order by j.execution, j.child, j.seq desc) u
-    where u.attempt <> 0 group by u.execution
-  ) f on f.execution = h.execution
-  where coalesce(f.children, '{}') <> h.open_steps or coalesce(f.attempts, '{}') <> h.open_attempts
-  union all
-  select 'C-6 result_is_that_of_the_promise', h.id,
-         format('seq %s, child %s: %s', j.seq, j.child, coalesce(p.state, 'no promise'))
-  from durable._journal j
-  join durable._executions h on h.execution = j.execution
-  left join durable._promises p on p.id = coalesce(j.name, h.id || '.' || j.child)
-  where j.type in ('d', 'D') and (j.data is not null or p.id is null or p.state = 'pending')
-    and not (j.type = 'D' and j.data is not null and j.name is null and p.id is null and exists (
-      select from durable._journal x where x.execution = j.execution and x.child = j.child and x.type = 'X' and x.name <> ''))
-$$;
-comment on function durable._check_children() is
-  'Promises and tasks of children agree with the owner''s journal (C-1, C-5, C-6). Once the owner has ended it records nothing more (R16).';
-
-create or replace function durable._check_adopted()
-returns table (law text, id text, detail text) language sql stable
-as $$
-  with adopted as (
-    select h.id, h.execution, j.child, j.name, h.status in ('running', 'blocked', 'cancelling') as live
-    from durable._journal j
-    join durable._executions h on h.execution = j.execution
-    left join durable._promises p on p.id = h.id || '.' || j.child
-    where j.type = 'X' and p.id is null
-  ), done as (
-    select d.execution, d.child from durable._journal d where d.type = 'D'
-  )
-  select 'R13 adopted_promise_has_its_row', k.awaiter_id, format('%s as child %s', k.awaited_id, k.child)
-  from durable._callbacks k
-  left join durable._promises p on p.id = k.awaiter_id
-  left join adopted a on a.execution = p.head and a.child = k.child and a.name = k.awaited_id
-  left join done d on d.execution = a.execution and d.child = a.child
-  where k.child >= 0 and (a.execution is null or d.execution is not null)
-  union all
-  select 'R13 adopted_promise_is_awaited', a.id, format('%s as child %s', a.name, a.child)
-  from adopted a
-  left join done d on d.execution = a.execution and d.child = a.child
-  left join durable._callbacks k on k.awaiter_id = a.id and k.child = a.child and k.awaited_id = a.name
-  where a.live and d.execution is null and k.awaiter_id is null
-$$;
-comment on function durable._check_adopted() is 'Promises of others that a run waits for: an alias in its journal, and a callback until they are settled (R13).';
-
-create or replace function durable._check_generations()
-returns table (law text, id text, detail text) language sql stable
-as $$
-  select v.law, h.id, format('execution %s after %s, children from %s', h.execution, h.previous, h.first_child)
-  from durable._executions h
-  left join durable._executions b on b.execution = h.previous
-  left join durable._journal e on e.execution = b.execution and e.bucket = b.bucket and e.type = 'C'
-  left join (select s.previous, count(*) as count from durable._executions s group by s.previous) n on n.previous = h.previous
-  cross join lateral (values
-    ('generation_follows_one_that_ended', b.id is distinct from h.id or b.status <> 'completed'
-      or durable._json(e.data) ->> 'continued_as' is distinct from h.execution::text),
-    ('generation_numbers_go_on', h.first_child < b.next_child),
-    ('generation_has_one_successor', n.count > 1)
-  ) as v (law, broken)
-  where h.previous is not null and v.broken
-  union all
-  select 'INV-6 child_has_one_owner', h.id || '.' || j.child, format('%s executions', count(distinct j.execution))
-  from (select x.id from durable._executions x group by x.id having count(*) > 1) g
-  join durable._executions h on h.id = g.id
-  join durable._journal j on j.execution = h.execution and j.bucket = h.bucket and durable._allocates(j.type)
-  group by h.id, j.child having count(distinct j.execution) > 1
-$$;
-comment on function durable._check_generations() is
-  'Generations of one run: each ends by naming the next, and no child number is used by two of them (INV-6).';
-
-create or replace function durable.check()
-returns table (law text, id text, detail text) language sql stable
-as $$
-  select * from durable._check_promises()
-  union all select * from durable._check_tags()
-  union all select * from durable._check_ties()
-  union all select * from durable._check_tasks()
-  union all select * from durable._check_waiters()
-  union all select * from durable._check_addresses()
-  union all select * from durable._check_messages()
-  union all select * from durable._check_schedules()
-  union all select * from durable._check_keys()
-  union all select * from durable._check_remains()
-  union all select * from durable._check_row_waits()
-  union all select * from durable._check_heads()
-  union all select * from durable._check_waits()
-  union all select * from durable._check_folds()
-  union all select * from durable._check_rows()
-  union all select * from durable._check_invocations()
-  union all select * from durable._check_timers()
-  union all select * from durable._check_signals()
-  union all select * from durable._check_kept_signals()
-  union all select * from durable._check_join_sets()
-  union all select * from durable._check_kept_sets()
-  union all select * from durable._check_children()
-  union all select * from durable._check_adopted()
-  union all select * from durable._check_generations()
-$$ set search_path = '';
-comment on function durable.check() is
-  'One row for each violated law: its name, the object, what was seen. Empty when all is well. Reads everything: on a big database run it on a replica.';
+comment on function durable._check_members(durable._journal_line[]) is
+  'Waits were for what could still resolve (CF-4, R6, R7, X-5), and each ended when it was over (X-4). A receive has a number before its row; until then its inbox knows it, but for a run that was asked to end: what comes then is for nobody.';

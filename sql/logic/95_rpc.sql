@@ -336,6 +336,38 @@ $$;
 comment on function durable._fence_settle(text, integer, jsonb) is
   'A promise.settle inside a task.fence; null if there is no such promise, which only who holds the lease is told.';
 
+create or replace function durable._fence(p_id text, p_version integer, p_kind text, p_inner jsonb)
+returns jsonb language plpgsql volatile
+as $$
+begin
+  if p_kind = 'promise.create' then
+    return durable._fence_create(p_id, p_version, p_inner);
+  end if;
+  return durable._fence_settle(p_id, p_version, p_inner);
+end
+$$;
+comment on function durable._fence(text, integer, text, jsonb) is 'The inner request of a task.fence: its data, or null for a promise that is not there.';
+
+create or replace function durable._fence_strictly(p_id text, p_version integer, p_kind text, p_inner jsonb)
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_message text;
+begin
+  return durable._fence(p_id, p_version, p_kind, p_inner);
+exception when sqlstate 'WF004' then
+  get stacked diagnostics v_message = message_text;
+  if p_inner ->> 'id' = p_id then
+    raise;
+  end if;
+  perform durable._lock_tasks(array[p_id]);
+  perform durable._hold_lease(p_id, p_version, durable._now_ms());
+  return to_jsonb(v_message);
+end
+$$;
+comment on function durable._fence_strictly(text, integer, text, jsonb) is
+  'The same in the strict profile: that the inner request is malformed is only told to who holds the lease, as a text. About its own promise a task fences nothing, and that is told first.';
+
 create or replace function durable._rpc_task_fence(p_data jsonb, p_corr text)
 returns jsonb language plpgsql volatile
 as $$
@@ -346,13 +378,14 @@ declare
   v_inner jsonb := durable._read_action(v_action, '{promise.create,promise.settle}');
   v_answer jsonb;
 begin
-  if v_action ->> 'kind' = 'promise.create' then
-    v_answer := durable._fence_create(v_id, v_version, v_inner);
+  if durable._strict() then
+    v_answer := durable._fence_strictly(v_id, v_version, v_action ->> 'kind', v_inner);
   else
-    v_answer := durable._fence_settle(v_id, v_version, v_inner);
+    v_answer := durable._fence(v_id, v_version, v_action ->> 'kind', v_inner);
   end if;
   return jsonb_build_object('preload', durable._wire_preload(v_id), 'action', durable._wire_response(
-    v_action ->> 'kind', coalesce(v_action #>> '{head,corrId}', p_corr), case when v_answer is null then 404 else 200 end,
+    v_action ->> 'kind', coalesce(v_action #>> '{head,corrId}', p_corr),
+    case jsonb_typeof(v_answer) when 'object' then 200 when 'string' then 400 else 404 end,
     coalesce(v_answer, to_jsonb(format('not found: There is no promise %L.', v_inner ->> 'id')))));
 end
 $$;
@@ -367,8 +400,8 @@ declare
   v_ids text[] := '{}';
   v_versions integer[] := '{}';
 begin
-  if jsonb_typeof(p_data -> 'tasks') is distinct from 'array' or p_data -> 'tasks' = '[]' then
-    perform durable._fail_invalid('tasks must be an array that is not empty.');
+  if jsonb_typeof(p_data -> 'tasks') is distinct from 'array' then
+    perform durable._fail_invalid('tasks must be an array.');
   end if;
   for v_task in select e.value from jsonb_array_elements(p_data -> 'tasks') as e (value) loop
     v_ids := v_ids || durable._read_text(v_task, 'id');
@@ -552,6 +585,6 @@ begin
   return durable._wire_response(coalesce(v_kind, 'unknown'), coalesce(v_corr, '0'), v_status, v_data);
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off;
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.rpc(jsonb) is
   'The protocol in one function: {kind, head{corrId, version}, data} in, {kind, head{corrId, status, version}, data} out. A refusal is an answer with a status of 400 or more and a text; what is wrong with the database itself (a deadlock, a serialization failure) is raised, so that the whole call is made again.';

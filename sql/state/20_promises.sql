@@ -49,12 +49,18 @@ create table durable._promises (
   settled_at durable.epoch_ms,
   due_at bigint generated always as (
     case when state = 'pending' and external and timeout_at < 9007199254740991 then timeout_at end) stored,
+  failed_at timestamptz generated always as (
+    case when head is not null and state like 'rejected%' then to_timestamp(settled_at / 1000.0) end) stored,
   execution bigint,
   head bigint,
   child integer,
   task_version integer,
   timer boolean not null default false,
   external boolean not null default false,
+  failure text generated always as (
+    case when head is not null then case state
+      when 'rejected' then 'failed' when 'rejected_timedout' then 'timed_out' when 'rejected_canceled' then 'cancelled' end
+    end) stored,
   id text collate "C" not null,
   state text not null default 'pending',
   tenant text not null default '',
@@ -83,6 +89,9 @@ comment on column durable._promises.created_at is 'Instant of birth; equals time
 comment on column durable._promises.settled_at is 'Instant of a client verdict, or timeout_at for a deadline verdict.';
 comment on column durable._promises.due_at is
   'When the sweep has to settle it; null if it never will. Its index holds nothing else, so settling what never expires changes no index.';
+comment on column durable._promises.failed_at is
+  'When a run failed, as people read it; null for any other, so that completing a run changes no index.';
+comment on column durable._promises.failure is 'How a run failed, in the words of the view durable.runs: failed, timed_out or cancelled; null for any other.';
 comment on column durable._promises.execution is 'Owner: the execution whose journal records this promise; null for a free-standing one. Set at birth only.';
 comment on column durable._promises.child is 'Number of this promise among the children of its owner.';
 comment on column durable._promises.head is 'The execution that this promise is the result of; null unless it is a run.';
@@ -100,6 +109,15 @@ comment on column durable._promises.ikey_complete is 'Idempotency key given at s
 
 create index promises_by_due_at on durable._promises (due_at) where due_at is not null;
 comment on index durable.promises_by_due_at is 'Serves the deadline sweep of durable.tick(): promises that can expire.';
+
+create index promises_by_failure on durable._promises (failure, head) where isfinite(failed_at);
+comment on index durable.promises_by_failure is 'Serves people: the newest runs that failed. Runs that complete are never in it.';
+create index promises_by_failed_at on durable._promises (failure, failed_at) where isfinite(failed_at);
+comment on index durable.promises_by_failed_at is 'Serves people: what failed since an instant. Runs that complete are never in it.';
+
+create index promises_without_task on durable._promises (id) where target is null;
+comment on index durable.promises_without_task is
+  'Serves promise_search and people: among these are the pending promises that no task tells of. Settled ones stay in it, so settling changes no index; runs are never in it.';
 
 create index promises_by_tags on durable._promises using gin (tags jsonb_path_ops) where tags <> '{}';
 comment on index durable.promises_by_tags is 'Serves promise_search by tags; promises without tags, which runs mostly are, are not in it.';

@@ -31,6 +31,7 @@ create table durable._tasks (
   expires_at durable.epoch_ms,
   retry_at durable.epoch_ms,
   prefer_until durable.epoch_ms,
+  released_until durable.epoch_ms,
   execution bigint,
   owner bigint,
   ttl bigint,
@@ -38,6 +39,7 @@ create table durable._tasks (
   priority smallint not null default 0,
   crashes smallint not null default 0,
   attempt smallint not null default 0,
+  releases smallint not null default 0,
   attempt_open boolean not null default false,
   id text collate "C" not null,
   state text not null default 'pending',
@@ -48,6 +50,7 @@ create table durable._tasks (
   preference text,
   recv text,
   recv_headers jsonb,
+  released_by text[],
   constraint tasks_pk primary key (id),
   constraint tasks_are_lawful check (row(
     version, crashes, attempt, state, retry_at, expires_at, ttl, pid, queue, workflow, workflow_version, recv,
@@ -77,10 +80,15 @@ comment on column durable._tasks.execution is 'Head of the run; null for a task 
 comment on column durable._tasks.owner is 'Copy of the promise''s execution, immutable: whose journal tells of its attempts. Null for a task that is nobody''s child.';
 comment on column durable._tasks.crashes is 'Leases lost in a row; progress resets it, more than the setting max_crashes halts the task.';
 comment on column durable._tasks.attempt is 'Attempts of the invocation that the owner''s journal knows of.';
+comment on column durable._tasks.releases is 'How often protocol clients have given it back in a row; 5 stands for more.';
+comment on column durable._tasks.released_by is 'Who they were, 16 at most.';
+comment on column durable._tasks.released_until is 'Until this instant it is offered only to others.';
 comment on column durable._tasks.attempt_open is 'The owner''s journal has InvokeStarted(attempt) without an end of it.';
 
 create index tasks_by_queue_ready on durable._tasks (queue, priority, retry_at) where state = 'pending';
-comment on index durable.tasks_by_queue_ready is 'Serves the claim of worker_turn_v1 and task_offer.';
+comment on index durable.tasks_by_queue_ready is 'Serves the claim of worker_turn_v1.';
+create index tasks_by_queue_foreign on durable._tasks (queue, priority, retry_at) where state = 'pending' and workflow is null;
+comment on index durable.tasks_by_queue_foreign is 'Serves task_offer, however many runs of the engine wait in the same queue.';
 create index tasks_by_pid_acquired on durable._tasks (pid) where state = 'acquired';
 comment on index durable.tasks_by_pid_acquired is 'Serves lease expiry and what a worker holds; a renewal does not touch it.';
 
@@ -105,10 +113,13 @@ create table durable._workers (
   seen_at durable.epoch_ms not null,
   missing_at durable.epoch_ms,
   started_at durable.epoch_ms not null,
+  ticked_at durable.epoch_ms,
   queues text[] not null,
   workflows text[] not null,
   versions text[] not null,
   about jsonb not null default '{}',
+  held text[] not null default '{}',
+  blocked text[] not null default '{}',
   constraint workers_pk primary key (id),
   constraint workers_number_unique unique (number),
   constraint workers_workflows_have_versions check (cardinality(workflows) = cardinality(versions))
@@ -119,10 +130,15 @@ comment on column durable._workers.present is 'The worker holds its presence loc
 comment on column durable._workers.seen_at is 'Last hello, heartbeat or presence call.';
 comment on column durable._workers.missing_at is 'When durable.tick() first found the presence lock free; a later call of the worker clears it.';
 comment on column durable._workers.started_at is 'First hello.';
+comment on column durable._workers.ticked_at is 'When a tick of it last succeeded, as its last heartbeat told: not written by the tick, which would write a row each time.';
 comment on column durable._workers.queues is 'Queues that it claims from.';
 comment on column durable._workers.workflows is 'Names of the workflows that it can run.';
 comment on column durable._workers.versions is 'Version of each of workflows.';
 comment on column durable._workers.about is 'Host, process id and versions, for people.';
+comment on column durable._workers.held is
+  'Tasks whose lease it could not renew at its last heartbeat, because somebody has them locked; no sweep takes them from it meanwhile.';
+comment on column durable._workers.blocked is
+  'Runs and promises that its turns, claims and ticks leave out, because somebody has them locked. The view durable.blocked tells who.';
 
 -- Laws of single columns, asked where those are written: a start that hands a run over changes ends_at alone, and laws of the
 -- table would be parsed and asked again each time.
@@ -145,14 +161,11 @@ create unlogged table durable._resting (
   queues text[] not null,
   digests durable._code_digests not null,
   commits text not null,
-  hasty text[] not null,
   constraint resting_pk primary key (worker)
 ) with (fillfactor = 50);
 comment on table durable._resting is
   'Workers that had nothing to do, to each of which a start may hand one run. Losing it is harmless: what is started then is claimed.';
 comment on column durable._resting.commits is 'How its commits wait for the disk: synchronous_commit of the session that said that it rests.';
-comment on column durable._resting.hasty is
-  'Codes of whose runs it has seen some end, and none ask for a step or a transaction: it may begin them before their start is on disk.';
 comment on column durable._resting.ends_at is 'Until when it is believed to rest; null from the run that is handed to it until it rests again.';
 comment on column durable._resting.ttl is 'Length of its leases, in ms.';
 comment on column durable._resting.number is 'Its number in _workers, key of the presence lock.';

@@ -77,3 +77,12 @@ create type durable._bundle as (
   id text, verdict text, state text, seq integer, next integer, event durable._event
 );
 comment on type durable._bundle is 'Everything that one execution reports in a turn, and what became of it.';
+
+create type durable._journal_line as (
+  execution bigint, bucket integer, seq integer, ts bigint, type "char", child integer, attempt integer, name text,
+  has_data boolean, told text
+);
+comment on type durable._journal_line is 'A journal row as the laws look at it: of its data they read waits and timers only (told).';
+
+create type durable.check_record as (law text, id text, detail text);
+comment on type durable.check_record is 'A violated law, as durable.check() answers it: its name, the object, what was seen.';

@@ -26,7 +26,7 @@ JOB = "tests.chaos.bank:app"
 # nobody tells a worker what it has lost: only the fence is left
 DEAF = """
 create or replace function durable.worker_heartbeat_v1(
-  p_worker text, p_executions bigint[], p_versions integer[])
+  p_worker text, p_executions bigint[], p_ids text[], p_versions integer[], p_ticked_ms bigint default null)
 returns bigint[] language sql volatile
 as $$ select '{}'::bigint[] $$ set search_path = '';
 """
@@ -44,15 +44,15 @@ begin
 end
 $$;
 alter function durable.worker_commit_v1(
-  text, bigint, integer, integer, integer, text, text, text, jsonb) rename to guarded;
+  text, bigint, text, integer, integer, integer, text, text, text, jsonb) rename to guarded;
 create function durable.worker_commit_v1(
-  p_worker text, p_execution bigint, p_version integer, p_seen integer, p_child integer, p_name text,
-  p_hash text, p_value text, p_effects jsonb)
+  p_worker text, p_execution bigint, p_id text, p_version integer, p_seen integer, p_child integer,
+  p_name text, p_hash text, p_value text, p_effects jsonb)
 returns json language plpgsql volatile
 as $$
 begin
   return durable.guarded(
-    p_worker, p_execution, p_version, p_seen, p_child, p_name, p_hash, p_value, p_effects);
+    p_worker, p_execution, p_id, p_version, p_seen, p_child, p_name, p_hash, p_value, p_effects);
 exception when sqlstate 'XX777' then
   return json_build_object('next', 0, 'rows', '[]'::json);
 end

@@ -87,8 +87,8 @@ group by run having count(m.run) is distinct from max(t.number) or min(m.chance)
 def test_random_workflows_under_faults(
     empty_database: Callable[[], str], seed: int, size: int, figures: Callable[[str, str], None]
 ) -> None:
-    """Results and folds under kills, freezes, pauses, delays and reorderings equal those of a calm run; every
-    journal replays clean; what transactions wrote is there once."""
+    """Results and folds under kills, freezes, pauses, idle transactions of users, delays and reorderings
+    equal those of a calm run; every journal replays clean; what transactions wrote is there once."""
     done: Counter[str] = Counter()
     runs = alive = written = 0
     begin = time.monotonic()
@@ -109,6 +109,7 @@ def test_random_workflows_under_faults(
             written += marks
     assert alive >= 0.3 * size
     assert done["killed"] + done["frozen"] + done["paused"] >= size / 10, done
+    assert size < ROUND or done["held"] >= size / 40, done
     figures(
         "random-workflows",
         f"{size} programs, seed {seed}, in {time.monotonic() - begin:.0f} s: results and folds under "

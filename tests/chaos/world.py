@@ -48,7 +48,18 @@ HALTED = "select id, problem from durable.runs where state = 'halted' limit 5"
 LEFT = "select count(*) from durable._tasks"
 # what the code of the runs has begun so far; neither faults nor what the world sends count
 MOVED = "select coalesce(sum(h.next_child), 0) from durable._executions h"
+# what an idle transaction of a user may hold of a run; rolled back, so that nothing of it is left
+HOLDS = (
+    "select from durable._promises where id = %s for update",
+    "select from durable._tasks where id = %s for update",
+    "select from durable._tasks where id = %s for key share",
+    "select from durable._executions where id = %s for update",
+    "select durable.signal(%s, 'nobody-hears', '1')",
+    "select durable.pause(%s)",
+    "select durable.cancel(%s)",
+)
 FREEZE_S = 1.5
+HOLD_S = 1.5
 FAULT_EVERY = 12
 
 
@@ -72,11 +83,14 @@ class World:
         self._mail: list[tuple[str, str, int, list[int]]] = []
         self._leaving: list[str] = []
         self._thaws: dict[int, threading.Timer] = {}
+        self._idle: list[threading.Timer] = []
         self._fault_at = 0
         self.done: Counter[str] = Counter()
 
     def close(self) -> None:
-        """End the workers, awake or frozen."""
+        """End the workers, awake or frozen, and the users' transactions."""
+        for idle in self._idle:
+            idle.join()
         for thaw in self._thaws.values():
             thaw.cancel()
         for process in self._workers:
@@ -99,7 +113,7 @@ class World:
         """Do random things until all runs have ended."""
         until_s = time.monotonic() + limit_s
         calm = [self._settle, self._settle, self._send, self._send, self._send, self._cancel]
-        faults = [self._pause, self._kill, self._freeze]
+        faults = [self._pause, self._kill, self._freeze, self._hold]
         while self._left():
             if time.monotonic() > until_s:
                 raise TimeoutError(self._stuck())
@@ -212,6 +226,17 @@ class World:
         self._thaws[place] = threading.Timer(FREEZE_S, process.send_signal, [signal.SIGCONT])
         self._thaws[place].start()
         self.done["frozen"] += 1
+
+    def _hold(self) -> None:
+        """A user touches some runs and leaves the transaction open, for longer than a lease."""
+        runs = self._ids(LIVE)
+        user = psycopg.connect(self._dsn)
+        for run in self._random.sample(runs, min(3, len(runs))):
+            with suppress(psycopg.DatabaseError), user.transaction():
+                user.execute(self._random.choice(HOLDS).encode(), (run,))
+        self._idle.append(threading.Timer(HOLD_S, user.close))
+        self._idle[-1].start()
+        self.done["held"] += 1
 
     def _launch(self) -> subprocess.Popen[bytes]:
         return launch(self._dsn, "-m", "pyengine", "worker", "tests.chaos.job:app", log=self._log)

@@ -77,7 +77,12 @@ class Player:
     def report(self, task: dict[str, Any], **bundle: Any) -> dict[str, Any]:
         """Report facts, acts and an end of a run."""
         made = {"facts": [], "acts": [], "end": None} | bundle
-        made |= {"execution": task["execution"], "version": task["version"], "seen": task["next"]}
+        made |= {
+            "execution": task["execution"],
+            "id": task["id"],
+            "version": task["version"],
+            "seen": task["next"],
+        }
         answer = self._turn([], -1, [made])
         task["next"] = answer["bundles"]["next"][0]
         return answer

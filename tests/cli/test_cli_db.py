@@ -24,6 +24,20 @@ def test_status_tells_everything(at_database: Any) -> None:
         assert words in shown
 
 
+def test_status_and_check_tell_what_is_amiss(at_database: Any, conn: psycopg.Connection[Any]) -> None:
+    """Where all is well both say so and no more; a week without a partition is named, with what to do."""
+    well = at_database("db", "status")
+    assert "there for this week and the next" in well.out
+    assert (well.err, at_database("check").err) == ("", "")
+    conn.execute("delete from durable._buckets where bucket = durable._week(durable._now_ms()) + 1")
+    document = at_database("db", "status", "--json").document
+    assert [one["what"] for one in document["health"] if not one["ok"]] == ["journal partitions"]
+    for command in (("db", "status"), ("check",)):
+        told = at_database(*command)
+        assert (told.code, "journal partitions: none for week" in told.err) == (0, True)
+        assert "select durable._open_buckets()" in told.err
+
+
 def test_set_changes_and_answers_the_old(at_database: Any, conn: psycopg.Connection[Any]) -> None:
     """A setting is changed in the database, and its old value answered."""
     answer = at_database("db", "set", "lease_ttl_ms", "5000", "--json")

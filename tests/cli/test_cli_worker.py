@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+
+from pyengine.admin import migrate
+from pyengine.embedded import EmbeddedPostgres
+from tests.support.cluster import SETTINGS, Server, make_folder
 
 HELLO = """
 from pyengine import App
@@ -65,21 +72,57 @@ def test_what_is_no_app_is_one_message(pyengine: Any, folder: Path, name: str, c
 
 
 def test_a_database_that_is_down_is_told(pyengine: Any, folder: Path) -> None:
-    """The worker does not begin without its database."""
-    answer = pyengine("worker", "cli_hello:app", "--database-url", "postgresql://me:tops3cret@127.0.0.1:1/db")
+    """With --no-wait the worker does not begin without its database."""
+    url = "postgresql://me:tops3cret@127.0.0.1:1/db"
+    answer = pyengine("worker", "cli_hello:app", "--no-wait", "--database-url", url)
     assert (answer.code, "tops3cret" in answer.err) == (4, False)
 
 
-def test_a_worker_serves_and_stops_when_told(at_database: Any, dsn: str, folder: Path) -> None:
-    """Runs are served by the working directory's module; SIGTERM ends it with exit code 0."""
+def test_a_database_that_refuses_us_is_not_waited_for(pyengine: Any, folder: Path, server: Server) -> None:
+    """Waiting makes no database that is not there, and no password right."""
+    answer = pyengine("worker", "cli_hello:app", "--database-url", server.dsn("no_such_database"))
+    assert (answer.code, "does not exist" in answer.err) == (4, True)
+
+
+def test_a_database_that_comes_later_is_waited_for(folder: Path) -> None:
+    """A worker that is started first says that it waits, and serves when the server is there."""
+    place = make_folder()
+    with EmbeddedPostgres(place, settings=SETTINGS) as server:
+        dsn = server.dsn
+        migrate.install(dsn)
+        with psycopg.connect(dsn) as conn:
+            conn.execute("select durable.start('hello', '[\"world\"]', id => 'r', any_workflow => true)")
+    running = launch(dsn)
+    try:
+        assert running.stderr is not None
+        assert "waiting for it (--no-wait ends instead)" in running.stderr.readline()
+        with server, psycopg.connect(dsn, autocommit=True) as conn:
+            while conn.execute("select state from durable.result('r')").fetchone() != ("resolved",):
+                time.sleep(0.05)
+            running.send_signal(signal.SIGTERM)
+            running.communicate()
+    finally:
+        running.kill()
+        running.communicate()
+        shutil.rmtree(place, ignore_errors=True)
+    assert running.returncode == 0
+
+
+def launch(dsn: str) -> subprocess.Popen[str]:
+    """The worker in a process of its own."""
     package = str(Path(__file__).resolve().parents[2])
-    running = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-m", "pyengine", "worker", "cli_hello", "--concurrency", "3"],
         env=os.environ | {"PYENGINE_DATABASE_URL": dsn, "PYTHONPATH": package, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def test_a_worker_serves_and_stops_when_told(at_database: Any, dsn: str, folder: Path) -> None:
+    """Runs are served by the working directory's module; SIGTERM ends it with exit code 0."""
+    running = launch(dsn)
     try:
         assert running.stdout is not None
         assert "serves hello from queue default" in running.stdout.readline()

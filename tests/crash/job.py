@@ -137,6 +137,22 @@ async def slow(text: str, seconds: float) -> str:
     return text
 
 
+@app.step
+def outside(path: str) -> str:
+    """A step with an effect that no crash of the server takes back; it ends when it is let go."""
+    with open(path, "a", encoding="utf-8") as file:
+        file.write("x")
+    while not os.path.exists(f"{path}.go"):
+        time.sleep(0.01)
+    return "done"
+
+
+@app.workflow
+async def leaving(path: str) -> str:
+    """One step with an effect outside the database."""
+    return await outside(path)
+
+
 @app.workflow
 async def patient(text: str, seconds: float) -> str:
     """One slow step."""

@@ -85,6 +85,18 @@ def test_the_steering_block_steers_a_run(dsn: str) -> None:
     assert states == {"hello-1": "cancelled", "hello-2": "queued"}
 
 
+def test_the_block_about_many(dsn: str) -> None:
+    """The SQL block pauses what is there, finds it, and cancels it."""
+    text = re.sub(r"--.*", "", block("sql", "Signals, join sets, cancelling", 1))
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        for id in ("hello-1", "hello-2"):
+            conn.execute("select durable.start('hello', '[\"world\"]', id => %s)", (id,))
+        told = [conn.execute(part.encode()).fetchall() for part in map(str.strip, text.split(";")) if part]
+    paused = [("hello-1", "done", "paused"), ("hello-2", "done", "paused"), ("hello-3", "not_found", None)]
+    found = ["hello-1", "hello-2"]
+    assert told == [paused, [(found,)], [("hello-1", "done"), ("hello-2", "done")]]
+
+
 def test_the_transaction_example_moves_money_once(dsn: str, tmp_path: Path) -> None:
     """The Python block moves money, refuses what is not there, and starts a receipt with it."""
     assert run_block(dsn, block("python", "Your own rows, exactly once"), tmp_path) == (
@@ -171,12 +183,40 @@ def test_the_example_in_ones_own_transaction(dsn: str, tmp_path: Path) -> None:
     assert run_block(dsn, block("python", "In your own transaction"), tmp_path) == "parcel 42\n['order-42']\n"
 
 
+def test_the_block_about_operation(dsn: str) -> None:
+    """The SQL block tells that all is well."""
+    text = re.sub(r"--.*", "", block("sql", "In operation"))
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        assert [ok for _, ok, _, _ in conn.execute(text.encode()).fetchall()] == [True] * 4
+
+
 def test_the_block_about_foreign_keys(dsn: str) -> None:
     """The SQL block makes a table that refers to runs, starts one with its row, and joins both."""
     text = re.sub(r"--.*", "", block("sql", "Foreign keys to runs"))
     with psycopg.connect(dsn, autocommit=True) as conn:
         told = [conn.execute(part.encode()) for part in map(str.strip, text.split(";")) if part]
         assert told[-1].fetchall() == [(42, "queued", "fulfil")]
+
+
+def test_the_block_about_reading(dsn: str) -> None:
+    """Each statement of the SQL block answers what its comment says, of a live and a completed run."""
+    text = re.sub(r"--.*", "", block("sql", "States"))
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        for id_ in ("hello-1", "open", "bad"):
+            conn.execute("select durable.start('hello', id => %s)", (id_,))
+        conn.execute("select durable.resolve('hello-1', '1'), durable.reject('bad', '1')")
+        told = [
+            conn.execute(f"select array_agg(id) from ({part.strip(' ;')}) x".encode()).fetchone()
+            for part in text.strip().splitlines()
+        ]
+        assert told == [
+            (["bad", "open", "hello-1"],),
+            (["hello-1"],),
+            (["bad"],),
+            (["bad"],),
+            (None,),
+            (["open"],),
+        ]
 
 
 def test_the_block_about_old_runs(dsn: str) -> None:
@@ -228,7 +268,9 @@ def test_the_sql_block_starts_and_shows_a_run(
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     text = re.sub(r"--.*", "", block("sql", "The same from SQL"))
-    start, result, runs, journal, check = (part.strip() for part in text.split(";") if part.strip())
+    start, result, runs, journal, check, check_one = (
+        part.strip() for part in text.split(";") if part.strip()
+    )
     with psycopg.connect(dsn, autocommit=True) as conn, worker(dsn, job="hello:app", folder=tmp_path):
         assert conn.execute(start.encode()).fetchone() == ("hello-1",)
         until(dsn, "select (durable.promise_get('hello-1')).state = 'resolved'")
@@ -242,7 +284,8 @@ def test_the_sql_block_starts_and_shows_a_run(
             "InvokeCompleted",
             "ExecutionCompleted",
         ]
-        assert conn.execute(check.encode()).fetchall() == []
+        for checks in (check, check_one):
+            assert conn.execute(checks.encode()).fetchall() == []
 
 
 def shell_commands() -> list[str]:

@@ -13,6 +13,12 @@ def canonical(address: object, *, listener: bool = False) -> str | None:
     return None if spelled is None or len(spelled.encode()) > 1024 else spelled
 
 
+def whole(address: str) -> bool:
+    """Whether the specification takes it, which completes nothing: with its scheme, a poll with an @."""
+    scheme, _, rest = address.partition("://")
+    return scheme in ("http", "https") or (scheme == "poll" and "@" in rest)
+
+
 def _spelled(address: str, listener: bool) -> str | None:
     scheme, found, rest = address.partition("://")
     if not found:

@@ -7,6 +7,7 @@ becomes a fact of the model. May not: see a state or an instant.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,11 +144,11 @@ def _delay(named: dict[str, str], timeout_at: int) -> int | None:
 
 def _family(id_: str, named: dict[str, str]) -> None:
     for name in ("origin", "branch", "parent"):
-        if name in named and id_ != named[name] and not id_.startswith(f"{named[name]}."):
+        if name in named and not re.match(f"{re.escape(named[name])}([.:]|$)", id_, re.S):
+            # a detached call is an origin of its own, and names its caller
+            if name == "parent" and named.get("origin") == id_:
+                continue
             raise bad(f"{id_} is not below its {name} {named[name]}")
-    for name in ("origin", "prefix"):
-        if "." in named.get(name, ""):
-            raise bad(f"{name} holds a dot")
 
 
 def verdict(data: Json) -> Verdict:
@@ -193,20 +194,24 @@ def awaited(data: Json) -> tuple[str, ...]:
     return tuple(found)
 
 
-def fenced(data: Json, profile: str) -> Creation | Verdict:
-    """The action of task.fence."""
+def fenced(data: Json, profile: str) -> Creation | Verdict | Refused:
+    """The action of task.fence; in the strict profile what is wrong with it is told behind the guard."""
     nested = action(data, "promise.create", "promise.settle")
-    create = data["action"]["kind"] == "promise.create"
-    about = creation(nested, profile) if create else verdict(nested)
-    if about.id == text(data, "id"):
+    if nested.get("id") == text(data, "id"):
         raise bad("a task does not fence its own promise")
-    return about
+    try:
+        create = data["action"]["kind"] == "promise.create"
+        return creation(nested, profile) if create else verdict(nested)
+    except Refused as refused:
+        if profile == "strict":
+            return refused
+        raise
 
 
 def claimed(data: Json) -> tuple[tuple[str, int], ...]:
     """The pairs of task.heartbeat."""
     tasks: Any = data.get("tasks")
-    if not isinstance(tasks, list) or not tasks or not all(isinstance(each, dict) for each in tasks):
+    if not isinstance(tasks, list) or not all(isinstance(each, dict) for each in tasks):
         raise bad("a heartbeat names tasks")
     return tuple(held(each) for each in tasks)
 

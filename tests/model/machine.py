@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from tests.model import doors
-from tests.model.addresses import canonical, queue
+from tests.model.addresses import canonical, queue, whole
 from tests.model.doors import Creation, Refused, Verdict
 from tests.model.state import Json, Promise, State, Task, Unblock
 
@@ -34,6 +34,8 @@ Handler = Callable[["Draft", Json], tuple[int, Json]]
 OK = 200
 GO_ON = 300
 HOUR = 3_600_000
+# how long a task waits that was released once, twice, ...: whoever cannot run it would take it again at once
+WAITS = (0, 100, 500, 2000, 5000)
 
 
 class Draft:
@@ -127,6 +129,10 @@ class Draft:
 
     # writing
 
+    def got_on(self, id_: str) -> None:
+        """Nobody has given the task back since."""
+        self.tasks[id_] = replace(self.tasks[id_], releases=0, released_until=None)
+
     def change(self, id_: str, state: str, **fields: object) -> None:
         """Move a task; everything that belongs to the state it leaves is cleared."""
         bare = replace(self.tasks[id_], state=state, pid=None, ttl=None, expires_at=None, retry_at=None)
@@ -158,7 +164,8 @@ class Draft:
         external = promise.target is not None or promise.timer or promise.tag("external") == "true"
         self.promises[about.id] = replace(promise, external=external)
         if promise.target is not None:
-            first = max(about.delay or 0, self.now)
+            # SDKs give naps a target: nobody is asked to run them
+            first = about.timeout_at if promise.timer else max(about.delay or 0, self.now)
             self.tasks[about.id] = Task(id=about.id, state="pending", version=0, retry_at=first)
         if dead:
             self.settle([about.id])
@@ -181,6 +188,7 @@ class Draft:
         for id_ in settled:
             if id_ in self.tasks:
                 self.change(id_, "fulfilled", resumes=frozenset())
+                self.got_on(id_)
         for id_ in settled:
             for awaited, address in sorted(self.listeners):
                 if awaited == id_:
@@ -266,7 +274,7 @@ def promise_register_callback(draft: Draft, data: Json) -> tuple[int, Json]:
 
 def promise_register_listener(draft: Draft, data: Json) -> tuple[int, Json]:
     awaited, address = doors.text(data, "awaited"), canonical(data.get("address"), listener=True)
-    if address is None:
+    if address is None or (draft.state.profile == "strict" and not whole(data["address"])):
         raise doors.bad("the address cannot be routed")
     draft.promise(awaited)
     draft.refuse_internal(awaited)
@@ -335,8 +343,10 @@ def task_acquire(draft: Draft, data: Json) -> tuple[int, Json]:
 
 def task_release(draft: Draft, data: Json) -> tuple[int, Json]:
     id_, version = doors.held(data)
-    draft.hold(id_, version)
+    releases = min(draft.hold(id_, version).releases + 1, len(WAITS))
     draft.change(id_, "pending", retry_at=draft.now)
+    until = draft.now + WAITS[releases - 1]
+    draft.tasks[id_] = replace(draft.tasks[id_], releases=releases, released_until=until)
     return OK, {}
 
 
@@ -355,6 +365,7 @@ def task_suspend(draft: Draft, data: Json) -> tuple[int, Json]:
         draft.obligate(each)
         draft.callbacks.add((each, id_))
     draft.change(id_, "suspended", resumes=frozenset())
+    draft.got_on(id_)
     return OK, {}
 
 
@@ -374,6 +385,8 @@ def task_fence(draft: Draft, data: Json) -> tuple[int, Json]:
     kind = data["action"]["kind"]
     answer: Json
     try:
+        if isinstance(about, Refused):
+            raise about
         record = created(draft, about) if isinstance(about, Creation) else settled(draft, about)
         answer = {"kind": kind, "status": OK, "data": {"promise": record}}
     except Refused as refused:
@@ -383,6 +396,9 @@ def task_fence(draft: Draft, data: Json) -> tuple[int, Json]:
 
 def task_heartbeat(draft: Draft, data: Json) -> tuple[int, Json]:
     pid, claimed = doors.text(data, "pid"), doors.claimed(data)
+    if not claimed and draft.state.profile == "compatible":
+        # an older SDK means all that it holds
+        claimed = tuple((task.id, task.version) for task in draft.tasks.values())
     for id_, version in claimed:
         task = draft.tasks.get(id_)
         if task and (task.state, task.version, task.pid) == ("acquired", version, pid) and draft.live(id_):
@@ -405,6 +421,7 @@ def task_continue(draft: Draft, data: Json) -> tuple[int, Json]:
     if task.state != "halted" or not draft.live(id_):
         raise Refused(409, f"task {id_} is not halted")
     draft.change(id_, "pending", retry_at=draft.now)
+    draft.got_on(id_)
     return OK, {}
 
 
@@ -428,6 +445,7 @@ def task_offer(draft: Draft, data: Json) -> tuple[int, Json]:
         for task in draft.tasks.values()
         if task.state == "pending"
         and (task.retry_at or 0) <= draft.now
+        and (task.released_until or 0) <= draft.now
         and draft.live(task.id)
         and queue(draft.promises[task.id].target or "") == data["queue"]
     ]

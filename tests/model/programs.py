@@ -12,6 +12,7 @@ mostly jumps to exactly an instant at which something ends, or to one millisecon
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -25,7 +26,7 @@ T = TypeVar("T")
 LENGTH = 16
 START = 1_800_000_000_000
 # in the order of bytes: B before a, the last one after all
-IDS = ("a", "a.1", "b", "a.2", "b.x", "c", "a.3", "B", "\u00e9", "c.1")
+IDS = ("a", "a.1", "b", "a:2", "b.x", "c", "a.3", "B", "\u00e9", "c.1")
 PIDS = ("p", "q")
 # the longest names of a process, and those that are one character longer
 NAMES = PIDS * 30 + ("x" * 512, "\u00e9" * 256, "x" * 513, "\u00e9" * 257)
@@ -51,14 +52,15 @@ TAGS: tuple[dict[str, str], ...] = (
     {"target": "g", "delay": "+0"},
     {"target": "g", "delay": "0000000000000005"},
     {"target": "g", "timer": "true"},
+    {"target": "g", "origin": "own", "parent": "elsewhere", "prefix": "x.y"},
 )
 REFUSED: tuple[dict[str, str], ...] = (
     {"target": "poll://uni@g/u", "delay": "+1000"},
     {"delay": "5", "external": "true"},
     {"target": "g", "delay": "00000000000000005"},
     {"target": "poll://"},
-    {"external": "true", "origin": "a.1"},
-    {"external": "true", "prefix": "x.y"},
+    {"external": "true", "origin": "b.x"},
+    {"external": "true", "origin": "a"},
     {"external": "true", "parent": "b"},
     {"external": "true", "branch": "c."},
 )
@@ -157,7 +159,7 @@ def create(table: Table, id_: str | None = None) -> Json:
     named = dict(TAGS[number % len(TAGS)] if number < 242 else REFUSED[number % len(REFUSED)])
     if named.get("delay", "").startswith("+"):
         named["delay"] = str(table.now + int(named["delay"]))
-    top = {"own": id_, "top": id_.partition(".")[0]}
+    top = {"own": id_, "top": re.split("[.:]", id_)[0]}
     tags = {f"resonate:{name}": top.get(text, text) for name, text in named.items()}
     about: Json = {"id": id_, "timeoutAt": timeout_at}
     if tags or table.dice.roll() % 2:
@@ -254,9 +256,9 @@ def fence(table: Table) -> Json:
 
 
 def heartbeat(table: Table) -> Json:
-    count = 1 + table.dice.roll() % 3
+    count = table.dice.roll() % 4
     tasks = [table.held("acquired") for _ in range(count)]
-    holder = table.state.tasks.get(tasks[0]["id"])
+    holder = table.state.tasks.get(tasks[0]["id"]) if tasks else None
     pid = table.dice.likely([holder.pid] if holder and holder.pid else [], PIDS)
     return {"pid": pid, "tasks": tasks}
 

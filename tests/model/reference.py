@@ -33,7 +33,8 @@ class Image:
                 for promise in state.promises.values()
             ),
             frozenset(
-                task if task.retry_at is None else replace(task, retry_at=0) for task in state.tasks.values()
+                replace(task, retry_at=None if task.retry_at is None else 0, releases=0, released_until=None)
+                for task in state.tasks.values()
             ),
             frozenset(each for each in state.callbacks if state.tasks[each[1]].state != "fulfilled"),
             state.listeners,

@@ -117,6 +117,13 @@ Row = tuple[list[Asked], Asked, int, set[str] | None]
 READY = [create(0, "w", TASK), create(0, "x", EXTERNAL), create(0, "y", EXTERNAL, until=20)]
 HELD = [*READY, acquire(1, "w")]
 HELD_IS = {"w pending", "x pending", "y pending", "task w acquired 1 by p until 11"}
+RELEASED_TWICE = [
+    create(0, "w", TASK, until=1000),
+    acquire(1, "w"),
+    task(4, "release", "w", 1),
+    acquire(4, "w", 1),
+    task(5, "release", "w", 2),
+]
 READY_IS = {"w pending", "x pending", "y pending", "task w pending 0 from 0"}
 SLEEPING = [*HELD, suspend(2, "w", 1, "x", "y")]
 SLEEPING_IS = {
@@ -363,7 +370,24 @@ ROWS: dict[str, Row] = {
         HELD_IS - {"y pending"} | {"y rejected_timedout at 20"},
     ),
     "fence: settle nothing": (HELD, fence(2, "w", 1, settle(2, "z")), 200, None),
-    "heartbeat: no tasks": (HELD, heartbeat(5), 400, None),
+    "heartbeat: no tasks means all": (
+        HELD,
+        heartbeat(5),
+        200,
+        HELD_IS - {"task w acquired 1 by p until 11"} | {"task w acquired 1 by p until 15"},
+    ),
+    "release: not offered while it waits": (
+        RELEASED_TWICE,
+        (104, "task.offer", {"queue": "g", "limit": 1}),
+        200,
+        {"w pending", "task w pending 2 from 5"},
+    ),
+    "release: offered when it has waited": (
+        RELEASED_TWICE,
+        (105, "task.offer", {"queue": "g", "limit": 1}),
+        200,
+        {"w pending", "task w pending 2 from 5105"},
+    ),
     "heartbeat: held": (
         HELD,
         heartbeat(5, ("w", 1)),

@@ -90,7 +90,8 @@ class Promise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A stored task; `resumes` are the wake reasons that no worker has been given yet."""
+    """A stored task; `resumes` are the wake reasons that no worker has been given yet, `releases` how often
+    it was given back in a row."""
 
     id: str
     state: str
@@ -100,6 +101,8 @@ class Task:
     expires_at: int | None = None
     retry_at: int | None = None
     resumes: frozenset[str] = frozenset()
+    releases: int = 0
+    released_until: int | None = None
 
     def wire(self) -> Json:
         """As the protocol answers it: no instant, and the number of wake reasons only."""

@@ -19,7 +19,8 @@ select json_build_object(
       p.value_headers, p.value_data, p.tags, p.external, p.target, p.timer, p.task_version)), '[]')
     from durable._promises p),
   'tasks', (select coalesce(json_agg(json_build_array(
-      t.id, t.state, t.version, t.pid, t.ttl, t.expires_at, t.retry_at, t.deadline, t.queue)), '[]')
+      t.id, t.state, t.version, t.pid, t.ttl, t.expires_at, t.retry_at, t.releases,
+      t.released_until, t.deadline, t.queue)), '[]')
     from durable._tasks t),
   'resumes', (select coalesce(json_agg(json_build_array(r.task_id, r.awaited_id)), '[]')
     from durable._resumes r),
@@ -97,7 +98,7 @@ def _headers(stored: dict[str, str] | None) -> Pairs | None:
 
 
 def _task(row: list[Any], promises: dict[str, Promise], resumes: list[list[str]]) -> Task:
-    id_, state, version, pid, ttl, expires_at, retry_at, deadline, where = row
+    id_, state, version, pid, ttl, expires_at, retry_at, releases, released_until, deadline, where = row
     promise = promises[id_]
     assert deadline == promise.timeout_at, f"{id_}: the deadline is a copy of the promise's"
     assert where == queue(promise.target or ""), f"{id_}: the queue follows from the target"
@@ -109,5 +110,7 @@ def _task(row: list[Any], promises: dict[str, Promise], resumes: list[list[str]]
         ttl=ttl,
         expires_at=expires_at,
         retry_at=retry_at,
+        releases=releases,
+        released_until=released_until,
         resumes=frozenset(awaited for task, awaited in resumes if task == id_),
     )

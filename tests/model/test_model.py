@@ -65,10 +65,9 @@ WRONG: dict[str, list[Json]] = {
                 {"target": "g", "delay": "-5"},
                 {"target": "g", "delay": "9"},
                 {"origin": "b"},
-                {"origin": "a.b"},
                 {"branch": "a."},
                 {"parent": "a.b.c"},
-                {"prefix": "a.b"},
+                {"origin": "a", "parent": "b"},
             )
         ),
     ],
@@ -131,9 +130,12 @@ def test_timer_with_a_target() -> None:
     assert play([asked], "strict")[1]["status"] == 400
     assert play([born(0, "a", TASK | TIMER)], "strict")[1]["status"] == 400
     assert image(play([asked, tick(100)])[0]) == {"a resolved at 100", "task a fulfilled 0"}
+    assert play([asked, (50, "task.offer", {"queue": "g", "limit": 1})])[1]["data"] == {"tasks": []}
 
 
-@pytest.mark.parametrize("asked", [callback(1, "a", "w"), listener(1, "a"), suspend(1, "w", 1, "a")])
+@pytest.mark.parametrize(
+    "asked", [callback(1, "a", "w"), listener(1, "a", "poll://any@g"), suspend(1, "w", 1, "a")]
+)
 def test_waiting_for_what_is_internal(asked: Any) -> None:
     """The strict profile refuses to wait for an internal promise; the compatible one makes it external."""
     before = [create(0, "a", until=50), create(0, "w", TASK), acquire(0, "w", ttl=99)]

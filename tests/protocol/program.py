@@ -28,6 +28,7 @@ from tests.support.verbs import (
     done,
     fail,
     halt,
+    heartbeat,
     promise,
     receive,
     release,
@@ -135,11 +136,11 @@ def waiting(say: Say) -> None:
     """Callbacks and listeners: registered, consumed, refused."""
     for name in ("a", "b"):
         say.create("pending", name, say.now + 50, external="true")
-        say("pending", "promise_register_listener", name, "g")
-        say("pending", "promise_register_listener", name, "g")
+        say("pending", "promise_register_listener", name, "poll://any@g")
+        say("pending", "promise_register_listener", name, "poll://any@g")
     say.create("pending", "inside")
     say("WF004", "promise_register_listener", "a", "nowhere://x")
-    say("WF001", "promise_register_listener", "nobody", "g")
+    say("WF001", "promise_register_listener", "nobody", "poll://any@g")
     say.take("w")
     for name in ("dying", "waits too long"):
         say.take(name, say.now + 5)
@@ -154,7 +155,7 @@ def waiting(say: Say) -> None:
     say("compatible", "set_setting", "conformance", "strict")
     say.create("pending", "hidden")
     say("WF005", "promise_register_callback", "hidden", "w")
-    say("WF005", "promise_register_listener", "hidden", "g")
+    say("WF005", "promise_register_listener", "hidden", "poll://any@g")
     say("WF005", "promise_subscribe_v0", "hidden", {"type": "poll", "data": {"group": "g"}})
     say("WF005", "promise_callback_v0", "c", "hidden", "w", NEVER, {"type": "poll", "data": {"group": "g"}})
     say("WF005", "task_suspend", "w", 1, ["hidden"])
@@ -164,7 +165,7 @@ def waiting(say: Say) -> None:
     say("True", "task_suspend", "w", 1, ["inside"])
     say("resolved", "promise_settle", "inside", "resolved")
     say("resolved", "promise_settle", "a", "resolved")
-    say("resolved", "promise_register_listener", "a", "h")
+    say("resolved", "promise_register_listener", "a", "poll://any@h")
     say("resolved", "promise_register_callback", "a", "w")
     say.wait(45)
     say.sweep()
@@ -198,7 +199,7 @@ def tasks(say: Say) -> None:
     say("", "task_release", "u", 1)
     say("WF003", "task_acquire", "u", 0, "P", 9)
     say("acquired", "task_acquire", "u", 1, "P", 9)
-    say("WF004", "task_heartbeat", "P", [], [])
+    say("WF004", "task_heartbeat", "P", ["u"], [])
     say("1", "task_heartbeat", "P", ["u", "t"], [2, 9])
     say("0", "task_heartbeat", "Q", ["u"], [2])
     say("acquired", "task_search", "acquired", 9, "t")
@@ -413,10 +414,7 @@ def given_back(say: Say, stale: Held) -> None:
     say.wait(TTL_MS - 1)
     take_turn(conn, "W", bundle(held))
     for worker in ("W", "X"):
-        ask(
-            conn,
-            ("select durable.worker_heartbeat_v1(%s, %s, %s)", (worker, [held.execution], [held.version])),
-        )
+        ask(conn, heartbeat(worker, held))
     begin_run(conn, "overdue", timeout="10 ms")
     say.wait(10)
     say("1", "worker_bye_v1", "W")

@@ -30,6 +30,7 @@ from tests.support.verbs import (
     complete,
     create,
     halt,
+    journal,
     promise,
     receive,
     refusal,
@@ -101,10 +102,10 @@ FORBIDDEN: dict[str, Forbidden] = {
     "consistent_signal_ends_a_wait": Forbidden(
         "select durable.signal('held', 'go')",
         FORGETS.format(
-            "_receipt(p_head durable._executions, p_name text, p_delivery integer, p_child integer,"
+            "_receipts(p_executions bigint[], p_name text, p_deliveries integer[], p_children integer[],"
             " p_now bigint)",
-            "boolean",
-            "false",
+            "text[]",
+            "'{}'::text[]",
         ),
         also="consistent_receive_is_kept",
     ),
@@ -287,9 +288,7 @@ def adoptions(conn: Connection, clock: Clock) -> None:
 
 def read(conn: Connection, held: Held) -> list[list[object]]:
     """The journal of a held run."""
-    rows: list[list[object]] = ask(
-        conn, ("select durable.worker_journal_v1('W', %s, %s)", (held.execution, held.version))
-    )[0]["rows"]
+    rows: list[list[object]] = ask(conn, journal("W", held))[0]["rows"]
     return rows
 
 

@@ -2,7 +2,8 @@
 
 A program is a list of transactions, a transaction a list of actions. An action is a statement or a function
 of Python (which moves the clock). The order names whose turn it is; a session that waits for another's lock
-keeps its further actions until it is free.
+keeps its further actions until it is free. Turns and ticks wait for nobody: one that answers that something
+is held has written nothing of it, so its transaction ends, and it is sent again when others have moved.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Ending:
     answers: list[Any] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     blocked: bool = False
+    busy: int = 0
 
     @property
     def won(self) -> bool:
@@ -47,6 +49,9 @@ class Part:
     player: Player
     left: deque[Action] = field(default_factory=deque)
     step: Step | None = None
+    action: Action = ""
+    again: list[Action] = field(default_factory=list)
+    in_block: bool = False
     ending: Ending = field(default_factory=Ending)
 
 
@@ -83,11 +88,14 @@ class Drama:
             if action == "begin":
                 parts[name].left.append(scripts[name].popleft())
             self._go_on(parts)
-        while any(part.left or part.step for part in parts.values()):
+        while any(part.left or part.step or part.again for part in parts.values()):
             self._go_on(parts)
         return {name: part.ending for name, part in parts.items()}
 
     def _go_on(self, parts: Mapping[str, Part]) -> None:
+        for part in parts.values():
+            part.left.extendleft(reversed(part.again))
+            part.again = []
         moved = True
         while moved:
             moved = False
@@ -97,7 +105,7 @@ class Drama:
                         continue
                     self._note(part, part.step)
                     moved = True
-                if part.left:
+                if part.left and not part.again:
                     self._act(part, part.left.popleft())
                     moved = True
 
@@ -105,7 +113,9 @@ class Drama:
         if callable(action):
             action()
             return
+        part.action = action
         text, parameters = (action, ()) if isinstance(action, str) else action
+        part.in_block = text == "begin" or (part.in_block and text not in ("commit", "rollback"))
         part.step = part.player.do(text, parameters)
         if part.step.blocked:
             part.ending.blocked = True
@@ -125,6 +135,24 @@ class Drama:
         except psycopg.Error as error:
             part.ending.errors.append(error.sqlstate or str(error))
         else:
-            if rows:
+            if _is_held(part.action, rows):
+                part.ending.busy += 1
+                part.ending.blocked = True
+                if part.in_block:
+                    part.player.do("commit").rows()
+                part.again = ["begin", part.action] if part.in_block else [part.action]
+            elif rows:
                 part.ending.answers.append(rows)
         part.step = None
+
+
+def _is_held(action: Action, rows: list[tuple[Any, ...]]) -> bool:
+    """Whether that is the answer of a turn, claim or tick that left out what others hold."""
+    if callable(action) or isinstance(action, str):
+        return False
+    text, parameters = action
+    if "tick_v1" in text:
+        return bool(rows[0][0].get("held"))
+    if "worker_turn_v1" not in text:
+        return False
+    return bool(rows[0][0]["busy"] or (rows[0][0]["held"] and "[]" in parameters))

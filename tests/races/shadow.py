@@ -61,6 +61,7 @@ class Shadow:
     steps: dict[int, int] = field(default_factory=dict)
     blocked: tuple[list[int], str] | None = None
     sent: dict[str, Any] = field(default_factory=dict)
+    busy: bool = False
     first: int = 0
     cancelling: bool = False
     receivers: dict[str, int] = field(default_factory=dict)
@@ -130,7 +131,9 @@ class Shadow:
 
     def move(self, rng: Random, *, spread: bool, foreign: str = "") -> dict[str, Any]:
         """A bundle: what the run does next. With `spread` it may start children; `foreign` is a promise of
-        somebody else that it may take in."""
+        somebody else that it may take in. The same as before, if that met what somebody else holds."""
+        if self.busy:
+            return self.sent
         facts: list[dict[str, Any]] = []
         acts: list[dict[str, Any]] = []
         end: dict[str, Any] | None = None
@@ -148,6 +151,7 @@ class Shadow:
                 end = self._last(rng) if self.cancelling else self._end(rng)
         self.sent = {
             "execution": self.execution,
+            "id": self.id,
             "version": self.version,
             "seen": self.next,
             "facts": facts,
@@ -230,6 +234,9 @@ class Shadow:
         gone."""
         held = Held(execution=self.execution, id=self.id, version=self.version, next=self.next)
         verdict, state = turn.of(held)
+        self.busy = verdict == "busy"
+        if self.busy:
+            return "acquired"
         if verdict != "ok":
             return "moved" if verdict == "moved" and state == "acquired" else "gone"
         for act in self.sent["acts"]:

@@ -25,10 +25,12 @@ from tests.support.verbs import (
     Call,
     Held,
     Turn,
+    adrift,
     bundle,
     cancel,
     complete,
     create,
+    journal,
     send,
     settle,
     start,
@@ -298,11 +300,9 @@ class Sailor:
         statement = "select durable.task_heartbeat(%s, %s, %s)"
         call = (statement, (self.name, [task.id for task in mine], [task.version for task in mine]))
         self.world.count("heartbeat", await self.ask(call))
-        runs = [(shadow.execution, shadow.version) for shadow in self.held.values()]
-        statement = "select durable.worker_heartbeat_v1(%s, %s, %s)"
-        lost = await self.ask(
-            (statement, (self.name, [each for each, _ in runs], [each for _, each in runs]))
-        )
+        runs = [(shadow.execution, shadow.id, shadow.version) for shadow in self.held.values()]
+        statement = "select durable.worker_heartbeat_v1(%s, %s, %s, %s)"
+        lost = await self.ask((statement, (self.name, *([each[n] for each in runs] for n in range(3)))))
         for execution in lost or ():
             self.held.pop(execution, None)
 
@@ -419,7 +419,7 @@ class Sailor:
             self.held.clear()
             self.warm.clear()
             await self.ask(turn(self.name, *bundles))
-            await self.ask(("select durable.worker_adrift_v1(%s, '{}')", (self.name,)))
+            await self.ask(adrift(self.name))
             return
         for shadow in moving:
             self.note_recorded(shadow, Turn(raw=answer))
@@ -436,10 +436,8 @@ class Sailor:
 
     def note_recorded(self, shadow: Shadow, answer: Turn) -> None:
         """Remember the results that the turn said it has written."""
-        if (
-            answer.raw["bundles"]["verdict"][answer.raw["bundles"]["execution"].index(shadow.execution)]
-            == "ok"
-        ):
+        held = Held(execution=shadow.execution, id=shadow.id, version=shadow.version, next=shadow.next)
+        if answer.of(held)[0] == "ok":
             over = {
                 fact["child"]
                 for fact in shadow.sent["facts"]
@@ -485,11 +483,10 @@ class Sailor:
 
     async def replay(self, held: Held) -> None:
         """Start a held run again from its whole journal."""
-        statement = "select durable.worker_journal_v1(%s, %s, %s)"
-        journal = await self.ask((statement, (self.name, held.execution, held.version)))
-        if journal is not None:
-            rows = tuple(map(tuple, journal["rows"]))
-            whole = replace(held, next=journal["next"], rows=rows, start=0)
+        found = await self.ask(journal(self.name, held))
+        if found is not None:
+            rows = tuple(map(tuple, found["rows"]))
+            whole = replace(held, next=found["next"], rows=rows, start=0)
             shadow = Shadow.of(whole, None)
             assert shadow is not None
             await self.know(shadow)

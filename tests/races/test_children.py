@@ -36,6 +36,8 @@ class Worker:
 
     def move(self, shadow: Shadow) -> dict[str, object]:
         """Start children once, wait for all or any of them, then complete."""
+        if shadow.busy:
+            return shadow.sent
         acts = []
         if shadow.next_child == 0 and shadow.id.count(".") < DEPTH:
             acts = [run(child, queue=self.other) for child in range(BREADTH)]
@@ -44,6 +46,7 @@ class Worker:
         shadow.next_child += len(acts)
         shadow.sent = {
             "execution": shadow.execution,
+            "id": shadow.id,
             "version": shadow.version,
             "seen": shadow.next,
             "facts": [],

@@ -26,6 +26,7 @@ from tests.support.verbs import (
     complete,
     create,
     done,
+    heartbeat,
     release,
     run,
     settle,
@@ -45,24 +46,28 @@ def fence(held: Held) -> Call:
 
 
 def test_goodbye_and_sweep_meet_at_the_workers_row(conn: Connection, clock: Clock, stage: Stage) -> None:
-    """A sweep that looks after a worker while that worker says goodbye does not wait for it in a circle."""
+    """A sweep that looks after a worker, and the goodbye of that worker, wait for nobody."""
     first = begin_run(conn, "a", "X")
     parent = begin_run(conn, "p", "W", timeout="1 day")
     take_turn(conn, "W", bundle(parent, acts=[run(0, queue="kids")]))
     claim(conn, "X", "kids")
     clock.advance(TTL_MS)
     ask(conn, ("select durable.worker_hello_v1('W', '{q}', '{w}', '{1}', '{}')", ()))
-    ask(conn, ("select durable.worker_heartbeat_v1('W', %s, '{1}')", ([parent.execution],)))
+    ask(conn, heartbeat("W", parent))
     conn.execute("update durable._workers set present = true")
     holder, sweep, bye = stage.player("holder"), stage.player("sweep"), stage.player("bye")
     holder.begin()
     holder.do(LOCK_HEAD, (first.execution,)).rows()
+    sweep.begin()
     swept = sweep.do(*TICK)
-    assert swept.blocked
+    assert not swept.blocked
+    assert (swept.value()["leases"], swept.value()["held"]) == (1, ["a"])
     gone = bye.do("select durable.worker_bye_v1('W')")
+    assert not gone.blocked and gone.value() == 0
+    sweep.commit()
+    assert bye.do("select durable.worker_bye_v1('W')").value() == 1
     holder.commit().rows()
-    assert swept.value()["leases"] == 2
-    assert gone.value() == 1
+    assert ask(conn, TICK)[0]["leases"] == 1
 
 
 def test_a_heartbeat_that_comes_back_meets_the_sweep(conn: Connection, clock: Clock, stage: Stage) -> None:
@@ -77,24 +82,25 @@ def test_a_heartbeat_that_comes_back_meets_the_sweep(conn: Connection, clock: Cl
     holder, sweep, worker = stage.player("holder"), stage.player("sweep"), stage.player("worker")
     holder.begin()
     holder.do(LOCK_HEAD, (first.execution,)).rows()
+    sweep.begin()
     swept = sweep.do(*TICK)
-    assert swept.blocked
-    beat = worker.do("select durable.worker_heartbeat_v1('W', %s, '{1}')", ([held.execution],))
+    assert not swept.blocked
+    assert (swept.value()["leases"], swept.value()["held"]) == (1, ["a"])
+    beat = worker.do(*heartbeat("W", held))
     assert not beat.blocked
     assert beat.value() == []
+    sweep.commit()
     holder.commit().rows()
-    assert swept.value()["leases"] == 2
-    assert ask(conn, ("select durable.worker_heartbeat_v1('W', %s, '{1}')", ([held.execution],)))[0] == [
-        held.execution
-    ]
-    assert conn.execute("select missing_at from durable._workers").fetchall() == [(None,)]
+    assert ask(conn, TICK)[0]["leases"] == 1
+    assert ask(conn, heartbeat("W", held)) == ([held.execution],)
+    assert conn.execute("select id from durable._workers").fetchall() == []
 
 
 def test_fenced_create_of_an_expired_promise_keeps_the_order(
     conn: Connection, clock: Clock, stage: Stage
 ) -> None:
     """A fenced create that finds the promise expired locks its awaiters and the fencing task in the order
-    of ids."""
+    of ids; the turn of both passes them by."""
     tasks = {name: begin_run(conn, name, "W") for name in ("t1", "t2")}
     ask(conn, create("x", clock.now_ms + 10, external="true"))
     ask(conn, ("select from durable.promise_register_callback('x', 't2')", ()))
@@ -105,16 +111,19 @@ def test_fenced_create_of_an_expired_promise_keeps_the_order(
     created = fenced.do("select state from durable.task_fence_create('t1', 1, 'x', 9007199254740991)")
     assert created.blocked
     turned = worker.do(*turn("W", *(bundle(held) for held in tasks.values())))
+    assert not turned.blocked
+    assert [Turn(raw=turned.value()).of(held)[0] for held in tasks.values()] == ["busy", "busy"]
     holder.commit().rows()
     assert created.value() == "rejected_timedout"
-    assert Turn(raw=turned.value()).of(tasks["t1"]) == ("ok", "acquired")
+    again = take_turn(conn, "W", *(bundle(held) for held in tasks.values()))
+    assert again.of(tasks["t1"]) == ("ok", "acquired")
 
 
 @pytest.mark.parametrize(
     "renewal",
     [
         lambda held: turn("W", bundle(held, facts=[done(0)])),
-        lambda held: ("select durable.worker_heartbeat_v1('W', %s, '{1}')", ([held.execution],)),
+        lambda held: heartbeat("W", held),
     ],
     ids=["turn", "heartbeat"],
 )
@@ -138,10 +147,9 @@ def test_a_fence_lets_the_holder_pass(conn: Connection, clock: Clock, stage: Sta
     [
         ("select durable.task_halt('r')", ()),
         ("select state from durable.promise_settle('r', 'rejected_canceled')", ()),
-        ("select durable.worker_bye_v1('W')", ()),
         ("select durable.task_release('r', 1)", ()),
     ],
-    ids=["halt", "cancel", "bye", "release"],
+    ids=["halt", "cancel", "release"],
 )
 def test_whoever_takes_the_right_away_waits_for_the_fence(
     conn: Connection, stage: Stage, taking: Call
@@ -157,6 +165,21 @@ def test_whoever_takes_the_right_away_waits_for_the_fence(
     taken.rows()
     late = user.do(*fence(held))
     assert getattr(late.error, "sqlstate", "") == "WF002"
+
+
+@pytest.mark.parametrize("call", ["worker_bye_v1('W')", "worker_adrift_v1('W', '{}', '{}')"])
+def test_a_worker_gives_back_what_no_fence_holds(conn: Connection, stage: Stage, call: str) -> None:
+    """A goodbye leaves a task that a user's transaction has fenced to its lease, and waits for nobody."""
+    held, _ = begin_run(conn, "r"), begin_run(conn, "s")
+    user, worker = stage.player("user"), stage.player("worker")
+    user.begin()
+    user.do(*fence(held)).rows()
+    left = worker.do(f"select durable.{call}")
+    assert not left.blocked
+    assert left.value() == (1 if "bye" in call else ["s"])
+    assert task_of(conn, "r") == ("acquired", 1, "W")
+    assert task_of(conn, "s") == ("pending", 1, None)
+    assert not user.commit().blocked
 
 
 @pytest.mark.parametrize("verb", ["cancel", "pause"])
@@ -178,17 +201,20 @@ def test_a_request_waits_for_the_fence(conn: Connection, stage: Stage, verb: str
 
 @pytest.mark.parametrize("end", [complete(), release(), suspend(0)], ids=["complete", "release", "suspend"])
 def test_the_holders_own_end_and_a_fence(conn: Connection, stage: Stage, end: dict[str, object]) -> None:
-    """A turn that ends the lease itself lets the user commit: it settles after the fence, and what keeps
-    the version passes."""
+    """A turn that ends the run leaves it alone until the user has committed; what keeps the version
+    passes."""
     held = begin_run(conn, "r")
     take_turn(conn, "W", bundle(held, acts=[run(0, queue="kids")]))
     user, worker = stage.player("user"), stage.player("worker")
     user.begin()
     user.do(*fence(held)).rows()
     ended = worker.do(*turn("W", bundle(held, end=end, seen=held.next + 1)))
-    assert ended.blocked == (end["do"] == "complete")
+    assert not ended.blocked
+    verdict = Turn(raw=ended.value()).of(held)[0]
+    assert verdict == ("busy" if end["do"] == "complete" else "ok")
     assert not user.commit().blocked
-    assert Turn(raw=ended.value()).of(held)[0] == "ok"
+    if verdict == "busy":
+        assert take_turn(conn, "W", bundle(held, end=end, seen=held.next + 1)).of(held)[0] == "ok"
     late = user.do(*fence(held))
     assert getattr(late.error, "sqlstate", "") == "WF002"
 
@@ -201,14 +227,13 @@ def test_an_open_transaction_does_not_stop_renewals(conn: Connection, clock: Clo
     user.begin()
     user.do(*settle("a.0")).rows()
     clock.advance(TTL_MS - 1)
-    numbers = [each.execution for each in held]
-    beat = worker.do("select durable.worker_heartbeat_v1('W', %s, '{1,1}')", (numbers,))
+    beat = worker.do(*heartbeat("W", *held))
     assert not beat.blocked
     assert beat.value() == []
     clock.advance(1)
     assert ask(conn, TICK)[0]["leases"] == 0
     user.commit().rows()
-    assert worker.do("select durable.worker_heartbeat_v1('W', %s, '{1,1}')", (numbers,)).value() == []
+    assert worker.do(*heartbeat("W", *held)).value() == []
     assert conn.execute("select expires_at from durable._tasks").fetchall() == [(clock.now_ms + TTL_MS,)] * 2
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.races.drama import transaction
@@ -162,6 +163,51 @@ def a_rollback_gives_way(world: World) -> Scene:
     return Scene(programs={"one": undone, "two": transaction(many(*reversed(ids)))}, judge=judge)
 
 
+def one_key_among_many(world: World) -> Scene:
+    """A single start with a key that is among many is that run, or WF009 if it wants another id."""
+    ids, keys = [world.name(part) for part in "ab"], [world.name(part) for part in "kl"]
+
+    def judge(endings: Endings) -> None:
+        runs = ask(world.conn, ("select count(*) from durable._executions where key = any (%s)", (keys,)))
+        assert runs == (2 if endings["many"].won else 1,)
+        if endings["many"].won:
+            assert endings["one"].answer() == ids[1]
+        else:
+            assert endings["many"].errors == ["WF009"]
+
+    return Scene(
+        programs={
+            "many": transaction(many(*ids, keys=keys)),
+            "one": transaction(("select durable.start('w', key => %s)", (keys[1],))),
+        },
+        judge=judge,
+    )
+
+
+def keys_and_ids_in_opposite_order(world: World) -> Scene:
+    """Two calls with the same keys the other way round and ids of their own: one makes all."""
+    ids, keys = [world.name(part) for part in "abcd"], [world.name(part) for part in "kl"]
+
+    def judge(endings: Endings) -> None:
+        assert sorted(endings[name].won for name in endings) == [False, True]
+        assert [endings[name].errors for name in endings if not endings[name].won] == [["WF009"]]
+        assert ask(world.conn, ("select count(*) from durable._tasks where id = any (%s)", (ids,))) == (2,)
+
+    return Scene(
+        programs={
+            "one": transaction(many(*ids[:2], keys=keys)),
+            "two": transaction(many(*ids[2:], keys=keys[::-1])),
+        },
+        judge=judge,
+    )
+
+
+MOST = (
+    "create or replace function durable._most_names() returns integer language sql immutable parallel safe "
+    "as 'select {}'"
+)
+"""How many names of one call are locked one by one."""
+BELOW: list[Callable[[World], Scene]] = [ids_with_numbers, many_against_a_promise]
 SCENES: list[Callable[[World], Scene]] = [
     ids_in_opposite_order,
     ids_with_numbers,
@@ -171,14 +217,22 @@ SCENES: list[Callable[[World], Scene]] = [
     one_against_a_promise,
     one_key_with_two_ids,
     a_rollback_gives_way,
+    one_key_among_many,
+    keys_and_ids_in_opposite_order,
 ]
 
 
-@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: str(scene.__name__))
+@pytest.mark.parametrize(
+    ("scene", "most"),
+    # below what does not exist very many do not wait: test_what_lies_below_and_very_many
+    [(scene, most) for scene in SCENES for most in (1000, 1) if most > 1 or scene not in BELOW],
+)
 def test_in_every_order(
-    conn: Connection, clock: Clock, stage: Stage, scene: Callable[[World], Scene]
+    conn: Connection, clock: Clock, stage: Stage, scene: Callable[[World], Scene], most: int
 ) -> None:
-    """Every order of the sessions' statements and commits ends well; the scene's docstring is the law."""
+    """Every order of the sessions' statements and commits ends well; the scene's docstring is the law. So it
+    does where a call has more names than are locked one by one."""
+    conn.execute(MOST.format(most).encode())
     play_in_every_order(conn, clock, stage, scene)
 
 
@@ -206,21 +260,54 @@ def test_locks_have_one_order(conn: Connection, stage: Stage, kind: str) -> None
     assert ask(conn, ("select count(*) from durable._tasks", ())) == (3,)
 
 
-def test_very_many_shut_others_out(conn: Connection, stage: Stage) -> None:
-    """A call with more ids than locks are good for lets other starts by id wait, not those without; and it
-    waits for those that came before."""
+IDS = [f"r{n}" for n in range(1500)]
+
+
+@pytest.mark.parametrize("held", [{}, {"key": "k"}])
+def test_very_many_make_nobody_wait(conn: Connection, stage: Stage, held: dict[str, str]) -> None:
+    """While one start is not committed, a call with more ids than are locked by name is done, and so are
+    those after it, by id, by key and with neither; the same id waits for its own run."""
     one, two, three = (stage.player(name) for name in ("one", "two", "three"))
-    ids = [f"r{n}" for n in range(1001)]
     one.begin()
-    assert not one.do(*start("early")).blocked
+    assert not one.do(*start("early", **held)).blocked
     two.begin()
-    big = two.do(*many(*ids))
-    assert big.blocked
-    one.commit()
-    assert len(big.value()) == 1001
-    assert refusal(conn, ("select durable.start('w')", ())) == ""
+    big = two.do(*many(*IDS))
+    assert (big.blocked, len(big.value())) == (False, 1500)
+    for call in (start("unrelated"), start("other", key="other"), ("select durable.start('w')", ())):
+        assert refusal(conn, call) == ""
+    other = three.do(*many(*(f"s{n}" for n in range(1500)), keys=[f"k{n}" for n in range(1500)]))
+    assert (other.blocked, len(other.value())) == (False, 1500)
     waiting = three.do(*start("r7"))
     assert waiting.blocked
     two.commit()
     assert waiting.value() == "r7"
-    assert ask(conn, ("select count(*) from durable._tasks where id ~ '^r'", ())) == (1001,)
+    one.commit()
+    assert ask(conn, ("select count(*) from durable._tasks where id ~ '^[rs]'", ())) == (3000,)
+
+
+def test_what_lies_below_and_very_many(conn: Connection, stage: Stage) -> None:
+    """Who makes a promise below an id that is not there keeps very many out until he commits, and they keep
+    him out; below an id that is there he passes."""
+    one, two = stage.player("one"), stage.player("two")
+    ask(conn, ("select durable.create_promise('there')", ()))
+    one.begin()
+    assert not one.do("select durable.create_promise('r7.1')").blocked
+    busy = two.do(*many(*IDS))
+    assert isinstance(busy.error, psycopg.errors.LockNotAvailable)
+    assert refusal(conn, start("r8")) == ""
+    one.rollback()
+    two.begin()
+    assert len(two.do(*many(*IDS)).value()) == 1500
+    assert refusal(conn, ("select durable.create_promise('there.1')", ())) == ""
+    one.begin()
+    waiting = one.do("select durable.create_promise('r7.1')")
+    assert waiting.blocked
+    two.commit()
+    assert isinstance(waiting.error, psycopg.Error) and waiting.error.sqlstate == "WF004"
+    one.rollback()
+
+
+def test_very_many_below_others(conn: Connection) -> None:
+    """Ids that lie below more than a thousand others are refused; below one they are started."""
+    assert refusal(conn, many(*(f"{id_}.1" for id_ in IDS))) == "WF004"
+    assert refusal(conn, many(*(f"order.{number}" for number in range(1500)))) == ""

@@ -268,5 +268,5 @@ def test_deep_values() -> None:
     deep: Any = None
     for _ in range(100_000):
         deep = [deep]
-    with pytest.raises(EncodeError, match="too deep"):
+    with pytest.raises(EncodeError, match="nested deeper than 500 levels"):
         Codec().encode(deep, Any, where="here")

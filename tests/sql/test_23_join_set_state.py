@@ -254,7 +254,7 @@ def test_a_set_is_closed_by_the_first_result(conn: Connection) -> None:
     take_turn(conn, "W", bundle(held, acts=acts))
     take_turn(conn, "W", bundle(held, facts=[done(0), done(1)]))
     assert refusal(conn, turn("W", bundle(held, acts=[pick(0, 2), submit(3, 2)]))) == "WF006"
-    take_turn(conn, "W", bundle(held, acts=[pick(1, 2), pick(0, 2)]))
+    take_turn(conn, "W", bundle(held, acts=[pick(0, 2), pick(1, 2)]))
     assert members(conn) == [(0, 2, True), (1, 2, True)]
     assert types_of(conn, "r") == "Slljuulccaa"
 

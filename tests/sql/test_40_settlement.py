@@ -16,6 +16,7 @@ from tests.support.verbs import (
     create,
     events_of,
     fail,
+    journal,
     promise,
     promise_of,
     run,
@@ -137,8 +138,8 @@ def test_the_owner_learns_of_its_children(conn: Connection, clock: Clock) -> Non
     tick(conn)
     ask(conn, settle("r.3", '"out"'))
     assert types_of(conn, "r") == "SIITXbdDZD"
-    journal = ask(conn, ("select durable.worker_journal_v1('W', %s, 1)", (held.execution,)))[0]
-    assert [row[6:] for row in journal["rows"][6:]] == [
+    rows = ask(conn, journal("W", held))[0]["rows"]
+    assert [row[6:] for row in rows[6:]] == [
         ['{"type": "Boom"}', False],
         ['"hand"', True],
         [None, None],

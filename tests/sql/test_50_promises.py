@@ -179,7 +179,7 @@ def test_get_of_a_local_step(conn: Connection) -> None:
     ]
     assert refusal(conn, ("select durable.promise_get('r.4')", ())) == "WF001"
     shown = conn.execute(
-        "select id, state, owner, child from durable.promises where owner = 'r' order by child"
+        "select id, state, run, child from durable.steps where run = 'r' order by child"
     ).fetchall()
     assert shown == [(f"r.{n}", rows[n][0], "r", n) for n in range(4)]
 

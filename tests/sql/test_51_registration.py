@@ -73,11 +73,11 @@ def test_register_callback(
     [
         ("none", "nowhere://x", "WF004", 0),
         ("x", None, "WF004", 0),
-        ("none", "g", "WF001", 0),
-        ("internal", "g", "WF005", 0),
-        ("x", "g", "", 1),
-        ("settled", "g", "", 0),
-        ("due", "g", "", 0),
+        ("none", "poll://any@g", "WF001", 0),
+        ("internal", "poll://any@g", "WF005", 0),
+        ("x", "poll://any@g", "", 1),
+        ("settled", "poll://any@g", "", 0),
+        ("due", "poll://any@g", "", 0),
     ],
 )
 def test_register_listener(

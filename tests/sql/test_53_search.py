@@ -64,6 +64,23 @@ def test_preload(conn: Connection, clock: Clock) -> None:
     assert ask(conn, (preload, ("none",))) == ([],)
 
 
+def test_pages_of_what_is_pending(conn: Connection, clock: Clock) -> None:
+    """Pages of pending promises leave none out and tell none twice: with and without a task in one order,
+    without what is settled or past its deadline."""
+    for name in "cafe":
+        ask(conn, create(f"{name}.plain", external="true"))
+        ask(conn, create(f"{name}.task", target="g"))
+        ask(conn, create(f"{name}.over"))
+        ask(conn, settle(f"{name}.over"))
+        ask(conn, create(f"{name}.late", clock.now_ms + 5, target="g"))
+    clock.advance(5)
+    found: list[str] = []
+    while page := ask(conn, search(state="pending", limit=3, cursor=found[-1] if found else ""))[0]:
+        found += page
+    assert found == [f"{name}.{kind}" for name in "acef" for kind in ("plain", "task")]
+    assert ask(conn, search(state="pending", prefix="c"))[0] == ["c.plain", "c.task"]
+
+
 def test_a_preload_is_bounded(conn: Connection) -> None:
     """At most 1000 promises and 8 MiB of payloads: a worker asks for the rest."""
     conn.execute(

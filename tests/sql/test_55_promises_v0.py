@@ -74,9 +74,14 @@ def test_older_names_of_tags(conn: Connection, clock: Clock) -> None:
     record = ask(conn, creation("p", tags=json.dumps(tags)))[2]
     assert record["tags"] == tags | {"resonate:target": "poll://g:w", "resonate:origin": "p"}
     assert ask(conn, ("select queue, preference from durable._tasks where id = 'p'", ())) == ("g", "w")
-    for id_, root in (("p.1.2", "p"), ("p1", "p"), ("p.3", "p.3")):
+    for id_, root, origin in (
+        ("p.1.2", "p", "p"),
+        ("p:1", "p", "p"),
+        ("p1", "p", None),
+        ("p.3", "p.3", "p.3"),
+    ):
         found = ask(conn, creation(id_, tags=json.dumps({"resonate:root": root})))[2]["tags"]
-        assert found.get("resonate:origin") == ("p" if id_ == "p.1.2" else None)
+        assert found.get("resonate:origin") == origin
     ask(conn, creation("timer", tags='{"resonate:timeout": "true"}', timeout_at=clock.now_ms + 1))
     both = '{"resonate:invoke": "old", "resonate:target": "new"}'
     assert ask(conn, creation("both", tags=both))[2]["tags"] == json.loads(both)

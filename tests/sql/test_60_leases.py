@@ -3,6 +3,8 @@ and too many losses halt a run."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import psycopg
 import pytest
 
@@ -20,6 +22,7 @@ from tests.support.verbs import (
     create,
     done,
     events_of,
+    heartbeat,
     promise,
     refusal,
     release,
@@ -119,15 +122,17 @@ def test_heartbeat_of_a_worker(conn: Connection, clock: Clock) -> None:
     held = [begin_run(conn, name) for name in ("a", "b", "c")]
     ask(conn, ("select durable.promise_settle('b', 'resolved')", ()))
     clock.advance(9000)
-    numbers = [each.execution for each in held] + [999_999]
-    call = ("select durable.worker_heartbeat_v1('W', %s, %s)", (numbers, [1, 1, 2, 1]))
+    gone = replace(held[0], execution=999_999, id="gone")
+    call = heartbeat("W", held[0], held[1], replace(held[2], version=2), gone)
     assert ask(conn, call) == ([held[1].execution, held[2].execution, 999_999],)
     rows = conn.execute(
         "select id, expires_at - durable._now_ms() from durable._tasks order by id"
     ).fetchall()
     assert rows == [("a", TTL_MS), ("c", TTL_MS - 9000)]
     assert ask(conn, ("select seen_at, missing_at from durable._workers", ())) == (clock.now_ms, None)
-    assert ask(conn, ("select durable.worker_heartbeat_v1('W', '{}', '{}')", ())) == ([],)
+    assert ask(conn, heartbeat("W")) == ([],)
+    assert ask(conn, heartbeat("W", replace(held[0], id="lost"))) == ([held[0].execution],)
+    assert ask(conn, heartbeat("W", replace(held[0], id="c"))) == ([held[0].execution],)
 
 
 def test_expiry(conn: Connection, clock: Clock) -> None:
@@ -304,7 +309,7 @@ def test_a_sign_of_life_between_the_looks(own: Connection, dsn: str, sign: str) 
             tick(own)
     else:
         calls: dict[str, Call] = {
-            "heartbeat": ("select durable.worker_heartbeat_v1('W', %s, '{1}')", ([held.execution],)),
+            "heartbeat": heartbeat("W", held),
             "hello": ("select durable.worker_hello_v1('W', '{g}', '{w}', '{1}', null)", ()),
             "present": ("select durable.worker_present_v1('W', false)", ()),
         }
@@ -362,3 +367,23 @@ def refusal_alone(conn: Connection, statement: str) -> str:
     except psycopg.Error as error:
         return error.sqlstate or "?"
     return ""
+
+
+def test_hello(conn: Connection, clock: Clock) -> None:
+    """A worker is told its number, the settings and the instant; a second hello keeps the number."""
+    call = ("select durable.worker_hello_v1('W', '{g}', '{w}', '{1}', null)", ())
+    (first,) = ask(conn, call)
+    (second,) = ask(conn, call)
+    assert first["number"] == second["number"]
+    assert first["now"] == clock.now_ms
+    assert first["settings"]["lease_ttl_ms"] == "15000"
+
+
+def test_watch(conn: Connection) -> None:
+    """The watch over leases is shared by those who are present; it matters while others hold tasks."""
+    watch = ("select durable.worker_watch_v1('W')", ())
+    ask(conn, ("select durable.worker_hello_v1('W', '{g}', '{w}', '{1}', null)", ()))
+    begin_run(conn, "r")
+    assert ask(conn, watch) == (-1,)
+    begin_run(conn, "s", "V")
+    assert ask(conn, watch) == (1,)

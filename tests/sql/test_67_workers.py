@@ -38,6 +38,10 @@ CHANNEL, REPLIES = f"durable_to_{'0a' * 16}", f"durable_to_{'0b' * 16}"
 ADDRESS, REPLY = f"{CHANNEL}:{WORD}", f"{REPLIES}:{WORD}"
 TABLES = ("_promises", "_executions", "_journal", "_tasks", "_resumes", "_callbacks", "_workflows")
 REST_MS = 60_000
+PRESENT = (
+    "select count(*) from pg_locks l join pg_database d on d.oid = l.database"
+    " where d.datname = current_database() and l.classid = 1685417570"
+)
 
 
 def hello(worker: str = "W", queues: str = "{default}", digest: str = "ab") -> Call:
@@ -50,19 +54,17 @@ def rest(
 ) -> Call:
     """Its word that it has nothing to do."""
     words = (worker, more.get("address", ADDRESS), queues, [code("w")], [digest], TTL_MS, for_ms)
-    hasty = [code(name) for name in more.get("hasty", ())]
-    return "select durable.worker_rest_v1(%s, %s, %s, %s, %s, %s, %s, %s)", (*words, hasty)
+    return "select durable.worker_rest_v1(%s, %s, %s, %s, %s, %s, %s)", words
 
 
 def begin(id_: str | None, args: str = "[1]", *, tells: bool = True, **more: Any) -> Call:
     """A client's start: id, whether it was made, whether a worker was handed it."""
     return (
-        f"select id, created, handed{', hasty' if 'hasty' in more else ''} from durable.start_v1("
-        "%s, %s, %s, %s, %s, '1', %s, %s, 3, '{}', '', true, false, %s, %s, %s)",
+        "select id, created, handed from durable.start_v1("
+        "%s, %s, %s, %s, %s, '1', %s, %s, 3, '{}', '', true, false, %s, %s)",
         (
             *(more.get("workflow", "w"), args, id_, more.get("key"), more.get("queue", "default")),
             *(more.get("delay"), more.get("timeout"), tells, more.get("reply")),
-            more.get("hasty", False),
         ),
     )
 
@@ -143,9 +145,9 @@ def test_what_is_handed_over_is_what_a_claim_would_give(
     nobody gets a hint.
     """
     assert handed(conn, "r", '[1, "ü\\n"]', timeout=timeout, reply=REPLY)
-    task, timeout_ms, reply, hasty = note(ears)
+    task, timeout_ms, reply = note(ears)
     rows = dump(conn, TABLES)
-    assert (timeout_ms, reply, hasty) == (timeout, REPLY, False)
+    assert (timeout_ms, reply) == (timeout, REPLY)
     for table in ("_promises", "_executions", "_journal", "_tasks"):
         conn.execute(f"delete from durable.{table}".encode())
     conn.execute(
@@ -273,6 +275,75 @@ def test_a_rolled_back_start_leaves_the_worker_at_rest(dsn: str, conn: Connectio
     assert note(ears)[0][1] == "b"
 
 
+# -- whose commit waits for the disk
+
+LEVELS = ("off", "local", "remote_write", "on", "remote_apply")
+DOORS: dict[str, Call] = {
+    "start": ("select durable.start('w', '[1]', id => 'r')", ()),
+    "start_many": ("select durable.start_many('w', '{[1]}', ids => '{r}')", ()),
+    "start_v1": (
+        "select s.id, durable._hint('durable_ready', durable._now_ms()) "
+        "from durable.start_v1('w', '[1]', 'r', null, 'default', '1', null, null, 0, '{}', '', true) s",
+        (),
+    ),
+}
+
+
+@pytest.mark.session("notes")
+@pytest.mark.parametrize("caller", LEVELS)
+@pytest.mark.parametrize("worker", LEVELS)
+def test_only_who_waits_for_the_disk_as_the_worker_does_hands_over(
+    dsn: str, conn: Connection, ears: Ears, worker: str, caller: str
+) -> None:
+    """The note tells nothing of the disk: what it hands over could be lost when the worker has acted on it.
+    What is left to a claim is as safe as that is. This server has no standbys.
+    """
+    conn.execute(f"set synchronous_commit = {worker}".encode())
+    assert ask(conn, rest()) == (True,)
+    conn.execute(f"set synchronous_commit = {caller}".encode())
+    assert handed(conn, "r") is (caller != "off" or worker == "off")
+    assert ask(conn, ("show synchronous_commit", ())) == (caller,)
+
+
+@pytest.mark.parametrize("standbys", ["", "*"])
+def test_levels_of_safety(conn: Connection, standbys: str) -> None:
+    """With standbys each waits for more than the one before it; without them there is only the disk."""
+    safe = "select durable._is_as_safe(%s, %s, %s)"
+    for high, caller in enumerate(LEVELS):
+        for low, worker in enumerate(LEVELS):
+            expected = high >= low if standbys else high > 0 or low == 0
+            assert ask(conn, (safe, (caller, worker, standbys))) == (expected,), (caller, worker)
+
+
+@pytest.mark.session("notes")
+def test_of_two_that_rest_the_one_whose_commits_wait_for_no_more_is_handed_it(
+    dsn: str, conn: Connection, ears: Ears
+) -> None:
+    """Whichever of them said first that it rests."""
+    conn.execute("set synchronous_commit = on")
+    other = present(dsn, conn, "A")
+    assert ask(conn, rest("A")) == ask(conn, rest()) == (True,)
+    conn.execute("set synchronous_commit = off")
+    assert not handed(conn, "r")
+    assert ask(conn, rest()) == (True,)
+    assert handed(conn, "s")
+    assert task_of(conn, "s") == ("acquired", 1, "W")
+    other.conn.close()
+
+
+@pytest.mark.session("notes")
+@pytest.mark.parametrize("door", DOORS)
+def test_in_a_transaction_of_the_callers_nothing_is_handed_over(
+    dsn: str, conn: Connection, ears: Ears, door: str
+) -> None:
+    """Nobody knows how its commit will wait: that can be set until then."""
+    with conn.transaction():
+        ask(conn, DOORS[door])
+        conn.execute("set local synchronous_commit = off")
+    assert task_of(conn, "r") == ("pending", 0, None)
+    assert ears.heard() == [("durable_ready", "")]
+
+
 # -- sessions that meet
 
 
@@ -293,17 +364,24 @@ def test_two_starts_do_not_wait_for_one_worker(stage: Stage, conn: Connection, e
 
 
 @pytest.mark.session("notes")
-def test_a_goodbye_waits_for_the_start_that_hands_over(stage: Stage, conn: Connection, ears: Ears) -> None:
-    """So what it was handed at the last moment is given back with the rest."""
+def test_a_goodbye_waits_for_no_start(stage: Stage, conn: Connection, clock: Clock, ears: Ears) -> None:
+    """What it is handed at that moment it cannot give back: its presence lock tells that it is gone."""
     start, bye = stage.player("start"), stage.player("bye")
     start.begin()
     assert start.do(*begin("r")).rows() == [("r", True, True)]
     leaving = bye.do("select durable.worker_bye_v1('W')")
-    assert leaving.blocked
+    assert not leaving.blocked and leaving.value() == 0
     start.commit()
-    assert leaving.value() == 1
+    assert task_of(conn, "r") == ("acquired", 1, "W")
+    ears.conn.close()
+    while ask(conn, (PRESENT, ())) != (0,):
+        pass
+    tick(conn)
+    clock.advance(1000)
+    assert tick(conn)["leases"] == 1
     assert task_of(conn, "r") == ("pending", 1, None)
     assert ask(conn, ("select count(*) from durable._resting", ())) == (0,)
+    assert ask(conn, ("select count(*) from durable._workers", ())) == (0,)
 
 
 @pytest.mark.session("notes")
@@ -412,80 +490,6 @@ def test_an_address_that_could_be_guessed_is_refused(dsn: str, conn: Connection)
     ears.conn.close()
 
 
-# -- starts that do not wait for the disk
-
-
-@pytest.mark.session("notes")
-@pytest.mark.parametrize("agreed", [True, False])
-@pytest.mark.parametrize("asked", [True, False])
-def test_a_start_is_hasty_if_caller_and_worker_agree(
-    dsn: str, conn: Connection, ears: Ears, asked: bool, agreed: bool
-) -> None:
-    """Then its commit, and no other, does not wait for the disk; the note and the answer tell."""
-    conn.execute("set synchronous_commit = remote_apply")
-    assert ask(conn, rest(hasty=["w"] if agreed else ["v"])) == (True,)
-    hasty = asked and agreed
-    with conn.transaction():
-        assert ask(conn, begin("r", hasty=asked)) == ("r", True, True, hasty)
-        assert ask(conn, ("show synchronous_commit", ())) == ("off" if hasty else "remote_apply",)
-    assert ask(conn, ("show synchronous_commit", ())) == ("remote_apply",)
-    assert note(ears)[3] is hasty
-
-
-@pytest.mark.session("notes")
-def test_what_is_not_handed_over_waits_for_the_disk(dsn: str, conn: Connection, ears: Ears) -> None:
-    """A claim would come later anyway. What was there before may be what this very start has made, sent
-    again after its answer was lost, so it is to be made sure of.
-    """
-    conn.execute("set synchronous_commit = on")
-    assert ask(conn, rest(hasty=["w"])) == (True,)
-    with conn.transaction():
-        assert ask(conn, begin("a", hasty=True, delay=1000)) == ("a", True, False, False)
-        assert ask(conn, ("show synchronous_commit", ())) == ("on",)
-    assert ask(conn, begin("a", hasty=True, delay=1000)) == ("a", False, False, True)
-    assert ask(conn, begin("a", hasty=False, delay=1000)) == ("a", False, False, False)
-
-
-@pytest.mark.session("notes")
-def test_on_disk_is_answered_when_all_before_is(dsn: str, conn: Connection, ears: Ears) -> None:
-    """Though nothing else is written; and who asks for a run must hold it, and it must be that one."""
-    conn.execute("set synchronous_commit = on")
-    assert ask(conn, rest(hasty=["w"])) == (True,)
-    assert ask(conn, begin("r", hasty=True))[3]
-    written = ask(conn, ("select pg_current_wal_insert_lsn()", ()))
-    ask(conn, ("select count(*) from durable.on_disk_v1()", ()))
-    assert ask(conn, ("select pg_current_wal_flush_lsn() >= %s", written)) == (True,)
-    held = held_of(note(ears)[0])
-    right = ("W", held.execution, 1, "r")
-    assert ask(conn, ("select durable.worker_on_disk_v1(%s, %s, %s, %s)", right)) == (True,)
-    for place, wrong in enumerate(("X", held.execution + 1, 2, "s")):
-        words = (*right[:place], wrong, *right[place + 1 :])
-        assert ask(conn, ("select durable.worker_on_disk_v1(%s, %s, %s, %s)", words)) == (False,)
-
-
-@pytest.mark.session("notes")
-@pytest.mark.parametrize(
-    ("worker", "caller", "hasty"),
-    [
-        ("on", "on", True),
-        ("local", "local", True),
-        ("local", "on", False),
-        ("remote_apply", "on", False),
-        ("off", "off", False),
-    ],
-)
-def test_a_hasty_start_is_as_safe_as_its_worker(
-    dsn: str, conn: Connection, ears: Ears, worker: str, caller: str, hasty: bool
-) -> None:
-    """What the worker commits behind it must be as safe as the start was to be; and who waits for no disk
-    has nothing to gain.
-    """
-    conn.execute(f"set synchronous_commit = {worker}".encode())
-    assert ask(conn, rest(hasty=["w"])) == (True,)
-    conn.execute(f"set synchronous_commit = {caller}".encode())
-    assert ask(conn, begin("r", hasty=True)) == ("r", True, True, hasty)
-
-
 @pytest.mark.session("notes")
 @pytest.mark.parametrize("many", [True, False], ids=["among others", "alone"])
 @pytest.mark.parametrize(
@@ -543,7 +547,7 @@ def test_a_lone_end_is_noted_to_who_started_the_run(
 ) -> None:
     """The note is the row that results_v1 answers, and comes before the hint."""
     assert handed(conn, "r", reply=REPLY)
-    task, _, reply, _ = note(ears)
+    task, _, reply = note(ears)
     held = held_of(task)
     take_turn(conn, "W", bundle(held, end=end) | {"reply": reply}, tells=True)
     (noted, hint) = ears.heard()
@@ -581,7 +585,7 @@ def test_without_a_commit_that_tells_nothing_is_noted(dsn: str, conn: Connection
 def test_what_is_no_address_gets_no_note(dsn: str, conn: Connection, ears: Ears, address: str) -> None:
     """A caller's odd word spoils no turn, and nobody is woken by it."""
     assert handed(conn, "r", reply=address)
-    task, _, reply, _ = note(ears)
+    task, _, reply = note(ears)
     held = held_of(task)
     ended = bundle(held, end=complete()) | {"reply": reply}
     assert take_turn(conn, "W", ended, tells=True).of(held) == ("ok", "done")

@@ -243,9 +243,11 @@ def test_the_condition_means_what_it_meant(conn: Connection, clock: Clock) -> No
     table after it was renamed."""
     conn.execute("create schema shop; create schema evil; set search_path to shop, public")
     conn.execute(
-        "create function shop.is_paid(text) returns boolean language sql as $$ select $1 = 'paid' $$"
+        "create function shop.is_paid(text) returns bool language sql immutable as $$ select $1 = 'paid' $$"
     )
-    conn.execute("create function evil.is_paid(text) returns boolean language sql as $$ select true $$")
+    conn.execute(
+        "create function evil.is_paid(text) returns boolean language sql immutable as $$ select true $$"
+    )
     conn.execute("create table orders (id bigint primary key, status text)")
     conn.execute("select durable.watch('orders', 'paid', '{id}', 'is_paid(orders.status) -- so it is')")
     conn.execute("set search_path to evil")

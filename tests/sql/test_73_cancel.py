@@ -29,6 +29,7 @@ from tests.support.verbs import (
     done,
     events_of,
     fail,
+    heartbeat,
     promise,
     promise_of,
     refusal,
@@ -239,7 +240,7 @@ def test_the_grace_ends(conn: Connection, clock: Clock, grace_ms: int | None, la
     assert tick(conn)["promises"] == 0
     assert tick(conn)["next_due_ms"] == 1
     clock.advance(1)
-    ask(conn, ("select durable.worker_heartbeat_v1('W', %s, '{1}')", ([held.execution],)))
+    ask(conn, heartbeat("W", held))
     assert tick(conn)["promises"] == 1
     assert types_of(conn, "r") == "SQY"
     assert ask(conn, ("select error ->> 'reason' from durable.result('r')", ())) == ("slow",)
@@ -337,7 +338,8 @@ def test_children_are_asked_too(conn: Connection) -> None:
 
 
 def test_force_reaches_children_too(conn: Connection) -> None:
-    """All that a request would reach ends at once; parents hear of children before their own end."""
+    """All that a request would reach ends at once; parents hear of children between their own request, which
+    is the cause, and their own end."""
     family(conn)
     assert ask(conn, cancel("r", force=True))[0] == "cancelled"
     assert {id_ for id_, word in states(conn).items() if word == "cancelled"} == {
@@ -347,7 +349,8 @@ def test_force_reaches_children_too(conn: Connection) -> None:
         "r.4",
         "r.4.0",
     }
-    assert types_of(conn, "r") == "SIIIIIAbbbbdDdQY"
+    assert types_of(conn, "r") == "SIIIIIAbbbbQdDdY"
+    assert types_of(conn, "r.4") == "SIAbQdY"
     assert states(conn)["r.2"] == states(conn)["r.3"] == "running"
 
 

@@ -5,6 +5,7 @@ out what is ready, and tells each coroutine exactly the rows that it does not kn
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.support.verbs import (
     Connection,
     Held,
     Turn,
+    adrift,
     ask,
     begin_run,
     begun,
@@ -26,6 +28,7 @@ from tests.support.verbs import (
     create,
     done,
     fail,
+    journal,
     promise,
     promise_of,
     refusal,
@@ -38,6 +41,7 @@ from tests.support.verbs import (
     task_of,
     tick,
     timer,
+    turn,
     types_of,
 )
 
@@ -272,13 +276,13 @@ def test_the_whole_journal_for_an_evicted_coroutine(conn: Connection) -> None:
     held = asleep(conn, promise(0))
     ask(conn, settle("r.0", '"v"'))
     again = claim(conn, "W", "q-r")
-    call = "select durable.worker_journal_v1(%s, %s, %s)"
-    (journal,) = ask(conn, (call, ("W", held.execution, again.version)))
-    assert journal["next"] == 6
-    assert kinds(journal["rows"]) == "SXADW"
-    assert journal["rows"][3][6:] == ['"v"', True]
-    assert conn.execute(call, ("V", held.execution, again.version)).fetchone() in ((None,), None)
-    assert conn.execute(call, ("W", held.execution, 1)).fetchone() in ((None,), None)
+    (found,) = ask(conn, journal("W", again))
+    assert found["next"] == 6
+    assert kinds(found["rows"]) == "SXADW"
+    assert found["rows"][3][6:] == ['"v"', True]
+    for worker, asked in (("V", again), ("W", held), ("W", replace(again, id="lost"))):
+        text, values = journal(worker, asked)
+        assert conn.execute(text.encode(), values).fetchone() in ((None,), None)
 
 
 @pytest.mark.parametrize("kind", ["any", "all"])
@@ -511,30 +515,24 @@ def test_adrift(conn: Connection) -> None:
     """After a lost answer a worker gives back what it holds and does not know of, and keeps what it knows."""
     known = begin_run(conn, "known")
     other = begin_run(conn, "unknown")
-    adrift = ("select durable.worker_adrift_v1('W', %s)", ([known.execution],))
-    assert ask(conn, adrift) == ([other.execution],)
-    assert ask(conn, adrift) == ([],)
-    assert (task_of(conn, "known"), task_of(conn, "unknown")) == (("acquired", 1, "W"), ("pending", 1, None))
+    assert ask(conn, adrift("W", known)) == ([other.id],)
+    assert ask(conn, adrift("W", known)) == ([],)
+    other = claim(conn, "W", "q-unknown")
+    assert ask(conn, adrift("W", replace(known, id="lost"), other)) == ([known.id],)
+    known = claim(conn, "W", "q-known")
+    assert ask(conn, adrift("W", replace(known, execution=other.execution), other)) == ([known.id],)
+    known = claim(conn, "W", "q-known")
+    ask(conn, adrift("W", known))
+    assert (task_of(conn, "known"), task_of(conn, "unknown")) == (("acquired", 3, "W"), ("pending", 2, None))
 
 
-def test_hello(conn: Connection, clock: Clock) -> None:
-    """A worker is told its number, the settings and the instant; a second hello keeps the number."""
-    call = ("select durable.worker_hello_v1('W', '{g}', '{w}', '{1}', null)", ())
-    (first,) = ask(conn, call)
-    (second,) = ask(conn, call)
-    assert first["number"] == second["number"]
-    assert first["now"] == clock.now_ms
-    assert first["settings"]["lease_ttl_ms"] == "15000"
-
-
-def test_watch(conn: Connection) -> None:
-    """The watch over leases is shared by those who are present; it matters while others hold tasks."""
-    watch = ("select durable.worker_watch_v1('W')", ())
-    ask(conn, ("select durable.worker_hello_v1('W', '{g}', '{w}', '{1}', null)", ()))
-    begin_run(conn, "r")
-    assert ask(conn, watch) == (-1,)
-    begin_run(conn, "s", "V")
-    assert ask(conn, watch) == (1,)
+@pytest.mark.parametrize("end", [None, complete()])
+def test_a_bundle_names_its_run(conn: Connection, end: dict[str, Any] | None) -> None:
+    """Its number alone could be that of another run after a crash of the server."""
+    held = begin_run(conn, "r")
+    nameless = {key: value for key, value in bundle(held, end=end).items() if key != "id"}
+    assert refusal(conn, turn("W", nameless)) == refusal(conn, turn("W", nameless | {"id": None})) == "WF004"
+    assert take_turn(conn, "W", bundle(held, end=end)).of(held)[0] == "ok"
 
 
 def test_each_verdict_stands_at_the_place_of_its_run(conn: Connection) -> None:
@@ -554,7 +552,7 @@ def test_a_long_run(conn: Connection) -> None:
         conn, "W", bundle(held, facts=[done(child, json.dumps(child)) for child in range(1000)])
     )
     assert answer.next_of(held) == 3001
-    rows = ask(conn, ("select durable.worker_journal_v1('W', %s, 1)", (held.execution,)))[0]["rows"]
+    rows = ask(conn, journal("W", held))[0]["rows"]
     assert [row[6] for row in rows[1:]] == [str(child) for child in range(1000)]
 
 

@@ -4,6 +4,7 @@ the code asked of the engine; with its COMMIT all of it is true, without it noth
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ from tests.support.verbs import (
     HASH,
     TTL_MS,
     Connection,
-    Held,
     ask,
     begin_run,
     bundle,
@@ -67,7 +67,7 @@ def test_numbers_below_may_still_be_open(conn: Connection) -> None:
     assert types_of(conn, "r") == "SLnLL"
 
 
-@pytest.mark.parametrize("how", ["version", "worker", "deadline", "released", "ended", "unknown"])
+@pytest.mark.parametrize("how", ["version", "worker", "deadline", "released", "ended", "unknown", "another"])
 def test_who_has_lost_the_lease_cannot_commit(conn: Connection, clock: Clock, how: str) -> None:
     """Every way to have lost it is refused with WF002, and nothing is written."""
     held = begin_run(conn, "r", timeout="1 min")
@@ -84,8 +84,12 @@ def test_who_has_lost_the_lease_cannot_commit(conn: Connection, clock: Clock, ho
             tick(conn)
         case "ended":
             ask(conn, settle("r"))
+        case "another":
+            other = begin_run(conn, "s")
+            assert refusal(conn, commit(replace(held, id="lost"))) == "WF002"
+            call = commit(replace(held, id=other.id))
         case _:
-            call = commit(Held(execution=10**9, id="", version=1, next=1))
+            call = commit(replace(held, execution=10**9))
     before = types_of(conn, "r")
     assert refusal(conn, call) == "WF002"
     assert types_of(conn, "r") == before

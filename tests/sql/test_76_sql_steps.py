@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -56,8 +57,9 @@ def step(
     version: int | None = None,
 ) -> tuple[str, tuple[Any, ...]]:
     """A step in SQL."""
-    given = (worker, held.execution, held.version if version is None else version, seen, child, attempt)
-    return "select durable.worker_sql_v1(%s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb)", (
+    version = held.version if version is None else version
+    given = (worker, held.execution, held.id, version, seen, child, attempt)
+    return "select durable.worker_sql_v1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb)", (
         *given,
         function,
         HASH,
@@ -121,6 +123,8 @@ def test_the_fence(shop: Connection, clock: Clock) -> None:
     held = begin_run(shop, "r")
     assert refusal(shop, step(held, worker="X")) == "WF002"
     assert refusal(shop, step(held, version=held.version + 1)) == "WF002"
+    assert refusal(shop, step(replace(held, id="lost"))) == "WF002"
+    assert refusal(shop, step(replace(held, id=begin_run(shop, "other").id))) == "WF002"
     take_turn(shop, "W", bundle(held, acts=[{"do": "timer", "child": 0, "duration": 1000000}], seen=1))
     assert refusal(shop, step(held)) == "WF006"
     clock.advance(TTL_MS + 1)

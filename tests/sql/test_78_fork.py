@@ -19,6 +19,7 @@ from tests.support.stories import (
     begin_story,
     cancelled,
     everything,
+    forced,
     named,
 )
 from tests.support.verbs import (
@@ -38,6 +39,7 @@ from tests.support.verbs import (
     fail,
     halt,
     promise,
+    promise_of,
     refusal,
     run,
     settle,
@@ -59,6 +61,7 @@ LIVES: dict[str, Life] = {
     "failed": lambda story: everything(story, end=fail()),
     "halted": lambda story: everything(story, end=halt()),
     "cancelled": cancelled,
+    "forced": forced,
 }
 
 
@@ -511,3 +514,35 @@ def test_a_fork_begins_detached_children_too(conn: Connection) -> None:
     take_turn(conn, "W", bundle(held, acts=[run(0, queue="c", detached=True)]))
     ask(conn, fork())
     assert ask(conn, ("select count(*) from durable._executions where id = 'f.0'", ())) == (1,)
+
+
+@pytest.mark.parametrize("place", [{}, {"seq": 12}, {"seq": 13}, {"seq": 15}, {"seq": 16}], ids=str)
+def test_what_the_cancellation_ended_begins_anew(
+    conn: Connection, clock: Clock, place: dict[str, Any]
+) -> None:
+    """A run that was cancelled by force ended its children; a fork of it, at its end as before the request,
+    has them begin anew. A child that was cancelled by itself before is a result."""
+    story = begin_story(conn, clock, "r")
+    live_through(forced(story))
+    assert types_of(conn, "r") == "SIIIXLbDAQDdY"
+    ask(conn, fork(**place))
+    tasks = [f"f.{child}" for child in range(5) if task_of(conn, f"f.{child}")]
+    assert tasks == ["f.1", "f.2"]
+    assert promise_of(conn, "f.3")[0] == "rejected_canceled"
+
+
+@pytest.mark.parametrize("force", [False, True], ids=["asked", "forced"])
+def test_a_fork_of_a_cancelled_run_is_not_cancelled(conn: Connection, clock: Clock, force: bool) -> None:
+    """The cancellation of a parent reaches its children; its fork, anywhere, has none of their ends."""
+    held = begin_run(conn, "r")
+    answer = take_turn(conn, "W", bundle(held, acts=[run(0, queue="kids"), run(1, queue="kids")]))
+    claim(conn, "K", "kids")
+    take_turn(conn, "W", bundle(held, end=suspend(0, 1, kind="all"), seen=answer.next_of(held)))
+    ask(conn, ("select durable.cancel('r', force => %s)", (force,)))
+    events = ask(conn, ("select events from durable.runs where id = 'r'", ()))[0]
+    for upto in (*range(4, events + 1), None):
+        name = ask(conn, fork(new_id=f"f{upto}", **({} if upto is None else {"seq": upto})))[0]
+        states = [
+            ask(conn, ("select state from durable._promises where id = %s", (f"{name}.{n}",))) for n in (0, 1)
+        ]
+        assert states == [("pending",), ("pending",)], upto

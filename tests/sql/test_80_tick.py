@@ -40,6 +40,8 @@ def test_a_round_with_nothing_to_do(conn: Connection, clock: Clock) -> None:
         "next_due_ms": None,
         "more": False,
         "hints": [],
+        "problem": None,
+        "held": [],
     }
 
 
@@ -57,6 +59,8 @@ def test_the_answer(conn: Connection, clock: Clock) -> None:
         "next_due_ms": 190,
         "more": False,
         "hints": ["q-r"],
+        "problem": None,
+        "held": [],
     }
     assert types_of(conn, "r") == "STTAZW"
 

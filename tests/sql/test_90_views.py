@@ -9,13 +9,16 @@ from tests.support.clock import Clock
 from tests.support.verbs import (
     TTL_MS,
     Connection,
+    anew,
     ask,
     begin_run,
     begun,
     bundle,
     claim,
+    complete,
     create,
     done,
+    fail,
     promise,
     run,
     settle,
@@ -60,6 +63,32 @@ def test_every_state_of_a_run(conn: Connection, clock: Clock) -> None:
     rows = conn.execute("select id, state from durable.runs").fetchall()
     assert {state for _, state in rows} == STATES
     assert all(id_ == state for id_, state in rows), rows
+    assert sorted(rows) == sorted(conn.execute("select id, state from durable.newest").fetchall())
+    counted = conn.execute("select state, runs from durable.counts").fetchall()
+    assert sorted(counted) == sorted((state, 1) for state in STATES)
+    ended = {"completed", "failed", "timed_out", "cancelled"}
+    live = conn.execute("select state from durable.live").fetchall()
+    assert {state for (state,) in live} == STATES - ended
+    failed = conn.execute("select state from durable.failed").fetchall()
+    assert {state for (state,) in failed} == ended - {"completed"}
+
+
+def test_newest_has_the_rows_of_runs(conn: Connection, clock: Clock) -> None:
+    """Both views say the same of each run, in every column, live or ended, child or parent, also of a run
+    that continued as new."""
+    held = begin_run(conn, "r", args='["x"]')
+    answer = take_turn(conn, "W", bundle(held, acts=[run(0, param='{"n": 1}'), timer(1, 50)]))
+    take_turn(conn, "W", bundle(held, end=suspend(0, 1), seen=answer.next_of(held)))
+    for id_, end in (("c", complete('"v"')), ("f", fail()), ("again", anew())):
+        take_turn(conn, "W", bundle(begin_run(conn, id_), end=end))
+    for id_, state in (("x", "rejected_canceled"), ("y", "resolved")):
+        ask(conn, start(id_, key=id_))
+        ask(conn, settle(id_, state=state))
+    clock.advance(2000)
+    order = "order by execution desc"
+    newest = conn.execute("select n::text from durable.newest n").fetchall()
+    assert len(newest) == 7
+    assert newest == conn.execute(f"select r::text from durable.runs r {order}".encode()).fetchall()
 
 
 def test_a_run_in_one_row(conn: Connection, clock: Clock) -> None:
@@ -87,22 +116,30 @@ def test_a_run_in_one_row(conn: Connection, clock: Clock) -> None:
     assert row == (None, {"type": "Boom"}, None, [])
 
 
-def test_promises_show_local_steps(conn: Connection) -> None:
-    """Every promise is there once: runs, timers, external ones, and steps, whose promise is their journal
-    row."""
+def test_promises_and_steps(conn: Connection) -> None:
+    """Every promise is in one view once: runs, timers and external ones in one, in the other steps, whose
+    promise is their journal row."""
     held = begin_run(conn, "r")
     take_turn(conn, "W", bundle(held, facts=[done(0, '"v"'), begun(1)], acts=[promise(2), timer(3, 9)]))
     ask(conn, create("free"))
+    ask(conn, create("over"))
+    ask(conn, settle("over", '"v"'))
     rows = conn.execute(
         "select id, state, value, owner, child, timer, external from durable.promises order by id"
     ).fetchall()
     assert rows == [
         ("free", "pending", None, None, None, False, False),
+        ("over", "resolved", "v", None, None, False, False),
         ("r", "pending", None, None, None, False, True),
-        ("r.0", "resolved", "v", "r", 0, False, False),
-        ("r.1", "pending", None, "r", 1, False, False),
         ("r.2", "pending", None, "r", 2, False, True),
         ("r.3", "pending", None, "r", 3, True, True),
+    ]
+    steps = conn.execute(
+        "select run, child, id, name, state, value from durable.steps order by id"
+    ).fetchall()
+    assert steps == [
+        ("r", 0, "r.0", "step", "resolved", "v"),
+        ("r", 1, "r.1", "step", "pending", None),
     ]
 
 
@@ -133,9 +170,16 @@ def test_payloads_that_are_no_json_stay_visible(conn: Connection) -> None:
     assert ask(conn, ("select result from durable.runs", ())) == ("not json either",)
     events = conn.execute("select payload from durable.journal_events where id = 'r' order by seq").fetchall()
     assert events[-1] == ({"result": "not json either"},)
+    deep = "[" * 200_000
+    ask(conn, ("select durable.promise_create('deep', 9007199254740991, '1')", ()))
+    # no door takes it any more, but it may have come in before
+    conn.execute("update durable._promises set param_data = %s where id = 'deep'", (deep,))
+    assert ask(conn, ("select param from durable.promises where id = 'deep'", ())) == (deep,)
 
 
-@pytest.mark.parametrize("view", ["runs", "promises", "tasks", "journal_events"])
+@pytest.mark.parametrize(
+    "view", ["runs", "newest", "live", "failed", "counts", "promises", "steps", "tasks", "journal_events"]
+)
 def test_views_of_nothing(conn: Connection, view: str) -> None:
     """An empty installation has empty views."""
     assert conn.execute(f"select * from durable.{view}".encode()).fetchall() == []

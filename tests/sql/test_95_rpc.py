@@ -227,7 +227,7 @@ WRONG: list[tuple[str, str, tuple[Any, ...]]] = [
     ("task.fence", "action.data.id", (*TEXTS, "t")),
     ("task.fence", "action.data.timeoutAt", INSTANTS),
     ("task.heartbeat", "pid", TEXTS),
-    ("task.heartbeat", "tasks", (*ACTIONS, [7], [[]], [{}])),
+    ("task.heartbeat", "tasks", (..., None, 7, "x", {}, [7], [[]], [{}])),
     ("task.heartbeat", "tasks.0.id", TEXTS),
     ("task.heartbeat", "tasks.0.version", VERSIONS),
     ("task.halt", "id", TEXTS),

@@ -182,19 +182,19 @@ def test_tick_takes_an_instant(conn: Connection, time: object) -> None:
     assert at(conn, 5, "debug.tick", time=5) == Said(status=200, data=[])
 
 
-def test_stop_and_start(conn: Connection) -> None:
-    """Stopped, time starts nothing by itself, but by hand; started, it does again."""
+def test_start_and_stop(conn: Connection) -> None:
+    """Between debug.start and debug.stop (C) time starts nothing by itself, but by hand."""
     due = 1_700_000_000_000
     now(conn, due - 1000)
     for name in ("a", "b"):
         make(conn, name, due, external="true")
     conn.execute("select set_config('durable.now_ms', '', true)")
-    assert [say(conn, "debug.stop"), say(conn, "debug.stop")] == [Said(status=200, data={})] * 2
+    assert [say(conn, "debug.start"), say(conn, "debug.start")] == [Said(status=200, data={})] * 2
     swept = "select (durable.tick_v1(1) ->> 'promises')::integer"
     assert conn.execute(swept).fetchone() == (0,)
-    assert say(conn, "debug.start") == Said(status=200, data={})
+    assert say(conn, "debug.stop") == Said(status=200, data={})
     assert conn.execute(swept).fetchone() == (1,)
-    say(conn, "debug.stop")
+    say(conn, "debug.start")
     assert len(tick(conn, due)) == 1
     assert conn.execute("select count(*) from durable._promises where state = 'pending'").fetchone() == (0,)
 
@@ -292,7 +292,7 @@ def test_the_next_ordinary_install_undoes_it(empty_database: Callable[[], str]) 
     migrate.install(plain)
     migrate.install(dsn, debug=True)
     with psycopg.connect(dsn, autocommit=True) as conn:
-        say(conn, "debug.stop")
+        say(conn, "debug.start")
     assert migrate.install(dsn).dropped
     assert not differences(snapshot(plain), snapshot(dsn))
     assert settings(plain) == settings(dsn)

@@ -26,6 +26,7 @@ from tests.support.verbs import (
     create,
     done,
     join_set,
+    journal,
     park,
     pick,
     promise,
@@ -210,7 +211,7 @@ def test_what_cannot_be_adopted(conn: Connection, name: str, error: str) -> None
     (known,) = ask(conn, ("select children -> '0' from durable.as_of('r')", ()))
     assert (known["kind"], known["state"], known["error"]["type"]) == ("promise", "rejected", error)
     ask(conn, create(name, external="true")) if name == "nobody" else None
-    again = ask(conn, ("select durable.worker_journal_v1('W', %s, 1)", (held.execution,)))[0]["rows"]
+    again = ask(conn, journal("W", held))[0]["rows"]
     assert again[-1][6:] == list(row[6:])
 
 

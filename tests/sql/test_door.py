@@ -28,6 +28,11 @@ VERBS = {
     "pause": "select durable.pause('held')",
     "resume": "select durable.resume('halted')",
     "redrive": "select durable.redrive()",
+    "signal_many": "select durable.signal_many('{waiting,held,ended}', 'go', '1', dedup => 'd')",
+    "cancel_many": "select durable.cancel_many('{waiting,held,ended}', reason => '\"why\"')",
+    "pause_many": "select durable.pause_many('{held,waiting}')",
+    "resume_many": "select durable.resume_many('{halted,dead,held}')",
+    "settle_many": "select durable.settle_many('{awaited,open,due}', value => '[1]')",
     "fork": "select durable.fork('held', new_id => 'copy', set_values => '{}')",
     "schedule": "select durable.schedule('hourly', '0 * * * *', target => 'reports', args => '[1]')",
     "unschedule": "select durable.unschedule('nightly')",
@@ -43,6 +48,10 @@ HINTED = {
     "reject",
     "cancel",
     "cancel_by_force",
+    "signal_many",
+    "cancel_many",
+    "resume_many",
+    "settle_many",
 }
 TABLES = """
 select c.relname from pg_class c
@@ -386,7 +395,7 @@ def test_every_verb_has_names_and_defaults(own: Connection) -> None:
         "where p.pronamespace = 'durable'::regnamespace and p.proname = any (%s)",
         ([*(verb for verb in VERBS), "wait", "result", "as_of"],),
     ).fetchall()
-    assert len(rows) == 17
+    assert len(rows) == 22
     for name, parameters, needed in rows:
         assert needed <= 2, name
         assert not any(each.startswith("p_") for each in parameters or ()), name

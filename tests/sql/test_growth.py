@@ -24,6 +24,7 @@ from tests.support.verbs import (
     complete,
     create,
     done,
+    heartbeat,
     promise,
     settle,
     suspend,
@@ -52,7 +53,6 @@ AGED: Call = (
     (),
 )
 """A turn renews leases in their second half."""
-HEARTBEAT = "select durable.worker_heartbeat_v1('W', %s, %s)"
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def test_renewals_change_no_index(alone: str, renewal: str) -> None:
             conn.commit()
             with updating(conn, "_tasks") as renewed:
                 if renewal == "worker_heartbeat":
-                    ask(conn, (HEARTBEAT, ([one.execution for one in held], ones)))
+                    ask(conn, heartbeat("W", *held))
                 elif renewal == "task_heartbeat":
                     ask(conn, ("select durable.task_heartbeat('P', %s, %s)", (ids, ones)))
                 else:

@@ -27,6 +27,7 @@ from tests.support.verbs import (
     Held,
     acquire,
     adopt,
+    adrift,
     anew,
     ask,
     begin_run,
@@ -38,8 +39,10 @@ from tests.support.verbs import (
     complete,
     create,
     done,
+    heartbeat,
     intent,
     join_set,
+    journal,
     park,
     pick,
     promise,
@@ -254,6 +257,13 @@ def steering_calls(tag: str, runs: dict[str, Held]) -> Iterator[tuple[str, Call]
     yield "cancel_for_the_sweep", cancel(f"{tag}r9", grace_ms=0)
     yield "pause", ("select durable.pause(%s)", (f"{tag}r9",))
     yield "resume", ("select durable.resume(%s)", (f"{tag}r9",))
+    several = ([f"{tag}r9", f"{tag}r8", f"{tag}nothing"],)
+    yield "pause_many", ("select count(*) from durable.pause_many(%s)", several)
+    yield "resume_many", ("select count(*) from durable.resume_many(%s)", several)
+    yield "signal_many", ("select count(*) from durable.signal_many(%s, 'many')", several)
+    yield "cancel_many", ("select count(*) from durable.cancel_many(%s, grace => '0')", (several[0][:1],))
+    yield "settle_many", ("select count(*) from durable.settle_many(%s)", (several[0][2:],))
+    yield "matching_runs", ("select durable.matching_runs(at_most => 3)", ())
     yield "sweep_of_the_cancelled", ("select durable.tick_v1(500)", ())
     yield "turn_that_goes_on_as_new", turn(tag, bundle(runs["r4"], end=anew()))
 
@@ -298,10 +308,7 @@ def calls(conn: Connection, tag: str, runs: dict[str, Held]) -> Iterator[tuple[s
     yield "result", ("select durable.result(%s)", (f"{tag}r1",))
     yield "results", ("select durable.results_v1(%s)", ([f"{tag}r1", "over1", "nobody"],))
     yield "hello", ("select durable.worker_hello_v1(%s, '{q}', '{w}', '{1}', null)", (tag,))
-    yield (
-        "worker_heartbeat",
-        ("select durable.worker_heartbeat_v1(%s, %s, '{1}')", (tag, [runs["r1"].execution])),
-    )
+    yield "worker_heartbeat", heartbeat(tag, runs["r1"])
     yield "claim", turn(tag, want=5, queues=[f"{tag}s"])
     acts = [run(0, queue=f"{tag}kids"), timer(1, 1), promise(2)]
     yield (
@@ -309,7 +316,7 @@ def calls(conn: Connection, tag: str, runs: dict[str, Held]) -> Iterator[tuple[s
         turn(tag, bundle(runs["r1"], acts=acts), bundle(runs["r2"], facts=[done(0), begun(1)])),
     )
     yield "turn_that_suspends", turn(tag, bundle(runs["r1"], end=suspend(0, 1, 2), seen=runs["r1"].next + 3))
-    yield "journal", ("select durable.worker_journal_v1(%s, %s, 1)", (tag, runs["r2"].execution))
+    yield "journal", journal(tag, runs["r2"])
     yield "turn_that_ends", turn(tag, bundle(runs["r2"], end=complete()), bundle(runs["r3"], end=release(5)))
     yield "settle_child", settle(f"{tag}r1.2")
     yield "turn_that_wakes", turn(tag, want=3, queues=[f"{tag}r1", f"{tag}kids"])
@@ -318,10 +325,7 @@ def calls(conn: Connection, tag: str, runs: dict[str, Held]) -> Iterator[tuple[s
     yield "tick", ("select durable.tick_v1(500)", ())
     yield "watch", ("select durable.worker_watch_v1(%s)", (tag,))
     yield "tick_for_people", ("select durable.tick()", ())
-    yield (
-        "adrift",
-        ("select durable.worker_adrift_v1(%s, %s)", (tag, [each.execution for each in runs.values()])),
-    )
+    yield "adrift", adrift(tag, *runs.values())
     yield "bye", ("select durable.worker_bye_v1(%s)", (tag,))
     yield "cancel", settle(f"{tag}r4", state="rejected_canceled")
     yield from kept_calls(tag)

@@ -50,7 +50,12 @@ def procedure(body: str, *, after: str = "") -> str:
 
 
 PLPGSQL = {"language": "plpgsql"}
-PINNED = " set search_path = ''"
+PINNED = " set search_path = '' set jit = off set quote_all_identifiers = off"
+DEFINER = function(
+    "declare a text; begin perform durable._g(); end",
+    after=" set search_path = pg_catalog, pg_temp",
+    **PLPGSQL,
+).replace("volatile", "volatile security definer")
 # rule -> (file, text that breaks it, words of the message)
 BROKEN: dict[str, list[tuple[str, str, str]]] = {
     "statements": [
@@ -107,6 +112,20 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
         ("logic/10_a", procedure("commit; perform durable._f($1 - 1);"), "operator -"),
         ("logic/10_a", procedure("commit; if $1 <> $1 then null; end if;"), "operator <>"),
         ("logic/10_a", procedure("commit; perform pg_sleep($1);"), "pg_sleep( without"),
+    ],
+    "settings": [
+        ("logic/10_a", function("begin end", name="f", after=" set search_path = ''", **PLPGSQL), "jit"),
+        ("logic/10_a", function("select 1", after=" set enable_seqscan = off"), "without set jit = off"),
+        (
+            "logic/10_a",
+            function("begin end", name="f", after=" set search_path = '' set jit = off", **PLPGSQL),
+            "quote_all_identifiers",
+        ),
+    ],
+    "backslashes": [
+        ("logic/10_a", function("select p_a ~ '^\\d$'"), "without E"),
+        ("logic/10_a", function("select p_a ~ E'^\\\\d$' or p_a ~ '^\\d$'"), "without E"),
+        ("logic/10_a", "create or replace view durable.v as select '\\';", "without E"),
     ],
     "parameter_names": [
         ("logic/10_a", function("select 1", head="a text"), "parameter a"),
@@ -222,11 +241,36 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
         ("logic/10_a", function("insert into durable._boxes values (p_a)"), "list of columns"),
         ("logic/10_a", function("insert into durable._boxes as b select p_a"), "list of columns"),
     ],
+    "with_the_owners_rights": [
+        ("logic/10_a", DEFINER.replace("pg_catalog, pg_temp", "''"), "_f: run by others"),
+        (
+            "logic/10_a",
+            DEFINER + function("begin end", name="_g", after=" set search_path = ''", **PLPGSQL),
+            "_g: run by others",
+        ),
+        (
+            "logic/10_a",
+            DEFINER + function("declare a integer; b constant text := ''; begin end", name="_g", **PLPGSQL),
+            "_g: b of a type",
+        ),
+        (
+            "logic/10_a",
+            DEFINER
+            + function("select durable._h()", name="_g")
+            + function("declare b record; begin end", name="_h", **PLPGSQL),
+            "_h: b of a type",
+        ),
+    ],
 }
 
 SOUND = {
     "state/20_boxes": TABLE,
-    "logic/10_clock": function("select clock_timestamp()", name="_now"),
+    "logic/10_clock": function("select clock_timestamp() -- what's '\\'\n", name="_now"),
+    "logic/11_texts": function("select E'\\\\', 'it''s', \"a\\b\" from unnest(p_a)", name="_texts"),
+    "logic/11_rights": DEFINER.replace(
+        "set search", "set jit = off set quote_all_identifiers = off set search"
+    )
+    + function("declare a bigint; b constant durable.ms := 1; begin end", name="_g", **PLPGSQL),
     "logic/12_locks": function("begin perform from durable._boxes b for update; end", **PLPGSQL),
     "logic/40_settlement": function(
         "with a as (update durable._promises p set state = 'x' where p.id = p_a returning p.id), "
@@ -239,7 +283,7 @@ SOUND = {
         "insert into durable._boxes as b (id) values ('insert into boxes') on conflict do nothing;\n"
         "perform durable._settle_rows(p_a); end",
         name="claim",
-        after=" set search_path = ''",
+        after=PINNED,
         **PLPGSQL,
     ),
     "logic/95_rpc": function(
@@ -344,11 +388,12 @@ CATALOGUE = {
         select p.oid::regprocedure::text from pg_proc p join pg_language l on l.oid = p.prolang
         where p.pronamespace = %(schema)s::regnamespace and p.proname ~ '^_' and l.lanname = 'sql'
           and p.proconfig is not null""",
-    "no security definer": """
+    "security definer only where it is named": """
         select p.oid::regprocedure::text from pg_proc p
         where p.pronamespace = %(schema)s::regnamespace and p.prosecdef
-          -- the trigger on tables of users, who need no right in the engine to change their rows
-          and p.proname <> '_row_changed'""",
+          -- the trigger on tables of users, who need no right in the engine to change their rows, and
+          -- what makes and drops partitions for workers, who own nothing
+          and p.proname not in ('_row_changed', '_open_buckets', '_drop_bucket')""",
     "no generated constraint name": """
         select k.conrelid::regclass || ' ' || k.conname from pg_constraint k
         where k.connamespace = %(schema)s::regnamespace and k.contype <> 'n' and k.coninhcount = 0
@@ -357,6 +402,10 @@ CATALOGUE = {
         select c.oid::regclass::text from pg_class c
         where c.relnamespace = %(schema)s::regnamespace and c.relkind in ('r', 'p') and c.relname !~ '^_'
           and c.relname not in ('settings', 'migrations', 'queues', 'schedules')""",
+    "what a function answers is not spread by .*, which calls it for each column": r"""
+        select p.oid::regprocedure::text from pg_proc p
+        where p.pronamespace = %(schema)s::regnamespace
+          and regexp_replace(p.prosrc, '--.*$', '', 'gn') ~ '\(\w[\w.]*\([^;]*\)\)\.\*'""",
 }
 
 BAD_CATALOGUE = """
@@ -367,6 +416,8 @@ create domain lab.ms as bigint;
 create type lab.pair as (a text);
 create view lab.view as select 1 as one;
 create function lab.entry() returns void language plpgsql security definer as $$ begin end $$;
+create function lab.spread() returns text language plpgsql
+as $$ begin return (select (pg_control_init()).*); end $$;
 create function lab._helper() returns int language sql set search_path = '' as $$ select 1 $$;
 """
 

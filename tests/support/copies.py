@@ -15,6 +15,7 @@ from tests.support.verbs import Connection, ask
 
 WIDTHS = {"L": 3, "E": 3, "f": 3, "l": 2, "t": 2, "k": 2, "K": 2, "D": 2}
 ALLOCATING, RESOLVING, LOCAL = set("LEfloIXTnmvj"), set("LEcekKdDZv"), set("LEflosrtcekK")
+CANCELLED = "rejected_canceled"
 NEVER_COPIED = set("CFYQ")
 ROWS = """
 select j.seq, j.type::text, j.child, j.attempt, j.name, encode(j.input_hash, 'hex'), j.data, j.ts
@@ -63,8 +64,9 @@ def present(conn: Connection, id_: str) -> int:
     return int(ask(conn, ("select head from durable._promises where id = %s", (id_,)))[0])
 
 
-def copied_rows(rows: list[Row], upto: int) -> list[Row]:
-    """The rows that a fork at this position copies."""
+def copied_rows(rows: list[Row], upto: int, cancelled_runs: set[int]) -> list[Row]:
+    """The rows that a fork at this position copies; a child run that was cancelled after the request begins
+    anew."""
     cancelled = next((row[0] for row in rows if row[1] == "Q"), upto)
     before = [row for row in rows if row[0] + WIDTHS.get(row[1], 1) <= upto]
     known = {row[2] for row in rows if row[0] < cancelled and row[1] in ALLOCATING}
@@ -77,6 +79,8 @@ def copied_rows(rows: list[Row], upto: int) -> list[Row]:
         if kind == "A" and not any(later[1] == "W" and later[0] > seq for later in before):
             continue
         if seq > cancelled and (kind in "jua" or (child is not None and child > below)):
+            continue
+        if seq > cancelled and kind in "dD" and child in cancelled_runs:
             continue
         kept.append(row)
     return kept
@@ -118,7 +122,8 @@ def expected(conn: Connection, id_: str, upto: int) -> Copy:
         ).fetchall()
     }
     copy = Copy()
-    own = copied_rows(journal(conn, execution), upto)
+    ended = {child for child, (state, _, _, is_run, _) in promises.items() if is_run and state == CANCELLED}
+    own = copied_rows(journal(conn, execution), upto, ended)
     copy.rows = [(*row[1:6], row[6] if row[1] != "S" or is_first else None, row[7]) for row in own]
     done = {row[2] for row in own if row[1] in RESOLVING}
     head = fold(copy.rows, first_child)

@@ -113,8 +113,9 @@ def write_rows(conn: Connection, id_: str, rows: Iterable[Line]) -> None:
         kind, child, attempt, name, data = (*row, None, None, None, None)[:5]
         conn.execute(
             "insert into durable._journal (execution, bucket, ts, seq, type, child, attempt, name, data)"
-            " values (%s, %s, 1, %s, %s, %s, %s, %s, %s)",
-            (execution, bucket, seq, kind, child, attempt, name, data),
+            ' select %s, %s, coalesce(max(j.ts), 1), %s, %s::"char", %s, %s, %s, %s'
+            " from durable._journal j where j.execution = %s",
+            (execution, bucket, seq, kind, child, attempt, name, data, execution),
         )
         seq += grammar[kind][0]
     refold(conn, execution)

@@ -18,6 +18,12 @@ P = "update durable._promises set {} where id = '{}'"
 T = "update durable._tasks set {} where id = '{}'"
 H = "update durable._executions set {} where id = '{}'"
 AGAIN = "insert into durable.{0} select * from durable.{0} where {1} limit 1"
+OF_RUN = "durable._executions h where h.execution = x.execution and h.id = '{}' and {}"
+J = f"update durable._journal x set {{}} from {OF_RUN}"
+CUT = f"delete from durable._journal x using {OF_RUN}"
+INBOX = f"update durable._inboxes x set {{}} from {OF_RUN}"
+OPEN: Line = ("l", 0, 1)
+SET: tuple[Line, ...] = (OPEN, ("l", 1, 1), ("j", 2), ("u", 0, 2), ("u", 1, 2), ("c", 0, 1))
 CALLBACK = "insert into durable._callbacks (awaited_id, awaiter_id) values ('{}', '{}')"
 
 

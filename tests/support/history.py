@@ -299,9 +299,8 @@ def has_fired(edge: Edge) -> bool:
     chain = edge.step.images["_promises"].get((id_,), [])
     if chain[:1] != [None] or chain[1] is None:
         return edge.step.promise(id_) is not None or is_refused(id_, schedule, edge.step)
-    tags, root = chain[1]["tags"], id_.split(".")[0]
-    tree = {"origin": root, "prefix": root, "branch": id_, "parent": id_}
-    rooted = chain[1]["target"] is None or all(tags[f"resonate:{name}"] == of for name, of in tree.items())
+    tags, tree = chain[1]["tags"], ("origin", "prefix", "branch", "parent")
+    rooted = chain[1]["target"] is None or all(tags[f"resonate:{name}"] == id_ for name in tree)
     born_at = chain[1]["created_at"]
     due = chain[1]["timeout_at"] == min(born_at + schedule["promise_timeout"], NEVER)
     first = at if "{{.timestamp}}" in schedule["promise_id"] else edge.old["next_run_at"]
@@ -316,7 +315,9 @@ def is_refused(id_: str, schedule: Row, step: Step) -> bool:
     outlasted = delay >= schedule["last_run_at"] + schedule["promise_timeout"]
     owners = (step.promise(".".join(parts[:count])) for count in range(1, len(parts)))
     stems = (tags.get(f"resonate:{name}", id_) for name in ("origin", "branch", "parent"))
-    strayed = "resonate:target" not in tags and not all(f"{id_}.".startswith(f"{stem}.") for stem in stems)
+    strayed = "resonate:target" not in tags and not all(
+        id_ == stem or id_.startswith((f"{stem}.", f"{stem}:")) for stem in stems
+    )
     owned = any(owner and owner["head"] for owner in owners)
     return not 1 <= len(id_.encode()) <= 512 or outlasted or strayed or owned
 

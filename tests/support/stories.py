@@ -264,6 +264,21 @@ def cancelled(story: Story) -> Iterator[None]:
     yield
 
 
+def forced(story: Story) -> Iterator[None]:
+    """A run that is cancelled by force while it waits: child 0 done, 1 and 2 child runs, 2 is running, 3 a
+    child run that was cancelled by itself before, 4 a promise."""
+    kids = [run(1, queue="nobody"), run(2, queue=KIDS), run(3, queue="nobody"), promise(4)]
+    story.report(facts=[done(0, name="zero")], acts=kids)
+    yield
+    story.kid(2)
+    ask(story.conn, ("select durable.cancel(%s)", (f"{story.id}.3",)))
+    yield
+    story.report(end=suspend(1, 2, 4, kind="all"))
+    yield
+    ask(story.conn, ("select durable.cancel(%s, force => true)", (story.id,)))
+    yield
+
+
 class Wanderer(Story):
     """A run that goes any legal way.
 

@@ -74,7 +74,11 @@ class Turn:
         ]
 
     def of(self, held: Held) -> tuple[str, str]:
-        """Verdict and state of one bundle."""
+        """Verdict and state of one bundle; busy, if somebody holds what it needs, so that nothing of it was
+        written.
+        """
+        if held.execution in self.raw["busy"]:
+            return "busy", "acquired"
         about = self.raw["bundles"]
         place = about["execution"].index(held.execution)
         return about["verdict"][place], about["state"][place]
@@ -207,6 +211,7 @@ def bundle(
     """What one run reports; `seen` is what it was handed out with unless told otherwise."""
     return {
         "execution": held.execution,
+        "id": held.id,
         "version": held.version,
         "seen": held.next if seen is None else seen,
         "facts": list(facts),
@@ -243,6 +248,28 @@ def turn(
     )
 
 
+def heartbeat(worker: str, *held: Held) -> Call:
+    """A worker's sign of life; answers which of the runs that it believes to hold it has lost."""
+    return "select durable.worker_heartbeat_v1(%s, %s, %s, %s)", (
+        worker,
+        [one.execution for one in held],
+        [one.id for one in held],
+        [one.version for one in held],
+    )
+
+
+def journal(worker: str, held: Held) -> Call:
+    """The whole journal of a run that a worker holds, and the number after it."""
+    given = (worker, held.execution, held.id, held.version)
+    return "select durable.worker_journal_v1(%s, %s, %s, %s)", given
+
+
+def adrift(worker: str, *known: Held) -> Call:
+    """Give back what a worker holds and does not know; answers which."""
+    numbers, ids = [one.execution for one in known], [one.id for one in known]
+    return "select durable.worker_adrift_v1(%s, %s, %s)", (worker, numbers, ids)
+
+
 def commit(
     held: Held,
     child: int = 0,
@@ -252,9 +279,10 @@ def commit(
     seen: int | None = None,
 ) -> Call:
     """The last statement of a workflow's transaction."""
-    return "select durable.worker_commit_v1(%s, %s, %s, %s, %s, 'move', %s, %s, %s::jsonb)", (
+    return "select durable.worker_commit_v1(%s, %s, %s, %s, %s, %s, 'move', %s, %s, %s::jsonb)", (
         worker,
         held.execution,
+        held.id,
         held.version if version is None else version,
         held.next if seen is None else seen,
         child,

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import create_engine, make_url
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from pyengine import Client
+from pyengine import Client, RunFilter, Steered
 from pyengine.callers import checked
 from pyengine.errors import (
     Conflict,
@@ -79,7 +79,9 @@ def furnish(conn: Connection) -> None:
     conn.execute(
         "select durable._halt_runs(array['dead'], array['{\"type\": \"Crashed\"}'], durable._now_ms())"
     )
-    for id in ("yes", "no", "never", "slow"):
+    for id in ("many-1", "many-2"):
+        conn.execute("select durable.start('price', '[1]', id => %s, tags => '{\"lot\": \"many\"}')", (id,))
+    for id in ("yes", "no", "never", "slow", "late"):
         conn.execute("select durable.promise_create(%s, 9007199254740991)", (id,))
     conn.execute(
         "select durable.promise_create('root', 9007199254740991, p_tags => %s)",
@@ -97,6 +99,7 @@ async def do_everything(client: Any, conn: Any) -> None:
     await client.resume("paused", conn=conn)
     assert await client.redrive("dead", conn=conn) == 1
     assert (await client.fork("run", id="copy", conn=conn)).id == "copy"
+    await do_everything_to_many(client, conn)
     promises = client.promises
     assert (await promises.create("made", {"a": 1}, tags={"t": "x"}, conn=conn)).state == "PENDING"
     assert (await promises.resolve("yes", [1], headers={"h": "x"}, conn=conn)).value == [1]
@@ -106,7 +109,24 @@ async def do_everything(client: Any, conn: Any) -> None:
     assert (await promises.subscribe("slow", PEER, conn=conn)).state == "PENDING"
 
 
+async def do_everything_to_many(client: Any, conn: Any) -> None:
+    """Every verb for many; a run that is named twice is steered once."""
+    many = RunFilter(workflow="price", state="paused", tags={"lot": "many"})
+    assert [each.outcome for each in await client.pause_many(["many-1", "none"], conn=conn)] == [
+        "done",
+        "not_found",
+    ]
+    found = await client.signal_many(["many-1", "many-2", "many-1"], "ping", {"n": 1}, conn=conn)
+    assert found == [Steered(id=f"many-{n}", outcome="done", delivery=1) for n in (1, 2)]
+    assert await client.resume_many(many, conn=conn) == [Steered(id="many-1", outcome="done", state="queued")]
+    assert [each.state for each in await client.cancel_many(["many-2"], "why", conn=conn)] == ["cancelled"]
+    assert [each.state for each in await client.settle_many({"late": 1}, conn=conn)] == ["resolved"]
+
+
 DONE = {
+    "many-1": "queued",
+    "many-2": "cancelled",
+    "late": "resolved",
     "new": "queued",
     "run": "queued",
     "doomed": "cancelled",

@@ -152,7 +152,8 @@ def test_the_token_tells_whenever_nobody_wants_the_outcome(dsn: str, conn: Conne
             async with app.worker():
                 await happens(began)
                 if way == "lost":
-                    with conn.transaction():  # no renewal comes between
+                    with conn.transaction():  # no renewal comes between, nor word that one was missed
+                        conn.execute("select from durable._workers for update")
                         conn.execute("update durable._tasks set expires_at = 0")
                         conn.execute("select durable.tick_v1(100)")
                 if way != "stopped":

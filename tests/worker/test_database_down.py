@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -12,8 +13,11 @@ import pytest
 
 from pyengine import App
 from pyengine.admin import migrate
+from pyengine.connection import Database
 from pyengine.embedded import EmbeddedPostgres
 from pyengine.errors import Unavailable
+from pyengine.foreground import serve
+from pyengine.listen import Listener
 from tests.support.cluster import SETTINGS, make_folder
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -152,3 +156,55 @@ def test_no_server_at_the_start_is_a_clear_error() -> None:
 
     with pytest.raises(Unavailable, match=r"'shop' on 127\.0\.0\.1:1"):
         asyncio.run(main())
+
+
+def test_a_worker_in_the_foreground_waits_for_its_database(
+    own_server: EmbeddedPostgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says that it waits, begins when the server is there, and can be stopped while it waits."""
+    dsn = own_server.dsn
+    migrate.install(dsn)
+    own_server.stop()
+    app, _ = counting_app(dsn)
+
+    async def main() -> int:
+        stop = asyncio.Event()
+        serving = asyncio.create_task(serve(app.worker, wait=True, stop=stop))
+        while not caplog.records:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(own_server.start)
+        async with app.client() as client:
+            result = await (await client.start("ten", 1)).result(timeout=30)
+        await asyncio.to_thread(own_server.stop)
+        stop.set()
+        await serving
+        await asyncio.wait_for(serve(app.worker, wait=True, stop=stop), 30)
+        with pytest.raises(Unavailable):
+            await serve(app.worker, wait=False)
+        return int(result)
+
+    with caplog.at_level(logging.WARNING, logger="pyengine.app"):
+        assert asyncio.run(main()) == 10
+    assert caplog.records[0].getMessage().startswith("the worker waits for its database: ")
+
+
+def test_a_hint_that_comes_while_the_connection_closes_is_heard(dsn: str) -> None:
+    """What the driver still has to hand over of a connection that is gone raises nothing."""
+
+    async def main() -> int:
+        heard: list[int] = []
+        database = Database(dsn)
+        await database.open()
+        listener = Listener(database)
+        listener.subscribe("durable_ready", lambda: heard.append(1))
+        await listener.start()
+        conn = listener._link._conn
+        conn.terminate()
+        before = len(heard)
+        listener._heard(conn, 1, "durable_ready", "")
+        listener._heard(conn, listener._session, "durable_ready", "")
+        after = len(heard)
+        await listener.stop()
+        return after - before
+
+    assert asyncio.run(main()) == 1

@@ -229,3 +229,51 @@ def test_another_input_of_a_recorded_call_halts(dsn: str, conn: Connection) -> N
 
     result = asyncio.run(main())
     assert (result[0], result[2]) == (7, 71)
+
+
+def problem_of(conn: Connection, id_: str) -> str | None:
+    """Why a run is halted; null while it is not."""
+    query = "select problem ->> 'message' from durable.runs where id = %s and state = 'halted'"
+    row = conn.execute(query, (id_,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def test_a_value_of_another_type_is_named(dsn: str, conn: Connection) -> None:
+    """A value that the code cannot read halts the fork; the problem names error, origin and value."""
+    app = order_app(dsn, Counter())
+
+    async def main() -> str:
+        async with app.worker(), app.client() as client:
+            run = await client.start("order", id="origin")
+            await run.result(timeout=30)
+            bad = fork(conn, run.id, '{"0": "ten"}')
+            while (problem := problem_of(conn, bad)) is None:
+                await asyncio.sleep(0.05)
+            return problem
+
+    problem = asyncio.run(main())
+    assert "the workflow ended with DecodeError" in problem
+    assert "it is a fork of 'origin'" in problem and "other values for 0: a value of another type" in problem
+
+
+def test_a_call_that_holds_the_id_of_its_run_is_named(dsn: str, conn: Connection) -> None:
+    """Code that puts the id of its run into what it awaits halts in a fork of a fork; the problem says so."""
+    app = App(dsn)
+
+    @app.workflow
+    async def waits() -> int:
+        return await ctx.promise(int, id=f"paid-{ctx.run_id}")
+
+    async def main() -> str:
+        async with app.worker(), app.client() as client:
+            conn.execute("select durable.promise_create('paid-origin', 9007199254740991)")
+            run = await client.start(waits, id="origin")
+            conn.execute("select durable.resolve('paid-origin', '7')")
+            assert await run.result(timeout=30) == 7
+            second = fork(conn, fork(conn, "origin"))
+            while (problem := problem_of(conn, second)) is None:
+                await asyncio.sleep(0.05)
+            return problem
+
+    problem = asyncio.run(main())
+    assert "the code puts the id of its run into that call, which was 'origin'; fork before it" in problem

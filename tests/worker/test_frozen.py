@@ -28,11 +28,11 @@ def test_a_frozen_session_is_ended_by_the_next_heartbeat(dsn: str) -> None:
         )
         stuck = "select exists (select from pg_stat_activity where pid = %s and wait_event = 'ClientWrite')"
         until(dsn, stuck, pid)
-        conn.execute("select durable.worker_heartbeat_v1('V', '{}', '{}')")
+        conn.execute("select durable.worker_heartbeat_v1('V', '{}', '{}', '{}')")
         assert ask(conn, (stuck, (pid,))) == (True,)
         conn.execute("select durable.set_setting('lease_ttl_ms', '1000')")
         until(dsn, "select query_start < now() - interval '1.1 s' from pg_stat_activity where pid = %s", pid)
-        conn.execute("select durable.worker_heartbeat_v1('V', '{}', '{}')")
+        conn.execute("select durable.worker_heartbeat_v1('V', '{}', '{}', '{}')")
         until(dsn, "select not exists (select from pg_stat_activity where pid = %s)", pid)
         assert claim(conn, "V", "big").version == 1
         frozen.close()

@@ -258,7 +258,7 @@ def test_a_batch_that_times_out_twice_is_halved(
 
     turns = turns_of(monkeypatch, once)
     with caplog.at_level(logging.WARNING, "pyengine.turn"):
-        answers: list[Any] = asyncio.run(turns.send([Bundle(n, 1, 0) for n in range(4)], 5))
+        answers: list[Any] = asyncio.run(turns.send([Bundle(n, str(n), 1, 0) for n in range(4)], 5))
     assert sent == sizes and answers == ["answer"] * (len(sizes) - 2)
     assert caplog.records
 
@@ -298,7 +298,7 @@ def test_a_run_is_not_blamed_for_what_was_to_be_claimed(want: int, monkeypatch: 
     turns = turns_of(monkeypatch, once)
     blamed: list[Bundle] = []
     turns.refused = lambda bundle, error: blamed.append(bundle)
-    answers: list[Any] = asyncio.run(turns.send([Bundle(1, 1, 0)], want))
+    answers: list[Any] = asyncio.run(turns.send([Bundle(1, "1", 1, 0)], want))
     assert (answers, sent, blamed) == (["answer"], [(1, want), (1, -1)], [])
 
 
@@ -356,7 +356,7 @@ def test_a_run_that_cannot_be_halted_is_given_back(dsn: str, conn: Connection) -
 
     async def main() -> None:
         async with app.client() as client, app.worker() as worker:
-            runs = [await client.start(go, n, id=f"r{n}") for n in (1, 66666, 2)]
+            runs = [await client.start(go, n, id=id) for id, n in (("a", 1), ("b", 66666), ("c", 2))]
             assert [await runs[0].result(timeout=20), await runs[2].result(timeout=20)] == [1, 2]
             while (await runs[1].get()).state == "running" or worker._holdings.held:
                 await asyncio.sleep(0.01)
@@ -366,5 +366,5 @@ def test_a_run_that_cannot_be_halted_is_given_back(dsn: str, conn: Connection) -
         asyncio.run(asyncio.wait_for(main(), 30))
     finally:
         undo()
-    left = conn.execute("select state, pid from durable._tasks where id = 'r66666'").fetchone()
+    left = conn.execute("select state, pid from durable._tasks where id = 'b'").fetchone()
     assert left == ("pending", None)

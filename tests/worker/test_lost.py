@@ -208,7 +208,7 @@ def test_only_the_presence_connection_breaks(dsn: str, conn: Connection) -> None
                 await asyncio.sleep(0.005)
             conn.execute(
                 "select pg_terminate_backend(pid) from pg_stat_activity "
-                "where application_name = 'pyengine presence' and datname = current_database()"
+                "where application_name = 'pyengine heartbeat' and datname = current_database()"
             )
             for _ in range(5):
                 conn.execute("select durable.tick_v1(100)")

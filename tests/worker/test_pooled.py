@@ -27,7 +27,7 @@ from tests.support.pooler import SETTINGS, SIZE, WARM, Pooler
 
 Connection = psycopg.Connection[tuple[object, ...]]
 ROOT = Path(__file__).parent.parent.parent
-PAST = {"pyengine listen", "pyengine presence"}
+PAST = {"pyengine listen", "pyengine heartbeat"}
 OF_A_SESSION = """
 select array(select pg_listening_channels()), (select count(*) from pg_prepared_statements),
        (select count(*) from pg_locks l where l.pid = pg_backend_pid() and l.locktype = 'advisory'),

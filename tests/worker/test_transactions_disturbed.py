@@ -260,7 +260,7 @@ def test_a_connection_that_is_lost_while_the_transaction_waits(
             lost.append(kind)
             bank.execute(
                 "select pg_terminate_backend(pid, 5000) from pg_stat_activity "
-                "where datname = current_database() and application_name = 'pyengine transaction'"
+                "where datname = current_database() and application_name = 'pyengine work'"
             )
             await asyncio.sleep(0.1)
 

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from pyengine import App, ctx, housekeeping
-from pyengine.connection import Link
 from pyengine.errors import Conflict, InvalidRequest, NotFound
+from pyengine.link_pool import LinkPool
 from pyengine.listen import Looks
 from pyengine.procedures import TICK, Procedure
 from tests.support.rows import shop
@@ -257,7 +257,7 @@ def test_an_older_answer_does_not_take_back_what_a_newer_one_told(
     by then: the next tick ends the wait."""
     app = App(alone)
     told, is_paid = asyncio.Event(), False
-    note_due, rows = housekeeping.Housekeeper.note_due, Link.rows
+    note_due, rows = housekeeping.Housekeeper.note_due, LinkPool.rows
 
     def listen_in(
         keeper: housekeeping.Housekeeper, asked_s: float, now_s: float, due_in_ms: int | None
@@ -266,7 +266,7 @@ def test_an_older_answer_does_not_take_back_what_a_newer_one_told(
         if due_in_ms == -1 and is_paid:
             told.set()
 
-    async def hold_a_tick(link: Link, procedure: Procedure, *args: Any) -> list[Any]:
+    async def hold_a_tick(link: LinkPool, procedure: Procedure, *args: Any) -> list[Any]:
         nonlocal is_paid
         found = await rows(link, procedure, *args)
         if procedure is TICK and not is_paid:
@@ -279,7 +279,7 @@ def test_an_older_answer_does_not_take_back_what_a_newer_one_told(
         return found
 
     monkeypatch.setattr(housekeeping.Housekeeper, "note_due", listen_in)
-    monkeypatch.setattr(Link, "rows", hold_a_tick)
+    monkeypatch.setattr(LinkPool, "rows", hold_a_tick)
 
     @app.workflow
     async def pay() -> str:

@@ -92,7 +92,7 @@ def written(bundle: Bundle) -> Any:
 )
 def test_acts(act: Act, expected: dict[str, Any]) -> None:
     """Every act of a coroutine has its own form, with its child number."""
-    assert written(Bundle(1, 2, 3, acts=[act]))["acts"] == [expected | {"child": 5}]
+    assert written(Bundle(1, "r", 2, 3, acts=[act]))["acts"] == [expected | {"child": 5}]
 
 
 @pytest.mark.parametrize(
@@ -114,16 +114,16 @@ def test_acts(act: Act, expected: dict[str, Any]) -> None:
 )
 def test_endings(end: Ending, expected: dict[str, Any]) -> None:
     """Every way to leave a task has its own form."""
-    assert written(Bundle(1, 2, 3, end=end))["end"] == expected
+    assert written(Bundle(1, "r", 2, 3, end=end))["end"] == expected
 
 
 def test_what_is_absent_is_left_out() -> None:
     """A bundle that only asks says who asks and what was seen; a fact only what it knows."""
-    assert written(Bundle(1, 2, 3)) == {"execution": 1, "version": 2, "seen": 3}
+    assert written(Bundle(1, "r", 2, 3)) == {"execution": 1, "id": "r", "version": 2, "seen": 3}
     begun = Fact(child=0, name="s", hash="ab", attempt=1, begun=True, param="[]", retry="{}")
     ended = Fact(child=0, name="s", hash="ab", attempt=1, error="{}", retry_in_ms=4)
     known = {"child": 0, "name": "s", "hash": "ab", "attempt": 1}
-    assert written(Bundle(1, 2, 3, facts=[begun, ended]))["facts"] == [
+    assert written(Bundle(1, "r", 2, 3, facts=[begun, ended]))["facts"] == [
         known | {"begun": True, "param": "[]", "retry": "{}"},
         known | {"error": "{}", "retry_in": 4},
     ]

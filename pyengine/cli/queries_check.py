@@ -1,0 +1,67 @@
+"""What ``pyengine check`` asks the database, in SQL.
+
+Lives here: the portions of a check, and the checks of one run and of what happened since. May not: print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from psycopg.rows import class_row, dict_row
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+    from psycopg.rows import TupleRow
+
+__all__ = ["Portion", "broken_laws", "portions", "size"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Portion:
+    """A part of the database that was checked, in a transaction of its own.
+
+    Args:
+        runs: how many runs it had.
+        promises: how many promises it had.
+        broken: the laws that are broken there: law, id, detail.
+        more: behind what to go on; None: it was the last.
+    """
+
+    runs: int
+    promises: int
+    broken: list[dict[str, Any]]
+    more: str | None
+
+
+def portions(conn: Connection[TupleRow]) -> Iterator[Portion]:
+    """Check everything, portion by portion."""
+    text = (
+        "select runs, promises, to_jsonb(broken) as broken, more::text from durable.check_portion(%s::jsonb)"
+    )
+    after = None
+    while True:
+        with conn.cursor(row_factory=class_row(Portion)) as cursor:
+            (portion,) = cursor.execute(text, (after,)).fetchall()
+        yield portion
+        after = portion.more
+        if after is None:
+            return
+
+
+def broken_laws(
+    conn: Connection[TupleRow], id: str | None = None, since: str | None = None
+) -> list[dict[str, Any]]:
+    """Return the laws that are broken: by one run with all below it, by what happened since, by anything."""
+    text = "select law, id, detail from durable.check(%s, %s::interval) order by law, id"
+    return conn.cursor(row_factory=dict_row).execute(text, (id, since)).fetchall()
+
+
+def size(conn: Connection[TupleRow]) -> tuple[int, int]:
+    """Return about how many runs and promises there are, as of the last vacuum; 0: nobody has counted."""
+    text = """select greatest(c.reltuples, 0)::bigint from pg_class c
+              where c.oid in ('durable._executions'::regclass, 'durable._promises'::regclass)
+              order by c.relname"""
+    runs, promises = [int(count) for (count,) in conn.execute(text).fetchall()]
+    return runs, promises

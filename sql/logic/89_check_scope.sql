@@ -1,0 +1,33 @@
+-- What the laws look at. A law is asked of a portion: of what lies in spans of ids, or of runs by their numbers. All that it
+-- reads beside that it finds by key, so a check costs what it is asked for, and a portion fits into memory. Every join of the
+-- laws is a look-up (durable.check leaves the planner no other), so what belongs together is grouped, never joined.
+
+create or replace function durable._promises_within(p_from text[], p_to text[])
+returns setof durable._promises language sql stable
+as $$
+  select x.* from unnest(p_from, p_to) as s (first, beyond)
+  cross join lateral (select p.* from durable._promises p where p.id >= s.first and p.id < s.beyond offset 0) x
+$$;
+comment on function durable._promises_within(text[], text[]) is 'Promises whose ids lie in spans, each from one id up to, but not with, another.';
+
+create or replace function durable._heads_within(p_runs int8multirange)
+returns setof durable._executions language sql stable
+as $$
+  select x.* from unnest(p_runs) as s (span)
+  cross join lateral (
+    select h.* from durable._executions h where h.execution >= lower(s.span) and h.execution < upper(s.span) offset 0) x
+$$;
+comment on function durable._heads_within(int8multirange) is 'Heads of a portion.';
+
+create or replace function durable._rows_within(p_runs int8multirange)
+returns durable._journal_line[] language sql stable
+as $$
+  select array_agg(x.line) from unnest(p_runs) as s (span)
+  cross join lateral (
+    select row(j.execution, j.bucket, j.seq, j.ts, j.type, j.child, j.attempt, j.name, j.data is not null,
+               case when j.type in ('A', 'T') then j.data end)::durable._journal_line as line
+    from durable._journal j where j.execution >= lower(s.span) and j.execution < upper(s.span)
+    order by j.execution, j.seq offset 0) x
+$$;
+comment on function durable._rows_within(int8multirange) is
+  'Journal rows of a portion, whether there is a head for them or not, read once for all laws. Without payloads, so that they are small.';

@@ -1,0 +1,75 @@
+-- Who holds what the engine leaves out. The engine waits for no user, so no waiter tells: workers report what they missed, and
+-- the holder is read from the rows themselves.
+
+create or replace function durable._multixact_members(p_xmax text)
+returns text[] language plpgsql stable
+as $$
+begin
+  return array(select m.xid::text from pg_get_multixact_members(p_xmax::xid) m);
+exception when invalid_parameter_value or internal_error then
+  return '{}';
+end
+$$;
+comment on function durable._multixact_members(text) is
+  'Transactions that share the lock of a row; none if this is the number of a transaction, which looks the same.';
+
+create or replace function durable._holders(p_ids text[])
+returns table (id text, pid integer) language plpgsql stable
+as $$
+begin
+  return query
+  with lock as materialized (
+    select l.locktype, l.transactionid::text as xid, l.classid::bigint as class, l.objsubid as kind, l.pid
+    from pg_catalog.pg_locks l
+    where l.granted and l.mode = 'ExclusiveLock' and l.locktype in ('transactionid', 'advisory')
+      and l.pid is distinct from pg_backend_pid()
+  ), row_lock as materialized (
+    select p.id, p.xmax::text as xid from durable._promises p where p.id = any (p_ids)
+    union
+    select t.id, t.xmax::text from durable._tasks t where t.id = any (p_ids)
+    union
+    select h.id, h.xmax::text from durable._promises p join durable._executions h on h.execution = any (array[p.head])
+    where p.id = any (p_ids)
+  ), holder as (
+    select r.id, l.pid from row_lock r join lock l on l.locktype = 'transactionid' and l.xid = r.xid
+    union
+    select r.id, l.pid from row_lock r cross join lateral unnest(durable._multixact_members(r.xid)) as m (xid)
+    join lock l on l.locktype = 'transactionid' and l.xid = m.xid
+  )
+  select x.id, x.pid from holder x
+  union
+  -- runs that begin to wait for runs do so one after the other (_lock_adoptions)
+  select i, l.pid from unnest(p_ids) i join lock l on l.locktype = 'advisory' and l.class = 1685417575 and l.kind = 2
+  where i not in (select y.id from holder y);
+end
+$$;
+comment on function durable._holders(text[]) is
+  'Sessions whose open transactions hold the promises, tasks or heads of these ids, or the lock of adoptions.';
+
+create or replace view durable.blocked as
+select h.id, array_agg(distinct b.worker) as workers, a.pid, a.usename as "user", a.application_name as application,
+       a.state, a.xact_start as since, a.query
+from (select w.id as worker, unnest(w.blocked || w.held) as id from durable._workers w) b
+cross join lateral durable._holders(array[b.id]) h
+join pg_catalog.pg_stat_activity a on a.pid = h.pid
+group by h.id, a.pid, a.usename, a.application_name, a.state, a.xact_start, a.query;
+comment on view durable.blocked is
+  'What stands still because a transaction holds it: run or promise, the workers that report it, and who holds it since when. Everything else goes on. The query and state of other roles show with pg_read_all_stats. To end one: select pg_terminate_backend(pid).';
+
+create or replace function durable.worker_blocked_v1(p_worker text, p_ids text[])
+returns json language plpgsql volatile
+as $$
+begin
+  update durable._workers w set blocked = p_ids
+  where w.id = any (array(select x.id from durable._workers x where x.id = p_worker for no key update skip locked));
+  return (
+    select coalesce(json_agg(json_build_object(
+             'id', h.id, 'pid', a.pid, 'user', coalesce(a.usename, ''), 'state', coalesce(a.state, ''),
+             'age_ms', coalesce(durable._now_ms() - (extract(epoch from a.xact_start) * 1000)::bigint, 0),
+             'query', left(coalesce(a.query, ''), 200))), '[]')
+    from durable._holders(p_ids) h join pg_catalog.pg_stat_activity a on a.pid = h.pid);
+end
+$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+comment on function durable.worker_blocked_v1(text, text[]) is
+  'A worker reports what it has left out for more than a second, because somebody has it locked; the empty array when that is over. Answers who, for its log.';

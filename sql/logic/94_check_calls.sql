@@ -1,0 +1,334 @@
+-- The laws of what a run calls: signals, join sets, children, promises of others, and its own next generation. What tables beside
+-- the journal hold is brought together with the rows in one group and compared there.
+
+create or replace function durable._check_signals(p_rows durable._journal_line[])
+returns table (law text, id text, detail text) language sql stable
+as $$
+  with told as (
+    select j.execution, j.name, j.attempt, j.type, j.seq, j.has_data,
+           row_number() over (partition by j.execution, j.type, j.name order by j.seq) as place,
+           min(j.seq) filter (where j.type = 'g') over d as delivered_at,
+           count(*) filter (where j.type = 'v') over (d order by j.seq) as receipts
+    from unnest(p_rows) j where j.type in ('g', 'v') window d as (partition by j.execution, j.name, j.attempt)
+  )
+  select v.law, t.execution::text, format('seq %s, signal %s, delivery %s', t.seq, t.name, t.attempt)
+  from told t
+  cross join lateral (values
+    ('CF-2 received_was_delivered', t.type = 'v' and (coalesce(t.delivered_at > t.seq, true) or t.has_data)),
+    ('CF-3 delivery_received_once', t.type = 'v' and t.receipts > 1),
+    ('X-6 deliveries_are_dense', t.type = 'g' and t.attempt is distinct from t.place),
+    ('receipts_are_in_order', t.type = 'v' and t.attempt is distinct from t.place)
+  ) as v (law, broken)
+  where v.broken
+$$;
+comment on function durable._check_signals(durable._journal_line[]) is
+  'Laws of signals (CF-2, CF-3, X-6). The payload of a receipt is that of its delivery, so its row has none.';
+
+create or replace function durable._check_kept_signals(p_runs int8multirange, p_rows durable._journal_line[])
+returns table (law text, id text, detail text) language sql stable
+as $$
+  with span as (
+    select lower(s.span) as first, upper(s.span) as beyond from unnest(p_runs) as s (span)
+  ), inbox as (
+    select x.* from span s
+    cross join lateral (
+      select i.* from durable._inboxes i where i.execution >= s.first and i.execution < s.beyond offset 0) x
+  ), kept as (
+    select x.* from span s
+    cross join lateral (
+      select i.* from durable._signals i where i.execution >= s.first and i.execution < s.beyond offset 0) x
+  ), told as (
+    select j.* from unnest(p_rows) j where j.type in ('g', 'v')
+  )
+  select 'inbox_is_fold', x.execution::text,
+         format('signal %s: %s delivered, %s received more than in the journal', x.name, sum(x.delivered), sum(x.received))
+  from (select i.execution, i.name, i.delivered, i.received from inbox i
+        union all
+        select t.execution, t.name, -(t.type = 'g')::integer, -(t.type = 'v')::integer from told t) x
+  group by x.execution, x.name having sum(x.delivered) <> 0 or sum(x.received) <> 0
+  union all
+  select 'signal_is_its_delivery', x.execution::text, format('signal %s, delivery %s', x.name, x.delivery)
+  from (select k.execution, k.name, k.delivery, 1 as balance from kept k
+        union all
+        select t.execution, t.name, t.attempt, -1 from told t where t.type = 'g') x
+  group by x.execution, x.name, x.delivery having sum(x.balance) <> 0
+  union all
+  select 'receiver_is_a_number_to_come', i.execution::text, format('signal %s, receiver %s', i.name, i.receiver)
+  from inbox i
+  left join durable._executions h on h.execution = any (array[i.execution])
+  where i.receiver is not null and (i.receiver < h.next_child and i.receiver <> all (h.reserved)) is not false
+  union all
+  select 'receiver_waits_for_one_signal', i.execution::text, format('receiver %s of %s signals', i.receiver, count(*))
+  from inbox i where i.receiver is not null group by i.execution, i.receiver having count(*) > 1
+$$;
+comment on function durable._check_kept_signals(int8multirange, durable._journal_line[]) is
+  'Inboxes and signals agree with the journal; who waits has a number that no row carries yet.';
+
+create or replace function durable._check_join_sets(p_rows durable._journal_line[])
+returns table (law text, id text, detail text) language sql stable
+as $$
+  with row as (
+    select j.*, case j.type when 'j' then j.child when 'u' then j.attempt when 'a' then j.attempt end as join_set,
+           j.type in ('L', 'E', 'f', 'l', 'o', 'I', 'X') as plans, j.type in ('L', 'E', 'c', 'e', 'k', 'K', 'd', 'D') as completes
+    from unnest(p_rows) j where j.child is not null
+  ), told as (
+    select r.*, min(r.seq) filter (where r.plans) over i as scheduled_at,
+           min(r.seq) filter (where r.completes) over i as completed_at,
+           count(*) filter (where r.type = 'j') over s as created, count(*) filter (where r.type = 'a') over s as taken,
+           count(*) filter (where r.type = 'u') over s as submitted,
+           count(*) filter (where r.type = 'u') over m as joined, count(*) filter (where r.type = 'a') over m as given,
+           count(*) filter (where r.type = 'u') over c as memberships
+    from row r
+    window i as (partition by r.execution, r.child),
+           s as (partition by r.execution, r.join_set order by r.seq),
+           m as (partition by r.execution, r.join_set, r.child order by r.seq),
+           c as (partition by r.execution, r.child order by r.seq)
+  ), ordered as (
+    select t.*, max(t.completed_at) filter (where t.type = 'a')
+             over (s rows between unbounded preceding and 1 preceding) as taken_before
+    from told t where t.type in ('u', 'a') window s as (partition by t.execution, t.join_set order by t.seq)
+  )
+  select v.law, o.execution::text, format('seq %s, type %s, set %s, child %s', o.seq, o.type, o.join_set, o.child)
+  from ordered o
+  left join durable._executions h on h.execution = any (array[o.execution])
+  cross join lateral (values
+    ('JS-1 submitted_to_what_was_created', o.type = 'u' and o.created = 0),
+    ('member_was_scheduled_before', o.type = 'u' and coalesce(o.scheduled_at > o.seq, true)),
+    ('JS-2 nothing_submitted_once_taken_from', o.type = 'u' and o.taken > 0),
+    ('JS-3 taken_was_submitted', o.type = 'a' and o.joined = 0),
+    ('JS-4 taken_was_completed', o.type = 'a' and coalesce(o.completed_at > o.seq, true)),
+    ('JS-5 taken_once', o.type = 'a' and o.given > 1),
+    ('JS-6 not_more_taken_than_submitted', o.type = 'a' and o.taken > o.submitted),
+    ('JS-7 member_of_one_set_once', o.type = 'u' and o.memberships > 1),
+    ('taken_in_the_order_of_completion', o.type = 'a' and o.completed_at < o.taken_before and not h.kept_by_client),
+    ('R10 taken_result_is_that_of_its_completion', o.type = 'a' and o.has_data)
+  ) as v (law, broken)
+  where v.broken
+$$;
+comment on function durable._check_join_sets(durable._journal_line[]) is
+  'Laws of join sets (JS-1 to JS-7). A member is an invocation, scheduled before it is submitted. What is taken is the result that completed the member, so its row has none; our own code takes what completed first.';
+
+create or replace function durable._check_kept_sets(p_runs int8multirange, p_rows durable._journal_line[])
+returns table (law text, id text, detail text) language sql stable
+as $$
+  with span as (
+    select lower(s.span) as first, upper(s.span) as beyond from unnest(p_runs) as s (span)
+  ), told as (
+    select j.* from unnest(p_rows) j where j.type in ('j', 'u', 'a')
+  )
+  select 'join_set_is_fold', x.execution::text, format('set %s', x.child)
+  from (
+    select k.execution, k.child, true as kept, k.closed as was_closed, false as created, false as closed from span s
+    cross join lateral (
+      select j.* from durable._join_sets j where j.execution >= s.first and j.execution < s.beyond offset 0) k
+    union all
+    select t.execution, case t.type when 'j' then t.child else t.attempt end, false, false, t.type = 'j', t.type = 'a'
+    from told t where t.type in ('j', 'a')) x
+  group by x.execution, x.child
+  having (bool_or(x.kept) or bool_or(x.created))
+     and (bool_or(x.kept) <> bool_or(x.created) or bool_or(x.was_closed) <> bool_or(x.closed))
+  union all
+  select 'member_is_fold', x.execution::text, format('child %s: set %s of %s', x.child, max(x.kept_set), max(x.told_set))
+  from (
+    select k.execution, k.child, k.join_set as kept_set, k.taken as was_taken, null::integer as told_set, false as taken
+    from span s
+    cross join lateral (select m.* from durable._members m where m.execution >= s.first and m.execution < s.beyond offset 0) k
+    union all
+    select t.execution, t.child, null, false, case t.type when 'u' then t.attempt end, t.type = 'a'
+    from told t where t.type in ('u', 'a')) x
+  group by x.execution, x.child
+  having num_nonnulls(max(x.kept_set), max(x.told_set)) > 0
+     and (max(x.kept_set) is distinct from max(x.told_set) or bool_or(x.was_taken) <> bool_or(x.taken))
+$$;
+comment on function durable._check_kept_sets(int8multirange, durable._journal_line[]) is 'The tables of join sets and members agree with the journal.';
+
+create or replace function durable._told_of_children(p_rows durable._journal_line[])
+returns table (execution bigint, bucket integer, child integer, type "char", intents bigint, completed_by "char",
+               resolvers bigint, local_ends bigint, attempts bigint, ended bigint, named bigint, name text, adopted text,
+               has_data boolean, scheduled_at integer, fired bigint, fired_at integer, fires_ts bigint, told text,
+               owner_ts bigint)
+language sql stable
+as $$
+  select * from (
+    select j.execution, j.bucket, j.child, (min(j.type::text) filter (where durable._allocates(j.type)))::"char",
+           count(*) filter (where j.type in ('T', 'I', 'X')),
+           (min(j.type::text) filter (where durable._resolves(j.type)))::"char",
+           count(*) filter (where j.type in ('Z', 'd', 'D')), count(*) filter (where j.type in ('c', 'e', 'k', 'K')),
+           count(*) filter (where j.type = 'b'), count(*) filter (where j.type = 'i'),
+           count(*) filter (where j.type in ('d', 'D') and j.name is not null),
+           max(j.name) filter (where j.type in ('d', 'D')), max(j.name) filter (where j.type = 'X'),
+           bool_or(j.has_data) filter (where j.type in ('d', 'D')), min(j.seq) filter (where j.type = 'T'),
+           count(*) filter (where j.type = 'Z'), min(j.seq) filter (where j.type = 'Z'), min(j.ts) filter (where j.type = 'Z'),
+           max(j.told) filter (where j.type = 'T'), max(max(j.ts)) over (partition by j.execution, j.bucket)
+    from unnest(p_rows) j where j.type not in ('u', 'a')
+    group by j.execution, j.bucket, j.child) as x (execution, bucket, child)
+  where x.child is not null
+$$;
+comment on function durable._told_of_children(durable._journal_line[]) is
+  'What journals tell of each child: its kind, what completed it and by which name, the attempts of a child run, a timer''s instant and firing, and when the last row of the journal was written.';
+
+create or replace function durable._check_children(p_rows durable._journal_line[])
+returns table (law text, id text, detail text) language sql stable
+as $$
+  select v.law, coalesce(h.id || '.', '') || t.child,
+         format('kind %s, completed by %s %s, state %s', t.type, t.completed_by, t.name, coalesce(p.state, 'no promise'))
+  from durable._told_of_children(p_rows) t
+  left join durable._executions h on h.execution = any (array[t.execution]) and h.bucket = t.bucket
+  left join durable._promises p on p.id = any (array[h.id || '.' || t.child]) and p.execution = h.execution
+  left join durable._tasks k on k.id = any (array[case when p.state = 'pending' then p.id end])
+  left join durable._promises f on f.id = any (array[t.name])
+  left join lateral (select c.awaited_id from durable._callbacks c
+                     where c.awaiter_id = h.id and c.child = t.child and c.child >= 0 limit 1) w on t.adopted is not null
+  cross join lateral (
+    select h.status in ('running', 'blocked', 'cancelling') as live, t.adopted is not null and p.id is null as adopts,
+           coalesce(t.completed_by in ('d', 'D'), false) as is_done,
+           case when t.told is not null then (durable._json(t.told) ->> 'fire_at')::bigint end as fire_at) o
+  cross join lateral (values
+    ('C-1 child_has_its_promise', t.type in ('I', 'T') and p.id is null and h.id is not null),
+    ('C-1 settled_iff_resolved_in_owner', p.id is not null and (
+      t.intents <> 1 or t.resolvers > 1 or (p.state = 'pending' and t.resolvers > 0)
+      or (p.state <> 'pending' and t.resolvers = 0
+          and (o.live or (p.settled_at < t.owner_ts and p.settled_at < p.timeout_at))))),
+    ('C-5 open_attempt_of_child_run', o.live and k.id is not null
+      and (t.attempts <> k.attempt or (t.attempts > t.ended) <> k.attempt_open)),
+    ('C-6 result_comes_as_its_kind_does', case
+      when t.type in ('I', 'X') then t.local_ends > 0 or t.completed_by = 'Z'
+      when t.type = 'T' then t.local_ends > 0 or t.completed_by <> 'Z'
+      when t.type is not null then t.resolvers > 0 end),
+    ('C-6 result_is_that_of_the_promise', o.is_done and case
+      when t.named > 0 then t.has_data or t.name is distinct from t.adopted or f.id is null or f.state = 'pending'
+      when p.id is null then not (t.has_data and t.completed_by = 'D' and t.adopted <> '')
+      else t.has_data or p.state = 'pending' end),
+    ('CF-1 fired_was_scheduled', coalesce(t.scheduled_at, t.fired_at + 1) > t.fired_at),
+    ('X-2 timer_fired_once', t.fired > 1),
+    ('timer_is_due_when_its_promise_is', t.type = 'T' and p.id is not null
+      and (o.fire_at is null or p.timeout_at <> greatest(o.fire_at, p.created_at + 1))),
+    ('timer_does_not_fire_early', t.fires_ts < p.settled_at),
+    ('R13 adopted_promise_is_awaited',
+      o.adopts and not o.is_done and o.live and w.awaited_id is distinct from t.adopted and t.completed_by is null)
+  ) as v (law, broken)
+  -- a local step that no promise and no row of another kind is for is judged by its own laws
+  where (p.id is not null or t.intents > 0 or t.resolvers > 0) and v.broken
+$$;
+comment on function durable._check_children(durable._journal_line[]) is
+  'Promises, tasks and callbacks of children agree with the owner''s journal (C-1, C-5, C-6, CF-1, X-2, R13). Once the owner has ended it records nothing more (R16); a deadline verdict may have been written after its instant, so after the end of the owner. Only an adoption that was refused has its error in the row.';
+
+create or replace function durable._check_open_steps(p_rows durable._journal_line[])
+returns table (law text, id text, detail text) language sql stable
+as $$
+  with open as (
+    select u.execution, u.bucket, array_agg(u.child order by u.child) filter (where u.attempt <> 0) as children,
+           array_agg(u.attempt order by u.child) filter (where u.attempt <> 0) as attempts
+    from (
+      select j.execution, j.bucket, j.child,
+             (array_agg(durable._attempt_after(j.type, j.attempt) order by j.seq desc))[1] as attempt
+      from unnest(p_rows) j where durable._is_local(j.type) or j.type = 'S' group by j.execution, j.bucket, j.child) u
+    group by u.execution, u.bucket
+  )
+  select 'C-5 open_steps_of_head', h.id, format('open %s, attempts %s', h.open_steps, h.open_attempts)
+  from open o
+  join durable._executions h on h.execution = any (array[o.execution]) and h.bucket = o.bucket
+  where coalesce(o.children, '{}') <> h.open_steps or coalesce(o.attempts, '{}') <> h.open_attempts
+$$;
+comment on function durable._check_open_steps(durable._journal_line[]) is 'Local steps that are open in the journal are those of the head (C-5).';
+
+create or replace function durable._is_adopted(p_head durable._executions, p_child integer, p_awaited text)
+returns boolean language plpgsql stable
+as $$
+begin
+  return coalesce((
+    select bool_or(j.type = 'X' and j.name = p_awaited) and not bool_or(j.type in ('d', 'D'))
+    from durable._journal j where j.execution = p_head.execution and j.bucket = p_head.bucket and j.child = p_child), false);
+end
+$$;
+comment on function durable._is_adopted(durable._executions, integer, text) is 'Whether a journal has an alias for a promise of others that is open.';
+
+create or replace function durable._check_adoptions(p_runs int8multirange)
+returns table (law text, id text, detail text) language sql stable
+as $$
+  select 'R13 adopted_promise_has_its_row', h.id, format('%s as child %s', k.awaited_id, k.child)
+  from durable._heads_within(p_runs) h
+  join durable._promises p on p.id = any (array[h.id]) and p.head = h.execution
+  cross join lateral (
+    select c.child, c.awaited_id from durable._callbacks c where c.awaiter_id = h.id and c.child >= 0 offset 0) k
+  left join durable._promises o on o.id = any (array[h.id || '.' || k.child])
+  where o.id is not null or not durable._is_adopted(h, k.child, k.awaited_id)
+$$;
+comment on function durable._check_adoptions(int8multirange) is 'Whoever is called as an adopter has an alias for that promise in the journal, and no end of it (R13).';
+
+create or replace function durable._check_generations(p_runs int8multirange)
+returns table (law text, id text, detail text) language sql stable
+as $$
+  select v.law, h.id, format('execution %s after %s, children from %s', h.execution, h.previous, h.first_child)
+  from (select * from durable._heads_within(p_runs) x where x.previous is not null offset 0) h
+  left join durable._executions b on b.execution = any (array[h.previous])
+  cross join lateral (select durable._follower(b) as execution) n
+  cross join lateral (values
+    ('generation_follows_one_that_ended', b.id is distinct from h.id or b.status <> 'completed'
+      or n.execution is distinct from h.execution),
+    ('generation_numbers_go_on', h.first_child < b.next_child),
+    ('generation_has_one_successor', n.execution <> h.execution)
+  ) as v (law, broken)
+  where v.broken
+$$;
+comment on function durable._check_generations(int8multirange) is 'Generations of one run: each ends by naming the next, and its numbers go on.';
+
+create or replace function durable._check_belongings(p_runs int8multirange)
+returns table (law text, id text, detail text) language sql stable
+as $$
+  select 'what_a_run_left_has_its_head', x.execution::text, x.kind
+  from (
+    select distinct t.execution, t.kind from unnest(p_runs) as s (span)
+    cross join lateral (
+      select g.execution, 'signals' as kind from durable._signals g
+      where g.execution >= lower(s.span) and g.execution < upper(s.span)
+      union all
+      select i.execution, 'inbox' from durable._inboxes i
+      where i.execution >= lower(s.span) and i.execution < upper(s.span)
+      union all
+      select j.execution, 'join set' from durable._join_sets j
+      where j.execution >= lower(s.span) and j.execution < upper(s.span)
+      union all
+      select m.execution, 'members' from durable._members m
+      where m.execution >= lower(s.span) and m.execution < upper(s.span) offset 0) t
+  ) x
+  left join durable._executions h on h.execution = any (array[x.execution])
+  where h.execution is null
+$$;
+comment on function durable._check_belongings(int8multirange) is 'No part of a run is there without the run.';
+
+create or replace function durable._check_runs(p_runs int8multirange)
+returns table (law text, id text, detail text) language plpgsql stable
+as $$
+declare
+  v_rows durable._journal_line[] := durable._rows_within(p_runs);
+  v_types text := (select string_agg(distinct j.type::text, '') from unnest(v_rows) j);
+begin
+  return query select * from durable._check_heads(p_runs);
+  return query select * from durable._check_folds(p_runs, v_rows);
+  return query select * from durable._check_rows(v_rows);
+  return query select * from durable._check_invocations(v_rows);
+  return query select * from durable._check_open_steps(v_rows);
+  return query select * from durable._check_children(v_rows);
+  return query select * from durable._check_adoptions(p_runs);
+  return query select * from durable._check_kept_signals(p_runs, v_rows);
+  return query select * from durable._check_kept_sets(p_runs, v_rows);
+  return query select * from durable._check_generations(p_runs);
+  return query select * from durable._check_belongings(p_runs);
+  if v_types ~ 'A' then
+    return query select * from durable._check_waits(p_runs, v_rows);
+    return query select * from durable._check_members(v_rows);
+  end if;
+  if v_types ~ '[gv]' then
+    return query select * from durable._check_signals(v_rows);
+  end if;
+  if v_types ~ '[jua]' then
+    return query select * from durable._check_join_sets(v_rows);
+  end if;
+  if v_types ~ 'Y' then
+    return query select * from durable._check_causes(p_runs);
+  end if;
+end
+$$;
+comment on function durable._check_runs(int8multirange) is
+  'All laws of the journals, heads and belongings of a portion of runs. What only some journals have is looked for where they have it.';

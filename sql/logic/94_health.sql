@@ -1,0 +1,61 @@
+-- Whether time passes here as it should: what no law can tell, because nothing is wrong yet in the rows.
+
+create or replace view durable._snapshots as
+select a.pid, coalesce(nullif(a.application_name, ''), a.backend_type) as name, a.usename::text as role, a.state,
+       age(a.backend_xmin) as transactions, (extract(epoch from a.xact_start) * 1000)::bigint as since
+from pg_catalog.pg_stat_activity a
+where a.backend_xmin is not null and a.pid <> pg_backend_pid() and a.backend_type <> 'autovacuum worker'
+  and (a.datname = current_database() or a.backend_type = 'walsender')
+union all
+select null, 'the prepared transaction ' || x.gid, x.owner::text, 'prepared', age(x.transaction),
+       (extract(epoch from x.prepared) * 1000)::bigint
+from pg_catalog.pg_prepared_xacts x where x.database = current_database()
+union all
+select s.active_pid, 'the replication slot ' || s.slot_name, null, null, age(s.xmin), null
+from pg_catalog.pg_replication_slots s where s.xmin is not null;
+comment on view durable._snapshots is
+  'Who sees this database as it was some time ago, so that no row which died since may be removed: how many transactions ago, and from which instant on if that may be known.';
+
+create or replace function durable._ago(p_ms bigint)
+returns text language sql immutable parallel safe
+as $$ select to_char(make_interval(secs => greatest(p_ms, 0) / 1000), 'FMHH24:MI:SS') $$;
+comment on function durable._ago(bigint) is 'Milliseconds as hours, minutes and seconds, for people.';
+
+create or replace view durable.health as
+with clock as (select durable._now_ms() as now)
+select 'journal partitions' as what, m.missing is null as ok,
+       coalesce('none for week ' || m.missing, 'there for this week and the next') as detail,
+       'As the owner of the schema: select durable._open_buckets(); it tells why they are not made.' as hint
+from (select string_agg(w::text, ' and ' order by w) as missing
+      from clock c cross join lateral generate_series(durable._week(c.now), durable._week(c.now) + 1) w
+      where not exists (select from durable._buckets b where b.bucket = w)) m
+union all
+select 'oldest snapshot', coalesce(s.transactions <= 200000 and (s.since is null or s.since >= c.now - 600000), true),
+       coalesce(format('%s%s%s: %s transactions old', s.name, ', process ' || s.pid, ', role ' || s.role, s.transactions)
+                || coalesce(format(', from %s ago', durable._ago(c.now - s.since)), '') || coalesce(', ' || s.state, ''), 'none'),
+       'Claims get slower while it lasts, because no row that died since can be removed. End that transaction.'
+from clock c
+left join lateral (select * from durable._snapshots x
+                   order by x.since < c.now - 600000 desc nulls last, x.transactions desc limit 1) s on true
+union all
+select 'what is due', coalesce(d.at >= c.now - 60000, true),
+       coalesce(format('the oldest was due %s ago', durable._ago(c.now - d.at)), 'nothing waits'),
+       'select durable.tick(); tells why it is not done. A transaction that holds its run may be in the way.'
+from clock c
+cross join lateral (
+  select min(x.at) as at from (
+    (select p.due_at::bigint as at from durable._promises p where p.due_at <= c.now order by p.due_at limit 1)
+    union all
+    select min(t.expires_at)::bigint from durable._tasks t where t.state = 'acquired' and t.pid >= '' and t.expires_at <= c.now
+    union all
+    select min(s.next_run_at)::bigint from durable._schedules s where s.next_run_at <= c.now) x) d
+union all
+select 'ticks of workers', t.last >= c.now - 60000 is not false,
+       coalesce(format('the last success of %s was %s ago', t.id, durable._ago(c.now - t.last)), 'no worker is there'),
+       'Timers, lost leases and schedules wait. The log of that worker tells why; select durable.tick(); may too.'
+from clock c
+left join lateral (
+  select w.id, coalesce(w.ticked_at, w.started_at)::bigint as last from durable._workers w
+  where w.seen_at > c.now - 120000 order by 2 limit 1) t on true;
+comment on view durable.health is
+  'Whether time passes as it should, a row for each question, with what to do where ok is false: select * from durable.health where not ok. Partitions of the journal for this week and the next; the oldest snapshot that somebody holds (over 10 minutes or 200,000 transactions); what has been due for a minute; the worker that has not ticked for the longest time.';

@@ -1,0 +1,131 @@
+// A program of the published TypeScript SDK: a worker, or a client that plays scenes and prints what it got.
+//
+//     program.mjs FOLDER URL GROUP PID worker | late-worker
+//     program.mjs FOLDER URL GROUP PID ask PREFIX SCENE ...
+//     program.mjs FOLDER URL GROUP PID settle ID VALUE
+//
+// FOLDER is where npm has put the SDK. It knows nothing of the engine. A scene is about functions of workers of a
+// group, whatever language they are written in; GROUP is that group, also for who only asks. Each answer is a line
+// of JSON.
+
+import { createRequire } from "node:module";
+import { join } from "node:path";
+import { pathToFileURL } from "node:url";
+
+const [folder, url, group, pid, role, ...rest] = process.argv.slice(2);
+const found = createRequire(join(folder, "program.js")).resolve("@resonatehq/sdk");
+const { Resonate } = await import(pathToFileURL(found).href);
+
+const there = (ctx) => ctx.options({ target: group });
+
+function add(_ctx, a, b) {
+  return a + b;
+}
+
+// calls side by side
+function* sumOf(ctx, count) {
+  const parts = [];
+  for (let n = 0; n < count; n++) parts.push(yield* ctx.beginRpc("add", n, 1, there(ctx)));
+  let sum = 0;
+  for (const part of parts) sum += yield* part;
+  return sum;
+}
+
+// calls of its own, here
+function* steps(ctx, count) {
+  let sum = 0;
+  for (let n = 0; n < count; n++) sum += yield* ctx.run(add, n, 1);
+  return sum;
+}
+
+// calls of itself
+function* fib(ctx, n) {
+  if (n < 2) return n;
+  const parts = [yield* ctx.beginRpc("fib", n - 1, there(ctx)), yield* ctx.beginRpc("fib", n - 2, there(ctx))];
+  return (yield* parts[0]) + (yield* parts[1]);
+}
+
+function* nap(ctx, ms) {
+  yield* ctx.sleep(ms);
+  return "awake";
+}
+
+// begins something and does not wait for it; answers its id
+function* leave(ctx) {
+  const part = yield* ctx.detached("add", 2, 3, there(ctx));
+  return part.id;
+}
+
+// waits for what somebody else decides
+function* question(ctx) {
+  const answer = yield* ctx.promise();
+  return `they said ${yield* answer}`;
+}
+
+function* fail() {
+  throw new Error("no luck");
+}
+
+function late() {
+  return "at last";
+}
+
+async function play(resonate, scene, id) {
+  const options = resonate.options({ target: group, timeout: 300_000, version: 1 });
+  const call = (name, ...args) => resonate.rpc(id, name, ...args, options);
+  switch (scene) {
+    case "rpc":
+      return call("add", 2, 3);
+    case "fan-out":
+      return call("sum_of", 10);
+    case "recursion":
+      return call("fib", 6);
+    case "sleep":
+      return call("nap", 300);
+    case "long-sleep":
+      return call("nap", 5000);
+    case "human":
+      return call("question");
+    case "missing":
+      return call("late");
+    case "fan-out-of-hundred":
+      return call("sum_of", 100);
+    case "deep-recursion":
+      return call("fib", 9);
+    case "run":
+      return resonate.run(id, "steps", 3);
+    case "detached": {
+      const child = await resonate.get(await call("leave"));
+      return child.result();
+    }
+    case "rejected":
+      return call("fail").catch((error) => error.message);
+    case "again":
+      return [await call("add", 1, 1), await call("add", 5, 5)];
+    case "schedule": {
+      await resonate.schedule(id, "* * * * *", "add", 1, 2);
+      const found = await resonate.schedules.get(id);
+      await resonate.schedules.delete(id);
+      return found.cron;
+    }
+  }
+}
+
+const works = role === "worker" || role === "late-worker";
+const resonate = new Resonate({ url, pid, group: works ? group : `${group}-asks` });
+const all = { add, sum_of: sumOf, steps, fib, nap, leave, question, fail };
+for (const [name, func] of Object.entries(role === "late-worker" ? { late } : all)) resonate.register(name, func);
+// until its input ends: it does not outlive the tests
+if (works) process.stdin.on("end", () => process.exit(0)).resume();
+if (role === "settle") {
+  // what is settled by hand is not encoded by this SDK
+  const [id, value] = rest;
+  await resonate.promises.resolve(id, { data: btoa(JSON.stringify(value)) });
+} else if (!works) {
+  const [prefix, ...scenes] = rest;
+  for (const scene of scenes) console.log(JSON.stringify(await play(resonate, scene, prefix + scene)));
+}
+if (!works) {
+  await resonate.stop();
+  process.exit(0);
+}

@@ -1,0 +1,131 @@
+"""A program of the published Python SDK: a worker, or a client that plays scenes and prints what it got.
+
+    program.py FOLDER URL GROUP PID worker | late-worker
+    program.py FOLDER URL GROUP PID ask PREFIX SCENE ...
+    program.py FOLDER URL GROUP PID settle ID VALUE
+
+It runs in the SDK's own environment and knows nothing of the engine. A scene is about functions of workers
+of a group, whatever language they are written in; GROUP is that group, also for who only asks. Each answer is
+a line of JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from datetime import timedelta
+from typing import Any
+
+from resonate.context import Context
+from resonate.resonate import Resonate
+from resonate.retry import Never
+from resonate.types import Value
+
+FOLDER, URL, GROUP, PID, ROLE, *REST = sys.argv[1:]
+
+
+def add(ctx: Context, a: int, b: int) -> int:
+    return a + b
+
+
+async def sum_of(ctx: Context, count: int) -> int:
+    """Calls side by side."""
+    parts = [ctx.options(target=GROUP).rpc("add", n, 1) for n in range(count)]
+    return sum([await part for part in parts])
+
+
+async def steps(ctx: Context, count: int) -> int:
+    """Calls of its own, here."""
+    return sum([await ctx.run(add, n, 1) for n in range(count)])
+
+
+async def fib(ctx: Context, n: int) -> int:
+    """Calls of itself."""
+    if n < 2:
+        return n
+    parts = [ctx.options(target=GROUP).rpc("fib", n - 1), ctx.options(target=GROUP).rpc("fib", n - 2)]
+    return sum([await part for part in parts])
+
+
+async def nap(ctx: Context, ms: int) -> str:
+    await ctx.options(target=GROUP).sleep(timedelta(milliseconds=ms))
+    return "awake"
+
+
+async def leave(ctx: Context) -> str:
+    """Begins something and does not wait for it; answers its id."""
+    return await ctx.options(target=GROUP).detached("add", 2, 3)
+
+
+async def question(ctx: Context) -> str:
+    """Waits for what somebody else decides."""
+    return f"they said {await ctx.promise()}"
+
+
+def fail(ctx: Context) -> None:
+    raise ValueError("no luck")
+
+
+def late(ctx: Context) -> str:
+    return "at last"
+
+
+async def play(resonate: Resonate, scene: str, id_: str) -> Any:
+    there = resonate.options(target=GROUP, timeout=timedelta(minutes=5))
+    calls = {
+        "rpc": ("add", 2, 3),
+        "fan-out": ("sum_of", 10),
+        "recursion": ("fib", 6),
+        "sleep": ("nap", 300),
+        "long-sleep": ("nap", 5000),
+        "human": ("question",),
+        "missing": ("late",),
+        "fan-out-of-hundred": ("sum_of", 100),
+        "deep-recursion": ("fib", 9),
+    }
+    if scene in calls:
+        return await there.rpc(id_, *calls[scene]).result()
+    match scene:
+        case "run":
+            return await resonate.run(id_, steps, 3).result()
+        case "detached":
+            child = await there.rpc(id_, "leave").result()
+            return await (await resonate.get(child)).result()
+        case "rejected":
+            try:
+                await there.rpc(id_, "fail").result()
+            except Exception as error:
+                return str(error)
+        case "again":
+            first = await there.rpc(id_, "add", 1, 1).result()
+            return [first, await there.rpc(id_, "add", 5, 5).result()]
+        case "schedule":
+            await resonate.schedule(id_, "* * * * *", "add", 1, 2)
+            found = await resonate.schedules.get(id_)
+            await resonate.schedules.delete(id_)
+            return found.cron
+
+
+async def main() -> None:
+    works = ROLE in ("worker", "late-worker")
+    resonate = Resonate(url=URL, group=GROUP if works else f"{GROUP}-asks", pid=PID, retry_policy=Never())
+    known = (late,) if ROLE == "late-worker" else (add, sum_of, steps, fib, nap, leave, question, fail)
+    for function in known:
+        resonate.register(function)
+    if works:
+        # until its input ends: it does not outlive the tests
+        await asyncio.to_thread(sys.stdin.read)
+        os._exit(0)
+    elif ROLE == "settle":
+        id_, value = REST
+        await resonate.promises.resolve(id_, Value(data=value))
+    else:
+        prefix, *scenes = REST
+        for scene in scenes:
+            print(json.dumps(await play(resonate, scene, prefix + scene)), flush=True)
+    await resonate.stop()
+
+
+asyncio.run(main())

@@ -1,0 +1,351 @@
+"""Law: the engine waits for no user. What a bundle, claim or sweep cannot lock is left out whole and named;
+the rest is done as if it had not been asked for. Turns of the engine are waited for, if they are marked
+and older.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support.barrier import Stage
+from tests.support.clock import Clock
+from tests.support.verbs import (
+    NEVER,
+    TTL_MS,
+    Connection,
+    Held,
+    adopt,
+    ask,
+    begin_run,
+    bundle,
+    claim,
+    complete,
+    create,
+    done,
+    dump,
+    heartbeat,
+    promise,
+    run,
+    start,
+    suspend,
+    take_turn,
+    task_of,
+    tick,
+    timer,
+    turn,
+)
+
+ROWS = {
+    "promise": "select 1 from durable._promises where id = %s for no key update",
+    "task": "select 1 from durable._tasks where id = %s for no key update",
+    "head": "select 1 from durable._executions where id = %s for no key update",
+    "fence": "select 1 from durable._tasks where id = %s for key share",
+}
+WRITTEN = ("_promises", "_executions", "_journal", "_tasks", "_resumes", "_callbacks", "_inboxes")
+
+
+@contextmanager
+def holding(dsn: str, row: str, *ids: str) -> Iterator[Connection]:
+    """A user's open transaction over rows of these ids."""
+    with psycopg.connect(dsn) as user:
+        for id_ in ids:
+            assert user.execute(ROWS[row], (id_,)).rowcount == 1  # type: ignore[call-overload]
+        yield user
+
+
+class Family:
+    """Run `parent` with its child run, which it waits for; run `other`, which waits for that child too."""
+
+    def __init__(self, conn: Connection) -> None:
+        self.conn = conn
+        parent = begin_run(conn, "parent")
+        answer = take_turn(conn, "W", bundle(parent, acts=[run(0, queue="kids")]))
+        take_turn(conn, "W", bundle(parent, end=suspend(0), seen=answer.next_of(parent)))
+        self.child = claim(conn, "W", "kids")
+        other = begin_run(conn, "other")
+        answer = take_turn(conn, "W", bundle(other, acts=[adopt(0, "parent.0")]))
+        take_turn(conn, "W", bundle(other, end=suspend(0), seen=answer.next_of(other)))
+        self.free = begin_run(conn, "free")
+
+
+def verdicts(conn: Connection, *bundles: dict[str, Any], of: tuple[Held, ...]) -> list[str]:
+    """Verdicts of one turn."""
+    answer = take_turn(conn, "W", *bundles)
+    return [answer.of(held)[0] for held in of]
+
+
+@pytest.mark.parametrize("owner", ["parent.0", "parent", "other"])
+@pytest.mark.parametrize("row", ROWS)
+def test_an_end_needs_all_that_it_touches(dsn: str, conn: Connection, row: str, owner: str) -> None:
+    """A child ends with its promise, task and head, and the task and head of each who awaits it, or not at
+    all; the bundle beside it is taken. Sent again it is taken too.
+    """
+    family = Family(conn)
+    bundles = bundle(family.child, end=complete()), bundle(family.free, facts=[done(0)])
+    # a promise of one who awaits is not touched, and waking him lets a fence pass
+    passes = owner != "parent.0" and row in ("promise", "fence")
+    before = dump(conn, ["_callbacks"])
+    with holding(dsn, row, owner):
+        assert verdicts(conn, *bundles, of=(family.child, family.free)) == ["ok" if passes else "busy", "ok"]
+        if not passes:
+            assert task_of(conn, "parent.0") == ("acquired", 1, "W")
+            assert dump(conn, ["_callbacks"]) == before
+    if not passes:
+        assert verdicts(conn, bundles[0], of=(family.child,)) == ["ok"]
+    assert task_of(conn, "parent") == task_of(conn, "other") == ("pending", 1, None)
+
+
+@pytest.mark.parametrize(
+    ("row", "verdict"), [("promise", "ok"), ("task", "busy"), ("head", "busy"), ("fence", "ok")]
+)
+def test_a_result_needs_task_and_head(dsn: str, conn: Connection, row: str, verdict: str) -> None:
+    """A bundle that goes on needs no promise, and lets a user's fence pass."""
+    held, free = begin_run(conn, "r"), begin_run(conn, "free")
+    bundles = bundle(held, facts=[done(0)]), bundle(free, facts=[done(0)])
+    with holding(dsn, row, "r"):
+        assert verdicts(conn, *bundles, of=(held, free)) == [verdict, "ok"]
+    rows = "select count(*) from durable._journal where type = 'L' and execution = %s"
+    assert ask(conn, (rows, (held.execution,))) == (int(verdict == "ok"),)
+
+
+@pytest.mark.parametrize("row", ["promise", "adoptions"])
+def test_an_adoption_waits_for_nobody(dsn: str, conn: Connection, stage: Stage, row: str) -> None:
+    """Who wants to wait for a promise that somebody holds, or for a run while another's adoption is not
+    committed, is busy.
+    """
+    held, free = begin_run(conn, "r"), begin_run(conn, "free")
+    ask(conn, create("x", target="somewhere"))
+    user = stage.player("user")
+    user.begin()
+    if row == "promise":
+        user.do(ROWS["promise"], ("x",)).rows()
+    else:
+        user.do("select pg_advisory_xact_lock(1685417575, 0)").rows()
+    answer = take_turn(conn, "W", bundle(held, acts=[adopt(0, "x")]), bundle(free, facts=[done(0)]))
+    assert (answer.of(held)[0], answer.of(free)[0]) == ("busy", "ok")
+    assert answer.raw["held"] == ["x"]
+    user.commit()
+    assert take_turn(conn, "W", bundle(held, acts=[adopt(0, "x")])).of(held) == ("ok", "acquired")
+
+
+@pytest.mark.parametrize("row", ["promise", "task", "head", "fence"])
+def test_a_lone_end_that_is_held(dsn: str, conn: Connection, row: str) -> None:
+    """The short way for one end tells the same as the long one."""
+    held = begin_run(conn, "r")
+    with holding(dsn, row, "r"):
+        answer = take_turn(conn, "W", bundle(held, end=complete()))
+        assert (answer.raw["busy"], answer.raw["held"]) == ([held.execution], ["r"])
+    assert take_turn(conn, "W", bundle(held, end=complete())).of(held) == ("ok", "done")
+
+
+def test_the_rest_is_as_if_nobody_was_busy(dsn: str, conn: Connection, clock: Clock) -> None:
+    """A turn with a busy bundle writes, byte for byte, what the turn without it writes."""
+    family = Family(conn)
+    more = begin_run(conn, "more")
+    rest = (
+        bundle(family.free, facts=[done(0)], acts=[timer(1, 100), promise(2)]),
+        bundle(more, facts=[done(0)], end=complete()),
+    )
+    found = []
+    with holding(dsn, "head", "other"):
+        for bundles in ((bundle(family.child, end=complete()), *rest), rest):
+            with conn.transaction(force_rollback=True):
+                take_turn(conn, "W", *bundles)
+                found.append(dump(conn, WRITTEN))
+    assert found[0] == found[1]
+    assert any("100" in str(row) for row in found[0]["_journal"])
+
+
+# -- claims
+
+
+def children_of(conn: Connection, name: str, count: int) -> None:
+    """A run with so many ready children, which it waits for."""
+    parent = begin_run(conn, name)
+    answer = take_turn(conn, "W", bundle(parent, acts=[run(n, queue="kids") for n in range(count)]))
+    take_turn(conn, "W", bundle(parent, end=suspend(*range(count), kind="all"), seen=answer.next_of(parent)))
+
+
+def test_a_held_owner_hides_nobody_from_a_claim(dsn: str, conn: Connection) -> None:
+    """The children of a run that somebody holds are left out, and cost nobody behind them his place."""
+    children_of(conn, "parent", 12)
+    for number in range(3):
+        ask(conn, start(f"behind-{number}", queue="kids"))
+    with holding(dsn, "head", "parent"):
+        answer = take_turn(conn, "W", want=3, queues=["kids"])
+        assert sorted(task.id for task in answer.tasks) == ["behind-0", "behind-1", "behind-2"]
+        assert answer.raw["held"] == ["parent"]
+    assert len(take_turn(conn, "W", want=50, queues=["kids"]).tasks) == 12
+
+
+def test_many_held_runs_hide_nobody_for_long(dsn: str, conn: Connection, clock: Clock) -> None:
+    """Who holds more runs than a claim looks at puts these back for a moment, so that the next claim comes to
+    those behind them.
+    """
+    for number in range(20):
+        ask(conn, start(f"held-{number:02}", queue="q"))
+    clock.advance(1)
+    ask(conn, start("behind", queue="q"))
+    with holding(dsn, "head", *(f"held-{number:02}" for number in range(20))):
+        found: list[str] = []
+        for _ in range(20):
+            answer = take_turn(conn, "W", want=2, queues=["q"])
+            found += [task.id for task in answer.tasks]
+            if found:
+                break
+            assert answer.raw["held"]
+        assert found == ["behind"]
+    clock.advance(500)
+    assert len(take_turn(conn, "W", want=50, queues=["q"]).tasks) == 20
+
+
+def test_a_claim_beside_bundles_leaves_out_too(dsn: str, conn: Connection) -> None:
+    """The bundles of such a turn are taken."""
+    held = begin_run(conn, "r")
+    for name in ("a", "b"):
+        ask(conn, start(name, queue="q"))
+    with holding(dsn, "head", "a"):
+        answer = take_turn(conn, "W", bundle(held, facts=[done(0)]), want=2, queues=["q"])
+    assert answer.of(held)[0] == "ok"
+    assert ([task.id for task in answer.tasks], answer.raw["held"]) == (["b"], ["a"])
+
+
+# -- sweeps
+
+
+@pytest.mark.parametrize("row", ["task", "head"])
+def test_timers_of_others_fire(dsn: str, conn: Connection, clock: Clock, row: str) -> None:
+    """Twenty timers are due, the owner of one is held: nineteen fire, the twentieth after the commit. Nothing
+    says that there is something to do at once.
+    """
+    for number in range(20):
+        held = begin_run(conn, f"r{number}")
+        answer = take_turn(conn, "W", bundle(held, acts=[timer(0, 10)]))
+        take_turn(conn, "W", bundle(held, end=suspend(0), seen=answer.next_of(held)))
+    ask(conn, create("later", clock.now_ms + 1010, external="true"))
+    clock.advance(10)
+    with holding(dsn, row, "r7"):
+        answer = tick(conn)
+        assert (answer["promises"], answer["held"], answer["more"]) == (19, ["r7"], False)
+        assert answer["next_due_ms"] == 1000
+    answer = tick(conn)
+    assert (answer["promises"], answer["held"]) == (1, [])
+
+
+def test_a_held_owner_hides_no_timer(dsn: str, conn: Connection, clock: Clock) -> None:
+    """More timers of one held owner than a round settles are due before those of others."""
+    for name, count in (("many", 9), ("one", 1)):
+        held = begin_run(conn, name)
+        answer = take_turn(conn, "W", bundle(held, acts=[timer(n, 10) for n in range(count)]))
+        end = suspend(*range(count), kind="all" if count > 1 else None)
+        take_turn(conn, "W", bundle(held, end=end, seen=answer.next_of(held)))
+        clock.advance(1)
+    clock.advance(10)
+    with holding(dsn, "head", "many"):
+        answer = tick(conn, 3)
+        assert (answer["promises"], answer["held"]) == (1, ["many"])
+    assert tick(conn)["promises"] == 9
+
+
+def test_a_lease_of_a_child_of_a_held_owner(dsn: str, conn: Connection, clock: Clock) -> None:
+    """Is taken after the commit; that of another run at once."""
+    family = Family(conn)
+    assert family.child.id == "parent.0"
+    clock.advance(TTL_MS)
+    with holding(dsn, "head", "parent"):
+        answer = tick(conn)
+        assert (answer["leases"], answer["held"]) == (1, ["parent"])
+    assert tick(conn)["leases"] == 1
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_lease_that_could_not_be_renewed(dsn: str, conn: Connection, clock: Clock, alive: bool) -> None:
+    """Its worker keeps it, as long as it is heard of."""
+    held = begin_run(conn, "r")
+    ask(conn, ("select durable.worker_hello_v1('W', '{q}', '{w}', '{1}', '{}')", ()))
+    clock.advance(TTL_MS - 1)
+    with holding(dsn, "task", "r"):
+        assert ask(conn, heartbeat("W", held)) == ([],)
+        clock.advance(TTL_MS - 1 if alive else TTL_MS)
+    assert tick(conn)["leases"] == int(not alive)
+    if alive:
+        ask(conn, heartbeat("W", held))
+        assert ask(conn, ("select held from durable._workers", ())) == ([],)
+        assert ask(conn, ("select expires_at from durable._tasks", ())) == (clock.now_ms + TTL_MS,)
+
+
+# -- turns of the engine
+
+
+@pytest.mark.parametrize(
+    ("marked", "older", "waits"), [(True, True, True), (False, True, False), (True, False, False)]
+)
+def test_who_is_waited_for(conn: Connection, stage: Stage, marked: bool, older: bool, waits: bool) -> None:
+    """A marked turn that is older is waited for until it ends; nobody else is."""
+    conn.execute("alter function durable._await_turn(xid) set lock_timeout = '20s'")
+    held = begin_run(conn, "r")
+    other, worker = stage.player("other"), stage.player("worker")
+    other.begin()
+    if older:
+        other.do("select pg_current_xact_id()").rows()
+    worker.begin()
+    worker.do("select pg_current_xact_id()").rows()
+    other.do("select pg_current_xact_id()").rows()
+    if marked:
+        other.do("select pg_advisory_xact_lock(durable._turn_key(pg_current_xact_id()::xid))").rows()
+    other.do(ROWS["head"], ("r",)).rows()
+    answer = worker.do(*turn("W", bundle(held, facts=[done(0)])))
+    assert answer.blocked == waits
+    other.commit()
+    assert answer.value()["busy"] == ([] if waits else [held.execution])
+    worker.commit()
+
+
+def test_a_turn_marks_itself_only_alone(conn: Connection) -> None:
+    """In a transaction block, which a user may leave open, nothing is marked."""
+    marks = (
+        "select count(*) from pg_locks l join pg_database d on d.oid = l.database "
+        "where l.locktype = 'advisory' and l.classid = 1685417580 and d.datname = current_database()"
+    )
+    # the lock ends with the statement, so it is seen from within
+    alone = f"select ({marks}) from (select durable._mark_turn() offset 0) m where m is not null"
+    assert conn.execute(alone.encode()).fetchone() == (1,)
+    with conn.transaction():
+        conn.execute("select durable._mark_turn()")
+        assert conn.execute(marks).fetchone() == (0,)
+
+
+def test_a_wait_for_a_stopped_turn_ends(conn: Connection, stage: Stage) -> None:
+    """A turn whose process was stopped in the middle of it is waited for as long as a turn takes, then left
+    out.
+    """
+    held = begin_run(conn, "r")
+    other = stage.player("other")
+    other.begin()
+    other.do("select pg_advisory_xact_lock(durable._turn_key(pg_current_xact_id()::xid))").rows()
+    other.do(ROWS["head"], ("r",)).rows()
+    assert take_turn(conn, "W", bundle(held, facts=[done(0)])).of(held)[0] == "busy"
+    other.commit()
+
+
+def test_a_schedule_whose_promise_somebody_creates(dsn: str, conn: Connection, clock: Clock) -> None:
+    """It stays due until the other transaction ends; other schedules and timers go on."""
+    for name in ("held", "free"):
+        plan = "select durable.schedule_create(%s, '@hourly', %s, 3600000, null, null, '{}', 'UTC')"
+        conn.execute(plan, (name, f"{name}-{{{{.timestamp}}}}"))
+    ask(conn, create("due", clock.now_ms + 3_600_000, external="true"))
+    instant = ask(conn, ("select next_run_at from durable._schedules where id = 'held'", ()))[0]
+    clock.advance(3_600_000)
+    with psycopg.connect(dsn) as user:
+        user.execute("select durable.promise_create(%s, %s)", (f"held-{instant}", NEVER))
+        assert tick(conn)["schedules"] == 1
+        assert tick(conn)["promises"] == 1
+        user.rollback()
+    assert tick(conn)["schedules"] == 1
+    made = "select count(*) from durable._promises where starts_with(id, 'held-') or starts_with(id, 'free-')"
+    assert ask(conn, (made, ())) == (2,)

@@ -1,0 +1,127 @@
+"""Law: a worker that owns nothing keeps all going, and no code of others runs with the owner's rights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from psycopg.rows import TupleRow
+
+from tests.support.roles import who_works
+
+Connection = psycopg.Connection[TupleRow]
+LAST_WEEK_IS_MISSING = """
+do $$ declare v_week integer := (select max(b.bucket) from durable._buckets b);
+begin
+  execute format('drop table durable._journal_%s', v_week);
+  delete from durable._buckets where bucket = v_week;
+end $$
+"""
+TYPES = (
+    "text",
+    "jsonb",
+    "json",
+    "int4",
+    "int8",
+    "bool",
+    "bytea",
+    "name",
+    "oid",
+    "regclass",
+    "record",
+    "xid8",
+)
+EVIL = """
+create function pg_temp.evil(anyelement) returns boolean language plpgsql as $$
+begin
+  if current_user <> session_user then raise exception 'evil runs as %', current_user; end if;
+  return true;
+end $$
+"""
+
+
+@pytest.fixture
+def app(conn: Connection, direct: str) -> Iterator[Connection]:
+    """A session of a role that has all rights which a worker needs, and owns nothing."""
+    with who_works(conn) as role, psycopg.connect(direct, autocommit=True, user=role) as connection:
+        yield connection
+
+
+def partitions(conn: Connection) -> set[tuple[object, ...]]:
+    """Journal partitions with their owners."""
+    return set(
+        conn.execute(
+            "select c.relname, pg_get_userbyid(c.relowner) from pg_inherits i "
+            "join pg_class c on c.oid = i.inhrelid where i.inhparent = 'durable._journal'::regclass"
+        ).fetchall()
+    )
+
+
+def test_a_tick_of_who_owns_nothing_opens_the_next_week(conn: Connection, app: Connection) -> None:
+    """The partition that is missing is made, and belongs to the owner of the schema as the others do."""
+    before = partitions(conn)
+    conn.execute(LAST_WEEK_IS_MISSING.encode())
+    assert len(partitions(conn)) == len(before) - 1
+    answer = app.execute("select durable.tick_v1(100)").fetchone()
+    assert answer is not None and answer[0]["problem"] is None
+    assert partitions(conn) == before
+
+
+def test_a_partition_that_cannot_be_made_stops_no_timer(
+    conn: Connection, direct: str, app: Connection
+) -> None:
+    """While somebody alters the journal, a tick settles what is due and tells what it could not do."""
+    conn.execute(LAST_WEEK_IS_MISSING.encode())
+    conn.execute("select durable.start('w', '[1]', timeout => '1 ms')")
+    with psycopg.connect(direct) as other:
+        other.execute("lock table durable._journal in share update exclusive mode")
+        answer = app.execute("select durable.tick_v1(100)").fetchone()
+        assert answer is not None
+        assert answer[0]["promises"] == 1
+        assert "lock timeout" in answer[0]["problem"]
+    answer = app.execute("select durable.tick_v1(100)").fetchone()
+    assert answer is not None and answer[0]["problem"] is None
+
+
+def test_a_tick_of_who_owns_nothing_drops_what_is_empty(conn: Connection, app: Connection) -> None:
+    """A partition of long ago without a row is dropped, whoever ticks."""
+    before = partitions(conn)
+    conn.execute("create table durable._journal_1 (like durable._journal including all)")
+    conn.execute("alter table durable._journal attach partition durable._journal_1 for values in (1)")
+    conn.execute("insert into durable._buckets (bucket) values (1)")
+    conn.execute("insert into durable._retention (due_at) values (0)")
+    app.execute("select durable.tick_v1(100)")
+    assert partitions(conn) == before
+
+
+@pytest.mark.parametrize("path", ["", "pg_temp", "pg_temp, durable, public"])
+def test_no_type_of_a_caller_runs_as_the_owner(conn: Connection, app: Connection, path: str) -> None:
+    """Domains in the temporary schema, named like the types that the engine uses, are never looked at by what
+    has the rights of the owner, also where they were when a session called it first."""
+    conn.execute(LAST_WEEK_IS_MISSING.encode())
+    conn.execute("create table lab (id bigint primary key, note text); grant insert, update on lab to public")
+    conn.execute("select durable.watch('lab', 'noted', key => '{id}', condition => 'note is not null')")
+    app.execute(EVIL.encode())
+    for name in TYPES:
+        base = "text" if name == "record" else name
+        app.execute(f"create domain pg_temp.{name} as pg_catalog.{base} check (pg_temp.evil(value))".encode())
+    app.execute("select set_config('search_path', %s, false)", (path,))
+    app.execute("select durable._open_buckets(), durable._drop_bucket()")
+    app.execute("insert into public.lab values (1, 'a')")
+    app.execute("update public.lab set note = 'b'")
+    app.execute("reset search_path")
+    conn.execute(LAST_WEEK_IS_MISSING.encode())
+    app.execute("select durable._open_buckets(), durable._drop_bucket()")
+
+
+def test_the_attack_is_one(conn: Connection, app: Connection) -> None:
+    """Under the empty path the same domains do run as the owner: the test above can fail."""
+    conn.execute(
+        "create function public.careless() returns pg_catalog.text language plpgsql security definer "
+        "set search_path = '' as $$ declare v text := 'x'; begin return v; end $$"
+    )
+    app.execute(EVIL.encode())
+    app.execute("create domain pg_temp.text as pg_catalog.text check (pg_temp.evil(value))")
+    with pytest.raises(psycopg.errors.RaiseException, match="evil runs as"):
+        app.execute("select public.careless()")

