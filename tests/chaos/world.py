@@ -231,6 +231,8 @@ class World:
         """A user touches some runs and leaves the transaction open, for longer than a lease."""
         runs = self._ids(LIVE)
         user = psycopg.connect(self._dsn)
+        # begins the transaction; without it the first block below would be one, and commit
+        user.execute("select")
         for run in self._random.sample(runs, min(3, len(runs))):
             with suppress(psycopg.DatabaseError), user.transaction():
                 user.execute(self._random.choice(HOLDS).encode(), (run,))
