@@ -60,10 +60,17 @@ BUDGETS: list[tuple[str, list[Limit]]] = [
     (
         "start to result, idle",
         [
-            Limit(P50, "<=", 1, "restate"),
-            Limit(P99, "<=", 1, "restate"),
-            Limit(P50, "<=", 0.4, "absurd"),
-            Limit(P50, "<=", 0.2, "dbos"),
+            Limit(P50, "<=", 0.7, "restate"),
+            Limit(P99, "<=", 0.7, "restate"),
+            Limit(P50, "<=", 0.5, "absurd"),
+            Limit(P50, "<=", 0.25, "dbos"),
+        ],
+    ),
+    (
+        "start to result, idle, runs of steps",
+        [
+            Limit("start to result, idle, 1 step, p50", "<=", 0.7, "restate"),
+            Limit("start to result, idle, 3 steps, p50", "<=", 0.7, "restate"),
         ],
     ),
     ("fan-out and fan-in of 200", [Limit("fan-out and fan-in of 200", "<=", 0.5, "restate")]),

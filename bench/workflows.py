@@ -49,6 +49,18 @@ async def noop(number: int) -> dict[str, int]:
 
 
 @app.workflow
+async def few_steps(count: int) -> dict[str, int]:
+    """As many steps as asked for, one after the other."""
+    return {"number": sum([(await tick(index))["number"] for index in range(count)])}
+
+
+@app.workflow
+async def echo(payload: str) -> int:
+    """A run without steps, whose arguments have a size."""
+    return len(payload)
+
+
+@app.workflow
 async def ten_steps(number: int) -> dict[str, int]:
     """Ten steps, one after the other."""
     total = number

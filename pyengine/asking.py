@@ -134,6 +134,7 @@ class Links:
         reply = self._waiting.reply if sent else None
         (row,) = await self._links.rows(START, *values, fresh, sent, reply)
         if row["handed"]:
+            self._listener.one_more("durable_ready")
             await self._waiting.listen()
         elif row["created"]:
             await self.hint("durable_ready", sent=sent)

@@ -151,8 +151,10 @@ class Blocking:
         sent = self.along("durable_ready")
         # notes are for programs that await
         row = (await self.rows(START, *values, fresh, sent, None))[0]
-        if row["created"]:
-            await self.hint("durable_ready", sent=sent or row["handed"])
+        if row["handed"]:
+            self._pace.one_more("durable_ready")
+        elif row["created"]:
+            await self.hint("durable_ready", sent=sent)
         return row
 
     @property

@@ -167,17 +167,28 @@ class Exchange:
         """Send one turn; a small one that settles something tells so itself."""
         bundles = load.bundles
         tells = 0 < len(bundles) <= _FEW and any(isinstance(one.end, _SETTLES) for one in bundles)
-        tells = tells and self._parts.listener.along("durable_settled")
+        # what was handed over comes one by one, and its end is waited for
+        tells = tells and (self._parts.listener.along("durable_settled") or _is_noted(bundles))
         asked, self._wanted = self._asked, want
         sent_s = self._loop.time()
         self._is_away = True
-        answers = await self._turns.send(bundles, want, text=load.text, tells=tells)
+        rests_ms = self._rests_ms(bundles, want, sent_s)
+        answers = await self._turns.send(bundles, want, text=load.text, tells=tells, rests_ms=rests_ms)
         self._is_away = False
+        if rests_ms:
+            self._parts.rest.resumed(believed=any(answer.rests for answer in answers))
         self._wanted = 0
         self._came_back(answers, want, sent_s, told=tells)
         if self._asked != asked:
             # the hint came while it was on its way: what it tells of may have been too late for it
             self._looks.hinted(self._loop.time())
+
+    def _rests_ms(self, bundles: list[Bundle], want: int, now_s: float) -> int:
+        """How long this worker rests again, if this turn ends the one run that it works on."""
+        alone = want < 1 and len(bundles) == 1 and bundles[0].end is not None
+        # one answer is still being worked through: the one that brought the run
+        idle = self._looks.at > now_s and not self._parts.queue and len(self._answers) < 2
+        return self._parts.rest.resume() if alone and idle and self._free() > 0 else 0
 
     async def finish(self) -> None:
         """Stop sending; send what has moved once more when the last answer is worked through.

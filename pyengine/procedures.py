@@ -133,11 +133,11 @@ TURN = Procedure(
     name="worker_turn_v1",
     signature=(
         "(worker, queues[], codes[] of hello, digests[], all three as text, want, bundles jsonb, ttl_ms, "
-        "with the hint) -> json"
+        "with the hint, rests for ms) -> json"
     ),
     sql=(
         "select durable.worker_turn_v1($1, $2::text::text[], $3::text::text[], $4::text::text[], "
-        "$5, $6, $7, $8)"
+        "$5, $6, $7, $8, $9)"
     ),
 )
 

@@ -3,10 +3,11 @@
 What lives here: `Rest`, which knows when to say it and takes the note that comes. What may not: slots
 (exchange.py), runs (holding.py). The theory: to claim a run that has just been started costs two wake-ups and
 a commit, and at rest they are most of what a caller waits for. So a start looks for a worker that rests,
-makes the task that worker's in its own transaction and notes the whole run to it. One run for each rest: who
-reports and claims all the time, or has no slot left, does not rest, and what is started then is claimed by
-turns, many at once. Notes may be lost with their connection; what was in them is then given back, as after a
-turn whose answer got lost. Who cannot hear says that it does not rest.
+makes the task that worker's in its own transaction and notes the whole run to it. One run for each rest,
+which begins anew with the turn that ends the run, if that does nothing else: so starts one after the other
+find the worker at rest each time. Who reports and claims all the time, or has no slot left, does not rest,
+and what is started then is claimed by turns, many at once. Notes may be lost with their connection; what was
+in them is then given back, as after a turn whose answer got lost. Who cannot hear says that it does not rest.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Rest:
         self._handle: asyncio.TimerHandle | None = None
         self._saying: asyncio.Task[None] | None = None
         self._again_s = self._believed_until_s = 0.0
-        self._notes = self._vain = 0
+        self._notes = self._notes_before = self._vain = 0
         self._ended = self._quiet = self._full = False
         self.handed: Callable[[Answer], None]
         self.missed: Callable[[], None]
@@ -79,6 +80,24 @@ class Rest:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
+
+    def resume(self) -> int:
+        """Return for how many ms the turn that is about to leave, and ends the only run, may say so; 0 if
+        it was said already, or cannot be.
+        """
+        said = self._handle is not None or self._saying is not None or self._loop.time() < self._again_s
+        if said or self._ended or not self._listener.hears(self._address):
+            return 0
+        # perhaps: the answer may get lost
+        self._believed_until_s = self._loop.time() + _FOR_MS / 1000
+        self._notes_before = self._notes
+        return _FOR_MS
+
+    def resumed(self, *, believed: bool) -> None:
+        """Note what the answer to that turn was."""
+        if believed and self._notes == self._notes_before:
+            # said again before it is forgotten
+            self._vain, self._again_s = 0, self._loop.time() + _AGAIN_S
 
     @property
     def offered(self) -> bool:

@@ -108,7 +108,13 @@ class Turns:
         self._link.drop()
 
     async def send(
-        self, bundles: list[Bundle], want: int, *, text: str | None = None, tells: bool = False
+        self,
+        bundles: list[Bundle],
+        want: int,
+        *,
+        text: str | None = None,
+        tells: bool = False,
+        rests_ms: int = 0,
     ) -> list[Answer]:
         """Send a turn, again and again if need be, and return its answer, or the answers of its parts.
 
@@ -117,11 +123,12 @@ class Turns:
             want: how many tasks to claim; 0 only what this turn wakes, less than 0 none.
             text: the bundles, if they are written already.
             tells: it sends the hint that something settled, with its commit.
+            rests_ms: if it ends one run and does nothing else, the worker rests again for so long.
         """
         failures = unknown = timeouts = 0
         while True:
             try:
-                answer = await self._once(bundles, want, tells, text)
+                answer = await self._once(bundles, want, tells, text, rests_ms)
             except Unavailable as error:
                 self.uncertain = True
                 unknown += 1
@@ -159,9 +166,12 @@ class Turns:
         """
         return await self._once(bundles, want, False)
 
-    async def _once(self, bundles: list[Bundle], want: int, tells: bool, text: str | None = None) -> Answer:
+    async def _once(
+        self, bundles: list[Bundle], want: int, tells: bool, text: str | None = None, rests_ms: int = 0
+    ) -> Answer:
+        text = text or encode_bundles(bundles)
         answer: Any = await self._link.run(
-            TURN, self._worker, *self._serves, want, text or encode_bundles(bundles), self._ttl_ms, tells
+            TURN, self._worker, *self._serves, want, text, self._ttl_ms, tells, rests_ms
         )
         return decode_answer(answer)
 

@@ -248,6 +248,7 @@ class Answer(msgspec.Struct):
         due_in: milliseconds to the next deadline, maybe `NEVER_MS`; None where the turn did not look.
         busy: runs of which nothing was written, because somebody has locked what their bundles need.
         held: ids of what is locked, for the sake of bundles and claims.
+        rests: the worker rests again, since this turn.
     """
 
     now: int
@@ -259,6 +260,7 @@ class Answer(msgspec.Struct):
     due_in: int | None
     busy: list[int] = []
     held: list[str] = []
+    rests: bool = False
 
 
 class Journal(msgspec.Struct):

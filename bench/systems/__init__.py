@@ -24,7 +24,7 @@ import psycopg
 from bench.server import ROOT, version
 
 Ability = Literal["noop", "steps", "fan_out", "signal", "long", "naps", "bulk", "space", "own"]
-Workflow = Literal["noop", "ten_steps", "fan_out", "signalled", "long", "naps", "slow"]
+Workflow = Literal["noop", "few_steps", "ten_steps", "fan_out", "signalled", "long", "naps", "slow"]
 Gate = Callable[[], float]
 
 NAMES = ("pyengine", "dbos", "absurd", "procrastinate", "pgqueuer", "restate")

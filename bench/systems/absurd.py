@@ -97,15 +97,20 @@ def _define(app: Any, children: Any) -> None:
     async def noop(params: Any, ctx: Any) -> Any:
         return {"number": params["number"]}
 
-    async def ten_steps(params: Any, ctx: Any) -> Any:
-        total = params["number"]
-        for index in range(10):
+    async def steps(ctx: Any, count: int, total: int) -> Any:
+        for index in range(count):
 
             async def tick(index: int = index) -> dict[str, int]:
                 return {"number": index}
 
             total += (await ctx.step(f"tick-{index}", tick))["number"]
         return {"number": total}
+
+    async def few_steps(params: Any, ctx: Any) -> Any:
+        return await steps(ctx, params["number"], 0)
+
+    async def ten_steps(params: Any, ctx: Any) -> Any:
+        return await steps(ctx, 10, params["number"])
 
     async def stamp() -> float:
         return time.monotonic()
@@ -135,7 +140,7 @@ def _define(app: Any, children: Any) -> None:
         found = [await ctx.await_task_result(task, queue_name=_CHILDREN) for task in tasks]
         return {"number": sum(one.result["number"] for one in found)}
 
-    for task in (noop, ten_steps, long, naps, signalled, fan_out):
+    for task in (noop, few_steps, ten_steps, long, naps, signalled, fan_out):
         app.register_task(task.__name__)(task)
     children.register_task("noop")(noop)
 

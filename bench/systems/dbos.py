@@ -116,6 +116,10 @@ def _define() -> None:
     async def noop(number: int) -> dict[str, int]:
         return {"number": number}
 
+    @DBOS.workflow(name="few_steps")
+    async def few_steps(count: int) -> dict[str, int]:
+        return {"number": sum([(await tick(index))["number"] for index in range(count)])}
+
     @DBOS.workflow(name="ten_steps")
     async def ten_steps(number: int) -> dict[str, int]:
         total = number

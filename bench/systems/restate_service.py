@@ -46,6 +46,16 @@ async def noop(ctx: restate.Context, number: int) -> Json:
 
 
 @bench.handler()
+async def few_steps(ctx: restate.Context, number: int) -> Json:
+    """As many steps as asked for, one after the other."""
+    total = 0
+    for index in range(number):
+        total += (await ctx.run_typed("tick", tick, restate.RunOptions(), index))["number"]
+    count()
+    return {"number": total}
+
+
+@bench.handler()
 async def ten_steps(ctx: restate.Context, number: int) -> Json:
     """Ten steps, one after the other."""
     for index in range(10):

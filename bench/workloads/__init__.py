@@ -52,6 +52,8 @@ _PLACES: dict[str, tuple[str, Ability, float]] = {
     "noop": ("speed", "noop", 240),
     "ten_steps": ("speed", "steps", 240),
     "latency": ("waits", "noop", 120),
+    "few_steps": ("waits", "steps", 120),
+    "start_options": ("options", "own", 120),
     "signal": ("waits", "signal", 120),
     "fan_out": ("waits", "fan_out", 300),
     "long": ("length", "long", 240),

@@ -29,11 +29,24 @@ def latency(site: Site) -> Iterator[Measure]:
     yield Measure("start to result, idle, p99", percentile(spent, 0.99), "ms", "less")
 
 
-async def _latencies(site: Site, count: int) -> list[float]:
+def few_steps(site: Site) -> Iterator[Measure]:
+    """Start to result of runs with a step, and with three."""
+    with site.system.running(site.dsn), site.system.workers(site.dsn):
+        for steps, name in ((1, "1 step"), (3, "3 steps")):
+            spent = asyncio.run(_latencies(site, site.size(200, 30), "few_steps", steps))
+            yield Measure(f"start to result, idle, {name}, p50", statistics.median(spent), "ms", "less")
+
+
+async def _latencies(
+    site: Site, count: int, workflow: Workflow = "noop", number: int | None = None
+) -> list[float]:
     async with site.system.client(site.dsn) as client:
-        await warm(client, times=10)
+        await warm(client, workflow, number or 1, times=10)
         pauses = random.Random(_SEED)
-        return [await _one(client, "noop", number, pauses.uniform(*_PAUSE_S)) for number in range(count)]
+        return [
+            await _one(client, workflow, each if number is None else number, pauses.uniform(*_PAUSE_S))
+            for each in range(count)
+        ]
 
 
 async def _one(client: Client, workflow: Workflow, number: int, pause_s: float) -> float:

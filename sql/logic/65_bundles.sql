@@ -581,10 +581,10 @@ comment on function durable._has_seen(durable._bundle, durable._executions) is
 
 create or replace function durable._answer(
   p_now bigint, p_bundles json, p_tails json, p_tasks json, p_hints text[], p_settled boolean, p_due_in bigint,
-  p_busy bigint[] default '{}', p_held text[] default '{}')
+  p_busy bigint[] default '{}', p_held text[] default '{}', p_rests boolean default false)
 returns json language sql stable
 as $$
   select json_build_object('now', p_now, 'bundles', p_bundles, 'tails', p_tails, 'tasks', p_tasks, 'hints', p_hints,
-                           'settled', p_settled, 'due_in', p_due_in, 'busy', p_busy, 'held', p_held)
+                           'settled', p_settled, 'due_in', p_due_in, 'busy', p_busy, 'held', p_held, 'rests', p_rests)
 $$;
-comment on function durable._answer(bigint, json, json, json, text[], boolean, bigint, bigint[], text[]) is 'What worker_turn_v1 answers, whichever way a turn goes.';
+comment on function durable._answer(bigint, json, json, json, text[], boolean, bigint, bigint[], text[], boolean) is 'What worker_turn_v1 answers, whichever way a turn goes.';

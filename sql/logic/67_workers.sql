@@ -107,6 +107,21 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off se
 comment on function durable.worker_adrift_v1(text, bigint[], text[]) is
   'After a turn whose answer got lost, or notes that may have been: gives back what this worker holds but does not know. p_executions, p_ids: what it knows. Not while a turn is in flight. Answers the ids of which; a note of one of them that still comes counts for nothing. What somebody has locked at this moment is left to the next call, or to its lease.';
 
+create or replace function durable._rest_again(p_worker text, p_ends_at bigint)
+returns boolean language plpgsql volatile
+as $$
+begin
+  update durable._resting r
+  set ends_at = p_ends_at, number = w.number, commits = current_setting('synchronous_commit')
+  from durable._workers w
+  where w.id = p_worker and w.present
+    and r.worker = any (array(select x.worker from durable._resting x where x.worker = p_worker for update skip locked));
+  return found;
+end
+$$;
+comment on function durable._rest_again(text, bigint) is
+  'A worker that is present and has rested before rests until p_ends_at. Never waits; false if a start has its row at this moment.';
+
 create or replace function durable.worker_rest_v1(
   p_worker text, p_address text, p_queues text[], p_codes text[], p_digests text[], p_ttl_ms bigint, p_for_ms bigint)
 returns boolean language plpgsql volatile
@@ -114,20 +129,16 @@ as $$
 declare
   v_ends_at bigint := durable._now_ms() + p_for_ms;
 begin
-  update durable._resting r
-  set ends_at = v_ends_at, number = w.number, commits = current_setting('synchronous_commit')
-  from durable._workers w
-  where w.id = p_worker and w.present
-    and r.worker = any (array(select x.worker from durable._resting x where x.worker = p_worker for update skip locked));
-  if not found then
-    insert into durable._resting (worker, number, address, queues, digests, ttl, ends_at, commits)
-    select w.id, w.number, p_address, p_queues,
-           (select coalesce(jsonb_object_agg(c.code, c.digest), '{}') from unnest(p_codes, p_digests) as c (code, digest)),
-           p_ttl_ms, v_ends_at, current_setting('synchronous_commit')
-    from durable._workers w
-    where w.id = p_worker and w.present and not exists (select from durable._resting r where r.worker = p_worker)
-    on conflict do nothing;
+  if durable._rest_again(p_worker, v_ends_at) then
+    return true;
   end if;
+  insert into durable._resting (worker, number, address, queues, digests, ttl, ends_at, commits)
+  select w.id, w.number, p_address, p_queues,
+         (select coalesce(jsonb_object_agg(c.code, c.digest), '{}') from unnest(p_codes, p_digests) as c (code, digest)),
+         p_ttl_ms, v_ends_at, current_setting('synchronous_commit')
+  from durable._workers w
+  where w.id = p_worker and w.present and not exists (select from durable._resting r where r.worker = p_worker)
+  on conflict do nothing;
   return found;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1

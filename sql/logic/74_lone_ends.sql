@@ -44,7 +44,7 @@ $$;
 comment on function durable._last_event(durable._executions, durable._fact, bigint) is
   'The row of a result that comes with the end of its run, as _judge makes it; null if it is no result, or one that does not fit.';
 
-create or replace function durable._end_lone(p_worker text, p_bundle jsonb, p_tells boolean)
+create or replace function durable._end_lone(p_worker text, p_bundle jsonb, p_tells boolean, p_rests_ms integer)
 returns json language plpgsql volatile
 as $$
 declare
@@ -56,6 +56,7 @@ declare
   v_next integer;
   v_state text := case p_bundle #>> '{end,do}' when 'complete' then 'resolved' else 'rejected' end;
   v_value text := coalesce(p_bundle #>> '{end,error}', p_bundle #>> '{end,value}');
+  v_rests boolean;
   v_now bigint;
 begin
   if not exists (select from durable._executions h where h.execution = v_execution and h.id = v_id) then
@@ -91,10 +92,11 @@ begin
       v_id, v_state, case when v_state = 'resolved' then v_value end,
       case when v_state = 'rejected' then durable._error_of(v_state, v_value) end)::text);
   end if;
+  v_rests := p_rests_ms > 0 and durable._rest_again(p_worker, v_now + p_rests_ms);
   return durable._answer(
     v_now, json_build_object('execution', array[v_execution], 'verdict', array['ok'], 'state', array['done'],
-                             'seq', array[v_head.next_seq], 'next', array[v_next]), '[]', '[]', '{}', true, null);
+                             'seq', array[v_head.next_seq], 'next', array[v_next]), '[]', '[]', '{}', true, null, '{}', '{}', v_rests);
 end
 $$;
-comment on function durable._end_lone(text, jsonb, boolean) is
-  'Ends a run that nobody waits for, notes that to the process which started it if the turn tells of it (p_tells) and the bundle says where (reply), and answers as worker_turn_v1; null if the turn has to be taken the way for many: the run is a child, is awaited, somebody else has it locked, or the bundle is stale or brings what does not fit. It has locked then what that way locks too, and written nothing.';
+comment on function durable._end_lone(text, jsonb, boolean, integer) is
+  'Ends a run that nobody waits for, notes that to the process which started it if the turn tells of it (p_tells) and the bundle says where (reply), lets its worker rest again for p_rests_ms, and answers as worker_turn_v1; null if the turn has to be taken the way for many: the run is a child, is awaited, somebody else has it locked, or the bundle is stale or brings what does not fit. It has locked then what that way locks too, and written nothing.';

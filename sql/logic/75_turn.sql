@@ -696,7 +696,7 @@ comment on function durable._turn(text, text[], text[], text[], integer, jsonb, 
 
 create or replace function durable.worker_turn_v1(
   p_worker text, p_queues text[], p_codes text[], p_digests text[], p_want integer, p_bundles jsonb, p_ttl_ms integer,
-  p_tells boolean default false)
+  p_tells boolean default false, p_rests_ms integer default 0)
 returns json language plpgsql volatile
 as $$
 declare
@@ -705,7 +705,7 @@ begin
   if coalesce(p_bundles, '[]') = '[]' then
     return durable._claim_alone(p_worker, p_queues, p_codes, p_digests, p_want, p_ttl_ms);
   elsif p_want <= 0 and durable._is_lone_end(p_bundles) then
-    v_answer := durable._end_lone(p_worker, p_bundles -> 0, p_tells);
+    v_answer := durable._end_lone(p_worker, p_bundles -> 0, p_tells, p_rests_ms);
   end if;
   if v_answer is null then
     return durable._turn(p_worker, p_queues, p_codes, p_digests, p_want, p_bundles, p_ttl_ms, p_tells);
@@ -716,8 +716,8 @@ begin
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
-comment on function durable.worker_turn_v1(text, text[], text[], text[], integer, jsonb, integer, boolean) is
-  'One round trip of a worker: reports bundles (facts, acts, ending), claims up to p_want tasks, renews. p_codes: what it can run, as worker_hello_v1 answered; p_digests: of that code, at the same places. p_want < 0 claims nothing, not even what this turn woke. Verdicts ok, moved, lost; a stale bundle never spoils the others. due_in: milliseconds to the next deadline of all, 2^53-1 for none; null: a lone report did not look. p_tells: it sends the hint that something settled with its own commit.';
+comment on function durable.worker_turn_v1(text, text[], text[], text[], integer, jsonb, integer, boolean, integer) is
+  'One round trip of a worker: reports bundles (facts, acts, ending), claims up to p_want tasks, renews. p_codes: what it can run, as worker_hello_v1 answered; p_digests: of that code, at the same places. p_want < 0 claims nothing, not even what this turn woke. Verdicts ok, moved, lost; a stale bundle never spoils the others. due_in: milliseconds to the next deadline of all, 2^53-1 for none; null: a lone report did not look. p_tells: it sends the hint that something settled with its own commit. p_rests_ms > 0: if this ends one run and does nothing else, its worker rests again for so long, as by worker_rest_v1; rests: it does.';
 
 create or replace function durable.worker_watch_v1(p_worker text)
 returns integer language sql stable

@@ -69,7 +69,7 @@ def is_lone(conn: Connection, given: list[dict[str, Any]], worker: str) -> bool:
         conn,
         (
             "select durable._is_lone_end(%s::jsonb) "
-            "and durable._end_lone(%s, %s::jsonb -> 0, false) is not null",
+            "and durable._end_lone(%s, %s::jsonb -> 0, false, 0) is not null",
             (text, worker, text),
         ),
     )
@@ -317,6 +317,31 @@ def test_resumes_go_with_the_task(conn: Connection, clock: Clock) -> None:
     compare(conn, [bundle(held, end=complete())], lone=True)
     take_turn(conn, "W", bundle(held, end=complete()))
     assert conn.execute("select count(*) from durable._resumes").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("present", [True, False])
+def test_its_worker_rests_again_with_it(conn: Connection, clock: Clock, present: bool) -> None:
+    """If the turn asks for it, if it is present and has rested before; the answer says whether it does."""
+    ask(conn, ("select durable.worker_hello_v1('W', '{default}', '{w}', '{1}', null, '{ab}')", ()))
+    conn.execute("update durable._workers set present = %s where id = 'W'", (present,))
+    conn.execute(
+        "insert into durable._resting (worker, number, address, queues, digests, ttl, ends_at, commits) "
+        "select id, number, %s, '{default}', '{}', 1000, null, 'remote_write' from durable._workers "
+        "where id = 'W'",
+        (f"durable_to_{'0a' * 16}:{'5e' * 16}",),
+    )
+    for asked in (0, 5000):
+        held = begin_run(conn, f"r{asked}")
+        raw = ask(conn, turn("W", bundle(held, end=complete()), rests_ms=asked))[0]
+        assert raw["rests"] is (asked > 0 and present)
+    found = conn.execute(
+        "select ends_at - durable._now_ms(), commits = current_setting('synchronous_commit') "
+        "from durable._resting"
+    ).fetchone()
+    assert found == ((5000, True) if present else (None, False))
+    two = [begin_run(conn, "a"), begin_run(conn, "b")]
+    raw = ask(conn, turn("W", *[bundle(each, end=complete()) for each in two], rests_ms=9000))[0]
+    assert raw["rests"] is False
 
 
 def test_signals_are_kept(conn: Connection) -> None:

@@ -233,10 +233,11 @@ def turn(
     workflows: Sequence[str] = ("w",),
     ttl_ms: int = TTL_MS,
     tells: bool = False,
+    rests_ms: int = 0,
 ) -> Call:
     """A worker's turn; it claims nothing unless `want` says so."""
     names = list(workflows)
-    return "select durable.worker_turn_v1(%s, %s, %s, %s, %s, %s::jsonb, %s, %s)", (
+    return "select durable.worker_turn_v1(%s, %s, %s, %s, %s, %s::jsonb, %s, %s, %s)", (
         worker,
         list(queues),
         [code(name) for name in names],
@@ -245,6 +246,7 @@ def turn(
         json.dumps(bundles),
         ttl_ms,
         tells,
+        rests_ms,
     )
 
 

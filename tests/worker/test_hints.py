@@ -27,13 +27,13 @@ def pauses(looks: Looks, now: float, count: int) -> list[float]:
 
 
 def test_after_a_hint_one_looks_often_and_then_ever_more_seldom() -> None:
-    """At once, after 5, 20, 80, 320 ms and 1 s, then with pauses that grow to the longest one and stay
-    there.
+    """At once, after 5, 20, 30, 80, 320 ms and 1 s, then with pauses that grow to the longest one and stay
+    there. The fourth look comes soon after SQL may hint again, which is after 50 ms.
     """
     looks = Looks(longest_s=5.0)
     looks.hinted(100.0)
     assert looks.at == 100.0
-    assert pauses(looks, 100.0, 5) == [0.005, 0.02, 0.08, 0.32, 1.0]
+    assert pauses(looks, 100.0, 6) == [0.005, 0.02, 0.03, 0.08, 0.32, 1.0]
     later = pauses(looks, 100.0, 20)
     assert all(0.8 <= one <= 5.0 for one in later)
     assert min(later[5:]) >= 4.0
@@ -61,9 +61,9 @@ def test_what_has_only_begun_is_looked_for_soon() -> None:
     assert looks.at == 100.001
     looks.begun(100.0015, alone=True)
     assert round(looks.at, 4) == 100.0065
-    assert pauses(looks, looks.at, 2) == [0.02, 0.08]
+    assert pauses(looks, looks.at, 2) == [0.02, 0.03]
     looks.begun(100.2, alone=False)
-    assert round(looks.at, 4) == 100.1065
+    assert round(looks.at, 4) == 100.0565
     pauses(looks, looks.at, 20)
     looks.begun(101.0, alone=False)
     assert looks.at == 101.005
@@ -77,6 +77,18 @@ def test_only_one_hint_in_a_while_goes_along_with_its_commit() -> None:
     assert not pace.along("durable_ready", 1.009)
     assert not pace.along("durable_ready", 1.018)
     assert pace.along("durable_ready", 1.03)
+
+
+def test_what_comes_without_a_pause_is_tried_again_after_a_while() -> None:
+    """Of starts that come every 8 ms one in 100 ms goes along; after one that was handed over the next one
+    does, and no more.
+    """
+    pace = Pace()
+    along = [n for n in range(60) if pace.along("durable_ready", 1.0 + n / 128)]
+    assert along == [0, 13, 26, 39, 52]
+    pace.one_more("durable_ready")
+    assert pace.along("durable_ready", 1.46)
+    assert not pace.along("durable_ready", 1.46)
 
 
 @pytest.mark.session("hints")
