@@ -31,6 +31,7 @@ module of the package.
 
 from __future__ import annotations
 
+import sys
 from typing import Any, ClassVar
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "StepInterrupted",
     "StepTimeout",
     "Unavailable",
+    "recorded_module",
 ]
 
 
@@ -375,3 +377,14 @@ class Evicted(BaseException):
     It derives from BaseException, like GeneratorExit, so that user code that catches Exception does not take
     it for an answer of a step. It is never recorded.
     """
+
+
+def recorded_module(cls: Any) -> str:
+    """Return the module that a journal names for a class.
+
+    What the package exports is recorded under the package, so its files may move and old journals still find
+    it; every other class is recorded under its own module.
+    """
+    module: str = getattr(cls, "__module__", "")
+    is_public = module.startswith("pyengine.") and cls.__qualname__ in sys.modules["pyengine"].__all__
+    return "pyengine" if is_public else module

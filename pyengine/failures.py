@@ -25,7 +25,7 @@ import msgspec
 
 from pyengine import errors
 from pyengine.depth import is_deep
-from pyengine.errors import EngineError, RemoteError
+from pyengine.errors import EngineError, RemoteError, recorded_module
 from pyengine.values_pydantic import read_unknown, write_unknown
 
 __all__ = ["MAX_ERROR_BYTES", "MIN_ERROR_BYTES", "ErrorKind", "Failures", "error_kind", "only_error"]
@@ -256,7 +256,7 @@ def _describe(error: BaseException, depth: int) -> dict[str, Any]:
     lossy: list[str] = []
     record: dict[str, Any] = {
         "type": cls.__qualname__,
-        "module": cls.__module__,
+        "module": recorded_module(cls),
         "message": _message(error),
         "kind": error_kind(error),
         "args": [_plain(arg, lossy) for arg in _arguments(error)],

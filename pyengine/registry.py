@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, cast, overload
 
-from pyengine.errors import InvalidRequest, NotFound
+from pyengine.errors import InvalidRequest, NotFound, recorded_module
 from pyengine.queues import check_queue
 from pyengine.retry import NO_RETRY, Duration, Retry, optional_duration, optional_limit
 from pyengine.scope import scope
@@ -331,7 +331,7 @@ class Registry:
 
     def add_error(self, cls: type[BaseException]) -> type[BaseException]:
         """Let an exception class be read back from the journal by its module and name."""
-        self.errors[cls.__module__, cls.__qualname__] = cls
+        self.errors[recorded_module(cls), cls.__qualname__] = cls
         return cls
 
     def find(self, name: str, version: str | None = None) -> WorkflowDef | None:

@@ -18,7 +18,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from pyengine.errors import InvalidRequest
+from pyengine.errors import InvalidRequest, recorded_module
 
 __all__ = [
     "NO_RETRY",
@@ -276,4 +276,4 @@ def recorded_policy(text: str) -> Retry:
 
 
 def _full_name(cls: type[BaseException]) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
+    return f"{recorded_module(cls)}.{cls.__qualname__}"

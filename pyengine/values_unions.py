@@ -15,6 +15,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from pyengine.errors import recorded_module
 from pyengine.values_hints import bare, class_of
 from pyengine.values_paths import difference
 from pyengine.values_pydantic import is_constrained
@@ -26,6 +27,8 @@ _CANONICAL = msgspec.json.Encoder(order="sorted")
 _NONE = type(None)
 # what a note in an annotation may show of a function
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+# a class of ours may move to another file; what it is called must not
+_OURS = re.compile(r"\bpyengine(?:\.\w+)*\.(\w+)")
 
 
 class _Tagged(msgspec.Struct, forbid_unknown_fields=True):
@@ -48,7 +51,7 @@ class OneOf:
         for one in sorted(members, key=_breadth):
             name = _name(one)
             if name in self._members:
-                name = f"{getattr(class_of(one), '__module__', '')}.{name}"
+                name = f"{recorded_module(class_of(one))}.{name}"
             if name in self._members:
                 raise TypeError(f"the union holds two types named {name}")
             self._members[name] = (class_of(one), shape(one))
@@ -115,11 +118,9 @@ def _name(annotation: Any) -> str:
     """Return the name of a member, the same in every process."""
     if annotation is _NONE:
         return "null"
-    return (
-        annotation.__qualname__
-        if isinstance(annotation, type) and not get_args(annotation)
-        else _ADDRESS.sub("", str(annotation))
-    )
+    if isinstance(annotation, type) and not get_args(annotation):
+        return annotation.__qualname__
+    return _OURS.sub(r"pyengine.\1", _ADDRESS.sub("", str(annotation)))
 
 
 def _breadth(annotation: Any) -> tuple[int, str]:

@@ -459,7 +459,7 @@ comment on function durable._adopted_by(durable._bundle[]) is
 create or replace function durable._refusal(p_type text, p_message text, p_data jsonb)
 returns text language sql immutable parallel safe
 as $$
-  select jsonb_build_object('type', p_type, 'module', 'pyengine.errors', 'kind', 'UserError', 'message', p_message,
+  select jsonb_build_object('type', p_type, 'module', 'pyengine', 'kind', 'UserError', 'message', p_message,
                             'args', jsonb_build_array(p_message), 'retryable', false,
                             'data', '{"detail": null, "hint": null}'::jsonb || p_data)::text
 $$;

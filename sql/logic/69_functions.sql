@@ -193,7 +193,7 @@ create or replace function durable._sql_error(
 returns text language sql immutable parallel safe
 as $$
   select jsonb_build_object(
-    'type', 'SqlError', 'module', 'pyengine.sql_errors', 'kind', 'UserError', 'message', e.message,
+    'type', 'SqlError', 'module', 'pyengine', 'kind', 'UserError', 'message', e.message,
     'args', jsonb_build_array(e.message), 'retryable', not durable._is_final(p_sqlstate),
     'data', jsonb_build_object('sqlstate', p_sqlstate, 'detail', case when e.message is distinct from e.detail then e.detail end,
                                'hint', left(nullif(p_hint, ''), 100000), 'constraint', nullif(p_constraint, ''),

@@ -219,7 +219,7 @@ class MemoryRun:
             return None
         del self.open[act.child]
         words = f"There is no promise {act.name}."
-        error = {"type": "NotFound", "module": "pyengine.errors", "message": words, "args": [words]}
+        error = {"type": "NotFound", "module": "pyengine", "message": words, "args": [words]}
         data = json.dumps({**error, "data": {"detail": None, "hint": None}})
         self.rows.append(Row(self.next_seq, "D", act.child, 1, None, None, data))
         return self.rows[-1]

@@ -242,7 +242,7 @@ def test_an_adoption_that_is_refused() -> None:
 def test_a_circle_is_raised_with_its_path() -> None:
     """AwaitCycle comes back from the journal as it was: with the path."""
     data = {"detail": None, "hint": None, "path": ["run-1", "other", "run-1"]}
-    told = {"type": "AwaitCycle", "module": "pyengine.errors", "message": "m", "args": ["m"], "data": data}
+    told = {"type": "AwaitCycle", "module": "pyengine", "message": "m", "args": ["m"], "data": data}
 
     async def code() -> list[Any]:
         try:
