@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg import sql
 
-from pyengine.embedded import EmbeddedPostgres
+from pyengine.embedded.server import EmbeddedPostgres
 
 ROOT = Path(__file__).parent.parent
 # Durable, as production is. No checkpoint on a timer falls into one system's turn and not into another's. The

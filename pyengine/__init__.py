@@ -24,8 +24,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyengine.app import App
-    from pyengine.client import Client, Run
-    from pyengine.context import ctx
+    from pyengine.client.client import Client, Run
+    from pyengine.client.many_runs import RunFilter, Steered
+    from pyengine.client.promise_records import PromiseConflict, PromiseRecord
+    from pyengine.client.promises import Opaque
+    from pyengine.client.run_status import RunMoment, RunStatus
+    from pyengine.definitions.registry import Step, Workflow
+    from pyengine.definitions.retry import Retry
+    from pyengine.definitions.signals import Signal
+    from pyengine.definitions.sql_errors import SqlError
     from pyengine.errors import (
         AwaitCycle,
         Conflict,
@@ -52,26 +59,19 @@ if TYPE_CHECKING:
         StepTimeout,
         Unavailable,
     )
-    from pyengine.http_records import (
+    from pyengine.replay.join_sets import JoinSet
+    from pyengine.replay.transaction import Transaction
+    from pyengine.sources import VERSION as __version__
+    from pyengine.values.sql_values import Record
+    from pyengine.worker.worker import Worker
+    from pyengine.workflow.context import ctx
+    from pyengine.workflow.http_records import (
         HttpConnectionError,
         HttpError,
         HttpResponse,
         HttpStatusError,
         Secret,
     )
-    from pyengine.join_sets import JoinSet
-    from pyengine.promise_records import PromiseConflict, PromiseRecord
-    from pyengine.promises import Opaque
-    from pyengine.registry import Step, Workflow
-    from pyengine.results import RunMoment, RunStatus
-    from pyengine.retry import Retry
-    from pyengine.signals import Signal
-    from pyengine.sources import VERSION as __version__
-    from pyengine.sql_errors import SqlError
-    from pyengine.steering_many import RunFilter, Steered
-    from pyengine.transaction import Transaction
-    from pyengine.transaction_values import Record
-    from pyengine.worker import Worker
 
 __all__ = [
     "App",
@@ -128,30 +128,30 @@ __all__ = [
 
 _HOMES = {
     "App": "app",
-    "Client": "client",
-    "HttpConnectionError": "http_records",
-    "HttpError": "http_records",
-    "HttpResponse": "http_records",
-    "HttpStatusError": "http_records",
-    "JoinSet": "join_sets",
-    "Run": "client",
-    "RunFilter": "steering_many",
-    "RunMoment": "results",
-    "RunStatus": "results",
-    "Secret": "http_records",
-    "Signal": "signals",
-    "SqlError": "sql_errors",
-    "Steered": "steering_many",
-    "Transaction": "transaction",
-    "Record": "transaction_values",
-    "Opaque": "promises",
-    "PromiseConflict": "promise_records",
-    "PromiseRecord": "promise_records",
-    "Retry": "retry",
-    "Step": "registry",
-    "Worker": "worker",
-    "Workflow": "registry",
-    "ctx": "context",
+    "Client": "client.client",
+    "HttpConnectionError": "workflow.http_records",
+    "HttpError": "workflow.http_records",
+    "HttpResponse": "workflow.http_records",
+    "HttpStatusError": "workflow.http_records",
+    "JoinSet": "replay.join_sets",
+    "Run": "client.client",
+    "RunFilter": "client.many_runs",
+    "RunMoment": "client.run_status",
+    "RunStatus": "client.run_status",
+    "Secret": "workflow.http_records",
+    "Signal": "definitions.signals",
+    "SqlError": "definitions.sql_errors",
+    "Steered": "client.many_runs",
+    "Transaction": "replay.transaction",
+    "Record": "values.sql_values",
+    "Opaque": "client.promises",
+    "PromiseConflict": "client.promise_records",
+    "PromiseRecord": "client.promise_records",
+    "Retry": "definitions.retry",
+    "Step": "definitions.registry",
+    "Worker": "worker.worker",
+    "Workflow": "definitions.registry",
+    "ctx": "workflow.context",
 }
 
 

@@ -1,8 +1,8 @@
 """`App`: the front door for Python.
 
-What lives here: the decorators, and the shortest ways to run, start and serve workflows. What may not: any
-of the work; that is in client.py and worker.py. The theory: importing costs nothing, so an `App` is a
-registry and a place to look for a database; connections, threads and servers begin with the first verb.
+What lives here: the decorators, and the shortest ways to run, start and serve workflows. What may not: any of
+the work; that is in client/client.py and worker/worker.py. The theory: importing costs nothing, so an `App`
+is a registry and a place to look for a database; connections, threads and servers begin with the first verb.
 Without a URL the embedded Postgres is used, for as long as anybody here needs it. `run` is for development
 and scripts: it brings the schema, a worker and a client, and takes all of it away again.
 """
@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakKeyDictionary
 
-from pyengine.client import Client, Run
+from pyengine.app_runtime import Place
+from pyengine.client.client import Client, Run
+from pyengine.definitions.definition import OnInterrupt
+from pyengine.definitions.registry import Registry, Step, Workflow, make_step, make_workflow
+from pyengine.definitions.retry import Duration, Retry
 from pyengine.errors import EngineError, InvalidRequest
-from pyengine.foreground import serve
-from pyengine.place import Place
-from pyengine.registry import OnInterrupt, Registry, Step, Workflow, make_step, make_workflow
-from pyengine.retry import Duration, Retry
-from pyengine.worker import Worker
+from pyengine.worker.foreground import serve
+from pyengine.worker.worker import Worker
 
 __all__ = ["App"]
 

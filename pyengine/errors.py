@@ -25,7 +25,7 @@
     Evicted (BaseException)             control signal, never an answer
 
 Rules: attributes instead of parsed texts; the default message is the first line of the class docstring; every
-error can be pickled; SQLSTATE class ``WF`` maps one to one (sqlstates.py). Nothing here imports another
+error can be pickled; SQLSTATE class ``WF`` maps one to one (errors.py). Nothing here imports another
 module of the package.
 """
 
@@ -35,6 +35,7 @@ import sys
 from typing import Any, ClassVar
 
 __all__ = [
+    "ERROR_CODES",
     "AwaitCycle",
     "Conflict",
     "DecodeError",
@@ -60,6 +61,8 @@ __all__ = [
     "StepInterrupted",
     "StepTimeout",
     "Unavailable",
+    "from_sqlstate",
+    "passes",
     "recorded_module",
 ]
 
@@ -388,3 +391,75 @@ def recorded_module(cls: Any) -> str:
     module: str = getattr(cls, "__module__", "")
     is_public = module.startswith("pyengine.") and cls.__qualname__ in sys.modules["pyengine"].__all__
     return "pyengine" if is_public else module
+
+
+ERROR_CODES: dict[str, type[EngineError]] = {
+    str(cls.sqlstate): cls
+    for cls in (
+        NotFound,
+        LeaseLost,
+        Conflict,
+        InvalidRequest,
+        NotAwaitable,
+        NotTargeted,
+        Forbidden,
+        NondeterminismError,
+        SchemaMismatch,
+        PayloadTooLarge,
+        RunConflict,
+        AwaitCycle,
+    )
+}
+
+
+# connection exceptions, too many connections, server shutting down or starting
+_UNAVAILABLE_CLASSES = ("08",)
+
+
+_UNAVAILABLE_CODES = frozenset({"53300", "57P01", "57P02", "57P03", "57P05"})
+
+
+# disk full, out of memory, too many connections; the server stops, starts or has restarted; a disk fails.
+# Not: limits that somebody has set (53400), files that are not there (58P01). `durable._passes` has the same.
+_PASSING = frozenset(
+    {
+        "53000",
+        "53100",
+        "53200",
+        "53300",
+        "57P01",
+        "57P02",
+        "57P03",
+        "57P05",
+        "58000",
+        "58030",
+        "25P03",
+        "25P04",
+    }
+)
+
+
+def passes(code: str | None) -> bool:
+    """Return whether an error tells of the state of the server and not of what was asked: what was under way
+    is lost, and the same may work when it is done again.
+    """
+    return code in _PASSING
+
+
+def from_sqlstate(
+    code: str | None, message: str = "", detail: str | None = None, hint: str | None = None
+) -> EngineError:
+    """Return the error (not raised) that stands for a database error.
+
+    Args:
+        code: five-character SQLSTATE, or None if the error has none.
+        message: primary message.
+        detail: DETAIL, if any.
+        hint: HINT, if any.
+    """
+    code = code or ""
+    cls = ERROR_CODES.get(code)
+    if cls is None:
+        down = code[:2] in _UNAVAILABLE_CLASSES or code in _UNAVAILABLE_CODES
+        cls = Unavailable if down else EngineError
+    return cls(message, detail=detail, hint=hint)

@@ -1,9 +1,9 @@
 """Does this code fit the runs that other code began?
 
 What lives here: `replay_check`, which reads journals and has each judged. What may not: a write of any kind,
-a verdict (judging.py), printing (cli/replay_check.py). The theory: all journals are read in one REPEATABLE
-READ, READ ONLY transaction, so they are of one moment, and a standby will do; page by page, so any number of
-them will do.
+a verdict (compatibility.py), printing (cli/replay_check.py). The theory: all journals are read in one
+REPEATABLE READ, READ ONLY transaction, so they are of one moment, and a standby will do; page by page, so any
+number of them will do.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from dataclasses import dataclass
 
 import asyncpg
 
-from pyengine.codec import Codec
-from pyengine.connection import Database, mapped
+from pyengine.compatibility import Divergence, Finding, Journal, Verdict, judge
+from pyengine.database.connection import Database, mapped
+from pyengine.database.statements.procedures import JOURNAL_LIST, JOURNALS
+from pyengine.definitions.definition import WorkflowDef
+from pyengine.definitions.registry import Registry
 from pyengine.errors import InvalidRequest, NotFound
-from pyengine.judging import Divergence, Finding, Journal, Verdict, judge
-from pyengine.procedures import JOURNAL_LIST, JOURNALS
-from pyengine.registry import Registry, WorkflowDef
+from pyengine.values.codec import Codec
 
 __all__ = ["Break", "Report", "replay_check"]
 

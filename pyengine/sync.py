@@ -8,9 +8,9 @@
 
 What lives here: `Client`, `SyncRun` and `Promises`, each verb of which is derived from the one of the same
 name that awaits, with its signature, its documentation and its errors. What may not: a verb of its own. The
-theory: a verb awaits its asker and nothing else (asking.py), and blocking.py has one that never lets anybody
-wait. So the coroutine of the verb runs to its end when it is first sent to, with no event loop. A verb that
-is new there is added here as one line, and a test fails until it is.
+theory: a verb awaits its asker and nothing else (client/transport.py), and client/psycopg_transport.py has
+one that never lets anybody wait. So the coroutine of the verb runs to its end when it is first sent to, with
+no event loop. A verb that is new there is added here as one line, and a test fails until it is.
 
 Threads may share a client. A process that was forked may go on with the client of its parent; it makes
 connections of its own. Inside an event loop these verbs work as well, and keep the loop from all else. Steps
@@ -24,15 +24,15 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, overload
 
-from pyengine import client as awaiting
-from pyengine import promises as awaiting_promises
-from pyengine.blocking import Blocking
+from pyengine.client import client as awaiting
+from pyengine.client import promises as awaiting_promises
+from pyengine.client.psycopg_transport import Blocking
+from pyengine.client.run import Run
+from pyengine.definitions.registry import Registry
 from pyengine.errors import EngineError
-from pyengine.handle import Run
-from pyengine.registry import Registry
 
 if TYPE_CHECKING:
-    # as in client.py
+    # as in client/client.py
     from typing_extensions import TypeVar
 
     T = TypeVar("T", default=Any)
@@ -146,7 +146,7 @@ class SyncRun(Generic[T]):
 
 
 class Promises:
-    """Creates promises, completes them, and waits for them by callback, as `pyengine.promises.Promises`.
+    """Creates promises, completes them, and waits for them by callback, as `Client.promises`.
 
     Args:
         inner: the one with verbs that await.

@@ -14,9 +14,9 @@ from bench.systems import warm
 from bench.workflows import app, long_wait
 from bench.workloads import Site
 from pyengine import Client
-from pyengine.codec import Codec
-from pyengine.judging import Journal, judge
-from pyengine.procedures import JOURNALS
+from pyengine.compatibility import Journal, judge
+from pyengine.database.statements.procedures import JOURNALS
+from pyengine.values.codec import Codec
 
 _RUN = "replayed"
 

@@ -70,14 +70,14 @@ def check(
 
 
 def _some(db: Database, id: str | None, since: str | None) -> list[dict[str, Any]]:
-    from pyengine.cli import queries_check
+    from pyengine.admin import queries_check
 
     return queries_check.broken_laws(db.conn, id, since)
 
 
 def _everything(db: Database, progress: Callable[[str], None]) -> list[dict[str, Any]]:
     """Return all broken laws; says behind each portion how far it is."""
-    from pyengine.cli import queries_check
+    from pyengine.admin import queries_check
 
     broken: list[dict[str, Any]] = []
     runs, promises = 0, 0

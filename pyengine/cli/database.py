@@ -16,20 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyengine.answers import refuses
 from pyengine.cli.output import Output, printable, program, read_json, redact
-from pyengine.errors import EngineError, InvalidRequest, NotFound, SchemaMismatch, Unavailable
+from pyengine.database.error_mapping import refuses
+from pyengine.database.statements.procedures import SESSION
+from pyengine.database.statements.sessions import CLIENT_SETTINGS
+from pyengine.errors import EngineError, InvalidRequest, NotFound, SchemaMismatch, Unavailable, from_sqlstate
 from pyengine.passwords import hidden
-from pyengine.procedures import SESSION
-from pyengine.procedures_sessions import CLIENT_SETTINGS
-from pyengine.sqlstates import from_sqlstate
 
 if TYPE_CHECKING:
     import psycopg
     from psycopg import Connection
     from psycopg.rows import TupleRow
 
-    from pyengine.embedded import Target
+    from pyengine.embedded.server import Target
 
 __all__ = ["Database", "Invocation", "explain"]
 
@@ -83,7 +82,7 @@ class Invocation:
         Raises:
             EmbeddedPostgresError: a URL that is set is no URL.
         """
-        from pyengine.embedded import database_url
+        from pyengine.embedded.server import database_url
 
         target = database_url(self.database_url, self.data_dir)
         if self.data_dir is not None and not target.embedded:
@@ -142,7 +141,7 @@ class Invocation:
             yield opened
 
     def _embedded(self, target: Target, held: ExitStack, *, create: bool) -> tuple[str, tuple[str, ...]]:
-        from pyengine.embedded import EmbeddedPostgres
+        from pyengine.embedded.server import EmbeddedPostgres
 
         folder = target.data_dir
         if not create and folder is not None and not (folder.expanduser() / "data").is_dir():
@@ -225,7 +224,7 @@ def must_fit(conn: Connection[TupleRow], line: Callable[..., str]) -> None:
     Raises:
         SchemaMismatch: says which version it is and what to type.
     """
-    from pyengine.cli import queries
+    from pyengine.admin import queries
     from pyengine.sources import VERSION, found
 
     known = len(found().migration_steps())
@@ -287,7 +286,7 @@ def _psql_of_url(url: str) -> tuple[str, ...]:
     from psycopg import ProgrammingError
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-    from pyengine.binaries import find_binaries
+    from pyengine.embedded.binaries import find_binaries
     from pyengine.errors import EmbeddedPostgresError
 
     program = shutil.which("psql")

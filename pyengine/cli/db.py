@@ -79,8 +79,7 @@ def bring_up_to_date(at: Invocation) -> None:
 @command(app)
 def status(at: Invocation, listen_url: ListenUrl = None) -> None:
     """Show server, pooler, schema, settings and counts; exit 5 if the schema is not up to date."""
-    from pyengine.admin import migrate
-    from pyengine.cli import queries
+    from pyengine.admin import migrate, queries
     from pyengine.cli.health import health, tell
     from pyengine.cli.pooler import look
     from pyengine.sources import VERSION
@@ -129,7 +128,7 @@ def change(
     value: Annotated[str, typer.Argument(help="Its new value.")],
 ) -> None:
     """Change a setting; it holds from the next call on, for what workers read from their next start on."""
-    from pyengine.cli import queries
+    from pyengine.admin import queries
 
     if "\0" in value:
         raise InvalidRequest("a setting has no NUL character")
@@ -154,7 +153,7 @@ def purge(
     ],
 ) -> None:
     """Remove runs and promises that ended that long ago, with all that they left; what is needed stays."""
-    from pyengine.cli import queries
+    from pyengine.admin import queries
 
     span = checked_age(older_than)
     runs, promises = 0, 0
@@ -220,7 +219,7 @@ def _run_psql(db: Database, command_line: list[str]) -> int:
 
 def _refuse_old_server(db: Database) -> None:
     if db.conn.info.server_version < OLDEST_SERVER:
-        from pyengine.cli import queries
+        from pyengine.admin import queries
 
         raise InvalidRequest(
             f"this server is PostgreSQL {queries.server(db.conn)[0]}, pyengine needs 15 or later",

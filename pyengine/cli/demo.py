@@ -79,7 +79,8 @@ def _again(at: Invocation, path: Path | None) -> str:
 
 
 def _run(at: Invocation, db: Database, job: Job, *, again: str, fresh: bool) -> int:
-    from pyengine.demo import report, run
+    from pyengine.cli import demo_report as report
+    from pyengine.demo import run
 
     run_id = run.settle_id(db.conn, job, fresh=fresh)
     try:

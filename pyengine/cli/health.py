@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg.rows import dict_row
 
-from pyengine.procedures import HEALTH
+from pyengine.database.statements.procedures import HEALTH
 
 if TYPE_CHECKING:
     from psycopg import Connection

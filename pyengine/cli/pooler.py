@@ -69,10 +69,10 @@ def look(db: Database, listen_url: str | None) -> Between:
     Raises:
         EmbeddedPostgresError: the direct URL that is set is no URL.
     """
-    from pyengine import embedded
-    from pyengine.cli import queries
+    from pyengine.admin import queries
+    from pyengine.embedded import server
 
-    url = None if db.target.embedded else embedded.listen_url(listen_url)
+    url = None if db.target.embedded else server.listen_url(listen_url)
     pooled = queries.pooled(db.conn)
     if url is None:
         return Between(pooled=pooled)

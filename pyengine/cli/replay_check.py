@@ -65,7 +65,7 @@ def replay_check(
         raise NotFound(f"{app} has no workflow", hint="put @app.workflow on an async function")
     where = replace(at, database_url=found._database_url, data_dir=found._data_dir)
     with where.database() as db:
-        from pyengine.connection import Database
+        from pyengine.database.connection import Database
         from pyengine.replay_check import replay_check as check
 
         # what workflow code prints is no answer of this command

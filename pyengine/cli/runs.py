@@ -21,7 +21,7 @@ from pyengine.errors import InvalidRequest, NotFound, RunFailed
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pyengine.cli.queries import Run
+    from pyengine.admin.queries import Run
 
 __all__ = ["MAX_START_BYTES", "add_to", "checked_age", "checked_id", "checked_text", "show_tree"]
 
@@ -61,7 +61,7 @@ def start(
     anyway: Annotated[bool, typer.Option("--anyway", help="Also if no worker knows the workflow.")] = False,
 ) -> None:
     """Start a run of a workflow."""
-    from pyengine.cli import queries
+    from pyengine.admin import queries
 
     _refuse_args(workflow, args)
     wanted = queries.Start(
@@ -97,7 +97,7 @@ def ps(
     ] = False,
 ) -> None:
     """List runs, newest first."""
-    from pyengine.cli import queries
+    from pyengine.admin import queries
 
     if state is not None and state not in queries.STATES:
         raise InvalidRequest(f"{state!r} is no state of a run", hint=f"one of {', '.join(queries.STATES)}")
@@ -120,7 +120,8 @@ def show(
     id: Annotated[str, typer.Argument(help="Id of the run.")],
 ) -> None:
     """Show a run: its child runs, and its journal."""
-    from pyengine.cli import queries, timeline
+    from pyengine.admin import queries
+    from pyengine.cli import timeline
 
     with at.database() as db:
         run = queries.run(db.conn, checked_id(id))
@@ -210,7 +211,7 @@ def _refuse_args(workflow: str, args: str) -> None:
 
 def _who_serves(db: Database, workflow: str, *, anyway: bool) -> str | None:
     """Return what to tell people if nobody serves the workflow; refuse what looks like a slip of the pen."""
-    from pyengine.cli import queries
+    from pyengine.admin import queries
 
     workers = queries.workers(db.conn)
     if any(workflow in worker["workflows"] for worker in workers):
@@ -225,7 +226,7 @@ def _who_serves(db: Database, workflow: str, *, anyway: bool) -> str | None:
 
 
 def _refuse_unknown(db: Database, workflow: str) -> None:
-    from pyengine.cli import queries
+    from pyengine.admin import queries
 
     known = queries.known_workflows(db.conn)
     if workflow not in known:
@@ -246,7 +247,7 @@ def _known(name: str, known: list[str]) -> str:
 
 def _wait(out: Output, db: Database, id: str, timeout_s: float | None) -> Run | None:
     """Look until the run has ended, is halted, or the time is over."""
-    from pyengine.cli import queries
+    from pyengine.admin import queries
 
     pause_s, ends_at = FIRST_LOOK_S, None if timeout_s is None else time.monotonic() + timeout_s
     try:

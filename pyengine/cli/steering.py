@@ -30,13 +30,13 @@ from pyengine.cli.steering_many import (
     steer_many,
 )
 from pyengine.cli.timeline import error_text
+from pyengine.definitions.retry import optional_duration
 from pyengine.errors import Conflict, EngineError, InvalidRequest, NotFound
-from pyengine.retry import optional_duration
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pyengine.cli.queries import Moment
+    from pyengine.admin.queries import Moment
 
 __all__ = ["add_to", "checked_json", "steered"]
 
@@ -74,7 +74,7 @@ def signal(
     ] = None,
 ) -> None:
     """Send a signal to a run; it waits there until the code receives it."""
-    from pyengine.cli import queries
+    from pyengine.admin import queries
 
     checked_text("the name of a signal", name)
     checked_json("the payload", payload, f"""pyengine signal {id} {name} '{{"ok": true}}'""")
@@ -104,7 +104,7 @@ def cancel(
     yes: Yes = False,
 ) -> None:
     """Cancel runs and their child runs: their code may clean up, then they end."""
-    from pyengine.cli import queries, queries_many
+    from pyengine.admin import queries, queries_many
 
     grace_ms = optional_duration(grace, what="--grace")
     if reason is not None:
@@ -145,7 +145,7 @@ def pause(
     yes: Yes = False,
 ) -> None:
     """Set runs aside until they are resumed; signals and promises go on arriving."""
-    from pyengine.cli import queries, queries_many
+    from pyengine.admin import queries, queries_many
 
     which = Which(
         ids=ids or [],
@@ -178,7 +178,7 @@ def resume(
     yes: Yes = False,
 ) -> None:
     """Let paused, halted or dead runs go on, with the code that workers have now."""
-    from pyengine.cli import queries, queries_many
+    from pyengine.admin import queries, queries_many
 
     which = Which(
         ids=ids or [],
@@ -204,7 +204,7 @@ def redrive(
     everything: Annotated[bool, typer.Option("--all", "-a", help="All runs that are dead.")] = False,
 ) -> None:
     """Revive dead runs, those whose workers were lost too often."""
-    from pyengine.cli import queries
+    from pyengine.admin import queries
 
     if (id is None) != everything:
         raise InvalidRequest(
@@ -237,7 +237,7 @@ def fork(
     ] = None,
 ) -> None:
     """Begin a new run with what another one did up to a position; the other one stays as it is."""
-    from pyengine.cli import queries
+    from pyengine.admin import queries
 
     if seq is not None and step is not None:
         raise InvalidRequest("a fork has one position", hint="leave out --seq or --step")
@@ -271,7 +271,7 @@ def as_of(
     ] = None,
 ) -> None:
     """Show what was known of a run at an earlier moment; now if none is given."""
-    from pyengine.cli import queries
+    from pyengine.admin import queries
 
     if instant is not None:
         checked_text("an instant", instant)
@@ -347,7 +347,7 @@ def steered(at: Invocation, id: str | None, verb: str) -> Iterator[Database]:
 
 def _next(at: Invocation, db: Database, error: EngineError, id: str | None, verb: str) -> EngineError:
     """Return the error with a command to type; of a conflict, with the state that is in the way."""
-    from pyengine.cli import queries
+    from pyengine.admin import queries
 
     if id is None or type(error) not in (NotFound, Conflict, InvalidRequest):
         return error
@@ -364,7 +364,7 @@ def _next(at: Invocation, db: Database, error: EngineError, id: str | None, verb
 
 def _answer(at: Invocation, db: Database, id: str, next_command: str | None = None) -> None:
     """Answer with the run as it is now."""
-    from pyengine.cli import queries
+    from pyengine.admin import queries
 
     run = queries.run(db.conn, id)
 

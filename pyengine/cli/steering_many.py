@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from psycopg.rows import TupleRow
     from rich.console import Console
 
-    from pyengine.cli.queries_many import Told
+    from pyengine.admin.queries_many import Told
 
 __all__ = [
     "After",
@@ -115,7 +115,7 @@ def signal_many(
     yes: Yes = False,
 ) -> None:
     """Send a signal to many runs."""
-    from pyengine.cli import queries_many
+    from pyengine.admin import queries_many
 
     checked_text("the name of a signal", name)
     checked_json("the payload", payload, """pyengine signal-many go '{"ok": true}' --workflow mail.send""")
@@ -151,7 +151,7 @@ def settle(
     ] = None,
 ) -> None:
     """Resolve promises, or reject them."""
-    from pyengine.cli import queries_many
+    from pyengine.admin import queries_many
 
     if value is not None and error is not None:
         raise InvalidRequest("promises are settled with a value or with an error, not with both")
@@ -181,7 +181,7 @@ def steer_many(at: Invocation, verb: str, which: Which, do: Verb, *, column: str
     """
     import psycopg
 
-    from pyengine.cli import queries_many
+    from pyengine.admin import queries_many
 
     if bool(which.ids) == which.is_filter:
         raise InvalidRequest(
@@ -207,7 +207,7 @@ def steer_many(at: Invocation, verb: str, which: Which, do: Verb, *, column: str
 
 
 def _meant(conn: Connection[TupleRow], which: Which) -> list[str]:
-    from pyengine.cli import queries_many
+    from pyengine.admin import queries_many
 
     if not which.is_filter:
         return list(dict.fromkeys(checked_id(id) for id in which.ids))

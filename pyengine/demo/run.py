@@ -1,6 +1,7 @@
 """``pyengine demo``: starts the audit and two workers, kills one of them twice, and collects what came out.
 
-Lives here: the orchestration. May not: print a result (``report.py``), SQL (``effects.py``, ``cli.queries``).
+Lives here: the orchestration. May not: print a result (``cli/demo_report.py``), SQL (``effects.py``,
+``admin/queries.py``).
 
 Theory: everything is observed through the database alone, as anybody else could. A worker is killed only
 when it holds runs that are not done, and it is looked up afterwards what it really held at that moment.
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pyengine.cli import queries
+from pyengine.admin import queries
 from pyengine.demo import effects
 from pyengine.demo.crew import Crew, Member
 from pyengine.errors import EngineError
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.rows import TupleRow
 
-    from pyengine.cli.database import Database
     from pyengine.demo.job import Job
 
 __all__ = ["Kill", "Outcome", "Screen", "drive", "settle_id"]
@@ -37,6 +37,16 @@ KILL_AT = (0.25, 0.6)
 KILLS_TRIED = 5
 LOOK_S = 0.01
 LOOK_FOR_TROUBLE_S = 2.0
+
+
+class Database(Protocol):
+    """An open database: an autocommit connection, and the URL by which workers find it."""
+
+    @property
+    def conn(self) -> Connection[TupleRow]: ...
+
+    @property
+    def url(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from pyengine.admin import migrate
-from pyengine.connection import Database
+from pyengine.database.connection import Database
 from pyengine.replay_check import Report, replay_check
 from tests.chaos.folds import cleaned, fold, lively
 from tests.chaos.job import app

@@ -10,7 +10,7 @@ import pytest
 
 from pyengine import Client, EngineError
 from pyengine.admin import migrate
-from pyengine.answers import named
+from pyengine.database.error_mapping import named
 from pyengine.passwords import hidden
 from pyengine.sync import Client as SyncClient
 

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from pyengine.admin import migrate
-from pyengine.embedded import EmbeddedPostgres
+from pyengine.embedded.server import EmbeddedPostgres
 from tests.support.cluster import SETTINGS, Server, make_folder
 
 HELLO = """

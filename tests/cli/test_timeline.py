@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from pyengine.cli import queries, timeline
+from pyengine.admin import queries, timeline
 
 BEGAN = datetime(2025, 1, 31, 12, tzinfo=UTC)
 

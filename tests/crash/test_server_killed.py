@@ -20,7 +20,7 @@ import psycopg
 import pytest
 
 from pyengine.admin import migrate
-from pyengine.embedded import EmbeddedPostgres
+from pyengine.embedded.server import EmbeddedPostgres
 from tests.crash import effects
 from tests.crash.processes import until, worker
 

@@ -25,7 +25,7 @@ import pytest
 
 from pyengine import Client
 from pyengine.admin import migrate
-from pyengine.embedded import EmbeddedPostgres
+from pyengine.embedded.server import EmbeddedPostgres
 from pyengine.sync import Client as SyncClient
 from tests.crash.processes import start, until, worker
 

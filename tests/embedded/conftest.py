@@ -16,8 +16,8 @@ import platformdirs
 import psycopg
 import pytest
 
-from pyengine.embedded import EmbeddedPostgres
-from pyengine.postmaster import read_postmaster
+from pyengine.embedded.postmaster import read_postmaster
+from pyengine.embedded.server import EmbeddedPostgres
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 60.0

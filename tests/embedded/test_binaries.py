@@ -10,9 +10,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pyengine import binaries as under_test
-from pyengine.binaries import Binaries, binaries_of_major, find_binaries, server_account
-from pyengine.embedded import EmbeddedPostgres
+from pyengine.embedded import binaries as under_test
+from pyengine.embedded.binaries import Binaries, binaries_of_major, find_binaries, server_account
+from pyengine.embedded.server import EmbeddedPostgres
 from pyengine.errors import EmbeddedPostgresError
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -15,11 +15,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from pyengine import postmaster as under_test
-from pyengine.binaries import server_account
-from pyengine.embedded import EmbeddedPostgres
+from pyengine.embedded import postmaster as under_test
+from pyengine.embedded.binaries import server_account
+from pyengine.embedded.postmaster import Postmaster, is_postmaster, read_postmaster
+from pyengine.embedded.server import EmbeddedPostgres
 from pyengine.errors import EmbeddedPostgresError
-from pyengine.postmaster import Postmaster, is_postmaster, read_postmaster
 
 Start = Callable[[], Any]
 Eventually = Callable[[Callable[[], bool]], bool]

@@ -11,10 +11,10 @@ from subprocess import CompletedProcess
 import psycopg
 import pytest
 
-from pyengine.binaries import Binaries, find_binaries, server_account
-from pyengine.embedded import EmbeddedPostgres
+from pyengine.embedded.binaries import Binaries, find_binaries, server_account
+from pyengine.embedded.postmaster import read_postmaster
+from pyengine.embedded.server import EmbeddedPostgres
 from pyengine.errors import EmbeddedPostgresError
-from pyengine.postmaster import read_postmaster
 
 FAST = {"fsync": "off"}
 USE = (
@@ -35,14 +35,14 @@ def mode(folder: Path) -> int:
 @as_root
 def test_roots_default_folder_just_works(fresh_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As root, without naming a folder, the server starts, and its folder is not its user's to change."""
-    monkeypatch.setattr("pyengine.embedded._ROOT_DATA_DIR", fresh_home / "new" / "pyengine")
+    monkeypatch.setattr("pyengine.embedded.server._ROOT_DATA_DIR", fresh_home / "new" / "pyengine")
     os.chmod(fresh_home, 0o755)
     with EmbeddedPostgres(settings=FAST) as postgres, psycopg.connect(postgres.dsn):
         assert postgres.data_dir == fresh_home / "new" / "pyengine"
         assert (postgres.data_dir.owner(), mode(postgres.data_dir)) == ("root", 0o755)
         assert (mode(postgres.data_dir / "data"), mode(postgres.data_dir / "run")) == (0o700, 0o700)
     before = os.umask(0o077)
-    monkeypatch.setattr("pyengine.embedded._ROOT_DATA_DIR", fresh_home / "narrow")
+    monkeypatch.setattr("pyengine.embedded.server._ROOT_DATA_DIR", fresh_home / "narrow")
     try:
         with EmbeddedPostgres(settings=FAST) as postgres, psycopg.connect(postgres.dsn):
             assert mode(postgres.data_dir) == 0o700
@@ -179,7 +179,9 @@ def test_an_initdb_that_fails_says_why(fresh_home: Path, monkeypatch: pytest.Mon
     real = EmbeddedPostgres(fresh_home, FAST)
     version = find_binaries().version
     failing = Binaries(bin_dir=fresh_home / "bin", source="test", version=version)
-    monkeypatch.setattr("pyengine.postmaster.reachable_binaries", lambda found, path, account: failing)
+    monkeypatch.setattr(
+        "pyengine.embedded.postmaster.reachable_binaries", lambda found, path, account: failing
+    )
     os.chmod(fresh_home, 0o755)
     failing.bin_dir.mkdir()
     (failing.bin_dir / "initdb").write_text("#!/bin/sh\necho the disk is full >&2; exit 1\n")

@@ -18,9 +18,9 @@ import asyncpg
 import psycopg
 import pytest
 
-from pyengine.embedded import EmbeddedPostgres
+from pyengine.embedded.postmaster import read_postmaster
+from pyengine.embedded.server import EmbeddedPostgres
 from pyengine.errors import EmbeddedPostgresError
-from pyengine.postmaster import read_postmaster
 
 ROOT = Path(__file__).resolve().parents[2]
 FAST = {"fsync": "off"}
@@ -267,7 +267,7 @@ def test_a_folder_that_was_removed_is_no_trouble(home: Path) -> None:
 
 def test_the_log_does_not_grow_for_ever(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that has become too long is put aside once at the next start."""
-    monkeypatch.setattr("pyengine.postmaster._LOG_LIMIT", 100)
+    monkeypatch.setattr("pyengine.embedded.postmaster._LOG_LIMIT", 100)
     for _ in range(3):
         with EmbeddedPostgres(home, FAST):
             pass

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyengine.embedded import database_url, default_data_dir
+from pyengine.embedded.server import database_url, default_data_dir
 from pyengine.errors import EmbeddedPostgresError
 
 ONE, TWO, THREE = (f"postgresql://someone:secret@db{n}.example:5432/engine" for n in (1, 2, 3))

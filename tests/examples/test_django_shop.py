@@ -13,9 +13,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from pyengine.callers import ask_now
+from pyengine.client.caller_connection import ask_now
+from pyengine.database.statements.procedures import PAUSE
 from pyengine.errors import InvalidRequest
-from pyengine.procedures import PAUSE
 from pyengine.sync import Client
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.examples.django_shop.settings")

@@ -13,7 +13,8 @@ import psycopg
 import pytest
 
 from pyengine import App, Client
-from pyengine.context import ctx
+from pyengine.client.promise_records import PromiseConflict, PromiseRecord
+from pyengine.client.promises import Opaque, Promises
 from pyengine.errors import (
     Conflict,
     EncodeError,
@@ -24,8 +25,7 @@ from pyengine.errors import (
     RunFailed,
     Unavailable,
 )
-from pyengine.promise_records import PromiseConflict, PromiseRecord
-from pyengine.promises import Opaque, Promises
+from pyengine.workflow.context import ctx
 from tests.support.clock import Clock
 
 Connection = psycopg.Connection[tuple[Any, ...]]

@@ -15,11 +15,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pyengine.codec import Codec
-from pyengine.model import (
-    ALLOCATING,
-    RESOLVING,
-    ROW_WIDTH,
+from pyengine.definitions.current_run import RunInfo
+from pyengine.definitions.registry import Step, Workflow, make_step, make_workflow
+from pyengine.protocol.commands import (
     Act,
     Adopt,
     Captured,
@@ -30,19 +28,17 @@ from pyengine.model import (
     Intend,
     MakeJoinSet,
     MakePromise,
-    Moves,
     Receive,
-    Row,
     RunChild,
-    RunInfo,
     StartTimer,
-    StepCall,
     Submit,
     Suspend,
     Take,
 )
-from pyengine.registry import Step, Workflow, make_step, make_workflow
-from pyengine.replay import Replay
+from pyengine.protocol.journal import ALLOCATING, RESOLVING, ROW_WIDTH, Row
+from pyengine.replay.advance import Moves, StepCall
+from pyengine.replay.machine import Replay
+from pyengine.values.codec import Codec
 
 STARTED_MS = 1_700_000_000_000
 

@@ -9,19 +9,11 @@ from typing import Any
 
 import pytest
 
-from pyengine.cancelling import REQUESTS_MAX
-from pyengine.context import ctx
 from pyengine.errors import EngineError, InvalidRequest, NotAwaitable
-from pyengine.model import (
-    Cancelled,
-    Captured,
-    Complete,
-    Fail,
-    Row,
-    RunChild,
-    StartTimer,
-    Suspend,
-)
+from pyengine.protocol.commands import Cancelled, Captured, Complete, Fail, RunChild, StartTimer, Suspend
+from pyengine.protocol.journal import Row
+from pyengine.replay.cancellation import REQUESTS_MAX
+from pyengine.workflow.context import ctx
 from tests.replay.memory_run import Asked, MemoryRun, Sent, add, greet, problem_of, ship, workflow
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from pyengine.context import ctx
+from pyengine.definitions.registry import Workflow
 from pyengine.errors import AwaitCycle, InvalidRequest, NotFound
-from pyengine.model import Adopt, Captured, Complete, ContinueAsNew, Row, RunChild, Suspend
-from pyengine.registry import Workflow
+from pyengine.protocol.commands import Adopt, Captured, Complete, ContinueAsNew, RunChild, Suspend
+from pyengine.protocol.journal import Row
+from pyengine.workflow.context import ctx
 from tests.replay.memory_run import MemoryRun, add, greet, problem_of, ship, workflow
 
 

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyengine.codec import Codec, input_hash, type_codec
+from pyengine.definitions.signatures import Signature
 from pyengine.errors import DecodeError, EncodeError, InvalidRequest, PayloadTooLarge
-from pyengine.signatures import Signature
+from pyengine.values.codec import Codec, input_hash, type_codec
 
 ROOT = Path(__file__).parents[2]
 
@@ -197,8 +197,8 @@ def test_input_hash() -> None:
 
 
 HASHED = """
-from pyengine.codec import input_hash
-from pyengine.signatures import Signature
+from pyengine.values.codec import input_hash
+from pyengine.definitions.signatures import Signature
 def f(tags: set[str], more: dict[str, frozenset[str]]) -> None: ...
 words = [str(n) for n in range(30)]
 print(input_hash("f", Signature(f, "step f").pack((set(words), {"a": frozenset(words)}), {})))

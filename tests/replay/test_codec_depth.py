@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pyengine.codec import Codec
-from pyengine.depth import MAX_DEPTH, is_deep
+from pyengine.definitions.signatures import Signature
 from pyengine.errors import EncodeError
-from pyengine.signatures import Signature
+from pyengine.values.codec import Codec
+from pyengine.values.depth import MAX_DEPTH, is_deep
 
 
 def nested(levels: int) -> Any:
@@ -76,7 +76,7 @@ def test_an_error_is_written_whatever_it_carries() -> None:
 def test_it_is_as_deep_as_a_walk_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counting brackets and walking the value agree, with brackets and quotes in its texts."""
     lot = random.Random(20)
-    monkeypatch.setattr("pyengine.depth.MAX_DEPTH", 4)
+    monkeypatch.setattr("pyengine.values.depth.MAX_DEPTH", 4)
     found = set()
     for _ in range(2_000):
         value = made(lot, lot.randint(0, 7))

@@ -15,9 +15,9 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from pyengine.codec import Codec, input_hash, type_codec
+from pyengine.definitions.signatures import Signature
 from pyengine.errors import DecodeError, EncodeError, InvalidRequest
-from pyengine.signatures import Signature
+from pyengine.values.codec import Codec, input_hash, type_codec
 
 pydantic = pytest.importorskip("pydantic")
 from pydantic import BaseModel, Field, HttpUrl, PositiveInt, RootModel, computed_field  # noqa: E402
@@ -250,8 +250,8 @@ def test_names_and_aliases() -> None:
 HASHED = """
 from enum import Enum
 from pydantic import BaseModel
-from pyengine.codec import input_hash
-from pyengine.signatures import Signature
+from pyengine.values.codec import input_hash
+from pyengine.definitions.signatures import Signature
 Name = Enum("Name", {f"n{n}": f"v{n}" for n in range(30)})
 class Inner(BaseModel, frozen=True):
     names: frozenset[Name]
@@ -284,8 +284,8 @@ WITHOUT = """
 import sys
 from dataclasses import dataclass
 import pyengine
-from pyengine.codec import Codec
-from pyengine.failures import Failures
+from pyengine.values.codec import Codec
+from pyengine.values.exceptions import Failures
 @dataclass
 class Plain:
     a: set[int] | list[int]

@@ -13,9 +13,9 @@ from zoneinfo import ZoneInfo
 import msgspec
 import pytest
 
-from pyengine.codec import Codec
+from pyengine.definitions.signatures import Signature
 from pyengine.errors import EncodeError, InvalidRequest
-from pyengine.signatures import Signature
+from pyengine.values.codec import Codec
 
 pydantic = pytest.importorskip("pydantic")
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, field_serializer, field_validator  # noqa: E402

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyengine.codec import Codec, type_codec
 from pyengine.errors import DecodeError, EncodeError
+from pyengine.values.codec import Codec, type_codec
 
 
 class Colour(enum.Enum):

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from pyengine import errors, sqlstates
+from pyengine import errors
+from pyengine import errors as sqlstates
 from pyengine.errors import EngineError, NondeterminismError, PayloadTooLarge, RemoteError, RunFailed
-from pyengine.failures import MAX_ERROR_BYTES, Failures, error_kind
+from pyengine.values.exceptions import MAX_ERROR_BYTES, Failures, error_kind
 from tests.support.tree import ROOT
 
 ran: list[str] = []

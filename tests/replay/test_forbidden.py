@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from pyengine.errors import ForbiddenInWorkflow
-from pyengine.forbidden import nested_loop_hint
-from pyengine.loop import DeterministicLoop
+from pyengine.loop.event_loop import DeterministicLoop
+from pyengine.loop.restrictions import nested_loop_hint
 from tests.replay.loop_driver import Driver, traced
 
 Program = Callable[[], Coroutine[Any, Any, Any]]

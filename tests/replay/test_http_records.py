@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from pyengine import ctx
-from pyengine.codec import Codec
+from pyengine.definitions.retry import NO_RETRY, Retry
 from pyengine.errors import DecodeError, EncodeError, InvalidRequest
-from pyengine.http import http_request, http_step, retry_after_s
-from pyengine.http_records import HttpError, HttpRequest, HttpResponse, HttpStatusError, Secret
-from pyengine.retry import NO_RETRY, Retry
+from pyengine.values.codec import Codec
+from pyengine.workflow.http import http_request, http_step, retry_after_s
+from pyengine.workflow.http_records import HttpError, HttpRequest, HttpResponse, HttpStatusError, Secret
 
 NOW = datetime(2015, 10, 21, 7, 0, tzinfo=UTC)
 

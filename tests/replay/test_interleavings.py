@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from pyengine.model import Cancelled, Complete, Fail, Halt, Receive, StepCall
+from pyengine.protocol.commands import Cancelled, Complete, Fail, Halt, Receive
+from pyengine.replay.advance import StepCall
 from tests.replay.memory_run import MemoryRun, greet, workflow
 from tests.replay.programs import cleaning, drive, program
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from pyengine.codec import input_hash
-from pyengine.context import ctx
+from pyengine.definitions.registry import Step, make_step
+from pyengine.definitions.retry import Retry, policy_text
 from pyengine.errors import InvalidRequest, RunFailed
-from pyengine.model import Fail, Intend, MakeJoinSet, Row, RunChild, Submit, Suspend, Take
-from pyengine.registry import Step, make_step
-from pyengine.retry import Retry, policy_text
+from pyengine.protocol.commands import Fail, Intend, MakeJoinSet, RunChild, Submit, Suspend, Take
+from pyengine.protocol.journal import Row
+from pyengine.values.codec import input_hash
+from pyengine.workflow.context import ctx
 from tests.replay.memory_run import Done, MemoryRun, add, greet, problem_of, ship, workflow
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from pyengine.codec import Codec
-from pyengine.context import ctx
-from pyengine.judging import Finding, Journal, judge
-from pyengine.model import Row
-from pyengine.registry import Workflow
+from pyengine.compatibility import Finding, Journal, judge
+from pyengine.definitions.registry import Workflow
+from pyengine.protocol.journal import Row
+from pyengine.values.codec import Codec
+from pyengine.workflow.context import ctx
 from tests.replay.memory_run import MemoryRun, add, greet, ship, workflow
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pyengine.errors import ForbiddenInWorkflow
-from pyengine.loop import DeterministicLoop, TimerToken, loop_version
+from pyengine.loop.event_loop import DeterministicLoop, TimerToken, loop_version
 from tests.replay.loop_driver import Driver, MemoryTimers, traced
 
 Program = Callable[[], Coroutine[Any, Any, Any]]
@@ -130,7 +130,7 @@ def test_a_task_may_start_eagerly() -> None:
 
 def test_a_busy_loop_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """A workflow that polls with sleep(0) for ever is refused instead of hanging its worker."""
-    monkeypatch.setattr("pyengine.loop._CALLBACKS_MAX", 1000)
+    monkeypatch.setattr("pyengine.loop.event_loop._CALLBACKS_MAX", 1000)
     driver = Driver()
 
     async def program() -> None:

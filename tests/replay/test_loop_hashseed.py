@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pyengine.loop import DeterministicFuture, DeterministicTask
+from pyengine.loop.event_loop import DeterministicFuture, DeterministicTask
 from tests.replay import loop_scenarios
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +55,7 @@ def test_the_scenarios_notice_order_by_address(monkeypatch: pytest.MonkeyPatch) 
     """With asyncio's own hashes the traces differ between plays, so the scenarios do test what they claim."""
     monkeypatch.setattr(DeterministicTask, "__hash__", object.__hash__)
     monkeypatch.setattr(DeterministicFuture, "__hash__", object.__hash__)
-    monkeypatch.setattr("pyengine.forbidden.check_future", lambda *_: None)
+    monkeypatch.setattr("pyengine.loop.restrictions.check_future", lambda *_: None)
     plays = []
     for _ in range(20):
         plays.append(loop_scenarios.play(loop_scenarios.waiting))

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from pyengine.context import ctx
 from pyengine.errors import NondeterminismError
-from pyengine.model import Complete, Row
+from pyengine.protocol.commands import Complete
+from pyengine.protocol.journal import Row
+from pyengine.workflow.context import ctx
 from tests.replay.memory_run import MemoryRun, add, greet, problem_of, ship, step, workflow
 
 
@@ -159,7 +160,7 @@ def test_problem_reads_back_as_an_error() -> None:
 )
 def test_the_code_cannot_swallow_it(wrong: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Code that catches everything goes nowhere: after the first difference every call is dead, and ends."""
-    monkeypatch.setattr("pyengine.loop._CALLBACKS_MAX", 1000)
+    monkeypatch.setattr("pyengine.loop.event_loop._CALLBACKS_MAX", 1000)
 
     async def stubborn() -> None:
         while True:

@@ -1,5 +1,5 @@
-"""Law: no record names a file of ours. What the package exports is recorded under `pyengine`, by errors, retry
-policies and unions alike, so that its files may move; and is found again where nobody has imported it yet.
+"""Law: no record names a file of ours. What the package exports is recorded under `pyengine`, by errors,
+retry policies and unions alike, so that its files may move; and is found where nobody has imported it yet.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import pytest
 
 import pyengine
 from pyengine import EngineError, HttpResponse, RemoteError, Retry
-from pyengine.codec import Codec
+from pyengine.definitions.retry import policy_text
 from pyengine.errors import recorded_module
-from pyengine.failures import Failures
-from pyengine.retry import policy_text
+from pyengine.values.codec import Codec
+from pyengine.values.exceptions import Failures
 
 ERRORS = [
     name
@@ -26,7 +26,7 @@ ERRORS = [
 ]
 READ = """
 import sys
-from pyengine.failures import Failures
+from pyengine.values.exceptions import Failures
 print(type(Failures().decode(sys.stdin.read())).__qualname__)
 """
 

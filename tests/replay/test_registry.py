@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from pyengine.definitions.registry import Registry, make_step, make_workflow
+from pyengine.definitions.retry import Retry
 from pyengine.errors import InvalidRequest, NotFound
-from pyengine.registry import Registry, make_step, make_workflow
-from pyengine.retry import Retry
 
 
 async def charge(amount: int) -> str:

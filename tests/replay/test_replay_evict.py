@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pyengine.model import Complete
-from pyengine.scope import scope
+from pyengine.definitions.current_run import scope
+from pyengine.protocol.commands import Complete
 from tests.replay.memory_run import MemoryRun, workflow
 
 

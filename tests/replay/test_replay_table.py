@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pyengine.codec import Codec, input_hash
-from pyengine.context import ctx
+from pyengine.definitions.current_run import RunInfo
+from pyengine.definitions.registry import make_workflow
 from pyengine.errors import (
     InvalidRequest,
     NotAwaitable,
@@ -23,20 +23,20 @@ from pyengine.errors import (
     RunFailed,
     RunTimedOut,
 )
-from pyengine.model import (
+from pyengine.protocol.commands import (
     Captured,
     Complete,
     Fact,
     Fail,
     MakePromise,
-    Row,
     RunChild,
-    RunInfo,
     StartTimer,
     Suspend,
 )
-from pyengine.registry import make_workflow
-from pyengine.replay import Replay
+from pyengine.protocol.journal import Row
+from pyengine.replay.machine import Replay
+from pyengine.values.codec import Codec, input_hash
+from pyengine.workflow.context import ctx
 from tests.replay.memory_run import STARTED_MS, MemoryRun, add, greet, ship, step, workflow
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from pyengine.errors import InvalidRequest
-from pyengine.retry import (
+from pyengine.definitions.retry import (
     NO_RETRY,
     Retry,
     optional_duration,
@@ -17,6 +16,7 @@ from pyengine.retry import (
     policy_text,
     recorded_policy,
 )
+from pyengine.errors import InvalidRequest
 
 
 class Fixed:

@@ -15,12 +15,15 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pyengine.codec import Codec
-from pyengine.context import ctx
+from pyengine.definitions.current_run import RunInfo
 from pyengine.errors import InvalidRequest
-from pyengine.model import Complete, Fail, Halt, Moves, RolledBack, Row, RunInfo
-from pyengine.replay import Replay
-from pyengine.transaction_log import Outcome
+from pyengine.protocol.commands import Complete, Fail, Halt, RolledBack
+from pyengine.protocol.journal import Row
+from pyengine.replay.advance import Moves
+from pyengine.replay.machine import Replay
+from pyengine.replay.transaction_log import Outcome
+from pyengine.values.codec import Codec
+from pyengine.workflow.context import ctx
 from tests.replay.memory_run import STARTED_MS, add, workflow
 
 Code = Callable[[], Coroutine[Any, Any, Any]]

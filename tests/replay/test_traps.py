@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from pyengine.codec import Codec
-from pyengine.context import ctx
+from pyengine.definitions.current_run import StepInfo, current_step
 from pyengine.errors import EngineError, Evicted, ForbiddenInWorkflow, InvalidRequest, NotAwaitable
-from pyengine.model import Complete, Row, StepInfo, Suspend
-from pyengine.scope import current_step
+from pyengine.protocol.commands import Complete, Suspend
+from pyengine.protocol.journal import Row
+from pyengine.values.codec import Codec
+from pyengine.workflow.context import ctx
 from tests.replay.memory_run import STARTED_MS, MemoryRun, add, greet, ship, step, workflow
 
 outside: ContextVar[str] = ContextVar("outside", default="nothing")
@@ -203,7 +204,7 @@ def test_outside_world_is_refused(forbidden: Any) -> None:
 
 def test_endless_loop_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A workflow that goes round without waiting fails instead of holding the worker for ever."""
-    monkeypatch.setattr("pyengine.loop._CALLBACKS_MAX", 1000)
+    monkeypatch.setattr("pyengine.loop.event_loop._CALLBACKS_MAX", 1000)
 
     async def code() -> None:
         while True:

@@ -16,10 +16,10 @@ from __future__ import annotations
 import asyncio
 from typing import assert_type
 
-from pyengine.context import ctx
-from pyengine.join_sets import JoinSet
-from pyengine.registry import make_step, make_workflow
-from pyengine.signals import Signal
+from pyengine.workflow.context import ctx
+from pyengine.replay.join_sets import JoinSet
+from pyengine.definitions.registry import make_step, make_workflow
+from pyengine.definitions.signals import Signal
 
 approve = Signal[int]("approve")
 
@@ -88,9 +88,9 @@ from typing import Annotated, Generic, Literal, TypeVar, assert_type
 import msgspec
 from pydantic import BaseModel, Field
 
-from pyengine.context import ctx
-from pyengine.registry import make_step, make_workflow
-from pyengine.signals import Signal
+from pyengine.workflow.context import ctx
+from pyengine.definitions.registry import make_step, make_workflow
+from pyengine.definitions.signals import Signal
 
 T = TypeVar("T")
 
@@ -145,8 +145,8 @@ async def sell(pet: Pet) -> Cat | Dog:
 """
 
 WRONG = """
-from pyengine.context import ctx
-from pyengine.registry import make_step, make_workflow
+from pyengine.workflow.context import ctx
+from pyengine.definitions.registry import make_step, make_workflow
 
 
 @make_step

@@ -7,16 +7,15 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
-from pyengine import procedures, procedures_sql
-from pyengine.errors import EngineError
-from pyengine.procedures import Procedure
-from pyengine.sqlstates import ERROR_CODES, from_sqlstate
+from pyengine.database.statements import procedures, sql_functions
+from pyengine.database.statements.procedures import Procedure
+from pyengine.errors import ERROR_CODES, EngineError, from_sqlstate
 
 Connection = psycopg.Connection[TupleRow]
 
 PROCEDURES = {
     name: value
-    for name, value in (vars(procedures) | vars(procedures_sql)).items()
+    for name, value in (vars(procedures) | vars(sql_functions)).items()
     if isinstance(value, Procedure)
 }
 

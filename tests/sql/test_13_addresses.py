@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from pyengine.definitions.queues import check_queue
 from pyengine.errors import InvalidRequest
-from pyengine.queues import check_queue
 from tests.support.verbs import Connection, ask
 
 LONGEST = 1024 - len("poll://any@")

@@ -14,8 +14,8 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
-from pyengine.cli import queries
-from pyengine.procedures import LIST_FAILED, LIST_LIVE, LIST_RUNS, RUN, Procedure
+from pyengine.admin import queries
+from pyengine.database.statements.procedures import LIST_FAILED, LIST_LIVE, LIST_RUNS, RUN, Procedure
 from tests.support.cluster import Server, broken_laws, installed_database
 from tests.support.finished import fill
 from tests.support.verbs import Call, ask, begin_run, bundle, create, promise, suspend, take_turn, timer

@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from pyengine.procedures import SIGNAL, START, Procedure
+from pyengine.database.statements.procedures import SIGNAL, START, Procedure
 from tests.support.cluster import Server, installed_database
 from tests.support.verbs import (
     NEVER,

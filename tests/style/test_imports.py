@@ -1,8 +1,7 @@
 """Law: imports go one way, drivers stay where they belong, and SQL text stands in one place.
 
-The layers are the map of the package: a module may import its own layer and the ones before it. Imports for
-annotations only (under TYPE_CHECKING) are free. What the house forbids beyond the layers stands in the
-tables below, with the reason.
+`RANKS` is the map of the package: a folder, or a file at the top, imports itself and what stands before it,
+annotations included. What the house forbids beyond that stands in the tables below, with the reason.
 """
 
 from __future__ import annotations
@@ -16,88 +15,29 @@ import pytest
 
 from tests.support.tree import Module, modules
 
-LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "sqlstates", "sources", "passwords", "depth"),
-    (
-        *(
-            "model",
-            "retry",
-            "queues",
-            "trouble",
-            "slots",
-            "scope",
-            "failures",
-            "forbidden",
-            "history",
-            "binaries",
-            "postmaster",
-        ),
-        *("loop_parts", "shields"),
-        *("values_hints", "values_paths", "values_pydantic", "values_shapes", "values_tree", "values_unions"),
-    ),
-    (
-        *("codec", "signatures", "registry", "threads", "embedded", "admin", "promise_records"),
-        *("http_records", "http", "signals", "sql_errors", "sql_steps"),
-    ),
-    ("loop", "waits", "ctx_handles", "ctx_waits", "ctx_sql", "context"),
-    (
-        *("ledger", "captures", "inboxes", "join_sets", "outcomes", "matching", "cancelling", "replay"),
-        *("open_steps", "judging", "transaction_values", "transaction_log", "transaction"),
-    ),
-    (
-        "procedures",
-        "sessions",
-        "procedures_promises",
-        "procedures_many",
-        "procedures_sql",
-        "procedures_sessions",
-        "answers",
-        "connection",
-        "link_pool",
-        "listen",
-    ),
-    (
-        *(
-            "wire",
-            "acts",
-            "turn",
-            "blocked",
-            "resting",
-            "runs",
-            "reporting",
-            "early",
-            "steps",
-            "holding",
-            "keeping",
-            "heartbeat",
-        ),
-        *("housekeeping", "exchange"),
-        *("results", "promises", "handle", "steering", "steering_many", "replay_check", "committing"),
-        *("callers", "asking", "blocking", "sql_door", "serving"),
-    ),
-    ("worker", "client", "sync"),
-    ("place", "foreground"),
-    ("app",),
-    ("cli", "demo", "gateway", "courier", "testing"),
-    ("__main__",),
+# names of one rank never meet, except the files of the last but two, which are read from left to right
+RANKS: tuple[tuple[str, ...], ...] = (
+    ("errors", "sources", "passwords"),
+    ("protocol", "values"),
+    ("definitions",),
+    ("loop",),
+    ("replay",),
+    ("workflow",),
+    ("database",),
+    ("client", "worker"),
+    ("embedded", "admin"),
+    ("compatibility", "replay_check", "sync", "app_runtime", "app"),
+    ("demo",),
+    ("cli", "__main__"),
 )
-ASYNC_DOORS = (
-    *(
-        "connection",
-        "sessions",
-        "listen",
-        "turn",
-        "heartbeat",
-        "housekeeping",
-        "committing",
-        "transaction_values",
-    ),
-    *("worker", "callers", "replay_check", "app", "testing", "sql_door"),
-)
-# package -> the only modules that may import it
+CHAINS = {"compatibility", "replay_check", "sync", "app_runtime", "app", "cli", "__main__"}
+# a driver, and the only places that may import it: a folder, or one module of it
 DRIVERS: dict[str, tuple[str, ...]] = {
-    "asyncpg": ASYNC_DOORS,
-    "psycopg": ("admin", "cli", "demo", "blocking"),
+    "asyncpg": (
+        *("database", "client.caller_connection", "values.sql_values", "replay_check"),
+        *("worker.sql_step_runner", "worker.transaction_runner"),
+    ),
+    "psycopg": ("admin", "cli", "demo", "client.psycopg_transport"),
     # whoever has a session of theirs has imported them
     "sqlalchemy": (),
     "django": (),
@@ -105,25 +45,23 @@ DRIVERS: dict[str, tuple[str, ...]] = {
     "typer": ("cli",),
     "rich": ("cli",),
     "platformdirs": ("embedded",),
-    "httpx": ("http",),
-    "uvloop": ("worker", "app", "cli"),
+    "httpx": ("workflow.http",),
+    "uvloop": ("app",),
     "pytest": (),
     "hypothesis": (),
     "pglast": (),
     "testcontainers": (),
 }
-# modules -> what they must not import: replay is a function of journal and code alone
+# places -> what they must not import: replay is a function of journal and code alone
 PURE = {
-    "replay matching history ledger captures inboxes join_sets outcomes cancelling": (
-        "asyncpg os random socket subprocess threading time"
-    ),
-    "errors model codec failures retry sources": "asyncio asyncpg random socket subprocess threading time",
-    "client sync": "asyncio pyengine.worker pyengine.turn pyengine.replay",
-    "answers": "asyncio asyncpg psycopg",
-    "admin": "asyncpg asyncio pyengine.worker pyengine.client pyengine.procedures pyengine.embedded",
+    "replay": "asyncpg os random socket subprocess threading time",
+    "errors sources protocol": "asyncio asyncpg random socket subprocess threading time",
+    "values.codec values.exceptions": "asyncio asyncpg random socket subprocess threading time",
+    "definitions.retry": "asyncio asyncpg random socket subprocess threading time",
+    "client.client client.run sync": "asyncio",
+    "database.error_mapping": "asyncio asyncpg psycopg",
+    "admin": "asyncio pyengine.worker pyengine.client pyengine.database pyengine.embedded",
 }
-# who may import these: they are for users, or the end of the line
-LAST = {"testing": (), "cli": ("__main__", "demo")}
 SQL = re.compile(
     r"\s*(select\s.+\bfrom\b|select\s+\w+\.\w+\(|insert\s+into|update\s+\w+\.\w+|delete\s+from|"
     r"with\s+\w+\s+as\s*\(|"
@@ -131,29 +69,26 @@ SQL = re.compile(
     re.I | re.S,
 )
 # what workers and clients call; the schema itself; people's views on the command line; a user's own tables
-SQL_PLACES = ("pyengine.procedures", "pyengine.admin", "pyengine.cli.queries", "pyengine.demo")
+SQL_PLACES = ("pyengine.database.statements", "pyengine.admin", "pyengine.demo", "pyengine.cli.demo_report")
 
 
 PACKAGE = modules("pyengine")
 KNOWN = {module.dotted for module in PACKAGE}
 
 
-def unit(dotted: str) -> str:
-    """The part of a dotted name that has a layer: ``pyengine.admin.lint`` -> ``admin``."""
+def place(dotted: str) -> str:
+    """The name that has a rank: ``pyengine.admin.lint`` -> ``admin``."""
     return dotted.split(".")[1] if dotted.count(".") else ""
 
 
-def imports(module: Module, *, lazy: bool = True) -> Iterator[tuple[str, int]]:
-    """Dotted names that a module imports, with their lines; without ``lazy`` only those of its own import."""
-    skipped: set[ast.AST] = set()
+def is_in(dotted: str, places: tuple[str, ...]) -> bool:
+    """Whether a module is one of these, or in one of these folders."""
+    return any(f"{dotted}.".startswith(f"pyengine.{each}.") for each in places)
+
+
+def imports(module: Module) -> Iterator[tuple[str, int]]:
+    """Dotted names that a module imports, anywhere in it and for annotations too, with their lines."""
     for node in ast.walk(module.tree):
-        if not lazy and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            skipped |= set(ast.walk(node))
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            skipped |= {inner for part in node.body for inner in ast.walk(part)}
-    for node in ast.walk(module.tree):
-        if node in skipped:
-            continue
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -162,27 +97,36 @@ def imports(module: Module, *, lazy: bool = True) -> Iterator[tuple[str, int]]:
             yield from ((name, node.lineno) for name in known or {node.module})
 
 
+def goes_down(own: str, other: str) -> bool:
+    """Whether one place may import another: itself, an earlier rank, or, in a chain, one before it."""
+    ranks = {name: rank for rank, names in enumerate(RANKS) for name in names}
+    if own == other or not other:
+        return True
+    if ranks[own] != ranks.get(other, 0):
+        return ranks.get(other, 0) < ranks[own]
+    names = RANKS[ranks[own]]
+    return {own, other} <= CHAINS and names.index(other) < names.index(own)
+
+
 def breaches(module: Module) -> list[str]:
     """What a module of the package imports against the law."""
-    own = unit(module.dotted)
-    ranks = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+    own = place(module.dotted)
+    if own and not any(own in names for names in RANKS):
+        return [f"{module.path}: has no rank in tests/style/test_imports.py"]
     found = []
-    if own and own not in ranks:
-        found.append(f"{module.path}: has no layer in tests/style/test_imports.py")
     for name, line in imports(module):
-        top, other = name.split(".")[0], unit(name) if name.startswith("pyengine.") else ""
+        top = name.split(".")[0]
         where = f"{module.path}:{line}"
-        if other and own and ranks.get(other, 0) > ranks.get(own, 99):
-            found.append(f"{where}: {own} imports {other}, a later layer")
-        if other in LAST and own not in (other, *LAST[other]):
-            found.append(f"{where}: nobody imports {other}")
-        if top in DRIVERS and own not in DRIVERS[top]:
+        # the surface of the package stands for what it exports: users' modules alone go by it
+        if own and top == "pyengine" and name in KNOWN and not goes_down(own, place(name)):
+            found.append(f"{where}: {own} imports {place(name)}, which does not stand before it")
+        if top in DRIVERS and not is_in(module.dotted, DRIVERS[top]):
             found.append(f"{where}: {top} is for {', '.join(DRIVERS[top]) or 'tests'} only")
         for pure, forbidden in PURE.items():
-            if own in pure.split() and any(
+            if is_in(module.dotted, tuple(pure.split())) and any(
                 name == each or name.startswith(f"{each}.") for each in forbidden.split()
             ):
-                found.append(f"{where}: {own} stays free of {name}")
+                found.append(f"{where}: {module.dotted} stays free of {name}")
     return found
 
 
@@ -196,7 +140,7 @@ def sql_texts(module: Module) -> list[str]:
         and isinstance(node.body[0], ast.Expr)
     }
     return [
-        f"{module.path}:{node.lineno}: SQL text belongs in procedures.py: {node.value[:60]!r}"
+        f"{module.path}:{node.lineno}: SQL text belongs in database/statements: {node.value[:60]!r}"
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
         if SQL.match(node.value)
@@ -228,13 +172,30 @@ def test_imports_keep_the_layers(module: Module) -> None:
 
 
 def test_no_cycles() -> None:
-    """No module imports itself through others while it is being imported."""
-    graph = {module.dotted: {name for name, _ in imports(module, lazy=False)} for module in PACKAGE}
-    assert not cycles(graph), "\n".join(cycles(graph))
+    """No file imports itself through others, for annotations neither; and no folder."""
+    files = {
+        module.dotted: {name for name, _ in imports(module)} & KNOWN - {"pyengine"} for module in PACKAGE
+    }
+    del files["pyengine"]
+    assert not cycles(files), "\n".join(cycles(files))
+    folders: dict[str, set[str]] = {}
+    for name, others in files.items():
+        folders.setdefault(place(name), set()).update({place(other) for other in others} - {place(name)})
+    assert not cycles(folders), "\n".join(cycles(folders))
+
+
+def test_a_folder_can_be_looked_over() -> None:
+    """At most 22 files, and a page that says what lives there and what may not."""
+    for module in PACKAGE:
+        if module.path.endswith("/__init__.py") and module.dotted != "pyengine":
+            beside = [one for one in PACKAGE if one.dotted.rpartition(".")[0] == module.dotted]
+            assert len(beside) <= 22, module.path
+            words = ast.get_docstring(module.tree) or ""
+            assert "ives here: " in words and "ay not: " in words, f"{module.path} has no page"
 
 
 def test_sql_text_stands_in_one_place() -> None:
-    """Only procedures.py, admin, cli/queries.py (people's views) and the demonstration hold SQL text."""
+    """Only database/statements, admin (people's views too) and the demonstration hold SQL text."""
     found = [
         text for module in PACKAGE if not module.dotted.startswith(SQL_PLACES) for text in sql_texts(module)
     ]
@@ -244,19 +205,21 @@ def test_sql_text_stands_in_one_place() -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("codec", "from pyengine.replay import Replay"),
-        ("codec", "import asyncio"),
-        ("replay", "import asyncpg"),
-        ("replay", "def f():\n    import time"),
-        ("loop", "from asyncpg import connect"),
-        ("client", "from pyengine import worker"),
-        ("client", "import asyncio"),
-        ("callers", "import sqlalchemy"),
-        ("worker", "import psycopg"),
-        ("worker", "import pyengine.testing"),
-        ("app", "from pyengine.cli import main"),
+        ("values/codec", "from pyengine.replay.machine import Replay"),
+        ("values/codec", "import asyncio"),
+        ("values/codec", "from pyengine.protocol import journal"),
+        ("replay/machine", "import asyncpg"),
+        ("replay/machine", "def f():\n    import time"),
+        ("replay/machine", "if TYPE_CHECKING:\n    from pyengine.workflow.context import ctx"),
+        ("loop/event_loop", "from asyncpg import connect"),
+        ("client/client", "from pyengine.worker import worker"),
+        ("client/client", "import asyncio"),
+        ("client/caller_connection", "import sqlalchemy"),
+        ("worker/worker", "import psycopg"),
+        ("app_runtime", "from pyengine.app import App"),
+        ("app", "from pyengine.cli import output"),
         ("admin/x", "import asyncpg"),
-        ("procedures", "import sqlglot.expressions"),
+        ("database/statements/procedures", "import sqlglot.expressions"),
         ("stranger", ""),
     ],
 )
@@ -266,11 +229,12 @@ def test_the_check_of_imports_reports(name: str, text: str) -> None:
 
 
 def test_the_check_of_imports_lets_pass() -> None:
-    """Earlier layers, own drivers and imports for annotations are allowed."""
-    text = "from typing import TYPE_CHECKING\nimport msgspec\nfrom pyengine.errors import EngineError\n"
-    text += "if TYPE_CHECKING:\n    from pyengine.worker import Worker\n"
-    assert breaches(Module(path="pyengine/codec.py", text=text)) == []
+    """Earlier ranks, the own folder, the chain and own drivers are allowed."""
+    text = "import msgspec\nfrom pyengine.errors import EngineError\nfrom pyengine.values import depth\n"
+    assert breaches(Module(path="pyengine/values/codec.py", text=text)) == []
     assert breaches(Module(path="pyengine/admin/x.py", text="import psycopg, sqlglot")) == []
+    text = "from pyengine.app_runtime import AppRuntime\nfrom pyengine.worker import worker"
+    assert breaches(Module(path="pyengine/app.py", text=text)) == []
 
 
 def test_the_check_of_cycles_reports() -> None:
@@ -301,7 +265,8 @@ def test_the_package_imports_without_drivers_of_tests() -> None:
         "uvloop",
         "pyengine",
     }
-    optional = {"pydantic", "starlette", "uvicorn", "opentelemetry"}
+    # the last one for type checkers only
+    optional = {"pydantic", "starlette", "uvicorn", "opentelemetry", "typing_extensions"}
     tops = {(name.split(".")[0], module.path) for module in PACKAGE for name, _ in imports(module)}
     strange = {pair for pair in tops if pair[0] not in known | optional | sys.stdlib_module_names}
     assert not strange

@@ -25,7 +25,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pyengine.admin import migrate
-from pyengine.embedded import EmbeddedPostgres
+from pyengine.embedded.server import EmbeddedPostgres
 
 FOLDER = "PYENGINE_TEST_CLUSTER"
 ROLES_LOCK = 4242

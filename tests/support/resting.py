@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 from pyengine import App, Client, Worker
-from pyengine.exchange import Exchange
-from pyengine.listen import _APART_S
-from pyengine.registry import Workflow
+from pyengine.database.poll_schedule import _APART_S
+from pyengine.definitions.registry import Workflow
+from pyengine.worker.dispatcher import Exchange
 
 Connection = psycopg.Connection[tuple[object, ...]]
 

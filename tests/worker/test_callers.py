@@ -15,7 +15,8 @@ from sqlalchemy import create_engine, make_url
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from pyengine import Client, RunFilter, Steered
-from pyengine.callers import checked
+from pyengine.client.caller_connection import checked
+from pyengine.database.statements.procedures import CANCEL, RESULTS, START, Procedure
 from pyengine.errors import (
     Conflict,
     EngineError,
@@ -25,7 +26,6 @@ from pyengine.errors import (
     SchemaMismatch,
     Unavailable,
 )
-from pyengine.procedures import CANCEL, RESULTS, START, Procedure
 from pyengine.sync import Client as SyncClient
 from tests.support.callers import ASYNC, BLOCKING, Awaited, Caller, open_caller
 
@@ -467,9 +467,10 @@ def test_a_database_without_the_schema(kind: str, empty_database: Callable[[], s
 
 def clients_procedures() -> list[Procedure]:
     """All that clients ask."""
-    from pyengine import blocking, client, promises, steering
+    from pyengine.client import client, promises, psycopg_transport
+    from pyengine.client import run as steering
 
-    homes = (blocking, client, promises, steering)
+    homes = (psycopg_transport, client, promises, steering)
     return [value for home in homes for value in vars(home).values() if isinstance(value, Procedure)]
 
 

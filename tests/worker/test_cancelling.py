@@ -10,9 +10,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from pyengine import App, Retry, Worker, ctx, holding
-from pyengine.connection import Database
+from pyengine import App, Retry, Worker, ctx
+from pyengine.database.connection import Database
 from pyengine.errors import RunCancelled
+from pyengine.worker import run_manager
 from tests.support.turns import Send, carries, intercept
 from tests.worker.test_lost import until
 
@@ -305,7 +306,7 @@ def test_clean_up_is_tried_again_after_it_was_given_back(
     dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step of a clean-up whose next attempt is far away gives the run back, and is made again later."""
-    monkeypatch.setattr(holding, "RELEASE_AFTER_MS", 10)
+    monkeypatch.setattr(run_manager, "RELEASE_AFTER_MS", 10)
     app = App(dsn)
     attempts: list[int] = []
 

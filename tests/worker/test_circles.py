@@ -8,7 +8,7 @@ import asyncio
 import psycopg
 
 from pyengine import App, AwaitCycle, NotFound, ctx
-from pyengine.connection import Database
+from pyengine.database.connection import Database
 from pyengine.replay_check import replay_check
 
 Connection = psycopg.Connection[tuple[object, ...]]

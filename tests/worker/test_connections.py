@@ -14,11 +14,11 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from pyengine import App, Worker, ctx
-from pyengine import slots as slots_module
-from pyengine.connection import Database, NoConnection
-from pyengine.link_pool import LinkPool
-from pyengine.procedures import SESSION
-from pyengine.slots import Slots
+from pyengine.database.connection import Database, NoConnection
+from pyengine.database.pool import LinkPool
+from pyengine.database.statements.procedures import SESSION
+from pyengine.worker import capacity as slots_module
+from pyengine.worker.capacity import Slots
 from tests.support.roles import who_works
 
 Connection = psycopg.Connection[tuple[Any, ...]]

@@ -15,13 +15,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from pyengine import App, Retry, ctx, holding
-from pyengine.early import Early
+from pyengine import App, Retry, ctx
 from pyengine.errors import RunCancelled, RunFailed
-from pyengine.holding import Holdings
-from pyengine.model import Complete, Moves
-from pyengine.runs import HeldRun
-from pyengine.steps import StepRun, StepRunner
+from pyengine.protocol.commands import Complete
+from pyengine.replay.advance import Moves
+from pyengine.worker import run_manager
+from pyengine.worker.run_manager import Holdings
+from pyengine.worker.run_state import HeldRun, StepRun
+from pyengine.worker.speculation import Early
+from pyengine.worker.step_runner import StepRunner
 from tests.support.turns import Send, intercept
 from tests.worker.test_limits import fact, quiet_run
 
@@ -532,7 +534,7 @@ def test_a_step_that_ends_as_it_begins(dsn: str, conn: Connection, monkeypatch: 
             end_at_once(self, run)
 
     monkeypatch.setattr(StepRunner, "_start_task", at_once)
-    monkeypatch.setattr(holding, "RELEASE_AFTER_MS", 10)
+    monkeypatch.setattr(run_manager, "RELEASE_AFTER_MS", 10)
     seen: list[str] = []
     serve(flaky_app(dsn, lambda id: seen.append(journal(conn, id))), try_all)
     assert seen == ["Sfk"] and journal(conn, "c") == "SfkLC"

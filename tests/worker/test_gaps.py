@@ -16,9 +16,11 @@ from typing import Any
 import psycopg
 
 from pyengine import App, Client, Worker, ctx
-from pyengine.codec import Codec
-from pyengine.model import Complete, Row, RunInfo
-from pyengine.replay import Replay
+from pyengine.definitions.current_run import RunInfo
+from pyengine.protocol.commands import Complete
+from pyengine.protocol.journal import Row
+from pyengine.replay.machine import Replay
+from pyengine.values.codec import Codec
 from tests.support.turns import Send, carries, intercept
 
 app = App()

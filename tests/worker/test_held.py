@@ -203,7 +203,7 @@ def test_who_holds_what_is_told(
     """After a while one warning names the run, who holds it, since when and by which statement; so does the
     view `durable.blocked`, until it is over.
     """
-    monkeypatch.setattr("pyengine.blocked._WARN_AFTER_S", 1.5)
+    monkeypatch.setattr("pyengine.worker.blocked_runs._WARN_AFTER_S", 1.5)
 
     async def main() -> None:
         traffic = Traffic(dsn)

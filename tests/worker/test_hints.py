@@ -8,10 +8,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from pyengine import App, ctx, housekeeping, listen, resting
-from pyengine.connection import Database, Link
-from pyengine.listen import Listener, Looks, Pace
-from pyengine.resting import Rest
+from pyengine import App, ctx
+from pyengine.database import poll_schedule
+from pyengine.database.connection import Database, Link
+from pyengine.database.listener import Listener
+from pyengine.database.poll_schedule import Looks, Pace
+from pyengine.worker import handoff, ticker
+from pyengine.worker.handoff import Rest
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
@@ -128,7 +131,7 @@ def test_a_lone_run_takes_four_statements(
 
     monkeypatch.setattr(Rest, "quiet", lambda self: None)
     # on a machine that stops for some milliseconds somebody would look again meanwhile
-    monkeypatch.setattr(listen, "_AFTER_HINT_S", (0.0, 30.0, 30.0))
+    monkeypatch.setattr(poll_schedule, "_AFTER_HINT_S", (0.0, 30.0, 30.0))
     for _ in range(20):
         found = asyncio.run(main())
         # the worker hears twice of a start in its process; the second time, if late, it looks in vain
@@ -145,9 +148,9 @@ def test_an_idle_worker_asks_less_than_once_a_second() -> None:
     looks = Looks(longest_s=5.0)
     pauses(looks, 0.0, 20)
     look_rate = 10 / sum(pauses(looks, 0.0, 10))
-    tick_rate = 1 / (0.9 * housekeeping.IDLE_EVERY_S)
+    tick_rate = 1 / (0.9 * ticker.IDLE_EVERY_S)
     heartbeat_rate = 1 / 7.5
-    rest_rate = 1 / resting._AGAIN_S
+    rest_rate = 1 / handoff._AGAIN_S
     assert look_rate + tick_rate + heartbeat_rate + rest_rate < 0.7
 
 

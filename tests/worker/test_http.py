@@ -16,7 +16,7 @@ import pytest
 
 from pyengine import App, HttpConnectionError, HttpResponse, HttpStatusError, Retry, Secret, ctx
 from pyengine.errors import InvalidRequest, RunFailed, StepTimeout
-from pyengine.steps import StepRunner
+from pyengine.worker.step_runner import StepRunner
 from tests.worker.test_retries import an_hour_later, row_types
 
 Connection = psycopg.Connection[tuple[object, ...]]

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from pyengine import App, SqlError, ctx
-from pyengine.sqlstates import passes
+from pyengine.errors import passes
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 Runs = Callable[[str, str], Any]
@@ -123,5 +123,5 @@ def test_both_sides_have_the_same_list() -> None:
     states = set(re.findall(r"'(\w{5})'", listed[1]))
     assert states
     assert all(passes(state) for state in states)
-    source = (root / "pyengine/sqlstates.py").read_text(encoding="utf-8")
+    source = (root / "pyengine/errors.py").read_text(encoding="utf-8")
     assert set(re.findall(r'"(\w{5})"', source.split("_PASSING = ")[1].split(")")[0])) == states

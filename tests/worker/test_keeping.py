@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from pyengine.keeping import Keeper
+from pyengine.worker.journal_poller import Keeper
 
 
 @dataclass(eq=False)

@@ -13,15 +13,16 @@ import psycopg
 import pytest
 
 from pyengine import App
-from pyengine.codec import Codec
-from pyengine.connection import Database, mapped
+from pyengine.database.connection import Database, mapped
+from pyengine.definitions.current_run import RunInfo
 from pyengine.errors import Conflict, PayloadTooLarge, RunFailed
-from pyengine.model import Captured, Complete, Fact, RunChild, RunInfo, Suspend
-from pyengine.replay import Replay
-from pyengine.reporting import RunQueue
-from pyengine.runs import TURN_BYTES_MAX, HeldRun
-from pyengine.turn import Identity, Turns
-from pyengine.wire import Answer, Bundle, encode_bundles
+from pyengine.protocol.commands import Captured, Complete, Fact, RunChild, Suspend
+from pyengine.protocol.turn import Answer, Bundle, encode_bundles
+from pyengine.replay.machine import Replay
+from pyengine.values.codec import Codec
+from pyengine.worker.report_queue import RunQueue
+from pyengine.worker.run_state import TURN_BYTES_MAX, HeldRun
+from pyengine.worker.turn_sender import Identity, Turns
 from tests.support.turns import Send, intercept
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -276,7 +277,7 @@ def test_a_claim_that_is_refused_is_made_smaller(monkeypatch: pytest.MonkeyPatch
     async def no_pause(delay_s: float) -> None:
         pass
 
-    monkeypatch.setattr("pyengine.turn.asyncio.sleep", no_pause)
+    monkeypatch.setattr("pyengine.worker.turn_sender.asyncio.sleep", no_pause)
     answers: list[Any] = asyncio.run(turns_of(monkeypatch, once).send([], 15))
     assert answers == ["answer"] and wants == [15, 8, 4, 2]
 

@@ -11,8 +11,8 @@ import pytest
 
 from pyengine import App, Worker, ctx
 from pyengine.errors import EngineError
-from pyengine.runs import HeldRun
-from pyengine.wire import Bundle
+from pyengine.protocol.turn import Bundle
+from pyengine.worker.run_state import HeldRun
 from tests.support.resting import until
 
 Connection = psycopg.Connection[tuple[object, ...]]

@@ -10,12 +10,12 @@ import psycopg
 import pytest
 
 from pyengine import App, Client, Worker
-from pyengine.connection import Database, Link
-from pyengine.exchange import Exchange
-from pyengine.housekeeping import DatabaseClock
-from pyengine.listen import Listener
-from pyengine.procedures import RELEASE_UNKNOWN, REST, TURN, Procedure
-from pyengine.results import Waiting
+from pyengine.client.results import Waiting
+from pyengine.database.connection import Database, Link
+from pyengine.database.listener import Listener
+from pyengine.database.statements.procedures import RELEASE_UNKNOWN, REST, TURN, Procedure
+from pyengine.worker.dispatcher import Exchange
+from pyengine.worker.ticker import DatabaseClock
 from tests.support.resting import apart, five, note_handed, resting, until
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -231,7 +231,7 @@ def test_behind_a_pooler_nobody_rests(
     """
     app = App(dsn)
     asked: list[str] = []
-    monkeypatch.setattr("pyengine.connection.Database.hints", property(lambda self: False))
+    monkeypatch.setattr("pyengine.database.connection.Database.hints", property(lambda self: False))
     plain = Link.run
 
     async def noted(self: Link, procedure: Procedure, *args: Any) -> Any:

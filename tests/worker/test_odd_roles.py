@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 from pyengine import App, ctx
-from pyengine.connection import Database, Link
+from pyengine.database.connection import Database, Link
+from pyengine.database.statements.sessions import IS_ODD
 from pyengine.errors import Unavailable
-from pyengine.procedures_sessions import IS_ODD
 from pyengine.sync import Client as BlockingClient
 from tests.support.cluster import Cluster
 from tests.support.odd import ODD as SETTINGS

@@ -20,7 +20,7 @@ import psycopg
 import pytest
 
 from pyengine import App, InvalidRequest, RunCancelled, Worker, ctx
-from pyengine.connection import Database, Link
+from pyengine.database.connection import Database, Link
 from tests.crash import processes
 from tests.crash.job import EFFECTS, expected_journey
 from tests.support.pooler import SETTINGS, SIZE, WARM, Pooler

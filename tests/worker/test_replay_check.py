@@ -14,11 +14,11 @@ import pytest
 
 from pyengine import App, ctx
 from pyengine.admin import migrate
-from pyengine.connection import Database
-from pyengine.embedded import EmbeddedPostgres
+from pyengine.client.run import Run
+from pyengine.compatibility import Finding
+from pyengine.database.connection import Database
+from pyengine.embedded.server import EmbeddedPostgres
 from pyengine.errors import InvalidRequest, NotFound
-from pyengine.handle import Run
-from pyengine.judging import Finding
 from pyengine.replay_check import Report, replay_check
 from tests.support.cluster import make_folder
 

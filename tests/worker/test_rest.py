@@ -11,10 +11,10 @@ import psycopg
 import pytest
 
 from pyengine import App, Client, Worker, ctx
-from pyengine.connection import Link
+from pyengine.client.results import Waiting
+from pyengine.database.connection import Link
 from pyengine.errors import RunFailed, RunTimedOut
-from pyengine.resting import Rest
-from pyengine.results import Waiting
+from pyengine.worker.handoff import Rest
 from tests.support.resting import apart, note_handed, resting, until
 from tests.support.turns import Send, carries, intercept
 
@@ -46,7 +46,7 @@ def test_a_lone_run_takes_two_statements(
     dsn: str, conn: Connection, handed: list[str], said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its start and its end: the worker claims nothing, and the client looks for nothing."""
-    monkeypatch.setattr("pyengine.listen._AFTER_HINT_S", (0.0, 30.0, 30.0))
+    monkeypatch.setattr("pyengine.database.poll_schedule._AFTER_HINT_S", (0.0, 30.0, 30.0))
     app = App(dsn)
 
     @app.workflow
@@ -131,7 +131,7 @@ def test_a_result_that_is_asked_for_later_is_found(
     ended: who asks then gets it without a look, who asks again looks; and of what nobody ever asks for only
     the last is kept.
     """
-    monkeypatch.setattr("pyengine.listen._AFTER_HINT_S", (0.0, *[0.005] * 10_000))
+    monkeypatch.setattr("pyengine.database.poll_schedule._AFTER_HINT_S", (0.0, *[0.005] * 10_000))
     app = App(dsn)
 
     @app.workflow

@@ -15,8 +15,8 @@ import psycopg
 import pytest
 
 from pyengine import App, Client, SqlError, Worker, ctx
+from pyengine.definitions.registry import Registry
 from pyengine.errors import InvalidRequest, RunFailed
-from pyengine.registry import Registry
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

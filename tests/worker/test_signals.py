@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from pyengine import App, ctx
+from pyengine.definitions.signals import Signal
 from pyengine.errors import DecodeError, InvalidRequest, RunFailed
-from pyengine.signals import Signal
 from tests.worker.test_cancelling import types
 
 Connection = psycopg.Connection[tuple[object, ...]]

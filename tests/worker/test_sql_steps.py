@@ -13,7 +13,7 @@ import pytest
 
 from pyengine import App, Client, Retry, SqlError, Worker, ctx
 from pyengine.errors import EncodeError, InvalidRequest, RunFailed, StepTimeout
-from pyengine.turn import Turns
+from pyengine.worker.turn_sender import Turns
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 FAST = Retry(max_attempts=3, initial="5ms", jitter=0)

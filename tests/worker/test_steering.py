@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from pyengine import App, Client, Run, ctx
+from pyengine.definitions.signals import Signal
 from pyengine.errors import Conflict, EncodeError, InvalidRequest, NotFound, RunCancelled
-from pyengine.signals import Signal
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
@@ -269,7 +269,7 @@ def test_what_is_sent_again_is_done_once(dsn: str, conn: Connection, monkeypatch
     """A signal and a fork that nobody named carry a name of their own: sent again after a lost answer, they
     find what they did.
     """
-    monkeypatch.setattr("pyengine.steering.secrets.token_hex", lambda size: "f" * 2 * size)
+    monkeypatch.setattr("pyengine.client.run.secrets.token_hex", lambda size: "f" * 2 * size)
 
     async def main(app: App, client: Client) -> None:
         run = await client.start("price", 1, id="a")

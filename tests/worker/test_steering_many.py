@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pyengine import Client, InvalidRequest, RunFilter, Steered, steering_many
+from pyengine import Client, InvalidRequest, RunFilter, Steered
+from pyengine.client import many_runs
 from pyengine.sync import Client as SyncClient
 from tests.support.verbs import Connection, ask, begin_run, bundle, complete, create, start, take_turn
 
@@ -19,7 +20,7 @@ EARLIER = datetime.now(UTC) - timedelta(days=1)
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Portions of three."""
-    monkeypatch.setattr(steering_many, "PORTION", 3)
+    monkeypatch.setattr(many_runs, "PORTION", 3)
 
 
 def transactions(conn: Connection, kind: str) -> int:

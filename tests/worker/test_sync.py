@@ -21,10 +21,10 @@ import psycopg
 import pytest
 
 from pyengine import App, Client, sync
-from pyengine.client import Verbs
+from pyengine.client.client import Verbs
+from pyengine.client.promises import Promises
+from pyengine.client.run import Run
 from pyengine.errors import EngineError, InvalidRequest, NotFound, RunFailed, SchemaMismatch, Unavailable
-from pyengine.handle import Run
-from pyengine.promises import Promises
 from tests.crash.processes import until
 from tests.support.callers import Awaited
 
@@ -137,8 +137,8 @@ TYPED = """
 from typing import Any, assert_type
 
 from pyengine import App, Client, Run, Signal
-from pyengine.promise_records import PromiseRecord
-from pyengine.results import RunStatus
+from pyengine.client.promise_records import PromiseRecord
+from pyengine.client.run_status import RunStatus
 from pyengine.sync import Client as Blocking
 from pyengine.sync import SyncRun
 

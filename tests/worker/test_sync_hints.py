@@ -10,10 +10,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from pyengine import blocking, sync
-from pyengine.blocking import Blocking
-from pyengine.listen import Looks
-from pyengine.procedures import RESULTS, Procedure
+from pyengine import sync
+from pyengine.client import psycopg_transport
+from pyengine.client.psycopg_transport import Blocking
+from pyengine.database.poll_schedule import Looks
+from pyengine.database.statements.procedures import RESULTS, Procedure
 from tests.crash.processes import until
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -72,7 +73,7 @@ def test_a_hint_ends_a_long_wait(dsn: str, conn: Connection, monkeypatch: pytest
     """Threads that wait for long are told when something settled, all over one connection, which is gone when
     nobody waits any more.
     """
-    monkeypatch.setattr(blocking, "Looks", Never)
+    monkeypatch.setattr(psycopg_transport, "Looks", Never)
     listening = (
         "select count(*) = {} from pg_stat_activity where datname = current_database() "
         "and application_name = 'pyengine listen'"
@@ -101,7 +102,7 @@ def test_a_hint_during_a_look_is_not_lost(
 ) -> None:
     """One who looked in vain, and does not wait yet when the hint comes to the others, looks again."""
     looks = Looked(conn)
-    monkeypatch.setattr(blocking, "Looks", Never)
+    monkeypatch.setattr(psycopg_transport, "Looks", Never)
     monkeypatch.setattr(Blocking, "rows", looks.rows)
     with sync.Client(dsn) as client, ThreadPoolExecutor(2) as pool:
         for id in ("other", "mine"):

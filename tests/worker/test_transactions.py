@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from pyengine import App, Client, Conflict, InvalidRequest, NotFound, RunFailed, Signal, Worker, ctx
-from pyengine.connection import Database
+from pyengine.database.connection import Database
 from pyengine.errors import EncodeError, NotAwaitable, StepTimeout
 from pyengine.replay_check import replay_check
 

@@ -11,10 +11,10 @@ import psycopg
 import pytest
 
 from pyengine import App, Client, PayloadTooLarge, Retry, RunCancelled, RunFailed, Worker, ctx
-from pyengine.committing import Committer, _Again
-from pyengine.connection import Database
+from pyengine.database.connection import Database
 from pyengine.replay_check import replay_check
-from pyengine.turn import Turns
+from pyengine.worker.transaction_runner import Committer, _Again
+from pyengine.worker.turn_sender import Turns
 
 app = App()
 Bank = psycopg.Connection[Any]

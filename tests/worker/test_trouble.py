@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from pyengine import App, ctx
-from pyengine import trouble as module
-from pyengine.trouble import Trouble
+from pyengine.database import failure_log as module
+from pyengine.database.failure_log import Trouble
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 logger = logging.getLogger("pyengine.test")

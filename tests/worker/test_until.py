@@ -11,11 +11,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from pyengine import App, ctx, housekeeping
+from pyengine import App, ctx
+from pyengine.database.poll_schedule import Looks
+from pyengine.database.pool import LinkPool
+from pyengine.database.statements.procedures import TICK, Procedure
 from pyengine.errors import Conflict, InvalidRequest, NotFound
-from pyengine.link_pool import LinkPool
-from pyengine.listen import Looks
-from pyengine.procedures import TICK, Procedure
+from pyengine.worker import ticker
 from tests.support.rows import shop
 from tests.worker.test_cancelling import types
 from tests.worker.test_signals import waits
@@ -71,7 +72,7 @@ def test_the_commit_of_somebody_else_wakes_a_run(dsn: str, conn: Connection) -> 
 
 
 def test_a_row_that_is_there_already(dsn: str, conn: Connection) -> None:
-    """The wait ends by the worker's own housekeeping, without anybody writing anything."""
+    """The wait ends by the worker's own ticker, without anybody writing anything."""
     app = App(dsn)
 
     @app.workflow
@@ -198,8 +199,8 @@ def by_hints_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         looks._at = now + 1e6
 
     monkeypatch.setattr(Looks, "looked", look_no_more)
-    monkeypatch.setattr(housekeeping, "WATCH_EVERY_S", 1e6)
-    monkeypatch.setattr(housekeeping, "IDLE_EVERY_S", 1e6)
+    monkeypatch.setattr(ticker, "WATCH_EVERY_S", 1e6)
+    monkeypatch.setattr(ticker, "IDLE_EVERY_S", 1e6)
 
 
 @pytest.fixture
@@ -257,11 +258,9 @@ def test_an_older_answer_does_not_take_back_what_a_newer_one_told(
     by then: the next tick ends the wait."""
     app = App(alone)
     told, is_paid = asyncio.Event(), False
-    note_due, rows = housekeeping.Housekeeper.note_due, LinkPool.rows
+    note_due, rows = ticker.Housekeeper.note_due, LinkPool.rows
 
-    def listen_in(
-        keeper: housekeeping.Housekeeper, asked_s: float, now_s: float, due_in_ms: int | None
-    ) -> None:
+    def listen_in(keeper: ticker.Housekeeper, asked_s: float, now_s: float, due_in_ms: int | None) -> None:
         note_due(keeper, asked_s, now_s, due_in_ms)
         if due_in_ms == -1 and is_paid:
             told.set()
@@ -278,7 +277,7 @@ def test_an_older_answer_does_not_take_back_what_a_newer_one_told(
                 await told.wait()
         return found
 
-    monkeypatch.setattr(housekeeping.Housekeeper, "note_due", listen_in)
+    monkeypatch.setattr(ticker.Housekeeper, "note_due", listen_in)
     monkeypatch.setattr(LinkPool, "rows", hold_a_tick)
 
     @app.workflow

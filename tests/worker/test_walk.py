@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 
 from pyengine import App, Client, Worker, ctx
-from pyengine.procedures import START, TURN
+from pyengine.database.statements.procedures import START, TURN
 
 ROOT = Path(__file__).parent.parent.parent
 STOPS = re.findall(r"^\| (\d+) \| (.*?) \| (.*?) \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)

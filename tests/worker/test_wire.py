@@ -8,13 +8,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from pyengine.model import (
+from pyengine.protocol.commands import (
     Act,
     Adopt,
     Cancelled,
     Captured,
     Complete,
     ContinueAsNew,
+    Ending,
     Fact,
     Fail,
     Halt,
@@ -22,13 +23,14 @@ from pyengine.model import (
     MakeJoinSet,
     MakePromise,
     Receive,
+    Release,
     RunChild,
     StartTimer,
     Submit,
     Suspend,
     Take,
 )
-from pyengine.wire import Bundle, Ending, Release, decode_answer, encode_bundles, encode_texts
+from pyengine.protocol.turn import Bundle, decode_answer, encode_bundles, encode_texts
 
 CHILD = RunChild(
     child=5, name="ship", version="1", queue=None, hash="ab", param="[]", timeout_ms=None, detached=False

@@ -1,0 +1,268 @@
+"""Starting runs and waiting for them, from any process.
+
+What lives here: `Verbs`: starting and looking; what else people do to a run stands in run.py; and
+`Client`, the verbs for programs that await (sync.py has those for programs that block). What may not: running
+anything; a client needs no worker in its process and no code, a workflow's name will do. The theory: a start
+is idempotent, because every run has an id before it is sent; so after a lost connection it is simply sent
+again. A verb awaits its asker (transport.py) and nothing else, which is what makes it good for both kinds.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Self, get_args
+
+from pyengine.client.asyncpg_transport import Links
+from pyengine.client.many_runs import SteeringMany
+from pyengine.client.promises import Promises
+from pyengine.client.run import Run, RunControl, result_codec
+from pyengine.client.run_status import RunState, RunStatus
+from pyengine.client.transport import Asker
+from pyengine.database.connection import Database
+from pyengine.database.listener import Listener
+from pyengine.database.statements.procedures import LIST_FAILED, LIST_LIVE, LIST_RUNS, START_WITHIN
+from pyengine.definitions.definition import WorkflowDef
+from pyengine.definitions.queues import check_queue
+from pyengine.definitions.registry import Registry, Workflow
+from pyengine.definitions.retry import Duration, optional_duration
+from pyengine.definitions.sql_steps import SERVICE, sql_arguments
+from pyengine.errors import InvalidRequest
+from pyengine.values.codec import Codec
+
+if TYPE_CHECKING:
+    # a workflow that is only named says nothing of its result: that is Any and not unknown
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+__all__ = ["Client", "Run", "RunState", "RunStatus", "Verbs"]
+
+
+class Verbs(RunControl, SteeringMany):
+    """Starts runs, waits for them, and steers them.
+
+    Args:
+        asker: how to reach the database.
+        registry: code known here: types of results by workflow name, and error classes.
+
+    Attributes:
+        promises: durable promises by themselves: created, completed, awaited by callback.
+    """
+
+    def __init__(self, asker: Asker, registry: Registry | None) -> None:
+        self._asker = asker
+        self._registry = registry or Registry()
+        self._codec = Codec(self._registry.errors)
+        self.promises = Promises(asker, self._codec)
+
+    async def open(self) -> None:
+        """Check the database; every other method does that at its first use.
+
+        Raises:
+            Unavailable: it cannot be reached.
+            SchemaMismatch: its schema does not fit.
+        """
+        await self._asker.open()
+
+    async def close(self) -> None:
+        """Close the connections; whoever still waits for a result gets a CancelledError."""
+        await self._asker.close()
+
+    # -- starting
+
+    async def start(
+        self,
+        /,
+        workflow: Workflow[..., T] | str,
+        *args: Any,
+        id: str | None = None,
+        key: str | None = None,
+        queue: str | None = None,
+        version: str | None = None,
+        delay: Duration | None = None,
+        timeout: Duration | None = None,
+        priority: int = 0,
+        conn: Any = None,
+        **kwargs: Any,
+    ) -> Run[T]:
+        """Start a run, or find the one that has this id or key.
+
+        Args:
+            workflow: the workflow, or its name, or a service in SQL like "sql://billing.close_month".
+            args: its arguments.
+            id: id of the run, up to 512 bytes; the same id is the same run.
+            key: idempotency key, unique for the workflow.
+            queue: None means the workflow's own queue, or "default".
+            version: None means the workflow's own version, or "1".
+            delay: not to be begun before.
+            timeout: the run times out after this; None means the workflow's own deadline, or none.
+            priority: smaller is claimed first.
+            conn: a connection of yours, in whose transaction the run is started: a rollback leaves nothing.
+                Of asyncpg or psycopg, or an SQLAlchemy session or connection over one of them.
+            kwargs: its arguments by name.
+
+        Raises:
+            InvalidRequest: the arguments do not fit the workflow, or an option is wrong.
+            NotFound: no worker ever registered a workflow of this name, while others are known.
+            RunConflict: a run with this id or key exists and has other input.
+            Unavailable: the database cannot be reached.
+        """
+        return await self.begin(
+            workflow,
+            args,
+            kwargs,
+            id=id,
+            key=key,
+            queue=queue,
+            version=version,
+            delay=delay,
+            timeout=timeout,
+            priority=priority,
+            conn=conn,
+        )
+
+    async def begin(
+        self,
+        workflow: Workflow[..., T] | str,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        id: str | None = None,
+        key: str | None = None,
+        queue: str | None = None,
+        version: str | None = None,
+        delay: Duration | None = None,
+        timeout: Duration | None = None,
+        priority: int = 0,
+        conn: Any = None,
+    ) -> Run[T]:
+        """Do what `start` does, for arguments whose names are names of options too.
+
+        Raises:
+            EngineError: as `start`.
+        """
+        if version == "":
+            raise InvalidRequest("a version is not empty", hint="leave it out for the default")
+        if queue is not None:
+            check_queue(queue, what="start")
+        definition = self._definition(workflow, version)
+        name = workflow if isinstance(workflow, str) else workflow.name
+        if name.startswith(SERVICE):
+            args, kwargs = sql_arguments(name, args, kwargs)
+        deadline_ms = optional_duration(timeout, what="timeout")
+        if definition is not None:
+            queue = definition.queue if queue is None else queue
+            version = definition.version if version is None else version
+            deadline_ms = definition.deadline_ms if timeout is None else deadline_ms
+        fresh = id is None and key is None
+        if fresh:
+            id = _new_id()
+        values = (
+            name,
+            self._input(definition, args, dict(kwargs)),
+            id,
+            key,
+            queue or "default",
+            version or "1",
+            optional_duration(delay, what="delay"),
+            deadline_ms,
+            priority,
+            "{}",
+            "",
+            definition is not None,
+        )
+        heard = self._asker.heard
+        if conn is None:
+            row = await self._asker.start(values, fresh=fresh)
+        else:
+            row = await self._asker.within(conn, START_WITHIN, *values, fresh)
+        codec, since = result_codec(definition), heard if row["created"] else None
+        return Run(self, row["id"], codec, created=row["created"], since=since)
+
+    def _definition(self, workflow: Workflow[..., Any] | str, version: str | None) -> WorkflowDef | None:
+        if isinstance(workflow, Workflow):
+            return workflow.definition
+        if not isinstance(workflow, str):
+            raise InvalidRequest(
+                f"{workflow!r} is no workflow", hint="decorate the function with @app.workflow"
+            )
+        return self._registry.find(workflow, version)
+
+    def _input(self, definition: WorkflowDef | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        if definition is not None:
+            return definition.signature.encode(args, kwargs)
+        if args and kwargs:
+            raise InvalidRequest(
+                "arguments of a workflow that is known by name only are all by position, or all by name"
+            )
+        return self._codec.encode(list(args) if args or not kwargs else kwargs, where="the arguments")
+
+    # -- looking
+
+    async def list(
+        self, *, workflow: str | None = None, state: RunState | None = None, limit: int = 100
+    ) -> list[RunStatus]:
+        """Return runs, newest first.
+
+        Args:
+            workflow: only of this workflow.
+            state: only in this state.
+            limit: at most so many.
+
+        Raises:
+            InvalidRequest: there is no such state.
+        """
+        if state is not None and state not in get_args(RunState):
+            raise InvalidRequest(
+                f"there is no state {state!r}", hint=f"the states are {', '.join(get_args(RunState))}"
+            )
+        if state is None or state == "completed":
+            view = LIST_RUNS
+        else:
+            view = LIST_FAILED if state in ("failed", "timed_out", "cancelled") else LIST_LIVE
+        return [self._status(row) for row in await self._asker.rows(view, workflow, state, limit)]
+
+
+class Client(Verbs):
+    """Starts runs, waits for them, and steers them.
+
+    Args:
+        database: the database or its URL.
+        registry: code known here: types of results by workflow name, and error classes.
+        listener: shared with the worker of this process.
+        connections: connections for statements, at most; one more listens for hints.
+
+    Use it as an async context manager, or call `close` at the end.
+    """
+
+    def __init__(
+        self,
+        database: Database | str,
+        *,
+        registry: Registry | None = None,
+        listener: Listener | None = None,
+        connections: int = 4,
+    ) -> None:
+        where = Database(database) if isinstance(database, str) else database
+        super().__init__(Links(where, listener or Listener(where), connections), registry)
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _new_id() -> str:
+    """Return an id that no other run has; `durable._fresh_id`."""
+    return f"{time.time_ns() // 1_000_000:012x}{os.urandom(10).hex()}"

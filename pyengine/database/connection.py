@@ -1,0 +1,360 @@
+"""How this package reaches the database: connections, their checks, and what a failure of one means.
+
+What lives here: `Database` (where it is, whether it fits, how to connect) and `Link` (one connection that
+comes back by itself). What may not: SQL text, retries of a statement whose outcome is unknown; only the
+caller knows whether it may be sent twice. The theory: a database that is down is a state and not an error.
+Connecting goes on with growing pauses until it works or the caller gives up; a statement either failed in
+the database (its SQLSTATE becomes an error of errors.py) or its connection is gone (`Unavailable`). Behind
+a pooler a session is nobody's own, so nothing there may depend on one: no LISTEN, no named statement. What
+needs one, hints and presence, goes by a second URL if there is one, and is done without if there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import asyncpg
+
+from pyengine.database.error_mapping import NO_SCHEMA, answered, named, no_schema, refuse_version, unreachable
+from pyengine.database.sessions import clean_session, fit, is_odd, keep_alive, transaction
+from pyengine.database.statements.procedures import LEAVE_MARK, SEE_MARK, SESSION, VERSION, Procedure
+from pyengine.errors import EngineError, InvalidRequest, Unavailable
+from pyengine.passwords import hidden
+
+__all__ = ["Database", "Link", "NoConnection", "backoff_s", "mapped"]
+
+logger = logging.getLogger("pyengine.connection")
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT_S = 10.0
+STATEMENT_TIMEOUT_S = 60.0
+_BACKOFF_MAX_S = 5.0
+_FULL = "53300"
+_REFUSED = frozenset({"28000", "28P01", "3D000", "42501"})
+_GONE = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, asyncio.TimeoutError)
+
+
+class NoConnection(Unavailable):
+    """The server is there, and has no connection left for us."""
+
+
+def backoff_s(failures: int) -> float:
+    """Return seconds to wait after so many failures in a row: from 50 ms on twice as long, at most 5 s."""
+    ceiling: float = min(_BACKOFF_MAX_S, 0.05 * 2 ** min(failures, 10))
+    return ceiling * (0.5 + random.random() / 2)
+
+
+def mapped(error: BaseException, where: str) -> EngineError:
+    """Return the engine's error for one of asyncpg's or the system's.
+
+    Args:
+        error: what a statement or a connection attempt raised.
+        where: name of the database, without a password.
+    """
+    if isinstance(error, EngineError):
+        return error
+    if isinstance(error, asyncpg.PostgresError):
+        message = getattr(error, "message", None) or str(error)
+        return answered(
+            where,
+            getattr(error, "sqlstate", None),
+            message,
+            getattr(error, "detail", None),
+            getattr(error, "hint", None),
+        )
+    if isinstance(error, asyncio.TimeoutError):
+        return unreachable(where, "no answer in time")
+    return unreachable(where, str(error) or type(error).__name__)
+
+
+class Database:
+    """Where the runs are kept.
+
+    Args:
+        dsn: URL of the database, postgresql://user:password@host:port/name.
+        listen_url: URL of the same database with no pooler before it, for what needs a session of its own.
+        application_name: how its sessions show in pg_stat_activity.
+
+    Attributes:
+        where: how messages call it.
+        pooled: whether a pooler stands before it; known once `open` has returned.
+        opened: `open` has returned.
+    """
+
+    def __init__(
+        self, dsn: str, *, listen_url: str | None = None, application_name: str = "pyengine"
+    ) -> None:
+        if not dsn.startswith(("postgresql://", "postgres://")):
+            raise InvalidRequest("a database URL begins with postgresql://")
+        self._dsn = dsn
+        self._application_name = application_name
+        self.where = named(dsn)
+        self.pooled = False
+        self._direct = None if listen_url is None else Database(listen_url, application_name=application_name)
+        self.opened = False
+
+    @property
+    def sessions(self) -> Database:
+        """The way to it for what needs a session of its own: the second URL, unless that has a pooler too."""
+        return self if self._direct is None or self._direct.pooled else self._direct
+
+    @property
+    def hints(self) -> bool:
+        """Whether hints can be heard here, and presence be held; known once `open` has returned."""
+        return not self.sessions.pooled
+
+    async def open(self) -> None:
+        """Check once that the database answers and that its schema fits this library.
+
+        Raises:
+            Unavailable: it cannot be reached.
+            SchemaMismatch: it has no schema of ours, or one of another time.
+            InvalidRequest: the second URL leads to another database.
+            EngineError: it refuses us.
+        """
+        if self.opened:
+            return
+        # no statement may be named before it is known whether the session is our own
+        self.pooled = True
+        conn = await self.connect("check")
+        try:
+            # a pooler announces a process of its own; the transaction keeps both statements in one session
+            async with transaction(conn):
+                self.pooled = conn.get_server_pid() != await conn.fetchval(SESSION.sql)
+                await self._check_version(conn)
+            if self._direct is not None:
+                await self._check_direct(conn, self._direct)
+        except (asyncpg.PostgresError, *_GONE) as error:
+            conn.terminate()
+            raise mapped(error, self.where) from error
+        except BaseException:
+            conn.terminate()
+            raise
+        await conn.close()
+        self.opened = True
+
+    async def _check_direct(self, conn: Any, direct: Database) -> None:
+        """See from here a mark that is left there: it is the same database, and a session there is kept."""
+        await direct.open()
+        if direct.pooled:
+            logger.warning("there is a pooler before %s too: no hints, no presence", direct.where)
+            return
+        session = await direct.connect("check")
+        try:
+            mark = random.getrandbits(31)
+            await session.fetchval(LEAVE_MARK.sql, mark)
+            seen = await conn.fetchval(SEE_MARK.sql, mark)
+        finally:
+            session.terminate()
+        if not seen:
+            raise InvalidRequest(
+                f"the direct URL leads to {direct.where}, which is another database than {self.where}",
+                hint="listen_url or PYENGINE_LISTEN_URL names the same database, past the pooler",
+            )
+
+    async def _check_version(self, conn: Any) -> None:
+        try:
+            row = await conn.fetchrow(VERSION.sql)
+        except asyncpg.PostgresError as error:
+            if error.sqlstate in NO_SCHEMA:
+                raise no_schema(self.where) from None
+            raise mapped(error, self.where) from error
+        refuse_version(self.where, row)
+
+    async def connect(self, role: str) -> Any:
+        """Return a new connection.
+
+        Args:
+            role: what it is for; shows in pg_stat_activity.
+
+        Raises:
+            Unavailable: the server cannot be reached, or is starting or full.
+            EngineError: the server refuses us: no such database, wrong password.
+        """
+        try:
+            conn = await asyncpg.connect(
+                self._dsn,
+                timeout=CONNECT_TIMEOUT_S,
+                command_timeout=STATEMENT_TIMEOUT_S,
+                statement_cache_size=0 if self.pooled else 100,
+                server_settings={"application_name": f"{self._application_name} {role}"},
+            )
+        except asyncpg.PostgresError as error:
+            if error.sqlstate == _FULL:
+                raise NoConnection(
+                    f"{self.where} gives no further connection: {error}",
+                    hint="raise max_connections or the limit of the role, or put a pooler before it",
+                ) from None
+            if error.sqlstate in _REFUSED:
+                raise EngineError(f"{self.where} refuses the connection: {error}") from None
+            raise mapped(error, self.where) from None
+        except ValueError:
+            # the text of this error repeats the URL
+            raise InvalidRequest(f"the URL of {self.where} cannot be read") from None
+        except _GONE as error:
+            told = mapped(error, self.where)
+            raise type(told)(hidden(told.message, self._dsn), hint=told.hint) from None
+        keep_alive(conn)
+        try:
+            if not self.pooled:
+                await fit(conn, role)
+        except BaseException as error:
+            conn.terminate()
+            if isinstance(error, (asyncpg.PostgresError, *_GONE)):
+                raise mapped(error, self.where) from error
+            raise
+        return conn
+
+
+class Link:
+    """One connection for one purpose, made when it is needed and made anew when it is gone.
+
+    Statements of a link run one after the other.
+
+    Args:
+        database: where to.
+        role: what for.
+        own: it needs a session of its own, if there is a way to have one.
+        prepare: called with each new connection before it is used.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        role: str,
+        *,
+        own: bool = False,
+        prepare: Callable[[Any], Awaitable[None]] | None = None,
+    ) -> None:
+        self._database = database
+        self._own = own
+        self._role = role
+        self._prepare = prepare
+        self._conn: Any = None
+        self._odd = False
+        self._lock = asyncio.Lock()
+        self._connecting = asyncio.Lock()
+
+    @property
+    def database(self) -> Database:
+        """Where to; known once the database is open."""
+        return self._database.sessions if self._own else self._database
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a connection that has not been found dead."""
+        return self._conn is not None and not self._conn.is_closed()
+
+    async def connected(self) -> Any:
+        """Return the connection, made anew if it is gone.
+
+        Raises:
+            EngineError: it cannot be made.
+        """
+        async with self._connecting:
+            if not self.alive:
+                conn = await self.database.connect(self._role)
+                try:
+                    self._odd = self.database.pooled and await is_odd(conn)
+                    if self._prepare is not None:
+                        await self._prepare(conn)
+                except BaseException as error:
+                    conn.terminate()
+                    if isinstance(error, (asyncpg.PostgresError, *_GONE)):
+                        raise mapped(error, self.database.where) from error
+                    raise
+                self._conn = conn
+            return self._conn
+
+    async def connected_sometime(self, *, what: str) -> Any:
+        """Return the connection, trying until there is one; every attempt that fails is logged.
+
+        Args:
+            what: named in the log.
+        """
+        failures = 0
+        while True:
+            try:
+                conn = await self.connected()
+            except EngineError as error:
+                failures += 1
+                level = logging.WARNING if failures in (1, 5) or failures % 20 == 0 else logging.DEBUG
+                logger.log(level, "%s: %s (attempt %d)", what, error.message, failures)
+                await asyncio.sleep(backoff_s(failures))
+            else:
+                if failures:
+                    logger.warning("%s: connected to %s again", what, self.database.where)
+                return conn
+
+    async def run(self, procedure: Procedure, *args: Any) -> Any:
+        """Run a statement and return the first column of its first row.
+
+        Raises:
+            EngineError: by SQLSTATE; Unavailable if the connection is gone, and then the outcome is unknown.
+        """
+        return await self.use(lambda conn: conn.fetchval(procedure.sql, *args))
+
+    async def use(self, action: Callable[[Any], Awaitable[T]], *, transacts: bool = False) -> T:
+        """Run statements on the connection, nothing of others in between.
+
+        Args:
+            action: the statements.
+            transacts: they are transactions of ours already (sessions.py).
+
+        Raises:
+            EngineError: as `run`.
+        """
+        async with self._lock:
+            conn = self._conn if self.alive else await self.connected()
+            try:
+                # behind a pooler too: without a name a statement is parsed and executed in one transaction,
+                # which ends with its last message, so no commit has to be sent while locks are held
+                if transacts or not self._odd:
+                    return await action(conn)
+                async with transaction(conn):
+                    return await action(conn)
+            except asyncpg.PostgresError as error:
+                if self.database.pooled and isinstance(error, asyncpg.DataError):
+                    # perhaps refused before it was executed, and then it still holds a session of the pooler
+                    self.drop()
+                raise mapped(error, self.database.where) from error
+            except _GONE as error:
+                self.drop()
+                raise mapped(error, self.database.where) from error
+            except asyncio.CancelledError:
+                # what was under way may still hold the connection
+                self.drop()
+                raise
+
+    async def clean(self) -> None:
+        """Take back what statements of users have set in the session; a pooler's session is not ours."""
+        if not self.alive or self.database.pooled:
+            return
+        try:
+            clean = await clean_session(self._conn)
+        except asyncio.CancelledError:
+            self.drop()
+            raise
+        if not clean:
+            self.drop()
+
+    def drop(self) -> None:
+        """Break the connection off at once."""
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            conn.terminate()
+
+    async def close(self, *, timeout_s: float = 2.0) -> None:
+        """Close the connection in an orderly way, at once if that takes too long."""
+        conn, self._conn = self._conn, None
+        if conn is None:
+            return
+        try:
+            await conn.close(timeout=timeout_s)
+        except (asyncpg.PostgresError, *_GONE):
+            conn.terminate()

@@ -1,0 +1,378 @@
+"""Every SQL text of the asynchronous side, and nothing else.
+
+What lives here: one `Procedure` for each function of schema `durable` that workers and clients call: its
+name, what it takes and answers, and the statement with `$n`. What may not: a connection, a decision; what
+the command line asks (cli/queries.py). Names that end in `_v1` are the worker protocol: they live two
+releases, so old and new processes share a database.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "AS_OF",
+    "BLOCKED",
+    "BYE",
+    "CANCEL",
+    "COMMIT",
+    "FORK",
+    "HEALTH",
+    "HEARTBEAT",
+    "HELLO",
+    "HINT",
+    "JOURNAL",
+    "JOURNALS",
+    "JOURNAL_LIST",
+    "LEAVE_MARK",
+    "LISTEN",
+    "LIST_FAILED",
+    "LIST_LIVE",
+    "LIST_RUNS",
+    "PAUSE",
+    "PRESENT",
+    "REDRIVE",
+    "RELEASE_UNKNOWN",
+    "REST",
+    "RESULTS",
+    "RESUME",
+    "RUN",
+    "SEE_MARK",
+    "SESSION",
+    "SIGNAL",
+    "SIGNAL_WITHIN",
+    "START",
+    "START_WITHIN",
+    "TAKE_PRESENCE",
+    "TICK",
+    "TRANSACTION_LIMITS",
+    "TURN",
+    "VERSION",
+    "WORKER_PROTOCOL",
+    "Procedure",
+]
+
+WORKER_PROTOCOL = 1
+"""The `_vN` that this package speaks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Procedure:
+    """One statement.
+
+    Args:
+        name: what errors and logs call it.
+        signature: what it takes and answers, for readers.
+        sql: the statement with `$n`.
+        takes: types of its parameters as the server tells them, in order; None if the caller is a worker of
+            ours. What clients send is checked by them before it leaves, for every driver alike
+            (client/caller_connection.py).
+    """
+
+    name: str
+    signature: str
+    sql: str
+    takes: str | None = None
+
+    @property
+    def verb(self) -> str:
+        """What people call it in SQL."""
+        return self.name.removesuffix("_v1")
+
+
+VERSION = Procedure(
+    name="version",
+    signature="() -> (schema_version, lowest_worker_protocol, highest_worker_protocol)",
+    sql="select schema_version, lowest_worker_protocol, highest_worker_protocol from durable.version()",
+    takes="",
+)
+
+SESSION = Procedure(
+    name="session",
+    signature="() -> the server's process of this session; behind a pooler another one than was announced",
+    sql="select pg_backend_pid()",
+    takes="",
+)
+
+LEAVE_MARK = Procedure(
+    name="mark",
+    signature="(number): leaves a mark in this session, until it ends",
+    sql="select pg_advisory_lock(1685417571, $1)",
+)
+
+SEE_MARK = Procedure(
+    name="mark",
+    signature="(number) -> boolean, true if another session of this database left that mark",
+    sql="select not pg_try_advisory_xact_lock_shared(1685417571, $1)",
+)
+
+HELLO = Procedure(
+    name="worker_hello_v1",
+    signature="(worker, queues[], workflows[], versions[], about jsonb, digests[])"
+    " -> jsonb {number, settings, now, codes}",
+    sql="select durable.worker_hello_v1($1, $2, $3, $4, $5, $6)",
+)
+
+BLOCKED = Procedure(
+    name="worker_blocked_v1",
+    signature="(worker, ids[] that it left out for long) -> json [{id, pid, user, state, age_ms, query}]",
+    sql="select durable.worker_blocked_v1($1, $2)",
+)
+
+REST = Procedure(
+    name="worker_rest_v1",
+    signature=(
+        "(worker, address, queues[], codes[] of hello, digests[], all three as text, ttl_ms, for ms) "
+        "-> boolean, true if it is believed"
+    ),
+    sql=(
+        "select durable.worker_rest_v1($1, $2, $3::text::text[], $4::text::text[], $5::text::text[], $6, $7)"
+    ),
+)
+
+TURN = Procedure(
+    name="worker_turn_v1",
+    signature=(
+        "(worker, queues[], codes[] of hello, digests[], all three as text, want, bundles jsonb, ttl_ms, "
+        "with the hint, rests for ms) -> json"
+    ),
+    sql=(
+        "select durable.worker_turn_v1($1, $2::text::text[], $3::text::text[], $4::text::text[], "
+        "$5, $6, $7, $8, $9)"
+    ),
+)
+
+JOURNAL = Procedure(
+    name="worker_journal_v1",
+    signature="(worker, execution, id, version) -> json {next, rows} or null if the lease is lost",
+    sql="select durable.worker_journal_v1($1, $2, $3, $4)",
+)
+
+TRANSACTION_LIMITS = Procedure(
+    name="transaction limits",
+    signature="(statement milliseconds text, idle milliseconds text), for the transaction only",
+    sql=(
+        "select set_config('statement_timeout', $1, true), set_config('lock_timeout', '0', true), "
+        "set_config('idle_in_transaction_session_timeout', $2, true)"
+    ),
+)
+
+COMMIT = Procedure(
+    name="worker_commit_v1",
+    signature=(
+        "(worker, execution, id, version, seen, child, name, hash, value, effects jsonb) "
+        "-> json {next, rows}; the COMMIT follows"
+    ),
+    sql="select durable.worker_commit_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+)
+
+HEARTBEAT = Procedure(
+    name="worker_heartbeat_v1",
+    signature="(worker, executions[], ids[], versions[], ms since its last tick) -> executions[] lost",
+    sql="select durable.worker_heartbeat_v1($1, $2, $3, $4, $5)",
+)
+
+TAKE_PRESENCE = Procedure(
+    name="presence lock",
+    signature="(number) -> boolean, true if this session holds the lock now",
+    sql="select pg_try_advisory_lock(1685417570, $1)",
+)
+
+PRESENT = Procedure(
+    name="worker_present_v1",
+    signature="(worker, present) -> boolean, true if it is believed",
+    sql="select durable.worker_present_v1($1, $2)",
+)
+
+RELEASE_UNKNOWN = Procedure(
+    name="worker_adrift_v1",
+    signature="(worker, known executions[], ids[] of those) -> ids[] given back",
+    sql="select durable.worker_adrift_v1($1, $2, $3)",
+)
+
+BYE = Procedure(
+    name="worker_bye_v1",
+    signature="(worker) -> number of tasks given back",
+    sql="select durable.worker_bye_v1($1)",
+)
+
+TICK = Procedure(
+    name="tick_v1",
+    signature=(
+        "(limit, schedules, worker) -> "
+        "(jsonb {promises, leases, schedules, waits, next_due_ms, more, hints}, "
+        "workers that watch, ms or null)"
+    ),
+    sql=(
+        "select durable.tick_v1($1, $2) as answer, durable.worker_watch_v1($3) as watch, "
+        "durable.services_due_v1() as services"
+    ),
+)
+
+HINT = Procedure(
+    name="hint_v1",
+    signature="(ready, settled)",
+    sql="select durable.hint_v1($1, $2)",
+    takes="boolean boolean",
+)
+
+LISTEN = Procedure(
+    name="listen",
+    signature="() for the session: hints that a promise settled, from now on",
+    sql="listen durable_settled",
+    takes="",
+)
+
+# A driver, or the user of a connection, may have said how json is written and read; text is text everywhere:
+# so what clients send is cast here, and what they get.
+START = Procedure(
+    name="start_v1",
+    signature=(
+        "(workflow, args, id, key, queue, version, delay_ms, timeout_ms, priority, tags jsonb, tenant, "
+        "any_workflow, fresh id, tell workers, where the result is noted) -> (id, created, handed)"
+    ),
+    sql=(
+        "select s.id, s.created, s.handed from durable.start_v1("
+        "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11, $12, $13, $14, $15) s"
+    ),
+    takes="text text text text text text bigint bigint integer text text boolean boolean boolean text",
+)
+
+START_WITHIN = Procedure(
+    name="start_v1",
+    signature="the same inside a caller's transaction, which sends the hint when it commits",
+    sql=(
+        "select s.id, s.created, "
+        "case when s.created then durable._hint('durable_ready', durable._now_ms()) end "
+        "from durable.start_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11, $12, $13) s"
+    ),
+    takes="text text text text text text bigint bigint integer text text boolean boolean",
+)
+
+SIGNAL = Procedure(
+    name="signal_v1",
+    signature="(run, name, payload, key, with the hint) -> (delivery, created, woken)",
+    sql=(
+        "select s.delivery, s.created, s.woken, "
+        "case when $5 and s.created then durable.hint_v1(s.woken, not s.woken) end "
+        "from durable.signal_v1($1, $2, $3, $4) s"
+    ),
+    takes="text text text text boolean",
+)
+
+SIGNAL_WITHIN = Procedure(
+    name="signal_v1",
+    signature="the same inside a caller's transaction, which sends the hint when it commits",
+    sql=(
+        "select s.delivery, s.created, case when s.created then durable._hint("
+        "case when s.woken then 'durable_ready' else 'durable_settled' end, durable._now_ms()) end "
+        "from durable.signal_v1($1, $2, $3, $4) s"
+    ),
+    takes="text text text text",
+)
+
+CANCEL = Procedure(
+    name="cancel",
+    signature="(id, reason jsonb, grace_ms, force) -> state",
+    sql="select durable.cancel($1, $2::text::jsonb, $3::bigint * interval '1 millisecond', $4) as state",
+    takes="text text bigint boolean",
+)
+
+PAUSE = Procedure(name="pause", signature="(id)", sql="select durable.pause($1)", takes="text")
+
+RESUME = Procedure(name="resume", signature="(id)", sql="select durable.resume($1)", takes="text")
+
+REDRIVE = Procedure(
+    name="redrive",
+    signature="(id or null for all) -> number of runs",
+    sql="select durable.redrive($1) as number",
+    takes="text",
+)
+
+FORK = Procedure(
+    name="fork",
+    signature="(id, seq, step, set_values jsonb, new_id, queue, version) -> id",
+    sql="select durable.fork($1, $2, $3, $4::text::jsonb, $5, $6, $7) as id",
+    takes="text integer text text text text text",
+)
+
+AS_OF = Procedure(
+    name="as_of",
+    signature="(id, seq, at, generation) -> one durable.as_of_record",
+    sql=(
+        "select generation, seq, at, status, next_child, waiting_on, "
+        "running::text, children::text, signals::text "
+        "from durable.as_of($1, $2, $3, $4)"
+    ),
+    takes="text integer timestamptz integer",
+)
+
+JOURNAL_LIST = Procedure(
+    name="journal_list_v1",
+    signature="(workflows[] or null, finished ones too) -> (workflow, version, executions[], events[])",
+    sql="select workflow, version, executions, events from durable.journal_list_v1($1, $2)",
+)
+
+JOURNALS = Procedure(
+    name="journals_v1",
+    signature=(
+        "(executions[]) -> (execution, id, workflow, version, param, started_at, queue, first_child, state, "
+        "outcome, waiting_on[], rows json)"
+    ),
+    sql=(
+        "select execution, id, workflow, version, param, started_at, queue, first_child, state, outcome, "
+        "waiting_on, rows from durable.journals_v1($1)"
+    ),
+)
+
+RESULTS = Procedure(
+    name="results_v1",
+    signature="(ids[]) -> (id, state, value text, error text) of those settled or unknown (state null)",
+    sql="select id, state, value, error from durable.results_v1($1)",
+    takes="text[]",
+)
+
+# Python's years end with 9999: a later deadline, and none, which is infinity, is told as none
+_STATUS = (
+    "select id, workflow, version, state, queue, priority, args::text, result::text, error::text, "
+    "problem::text, worker, crashes, waits_for, created_at, settled_at, "
+    "case when deadline < '10000-01-01' then deadline end as deadline, parent, key, events"
+)
+_FILTER = "($1::text is null or workflow = $1) and ($2::text is null or state = $2)"
+
+RUN = Procedure(
+    name="run",
+    signature="(id) -> one row of the view durable.runs",
+    sql=f"{_STATUS} from durable.runs where id = $1",
+    takes="text",
+)
+
+LIST_RUNS = Procedure(
+    name="newest",
+    signature="(workflow or null, state or null, limit) -> rows of the view durable.newest, in its order",
+    sql=f"{_STATUS} from durable.newest where {_FILTER} limit $3",
+    takes="text text bigint",
+)
+
+LIST_LIVE = Procedure(
+    name="live",
+    signature="(workflow or null, state or null, limit) -> rows of the view durable.live, newest first",
+    sql=f"{_STATUS} from durable.live where {_FILTER} order by execution desc limit $3",
+    takes="text text bigint",
+)
+
+LIST_FAILED = Procedure(
+    name="failed",
+    signature="(workflow or null, state, limit) -> rows of the view durable.failed, newest first",
+    sql=(
+        f"{_STATUS} from durable.failed where ($1::text is null or workflow = $1) and state = $2 "
+        "order by execution desc limit $3"
+    ),
+    takes="text text bigint",
+)
+
+HEALTH = Procedure(
+    name="health",
+    signature="() -> (what, ok, detail, hint): the rows of the view durable.health",
+    sql="select what, ok, detail, hint from durable.health",
+)

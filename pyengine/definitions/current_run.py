@@ -1,0 +1,157 @@
+"""Which run, and which attempt of a step, the code that is running here belongs to.
+
+What lives here: what `ctx.run` and `ctx.step` show, the two context variables that hold it, and the protocol
+of what a workflow offers to the calls inside it. What may not: an implementation; that is the replay
+machine's (replay/call_matcher.py), behind the protocol so that steps and `ctx` need not import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
+from typing import Any, NoReturn, Protocol
+from uuid import UUID
+
+import msgspec
+
+from pyengine.definitions.definition import StepDef, WorkflowDef
+from pyengine.values.codec import TypeCodec
+
+__all__ = ["RunInfo", "Scope", "StepInfo", "StepToken", "current_step", "scope"]
+
+
+class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Which run this is.
+
+    Args:
+        id: run id, which is its promise id.
+        execution: its number in the database.
+        version: version of the lease (fencing token).
+        workflow: workflow name.
+        workflow_version: workflow version.
+        param: JSON text of the arguments.
+        started_at_ms: epoch milliseconds of the first event; virtual time 0.
+        queue: its queue.
+        crashes: how many workers died with it.
+        first_child: its first child number; after a continue-as-new its predecessors used those below.
+    """
+
+    id: str
+    execution: int
+    version: int
+    workflow: str
+    workflow_version: str = "1"
+    param: str = "[]"
+    started_at_ms: int = 0
+    queue: str = "default"
+    crashes: int = 0
+    first_child: int = 0
+
+
+class StepToken:
+    """Whether the outcome of an attempt is still wanted; read in the thread of the step.
+
+    Attributes:
+        cancelled: set, once and for good, in the worker's thread.
+    """
+
+    __slots__ = ("cancelled",)
+
+    def __init__(self) -> None:
+        self.cancelled = False
+
+
+class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Which attempt of which step is being executed (`ctx.step`)."""
+
+    run_id: str
+    child: int
+    attempt: int
+    name: str
+    token: StepToken = msgspec.field(default_factory=StepToken)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody wants the outcome any more: the call was given up or timed out, the run was
+        cancelled or has ended, its lease was lost, the worker stops. A plain `def` step cannot be stopped
+        from outside; one that takes long looks here and returns.
+        """
+        return self.token.cancelled
+
+    @property
+    def idempotency_key(self) -> str:
+        """A key that is the same for every attempt of this call, for APIs that take one."""
+        return f"{self.run_id}.{self.child}"
+
+
+class Scope(Protocol):
+    """What a workflow that is being driven by its journal offers to the calls inside it."""
+
+    @property
+    def run(self) -> RunInfo: ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    @property
+    def replaying(self) -> bool: ...
+
+    def call_step(
+        self, step: StepDef, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Coroutine[Any, Any, Any]: ...
+
+    def call_workflow(
+        self,
+        workflow: WorkflowDef,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        queue: str | None = None,
+        timeout_ms: int | None = None,
+        detached: bool = False,
+        abandon: bool = False,
+    ) -> Any: ...
+
+    def make_promise(
+        self, annotation: Any, *, timeout_ms: int | None, name: str, key: str | None = None
+    ) -> Any: ...
+
+    def adopt(self, annotation: Any, promise_id: str) -> Any: ...
+
+    def receive(self, name: str, codec: TypeCodec, timeout_ms: int | None) -> Coroutine[Any, Any, Any]: ...
+
+    def join_set(self) -> Any: ...
+
+    def transaction(self, name: str, timeout_ms: int) -> AbstractAsyncContextManager[Any]: ...
+
+    def shield(self, timeout_s: float | None) -> AbstractAsyncContextManager[None]: ...
+
+    def continue_as_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn: ...
+
+    def patched(self, change: str) -> bool: ...
+
+    def sleep(self, duration_ms: int) -> Coroutine[Any, Any, Any]: ...
+
+    def sleep_until(self, epoch_ms: int) -> Coroutine[Any, Any, Any]: ...
+
+    def time_ms(self) -> int: ...
+
+    def random(self) -> float: ...
+
+    def uuid4(self) -> UUID: ...
+
+    def gather(
+        self, awaitables: tuple[Awaitable[Any], ...], *, return_exceptions: bool
+    ) -> Awaitable[list[Any]]: ...
+
+    def first(self, awaitables: tuple[Awaitable[Any], ...]) -> Awaitable[tuple[int, Any]]: ...
+
+    def as_completed(self, awaitables: tuple[Awaitable[Any], ...]) -> Iterator[Coroutine[Any, Any, Any]]: ...
+
+
+scope: ContextVar[Scope | None] = ContextVar("pyengine_scope", default=None)
+"""The run whose workflow code is running here, if any."""
+
+current_step: ContextVar[StepInfo | None] = ContextVar("pyengine_current_step", default=None)
+"""The attempt of a step that is running here, if any; set by the worker."""

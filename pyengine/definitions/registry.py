@@ -1,0 +1,329 @@
+"""Steps and workflows: what a decorated function is, and where a call of it goes.
+
+What lives here: the definitions (`StepDef`, `WorkflowDef`), the typed callables around them (`Step`,
+`Workflow`) and the `Registry` that finds them by name. What may not: deciding anything about a run. A call
+inside a workflow goes to the replay machine (current_run.py); outside one it just runs the function, so unit
+tests need no engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+
+from pyengine.definitions.current_run import scope
+from pyengine.definitions.definition import OnInterrupt, StepDef, WorkflowDef
+from pyengine.definitions.queues import check_queue
+from pyengine.definitions.retry import NO_RETRY, Duration, Retry, optional_duration, optional_limit
+from pyengine.definitions.signatures import Signature
+from pyengine.errors import InvalidRequest, NotFound, recorded_module
+
+__all__ = [
+    "Registry",
+    "Step",
+    "Workflow",
+    "make_step",
+    "make_workflow",
+]
+
+# Calls return Coroutine[None, None, R]: with Any for what is sent, type checkers cannot tell the overloads of
+# gather apart.
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+BUILT_IN_STEPS = frozenset({"http"})
+"""Names in the journal that tell readers a kind of their own."""
+
+
+class Step(Generic[P, R]):
+    """A step: called like the function it wraps, recorded when the caller is a workflow.
+
+    The call takes its place in the journal at once; awaiting it gives the recorded result. Like a coroutine,
+    what it returns can be awaited, gathered, or given to `asyncio.create_task`. Outside a workflow the
+    function just runs, a sync one in a thread.
+    """
+
+    __name__: str
+
+    def __init__(self, definition: StepDef) -> None:
+        self.definition = definition
+        self.fn = definition.fn
+        functools.update_wrapper(self, definition.fn)
+
+    @property
+    def name(self) -> str:
+        """Name of the step."""
+        return self.definition.name
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[None, None, R]:
+        """Call the step.
+
+        Raises:
+            InvalidRequest: the arguments do not fit its signature.
+            EncodeError: an argument cannot be recorded.
+        """
+        within = scope.get()
+        if within is not None:
+            return within.call_step(self.definition, args, kwargs)
+        if self.definition.is_async:
+            return cast("Coroutine[None, None, R]", self.fn(*args, **kwargs))
+        return asyncio.to_thread(cast("Callable[P, R]", self.fn), *args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<step {self.definition.name}{self.definition.signature}>"
+
+
+class Workflow(Generic[P, R]):
+    """A workflow: called inside another workflow it is a child run; outside one the function just runs."""
+
+    __name__: str
+
+    def __init__(self, definition: WorkflowDef) -> None:
+        self.definition = definition
+        self.fn = definition.fn
+        functools.update_wrapper(self, definition.fn)
+
+    @property
+    def name(self) -> str:
+        """Name of the workflow."""
+        return self.definition.name
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[None, None, R]:
+        """Call the workflow.
+
+        Raises:
+            InvalidRequest: the arguments do not fit its signature.
+            EncodeError: an argument cannot be recorded.
+        """
+        within = scope.get()
+        if within is not None:
+            return cast("Coroutine[None, None, R]", within.call_workflow(self.definition, args, kwargs))
+        return self.fn(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.definition.name}{self.definition.signature}>"
+
+
+def _checked_name(fn: object, name: object, what: str) -> str:
+    chosen = getattr(fn, "__name__", None) if name is None else name
+    if not callable(fn) or not isinstance(chosen, str) or not chosen:
+        raise InvalidRequest(f"a {what} is a function with a name, not {fn!r}")
+    if "\0" in chosen or len(chosen.encode()) > 255 or chosen == "<lambda>":
+        raise InvalidRequest(
+            f"{chosen!r} is no name for a {what}", hint=f"@{what}(name=...), 255 bytes at most"
+        )
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise InvalidRequest(f"{what} {chosen} is a generator; return a list, or call one step for each item")
+    return chosen
+
+
+@overload
+def make_step(
+    fn: Callable[P, Coroutine[Any, Any, R]],
+    *,
+    name: str | None = None,
+    retry: Retry | None = None,
+    timeout: Duration | None = None,
+    intent: bool = False,
+    on_interrupt: OnInterrupt = "retry",
+) -> Step[P, R]: ...
+@overload
+def make_step(
+    fn: Callable[P, R],
+    *,
+    name: str | None = None,
+    retry: Retry | None = None,
+    timeout: Duration | None = None,
+    intent: bool = False,
+    on_interrupt: OnInterrupt = "retry",
+) -> Step[P, R]: ...
+def make_step(
+    fn: Callable[..., Any],
+    *,
+    name: str | None = None,
+    retry: Retry | None = None,
+    timeout: Duration | None = None,
+    intent: bool = False,
+    on_interrupt: OnInterrupt = "retry",
+) -> Step[Any, Any]:
+    """Return the step around a function.
+
+    Args:
+        fn: sync or async function; sync ones run in a thread.
+        name: its name in the journal; the function's name by default.
+        retry: when a failed attempt is made again; None means never.
+        timeout: limit of one attempt.
+        intent: record the attempt before it begins.
+        on_interrupt: "fail" if an attempt cut off by a crash must not be made again.
+
+    Raises:
+        InvalidRequest: an option is wrong.
+    """
+    chosen = _checked_name(fn, name, "step")
+    if on_interrupt not in ("retry", "fail"):
+        raise InvalidRequest(f'step {chosen}: on_interrupt is "retry" or "fail", not {on_interrupt!r}')
+    if retry is not None and not isinstance(retry, Retry):
+        raise InvalidRequest(f"step {chosen}: retry is a Retry(...), not {retry!r}")
+    return Step(
+        StepDef(
+            fn=fn,
+            name=chosen,
+            retry=retry or NO_RETRY,
+            timeout_ms=optional_duration(timeout, what=f"step {chosen}, timeout"),
+            intent=intent or on_interrupt == "fail",
+            on_interrupt=on_interrupt,
+            is_async=inspect.iscoroutinefunction(fn),
+            signature=Signature(fn, f"step {chosen}"),
+            key=chosen.encode() + b"\0",
+        )
+    )
+
+
+def make_workflow(
+    fn: Callable[P, Coroutine[Any, Any, R]],
+    *,
+    name: str | None = None,
+    version: str = "1",
+    queue: str | None = None,
+    deadline: Duration | None = None,
+) -> Workflow[P, R]:
+    """Return the workflow around an async function.
+
+    Args:
+        fn: the async function.
+        name: what runs are started by; the function's name by default.
+        version: raise it when runs under way must stay with the old code.
+        queue: queue of its runs.
+        deadline: limit of a whole run.
+
+    Raises:
+        InvalidRequest: an option is wrong, or the function is not async.
+    """
+    chosen = _checked_name(fn, name, "workflow")
+    if not inspect.iscoroutinefunction(fn):
+        raise InvalidRequest(f"workflow {chosen} must be an async function", hint=f"async def {chosen}(...)")
+    given: object = version
+    if not (isinstance(given, str) and given):
+        raise InvalidRequest(f'workflow {chosen}: version is a text such as "2", not {version!r}')
+    return Workflow(
+        WorkflowDef(
+            fn=fn,
+            name=chosen,
+            version=version,
+            queue=None if queue is None else check_queue(queue, what=f"workflow {chosen}"),
+            deadline_ms=optional_limit(deadline, what=f"workflow {chosen}, deadline"),
+            signature=Signature(fn, f"workflow {chosen}"),
+        )
+    )
+
+
+class Registry:
+    """The steps, workflows and error classes of an application, by name."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, StepDef] = {}
+        self._workflows: dict[tuple[str, str], WorkflowDef] = {}
+        self.errors: dict[tuple[str, str], type[BaseException]] = {}
+
+    def add_step(self, step: Step[P, R]) -> Step[P, R]:
+        """Register a step, and the error classes that its retry policy names.
+
+        Raises:
+            InvalidRequest: another function has that name, or the engine itself.
+        """
+        definition = step.definition
+        if definition.name in BUILT_IN_STEPS:
+            hint = f'@app.step(name="my_{definition.name}")'
+            raise InvalidRequest(f"the step name {definition.name!r} belongs to ctx.http", hint=hint)
+        known = self._steps.setdefault(definition.name, definition)
+        _refuse_second(known.fn, definition.fn, f"step {definition.name!r}")
+        self._steps[definition.name] = definition
+        for cls in (*definition.retry.only, *definition.retry.unless):
+            self.add_error(cls)
+        return step
+
+    def add_workflow(self, workflow: Workflow[P, R]) -> Workflow[P, R]:
+        """Register a workflow.
+
+        Raises:
+            InvalidRequest: another function has that name and version.
+        """
+        definition = workflow.definition
+        at = (definition.name, definition.version)
+        known = self._workflows.setdefault(at, definition)
+        _refuse_second(known.fn, definition.fn, f"workflow {at[0]!r}, version {at[1]!r},")
+        self._workflows[at] = definition
+        return workflow
+
+    def add_error(self, cls: type[BaseException]) -> type[BaseException]:
+        """Let an exception class be read back from the journal by its module and name."""
+        self.errors[recorded_module(cls), cls.__qualname__] = cls
+        return cls
+
+    def find(self, name: str, version: str | None = None) -> WorkflowDef | None:
+        """Return a workflow by name, or None; a version need not be told if there is only one."""
+        if version is not None:
+            return self._workflows.get((name, version))
+        versions = self._versions(name)
+        return versions.get("1") or (next(iter(versions.values())) if len(versions) == 1 else None)
+
+    def _versions(self, name: str) -> dict[str, WorkflowDef]:
+        return {version: one for (named, version), one in self._workflows.items() if named == name}
+
+    def workflow(self, name: str, version: str | None = None) -> WorkflowDef:
+        """Return a workflow by name, as `find`; raises NotFound, whose message names those that are near."""
+        if (found := self.find(name, version)) is not None:
+            return found
+        if versions := self._versions(name):
+            raise NotFound(
+                f"workflow {name!r} has no version {version or '1'!r}", hint=_listed(sorted(versions))
+            )
+        raise NotFound(
+            f"no workflow is named {name!r}", hint=_near(name, {key[0] for key in self._workflows})
+        )
+
+    def step(self, name: str) -> StepDef:
+        """Return a step by name.
+
+        Raises:
+            NotFound: there is none; the message names those that are near.
+        """
+        if name not in self._steps:
+            raise NotFound(f"no step is named {name!r}", hint=_near(name, set(self._steps)))
+        return self._steps[name]
+
+    def workflows(self) -> Iterator[WorkflowDef]:
+        """Return all workflows, in the order of registration."""
+        return iter(self._workflows.values())
+
+    def steps(self) -> Iterator[StepDef]:
+        """Return all steps, in the order of registration."""
+        return iter(self._steps.values())
+
+
+def _refuse_second(known: Callable[..., Any], fn: Callable[..., Any], what: str) -> None:
+    # the same place in the same module is a reload, not a clash
+    def place(one: Callable[..., Any]) -> tuple[Any, ...]:
+        return (one.__module__, one.__qualname__, one.__code__.co_firstlineno)
+
+    if known is not fn and place(known) != place(fn):
+        names = " and ".join(f"{one.__module__}.{one.__qualname__}" for one in (known, fn))
+        raise InvalidRequest(f"{what} is registered twice: {names}", hint="give one of them another name=")
+
+
+def _near(name: str, known: set[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5)
+    if near:
+        return f"did you mean {_listed(near)}?"
+    return (
+        f"known are {_listed(sorted(known)[:10])}" if known else "none is registered; is its module imported?"
+    )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(repr, names))

@@ -1,0 +1,81 @@
+"""Signals: names by which others tell a run something while it runs.
+
+What lives here: `Signal`, a name with the type of what is sent. What may not: sending (client/client.py),
+receiving (replay/signal_inbox.py). The theory: a signal is declared once and used by both sides, so that type
+checkers see what is sent and what is received. It is a name, not a channel: nothing is kept in it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar, cast, get_args
+
+from pyengine.errors import InvalidRequest
+from pyengine.values.codec import TypeCodec, type_codec
+
+__all__ = ["Signal", "check_signal_name"]
+
+T = TypeVar("T")
+
+_NAME_BYTES_MAX = 256
+
+
+def check_signal_name(name: object) -> str:
+    """Return the name of a signal.
+
+    Raises:
+        InvalidRequest: it is none.
+    """
+    if not isinstance(name, str):
+        raise InvalidRequest(f"the name of a signal is a text, not {name!r}")
+    if not 1 <= len(name.encode(errors="surrogatepass")) <= _NAME_BYTES_MAX or "\0" in name:
+        raise InvalidRequest(
+            f"{name[:60]!r} is no name for a signal", hint=f"1 to {_NAME_BYTES_MAX} bytes, without NUL"
+        )
+    return name
+
+
+class Signal(Generic[T]):
+    """A signal: `approve = Signal[Decision]("approve")`, or `Signal("approve", Decision)`.
+
+    Args:
+        name: what it is sent and received by.
+        type: type of what is sent; plain JSON if neither this nor the subscript says more.
+
+    Raises:
+        InvalidRequest: the name is empty or longer than 256 bytes.
+    """
+
+    __slots__ = ("__orig_class__", "_type", "name")
+
+    def __init__(self, name: str, type: type[T] | None = None) -> None:
+        self.name = check_signal_name(name)
+        self._type = type
+
+    @property
+    def annotation(self) -> Any:
+        """Type of what is sent; `Any` if it was not declared."""
+        if self._type is not None:
+            return self._type
+        declared = get_args(getattr(self, "__orig_class__", None))
+        return declared[0] if declared and not isinstance(declared[0], TypeVar) else Any
+
+    @property
+    def codec(self) -> TypeCodec:
+        """Writes and reads what is sent.
+
+        Raises:
+            DecodeError: values of its type can never be read back.
+        """
+        return type_codec(self.annotation)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Signal):
+            return NotImplemented
+        return (self.name, self.annotation) == (other.name, cast("Any", other.annotation))
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        shown = getattr(self.annotation, "__qualname__", self.annotation)
+        return f"Signal[{shown}]({self.name!r})"

@@ -1,0 +1,170 @@
+"""Database functions as steps: `ctx.sql`.
+
+What lives here: the definition of such a step, and how Python values become arguments. What may not: a
+connection; the worker calls the function (worker/sql_step_runner.py). The theory: the step's recorded input
+is the JSON that the function is called with, an array by position or an object by name, and Postgres converts
+each value to the declared type of its parameter. So whatever Postgres reads from a text is written as that
+text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Coroutine, Mapping
+from functools import lru_cache
+from typing import Any, NoReturn
+
+import msgspec
+
+from pyengine.definitions.definition import StepDef, WorkflowDef
+from pyengine.definitions.retry import NO_RETRY, Retry
+from pyengine.definitions.signatures import Signature
+from pyengine.errors import EncodeError, InvalidRequest
+from pyengine.values.pydantic_models import write_unknown
+
+__all__ = ["SERVICE", "SqlStep", "service_call", "sql_arguments", "sql_step"]
+
+SERVICE = "sql://"
+"""How the name of a service begins."""
+
+_FUNCTION = re.compile(r"[^()]+\.[^()]+(\(.*\))?", re.DOTALL)
+_BYTES = (bytes, bytearray, memoryview)
+
+
+class SqlStep(StepDef):
+    """A step whose body is a database function: its name is the function's."""
+
+    __slots__ = ()
+
+
+def sql_step(function: str, retry: Retry | None, timeout_ms: int | None, annotation: Any) -> SqlStep:
+    """Return the step that calls a function.
+
+    Args:
+        function: schema.function, with argument types if several have that name: billing.close(date).
+        retry: when a failed attempt is made again; None means never.
+        timeout_ms: limit of one attempt, milliseconds; None means no limit.
+        annotation: type of the result.
+
+    Raises:
+        InvalidRequest: one of them is wrong.
+    """
+    name: object = function
+    if (
+        not isinstance(name, str)
+        or "\0" in name
+        or len(name.encode()) > 256
+        or not _FUNCTION.fullmatch(name.strip())
+    ):
+        raise InvalidRequest(
+            f"ctx.sql: {function!r} is no name of a function",
+            hint='with its schema: ctx.sql("billing.close_month", ...)',
+        )
+    if retry is not None and not isinstance(retry, Retry):
+        raise InvalidRequest(f"ctx.sql: retry is a Retry(...), not {retry!r}")
+    try:
+        return _cached(function.strip(), retry or NO_RETRY, timeout_ms, annotation)
+    except TypeError:
+        # an annotation that cannot be hashed
+        return _made(function.strip(), retry or NO_RETRY, timeout_ms, annotation)
+
+
+def _body(name: str, annotation: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
+    async def call(*positional__: Any, **named__: Any) -> NoReturn:
+        raise InvalidRequest(f"{name} is called by the database")
+
+    call.__annotations__ = {"positional__": Any, "named__": Any, "return": annotation}
+    return call
+
+
+def _made(name: str, retry: Retry, timeout_ms: int | None, annotation: Any) -> SqlStep:
+    call = _body(name, annotation)
+    return SqlStep(
+        fn=call,
+        name=name,
+        retry=retry,
+        timeout_ms=timeout_ms,
+        signature=Signature(call, f"function {name}"),
+        key=name.encode() + b"\0",
+    )
+
+
+_cached = lru_cache(maxsize=1024)(_made)
+
+
+def sql_arguments(
+    function: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments as plain JSON values, in the form that Postgres reads.
+
+    Args:
+        function: for errors.
+        args: by position.
+        kwargs: by name.
+
+    Raises:
+        InvalidRequest: there are both.
+        EncodeError: a value has no such form.
+    """
+    if args and kwargs:
+        raise InvalidRequest(
+            f"{function} is called with arguments by position and by name",
+            hint="give all by position or all by name",
+        )
+    plain = tuple(_plain(value, f"argument {place} of {function}") for place, value in enumerate(args, 1))
+    return plain, {name: _plain(value, f"argument {name!r} of {function}") for name, value in kwargs.items()}
+
+
+def _plain(value: Any, where: str) -> Any:
+    try:
+        return _hex(msgspec.to_builtins(value, builtin_types=_BYTES, str_keys=True, enc_hook=write_unknown))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise EncodeError(f"{where} has no form in JSON: {error}", where=where) from error
+
+
+def _hex(value: Any) -> Any:
+    """Return a value with bytes as bytea reads them."""
+    if isinstance(value, _BYTES):
+        return "\\x" + bytes(value).hex()
+    if isinstance(value, dict):
+        return {name: _hex(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_hex(one) for one in value]
+    return value
+
+
+def service_call(
+    service: str, queue: str | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[WorkflowDef, tuple[Any, ...], dict[str, Any]]:
+    """Return a service as a workflow to start, and its arguments as `sql_arguments` does.
+
+    Args:
+        service: sql://schema.function.
+        queue: None; a service is its own queue.
+        args: by position.
+        kwargs: by name.
+
+    Raises:
+        InvalidRequest: it is no service, or there are a queue, or arguments of both kinds.
+        EncodeError: an argument has no form in JSON.
+    """
+    function = service[len(SERVICE) :]
+    if (
+        not service.lower().startswith(SERVICE)
+        or "(" in function
+        or "\0" in service
+        or len(service.encode()) > 256
+        or not _FUNCTION.fullmatch(function)
+    ):
+        raise InvalidRequest(
+            f"{service!r} is no service", hint="a workflow by itself, or a text like sql://schema.function"
+        )
+    if queue is not None:
+        raise InvalidRequest(f"{service} is its own queue", hint="leave queue out")
+    return _service(SERVICE + function), *sql_arguments(function, args, kwargs)
+
+
+@lru_cache(maxsize=1024)
+def _service(name: str) -> WorkflowDef:
+    call = _body(name, Any)
+    return WorkflowDef(fn=call, name=name, signature=Signature(call, f"service {name}"))

@@ -1,0 +1,150 @@
+"""What workflow code may not ask of its event loop, and what to use instead.
+
+Lives here: the table of refused loop methods, and the three calls of asyncio that order by address or by
+thread. Not here: the loop (``event_loop.py``, which asks this module). The theory: a refusal is worth having
+only if it names the call and the way that works; so each is one row here, and none a bare NotImplementedError
+deep inside asyncio.
+
+``as_completed``, ``wait`` and ``wrap_future`` offer no hook, so they are recognised by the code object that
+calls into the loop. If a later Python renames them, the refusals are lost and their tests say so; nothing
+else changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any, Final, NoReturn, TypeVar
+
+from pyengine.errors import ForbiddenInWorkflow
+
+__all__ = [
+    "ENSURE_FUTURE",
+    "WAIT",
+    "WRAP_FUTURE",
+    "check_future",
+    "check_task",
+    "nested_loop_hint",
+    "refuse",
+    "refusing",
+]
+
+_Loop = TypeVar("_Loop", bound=type)
+
+# Python 3.12 dropped the inner twin of ensure_future; 3.13 moved the set into an iterator class of its own.
+_ensure_future: Final[Any] = getattr(asyncio.tasks, "_ensure_future", asyncio.ensure_future)
+_iterator: Final[Any] = getattr(asyncio.tasks, "_AsCompletedIterator", None)
+_as_completed: Final[Any] = asyncio.as_completed if _iterator is None else _iterator.__init__
+
+ENSURE_FUTURE: Final[CodeType] = _ensure_future.__code__
+WAIT: Final[CodeType] = getattr(asyncio.tasks, "_wait", asyncio.wait).__code__
+WRAP_FUTURE: Final[CodeType] = asyncio.wrap_future.__code__
+_AS_COMPLETED: Final[CodeType] = _as_completed.__code__
+
+_STEP = "a step: an `async def` step runs on the worker's loop, a plain `def` step in its thread pool"
+_TABLE: Final = {
+    _STEP: """
+        run_in_executor call_soon_threadsafe set_default_executor shutdown_default_executor
+        getaddrinfo getnameinfo create_connection create_server create_unix_connection create_unix_server
+        create_datagram_endpoint connect_accepted_socket connect_read_pipe connect_write_pipe
+        start_tls sendfile subprocess_shell subprocess_exec add_reader remove_reader add_writer remove_writer
+        sock_recv sock_recv_into sock_recvfrom sock_recvfrom_into sock_sendall sock_sendto
+        sock_connect sock_accept sock_sendfile""",
+    "ctx.promise() for what others tell a run; signals to the process belong to the worker": """
+        add_signal_handler remove_signal_handler""",
+    "await the coroutine; the worker drives this loop": """
+        run_forever run_until_complete stop shutdown_asyncgens""",
+    "nothing: this loop belongs to the engine and cannot be changed": """
+        set_debug set_task_factory get_task_factory set_exception_handler get_exception_handler
+        default_exception_handler""",
+}
+
+
+def refuse(run: str, what: str, instead: str) -> NoReturn:
+    """Raise ForbiddenInWorkflow for a call that workflow code made.
+
+    Args:
+        run: name of the run.
+        what: the call, as the user would write it.
+        instead: what works.
+
+    Raises:
+        ForbiddenInWorkflow: always.
+    """
+    message = f"workflow code may not call {what}: a replay could not repeat it (run {run!r})"
+    raise ForbiddenInWorkflow(message, hint=f"use instead: {instead}")
+
+
+def refusing(cls: _Loop) -> _Loop:
+    """Set every method of the table on a loop class, each raising ForbiddenInWorkflow."""
+    for instead, names in _TABLE.items():
+        for name in names.split():
+            setattr(cls, name, _refusal(name, instead))
+    return cls
+
+
+def _refusal(name: str, instead: str) -> Callable[..., NoReturn]:
+    what = f"loop.{name}()" + (", which is asyncio.to_thread()," if name == "run_in_executor" else "")
+
+    def refused(self: Any, *args: Any, **options: Any) -> NoReturn:
+        _close_coroutines(args)
+        refuse(self.origin_name, what, instead)
+
+    refused.__name__ = refused.__qualname__ = name
+    return refused
+
+
+def check_future(frame: FrameType, run: str) -> None:
+    """Refuse a future that wrap_future makes, or wait for a set that holds members ordered by address.
+
+    Args:
+        frame: the frame that asks the loop for a future; its code is WAIT or WRAP_FUTURE.
+        run: name of the run.
+
+    Raises:
+        ForbiddenInWorkflow: see above.
+    """
+    if frame.f_code is WRAP_FUTURE:
+        refuse(run, "asyncio.wrap_future()", _STEP)
+    by_address: Any = object.__hash__
+    if any(type(each).__hash__ is by_address for each in frame.f_locals.get("fs", ())):
+        what = "asyncio.wait() with a bare gather() or Future(), which a set orders by address"
+        refuse(run, what, "asyncio.create_task() around each")
+
+
+def check_task(frame: FrameType | None, coro: Any, run: str) -> None:
+    """Refuse a task for as_completed, which has put coroutines into a set, where they are ordered by address.
+
+    Args:
+        frame: the frame that asks the loop for a task; its code is ENSURE_FUTURE.
+        coro: closed on refusal, like all others that were given to as_completed.
+        run: name of the run.
+
+    Raises:
+        ForbiddenInWorkflow: see above.
+    """
+    for _ in range(4):  # ensure_future may have an inner twin, and the set comprehension a frame of its own
+        if frame is None:
+            return
+        if frame.f_code is _AS_COMPLETED:
+            given = frame.f_locals.get("fs", frame.f_locals.get("aws"))
+            _close_coroutines((coro, *(given if isinstance(given, (list, tuple, set, frozenset)) else ())))
+            what = "asyncio.as_completed() with coroutines, which a set orders by address"
+            refuse(run, what, "ctx.as_completed(), or asyncio.create_task() around each")
+        frame = frame.f_back
+
+
+def _close_coroutines(values: tuple[Any, ...]) -> None:
+    for value in values:
+        if inspect.iscoroutine(value):
+            value.close()  # else Python warns that it was never awaited
+
+
+def nested_loop_hint(error: BaseException) -> str | None:
+    """Return what to do instead if error says that workflow code started a second loop, else None."""
+    texts = ("cannot be called from a running event loop", "while another loop is running")
+    if isinstance(error, RuntimeError) and any(text in str(error) for text in texts):
+        return "use instead: await the coroutine; workflow code already runs in a loop of its own"
+    return None

@@ -1,0 +1,342 @@
+"""A turn on the wire: what a worker reports and what it gets back.
+
+What lives here: the shapes of bundles and answers, and how they are written and read. What may not: sending
+(worker/turn_sender.py), what a bundle means for a run (worker/run_manager.py). The theory: a turn is one JSON
+text each way, short enough to be read in a log: what is absent is left out, and what the database only hands
+on (arguments, results, errors) goes as text inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pyengine.protocol.commands import (
+    Act,
+    Adopt,
+    Cancelled,
+    Captured,
+    Complete,
+    ContinueAsNew,
+    Ending,
+    Fact,
+    Fail,
+    Halt,
+    Intend,
+    MakeJoinSet,
+    MakePromise,
+    Receive,
+    Release,
+    RolledBack,
+    RunChild,
+    StartTimer,
+    Submit,
+    Suspend,
+    Take,
+)
+from pyengine.protocol.journal import Row
+
+__all__ = [
+    "NEVER_MS",
+    "Answer",
+    "Bundle",
+    "Handed",
+    "Journal",
+    "Lease",
+    "Result",
+    "Task",
+    "Verdict",
+    "Verdicts",
+    "decode_answer",
+    "decode_handed",
+    "decode_journal",
+    "decode_result",
+    "encode_bundles",
+    "encode_texts",
+]
+
+
+NEVER_MS = 2**53 - 1
+"""What the database writes for an instant that never comes, in milliseconds."""
+
+
+class Lease(NamedTuple):
+    """Which run a worker speaks of, and under which lease: all that it tells of a run begins with that.
+
+    Args:
+        execution: number of the run; after a crash of the server it may be that of another one.
+        id: id of the run.
+        version: version of the lease.
+    """
+
+    execution: int
+    id: str
+    version: int
+
+
+class Bundle(msgspec.Struct, omit_defaults=True, gc=False):
+    """What one execution reports in one turn. One with nothing but facts is written as it stands here.
+
+    Args:
+        execution: number of the run.
+        id: id of the run.
+        version: version of the lease.
+        seen: the logical number through which the coroutine was advanced.
+        facts: what became of steps.
+        acts: what the coroutine did.
+        end: how it leaves the task, if it does.
+        reply: where the end is to be noted.
+    """
+
+    execution: int
+    id: str
+    version: int
+    seen: int
+    facts: Sequence[Fact] = ()
+    acts: Sequence[Act] = ()
+    end: Ending | None = None
+    reply: str | None = None
+
+
+class _Act(msgspec.Struct, omit_defaults=True, gc=False):
+    do: str
+    child: int
+    name: str | None = None
+    version: str | None = None
+    queue: str | None = None
+    hash: str | None = None
+    param: str | None = None
+    timeout: int | None = None
+    detached: bool = False
+    duration: int | None = None
+    value: str | None = None
+    set: int | None = None
+    abandon: bool = False
+    retry: str | None = None
+
+
+class _End(msgspec.Struct, omit_defaults=True, gc=False):
+    do: str
+    on: tuple[int, ...] | None = None
+    kind: str | None = None
+    value: str | None = None
+    error: str | None = None
+    retry_in: int | None = None
+    problem: str | None = None
+
+
+class _Bundle(msgspec.Struct, omit_defaults=True, gc=False):
+    execution: int
+    id: str
+    version: int
+    seen: int
+    facts: Sequence[Fact] = ()
+    acts: list[_Act] = []
+    end: _End | None = None
+    reply: str | None = None
+
+
+class Verdict(msgspec.Struct, frozen=True, gc=False):
+    """The answer to a bundle.
+
+    Args:
+        execution: number of the run.
+        verdict: ok, moved or lost.
+        state: state of its task now.
+        seq: logical number at which the rows of the bundle begin.
+        next: logical number after them.
+    """
+
+    execution: int
+    verdict: str
+    state: str
+    seq: int
+    next: int
+
+
+class Verdicts(msgspec.Struct, gc=False):
+    """The answers to the bundles, as parallel arrays; None where no bundles were sent."""
+
+    execution: list[int] | None
+    verdict: list[str] | None
+    state: list[str] | None
+    seq: list[int | None] | None
+    next: list[int | None] | None
+
+    def each(self) -> Iterator[Verdict]:
+        """Return one verdict after the other."""
+        arrays: Any = (self.execution, self.verdict, self.state, self.seq, self.next)
+        return map(Verdict, *arrays)
+
+
+class Task(msgspec.Struct, array_like=True, gc=False):
+    """A claimed task with its run's journal, or the end of it; on the wire an array (`durable._handed`).
+
+    What was handed over says where its result is to be noted.
+    """
+
+    execution: int
+    id: str
+    version: int
+    workflow: str
+    workflow_version: str
+    param: str | None
+    from_seq: int | None
+    next: int
+    rows: list[Row]
+    crashes: int
+    started_at: int
+    queue: str
+    first_child: int = 0
+    reply: str | None = None
+
+
+class Handed(msgspec.Struct, array_like=True, gc=False):
+    """The note by which a worker at rest gets a run (`durable._hand_over`).
+
+    Args:
+        task: the run, as a claim would answer it.
+        timeout: milliseconds until its deadline; None if it has none.
+        reply: where its result is to be noted.
+    """
+
+    task: Task
+    timeout: int | None
+    reply: str | None
+
+    def answer(self) -> Answer:
+        """Return the answer of a turn that had claimed it; it may be old, so it does not tell the time."""
+        self.task.reply = self.reply
+        return Answer(0, None, [], [self.task], [], False, self.timeout)
+
+
+class Result(msgspec.Struct, array_like=True, gc=False):
+    """The note by which a client gets the end of a run (`durable._end_lone`): a row of `RESULTS`."""
+
+    id: str
+    state: str
+    value: str | None
+    error: str | None
+
+
+class Answer(msgspec.Struct):
+    """What a turn answers.
+
+    Args:
+        now: the database's time, epoch milliseconds; 0 if it does not tell.
+        bundles: the verdicts.
+        tails: rows of others, by execution, before and after those of the bundle.
+        tasks: what was claimed.
+        hints: queues in which runs became ready.
+        settled: something settled.
+        due_in: milliseconds to the next deadline, maybe `NEVER_MS`; None where the turn did not look.
+        busy: runs of which nothing was written, because somebody has locked what their bundles need.
+        held: ids of what is locked, for the sake of bundles and claims.
+        rests: the worker rests again, since this turn.
+    """
+
+    now: int
+    bundles: Verdicts | None
+    tails: list[tuple[int, list[Row], list[Row]]]
+    tasks: list[Task]
+    hints: list[str]
+    settled: bool
+    due_in: int | None
+    busy: list[int] = []
+    held: list[str] = []
+    rests: bool = False
+
+
+class Journal(msgspec.Struct):
+    """A journal, or the end of one, and the logical number after it."""
+
+    next: int
+    rows: list[Row]
+
+
+_encode = msgspec.json.Encoder().encode
+decode_journal = msgspec.json.Decoder(Journal).decode
+decode_answer = msgspec.json.Decoder(Answer).decode
+decode_handed = msgspec.json.Decoder(Handed).decode
+decode_result = msgspec.json.Decoder(Result).decode
+
+
+def _wire_act(act: Act) -> _Act:
+    match act:
+        case RunChild():
+            return _Act(
+                "run",
+                act.child,
+                act.name,
+                act.version,
+                act.queue,
+                act.hash,
+                act.param,
+                act.timeout_ms,
+                act.detached,
+                abandon=act.abandon,
+            )
+        case StartTimer():
+            return _Act("timer", act.child, duration=act.duration_ms)
+        case MakePromise():
+            do = "promise" if act.key is None else "until"
+            return _Act(do, act.child, act.name, hash=act.hash, param=act.key, timeout=act.timeout_ms)
+        case Captured():
+            return _Act(act.kind, act.child, act.name, value=act.value)
+        case RolledBack():
+            return _Act("transaction", act.child, act.name, hash=act.hash, value=act.value)
+        case Adopt():
+            return _Act("adopt", act.child, act.name)
+        case Receive():
+            return _Act("receive", act.child, act.name)
+        case MakeJoinSet():
+            return _Act("join_set", act.child)
+        case Submit():
+            return _Act("submit", act.child, set=act.join_set)
+        case Take():
+            return _Act("take", act.child, set=act.join_set)
+        case Intend():
+            return _Act("intent", act.child, act.name, hash=act.hash, param=act.param, retry=act.retry)
+
+
+def _wire_end(end: Ending) -> _End:
+    match end:
+        case Suspend():
+            return _End("suspend", end.on, end.kind)
+        case Complete():
+            return _End("complete", value=end.value)
+        case Fail():
+            return _End("fail", error=end.error)
+        case Halt():
+            return _End("halt", problem=end.problem)
+        case Cancelled():
+            return _End("cancel")
+        case ContinueAsNew():
+            return _End("continue", (end.next_child, *end.kept), value=end.value)
+        case Release():
+            return _End("release", retry_in=end.retry_in_ms)
+
+
+def _wire(bundle: Bundle) -> Bundle | _Bundle:
+    if not bundle.acts and bundle.end is None:
+        return bundle
+    wire = _Bundle(bundle.execution, bundle.id, bundle.version, bundle.seen, bundle.facts)
+    if bundle.acts:
+        wire.acts = [_wire_act(act) for act in bundle.acts]
+    if bundle.end is not None:
+        wire.end = _wire_end(bundle.end)
+        wire.reply = bundle.reply
+    return wire
+
+
+def encode_bundles(bundles: Iterable[Bundle]) -> str:
+    """Return the JSON text that the turn takes."""
+    return _encode([_wire(bundle) for bundle in bundles]).decode()
+
+
+def encode_texts(texts: Iterable[str]) -> str:
+    """Return the array literal that the database reads as text[]."""
+    quoted = (text.replace("\\", "\\\\").replace('"', '\\"') for text in texts)
+    return "{" + ",".join(f'"{text}"' for text in quoted) + "}"

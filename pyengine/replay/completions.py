@@ -1,0 +1,85 @@
+"""What a row makes of a call: a value, or an error of the right class.
+
+What lives here: from a completion row to what workflow code sees. What may not: which call a row is about
+(machine.py). The theory: code sees what the journal holds, read by the annotation that the code declares
+today; and an error that the database gave because nobody else did (a deadline, a cancellation) becomes the
+class that Python people expect.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import msgspec
+
+from pyengine.errors import RemoteError, RunCancelled, RunFailed, RunTimedOut
+from pyengine.loop.awaitables import Call
+from pyengine.loop.event_loop import DeterministicLoop
+from pyengine.protocol.journal import Row
+from pyengine.replay.history import History
+from pyengine.values.codec import Codec, unreadable
+
+__all__ = ["complete", "fire_at_ms", "read_into"]
+
+_VALUES = frozenset("Lckv")
+_ERRORS = frozenset("EeK")
+_CHILDREN = frozenset("dD")
+_ENDED_FROM_OUTSIDE: dict[str | None, tuple[type[RunFailed], str]] = {
+    "Timeout": (RunTimedOut, "did not end before its deadline"),
+    "Cancelled": (RunCancelled, "was cancelled"),
+}
+_UNREADABLE = (msgspec.ValidationError, msgspec.DecodeError, RecursionError)
+
+
+class _FireAt(msgspec.Struct):
+    fire_at: int | None = None
+
+
+def complete(call: Call, row: Row, codec: Codec) -> None:
+    """Complete a call as a row says."""
+    kind = row.type
+    if kind in _VALUES or (kind in _CHILDREN and row.ok):
+        read_into(call, row)
+    elif kind in _ERRORS:
+        call.fail(codec.decode_error(row.data))
+    elif kind == "Z":
+        call.set_result(None)
+    else:
+        call.fail(_child_error(call, row, codec))
+
+
+def read_into(call: Call, row: Row) -> None:
+    """Complete a call with the value of a row, or with DecodeError if the code cannot read it."""
+    try:
+        call.set_result(call.codec.unpack(row.data or "null"))
+    except _UNREADABLE as error:
+        run = cast("DeterministicLoop", call.get_loop()).origin_name
+        where = f"the recorded result of {call.kind} {call.name} (run {run}, child {call.child})"
+        call.fail(unreadable(where, call.codec.annotation, error))
+
+
+def _child_error(call: Call, row: Row, codec: Codec) -> BaseException:
+    """Return what a child run or promise that was not resolved raises in the code that waits for it."""
+    error = codec.decode_error(row.data)
+    # what the database says when nobody gave an error has no module
+    said = error.type if isinstance(error, RemoteError) and error.module is None else None
+    if call.kind == "promise":
+        return TimeoutError(f"promise {call.id} timed out") if said == "Timeout" else error
+    if said in _ENDED_FROM_OUTSIDE:
+        cls, words = _ENDED_FROM_OUTSIDE[said]
+        return cls(f"run {call.id} of workflow {call.name} {words}", run_id=call.id, workflow=call.name)
+    failed = RunFailed(
+        f"run {call.id} of workflow {call.name} failed: {error}", run_id=call.id, workflow=call.name
+    )
+    failed.__cause__ = error
+    return failed
+
+
+def fire_at_ms(row: Row, history: History) -> int | None:
+    """Return the nominal instant of a timer that fired, if the journal tells; epoch milliseconds."""
+    started = history.allocated.get(row.child) if row.child is not None else None
+    for data in (row.data, started.data if started is not None else None):
+        instant = msgspec.json.decode(data, type=_FireAt).fire_at if data else None
+        if instant is not None:
+            return instant
+    return None

@@ -1,0 +1,398 @@
+"""The replay machine: journal rows in, moves out.
+
+What lives here: `Replay`, which drives a coroutine by its journal. What may not: asyncpg, threads, real time,
+real randomness (both are handed in), sending anything. The theory: one counter for each run gives every call
+its child number in call order (call_matcher.py); the coroutine is advanced by completion rows only, one at a
+time, in journal order, each until nothing is ready any more; a request of cancellation is such a row too. So
+a live run and any later replay of its journal make the same calls with the same numbers, whatever the
+branches inside. Results are always read from their recorded text, so live code sees what a replay will see.
+Where code and journal disagree the run halts and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import Context
+from functools import cached_property
+
+from pyengine.definitions.current_run import RunInfo, scope
+from pyengine.definitions.definition import WorkflowDef
+from pyengine.definitions.retry import Randomness
+from pyengine.errors import EngineError, ForbiddenInWorkflow, NotAwaitable
+from pyengine.loop.event_loop import DeterministicTask, TimerToken
+from pyengine.loop.restrictions import nested_loop_hint
+from pyengine.protocol.commands import (
+    Act,
+    Cancelled,
+    Complete,
+    ContinueAsNew,
+    End,
+    Fact,
+    Fail,
+    Halt,
+    StartTimer,
+    Suspend,
+)
+from pyengine.protocol.journal import Row
+from pyengine.replay.advance import Moves, StepCall
+from pyengine.replay.call_matcher import Matcher, StartAnew
+from pyengine.replay.call_sequence import told_end
+from pyengine.replay.cancellation import REQUESTS_MAX, Cancellation
+from pyengine.replay.completions import complete, fire_at_ms
+from pyengine.replay.history import History, add_facts
+from pyengine.replay.transaction_log import Transactions
+from pyengine.values.codec import Codec
+from pyengine.values.exceptions import only_error
+
+__all__ = ["Replay"]
+
+logger = logging.getLogger("pyengine.workflow")
+
+_LAST = (Complete, Fail, Cancelled, ContinueAsNew, Halt)
+_WITHOUT_STEPS = (Cancelled, ContinueAsNew)
+
+
+class Replay:
+    """Drives the coroutine of one run.
+
+    Args:
+        workflow: the code.
+        run: which run it is.
+        now_ms: reads the clock, epoch milliseconds; asked for new values of `ctx.now` only.
+        randomness: source of new values of `ctx.random` and `ctx.uuid4`.
+        codec: reads and writes values; bounds their size.
+
+    Attributes:
+        finished: the workflow returned, raised, left or was halted; it cannot be advanced any more.
+
+    The worker loads rows and calls `advance`; it sends what the `Moves` say in a turn; if the turn took them
+    it calls `accept`, if it answers `moved` or `lost` it calls `evict` and forgets this object.
+    """
+
+    def __init__(
+        self,
+        workflow: WorkflowDef,
+        run: RunInfo,
+        now_ms: Callable[[], int],
+        randomness: Randomness,
+        codec: Codec,
+    ) -> None:
+        self.workflow = workflow
+        self.run = run
+        self._codec = codec
+        self._history = History()
+        self._matcher = Matcher(
+            workflow, run, self._history, now_ms=now_ms, randomness=randomness, codec=codec
+        )
+        self._loop = self._matcher.loop
+        self._main: DeterministicTask | None = None
+        self._end: End | None = None
+        self._applied = 0
+        self._handed_out: set[int] = set()
+        self._fire_at_ms: dict[int, int] = {}
+        self._evicted = False
+        self.finished = False
+
+    @cached_property
+    def _cancellation(self) -> Cancellation:
+        return Cancellation(self._matcher)
+
+    @property
+    def transactions(self) -> Transactions:
+        """What its code asks of transactions."""
+        return self._matcher.transactions
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether its code is in a transaction, or waits to begin one: it gets nothing else meanwhile."""
+        return bool(self._matcher.transacting) and self.transactions.live
+
+    @property
+    def next_seq(self) -> int:
+        """The logical number after the last row that was loaded."""
+        return self._history.next_seq
+
+    @property
+    def open_steps(self) -> Mapping[int, object]:
+        """Numbers of the steps that its code called and that have no result."""
+        return self._matcher.open_steps
+
+    def load(self, rows: Iterable[Row], next_seq: int = 0) -> None:
+        """Append journal rows: those of a claim, up to next_seq, or the tail that a turn returned."""
+        self._history.add(rows, next_seq)
+
+    def expect(self, facts: Sequence[Fact]) -> None:
+        """Load what these facts will be in the journal, if nothing comes before them."""
+        add_facts(self._history, facts)
+
+    def accept(
+        self, *, tail: Sequence[Row], acts: Sequence[Act], facts: Sequence[Fact], next_seq: int, now_ms: int
+    ) -> None:
+        """Note that a turn took a bundle.
+
+        Args:
+            tail: rows that others appended before it.
+            acts: its acts.
+            facts: its facts that were taken, in their order.
+            next_seq: the logical number after the rows of the bundle.
+            now_ms: the turn's own time, at which its timers were started.
+        """
+        if tail:
+            self._history.add(tail)
+        add_facts(self._history, facts)
+        self._history.next_seq = next_seq
+        for act in acts:
+            if isinstance(act, StartTimer):
+                self._fire_at_ms[act.child] = now_ms + act.duration_ms
+
+    def advance(self) -> Moves:
+        """Advance the coroutine by every row that was loaded, and return what is new since the last advance.
+
+        Raises:
+            EngineError: it was evicted.
+            KeyboardInterrupt: raised inside workflow code; evict this object.
+        """
+        if self._evicted and not self.finished:
+            raise EngineError(f"run {self.run.id}: its coroutine was evicted and cannot be advanced")
+        if not self.finished:
+            self._end = end = self._drive()
+            if end is not None and isinstance(end, _LAST):
+                self.finished = True
+                self.evict()
+        elif isinstance(self._end, ContinueAsNew):
+            self._end = self._begin_anew(self._end.value)
+        return self._moves()
+
+    def evict(self) -> None:
+        """Throw the coroutine away: its `finally` blocks run, and every durable call in them is dead.
+
+        Raises:
+            KeyboardInterrupt, SystemExit: raised by workflow code meanwhile.
+        """
+        if not self._evicted:
+            self._evicted = True
+            self._matcher.die()
+            try:
+                if self._loop.spent:
+                    self._loop.evict()
+                else:
+                    # the loop may close a coroutine outside of its task: there, too, calls must be dead
+                    self._inside().run(self._loop.evict)
+            finally:
+                self._report_unhandled()
+                self._matcher.calls.clear()
+
+    # -- driving
+
+    def _drive(self) -> End | None:
+        self._matcher.set_bar()
+        try:
+            with self._loop.installed():
+                self._apply_rows()
+        except (ForbiddenInWorkflow, SystemExit) as error:
+            # a workflow has no process to leave
+            return self._halted() or Fail(error=self._codec.encode_error(error))
+        waits = self.in_transaction
+        halted = self._halted() or (None if waits else self._unreached())
+        if halted is not None:
+            return halted
+        main = self._main
+        if main is None or main.done():
+            return self._end if main is None else self._result(main)
+        return self._stuck() if waits else self._wait()
+
+    def _apply_rows(self) -> None:
+        """Advance by one completion row at a time, each until nothing is ready."""
+        matcher, resolvers = self._matcher, self._history.resolvers
+        main = self._main or self._start()
+        if main is None:
+            return
+        if not self._loop.idle or matcher.transacting or matcher.cancelling:
+            self._come_to_rest(main)
+        while self._applied < len(resolvers) and not (main.done() or matcher.dead or self.in_transaction):
+            row = resolvers[self._applied]
+            self._applied += 1
+            matcher.at_seq = row.seq
+            if row.type == "Q":
+                self._cancellation.apply(row, main)
+            else:
+                self._apply(row)
+            self._come_to_rest(main)
+
+    def _come_to_rest(self, main: DeterministicTask) -> None:
+        self._settle_down()
+        if self._matcher.cancelling:
+            self._cancellation.press(main, self._settle_down)
+
+    def _settle_down(self) -> None:
+        """Let all that is ready run, with the answers that recorded transactions got."""
+        self._loop.run_until_quiet()
+        while self._matcher.transacting and self.transactions.serve():
+            self._loop.run_until_quiet()
+
+    def _start(self) -> DeterministicTask | None:
+        try:
+            args, kwargs = self.workflow.signature.decode(self.run.param)
+            coroutine = self.workflow.fn(*args, **kwargs)
+        except EngineError as error:
+            self._end = Fail(error=self._codec.encode_error(error))
+            return None
+        self._main = self._loop.create_task(coroutine, name=self.run.workflow, context=self._inside())
+        return self._main
+
+    def _inside(self) -> Context:
+        """Return a context in which code belongs to this run and sees nothing of the worker's own."""
+        context = Context()
+        context.run(scope.set, self._matcher)
+        return context
+
+    def _apply(self, row: Row) -> None:
+        child = row.child
+        assert child is not None
+        call = self._matcher.calls.pop(child, None)
+        kind = row.type
+        if call is None:
+            if child >= self._matcher.next_child:
+                self._matcher.halt("no such call yet", self._history.allocated.get(child, row), child=child)
+            elif kind == "Z" and self._loop.fire(TimerToken(child)):
+                self._loop.advance_to(self._virtual_s(row))
+            return
+        self._matcher.open_steps.pop(child, None)
+        self._handed_out.discard(child)
+        if kind == "v" and not self._matcher.inboxes.arrive(call, row):
+            return
+        if call.done():
+            return
+        call.done_at = self._applied
+        if kind == "Z":
+            self._loop.advance_to(self._virtual_s(row))
+        complete(call, row, self._codec)
+
+    def _virtual_s(self, row: Row) -> float:
+        """Return the virtual time of a timer: its nominal instant, not when it was noticed."""
+        assert row.child is not None
+        instant_ms = fire_at_ms(row, self._history)
+        if instant_ms is None:
+            instant_ms = self._fire_at_ms.pop(row.child, None)
+        if instant_ms is None:
+            return self._loop.time()
+        return (instant_ms - self.run.started_at_ms) / 1000
+
+    # -- how it ended
+
+    def _halted(self) -> Halt | None:
+        problem = self._matcher.problem
+        return None if problem is None else Halt(problem=problem)
+
+    def _unreached(self) -> Halt | None:
+        """Halt if the journal holds calls that the code did not make, though it was advanced by every row."""
+        matcher, history = self._matcher, self._history
+        if self._main is None:
+            return None
+        row = matcher.unmatched()
+        if matcher.next_child <= history.max_child:
+            child = min(n for n in (*history.allocated, *history.receiving) if n >= matcher.next_child)
+            row = history.allocated.get(child)
+        elif row is None:
+            return None
+        else:
+            child = row.child or 0
+        matcher.halt(told_end(self._main), row, child=child)
+        return self._halted()
+
+    def _result(self, main: DeterministicTask) -> End:
+        asked = self._history.cancel_seq is not None
+        if main.cancelled():
+            words = f"run {self.run.id}: the workflow cancelled itself (asyncio.CancelledError)"
+            return Cancelled() if asked else self._failed(EngineError(words))
+        error = main.exception()
+        anew = only_error(error)
+        if isinstance(anew, StartAnew):
+            return self._begin_anew(anew.param)
+        if error is None:
+            where = f"the result of workflow {self.run.workflow} (run {self.run.id})"
+            try:
+                return Complete(value=self._codec.write(self.workflow.signature.result, main.result(), where))
+            except EngineError as refused:
+                error = refused
+        hint = nested_loop_hint(error)
+        if hint is not None:
+            error.add_note(hint)
+        return self._failed(error)
+
+    def _begin_anew(self, param: str) -> End:
+        """Return the ending of a run that continues as new, by all that is in the journal now."""
+        if self._history.cancel_seq is not None:
+            # who was asked to end does not begin again
+            return Cancelled()
+        late = [row.child for row in self._history.resolvers[self._applied :] if row.type == "v"]
+        kept = (*self._matcher.inboxes.unread(), *(child for child in late if child is not None))
+        return ContinueAsNew(value=param, next_child=self._matcher.next_child, kept=tuple(sorted(kept)))
+
+    def _failed(self, error: BaseException) -> Fail:
+        return Fail(error=self._codec.encode_error(error))
+
+    def _stuck(self) -> Fail | None:
+        """A transaction is open: the run waits for its answers, unless its code asks for nothing."""
+        if not self.transactions.stuck:
+            return None
+        words = f"run {self.run.id}: transaction {self._matcher.in_transaction} waits for something else"
+        return self._failed(
+            NotAwaitable(words, hint="while it is open nothing else happens in the run: await its statements")
+        )
+
+    def _wait(self) -> End | None:
+        """Return what a coroutine that is not done waits for; None while steps are open or it cleans up."""
+        if self._matcher.cancelling and self._cancellation.is_stubborn:
+            words = f"run {self.run.id}: the workflow was cancelled {REQUESTS_MAX} times and goes on waiting"
+            return self._failed(
+                NotAwaitable(words, hint="let asyncio.CancelledError out; nothing it waits for can come")
+            )
+        if self._matcher.open_steps or self._matcher.cancelling:
+            return None
+        waiting = {child for child, call in self._matcher.calls.items() if not call.done() and call.awaited}
+        waiting.update(self._loop.pending_timers)
+        if not waiting:
+            stuck = NotAwaitable(
+                f"run {self.run.id}: workflow {self.run.workflow} waits for something that can never happen",
+                hint="no step, child run, timer, promise or signal is pending; who should set that event?",
+            )
+            return self._failed(stuck)
+        return Suspend(on=tuple(sorted(waiting)), kind=self._matcher.wait_kind(waiting))
+
+    def _moves(self) -> Moves:
+        matcher, end = self._matcher, self._end
+        if isinstance(end, Halt):
+            return Moves(end=end)
+        acts, matcher.acts = tuple(matcher.acts), []
+        open_steps = matcher.open_steps
+        given_up, matcher.given_up = matcher.given_up, []
+        dropped = tuple([child for child in given_up if child in self._handed_out])
+        if self.finished:
+            if isinstance(end, _WITHOUT_STEPS):
+                dropped += tuple(child for child in open_steps if child in self._handed_out)
+            return Moves(acts=acts, end=end, given_up=dropped)
+        steps = self._new_steps() if matcher.new_steps else ()
+        count = len(open_steps) + self.in_transaction
+        return Moves(acts=acts, steps=steps, end=end, waiting_steps=count, given_up=dropped)
+
+    def _new_steps(self) -> tuple[StepCall, ...]:
+        new, self._matcher.new_steps = self._matcher.new_steps, []
+        open_steps = self._matcher.open_steps
+        if len(new) == 1 and new[0] in open_steps and not self.in_transaction:
+            self._handed_out.add(new[0])
+            return (open_steps[new[0]].call(new[0], self._history.attempts(new[0])),)
+        # what an open transaction keeps from the coroutine is recorded, and must not run again
+        kept = self._applied if self.in_transaction else len(self._history.resolvers)
+        done = {row.child for row in self._history.resolvers[kept:]}
+        new = [child for child in new if child in open_steps and child not in done]
+        self._handed_out.update(new)
+        return tuple([open_steps[child].call(child, self._history.attempts(child)) for child in new])
+
+    def _report_unhandled(self) -> None:
+        """Log errors that no code was left to receive."""
+        for one in self._loop.unhandled:
+            fields = {"run_id": self.run.id, "problem": one.message}
+            logger.warning("workflow.unhandled_error", extra=fields, exc_info=one.error)
+        self._loop.unhandled.clear()

@@ -1,0 +1,65 @@
+"""Steps that were called and have no result yet.
+
+What lives here: `OpenStep`, what a run keeps of such a call, and how a worker is asked to execute it. What
+may not: a number given away (call_matcher.py), the attempts themselves (worker/step_runner.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyengine.definitions.definition import StepDef
+from pyengine.replay.advance import StepCall
+from pyengine.replay.history import Attempts
+
+__all__ = ["OpenStep"]
+
+
+class OpenStep:
+    """A step call without a result.
+
+    Args:
+        step: its definition.
+        input_hash: of the call.
+        packed: JSON text of its arguments.
+        args: positional and keyword arguments, read back from there; None if they were not read yet.
+    """
+
+    __slots__ = ("args", "hash", "packed", "step")
+
+    def __init__(
+        self,
+        step: StepDef,
+        input_hash: str,
+        packed: bytes,
+        args: tuple[tuple[Any, ...], dict[str, Any]] | None,
+    ) -> None:
+        self.step = step
+        self.hash = input_hash
+        self.packed = packed
+        self.args = args
+
+    def call(self, child: int, attempts: Attempts) -> StepCall:
+        """Return what the worker is to execute.
+
+        Args:
+            child: its number.
+            attempts: what the journal knows of its attempts.
+        """
+        step = self.step
+        args, kwargs = self.args or step.signature.decode(self.packed)
+        return StepCall(
+            child=child,
+            step=step,
+            args=args,
+            kwargs=kwargs,
+            name=step.name,
+            hash=self.hash,
+            param=self.packed.decode(),
+            attempt=attempts.attempt,
+            failures=attempts.failures,
+            retry_at_ms=attempts.retry_at_ms,
+            begun=attempts.begun,
+            interrupted=attempts.interrupted,
+            recorded_retry=attempts.recorded_retry,
+        )

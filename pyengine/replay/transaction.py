@@ -1,0 +1,286 @@
+"""`Transaction`: the user's own rows and the journal in one commit.
+
+What lives here: what `async with ctx.transaction() as tx` gives to workflow code. What may not: a connection;
+statements are asked for (transaction_log.py), and a worker's connection answers
+(worker/transaction_runner.py). The theory: the block of code is one call of the run. What its statements
+answered stands in the call's journal row, which is written by the commit that makes the user's rows visible,
+under the fence of the lease; so a replay runs the block again and finds the same answers, and a worker that
+lost its lease cannot commit. What it asks of the engine, to start, signal or settle, is done at the end,
+where all locks can be taken in their one order; so what is wrong with that is raised when the block is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from pyengine.definitions.queues import check_queue
+from pyengine.definitions.registry import Workflow
+from pyengine.definitions.retry import Duration, optional_duration, optional_limit
+from pyengine.definitions.signals import Signal
+from pyengine.errors import EngineError, InvalidRequest
+from pyengine.replay.transaction_log import AskKind, TransactionLog, Transactions
+from pyengine.values.codec import Codec
+from pyengine.values.sql_values import Record, read_records, read_value
+
+__all__ = ["Transaction"]
+
+T = TypeVar("T")
+
+_ID_BYTES_MAX = 512
+
+
+class Transaction:
+    """A transaction of the database, in which a workflow writes rows of its own.
+
+    Methods named like those of an asyncpg connection do the same; rows are `Record`s. Statements run one
+    after the other. An error of the database leaves the transaction unusable, as always in Postgres; use
+    `savepoint` around what may fail.
+    """
+
+    def __init__(
+        self, transactions: Transactions, codec: Codec, run_id: str, name: str, timeout_ms: int
+    ) -> None:
+        self._transactions = transactions
+        self._codec = codec
+        self._run_id = run_id
+        self._name = name
+        self._timeout_ms = timeout_ms
+        self._log: TransactionLog | None = None
+        self._over = False
+        self._savepoints = 0
+
+    async def __aenter__(self) -> Self:
+        if self._log is not None or self._over:
+            raise InvalidRequest(
+                f"transaction {self._name} was entered before", hint="call ctx.transaction() for each block"
+            )
+        self._log = await self._transactions.begin(self._name, self._timeout_ms)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        log, self._over = self._log, True
+        assert log is not None
+        try:
+            if error is not None:
+                await self._transactions.ask(log, "rollback")
+                return
+            try:
+                await self._transactions.ask(log, "commit")
+            except EngineError as refused:
+                refused.add_note(f"transaction {self._name} of run {self._run_id} was rolled back")
+                raise
+        finally:
+            self._transactions.leave(log)
+
+    # -- rows
+
+    async def execute(self, query: str, *args: Any) -> str:
+        """Run a statement and return its tag, such as "UPDATE 3".
+
+        Args:
+            query: one statement, with $1, $2, ... for the arguments.
+            args: its arguments.
+
+        Raises:
+            asyncpg.PostgresError: by SQLSTATE, such as asyncpg.UniqueViolationError.
+            InvalidRequest: it would end the transaction.
+        """
+        return str(await self._ask("execute", query, args))
+
+    async def executemany(self, query: str, args: Iterable[Sequence[Any]]) -> None:
+        """Run a statement once for each sequence of arguments.
+
+        Raises:
+            asyncpg.PostgresError, InvalidRequest: as `execute`.
+        """
+        await self._ask("executemany", query, ([tuple(one) for one in args],))
+
+    async def fetch(self, query: str, *args: Any) -> list[Record]:
+        """Run a statement and return its rows.
+
+        Raises:
+            asyncpg.PostgresError, InvalidRequest: as `execute`.
+            EncodeError: a column is of a type that the journal has no form for.
+        """
+        return read_records(await self._ask("fetch", query, args))
+
+    async def fetchrow(self, query: str, *args: Any) -> Record | None:
+        """Run a statement and return its first row, or None if it returns none.
+
+        Raises:
+            asyncpg.PostgresError, InvalidRequest, EncodeError: as `fetch`.
+        """
+        rows = await self.fetch(query, *args)
+        return rows[0] if rows else None
+
+    async def fetchval(self, query: str, *args: Any) -> Any:
+        """Run a statement and return the first column of its first row, or None if it returns none.
+
+        Raises:
+            asyncpg.PostgresError, InvalidRequest, EncodeError: as `fetch`.
+        """
+        return read_value(await self._ask("fetchval", query, args))
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        """Undo what is done inside if an error leaves the block; the transaction goes on."""
+        self._savepoints += 1
+        name = f"pyengine_{self._savepoints}"
+        await self.execute(f"savepoint {name}")
+        try:
+            yield
+        except BaseException:
+            await self.execute(f"rollback to savepoint {name}")
+            raise
+        await self.execute(f"release savepoint {name}")
+
+    # -- the engine
+
+    async def start(
+        self,
+        workflow: Workflow[..., Any] | str,
+        *args: Any,
+        id: str | None = None,
+        queue: str | None = None,
+        version: str | None = None,
+        delay: Duration | None = None,
+        timeout: Duration | None = None,
+        priority: int = 0,
+        **kwargs: Any,
+    ) -> str:
+        """Start a run when the transaction commits, and return its id.
+
+        It is a run of its own: nothing of this run waits for it. `ctx.promise(id=...)` does, afterwards.
+
+        Args:
+            workflow: the workflow, or its name.
+            args: its arguments.
+            id: id of the run; by default one that is this transaction's own.
+            queue, version, delay, timeout, priority: as for `Client.start`.
+            kwargs: its arguments by name.
+
+        Raises:
+            InvalidRequest, EncodeError: the arguments do not fit.
+            RunConflict, NotFound: raised when the block is left.
+        """
+        log = self._open("start")
+        definition = workflow.definition if isinstance(workflow, Workflow) else None
+        if definition is not None:
+            text = definition.signature.encode(args, kwargs)
+        elif isinstance(workflow, str) and not (args and kwargs):
+            text = self._codec.encode(list(args) if args or not kwargs else kwargs, where="the arguments")
+        else:
+            raise InvalidRequest(
+                f"tx.start takes a workflow, or the name of one, not {workflow!r}",
+                hint="arguments of a workflow that is known by name only are all by position, or all by name",
+            )
+        if queue is not None:
+            check_queue(queue, what="tx.start")
+        deadline_ms = optional_limit(timeout, what="tx.start")
+        if definition is not None and timeout is None:
+            deadline_ms = definition.deadline_ms
+        run_id = self._new_id(log) if id is None else id
+        log.effects.append(
+            {
+                "do": "start",
+                "workflow": workflow if isinstance(workflow, str) else workflow.name,
+                "args": text,
+                "id": run_id,
+                "queue": queue or (definition.queue if definition is not None else None) or "default",
+                "version": version or (definition.version if definition is not None else "1"),
+                "delay": optional_duration(delay, what="tx.start"),
+                "timeout": deadline_ms,
+                "priority": priority,
+                "any_workflow": definition is not None,
+            }
+        )
+        return run_id
+
+    async def signal(
+        self, run_id: str, signal: Signal[T] | str, payload: T | Any = None, *, dedup: str | None = None
+    ) -> None:
+        """Send a signal when the transaction commits.
+
+        Args:
+            run_id: run id.
+            signal: the signal, or its name.
+            payload: what it carries.
+            dedup: the same key again is the same signal.
+
+        Raises:
+            EncodeError: the payload does not fit the signal's type.
+            NotFound, Conflict: there is no such run, or it has ended; raised when the block is left.
+        """
+        log = self._open("signal")
+        sent = signal if isinstance(signal, Signal) else Signal(signal)
+        where = f"the payload of signal {sent.name} to run {run_id}"
+        text = self._codec.encode(payload, sent.annotation, where=where)
+        log.effects.append({"do": "signal", "id": run_id, "name": sent.name, "payload": text, "key": dedup})
+
+    async def resolve(self, promise_id: str, value: Any = None) -> None:
+        """Settle a promise with a value when the transaction commits.
+
+        Args:
+            promise_id: its id.
+            value: plain JSON, or whatever the journal can hold.
+
+        Raises:
+            EncodeError: the value cannot be recorded.
+            NotFound: there is no such promise; raised when the block is left.
+            Conflict: it has another outcome already; raised when the block is left.
+        """
+        text = self._codec.encode(value, where=f"the value of promise {promise_id}")
+        self._settle("resolved", promise_id, text)
+
+    async def reject(self, promise_id: str, error: BaseException | str) -> None:
+        """Settle a promise with an error when the transaction commits.
+
+        Args:
+            promise_id: its id.
+            error: what went wrong.
+
+        Raises:
+            NotFound, Conflict: as `resolve`.
+        """
+        problem = EngineError(error) if isinstance(error, str) else error
+        self._settle("rejected", promise_id, self._codec.encode_error(problem))
+
+    def _settle(self, state: Literal["resolved", "rejected"], promise_id: str, text: str) -> None:
+        log = self._open("resolve" if state == "resolved" else "reject")
+        log.effects.append({"do": "settle", "id": promise_id, "state": state, "value": text})
+
+    def _new_id(self, log: TransactionLog) -> str:
+        """Return an id that no other start has, the same at every replay."""
+        number = sum(one["do"] == "start" for one in log.effects)
+        made = f"{self._run_id}:{log.child}-{number}"
+        if len(made.encode()) > _ID_BYTES_MAX:
+            raise InvalidRequest(
+                f"run {self._run_id}: its id is too long to name others after", hint="give tx.start an id"
+            )
+        return made
+
+    # -- asking
+
+    def _open(self, verb: str) -> TransactionLog:
+        if self._log is None or self._over:
+            when = "before it began" if self._log is None else "after its end"
+            raise InvalidRequest(
+                f"transaction {self._name}: tx.{verb} was used {when}",
+                hint="inside: async with ctx.transaction() as tx",
+            )
+        return self._log
+
+    async def _ask(self, kind: AskKind, query: str, args: tuple[Any, ...]) -> Any:
+        log = self._open(kind)
+        if not str(query).strip():
+            raise InvalidRequest(f"tx.{kind} takes the text of a statement, not {query!r}")
+        if log.ask is not None:
+            raise InvalidRequest(
+                f"transaction {self._name}: another statement is running", hint="await one after the other"
+            )
+        return await self._transactions.ask(log, kind, query, args)

@@ -1,0 +1,106 @@
+"""The tree of shapes of an annotation.
+
+What lives here: `shape_of`. What may not: writing and reading (shapes.py, unions.py). The
+theory: an annotation is a tree; what msgspec understands is a leaf, and only what stands above a leaf that it
+does not understand is taken apart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Collection, Hashable, Iterable, Mapping, MutableMapping, MutableSequence, Sequence
+from enum import Enum
+from typing import Any, Union, get_args, get_origin
+
+from pyengine.values.hints import (
+    SETS,
+    bare,
+    class_of,
+    field_types,
+    has_fields,
+    identity,
+    is_named_tuple,
+    is_native,
+)
+from pyengine.values.pydantic_models import is_constrained, is_model, is_special, model_of
+from pyengine.values.shapes import Enumerated, Fields, Fixed, Foreign, Keyed, Listed, Native, Shape
+from pyengine.values.unions import OneOf
+
+__all__ = ["shape_of"]
+
+_LISTS = (list, Sequence, MutableSequence, Collection, Iterable)
+_DICTS = (dict, Mapping, MutableMapping)
+
+
+class _Builder:
+    """Makes the shapes of one annotation; a class that holds itself is made once."""
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, Shape] = {}
+
+    def shape(self, annotation: Any) -> Shape:
+        """Return the shape of an annotation.
+
+        Raises:
+            TypeError: it is not supported.
+        """
+        if is_constrained(annotation) or is_special(annotation):
+            return Foreign(model_of(annotation))
+        annotation = bare(annotation)
+        cls, args = class_of(annotation), get_args(annotation)
+        if is_model(cls):
+            return Foreign(model_of(annotation))
+        if is_native(annotation):
+            return Native(annotation)
+        known = self._made.get(identity(annotation))
+        if known is not None:
+            return known
+        if isinstance(cls, type) and issubclass(cls, Enum):
+            return Enumerated(cls)
+        if cls in (Union, types.UnionType):
+            return self._filled(annotation, OneOf())
+        if has_fields(cls):
+            if is_named_tuple(cls):
+                hints = field_types(annotation)
+                items = [self.shape(hints[name]) for name in cls._fields]
+                return Fixed(items, cls, len(items) - len(cls._field_defaults))
+            return self._filled(annotation, Fields(cls))
+        if cls is tuple and args[-1:] != (...,):
+            return Fixed([self.shape(one) for one in args], tuple)
+        if cls in _DICTS:
+            return Keyed(args[0], None if is_native(args[0]) else self.shape(args[0]), self.shape(args[1]))
+        if cls in (*_LISTS, *SETS, tuple):
+            make = cls if cls in (set, frozenset, tuple) else set if cls in SETS else list
+            return Listed(make, self.shape(args[0]))
+        raise TypeError(f"{annotation!r} is not supported")
+
+    def _member(self, annotation: Any) -> Shape:
+        """Return the shape of a member of a union, whose fields must all be written to tell it from others.
+
+        msgspec leaves a field out that was left out when it read the dataclass.
+        """
+        cls = class_of(annotation)
+        if not dataclasses.is_dataclass(cls) or is_model(cls):
+            return self.shape(annotation)
+        known = self._made.get(identity(annotation))
+        return known if known is not None else self._filled(annotation, Fields(cls))
+
+    def _filled(self, annotation: Any, shape: Any) -> Shape:
+        self._made[identity(annotation)] = shape
+        shape.fill(annotation, self._member if isinstance(shape, OneOf) else self.shape)
+        return typing.cast("Shape", shape)
+
+
+def shape_of(annotation: Any) -> Shape | None:
+    """Return the shape of an annotation; None if msgspec can do it alone.
+
+    Raises:
+        TypeError: it is not supported.
+        NameError: an annotation in it cannot be resolved.
+    """
+    if get_origin(annotation) is None and is_model(annotation):
+        # alone, a model is read faster by pydantic from the text
+        return _Builder().shape(annotation)
+    return None if is_native(annotation) else _Builder().shape(annotation)

@@ -1,0 +1,112 @@
+"""What others have locked, as far as this worker has to leave it out.
+
+What lives here: `Blocked`, which counts how long, reports it to the database, and says once who holds it.
+What may not: leaving out (SQL), trying again (dispatcher.py, ticker.py). The theory: no turn, claim or
+tick waits for a transaction of a user, so nothing stands still but what that transaction holds; and since
+nobody waits, nobody but the worker knows. What lasts for a moment is no news: mostly it is another worker's
+turn.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from pyengine.database.pool import LinkPool
+from pyengine.database.statements.procedures import BLOCKED
+from pyengine.errors import EngineError
+
+__all__ = ["Blocked", "pause_s"]
+
+logger = logging.getLogger("pyengine.blocked")
+
+_REPORT_AFTER_S = 1.0
+_WARN_AFTER_S = 5.0
+_FORGET_AFTER_S = 2.0
+_IDS_MAX = 100
+_SHOWN = 5
+_PAUSE_S = 0.01
+_PAUSE_MAX_S = 0.4
+
+
+def pause_s(tries: int) -> float:
+    """Return how long to leave alone what somebody else had locked so many times in a row."""
+    return min(_PAUSE_S * 2.0 ** (tries - 1), _PAUSE_MAX_S)
+
+
+class _Holder(msgspec.Struct):
+    """A session that holds one of them, as `durable.worker_blocked_v1` tells of it."""
+
+    id: str
+    pid: int
+    user: str
+    state: str
+    age_ms: int
+    query: str
+
+
+class Blocked:
+    """What this worker leaves out.
+
+    Args:
+        link: a connection for asking who holds it.
+        worker: id of this worker.
+    """
+
+    def __init__(self, link: LinkPool, worker: str) -> None:
+        self._link = link
+        self._worker = worker
+        self._first_s: dict[str, float] = {}
+        self._last_s: dict[str, float] = {}
+        self._reported: list[str] = []
+        self._warned: set[int] = set()
+
+    def seen(self, ids: Iterable[str], now_s: float) -> None:
+        """Note ids of runs and promises that were left out just now, by the loop's clock."""
+        for one in ids:
+            if len(self._first_s) < _IDS_MAX or one in self._first_s:
+                self._first_s.setdefault(one, now_s)
+                self._last_s[one] = now_s
+
+    async def look(self, now_s: float) -> None:
+        """Report what has been left out for long; called about once a second."""
+        for one in [one for one, last_s in self._last_s.items() if last_s < now_s - _FORGET_AFTER_S]:
+            del self._first_s[one], self._last_s[one]
+        ids = sorted(one for one, first_s in self._first_s.items() if first_s <= now_s - _REPORT_AFTER_S)
+        lasting = {one for one in ids if self._first_s[one] <= now_s - _WARN_AFTER_S}
+        if not ids:
+            self._warned.clear()
+        if ids == self._reported and not lasting:
+            return
+        try:
+            rows: Any = await self._link.run(BLOCKED, self._worker, ids)
+        except EngineError as error:
+            logger.debug("blocked: %s", error.message)
+            return
+        self._reported = ids
+        self._warn([one for one in msgspec.json.decode(rows, type=list[_Holder]) if one.id in lasting])
+
+    def _warn(self, holders: list[_Holder]) -> None:
+        """Say of each session, once, what it holds."""
+        pids = {holder.pid for holder in holders}
+        for pid in pids - self._warned:
+            ids = [holder.id for holder in holders if holder.pid == pid]
+            holder = next(one for one in holders if one.pid == pid)
+            more = f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else ""
+            logger.warning(
+                "%s%s: held by a transaction of pid %d (user %s, %s, open for %.0f s), whose last statement "
+                "is: %s. Everything else goes on. See: select * from durable.blocked; to end that session: "
+                "select pg_terminate_backend(%d)",
+                ", ".join(ids[:_SHOWN]),
+                more,
+                pid,
+                holder.user or "unknown",
+                holder.state or "state unknown",
+                holder.age_ms / 1000,
+                " ".join(holder.query.split()) or "not shown to this role (pg_read_all_stats)",
+                pid,
+            )
+        self._warned = pids

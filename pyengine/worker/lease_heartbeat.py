@@ -1,0 +1,245 @@
+"""Signs of life, from a thread of their own.
+
+What lives here: `Heartbeat`: renewing leases, holding the presence lock, and watching the worker's event
+loop. What may not: what a run is. The theory: whether this process lives must not depend on whether user
+code lets its event loop turn. So leases are renewed by a thread with its own loop and its own connection;
+it tells when the worker's loop is blocked, with the stack, and it stops renewing when that lasts, so that a
+hung worker loses its work in bounded time. The presence lock belongs to the session of the heartbeat:
+Postgres frees it when this process dies, and others need not wait for leases to run out. It is declared from
+another session, which must see it held. When the session breaks, presence is withdrawn at once,
+and declared again with a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from pyengine.database.connection import Database, Link
+from pyengine.database.pool import LinkPool
+from pyengine.database.statements.procedures import HEARTBEAT, HELLO, PRESENT, REST, TAKE_PRESENCE
+from pyengine.errors import EngineError, Unavailable
+from pyengine.protocol.turn import Lease
+
+__all__ = ["Heartbeat", "Vitals", "say_hello"]
+
+logger = logging.getLogger("pyengine.heartbeat")
+
+WATCH_EVERY_S = 0.25
+BLOCKED_AFTER_S = 1.0
+_PRESENCE_RETRY_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vitals:
+    """What the heartbeat asks and tells the worker; all are called in the heartbeat's thread.
+
+    Args:
+        hello: arguments of the worker's hello.
+        rest: what the worker says of its rests, all but for how long.
+        leases: runs that are really being run.
+        lost: told which of them are lost.
+        ticked_s: when the worker's loop turned last, by `time.monotonic`.
+        since_tick_ms: milliseconds since its last tick of the database that succeeded; None before the first.
+        declare: has the worker's loop declare presence, from a session of its own; tells if it is believed.
+        main_thread: identifier of the thread that the worker's loop runs in.
+    """
+
+    hello: tuple[Any, ...]
+    rest: tuple[Any, ...]
+    leases: Callable[[], list[Lease]]
+    lost: Callable[[list[Lease]], None]
+    ticked_s: Callable[[], float]
+    since_tick_ms: Callable[[], int | None]
+    declare: Callable[[], Future[Any]]
+    main_thread: int
+
+
+async def say_hello(link: Link | LinkPool, hello: tuple[Any, ...]) -> dict[str, Any]:
+    """Register the worker and return the answer: number, settings, now, codes.
+
+    Raises:
+        EngineError: it failed.
+    """
+    answer: dict[str, Any] = msgspec.json.decode(await link.run(HELLO, *hello))
+    return answer
+
+
+class Heartbeat:
+    """Signs of life of one worker process.
+
+    Args:
+        database: where to.
+        vitals: what to ask and to tell.
+        ttl_ms: length of a lease; renewed every half of it.
+        stall_limit_ms: how long the worker's loop may stand still before its leases are let go.
+    """
+
+    def __init__(self, database: Database, vitals: Vitals, *, ttl_ms: int, stall_limit_ms: int) -> None:
+        self._database = database
+        self._vitals = vitals
+        self._worker: str = vitals.hello[0]
+        self._every_s = ttl_ms / 2000
+        self._stall_limit_s = stall_limit_ms / 1000
+        self._thread = threading.Thread(target=self._run, name="pyengine-heartbeat", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._ready = threading.Event()
+        self._reported_s = 0.0
+        self.present = False
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+        self._ready.wait()
+
+    def stop(self, *, timeout_s: float = 5.0) -> None:
+        """End the thread; blocks until it has ended, or for so long."""
+        loop, stop = self._loop, self._stop
+        if loop is None or stop is None:
+            return
+        try:
+            loop.call_soon_threadsafe(stop.set)
+        except RuntimeError:
+            return  # it has ended by itself
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except Exception:  # boundary of the thread: nobody else would say it
+            logger.exception("the heartbeat ended; leases will run out")
+        finally:
+            self._ready.set()
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        gone = asyncio.Event()
+
+        async def prepare(conn: Any) -> None:
+            gone.clear()
+            conn.add_termination_listener(lambda _: gone.set())
+
+        link = Link(self._database, "heartbeat", own=True, prepare=prepare)
+        tasks = [
+            asyncio.create_task(self._beat(link)),
+            asyncio.create_task(self._keep_presence(link, gone)),
+            asyncio.create_task(self._watch(link)),
+            asyncio.create_task(self._stop.wait()),
+        ]
+        self._ready.set()
+        done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        await link.close(timeout_s=1.0)
+        for task in done:
+            task.result()
+
+    # -- leases
+
+    async def _beat(self, link: Link) -> None:
+        missed = False
+        while True:
+            if missed or not link.alive:
+                missed = not await self._back(link)
+            else:
+                await asyncio.sleep(self._every_s)
+            if missed or self._stalled():
+                continue
+            leases = self._vitals.leases()
+            try:
+                lost = await link.run(
+                    HEARTBEAT,
+                    self._worker,
+                    [one.execution for one in leases],
+                    [one.id for one in leases],
+                    [one.version for one in leases],
+                    self._vitals.since_tick_ms(),
+                )
+            except EngineError as error:
+                missed = isinstance(error, Unavailable)
+                logger.log(logging.DEBUG if missed else logging.ERROR, "heartbeat: %s", error.message)
+                continue
+            if lost:
+                gone = set(lost)
+                self._vitals.lost([one for one in leases if one.execution in gone])
+
+    async def _back(self, link: Link) -> bool:
+        """Come back after the connection was lost: the worker may have been forgotten meanwhile."""
+        await link.connected_sometime(what="heartbeat")
+        try:
+            await say_hello(link, self._vitals.hello)
+        except EngineError as error:
+            logger.debug("hello: %s", error.message)
+            await asyncio.sleep(_PRESENCE_RETRY_S)
+            return False
+        return True
+
+    def _stalled(self) -> bool:
+        return time.monotonic() - self._vitals.ticked_s() > self._stall_limit_s
+
+    # -- presence
+
+    async def _keep_presence(self, link: Link, gone: asyncio.Event) -> None:
+        if not self._database.hints:
+            # the session behind a pooler is not ours: the leases decide
+            await asyncio.Event().wait()
+        while True:
+            await link.connected_sometime(what="presence")
+            try:
+                await self._declare(link)
+                await gone.wait()
+                self.present = False
+                logger.warning("presence: the connection to %s was lost", self._database.where)
+                await link.run(PRESENT, self._worker, False)
+            except EngineError as error:
+                logger.debug("presence: %s", error.message)
+                await asyncio.sleep(_PRESENCE_RETRY_S)
+
+    async def _declare(self, link: Link) -> None:
+        """Take the lock, and have another session see it held."""
+        number = (await say_hello(link, self._vitals.hello))["number"]
+        while not await link.run(TAKE_PRESENCE, number):
+            # the server has not noticed yet that our last session is gone
+            await asyncio.sleep(_PRESENCE_RETRY_S)
+        self.present = bool(await asyncio.wrap_future(self._vitals.declare()))
+        if not self.present:
+            logger.warning("presence: the lock is not seen held; is there a pooler? Leases decide")
+            await asyncio.Event().wait()
+
+    # -- the worker's loop
+
+    async def _watch(self, link: Link) -> None:
+        while True:
+            await asyncio.sleep(WATCH_EVERY_S)
+            ticked_s = self._vitals.ticked_s()
+            blocked_s = time.monotonic() - ticked_s - WATCH_EVERY_S
+            if blocked_s < BLOCKED_AFTER_S:
+                self._reported_s = 0.0
+            elif blocked_s > 2 * self._reported_s:
+                first, self._reported_s = not self._reported_s, blocked_s
+                frame = sys._current_frames().get(self._vitals.main_thread)
+                stack = "".join(traceback.format_stack(frame)) if frame is not None else "(no stack)"
+                logger.warning(
+                    "the event loop has been blocked for %.1f s; steps and workflows must not block "
+                    "(use `def` steps, which run in threads). It is here:\n%s",
+                    blocked_s,
+                    stack,
+                )
+                if first:
+                    # what a start would hand over now would not be heard
+                    with contextlib.suppress(EngineError):
+                        await link.run(REST, *self._vitals.rest, 0)

@@ -1,0 +1,243 @@
+"""What time starts: calling `tick` when it is due.
+
+What lives here: `Housekeeper`, which knows when to call, and nothing of what a tick does; that is SQL. The
+theory: every worker may call, any number of them at once; a call that is missed only delays. A process
+wakes for the timers that it made itself, and a little later for those of others, in case their maker is
+gone. While others hold tasks the workers share a watch over them, about one call a second in all; when
+nobody holds anything a call every few seconds is enough.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from pyengine.database.failure_log import Trouble
+from pyengine.database.pool import LinkPool
+from pyengine.database.statements.procedures import TICK
+from pyengine.errors import EngineError
+from pyengine.worker.blocked_runs import Blocked, pause_s
+
+__all__ = ["DatabaseClock", "Housekeeper", "TickAnswer"]
+
+logger = logging.getLogger("pyengine.housekeeping")
+
+TICK_LIMIT = 500
+WATCH_EVERY_S = 1.05
+IDLE_EVERY_S = 5.0
+ACTIVE_S = 60.0
+_LATE_S = 0.002
+_TIMERS_MAX = 100_000
+_JITTER_MS = 1_000
+
+
+class DatabaseClock:
+    """The database's time between two of its answers: the last one plus what has passed since."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._offset_ms = 0.0
+        self._last_ms = 0
+
+    def set(self, now_ms: int) -> None:
+        """Note an instant that the database just told; 0 if it told none."""
+        if now_ms:
+            self._offset_ms = now_ms - self._loop.time() * 1000
+
+    def now_ms(self) -> int:
+        """Return the instant, epoch milliseconds; it goes back only where the clock jumps back."""
+        now_ms = int(self._offset_ms + self._loop.time() * 1000)
+        if not self._last_ms - _JITTER_MS < now_ms < self._last_ms:
+            self._last_ms = now_ms
+        return self._last_ms
+
+
+class TickAnswer(msgspec.Struct):
+    """What a tick answers."""
+
+    promises: int
+    leases: int
+    schedules: int
+    next_due_ms: int | None
+    more: bool
+    hints: list[str]
+    waits: int = 0
+    problem: str | None = None
+    held: list[str] = []
+
+
+class Housekeeper:
+    """Calls `tick` when something is due.
+
+    Args:
+        link: a connection of its own, because a tick may wait for locks.
+        worker: id of this worker.
+        ticked: called with each answer that did something.
+        services: called with the loop's time and when a service has something to do, as every tick tells.
+        blocked: is told of what is left out because somebody has it locked.
+
+    Attributes:
+        others: whether other workers are there.
+    """
+
+    def __init__(
+        self,
+        link: LinkPool,
+        worker: str,
+        *,
+        ticked: Callable[[TickAnswer], None],
+        services: Callable[[float, int | None], None],
+        blocked: Blocked,
+    ) -> None:
+        self._link = link
+        self._worker = worker
+        self._ticked = ticked
+        self._services = services
+        self._blocked = blocked
+        self._held: set[str] = set()
+        self._vain_ticks = 0
+        self._timers: list[float] = []
+        self._due_s: float | None = None
+        self._told_s = 0.0
+        self._watch_s = 0.0
+        self._active_until_s = 0.0
+        self._wake = asyncio.Event()
+        self._waits_until_s = 0.0
+        # apart, so that not all workers wake for the timer of one that is gone
+        self._patience_s = 0.05 + random.random() * 0.45
+        self._fired = False
+        self._loop = asyncio.get_running_loop()
+        self._ticked_s: float | None = None
+        self._troubles = {
+            schedules: Trouble(
+                logger, what, type_next="pyengine db status, or in psql: select durable.tick();"
+            )
+            for schedules, what in ((True, "tick with schedules"), (False, "tick"))
+        }
+        self._problem = Trouble(logger, "a part of the tick")
+        self._in_vain_s = -self._patience_s
+        self.others = True
+
+    def since_tick_ms(self) -> int | None:
+        """Milliseconds since a tick did all that was due; None before the first. From any thread."""
+        return None if self._ticked_s is None else round((self._loop.time() - self._ticked_s) * 1000)
+
+    def note_timer(self, due_s: float) -> None:
+        """A deadline of our own making, by the loop's clock."""
+        if len(self._timers) < _TIMERS_MAX:
+            heapq.heappush(self._timers, due_s + _LATE_S)
+        self._rearm(due_s)
+
+    def note_due(self, asked_s: float, now_s: float, due_in_ms: int | None) -> None:
+        """The next deadline of all, as a turn or a tick answers now that was sent at `asked_s`; below 0:
+        something to do at once.
+        """
+        # turns and ticks overlap: what came since that question may be newer than its answer, and stays
+        newer_s = self._due_s if self._told_s >= asked_s else None
+        self._told_s = now_s
+        if due_in_ms is None:
+            self._due_s = newer_s
+            return
+        if due_in_ms < 0:
+            # a commit has left it, so nobody's clock tells when; but others may have it in hand
+            due_s = max(now_s, self._in_vain_s + self._patience_s)
+        else:
+            due_s = now_s + due_in_ms / 1000 + self._patience_s
+        self._due_s = due_s if newer_s is None else min(due_s, newer_s)
+        self._rearm(self._due_s)
+
+    def note_activity(self, now_s: float) -> None:
+        """Somebody is at work: leases may need watching soon."""
+        self._active_until_s = now_s + ACTIVE_S
+        if self._watch_s > now_s + WATCH_EVERY_S:
+            self._watch_s = now_s + WATCH_EVERY_S
+            self._rearm(self._watch_s)
+
+    async def run(self) -> None:
+        """Call tick whenever it is due, for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            now_s = loop.time()
+            self._waits_until_s = at_s = self._next_s()
+            if at_s > now_s:
+                self._wake.clear()
+                handle = loop.call_at(at_s, self._wake.set)
+                await self._wake.wait()
+                handle.cancel()
+                continue
+            while self._timers and self._timers[0] <= now_s:
+                heapq.heappop(self._timers)
+            self._due_s = None
+            await self._tick(loop)
+
+    def _next_s(self) -> float:
+        at_s = self._watch_s
+        if self._timers:
+            at_s = min(at_s, self._timers[0])
+        if self._due_s is not None:
+            at_s = min(at_s, self._due_s)
+        return at_s
+
+    def _rearm(self, at_s: float) -> None:
+        if at_s < self._waits_until_s - _LATE_S / 2:
+            self._wake.set()
+
+    async def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        asked_s, schedules = loop.time(), not self._fired
+        try:
+            rows: list[Any] = await self._link.rows(TICK, TICK_LIMIT, schedules, self._worker)
+        except EngineError as error:
+            self._troubles[schedules].failed(error.message)
+            # a schedule that fails holds up no timer
+            self._fired = schedules
+            self._watch_s = loop.time() + WATCH_EVERY_S
+            await asyncio.sleep(WATCH_EVERY_S)
+            return
+        answer = msgspec.json.decode(rows[0]["answer"], type=TickAnswer)
+        workers: int = rows[0]["watch"]
+        self._worked(schedules, answer)
+        # what is done alone and the rest take turns, so that a backlog of one does not hold up the other
+        self._fired = answer.schedules > 0 or answer.waits > 0
+        now_s = loop.time()
+        if not self._fired:
+            self._ticked_s = now_s
+        if (answer.next_due_ms or 0) < 0 and not (answer.promises or answer.waits):
+            self._in_vain_s = now_s
+        self._services(now_s, rows[0]["services"])
+        self.others = abs(workers) > 1
+        if workers > 0 or self._active_until_s > now_s:
+            self._watch_s = now_s + max(WATCH_EVERY_S, 0.5 * abs(workers))
+        else:
+            self._watch_s = now_s + IDLE_EVERY_S * (0.9 + 0.2 * random.random())
+        if answer.more:
+            self._due_s = now_s
+        else:
+            self.note_due(asked_s, now_s, answer.next_due_ms)
+        self._left_out(answer.held, now_s)
+        if answer.promises or answer.leases or answer.schedules:
+            self._ticked(answer)
+
+    def _worked(self, schedules: bool, answer: TickAnswer) -> None:
+        self._troubles[schedules].over()
+        if answer.problem is not None:
+            self._problem.failed(answer.problem)
+        else:
+            self._problem.over()
+
+    def _left_out(self, held: list[str], now_s: float) -> None:
+        """Come back soon for what somebody has locked, and more and more seldom while nothing changes."""
+        if not held:
+            self._held.clear()
+            return
+        self._blocked.seen(held, now_s)
+        self._vain_ticks = self._vain_ticks + 1 if self._held.issuperset(held) else 1
+        self._held = set(held)
+        again_s = now_s + pause_s(self._vain_ticks)
+        self._due_s = again_s if self._due_s is None else min(self._due_s, again_s)
+        self._rearm(again_s)

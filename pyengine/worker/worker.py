@@ -1,0 +1,401 @@
+"""The worker: a process that serves queues.
+
+What lives here: `Worker`: how it starts, what it is made of, and how it stops. What may not: turns
+(dispatcher.py), runs (run_manager.py), steps (step_runner.py), leases (lease_heartbeat.py). The theory: a
+worker owns nothing. All it knows can be read again from the database, so it may end at any moment; ending in
+order only gives its work back sooner. Each start has a fresh id, so that nothing of an earlier life is taken
+for its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import platform
+import random
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from pyengine.database.connection import Database
+from pyengine.database.listener import Listener
+from pyengine.database.poll_schedule import Looks
+from pyengine.database.pool import LinkPool
+from pyengine.database.statements.procedures import BYE, PRESENT
+from pyengine.definitions.queues import check_queue
+from pyengine.definitions.registry import Registry
+from pyengine.errors import EngineError, InvalidRequest
+from pyengine.loop.event_loop import loop_version
+from pyengine.protocol.turn import Lease
+from pyengine.values.codec import Codec
+from pyengine.worker.blocked_runs import Blocked
+from pyengine.worker.capacity import Slots
+from pyengine.worker.dispatcher import Exchange, Parts
+from pyengine.worker.handoff import Rest
+from pyengine.worker.lease_heartbeat import BLOCKED_AFTER_S, Heartbeat, Vitals, say_hello
+from pyengine.worker.report_queue import RunQueue
+from pyengine.worker.run_manager import Holdings
+from pyengine.worker.run_state import Hooks
+from pyengine.worker.service_runner import Served, Server
+from pyengine.worker.speculation import Early
+from pyengine.worker.sql_step_runner import SqlDoor
+from pyengine.worker.step_runner import UNWIND_S, StepRunner
+from pyengine.worker.ticker import DatabaseClock, Housekeeper, TickAnswer
+from pyengine.worker.transaction_runner import Committer
+from pyengine.worker.turn_sender import Identity, Turns
+
+__all__ = ["Worker"]
+
+logger = logging.getLogger("pyengine.worker")
+
+_POLL_LONGEST_S = 5.0
+_POLL_ALONE_S = 2.0
+_SECOND_S = 1.0
+_KEEP_EVERY, _KEEP_EVERY_ALONE = 5, 2
+_GOODBYE_S = 3.0
+_LOOP_TICK_S = 0.25
+_SIDE, _WORK = 3, 12
+
+
+class Worker:
+    """Runs workflows of a registry.
+
+    Args:
+        registry: workflows and steps.
+        database: where the runs are, or its URL.
+        queues: which queues to serve; None means "default" and those that workflows of the registry name.
+        concurrency: runs worked on at a time; None means the setting max_in_flight of the database.
+        step_concurrency: async steps at a time.
+        threads: sync steps at a time.
+        listener: shared with the clients of this process.
+
+    Use it as an async context manager, or call `start` and `stop`.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        database: Database | str,
+        *,
+        queues: Sequence[str] | None = None,
+        concurrency: int | None = None,
+        step_concurrency: int = 1000,
+        threads: int = 16,
+        listener: Listener | None = None,
+    ) -> None:
+        if queues is None:
+            named = {one.queue for one in registry.workflows() if one.queue is not None}
+            queues = sorted({"default"} | named)
+        if isinstance(queues, str) or not queues:
+            raise InvalidRequest("queues is a list of queue names, at least one")
+        if min(1 if concurrency is None else concurrency, step_concurrency, threads) < 1:
+            raise InvalidRequest("concurrency, step_concurrency and threads are at least 1")
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.queues = tuple(check_queue(queue, what="worker") for queue in queues)
+        self._registry = registry
+        self._database = Database(database) if isinstance(database, str) else database
+        self._listener = listener or Listener(self._database)
+        self._concurrency = concurrency
+        self._step_concurrency = step_concurrency
+        self._threads = threads
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ticked_s = time.monotonic()
+        self._tick_handle: asyncio.TimerHandle | None = None
+        self._heartbeat: Heartbeat | None = None
+        self._listening = self._stopping = False
+        self._failed: BaseException | None = None
+
+    # -- life
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Check the database, say hello and begin to claim.
+
+        Raises:
+            Unavailable: the database cannot be reached.
+            SchemaMismatch: its schema does not fit.
+            InvalidRequest: an annotation of a step or workflow is wrong.
+        """
+        workflows = list(self._registry.workflows())
+        signatures = [one.signature for one in workflows] + [one.signature for one in self._registry.steps()]
+        for signature in signatures:
+            signature.codecs  # noqa: B018  resolves the annotations: early errors are better
+        self._loop = asyncio.get_running_loop()
+        await self._database.open()
+        names, versions = [one.name for one in workflows], [one.version for one in workflows]
+        about = {"host": socket.gethostname(), "process": os.getpid(), "python": platform.python_version()}
+        digests = [one.digest(loop_version) for one in workflows]
+        hello = (self.id, list(self.queues), names, versions, msgspec.json.encode(about).decode(), digests)
+        self._side = LinkPool(self._database, "side", _SIDE, keep=1)
+        self._work = LinkPool(self._database, "work", _WORK)
+        answer = await say_hello(self._side, hello)
+        settings = {name: int(value) for name, value in answer["settings"].items() if str(value).isdigit()}
+        identity = Identity(
+            worker=self.id,
+            queues=list(self.queues),
+            names=names,
+            codes=answer["codes"],
+            digests=digests,
+            ttl_ms=settings["lease_ttl_ms"],
+        )
+        self._clock = DatabaseClock(self._loop)
+        self._clock.set(answer["now"])
+        self._assemble(turns := Turns(self._database, identity), identity, settings)
+        try:
+            await turns.open()
+            await self._listener.start()
+        except BaseException:
+            await self._close()
+            raise
+        self._listening = True
+        self._serve(hello, settings)
+        logger.info("worker.started", extra={"worker": self.id, "queues": self.queues, "workflows": names})
+
+    def _assemble(self, turns: Turns, identity: Identity, settings: dict[str, int]) -> None:
+        wake = asyncio.Event()
+        queue = RunQueue(wake.set)
+        early = Early(queue.add)
+        slots = Slots(self._concurrency or settings["max_in_flight"], wake.set)
+        self._server = Server(self._work, served=self._did_serve)
+        self._blocked = Blocked(self._side, self.id)
+        self._housekeeper = Housekeeper(
+            self._side, self.id, ticked=self._did_tick, services=self._server.note_due, blocked=self._blocked
+        )
+        self._rest = Rest(self._side, self._listener, identity)
+        self._exchange = Exchange(
+            Parts(
+                turns=turns,
+                side=self._side,
+                listener=self._listener,
+                housekeeper=self._housekeeper,
+                queue=queue,
+                rest=self._rest,
+                blocked=self._blocked,
+                wake=wake,
+            ),
+            identity,
+            slots=slots,
+            looks=Looks(longest_s=_POLL_LONGEST_S if self._database.hints else _POLL_ALONE_S),
+        )
+        limits = {"warn_bytes": settings["payload_warn_bytes"], "max_bytes": settings["payload_max_bytes"]}
+        codec = Codec(self._registry.errors, **limits)
+        randomness = random.SystemRandom()
+        self._sql = SqlDoor(self._work, self.id, slots)
+        self._steps = StepRunner(
+            self._loop,
+            codec=codec,
+            randomness=randomness,
+            concurrency=self._step_concurrency,
+            threads=self._threads,
+            news=early.reported,
+            in_sql=self._sql.run,
+        )
+        self._holdings = self._sql.holdings = self._exchange.holdings = Holdings(
+            self._registry,
+            codec=codec,
+            clock=self._clock,
+            randomness=randomness,
+            steps=self._steps,
+            news=early.moved,
+            hooks=Hooks(
+                max_warm=settings["max_warm"],
+                fetch=self._exchange.fetch,
+                timer=self._housekeeper.note_timer,
+                transaction=lambda held: self._committer.look(held),
+            ),
+        )
+        early.drive = self._holdings.drive
+        self._committer = Committer(self._work, self.id, self._holdings, codec, slots)
+
+    def _serve(self, hello: tuple[Any, ...], settings: dict[str, int]) -> None:
+        self._listener.subscribe("durable_ready", self._hinted)
+        self._listener.subscribe("durable_settled", self._holdings.keeper.hinted)
+        self._tick_loop()
+        loop = self._loop
+
+        def lost(leases: list[Lease]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._holdings.lose, leases)
+
+        self._heartbeat = Heartbeat(
+            self._database,
+            Vitals(
+                hello=hello,
+                rest=self._rest.words,
+                leases=self._leases,
+                lost=lost,
+                ticked_s=lambda: self._ticked_s,
+                since_tick_ms=self._housekeeper.since_tick_ms,
+                declare=lambda: asyncio.run_coroutine_threadsafe(
+                    self._side.run(PRESENT, self.id, True), loop
+                ),
+                main_thread=threading.get_ident(),
+            ),
+            ttl_ms=settings["lease_ttl_ms"],
+            stall_limit_ms=settings["stall_limit_ms"],
+        )
+        self._heartbeat.start()
+        bodies = (
+            self._exchange.send,
+            self._exchange.apply,
+            self._housekeeper.run,
+            self._server.run,
+            self._each_second,
+        )
+        self._tasks = [loop.create_task(self._guard(body)) for body in bodies]
+
+    async def wait(self) -> None:
+        """Return when the worker has stopped.
+
+        Raises:
+            BaseException: what ended one of its loops, if it did not stop in an orderly way.
+        """
+        if self._tasks:
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        if self._failed is not None:
+            raise self._failed
+
+    async def stop(self) -> None:
+        """Stop in an orderly way: running steps are cancelled, all work is given back at once."""
+        if self._stopping or not self._tasks:
+            return
+        self._stopping = True
+        self._exchange.stop()
+        self._steps.refuse()
+        for held in tuple(self._holdings.held.values()):
+            self._steps.cancel_all(held)
+        with contextlib.suppress(EngineError, TimeoutError):
+            async with asyncio.timeout(_GOODBYE_S):
+                await self._rest.end()
+        await self._committer.close()
+        await self._steps.unwound()
+        try:
+            async with asyncio.timeout(_GOODBYE_S):
+                await self._tasks[0]
+                await self._exchange.finish()
+            await self._stop_heartbeat()
+            async with asyncio.timeout(_GOODBYE_S):
+                if await self._side.run(BYE, self.id):
+                    self._listener.tell("durable_ready")
+                    await self._listener.send_now("durable_ready")
+        except (EngineError, TimeoutError) as error:
+            reason = str(error) or "no answer"
+            logger.warning(
+                "worker %s could not give its work back, its leases will run out: %s", self.id, reason
+            )
+        await self._close()
+        logger.info("worker.stopped", extra={"worker": self.id})
+
+    async def _stop_heartbeat(self) -> None:
+        heartbeat, self._heartbeat = self._heartbeat, None
+        if heartbeat is not None:
+            await self._loop.run_in_executor(None, heartbeat.stop)
+
+    async def _close(self) -> None:
+        """Let go of everything, whatever state it is in."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        await self._rest.close()
+        if self._tick_handle is not None:
+            self._tick_handle.cancel()
+        await self._stop_heartbeat()
+        self._holdings.close()
+        self._steps.close()
+        self._listener.unsubscribe("durable_ready", self._hinted)
+        self._listener.unsubscribe("durable_settled", self._holdings.keeper.hinted)
+        if self._listening:
+            self._listening = False
+            await self._listener.stop()
+        await self._committer.close()
+        await asyncio.gather(self._exchange.close(), self._side.close(), self._work.close())
+
+    async def _guard(self, body: Callable[[], Awaitable[None]]) -> None:
+        """A loop that ends by itself has failed: nothing works without it."""
+        try:
+            await body()
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # boundary of the process: log it, and let whoever waits see it
+            logger.exception("worker %s cannot go on; it stops", self.id)
+            self._failed = error
+            self._stopped_by_itself = self._loop.create_task(self.stop())
+
+    # -- hints and time
+
+    def _hinted(self) -> None:
+        self._housekeeper.note_activity(self._loop.time())
+        self._server.hinted(self._loop.time())
+        self._exchange.look()
+
+    def _did_tick(self, answer: TickAnswer) -> None:
+        if answer.hints:
+            self._hinted()
+            if self._housekeeper.others or not set(answer.hints) <= set(self.queues):
+                self._listener.send("durable_ready")
+        if answer.promises:
+            self._listener.announce("durable_settled")
+
+    def _did_serve(self, answer: Served) -> None:
+        if answer.hints:
+            self._hinted()
+            self._listener.send("durable_ready")
+        if answer.settled:
+            self._listener.announce("durable_settled")
+
+    def _tick_loop(self) -> None:
+        before_s, self._ticked_s = self._ticked_s, time.monotonic()
+        if self._ticked_s - before_s > BLOCKED_AFTER_S:
+            self._rest.forgotten()
+        self._tick_handle = self._loop.call_later(_LOOP_TICK_S, self._tick_loop)
+
+    async def _each_second(self) -> None:
+        """Report attempts that take long, and see after runs of which no hint may have told."""
+        every = _KEEP_EVERY if self._database.hints else _KEEP_EVERY_ALONE
+        for second in itertools.count():
+            await asyncio.sleep(_SECOND_S)
+            await self._blocked.look(self._loop.time())
+            if second % every == 0:
+                self._holdings.keeper.hinted()
+            since_s = self._loop.time() - _SECOND_S
+            for held in tuple(self._holdings.held.values()):
+                for run in tuple(held.steps.values()):
+                    if not run.begun and 0 < run.started_s < since_s:
+                        self._steps.note_begun(run)
+
+    def _declare(self) -> Future[Any]:
+        """Declare presence; called in the heartbeat's thread."""
+        return asyncio.run_coroutine_threadsafe(self._side.run(PRESENT, self.id, True), self._loop)
+
+    def _leases(self) -> list[Lease]:
+        """What the heartbeat may renew; called in its thread."""
+        late_s = self._loop.time() - 2 * UNWIND_S
+        leases = []
+        for held in self._holdings.held.copy().values():
+            overdue = any(
+                run.started_s and run.started_s + run.call.step.timeout_ms / 1000 < late_s
+                for run in held.steps.copy().values()
+                if run.call.step.timeout_ms is not None
+            )
+            if not overdue:
+                leases.append(held.lease)
+        return leases

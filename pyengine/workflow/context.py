@@ -1,0 +1,380 @@
+"""`ctx`: what workflow code gets from the engine.
+
+What lives here: the object that people import, typed and documented. What may not: a decision; every method
+hands over to the run that the code belongs to (definitions/current_run.py). Workflow code takes time,
+randomness, ids and waits from here and from nowhere else, because a replay must find them again. Outside a
+workflow the methods raise `InvalidRequest` and say what to use there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast, overload
+from uuid import UUID
+
+from pyengine.definitions.current_run import StepInfo, current_step, scope
+from pyengine.definitions.queues import check_queue
+from pyengine.definitions.registry import Workflow
+from pyengine.definitions.retry import Duration, Retry, optional_duration, optional_limit, parse_duration
+from pyengine.definitions.signals import Signal, check_signal_name
+from pyengine.definitions.sql_steps import service_call
+from pyengine.errors import InvalidRequest
+from pyengine.values.codec import type_codec
+from pyengine.workflow.context_sql import InSql
+from pyengine.workflow.context_waits import Waits, within_run
+from pyengine.workflow.handles import ChildRun, DurablePromise, RunLogger
+from pyengine.workflow.http import DEFAULT_RETRY, http_request, http_step
+from pyengine.workflow.http_records import HttpResponse, Secret
+
+if TYPE_CHECKING:
+    from pyengine.replay.transaction import Transaction
+
+__all__ = ["ChildRun", "Context", "DurablePromise", "RunLogger", "ctx"]
+
+T = TypeVar("T")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _text(value: object, bytes_max: int, what: str) -> str:
+    if not isinstance(value, str) or not value or "\0" in value or len(value.encode()) > bytes_max:
+        raise InvalidRequest(f"{value!r} is not {what}", hint=f"a text of 1 to {bytes_max} bytes, no NUL")
+    return value
+
+
+class Context(Waits, InSql):
+    """What workflow code gets from the engine; use the module's `ctx`."""
+
+    __slots__ = ()
+
+    @property
+    def run_id(self) -> str:
+        """Id of the run that this code belongs to, in a workflow or a step."""
+        step = current_step.get()
+        return (
+            step.run_id if step is not None else within_run("run_id", "the id that app.start returned").run.id
+        )
+
+    @property
+    def workflow(self) -> str:
+        """Name of the workflow."""
+        return within_run("workflow", "the workflow's name").run.workflow
+
+    @property
+    def step(self) -> StepInfo:
+        """Inside a step: run id, child number, attempt, and an idempotency key.
+
+        Raises:
+            InvalidRequest: no step is running here.
+        """
+        info = current_step.get()
+        if info is None:
+            where = "outside a step" if scope.get() is None else "in workflow code"
+            raise InvalidRequest(
+                f"ctx.step was used {where}", hint="it says which attempt of which step is running"
+            )
+        return info
+
+    @property
+    def log(self) -> RunLogger:
+        """A logger that is silent while replaying."""
+        return RunLogger(within_run("log", "logging.getLogger"))
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the run was past this point before; for tracing only, never decide by it."""
+        return within_run("replaying", "nothing: only workflow code is replayed").replaying
+
+    # -- time and randomness
+
+    def now(self) -> datetime:
+        """Return the time (UTC), the same at every replay."""
+        return _EPOCH + timedelta(milliseconds=within_run("now()", "datetime.now(timezone.utc)").time_ms())
+
+    def random(self) -> float:
+        """Return a random number, 0 <= x < 1, the same at every replay."""
+        return within_run("random()", "random.random()").random()
+
+    def uuid4(self) -> UUID:
+        """Return a random UUID, the same at every replay."""
+        return within_run("uuid4()", "uuid.uuid4()").uuid4()
+
+    def sleep(self, duration: Duration) -> Coroutine[None, None, None]:
+        """Wait durably; it costs nothing meanwhile.
+
+        Args:
+            duration: "30s", "1d", seconds, or a timedelta.
+        """
+        return within_run("sleep()", "asyncio.sleep()").sleep(parse_duration(duration, what="ctx.sleep"))
+
+    def sleep_until(self, instant: datetime) -> Coroutine[None, None, None]:
+        """Wait durably until an instant.
+
+        Args:
+            instant: with a time zone; one that has passed does not wait.
+        """
+        within = within_run("sleep_until()", "asyncio.sleep()")
+        if instant.tzinfo is None:
+            raise InvalidRequest(
+                "ctx.sleep_until: the instant has no time zone", hint="datetime(..., tzinfo=timezone.utc)"
+            )
+        return within.sleep_until(-((_EPOCH - instant) // timedelta(milliseconds=1)))
+
+    # -- promises and child runs
+
+    @overload
+    def promise(
+        self, type: type[T], *, timeout: Duration | None = None, name: str = "", id: str | None = None
+    ) -> DurablePromise[T]: ...
+    @overload
+    def promise(
+        self, type: Any = Any, *, timeout: Duration | None = None, name: str = "", id: str | None = None
+    ) -> DurablePromise[Any]: ...
+    def promise(
+        self, type: Any = Any, *, timeout: Duration | None = None, name: str = "", id: str | None = None
+    ) -> DurablePromise[Any]:
+        """Make a promise that somebody outside settles, or wait for one that is there already.
+
+        Args:
+            type: type of its value.
+            timeout: awaiting it raises TimeoutError if it is not settled by then; None means no limit.
+            name: a label for people.
+            id: a promise or run of others: it is waited for as it is, so without timeout and name.
+
+        Raises:
+            InvalidRequest: the id is this run's own, a child's of this run, or waited for already.
+        """
+        within = within_run("promise()", "the SQL function durable.create_promise")
+        timeout_ms = optional_limit(timeout, what="ctx.promise")
+        if id is None:
+            return cast("DurablePromise[Any]", within.make_promise(type, timeout_ms=timeout_ms, name=name))
+        if timeout is not None or name:
+            raise InvalidRequest(f"ctx.promise: promise {id!r} has its own deadline and no label here")
+        return cast("DurablePromise[Any]", within.adopt(type, _text(id, 512, "the id of a promise")))
+
+    @overload
+    def start(
+        self,
+        workflow: Workflow[..., T],
+        *args: Any,
+        queue: str | None = None,
+        timeout: Duration | None = None,
+        detached: bool = False,
+        on_cancel: Literal["cancel", "abandon"] = "cancel",
+        **kwargs: Any,
+    ) -> ChildRun[T]: ...
+    @overload
+    def start(
+        self,
+        workflow: str,
+        *args: Any,
+        queue: None = None,
+        timeout: Duration | None = None,
+        detached: bool = False,
+        on_cancel: Literal["cancel", "abandon"] = "cancel",
+        **kwargs: Any,
+    ) -> ChildRun[Any]: ...
+    def start(
+        self,
+        workflow: Workflow[..., Any] | str,
+        *args: Any,
+        queue: str | None = None,
+        timeout: Duration | None = None,
+        detached: bool = False,
+        on_cancel: Literal["cancel", "abandon"] = "cancel",
+        **kwargs: Any,
+    ) -> ChildRun[Any]:
+        """Start a child run without waiting for it; await the handle for its result.
+
+        Args:
+            workflow: what to run; "sql://schema.function" for a service in SQL (durable.serve).
+            args: its arguments.
+            queue: queue of the child; the workflow's own or the parent's by default.
+            timeout: its deadline; the workflow's own by default.
+            detached: nothing of this run waits for it, and it outlives this run.
+            on_cancel: "abandon" if it goes on when this run is cancelled; else it is cancelled with it.
+            kwargs: its arguments by name, except those named here, which can only go by position.
+
+        Raises:
+            InvalidRequest: the arguments do not fit its signature, or an option is wrong.
+        """
+        within = within_run("start()", "app.start()")
+        if isinstance(workflow, str):
+            definition, args, kwargs = service_call(workflow, queue, args, kwargs)
+        elif isinstance(workflow, Workflow):
+            definition = workflow.definition
+        else:
+            raise InvalidRequest(
+                f"ctx.start takes a workflow, not {workflow!r}", hint="steps are called: await step(...)"
+            )
+        if on_cancel not in ("cancel", "abandon"):
+            raise InvalidRequest(f'ctx.start: on_cancel is "cancel" or "abandon", not {on_cancel!r}')
+        return cast(
+            "ChildRun[Any]",
+            within.call_workflow(
+                definition,
+                args,
+                kwargs,
+                queue=None if queue is None else check_queue(queue, what="ctx.start"),
+                timeout_ms=optional_limit(timeout, what="ctx.start"),
+                detached=detached,
+                abandon=on_cancel == "abandon",
+            ),
+        )
+
+    # -- signals
+
+    @overload
+    def receive(
+        self, signal: Signal[T], /, *, timeout: Duration | None = None
+    ) -> Coroutine[None, None, T]: ...
+    @overload
+    def receive(
+        self, signal: str, /, type: type[T], *, timeout: Duration | None = None
+    ) -> Coroutine[None, None, T]: ...
+    @overload
+    def receive(
+        self, signal: str, /, type: Any = ..., *, timeout: Duration | None = None
+    ) -> Coroutine[None, None, Any]: ...
+    def receive(
+        self, signal: Signal[Any] | str, /, type: Any = Any, *, timeout: Duration | None = None
+    ) -> Coroutine[None, None, Any]:
+        """Receive the next signal of a name, in the order of sending.
+
+        A signal that came before is received at once. A receive that was given up loses nothing: the next
+        one of that name gets what it would have got.
+
+        Args:
+            signal: what to receive, or its name.
+            type: with a name: type of what is sent.
+            timeout: TimeoutError is raised if none comes by then; None means no limit.
+
+        Raises:
+            InvalidRequest: another receive of that name waits in this run.
+            asyncio.CancelledError: the run is being cancelled; nothing comes any more, not even in a shield.
+        """
+        within = within_run("receive()", "run.signal() to send one")
+        timeout_ms = optional_duration(timeout, what="ctx.receive")
+        if isinstance(signal, Signal):
+            if type is not Any:
+                raise InvalidRequest(
+                    f"ctx.receive: {signal!r} has its type already, {type!r} is one too many"
+                )
+            return within.receive(signal.name, signal.codec, timeout_ms)
+        return within.receive(check_signal_name(signal), type_codec(type), timeout_ms)
+
+    # -- the life of the run
+
+    def shield(self, timeout: Duration | None = None) -> AbstractAsyncContextManager[None]:
+        """Keep cancellation away from the code inside: `async with ctx.shield("30s"): await undo()`.
+
+        A cancellation from outside, of the run or of the task, is raised when the outermost shield is left.
+        While a run is being cancelled, durable calls work in shields only; tasks made inside are shielded.
+
+        Args:
+            timeout: TimeoutError is raised inside if it takes longer; None means no limit of its own.
+        """
+        timeout_ms = optional_duration(timeout, what="ctx.shield")
+        within = within_run("shield()", "asyncio.shield()")
+        return within.shield(None if timeout_ms is None else timeout_ms / 1000)
+
+    def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """End here and begin again with these arguments and an empty journal; never returns.
+
+        The run keeps its id; signals that were not received are kept; steps that are running are given up,
+        and children that are running go on without it. Call it in the workflow's own flow, not in a `try`
+        with a bare `except`.
+
+        Args:
+            args: arguments of the workflow.
+            kwargs: arguments by name.
+
+        Raises:
+            InvalidRequest: they do not fit its signature.
+        """
+        within_run("continue_as_new()", "app.start()").continue_as_new(args, kwargs)
+
+    def patched(self, change: str) -> bool:
+        """Return whether to run the new side of a change of code: `if ctx.patched("fee-2"): ... else: ...`.
+
+        True for runs that come here for the first time, which is recorded; false for those that were past
+        this point when the change was deployed. The first answer for a name stays for the run.
+
+        Args:
+            change: name of the change.
+        """
+        within = within_run("patched()", "nothing: only workflow code is replayed")
+        return within.patched(_text(change, 200, "the name of a change"))
+
+    def transaction(
+        self, name: str = "transaction", *, timeout: Duration = "30s"
+    ) -> AbstractAsyncContextManager[Transaction]:
+        """Write rows of your own: `async with ctx.transaction() as tx: await tx.execute(...)`.
+
+        The rows, the run's journal and what tx.start, tx.signal and tx.resolve ask for are committed together
+        or not at all, once, whatever happens to the worker. An error that leaves the block rolls back. The
+        block is one call of the run: a replay runs it again and finds the recorded answers. It runs again,
+        too, when another transaction got in its way (SQLSTATE 40...). While it is open the run does nothing
+        else, so no step, child run, timer or signal fits inside.
+
+        Args:
+            name: a label for people.
+            timeout: from its begin to its commit.
+
+        Raises (when entered or left):
+            InvalidRequest: another transaction of the run is open.
+            asyncpg.PostgresError: the commit failed, such as by a deferred constraint.
+            StepTimeout: it took too long.
+        """
+        within = within_run("transaction()", "a connection of your own")
+        timeout_ms = parse_duration(timeout, what="ctx.transaction")
+        if not timeout_ms:
+            raise InvalidRequest("ctx.transaction: a timeout is more than 0")
+        return within.transaction(_text(name, 200, "the name of a transaction"), timeout_ms)
+
+    # -- the world outside
+
+    def http(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str | Secret] | None = None,
+        json: Any = None,
+        content: str | bytes | None = None,
+        timeout: Duration | None = "30s",
+        retry: Retry | None = DEFAULT_RETRY,
+        expect: int | Collection[int] | None = None,
+    ) -> Coroutine[None, None, HttpResponse]:
+        """Make an HTTP request as a step named "http" and return the answer.
+
+        Tried again, five times in all: no answer, no answer in time, and the statuses 408, 425, 429, 500,
+        502, 503 and 504; a Retry-After header sets the delay, up to a day. The header Idempotency-Key is
+        the same at every attempt, also after a crash. Redirects are not followed.
+
+        Args:
+            method: "GET", "POST", ...
+            url: https://host/path; it is recorded.
+            headers: a text is recorded, `Secret("env:NAME", "Bearer {}")` only by its name.
+            json: body, as JSON.
+            content: body, as it is.
+            timeout: limit of one attempt.
+            retry: when an attempt that failed is made again; None means never.
+            expect: statuses to return instead of raising; 200 to 299 by default.
+
+        Raises (when awaited):
+            HttpStatusError: the answer has another status.
+            HttpConnectionError: no answer came.
+            StepTimeout: it took too long.
+            InvalidRequest: something is wrong with the request; raised at once, nothing is recorded.
+        """
+        within = within_run("http()", "httpx")
+        request = http_request(method, url, headers=headers, json=json, content=content, expect=expect)
+        step = http_step(retry, optional_duration(timeout, what="ctx.http"))
+        return within.call_step(step, (request,), {})
+
+
+ctx = Context()
+"""What workflow code gets from the engine."""

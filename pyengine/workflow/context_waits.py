@@ -1,0 +1,172 @@
+"""The waits of `ctx`: for all, for any, one after the other, join sets, and rows of tables.
+
+What lives here: what `ctx` offers to wait for several things at once, or for a row, and how its methods find
+the run that they belong to. What may not: a decision; that is the run's (definitions/current_run.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Coroutine, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
+
+import msgspec
+
+from pyengine.definitions.current_run import Scope, current_step, scope
+from pyengine.definitions.retry import Duration, optional_duration
+from pyengine.errors import InvalidRequest
+from pyengine.workflow.handles import DurablePromise
+
+if TYPE_CHECKING:
+    from pyengine.replay.join_sets import JoinSet
+
+__all__ = ["Waits", "within_run"]
+
+T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+
+_encode_key = msgspec.json.Encoder(order="sorted", decimal_format="number").encode
+
+
+def within_run(method: str, instead: str) -> Scope:
+    """Return the run whose workflow code is running here.
+
+    Args:
+        method: method of `ctx`, for the error.
+        instead: what to use in other places.
+
+    Raises:
+        InvalidRequest: this is no workflow code.
+    """
+    within = scope.get()
+    if within is not None:
+        return within
+    where = "inside a step" if current_step.get() is not None else "outside a workflow"
+    raise InvalidRequest(f"ctx.{method} was used {where}", hint=f"in workflow code only; here use {instead}")
+
+
+def _key_text(key: Mapping[str, Any]) -> str:
+    try:
+        if key and all(isinstance(column, str) for column in key):
+            return _encode_key(dict(key)).decode()
+        reason = "a key names columns and their values"
+    except (AttributeError, TypeError, ValueError) as error:
+        reason = str(error)
+    raise InvalidRequest(f"ctx.until: {key!r} is not a key: {reason}", hint='key={"id": 42}')
+
+
+class Waits:
+    """The part of `ctx` that waits for several things, and for rows."""
+
+    __slots__ = ()
+
+    @overload
+    def until(
+        self,
+        table: str,
+        watch: str,
+        /,
+        *,
+        key: Mapping[str, Any],
+        timeout: Duration | None = None,
+        type: type[T],
+    ) -> DurablePromise[T]: ...
+    @overload
+    def until(
+        self, table: str, watch: str, /, *, key: Mapping[str, Any], timeout: Duration | None = None
+    ) -> DurablePromise[Any]: ...
+    def until(
+        self,
+        table: str,
+        watch: str,
+        /,
+        *,
+        key: Mapping[str, Any],
+        timeout: Duration | None = None,
+        type: Any = Any,
+    ) -> DurablePromise[Any]:
+        """Wait for a row of a table of yours: `order = await ctx.until("orders", "paid", key={"id": 42})`.
+
+        The table's owner has said with `durable.watch` what "paid" means. A row that is so already ends the
+        wait at once; else the commit that makes it so. It costs nothing meanwhile.
+
+        Args:
+            table: its name as it was watched, with or without its schema.
+            watch: name of the condition.
+            key: a value for each column of the watch's key: int, str, bool, Decimal, UUID, date or Enum.
+            timeout: TimeoutError is raised if there is no such row by then; None means no limit.
+            type: type of the row; a dict of its columns by default. Columns are written as `to_jsonb` does.
+
+        Raises (when awaited):
+            NotFound: there is no such watch, or it or its table was taken away meanwhile.
+            InvalidRequest: the key is none of that watch; or at once, if it is no key at all.
+            Conflict: the condition cannot be evaluated.
+        """
+        within = within_run("until()", "a query")
+        if not table or not watch:
+            raise InvalidRequest(
+                "ctx.until: table and watch are names", hint='ctx.until("orders", "paid", key={"id": 42})'
+            )
+        return cast(
+            "DurablePromise[Any]",
+            within.make_promise(
+                type,
+                timeout_ms=optional_duration(timeout, what="ctx.until"),
+                name=f"{table}.{watch}",
+                key=_key_text(key),
+            ),
+        )
+
+    @overload
+    def gather(self, a: Awaitable[A], b: Awaitable[B], /) -> Awaitable[tuple[A, B]]: ...
+    @overload
+    def gather(self, a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], /) -> Awaitable[tuple[A, B, C]]: ...
+    @overload
+    def gather(
+        self, a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], d: Awaitable[D], /
+    ) -> Awaitable[tuple[A, B, C, D]]: ...
+    @overload
+    def gather(
+        self, *awaitables: Awaitable[T], return_exceptions: Literal[False] = ...
+    ) -> Awaitable[list[T]]: ...
+    @overload
+    def gather(
+        self, *awaitables: Awaitable[T], return_exceptions: bool
+    ) -> Awaitable[list[T | BaseException]]: ...
+    def gather(self, *awaitables: Awaitable[Any], return_exceptions: bool = False) -> Awaitable[Any]:
+        """Wait for all of these and return their results as a list, in the order given.
+
+        Unlike `asyncio.gather` it always waits for every one, then raises the first error in that order; and
+        a run that waits for many children or promises is woken once, not once for each.
+
+        Args:
+            awaitables: steps, child runs, promises, sleeps, coroutines.
+            return_exceptions: put errors in the list instead of raising.
+        """
+        within = within_run("gather()", "asyncio.gather()")
+        return within.gather(awaitables, return_exceptions=return_exceptions)
+
+    def first(self, *awaitables: Awaitable[T]) -> Awaitable[tuple[int, T]]:
+        """Wait for any of these and return (its index, its result); the others go on.
+
+        Raises:
+            InvalidRequest: nothing was given.
+        """
+        within = within_run("first()", "asyncio.wait()")
+        if not awaitables:
+            raise InvalidRequest("ctx.first: nothing was given to wait for")
+        return within.first(awaitables)
+
+    def as_completed(self, *awaitables: Awaitable[T]) -> Iterator[Coroutine[None, None, T]]:
+        """Iterate over awaitables of results, in the order in which they complete."""
+        return within_run("as_completed()", "asyncio.as_completed()").as_completed(awaitables)
+
+    def join_set(self) -> JoinSet[Any]:
+        """Make a set of steps, child runs and promises whose results come in the order of completion.
+
+        `tasks.submit(call)` for each; then `await tasks.next()`, `async for result in tasks`, or
+        `await tasks.all()`.
+        """
+        return cast("JoinSet[Any]", within_run("join_set()", "asyncio.TaskGroup()").join_set())
