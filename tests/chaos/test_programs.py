@@ -82,7 +82,7 @@ group by run having count(m.run) is distinct from max(t.number) or min(m.chance)
 
 
 @pytest.mark.parametrize(
-    "size", [pytest.param(10, id="10"), pytest.param(2000, id="2000", marks=pytest.mark.full)]
+    "size", [pytest.param(10, id="10"), pytest.param(1000, id="1000", marks=pytest.mark.full)]
 )
 def test_random_workflows_under_faults(
     empty_database: Callable[[], str], seed: int, size: int, figures: Callable[[str, str], None]
