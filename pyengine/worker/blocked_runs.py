@@ -87,7 +87,9 @@ class Blocked:
             logger.debug("blocked: %s", error.message)
             return
         self._reported = ids
-        self._warn([one for one in msgspec.json.decode(rows, type=list[_Holder]) if one.id in lasting])
+        holders = msgspec.json.decode(rows, type=list[_Holder])
+        # who has begun only just now is not who has held it all the time
+        self._warn([one for one in holders if one.id in lasting and one.age_ms >= _REPORT_AFTER_S * 1000])
 
     def _warn(self, holders: list[_Holder]) -> None:
         """Say of each session, once, what it holds."""

@@ -23,6 +23,9 @@ begin
     from pg_catalog.pg_locks l
     where l.granted and l.mode = 'ExclusiveLock' and l.locktype in ('transactionid', 'advisory')
       and l.pid is distinct from pg_backend_pid()
+      -- turns and ticks of the engine are over in a moment, and nobody is to end them (_turn_key)
+      and not exists (select from pg_catalog.pg_locks m where m.pid = l.pid and m.granted and m.locktype = 'advisory'
+                      and m.classid::bigint = 1685417580 and m.mode = 'ExclusiveLock')
   ), row_lock as materialized (
     select p.id, p.xmax::text as xid from durable._promises p where p.id = any (p_ids)
     union
@@ -44,7 +47,7 @@ begin
 end
 $$;
 comment on function durable._holders(text[]) is
-  'Sessions whose open transactions hold the promises, tasks or heads of these ids, or the lock of adoptions.';
+  'Sessions, other than turns and ticks of the engine, whose open transactions hold the promises, tasks or heads of these ids, or the lock of adoptions.';
 
 create or replace view durable.blocked as
 select h.id, array_agg(distinct b.worker) as workers, a.pid, a.usename as "user", a.application_name as application,

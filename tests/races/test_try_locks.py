@@ -349,3 +349,21 @@ def test_a_schedule_whose_promise_somebody_creates(dsn: str, conn: Connection, c
     assert tick(conn)["schedules"] == 1
     made = "select count(*) from durable._promises where starts_with(id, 'held-') or starts_with(id, 'free-')"
     assert ask(conn, (made, ())) == (2,)
+
+
+def test_a_turn_of_the_engine_is_nobody_to_end(dsn: str, conn: Connection) -> None:
+    """Who holds a run is told, unless it is a turn or tick of the engine: that is over in a moment."""
+    begin_run(conn, "r")
+    ask(conn, ("select durable.worker_hello_v1('W', '{default}', '{w}', '{1}', null, '{ab}')", ()))
+    reported = ask(conn, ("select durable.worker_blocked_v1('W', '{r}')", ()))
+    assert reported == ([],)
+    blocked = "select id, pid from durable.blocked"
+    for row in ROWS:
+        with holding(dsn, row, "r") as user:
+            pid = user.info.backend_pid
+            assert conn.execute(blocked).fetchall() == [("r", pid)]
+            (told,) = ask(conn, ("select durable.worker_blocked_v1('W', '{r}')", ()))
+            assert [one["pid"] for one in told] == [pid]
+            user.execute("select pg_advisory_xact_lock(durable._turn_key(pg_current_xact_id()::xid))")
+            assert conn.execute(blocked).fetchall() == []
+            assert ask(conn, ("select durable.worker_blocked_v1('W', '{r}')", ())) == ([],)

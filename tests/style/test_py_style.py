@@ -18,7 +18,7 @@ from tests.support.tree import ROOT, Module, files, modules
 Finder = Callable[[Module], Iterator[str]]
 
 FUNCTION_LINES = 60
-FILE_LINES = {"pyengine": 400, "tests": 600, "bench": 600}
+FILE_LINES = {"pyengine": 500, "tests": 600, "bench": 600}
 POSITIONAL = 5
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "shared"}
 # written in two parts, so that these rules do not find themselves
@@ -155,7 +155,7 @@ RULES: dict[str, Finder] = {
 HEAD = '"""A module."""\n\nfrom __future__ import annotations\n\n'
 BROKEN = {
     "function_length": HEAD + 'def f() -> None:\n    """Long."""\n' + "    pass\n" * 60,
-    "file_length": HEAD + "\n" * 400,
+    "file_length": HEAD + "\n" * 500,
     "positional_parameters": HEAD + "def f(a: int, b: int, c: int, d: int, e: int, f: int) -> None: ...\n",
     "annotations": HEAD + "def f(a) -> None: ...\n",
     "future_annotations": '"""A module."""\nimport os\n',
