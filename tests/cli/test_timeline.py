@@ -8,7 +8,8 @@ from typing import Any
 
 import psycopg
 
-from pyengine.admin import queries, timeline
+from pyengine.admin import queries
+from pyengine.cli import timeline
 
 BEGAN = datetime(2025, 1, 31, 12, tzinfo=UTC)
 

@@ -249,7 +249,7 @@ def test_a_batch_that_times_out_twice_is_halved(
     """A turn that took too long twice is sent in halves; one whose connection broke is sent as it was."""
     sent: list[int] = []
 
-    async def once(bundles: list[Bundle], want: int, tells: bool, text: str | None) -> str:
+    async def once(bundles: list[Bundle], want: int, *rest: object) -> str:
         sent.append(len(bundles))
         if len(sent) <= 2:
             error = mapped(cause, "there")
@@ -268,7 +268,7 @@ def test_a_claim_that_is_refused_is_made_smaller(monkeypatch: pytest.MonkeyPatch
     """What does not fit into one answer together is claimed in portions."""
     wants: list[int] = []
 
-    async def once(bundles: list[Bundle], want: int, tells: bool, text: str | None) -> str:
+    async def once(bundles: list[Bundle], want: int, *rest: object) -> str:
         wants.append(want)
         if want > 2 and len(wants) < 10:
             raise Conflict("invalid memory alloc request size")
@@ -290,7 +290,7 @@ def test_a_run_is_not_blamed_for_what_was_to_be_claimed(want: int, monkeypatch: 
     sent: list[tuple[int, int]] = []
     cause = asyncpg.ProgramLimitExceededError("string buffer exceeds maximum allowed length")
 
-    async def once(bundles: list[Bundle], asked: int, tells: bool, text: str | None) -> str:
+    async def once(bundles: list[Bundle], asked: int, *rest: object) -> str:
         sent.append((len(bundles), asked))
         if asked >= 0:
             raise mapped(cause, "there") from cause
