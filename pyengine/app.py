@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakKeyDictionary
 
-from pyengine.app_runtime import Place
+from pyengine.app_runtime import AppRuntime
 from pyengine.client.client import Client, Run
 from pyengine.definitions.definition import OnInterrupt
 from pyengine.definitions.registry import Registry, Step, Workflow, make_step, make_workflow
@@ -61,7 +61,7 @@ class App:
         self._data_dir: Path | None
         self._listen_url: str | None
         self.use_database(database_url, data_dir=data_dir, listen_url=listen_url)
-        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, Place] = WeakKeyDictionary()
+        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, AppRuntime] = WeakKeyDictionary()
 
     def use_database(
         self,
@@ -284,17 +284,17 @@ class App:
 
     # -- places
 
-    def _here(self) -> Place:
+    def _here(self) -> AppRuntime:
         loop = asyncio.get_running_loop()
         place = self._places.get(loop)
         if place is None:
-            place = self._places[loop] = Place(
+            place = self._places[loop] = AppRuntime(
                 self.registry, self._database_url, self._data_dir, self._listen_url
             )
         return place
 
     @contextlib.asynccontextmanager
-    async def _place(self, *, install: bool = False) -> AsyncIterator[Place]:
+    async def _place(self, *, install: bool = False) -> AsyncIterator[AppRuntime]:
         place = self._here()
         place.users += 1
         try:
@@ -305,7 +305,7 @@ class App:
             await self.close()
 
     @contextlib.asynccontextmanager
-    async def _serving(self, place: Place, options: dict[str, Any]) -> AsyncIterator[Worker]:
+    async def _serving(self, place: AppRuntime, options: dict[str, Any]) -> AsyncIterator[Worker]:
         async with Worker(self.registry, place.database, listener=place.listener, **options) as worker:
             yield worker
 

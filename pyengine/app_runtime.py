@@ -1,7 +1,7 @@
 """Where an app keeps its runs: one database, its listener and client, for one event loop.
 
-What lives here: `Place`: finding the database, starting the embedded one, installing the schema where that
-was asked for, and letting go of all of it. What may not: what is done with it (app.py).
+What lives here: `AppRuntime`: finding the database, starting the embedded one, installing the schema where
+that was asked for, and letting go of all of it. What may not: what is done with it (app.py).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pyengine.database.connection import Database
 from pyengine.database.listener import Listener
 from pyengine.definitions.registry import Registry
 
-__all__ = ["Place"]
+__all__ = ["AppRuntime"]
 
 
-class Place:
+class AppRuntime:
     """The database of an app in one event loop, shared by its clients and workers.
 
     Args:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, ov
 
 from pyengine.client import client as awaiting
 from pyengine.client import promises as awaiting_promises
-from pyengine.client.psycopg_transport import Blocking
+from pyengine.client.psycopg_transport import PsycopgTransport
 from pyengine.client.run import Run
 from pyengine.definitions.registry import Registry
 from pyengine.errors import EngineError
@@ -77,18 +77,18 @@ def _derive(verb: Callable[..., Any]) -> Callable[..., Any]:
 
 @overload
 def _of_client(
-    verb: Callable[Concatenate[awaiting.Verbs, P], Coroutine[Any, Any, Run[T]]],
+    verb: Callable[Concatenate[awaiting.ClientApi, P], Coroutine[Any, Any, Run[T]]],
 ) -> Callable[Concatenate[Client, P], SyncRun[T]]: ...
 @overload
 def _of_client(
-    verb: Callable[Concatenate[awaiting.Verbs, P], Coroutine[Any, Any, R]],
+    verb: Callable[Concatenate[awaiting.ClientApi, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Client, P], R]: ...
 def _of_client(verb: Any) -> Any:
     return _derive(verb)
 
 
 def _handle_of_client(
-    verb: Callable[Concatenate[awaiting.Verbs, P], Run[T]],
+    verb: Callable[Concatenate[awaiting.ClientApi, P], Run[T]],
 ) -> Callable[Concatenate[Client, P], SyncRun[T]]:
     return _derive(verb)
 
@@ -182,7 +182,7 @@ class Client:
     """
 
     def __init__(self, database: str, *, registry: Registry | None = None, connections: int = 4) -> None:
-        self._inner = awaiting.Verbs(Blocking(database, connections), registry)
+        self._inner = awaiting.ClientApi(PsycopgTransport(database, connections), registry)
         self.promises = Promises(self._inner.promises)
 
     def __enter__(self) -> Self:
@@ -194,22 +194,22 @@ class Client:
     ) -> None:
         self.close()
 
-    open = _of_client(awaiting.Verbs.open)
-    close = _of_client(awaiting.Verbs.close)
-    start = _of_client(awaiting.Verbs.start)
-    begin = _of_client(awaiting.Verbs.begin)
-    run = _handle_of_client(awaiting.Verbs.run)
-    get = _of_client(awaiting.Verbs.get)
-    list = _of_client(awaiting.Verbs.list)
-    signal = _of_client(awaiting.Verbs.signal)
-    cancel = _of_client(awaiting.Verbs.cancel)
-    pause = _of_client(awaiting.Verbs.pause)
-    resume = _of_client(awaiting.Verbs.resume)
-    redrive = _of_client(awaiting.Verbs.redrive)
-    fork = _of_client(awaiting.Verbs.fork)
-    as_of = _of_client(awaiting.Verbs.as_of)
-    signal_many = _of_client(awaiting.Verbs.signal_many)
-    cancel_many = _of_client(awaiting.Verbs.cancel_many)
-    pause_many = _of_client(awaiting.Verbs.pause_many)
-    resume_many = _of_client(awaiting.Verbs.resume_many)
-    settle_many = _of_client(awaiting.Verbs.settle_many)
+    open = _of_client(awaiting.ClientApi.open)
+    close = _of_client(awaiting.ClientApi.close)
+    start = _of_client(awaiting.ClientApi.start)
+    begin = _of_client(awaiting.ClientApi.begin)
+    run = _handle_of_client(awaiting.ClientApi.run)
+    get = _of_client(awaiting.ClientApi.get)
+    list = _of_client(awaiting.ClientApi.list)
+    signal = _of_client(awaiting.ClientApi.signal)
+    cancel = _of_client(awaiting.ClientApi.cancel)
+    pause = _of_client(awaiting.ClientApi.pause)
+    resume = _of_client(awaiting.ClientApi.resume)
+    redrive = _of_client(awaiting.ClientApi.redrive)
+    fork = _of_client(awaiting.ClientApi.fork)
+    as_of = _of_client(awaiting.ClientApi.as_of)
+    signal_many = _of_client(awaiting.ClientApi.signal_many)
+    cancel_many = _of_client(awaiting.ClientApi.cancel_many)
+    pause_many = _of_client(awaiting.ClientApi.pause_many)
+    resume_many = _of_client(awaiting.ClientApi.resume_many)
+    settle_many = _of_client(awaiting.ClientApi.settle_many)

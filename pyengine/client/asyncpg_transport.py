@@ -6,21 +6,21 @@ import asyncio
 from typing import Any
 
 from pyengine.client import caller_connection
-from pyengine.client.results import Waiting
+from pyengine.client.results import ResultPoller
 from pyengine.client.transport import refuse_workflow
 from pyengine.database.connection import Database
 from pyengine.database.listener import Listener
 from pyengine.database.poll_schedule import Channel
-from pyengine.database.pool import LinkPool
+from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import START, Procedure
 from pyengine.errors import InvalidRequest
 
 __all__ = [
-    "Links",
+    "AsyncpgTransport",
 ]
 
 
-class Links:
+class AsyncpgTransport:
     """Asks on connections of asyncpg.
 
     Args:
@@ -32,8 +32,8 @@ class Links:
     def __init__(self, database: Database, listener: Listener, connections: int) -> None:
         self._database = database
         self._listener = listener
-        self._links = LinkPool(database, "client", connections)
-        self._waiting = Waiting(self._links, listener)
+        self._links = ConnectionPool(database, "client", connections)
+        self._waiting = ResultPoller(self._links, listener)
         self._opening = asyncio.Lock()
         self._closed = False
 

@@ -1,6 +1,6 @@
 """Starting runs and waiting for them, from any process.
 
-What lives here: `Verbs`: starting and looking; what else people do to a run stands in run.py; and
+What lives here: `ClientApi`: starting and looking; what else people do to a run stands in run.py; and
 `Client`, the verbs for programs that await (sync.py has those for programs that block). What may not: running
 anything; a client needs no worker in its process and no code, a workflow's name will do. The theory: a start
 is idempotent, because every run has an id before it is sent; so after a lost connection it is simply sent
@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, get_args
 
-from pyengine.client.asyncpg_transport import Links
-from pyengine.client.many_runs import SteeringMany
+from pyengine.client.asyncpg_transport import AsyncpgTransport
+from pyengine.client.many_runs import ManyRuns
 from pyengine.client.promises import Promises
 from pyengine.client.run import Run, RunControl, result_codec
 from pyengine.client.run_status import RunState, RunStatus
-from pyengine.client.transport import Asker
+from pyengine.client.transport import Transport
 from pyengine.database.connection import Database
 from pyengine.database.listener import Listener
 from pyengine.database.statements.procedures import LIST_FAILED, LIST_LIVE, LIST_RUNS, START_WITHIN
@@ -42,10 +42,10 @@ else:
 
     T = TypeVar("T")
 
-__all__ = ["Client", "Run", "RunState", "RunStatus", "Verbs"]
+__all__ = ["Client", "ClientApi", "Run", "RunState", "RunStatus"]
 
 
-class Verbs(RunControl, SteeringMany):
+class ClientApi(RunControl, ManyRuns):
     """Starts runs, waits for them, and steers them.
 
     Args:
@@ -56,7 +56,7 @@ class Verbs(RunControl, SteeringMany):
         promises: durable promises by themselves: created, completed, awaited by callback.
     """
 
-    def __init__(self, asker: Asker, registry: Registry | None) -> None:
+    def __init__(self, asker: Transport, registry: Registry | None) -> None:
         self._asker = asker
         self._registry = registry or Registry()
         self._codec = Codec(self._registry.errors)
@@ -230,7 +230,7 @@ class Verbs(RunControl, SteeringMany):
         return [self._status(row) for row in await self._asker.rows(view, workflow, state, limit)]
 
 
-class Client(Verbs):
+class Client(ClientApi):
     """Starts runs, waits for them, and steers them.
 
     Args:
@@ -251,7 +251,7 @@ class Client(Verbs):
         connections: int = 4,
     ) -> None:
         where = Database(database) if isinstance(database, str) else database
-        super().__init__(Links(where, listener or Listener(where), connections), registry)
+        super().__init__(AsyncpgTransport(where, listener or Listener(where), connections), registry)
 
     async def __aenter__(self) -> Self:
         await self.open()

@@ -1,6 +1,6 @@
 """What people do to many runs or promises at once: signal, cancel, pause, resume, settle.
 
-What lives here: `RunFilter`, `Steered`, and `SteeringMany`, these verbs of a client. What may not: SQL
+What lives here: `RunFilter`, `Steered`, and `ManyRuns`, these verbs of a client. What may not: SQL
 text, a decision; what becomes of each id is decided in SQL, in one statement that takes its locks in order.
 The theory: without a connection of the caller's, what is named goes in portions, each in a transaction of its
 own, so that no transaction holds more than a portion of what others want. With one, all of it goes in one
@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import msgspec
 
 from pyengine.client.run_status import RunState
-from pyengine.client.transport import Asker
+from pyengine.client.transport import Transport
 from pyengine.database.statements.many_runs import (
     CANCEL_MANY,
     MATCHING_RUNS,
@@ -33,7 +33,7 @@ from pyengine.definitions.signals import Signal
 from pyengine.errors import InvalidRequest
 from pyengine.values.codec import Codec
 
-__all__ = ["Outcome", "RunFilter", "Steered", "SteeringMany"]
+__all__ = ["ManyRuns", "Outcome", "RunFilter", "Steered"]
 
 T = TypeVar("T")
 PORTION = 1000
@@ -79,7 +79,7 @@ class Steered:
     delivery: int | None = None
 
 
-class SteeringMany:
+class ManyRuns:
     """The verbs for many of a client; it is mixed into one, which says how statements leave.
 
     `runs` are ids or a `RunFilter`. What matches is asked for first, so what a filter finds is as of then.
@@ -87,7 +87,7 @@ class SteeringMany:
     in the caller's, by one statement. `conn` is a connection as `start` takes it.
     """
 
-    _asker: Asker
+    _asker: Transport
     _codec: Codec
 
     async def signal_many(

@@ -29,7 +29,7 @@ from pyengine.client.promise_records import (
     callback_of,
     record_of,
 )
-from pyengine.client.transport import Asker
+from pyengine.client.transport import Transport
 from pyengine.database.statements.procedures import Procedure
 from pyengine.database.statements.promises import (
     PROMISE_CALLBACK,
@@ -70,7 +70,7 @@ class Promises:
     `conn` is a connection of the caller's, as `Client.start` takes it: a rollback leaves nothing.
     """
 
-    def __init__(self, asker: Asker, codec: Codec) -> None:
+    def __init__(self, asker: Transport, codec: Codec) -> None:
         self._asker = asker
         self._codec = codec
 

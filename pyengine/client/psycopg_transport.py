@@ -1,9 +1,9 @@
 """How the verbs of a client reach the database in a program that blocks.
 
-What lives here: `Blocking`, the asker on connections of psycopg, a few of which threads take in turn. What
-may not: a verb (client.py has them), SQL text. The theory: its functions are coroutines by name only. They
-block where others await, so a coroutine that awaits nothing else runs from its first line to its last in one
-go, and sync.py can drive it without an event loop. Waiting for a run is looking, as in results.py; only a
+What lives here: `PsycopgTransport`, the asker on connections of psycopg, a few of which threads take in turn.
+What may not: a verb (client.py has them), SQL text. The theory: its functions are coroutines by name only.
+They block where others await, so a coroutine that awaits nothing else runs from its first line to its last in
+one go, and sync.py can drive it without an event loop. Waiting for a run is looking, as in results.py; only a
 wait that gets long listens for hints, on one connection that all threads share for as long as one of them
 waits. A process that was forked does not touch the connections of its parent: it makes its own.
 """
@@ -35,13 +35,13 @@ from pyengine.database.error_mapping import (
     refuses,
     unreachable,
 )
-from pyengine.database.poll_schedule import Channel, Looks, Pace
+from pyengine.database.poll_schedule import Channel, NotifyThrottle, PollSchedule
 from pyengine.database.statements.procedures import HINT, LISTEN, RESULTS, SESSION, START, VERSION, Procedure
 from pyengine.database.statements.sessions import BEGIN, CLIENT_SETTINGS, IS_ODD, SETTINGS_WITHIN
 from pyengine.errors import EngineError, InvalidRequest, Unavailable
 from pyengine.passwords import hidden
 
-__all__ = ["Blocking"]
+__all__ = ["PsycopgTransport"]
 
 logger = logging.getLogger("pyengine.blocking")
 
@@ -59,7 +59,7 @@ _KEEP_ALIVE: dict[str, Any] = {
 _Connection = psycopg.Connection[dict[str, Any]]
 
 
-class Blocking:
+class PsycopgTransport:
     """Asks on connections of psycopg; any number of threads may use it.
 
     Args:
@@ -83,7 +83,7 @@ class Blocking:
         self._slots = threading.BoundedSemaphore(self._connections)
         self._opening = threading.Lock()
         self._hints = _Hints(self)
-        self._pace = Pace()
+        self._pace = NotifyThrottle()
         self._pooled = True
         self._odd = False
         self._opened = False
@@ -192,7 +192,7 @@ class Blocking:
         refuse_no_text(id)
         await self.open()
         until_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
-        looks = Looks(longest_s=_LONGEST_S)
+        looks = PollSchedule(longest_s=_LONGEST_S)
         with self._hints:
             while True:
                 pause_s, heard = _AGAIN_S, self._hints.count
@@ -297,7 +297,7 @@ class _Hints:
     One of the threads listens, on a connection that is there while somebody waits, and tells the others.
     """
 
-    def __init__(self, asker: Blocking) -> None:
+    def __init__(self, asker: PsycopgTransport) -> None:
         self._asker = weakref.ref(asker)
         self._told = threading.Condition()
         self._waiting = 0
@@ -350,7 +350,7 @@ class _Hints:
                 self._told.notify_all()
         return came
 
-    def _listen(self, asker: Blocking, seconds: float) -> bool:
+    def _listen(self, asker: PsycopgTransport, seconds: float) -> bool:
         if self._conn is None:
             self._conn = asker.connect("listen")
             self._conn.execute(LISTEN.sql.encode())
@@ -395,7 +395,7 @@ def _close_all(connections: list[_Connection]) -> None:
         connections.pop().close()
 
 
-_ALIVE: weakref.WeakSet[Blocking] = weakref.WeakSet()
+_ALIVE: weakref.WeakSet[PsycopgTransport] = weakref.WeakSet()
 
 
 def _forked() -> None:

@@ -1,9 +1,9 @@
 """What a client learns of runs: where they stand, and how they end.
 
-What lives here: `RunStatus` and `RunMoment`, a run now and then; and `Waiting`, one loop for all runs that a
-client waits for. What may not: what an end means (client.py). The theory: waiting is looking. One query asks
-for all runs at once, at each hint that something settled and by itself with growing pauses; a database that
-is away is waited for as well.
+What lives here: `RunStatus` and `RunMoment`, a run now and then; and `ResultPoller`, one loop for all runs
+that a client waits for. What may not: what an end means (client.py). The theory: waiting is looking. One
+query asks for all runs at once, at each hint that something settled and by itself with growing pauses; a
+database that is away is waited for as well.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import msgspec
 
 from pyengine.client.caller_connection import unwritable
 from pyengine.database.listener import Listener, note_address
-from pyengine.database.poll_schedule import Looks
-from pyengine.database.pool import LinkPool
+from pyengine.database.poll_schedule import PollSchedule
+from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import RESULTS
 from pyengine.errors import EngineError, InvalidRequest
 from pyengine.protocol.turn import decode_result
 
 __all__ = [
-    "Waiting",
+    "ResultPoller",
     "refuse_no_text",
 ]
 
@@ -37,7 +37,7 @@ _PAUSE_MAX_S = 0.2
 _EARLY_MAX = 100
 
 
-class Waiting:
+class ResultPoller:
     """Waits for runs, all with one loop that begins with the first of them.
 
     Args:
@@ -45,11 +45,11 @@ class Waiting:
         listener: hints.
     """
 
-    def __init__(self, links: LinkPool, listener: Listener) -> None:
+    def __init__(self, links: ConnectionPool, listener: Listener) -> None:
         self._links = links
         self._listener = listener
         self._futures: dict[str, list[asyncio.Future[Any]]] = {}
-        self._looks = Looks(longest_s=_LONGEST_S)
+        self._looks = PollSchedule(longest_s=_LONGEST_S)
         self._wake = asyncio.Event()
         self._starting = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 import msgspec
 
 from pyengine.client.run_status import RunMoment, RunStatus
-from pyengine.client.transport import Asker
+from pyengine.client.transport import Transport
 from pyengine.database.statements.procedures import (
     AS_OF,
     CANCEL,
@@ -164,7 +164,7 @@ class RunControl:
     `conn` is a connection of the caller's, as `start` takes it.
     """
 
-    _asker: Asker
+    _asker: Transport
     _codec: Codec
     _registry: Registry
 

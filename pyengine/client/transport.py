@@ -1,9 +1,10 @@
 """How the verbs of a client reach the database.
 
-What lives here: `Asker`, the few things that the verbs ask for, and `Links`, which does them on connections
-of asyncpg and listens for hints. What may not: a verb, and what an answer means (client.py, run.py,
-promises.py). The theory: a verb waits for nothing but its asker. So the same verbs, written once, serve
-programs that await and programs that block: psycopg_transport.py has an asker that never lets anybody wait.
+What lives here: `Transport`, the few things that the verbs ask for, and `AsyncpgTransport`, which does them
+on connections of asyncpg and listens for hints. What may not: a verb, and what an answer means (client.py,
+run.py, promises.py). The theory: a verb waits for nothing but its asker. So the same verbs, written once,
+serve programs that await and programs that block: psycopg_transport.py has an asker that never lets anybody
+wait.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pyengine.definitions.current_run import scope
 from pyengine.loop.restrictions import refuse
 
 __all__ = [
-    "Asker",
+    "Transport",
     "refuse_workflow",
 ]
 
@@ -32,7 +33,7 @@ def refuse_workflow() -> None:
         refuse(workflow.run.id, "a client", "a step that does it, ctx.transaction() or ctx.start()")
 
 
-class Asker(Protocol):
+class Transport(Protocol):
     """What the verbs of a client wait for."""
 
     async def open(self) -> None:

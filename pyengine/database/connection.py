@@ -1,12 +1,13 @@
 """How this package reaches the database: connections, their checks, and what a failure of one means.
 
-What lives here: `Database` (where it is, whether it fits, how to connect) and `Link` (one connection that
-comes back by itself). What may not: SQL text, retries of a statement whose outcome is unknown; only the
-caller knows whether it may be sent twice. The theory: a database that is down is a state and not an error.
-Connecting goes on with growing pauses until it works or the caller gives up; a statement either failed in
-the database (its SQLSTATE becomes an error of errors.py) or its connection is gone (`Unavailable`). Behind
-a pooler a session is nobody's own, so nothing there may depend on one: no LISTEN, no named statement. What
-needs one, hints and presence, goes by a second URL if there is one, and is done without if there is none.
+What lives here: `Database` (where it is, whether it fits, how to connect) and `ReconnectingConnection` (one
+connection that comes back by itself). What may not: SQL text, retries of a statement whose outcome is
+unknown; only the caller knows whether it may be sent twice. The theory: a database that is down is a state
+and not an error. Connecting goes on with growing pauses until it works or the caller gives up; a statement
+either failed in the database (its SQLSTATE becomes an error of errors.py) or its connection is gone
+(`Unavailable`). Behind a pooler a session is nobody's own, so nothing there may depend on one: no LISTEN, no
+named statement. What needs one, hints and presence, goes by a second URL if there is one, and is done without
+if there is none.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pyengine.database.statements.procedures import LEAVE_MARK, SEE_MARK, SESSIO
 from pyengine.errors import EngineError, InvalidRequest, Unavailable
 from pyengine.passwords import hidden
 
-__all__ = ["Database", "Link", "NoConnection", "backoff_s", "mapped"]
+__all__ = ["Database", "NoConnection", "ReconnectingConnection", "backoff_s", "mapped"]
 
 logger = logging.getLogger("pyengine.connection")
 
@@ -211,7 +212,7 @@ class Database:
         return conn
 
 
-class Link:
+class ReconnectingConnection:
     """One connection for one purpose, made when it is needed and made anew when it is gone.
 
     Statements of a link run one after the other.

@@ -1,9 +1,9 @@
 """What fails again and again, told once and then louder.
 
-What lives here: `Trouble`, one thing that is done over and over. What may not: doing it, or what its failure
-means. The theory: one failure is nothing, since the next try mends it; two running are a warning; what has
-not worked for a minute is an error, said once a minute with the next thing to type, until it works again.
-Nobody looks at a log that says nothing, and nobody reads one that says the same each second.
+What lives here: `FailureLog`, one thing that is done over and over. What may not: doing it, or what its
+failure means. The theory: one failure is nothing, since the next try mends it; two running are a warning;
+what has not worked for a minute is an error, said once a minute with the next thing to type, until it works
+again. Nobody looks at a log that says nothing, and nobody reads one that says the same each second.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 import logging
 import time
 
-__all__ = ["Trouble"]
+__all__ = ["FailureLog"]
 
 _ERROR_AFTER_S = 60.0
 _NEXT = "pyengine db status"
 
 
-class Trouble:
+class FailureLog:
     """Failures in a row of one thing.
 
     Args:

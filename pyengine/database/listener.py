@@ -1,12 +1,13 @@
 """Hints: when to look at the database again; and notes, for one process alone.
 
-What lives here: `Listener`, the one LISTEN connection of a process, `Looks`, the times at which somebody who
-waits looks, and `Pace`, which says how a hint is sent. What may not: rows. A hint says nothing but "look
-again", may be lost and may come for nothing. A note says what is so, begins with a word that only who may
-read the tables knows, and may be lost too. The theory: after a hint the row may not be there yet or may be
-gone again, so one looks at once and after 5, 20, 30, 80, 320 ms and 1 s, then with growing pauses. Without
-any hint the same pauses find everything, only later; so a pooler, which cannot pass hints on, costs latency
-and nothing else. With a way past the pooler (`Database.sessions`) the one connection goes there.
+What lives here: `Listener`, the one LISTEN connection of a process, `PollSchedule`, the times at which
+somebody who waits looks, and `NotifyThrottle`, which says how a hint is sent. What may not: rows. A hint says
+nothing but "look again", may be lost and may come for nothing. A note says what is so, begins with a word
+that only who may read the tables knows, and may be lost too. The theory: after a hint the row may not be
+there yet or may be gone again, so one looks at once and after 5, 20, 30, 80, 320 ms and 1 s, then with
+growing pauses. Without any hint the same pauses find everything, only later; so a pooler, which cannot pass
+hints on, costs latency and nothing else. With a way past the pooler (`Database.sessions`) the one connection
+goes there.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-from pyengine.database.connection import Database, Link
-from pyengine.database.poll_schedule import Channel, Pace
+from pyengine.database.connection import Database, ReconnectingConnection
+from pyengine.database.poll_schedule import Channel, NotifyThrottle
 from pyengine.database.statements.procedures import HINT
 from pyengine.errors import EngineError
 
@@ -51,7 +52,7 @@ class Listener:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._link = Link(database, "listen", own=True, prepare=self._listen)
+        self._link = ReconnectingConnection(database, "listen", own=True, prepare=self._listen)
         self._subscribers: dict[Channel, list[Callable[[], None]]] = {
             "durable_ready": [],
             "durable_settled": [],
@@ -66,7 +67,7 @@ class Listener:
         self._tasks: list[asyncio.Task[None]] = []
         self._users = 0
         self._changing = asyncio.Lock()
-        self._pace = Pace()
+        self._pace = NotifyThrottle()
 
     def subscribe(self, channel: Channel, subscriber: Callable[[], None]) -> None:
         """Call `subscriber` at each hint."""

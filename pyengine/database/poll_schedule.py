@@ -6,7 +6,7 @@ import random
 from math import inf
 from typing import Literal, TypeAlias
 
-__all__ = ["Channel", "Looks", "Pace"]
+__all__ = ["Channel", "NotifyThrottle", "PollSchedule"]
 
 Channel: TypeAlias = Literal["durable_ready", "durable_settled"]
 
@@ -16,7 +16,7 @@ _APART_S = 0.01
 _AGAIN_S = 0.1
 
 
-class Looks:
+class PollSchedule:
     """The times to look, told in seconds of a monotonic clock.
 
     Args:
@@ -61,7 +61,7 @@ class Looks:
         self._at = now + pause
 
 
-class Pace:
+class NotifyThrottle:
     """Whether a hint goes along with the commit that gives reason for it.
 
     That saves a round trip. But a notification takes a lock of the whole database until its commit is on

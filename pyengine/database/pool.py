@@ -1,10 +1,11 @@
 """A few connections for many callers.
 
-What lives here: `LinkPool`. What may not: what a connection is and what its failure means (connection.py).
-The theory: connections are what a server has least of. So a pool makes one when a caller needs it and all
-that it has are taken, and closes what nobody has needed for a while. Where the server gives no more, those
-that it has given are taken in turn; who gets none of them in time is told so (`NoConnection`), and can leave
-its work to a process that has one. A server that is away is waited for, because nobody has one then.
+What lives here: `ConnectionPool`. What may not: what a connection is and what its failure means
+(connection.py). The theory: connections are what a server has least of. So a pool makes one when a caller
+needs it and all that it has are taken, and closes what nobody has needed for a while. Where the server gives
+no more, those that it has given are taken in turn; who gets none of them in time is told so (`NoConnection`),
+and can leave its work to a process that has one. A server that is away is waited for, because nobody has one
+then.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
-from pyengine.database.connection import Database, Link, NoConnection, backoff_s
-from pyengine.database.failure_log import Trouble
+from pyengine.database.connection import Database, NoConnection, ReconnectingConnection, backoff_s
+from pyengine.database.failure_log import FailureLog
 from pyengine.database.statements.procedures import Procedure
 from pyengine.errors import Unavailable
 
-__all__ = ["LinkPool"]
+__all__ = ["ConnectionPool"]
 
 logger = logging.getLogger("pyengine.connection")
 
@@ -31,7 +32,7 @@ _PROGRESS = 3
 _LOOK_AGAIN_S = 0.5
 
 
-class LinkPool:
+class ConnectionPool:
     """A few links that callers take in turn.
 
     Args:
@@ -54,14 +55,14 @@ class LinkPool:
         self._size = size
         self._keep = keep
         # last in, first out: as many connections as are needed and no more
-        self._free: list[tuple[Link, float]] = []
+        self._free: list[tuple[ReconnectingConnection, float]] = []
         self._taken = 0
         self._short_until_s = self._handed_s = 0.0
         self._away = False
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._tidying: set[asyncio.Task[None]] = set()
         self._trim_handle: asyncio.TimerHandle | None = None
-        self._trouble = Trouble(logger, f"connecting for {role}")
+        self._trouble = FailureLog(logger, f"connecting for {role}")
         self._closed = False
 
     @property
@@ -75,7 +76,7 @@ class LinkPool:
         """Run a statement, once, and return the first column of its first row.
 
         Raises:
-            EngineError: as `Link.run`.
+            EngineError: as `ReconnectingConnection.run`.
         """
         return await self._once(lambda link: link.run(procedure, *args))
 
@@ -101,7 +102,7 @@ class LinkPool:
         except Unavailable:
             return await self._once(lambda link: link.use(action))
 
-    async def _once(self, action: Callable[[Link], Awaitable[T]]) -> T:
+    async def _once(self, action: Callable[[ReconnectingConnection], Awaitable[T]]) -> T:
         link = await self._take(None)
         try:
             return await action(link)
@@ -111,7 +112,7 @@ class LinkPool:
     # -- links
 
     @contextlib.asynccontextmanager
-    async def taken(self, *, clean: bool = True) -> AsyncIterator[Link]:
+    async def taken(self, *, clean: bool = True) -> AsyncIterator[ReconnectingConnection]:
         """Take a link that is connected for as long as the block lasts, once the database is there.
 
         Args:
@@ -142,7 +143,7 @@ class LinkPool:
         free, self._free = self._free, []
         await asyncio.gather(*(link.close() for link, _ in free))
 
-    async def _take(self, patience_s: float | None) -> Link:
+    async def _take(self, patience_s: float | None) -> ReconnectingConnection:
         """Take a link that is connected; without patience the first failure is the answer, unless others of
         the pool have links that they will give back.
         """
@@ -182,8 +183,8 @@ class LinkPool:
                     pause_s = min(pause_s, until_s - now_s)
             await self._wait(pause_s)
 
-    async def _made(self) -> Link:
-        link = Link(self._database, self._role)
+    async def _made(self) -> ReconnectingConnection:
+        link = ReconnectingConnection(self._database, self._role)
         self._taken += 1
         try:
             await link.connected()
@@ -218,7 +219,7 @@ class LinkPool:
                 waiting.set_result(None)
                 return
 
-    def _give_back(self, link: Link) -> None:
+    def _give_back(self, link: ReconnectingConnection) -> None:
         self._taken -= 1
         if self._closed:
             link.drop()
@@ -242,7 +243,7 @@ class LinkPool:
         if len(self._free) > self._keep:
             self._trim_handle = loop.call_at(self._free[0][1] + self.idle_s, self._trim)
 
-    async def _tidy(self, link: Link) -> None:
+    async def _tidy(self, link: ReconnectingConnection) -> None:
         try:
             await link.clean()
         finally:

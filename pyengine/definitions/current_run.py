@@ -18,7 +18,7 @@ import msgspec
 from pyengine.definitions.definition import StepDef, WorkflowDef
 from pyengine.values.codec import TypeCodec
 
-__all__ = ["RunInfo", "Scope", "StepInfo", "StepToken", "current_step", "scope"]
+__all__ = ["RunInfo", "StepInfo", "StepToken", "WorkflowRuntime", "current_step", "scope"]
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +85,7 @@ class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.run_id}.{self.child}"
 
 
-class Scope(Protocol):
+class WorkflowRuntime(Protocol):
     """What a workflow that is being driven by its journal offers to the calls inside it."""
 
     @property
@@ -150,7 +150,7 @@ class Scope(Protocol):
     def as_completed(self, awaitables: tuple[Awaitable[Any], ...]) -> Iterator[Coroutine[Any, Any, Any]]: ...
 
 
-scope: ContextVar[Scope | None] = ContextVar("pyengine_scope", default=None)
+scope: ContextVar[WorkflowRuntime | None] = ContextVar("pyengine_scope", default=None)
 """The run whose workflow code is running here, if any."""
 
 current_step: ContextVar[StepInfo | None] = ContextVar("pyengine_current_step", default=None)

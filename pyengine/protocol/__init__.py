@@ -3,7 +3,7 @@
 Lives here: the records on the wire, and how they are written and read as JSON. May not: a decision, a
 connection, anything else of ours: the folder imports nothing but its own files.
 
-The way of a step's outcome: the worker makes a `Fact` (commands.py), a `Bundle` carries it to
+The way of a step's outcome: the worker makes a `StepOutcome` (commands.py), a `RunReport` carries it to
 `durable.worker_turn_v1` (turn.py), and it comes back as a `Row` of the journal (journal.py).
 """
 

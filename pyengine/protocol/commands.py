@@ -1,10 +1,10 @@
 """The records that pass between the journal, the replay machine and the worker.
 
 What lives here: immutable facts with their units in their names, and nothing that acts. What may not: a
-decision, a clock, I/O. A run is a journal (`Row`) that a coroutine is driven by; driving it yields `Moves`:
+decision, a clock, I/O. A run is a journal (`Row`) that a coroutine is driven by; driving it yields `Advance`:
 what the journal does not hold yet (`acts`, one row each), local steps to execute (`StepCall`), and how the
 advance ended (`Suspend`, `Complete`, `Fail`, `Halt`, or not at all while local steps are outstanding). What
-the worker learns from executing a step is a `Fact`.
+the worker learns from executing a step is a `StepOutcome`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from typing import Literal, TypeAlias
 import msgspec
 
 __all__ = [
-    "Act",
     "Adopt",
     "Cancelled",
     "Captured",
+    "Command",
     "Complete",
     "ContinueAsNew",
     "End",
     "Ending",
-    "Fact",
     "Fail",
     "Halt",
     "Intend",
@@ -35,6 +34,7 @@ __all__ = [
     "RolledBack",
     "RunChild",
     "StartTimer",
+    "StepOutcome",
     "Submit",
     "Suspend",
     "Take",
@@ -141,10 +141,10 @@ class Intend(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Made: TypeAlias = RunChild | StartTimer | MakePromise | Adopt | Receive | MakeJoinSet
-Act: TypeAlias = Made | Captured | RolledBack | Submit | Take | Intend
+Command: TypeAlias = Made | Captured | RolledBack | Submit | Take | Intend
 
 
-class Fact(
+class StepOutcome(
     msgspec.Struct,
     frozen=True,
     kw_only=True,
@@ -239,7 +239,7 @@ _WITH_VALUE = (Captured, RolledBack)
 _WITH_TIMEOUT = (RunChild, MakePromise)
 
 
-def weight(acts: Iterable[Act], end: Ending | None) -> int:
+def weight(acts: Iterable[Command], end: Ending | None) -> int:
     """Return how many bytes of payload acts and an ending carry."""
     size = 0
     for act in acts:
@@ -260,7 +260,7 @@ def text_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def deadlines_ms(acts: Iterable[Act]) -> Iterator[int]:
+def deadlines_ms(acts: Iterable[Command]) -> Iterator[int]:
     """Return in how many milliseconds what a coroutine made is due."""
     for act in acts:
         if isinstance(act, StartTimer):

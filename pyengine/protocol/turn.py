@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pyengine.protocol.commands import (
-    Act,
     Adopt,
     Cancelled,
     Captured,
+    Command,
     Complete,
     ContinueAsNew,
     Ending,
-    Fact,
     Fail,
     Halt,
     Intend,
@@ -32,6 +31,7 @@ from pyengine.protocol.commands import (
     RolledBack,
     RunChild,
     StartTimer,
+    StepOutcome,
     Submit,
     Suspend,
     Take,
@@ -41,12 +41,12 @@ from pyengine.protocol.journal import Row
 __all__ = [
     "NEVER_MS",
     "Answer",
-    "Bundle",
-    "Handed",
+    "ClaimedRun",
+    "EndedRun",
+    "HandedOff",
     "Journal",
     "Lease",
-    "Result",
-    "Task",
+    "RunReport",
     "Verdict",
     "Verdicts",
     "decode_answer",
@@ -76,7 +76,7 @@ class Lease(NamedTuple):
     version: int
 
 
-class Bundle(msgspec.Struct, omit_defaults=True, gc=False):
+class RunReport(msgspec.Struct, omit_defaults=True, gc=False):
     """What one execution reports in one turn. One with nothing but facts is written as it stands here.
 
     Args:
@@ -94,13 +94,13 @@ class Bundle(msgspec.Struct, omit_defaults=True, gc=False):
     id: str
     version: int
     seen: int
-    facts: Sequence[Fact] = ()
-    acts: Sequence[Act] = ()
+    facts: Sequence[StepOutcome] = ()
+    acts: Sequence[Command] = ()
     end: Ending | None = None
     reply: str | None = None
 
 
-class _Act(msgspec.Struct, omit_defaults=True, gc=False):
+class _Command(msgspec.Struct, omit_defaults=True, gc=False):
     do: str
     child: int
     name: str | None = None
@@ -127,13 +127,13 @@ class _End(msgspec.Struct, omit_defaults=True, gc=False):
     problem: str | None = None
 
 
-class _Bundle(msgspec.Struct, omit_defaults=True, gc=False):
+class _RunReport(msgspec.Struct, omit_defaults=True, gc=False):
     execution: int
     id: str
     version: int
     seen: int
-    facts: Sequence[Fact] = ()
-    acts: list[_Act] = []
+    facts: Sequence[StepOutcome] = ()
+    acts: list[_Command] = []
     end: _End | None = None
     reply: str | None = None
 
@@ -171,7 +171,7 @@ class Verdicts(msgspec.Struct, gc=False):
         return map(Verdict, *arrays)
 
 
-class Task(msgspec.Struct, array_like=True, gc=False):
+class ClaimedRun(msgspec.Struct, array_like=True, gc=False):
     """A claimed task with its run's journal, or the end of it; on the wire an array (`durable._handed`).
 
     What was handed over says where its result is to be noted.
@@ -193,7 +193,7 @@ class Task(msgspec.Struct, array_like=True, gc=False):
     reply: str | None = None
 
 
-class Handed(msgspec.Struct, array_like=True, gc=False):
+class HandedOff(msgspec.Struct, array_like=True, gc=False):
     """The note by which a worker at rest gets a run (`durable._hand_over`).
 
     Args:
@@ -202,7 +202,7 @@ class Handed(msgspec.Struct, array_like=True, gc=False):
         reply: where its result is to be noted.
     """
 
-    task: Task
+    task: ClaimedRun
     timeout: int | None
     reply: str | None
 
@@ -212,7 +212,7 @@ class Handed(msgspec.Struct, array_like=True, gc=False):
         return Answer(0, None, [], [self.task], [], False, self.timeout)
 
 
-class Result(msgspec.Struct, array_like=True, gc=False):
+class EndedRun(msgspec.Struct, array_like=True, gc=False):
     """The note by which a client gets the end of a run (`durable._end_lone`): a row of `RESULTS`."""
 
     id: str
@@ -240,7 +240,7 @@ class Answer(msgspec.Struct):
     now: int
     bundles: Verdicts | None
     tails: list[tuple[int, list[Row], list[Row]]]
-    tasks: list[Task]
+    tasks: list[ClaimedRun]
     hints: list[str]
     settled: bool
     due_in: int | None
@@ -259,14 +259,14 @@ class Journal(msgspec.Struct):
 _encode = msgspec.json.Encoder().encode
 decode_journal = msgspec.json.Decoder(Journal).decode
 decode_answer = msgspec.json.Decoder(Answer).decode
-decode_handed = msgspec.json.Decoder(Handed).decode
-decode_result = msgspec.json.Decoder(Result).decode
+decode_handed = msgspec.json.Decoder(HandedOff).decode
+decode_result = msgspec.json.Decoder(EndedRun).decode
 
 
-def _wire_act(act: Act) -> _Act:
+def _wire_act(act: Command) -> _Command:
     match act:
         case RunChild():
-            return _Act(
+            return _Command(
                 "run",
                 act.child,
                 act.name,
@@ -279,26 +279,26 @@ def _wire_act(act: Act) -> _Act:
                 abandon=act.abandon,
             )
         case StartTimer():
-            return _Act("timer", act.child, duration=act.duration_ms)
+            return _Command("timer", act.child, duration=act.duration_ms)
         case MakePromise():
             do = "promise" if act.key is None else "until"
-            return _Act(do, act.child, act.name, hash=act.hash, param=act.key, timeout=act.timeout_ms)
+            return _Command(do, act.child, act.name, hash=act.hash, param=act.key, timeout=act.timeout_ms)
         case Captured():
-            return _Act(act.kind, act.child, act.name, value=act.value)
+            return _Command(act.kind, act.child, act.name, value=act.value)
         case RolledBack():
-            return _Act("transaction", act.child, act.name, hash=act.hash, value=act.value)
+            return _Command("transaction", act.child, act.name, hash=act.hash, value=act.value)
         case Adopt():
-            return _Act("adopt", act.child, act.name)
+            return _Command("adopt", act.child, act.name)
         case Receive():
-            return _Act("receive", act.child, act.name)
+            return _Command("receive", act.child, act.name)
         case MakeJoinSet():
-            return _Act("join_set", act.child)
+            return _Command("join_set", act.child)
         case Submit():
-            return _Act("submit", act.child, set=act.join_set)
+            return _Command("submit", act.child, set=act.join_set)
         case Take():
-            return _Act("take", act.child, set=act.join_set)
+            return _Command("take", act.child, set=act.join_set)
         case Intend():
-            return _Act("intent", act.child, act.name, hash=act.hash, param=act.param, retry=act.retry)
+            return _Command("intent", act.child, act.name, hash=act.hash, param=act.param, retry=act.retry)
 
 
 def _wire_end(end: Ending) -> _End:
@@ -319,10 +319,10 @@ def _wire_end(end: Ending) -> _End:
             return _End("release", retry_in=end.retry_in_ms)
 
 
-def _wire(bundle: Bundle) -> Bundle | _Bundle:
+def _wire(bundle: RunReport) -> RunReport | _RunReport:
     if not bundle.acts and bundle.end is None:
         return bundle
-    wire = _Bundle(bundle.execution, bundle.id, bundle.version, bundle.seen, bundle.facts)
+    wire = _RunReport(bundle.execution, bundle.id, bundle.version, bundle.seen, bundle.facts)
     if bundle.acts:
         wire.acts = [_wire_act(act) for act in bundle.acts]
     if bundle.end is not None:
@@ -331,7 +331,7 @@ def _wire(bundle: Bundle) -> Bundle | _Bundle:
     return wire
 
 
-def encode_bundles(bundles: Iterable[Bundle]) -> str:
+def encode_bundles(bundles: Iterable[RunReport]) -> str:
     """Return the JSON text that the turn takes."""
     return _encode([_wire(bundle) for bundle in bundles]).decode()
 

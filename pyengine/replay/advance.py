@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from pyengine.definitions.definition import StepDef
-from pyengine.protocol.commands import Act, End
+from pyengine.protocol.commands import Command, End
 
 __all__ = [
-    "Moves",
+    "Advance",
     "StepCall",
 ]
 
@@ -50,7 +50,7 @@ class StepCall(msgspec.Struct, frozen=True, kw_only=True):
     recorded_retry: str | None = None
 
 
-class Moves(msgspec.Struct, frozen=True, kw_only=True):
+class Advance(msgspec.Struct, frozen=True, kw_only=True):
     """What is new since the last advance.
 
     Args:
@@ -62,7 +62,7 @@ class Moves(msgspec.Struct, frozen=True, kw_only=True):
         given_up: steps handed out earlier whose result nobody wants any more; the worker may cancel them.
     """
 
-    acts: tuple[Act, ...] = ()
+    acts: tuple[Command, ...] = ()
     steps: tuple[StepCall, ...] = ()
     end: End | None = None
     waiting_steps: int = 0

@@ -1,8 +1,8 @@
 """Calls of workflow code, matched with the journal.
 
-What lives here: `Matcher`, what `ctx`, `Step` and `Workflow` find as `scope`, and the `Timers` of the loop:
-it gives every call its number (call_sequence.py), compares it with the row that the journal holds for that
-number, and keeps what is new: acts to record and steps to execute. What may not: driving the coroutine,
+What lives here: `CallMatcher`, what `ctx`, `Step` and `Workflow` find as `scope`, and the `Timers` of the
+loop: it gives every call its number (call_sequence.py), compares it with the row that the journal holds for
+that number, and keeps what is new: acts to record and steps to execute. What may not: driving the coroutine,
 completing a call (machine.py); signals, join sets and captured values have modules of their own.
 
 A hit must agree in kind, name and input hash; durations and deadlines may change under a run. A miss is
@@ -26,18 +26,18 @@ from pyengine.loop.awaitables import Call, Completed, First, Gathering, ReceiveC
 from pyengine.loop.event_loop import TimerToken
 from pyengine.loop.shield import ShieldScope
 from pyengine.protocol.commands import Adopt, Intend, MakeJoinSet, MakePromise, RunChild, StartTimer
-from pyengine.replay.call_sequence import NOTHING, Ledger
+from pyengine.replay.call_sequence import NOTHING, CallSequence
 from pyengine.replay.completions import read_into
 from pyengine.replay.history import History, described
 from pyengine.replay.join_sets import JoinSet
-from pyengine.replay.pending_steps import OpenStep
-from pyengine.replay.recorded_values import Captures
-from pyengine.replay.signal_inbox import Inboxes
+from pyengine.replay.pending_steps import PendingStep
+from pyengine.replay.recorded_values import RecordedValues
+from pyengine.replay.signal_inbox import SignalInboxes
 from pyengine.replay.transaction import Transaction
 from pyengine.replay.transaction_log import TransactionLog, Transactions
 from pyengine.values.codec import Codec, TypeCodec, input_hash, type_codec
 
-__all__ = ["Matcher", "StartAnew"]
+__all__ = ["CallMatcher", "StartAnew"]
 
 _STEP_ROWS = frozenset("LEflo")
 _COMPLETED_STEP_ROWS = frozenset("LE")
@@ -55,7 +55,7 @@ class StartAnew(BaseException):
         self.param = param
 
 
-class Matcher(Ledger):
+class CallMatcher(CallSequence):
     """Matches calls with the journal.
 
     Args:
@@ -84,7 +84,7 @@ class Matcher(Ledger):
         self._randomness = randomness
         self.transacting: list[TransactionLog] = []
         """Transactions that the code is in, or waits to begin; looked at before anything is asked of them."""
-        self.open_steps: dict[int, OpenStep] = {}
+        self.open_steps: dict[int, PendingStep] = {}
         """Steps without a result that somebody wants."""
         self.new_steps: list[int] = []
         """Open steps that were not handed out yet; some may have been given up since."""
@@ -103,13 +103,13 @@ class Matcher(Ledger):
         return Transactions(self, self._codec, self.transacting)
 
     @cached_property
-    def inboxes(self) -> Inboxes:
+    def inboxes(self) -> SignalInboxes:
         """Its receives."""
-        return Inboxes(self)
+        return SignalInboxes(self)
 
     @cached_property
-    def _captures(self) -> Captures:
-        return Captures(self, self._now_ms, self._randomness)
+    def _captures(self) -> RecordedValues:
+        return RecordedValues(self, self._now_ms, self._randomness)
 
     # -- what a call finds as its scope
 
@@ -142,13 +142,13 @@ class Matcher(Ledger):
                 call = self.take_call("step", step.name, signature.result, overtaken=True)
                 call.noted = self._give_step_up
                 return call
-            self.open_steps[child] = OpenStep(step, digest, packed, (copy, named))
+            self.open_steps[child] = PendingStep(step, digest, packed, (copy, named))
             self.new_steps.append(child)
         elif row.hash != digest or row.name != step.name or row.type not in _STEP_ROWS:
             signature.check(args, kwargs, packed)
             return self.disagree(described("step", step.name, digest), row, "step", step.name)
         elif row.type not in _COMPLETED_STEP_ROWS:
-            self.open_steps[child] = OpenStep(step, digest, packed, None)
+            self.open_steps[child] = PendingStep(step, digest, packed, None)
             self.new_steps.append(child)
         # as take_call does, without a call of it: this is the hot path
         self.next_child = child + 1

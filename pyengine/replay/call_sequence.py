@@ -1,11 +1,11 @@
 """Numbers: what the next call of a run gets, and whether the journal agrees.
 
-What lives here: `Ledger`, the counter of child numbers, the acts that are new, and the judgement whether a
-call is recorded, new, overtaken, or in disagreement with the journal. What may not: what a call means
-(call_matcher.py, signal_inbox.py, join_sets.py, recorded_values.py), driving the coroutine (machine.py). The
-theory: every call takes the next number. Acts are recorded in the turn that they happened in, in the order of
-the code; a step when an attempt of it ended; a receive when its signal came. So a missing row below recorded
-ones is a step or a receive, and anything else there is a disagreement.
+What lives here: `CallSequence`, the counter of child numbers, the acts that are new, and the judgement
+whether a call is recorded, new, overtaken, or in disagreement with the journal. What may not: what a call
+means (call_matcher.py, signal_inbox.py, join_sets.py, recorded_values.py), driving the coroutine
+(machine.py). The theory: every call takes the next number. Acts are recorded in the turn that they happened
+in, in the order of the code; a step when an attempt of it ended; a receive when its signal came. So a missing
+row below recorded ones is a step or a receive, and anything else there is a disagreement.
 
 A request of cancellation stands in the journal at one place, and the coroutine learns of it there, live and
 in replay alike. What the code did before that place and the journal does not hold was overtaken: the turn
@@ -28,12 +28,12 @@ from pyengine.loop.awaitables import Call, CallKind, Whole
 from pyengine.loop.event_loop import DeterministicLoop
 from pyengine.loop.futures import Timers
 from pyengine.loop.shield import current_shield
-from pyengine.protocol.commands import Act, Submit, Take, WaitKind
+from pyengine.protocol.commands import Command, Submit, Take, WaitKind
 from pyengine.protocol.journal import Row
 from pyengine.replay.history import History, describe, mark_described
 from pyengine.values.codec import TypeCodec, type_codec
 
-__all__ = ["NOTHING", "Ledger", "told_end"]
+__all__ = ["NOTHING", "CallSequence", "told_end"]
 
 C = TypeVar("C", bound=Call)
 
@@ -42,7 +42,7 @@ _BRIEF = 500
 _ADVICE = "deploy the code that began the run, or give the change a new version"
 
 
-class Ledger:
+class CallSequence:
     """Gives numbers away, and keeps what is new.
 
     Args:
@@ -71,7 +71,7 @@ class Ledger:
         """Calls that are not completed, given-up ones included."""
         self.overtaken: dict[int, Call] = {}
         """Calls that a request of cancellation overtook."""
-        self.acts: list[Act] = []
+        self.acts: list[Command] = []
         self.wholes: list[Whole] = []
         """Waits for every one of some calls."""
         self.in_transaction: str | None = None
@@ -161,7 +161,7 @@ class Ledger:
         known = self._history.cancel_seq is not None
         return known and not self.cancelling and current_shield() is None
 
-    def mark(self, act: Submit | Take, *, before: Act | None = None) -> bool:
+    def mark(self, act: Submit | Take, *, before: Command | None = None) -> bool:
         """Match an act that takes no number; false if it does not count, being overtaken or in disagreement.
 
         Such acts are compared one after the other: the journal holds them in the order of the code.

@@ -18,7 +18,7 @@ import msgspec
 
 from pyengine.loop.event_loop import DeterministicTask
 from pyengine.protocol.journal import Row
-from pyengine.replay.call_matcher import Matcher
+from pyengine.replay.call_matcher import CallMatcher
 
 __all__ = ["REQUESTS_MAX", "Cancellation"]
 
@@ -37,7 +37,7 @@ class Cancellation:
         matcher: its calls.
     """
 
-    def __init__(self, matcher: Matcher) -> None:
+    def __init__(self, matcher: CallMatcher) -> None:
         self._matcher = matcher
         self._loop = matcher.loop
         self._requests = 0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from pyengine.protocol.commands import Fact
+from pyengine.protocol.commands import StepOutcome
 from pyengine.protocol.journal import ALLOCATING, RESOLVING, ROW_WIDTH, Row
 
 __all__ = ["Attempts", "History", "add_facts", "describe", "described", "mark_described"]
@@ -209,7 +209,7 @@ def mark_described(verb: str, child: int | None, join_set: int | None) -> str:
     return f"{verb} of child {child} by join set {join_set}"
 
 
-def fact_row(fact: Fact, seq: int, history: History) -> Row:
+def fact_row(fact: StepOutcome, seq: int, history: History) -> Row:
     """Return the row that a fact becomes when a turn takes it.
 
     Args:
@@ -232,7 +232,7 @@ def fact_row(fact: Fact, seq: int, history: History) -> Row:
     return Row(seq, kind, fact.child, fact.attempt, fact.name, fact.hash, data)
 
 
-def add_facts(history: History, facts: Sequence[Fact]) -> None:
+def add_facts(history: History, facts: Sequence[StepOutcome]) -> None:
     """Append the rows of facts that a turn took."""
     for fact in facts:
         history.add((fact_row(fact, history.next_seq, history),))

@@ -19,7 +19,7 @@ from pyengine.errors import InvalidRequest
 from pyengine.loop.awaitables import Call, place_in_sets
 from pyengine.loop.event_loop import DeterministicFuture
 from pyengine.protocol.commands import Intend, Submit, Take
-from pyengine.replay.call_sequence import Ledger
+from pyengine.replay.call_sequence import CallSequence
 
 __all__ = ["Intent", "JoinSet"]
 
@@ -70,7 +70,7 @@ class JoinSet(Generic[T]):
         "_wholes",
     )
 
-    def __init__(self, ledger: Ledger, child: int, intent: Intent, *, overtaken: bool) -> None:
+    def __init__(self, ledger: CallSequence, child: int, intent: Intent, *, overtaken: bool) -> None:
         self._ledger = ledger
         self._child = child
         self._intent = intent

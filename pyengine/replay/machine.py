@@ -23,20 +23,20 @@ from pyengine.errors import EngineError, ForbiddenInWorkflow, NotAwaitable
 from pyengine.loop.event_loop import DeterministicTask, TimerToken
 from pyengine.loop.restrictions import nested_loop_hint
 from pyengine.protocol.commands import (
-    Act,
     Cancelled,
+    Command,
     Complete,
     ContinueAsNew,
     End,
-    Fact,
     Fail,
     Halt,
     StartTimer,
+    StepOutcome,
     Suspend,
 )
 from pyengine.protocol.journal import Row
-from pyengine.replay.advance import Moves, StepCall
-from pyengine.replay.call_matcher import Matcher, StartAnew
+from pyengine.replay.advance import Advance, StepCall
+from pyengine.replay.call_matcher import CallMatcher, StartAnew
 from pyengine.replay.call_sequence import told_end
 from pyengine.replay.cancellation import REQUESTS_MAX, Cancellation
 from pyengine.replay.completions import complete, fire_at_ms
@@ -66,8 +66,8 @@ class Replay:
     Attributes:
         finished: the workflow returned, raised, left or was halted; it cannot be advanced any more.
 
-    The worker loads rows and calls `advance`; it sends what the `Moves` say in a turn; if the turn took them
-    it calls `accept`, if it answers `moved` or `lost` it calls `evict` and forgets this object.
+    The worker loads rows and calls `advance`; it sends what the `Advance` say in a turn; if the turn took
+    them it calls `accept`, if it answers `moved` or `lost` it calls `evict` and forgets this object.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Replay:
         self.run = run
         self._codec = codec
         self._history = History()
-        self._matcher = Matcher(
+        self._matcher = CallMatcher(
             workflow, run, self._history, now_ms=now_ms, randomness=randomness, codec=codec
         )
         self._loop = self._matcher.loop
@@ -122,12 +122,18 @@ class Replay:
         """Append journal rows: those of a claim, up to next_seq, or the tail that a turn returned."""
         self._history.add(rows, next_seq)
 
-    def expect(self, facts: Sequence[Fact]) -> None:
+    def expect(self, facts: Sequence[StepOutcome]) -> None:
         """Load what these facts will be in the journal, if nothing comes before them."""
         add_facts(self._history, facts)
 
     def accept(
-        self, *, tail: Sequence[Row], acts: Sequence[Act], facts: Sequence[Fact], next_seq: int, now_ms: int
+        self,
+        *,
+        tail: Sequence[Row],
+        acts: Sequence[Command],
+        facts: Sequence[StepOutcome],
+        next_seq: int,
+        now_ms: int,
     ) -> None:
         """Note that a turn took a bundle.
 
@@ -146,7 +152,7 @@ class Replay:
             if isinstance(act, StartTimer):
                 self._fire_at_ms[act.child] = now_ms + act.duration_ms
 
-    def advance(self) -> Moves:
+    def advance(self) -> Advance:
         """Advance the coroutine by every row that was loaded, and return what is new since the last advance.
 
         Raises:
@@ -361,10 +367,10 @@ class Replay:
             return self._failed(stuck)
         return Suspend(on=tuple(sorted(waiting)), kind=self._matcher.wait_kind(waiting))
 
-    def _moves(self) -> Moves:
+    def _moves(self) -> Advance:
         matcher, end = self._matcher, self._end
         if isinstance(end, Halt):
-            return Moves(end=end)
+            return Advance(end=end)
         acts, matcher.acts = tuple(matcher.acts), []
         open_steps = matcher.open_steps
         given_up, matcher.given_up = matcher.given_up, []
@@ -372,10 +378,10 @@ class Replay:
         if self.finished:
             if isinstance(end, _WITHOUT_STEPS):
                 dropped += tuple(child for child in open_steps if child in self._handed_out)
-            return Moves(acts=acts, end=end, given_up=dropped)
+            return Advance(acts=acts, end=end, given_up=dropped)
         steps = self._new_steps() if matcher.new_steps else ()
         count = len(open_steps) + self.in_transaction
-        return Moves(acts=acts, steps=steps, end=end, waiting_steps=count, given_up=dropped)
+        return Advance(acts=acts, steps=steps, end=end, waiting_steps=count, given_up=dropped)
 
     def _new_steps(self) -> tuple[StepCall, ...]:
         new, self._matcher.new_steps = self._matcher.new_steps, []

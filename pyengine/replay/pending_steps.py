@@ -1,6 +1,6 @@
 """Steps that were called and have no result yet.
 
-What lives here: `OpenStep`, what a run keeps of such a call, and how a worker is asked to execute it. What
+What lives here: `PendingStep`, what a run keeps of such a call, and how a worker is asked to execute it. What
 may not: a number given away (call_matcher.py), the attempts themselves (worker/step_runner.py).
 """
 
@@ -12,10 +12,10 @@ from pyengine.definitions.definition import StepDef
 from pyengine.replay.advance import StepCall
 from pyengine.replay.history import Attempts
 
-__all__ = ["OpenStep"]
+__all__ = ["PendingStep"]
 
 
-class OpenStep:
+class PendingStep:
     """A step call without a result.
 
     Args:

@@ -1,8 +1,8 @@
 """Values that a replay must find again: time, randomness, and which code a run has taken.
 
-What lives here: `Captures`. What may not: calls that wait. The theory: such a value is an act of its own with
-a number of its own, recorded in the turn that it happened in; and since the code goes on with it at once, it
-is recorded also where a request of cancellation has overtaken everything else.
+What lives here: `RecordedValues`. What may not: calls that wait. The theory: such a value is an act of its
+own with a number of its own, recorded in the turn that it happened in; and since the code goes on with it at
+once, it is recorded also where a request of cancellation has overtaken everything else.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import msgspec
 
 from pyengine.definitions.retry import Randomness
 from pyengine.protocol.commands import Captured
-from pyengine.replay.call_sequence import Ledger
+from pyengine.replay.call_sequence import CallSequence
 from pyengine.replay.history import described
 
-__all__ = ["Captures"]
+__all__ = ["RecordedValues"]
 
 
-class Captures:
+class RecordedValues:
     """Takes values once and finds them again.
 
     Args:
@@ -30,7 +30,7 @@ class Captures:
         randomness: source of new random values.
     """
 
-    def __init__(self, ledger: Ledger, now_ms: Callable[[], int], randomness: Randomness) -> None:
+    def __init__(self, ledger: CallSequence, now_ms: Callable[[], int], randomness: Randomness) -> None:
         self._ledger = ledger
         self._now_ms = now_ms
         self._randomness = randomness

@@ -1,11 +1,11 @@
 """Receiving signals.
 
-What lives here: `Inboxes`, what the run waits for by name. What may not: sending, buffering; the database
-keeps what was sent and gives it out in the order of sending. The theory: a receive takes its number at the
-call and the database writes the next signal of that name under it, now or later, exactly one. A receive that
-was given up keeps its number: whoever receives that name next takes the number over, and with it the signal,
-even if that came when nobody waited. So nothing is lost, nothing is overtaken, and one receive of a name is
-enough; two at a time could not tell whose signal it is.
+What lives here: `SignalInboxes`, what the run waits for by name. What may not: sending, buffering; the
+database keeps what was sent and gives it out in the order of sending. The theory: a receive takes its number
+at the call and the database writes the next signal of that name under it, now or later, exactly one. A
+receive that was given up keeps its number: whoever receives that name next takes the number over, and with it
+the signal, even if that came when nobody waited. So nothing is lost, nothing is overtaken, and one receive of
+a name is enough; two at a time could not tell whose signal it is.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pyengine.errors import InvalidRequest
 from pyengine.loop.awaitables import Call, ReceiveCall
 from pyengine.protocol.commands import Receive
 from pyengine.protocol.journal import Row
-from pyengine.replay.call_sequence import Ledger
+from pyengine.replay.call_sequence import CallSequence
 from pyengine.replay.history import described
 from pyengine.values.codec import TypeCodec
 
-__all__ = ["Inboxes"]
+__all__ = ["SignalInboxes"]
 
 
 class _Inbox:
@@ -35,14 +35,14 @@ class _Inbox:
         self.kept: Row | None = None
 
 
-class Inboxes:
+class SignalInboxes:
     """The receives of a run, by name.
 
     Args:
         ledger: numbers of the run.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: CallSequence) -> None:
         self._ledger = ledger
         self._inboxes: dict[str, _Inbox] = {}
 

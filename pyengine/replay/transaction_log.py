@@ -22,7 +22,7 @@ import msgspec
 from pyengine.errors import Evicted
 from pyengine.protocol.commands import RolledBack
 from pyengine.protocol.journal import Row
-from pyengine.replay.call_sequence import NOTHING, Ledger
+from pyengine.replay.call_sequence import NOTHING, CallSequence
 from pyengine.replay.history import described
 from pyengine.values.codec import Codec
 from pyengine.values.sql_values import error_of
@@ -154,7 +154,7 @@ class Transactions:
         queue: those transactions; empty.
     """
 
-    def __init__(self, ledger: Ledger, codec: Codec, queue: list[TransactionLog]) -> None:
+    def __init__(self, ledger: CallSequence, codec: Codec, queue: list[TransactionLog]) -> None:
         self._ledger = ledger
         self._codec = codec
         self._queue = queue

@@ -26,7 +26,7 @@ import msgspec
 
 from pyengine.errors import DecodeError, EncodeError, PayloadTooLarge
 from pyengine.values.depth import MAX_DEPTH, is_deep
-from pyengine.values.exceptions import MAX_ERROR_BYTES, MIN_ERROR_BYTES, Failures
+from pyengine.values.exceptions import MAX_ERROR_BYTES, MIN_ERROR_BYTES, ExceptionCodec
 from pyengine.values.hints import is_blind
 from pyengine.values.paths import at, brief, difference, holds_non_finite, place
 from pyengine.values.pydantic_models import read_unknown, said
@@ -326,7 +326,9 @@ class Codec:
         warn_bytes: int = WARN_PAYLOAD_BYTES,
         max_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
-        self.failures = Failures(errors, max_bytes=min(max(max_bytes, MIN_ERROR_BYTES), MAX_ERROR_BYTES))
+        self.failures = ExceptionCodec(
+            errors, max_bytes=min(max(max_bytes, MIN_ERROR_BYTES), MAX_ERROR_BYTES)
+        )
         self.warn_bytes = warn_bytes
         self.max_bytes = max_bytes
         self.noted_bytes = min(warn_bytes, max_bytes)

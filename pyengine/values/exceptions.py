@@ -1,7 +1,7 @@
 """Exceptions to JSON text and back.
 
-What lives here: `Failures`, and `error_kind`. What may not: retry decisions, values of steps. The form is
-`{"type", "module", "message", "kind", "args", "data"?, "exceptions"?, "traceback"?, "cause"?, "retryable",
+What lives here: `ExceptionCodec`, and `error_kind`. What may not: retry decisions, values of steps. The form
+is `{"type", "module", "message", "kind", "args", "data"?, "exceptions"?, "traceback"?, "cause"?, "retryable",
 "lossy"?}`: `args` and `data` are the exception's arguments and attributes as plain JSON. Reading never runs
 an unknown `__init__`: an exception is rebuilt by allocating it and putting arguments and attributes back, as
 pickle would, and only if its class is known (registered, or found in a module that is imported already) and
@@ -28,7 +28,7 @@ from pyengine.errors import EngineError, RemoteError, recorded_module
 from pyengine.values.depth import is_deep
 from pyengine.values.pydantic_models import read_unknown, write_unknown
 
-__all__ = ["MAX_ERROR_BYTES", "MIN_ERROR_BYTES", "ErrorKind", "Failures", "error_kind", "only_error"]
+__all__ = ["MAX_ERROR_BYTES", "MIN_ERROR_BYTES", "ErrorKind", "ExceptionCodec", "error_kind", "only_error"]
 
 ErrorKind: TypeAlias = Literal["Trap", "UserError", "Timeout", "Cancelled", "Nondeterminism", "Uncategorized"]
 """Who has to act on an error: its author (UserError), who runs the machines (Trap), or as the name says."""
@@ -118,7 +118,7 @@ def _kind_of_record(record: object) -> ErrorKind:
     return _NAMED.get(name, "UserError") if isinstance(name, str) else "Uncategorized"
 
 
-class Failures:
+class ExceptionCodec:
     """Writes and reads exceptions.
 
     Args:

@@ -1,6 +1,6 @@
 """What others have locked, as far as this worker has to leave it out.
 
-What lives here: `Blocked`, which counts how long, reports it to the database, and says once who holds it.
+What lives here: `BlockedRuns`, which counts how long, reports it to the database, and says once who holds it.
 What may not: leaving out (SQL), trying again (dispatcher.py, ticker.py). The theory: no turn, claim or
 tick waits for a transaction of a user, so nothing stands still but what that transaction holds; and since
 nobody waits, nobody but the worker knows. What lasts for a moment is no news: mostly it is another worker's
@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
-from pyengine.database.pool import LinkPool
+from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import BLOCKED
 from pyengine.errors import EngineError
 
-__all__ = ["Blocked", "pause_s"]
+__all__ = ["BlockedRuns", "pause_s"]
 
 logger = logging.getLogger("pyengine.blocked")
 
@@ -48,7 +48,7 @@ class _Holder(msgspec.Struct):
     query: str
 
 
-class Blocked:
+class BlockedRuns:
     """What this worker leaves out.
 
     Args:
@@ -56,7 +56,7 @@ class Blocked:
         worker: id of this worker.
     """
 
-    def __init__(self, link: LinkPool, worker: str) -> None:
+    def __init__(self, link: ConnectionPool, worker: str) -> None:
         self._link = link
         self._worker = worker
         self._first_s: dict[str, float] = {}

@@ -1,9 +1,9 @@
 """How many runs a worker works on at a time.
 
-What lives here: `Slots`. What may not: claiming (dispatcher.py), connections (database/pool.py). The theory:
-a worker that gets no further connection has more runs than it can serve, and another may have connections to
-spare. So it claims nothing for a moment, in which others take what it gave back, and works on half as many;
-after a while on twice as many again, up to as many as it was told.
+What lives here: `Capacity`. What may not: claiming (dispatcher.py), connections (database/pool.py). The
+theory: a worker that gets no further connection has more runs than it can serve, and another may have
+connections to spare. So it claims nothing for a moment, in which others take what it gave back, and works on
+half as many; after a while on twice as many again, up to as many as it was told.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable
 
-__all__ = ["Slots"]
+__all__ = ["Capacity"]
 
 logger = logging.getLogger("pyengine.worker")
 
@@ -21,7 +21,7 @@ _PAUSE_S = 1.0
 _REGROW_S = 10.0
 
 
-class Slots:
+class Capacity:
     """How many runs are worked on at a time.
 
     Args:

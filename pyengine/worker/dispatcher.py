@@ -1,10 +1,10 @@
 """The exchange of turns: when one leaves, what it asks for, and what follows from its answer.
 
-What lives here: `Exchange`, the two loops between the queue of runs with news and the holdings. What may not:
-the shape of a turn (turn_sender.py), what a verdict means for a run (run_manager.py). The theory: one turn is
-on its way at any time, and the next one leaves as soon as it is back and anything has moved; so at rest a
-step costs one round trip, and under load hundreds of steps share a commit. While a turn is on its way the
-answer before it is worked through, so Python and Postgres work at the same time. For that a turn never
+What lives here: `Dispatcher`, the two loops between the queue of runs with news and the holdings. What may
+not: the shape of a turn (turn_sender.py), what a verdict means for a run (run_manager.py). The theory: one
+turn is on its way at any time, and the next one leaves as soon as it is back and anything has moved; so at
+rest a step costs one round trip, and under load hundreds of steps share a commit. While a turn is on its way
+the answer before it is worked through, so Python and Postgres work at the same time. For that a turn never
 carries more than half of the runs: if all of them were in one, there would be nothing to work on meanwhile.
 Slots are taken by runs that are being worked on, not by those that wait.
 """
@@ -19,23 +19,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyengine.database.listener import Listener
-from pyengine.database.poll_schedule import Looks
-from pyengine.database.pool import LinkPool
+from pyengine.database.poll_schedule import PollSchedule
+from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import JOURNAL, RELEASE_UNKNOWN
 from pyengine.definitions.sql_steps import SERVICE
 from pyengine.errors import EngineError
 from pyengine.protocol.commands import Cancelled, Complete, Fail, Halt, Release
-from pyengine.protocol.turn import NEVER_MS, Answer, Bundle, decode_journal
-from pyengine.worker.blocked_runs import Blocked, pause_s
-from pyengine.worker.capacity import Slots
-from pyengine.worker.handoff import Rest
-from pyengine.worker.report_queue import BUNDLES_MAX, Load, RunQueue
-from pyengine.worker.run_manager import Holdings
-from pyengine.worker.run_state import HeldRun
-from pyengine.worker.ticker import Housekeeper
-from pyengine.worker.turn_sender import Identity, Turns
+from pyengine.protocol.turn import NEVER_MS, Answer, RunReport, decode_journal
+from pyengine.worker.blocked_runs import BlockedRuns, pause_s
+from pyengine.worker.capacity import Capacity
+from pyengine.worker.handoff import Handoff
+from pyengine.worker.report_queue import BUNDLES_MAX, ReportQueue, TurnBatch
+from pyengine.worker.run_manager import RunManager
+from pyengine.worker.run_state import LeasedRun
+from pyengine.worker.ticker import Ticker
+from pyengine.worker.turn_sender import Identity, TurnSender
 
-__all__ = ["Exchange", "Parts"]
+__all__ = ["Dispatcher", "Parts"]
 
 logger = logging.getLogger("pyengine.exchange")
 
@@ -66,17 +66,17 @@ class Parts:
         wake: set when there is something to do.
     """
 
-    turns: Turns
-    side: LinkPool
+    turns: TurnSender
+    side: ConnectionPool
     listener: Listener
-    housekeeper: Housekeeper
-    queue: RunQueue
-    rest: Rest
-    blocked: Blocked
+    housekeeper: Ticker
+    queue: ReportQueue
+    rest: Handoff
+    blocked: BlockedRuns
     wake: asyncio.Event
 
 
-class Exchange:
+class Dispatcher:
     """Sends turns and has their answers worked through.
 
     Args:
@@ -86,7 +86,7 @@ class Exchange:
         looks: when to look for runs to claim.
     """
 
-    def __init__(self, parts: Parts, identity: Identity, *, slots: Slots, looks: Looks) -> None:
+    def __init__(self, parts: Parts, identity: Identity, *, slots: Capacity, looks: PollSchedule) -> None:
         self._parts = parts
         self._turns = parts.turns
         self._turns.refused = self._refused
@@ -109,7 +109,7 @@ class Exchange:
         self._given_back: deque[str] = deque(maxlen=_REMEMBERED)
         self._vain_claims = 0
         self._notes: list[Answer] = []
-        self.holdings: Holdings
+        self.holdings: RunManager
         parts.rest.handed, parts.rest.missed = self._handed, self._missed
 
     def look(self) -> None:
@@ -164,7 +164,7 @@ class Exchange:
         coming = sum(len(answer.tasks) for answer in self._answers)
         return self._slots.now - len(held) + leaving - coming
 
-    async def _turn(self, load: Load, want: int) -> None:
+    async def _turn(self, load: TurnBatch, want: int) -> None:
         """Send one turn; a small one that settles something tells so itself."""
         bundles = load.bundles
         tells = 0 < len(bundles) <= _FEW and any(isinstance(one.end, _SETTLES) for one in bundles)
@@ -184,7 +184,7 @@ class Exchange:
             # the hint came while it was on its way: what it tells of may have been too late for it
             self._looks.hinted(self._loop.time())
 
-    def _rests_ms(self, bundles: list[Bundle], want: int, now_s: float) -> int:
+    def _rests_ms(self, bundles: list[RunReport], want: int, now_s: float) -> int:
         """How long this worker rests again, if this turn ends the one run that it works on."""
         alone = want < 1 and len(bundles) == 1 and bundles[0].end is not None
         # one answer is still being worked through: the one that brought the run
@@ -329,7 +329,7 @@ class Exchange:
             if self._is_away and not self._answers:
                 self._parts.queue.pack(self._loop.time(), self._share)
 
-    def _refused(self, bundle: Bundle, error: EngineError) -> None:
+    def _refused(self, bundle: RunReport, error: EngineError) -> None:
         held = self.holdings.held.get(bundle.execution)
         run_id = held.info.id if held is not None else bundle.execution
         if not isinstance(bundle.end, Halt | Release):
@@ -370,13 +370,13 @@ class Exchange:
 
     # -- journals
 
-    def fetch(self, held: HeldRun) -> None:
+    def fetch(self, held: LeasedRun) -> None:
         """Get the journal of a run and hand it to the holdings."""
         task = self._loop.create_task(self._fetch(held))
         self._aside.add(task)
         task.add_done_callback(self._aside.discard)
 
-    async def _fetch(self, held: HeldRun) -> None:
+    async def _fetch(self, held: LeasedRun) -> None:
         while not held.dropped:
             try:
                 text = await self._parts.side.run(JOURNAL, self._worker, *held.lease)
@@ -393,7 +393,7 @@ class Exchange:
             return
 
 
-def _is_noted(bundles: Sequence[Bundle]) -> bool:
+def _is_noted(bundles: Sequence[RunReport]) -> bool:
     """Whether that is the end of one run, to be noted to the process that started it: a turn that claims
     besides notes nothing, and that process would have to look.
     """

@@ -1,6 +1,6 @@
 """Rest: a worker that waits for work says so, and is then handed a run by the very start of it.
 
-What lives here: `Rest`, which knows when to say it and takes the note that comes. What may not: slots
+What lives here: `Handoff`, which knows when to say it and takes the note that comes. What may not: slots
 (dispatcher.py), runs (run_manager.py). The theory: to claim a run that has just been started costs two
 wake-ups and a commit, and at rest they are most of what a caller waits for. So a start looks for a worker
 that rests, makes the task that worker's in its own transaction and notes the whole run to it. One run for
@@ -20,13 +20,13 @@ from collections.abc import Callable
 import msgspec
 
 from pyengine.database.listener import Listener, note_address
-from pyengine.database.pool import LinkPool
+from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import REST
 from pyengine.errors import EngineError
 from pyengine.protocol.turn import Answer, decode_handed
 from pyengine.worker.turn_sender import Identity
 
-__all__ = ["Rest"]
+__all__ = ["Handoff"]
 
 logger = logging.getLogger("pyengine.resting")
 
@@ -36,7 +36,7 @@ _AGAIN_S = 10.0
 _VAIN_MAX = 6
 
 
-class Rest:
+class Handoff:
     """The rests of one worker.
 
     Args:
@@ -50,7 +50,7 @@ class Rest:
         missed: called when notes may have been lost.
     """
 
-    def __init__(self, link: LinkPool, listener: Listener, identity: Identity) -> None:
+    def __init__(self, link: ConnectionPool, listener: Listener, identity: Identity) -> None:
         self._link = link
         self._listener = listener
         self._address = note_address()

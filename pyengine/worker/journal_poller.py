@@ -1,11 +1,11 @@
 """When held runs are asked for although nothing of them moved.
 
-What lives here: `Keeper`. What may not: what a run is, turns. The theory: others append to the journal of a
-run that is held here: its children end, its timers fire, signals come, somebody asks it to stop. A bundle,
-even an empty one, brings all of that; a hint says that it may be worth sending one. So after a hint every
-held run is reported once more, unless it reports anyway: at once those whose code others can wake, a little
-later those that only wait for steps of their own, to which only a request to stop can come. How often is
-bounded by how many there are. Without hints somebody calls every few seconds.
+What lives here: `JournalPoller`. What may not: what a run is, turns. The theory: others append to the journal
+of a run that is held here: its children end, its timers fire, signals come, somebody asks it to stop. A
+bundle, even an empty one, brings all of that; a hint says that it may be worth sending one. So after a hint
+every held run is reported once more, unless it reports anyway: at once those whose code others can wake, a
+little later those that only wait for steps of their own, to which only a request to stop can come. How often
+is bounded by how many there are. Without hints somebody calls every few seconds.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyengine.worker.run_state import HeldRun
+    from pyengine.worker.run_state import LeasedRun
 
-__all__ = ["Keeper"]
+__all__ = ["JournalPoller"]
 
 _WOKEN_S = (0.0, 0.01, 0.001)
 _OTHERS_S = (0.1, 0.1, 0.005)
 
 
-class Keeper:
+class JournalPoller:
     """Has held runs reported after hints.
 
     Args:
@@ -35,8 +35,8 @@ class Keeper:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        held: Mapping[int, HeldRun],
-        news: Callable[[HeldRun], None],
+        held: Mapping[int, LeasedRun],
+        news: Callable[[LeasedRun], None],
     ) -> None:
         self._held = held
         self._news = news

@@ -26,8 +26,8 @@ from typing import Any
 
 import msgspec
 
-from pyengine.database.connection import Database, Link
-from pyengine.database.pool import LinkPool
+from pyengine.database.connection import Database, ReconnectingConnection
+from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import HEARTBEAT, HELLO, PRESENT, REST, TAKE_PRESENCE
 from pyengine.errors import EngineError, Unavailable
 from pyengine.protocol.turn import Lease
@@ -66,7 +66,7 @@ class Vitals:
     main_thread: int
 
 
-async def say_hello(link: Link | LinkPool, hello: tuple[Any, ...]) -> dict[str, Any]:
+async def say_hello(link: ReconnectingConnection | ConnectionPool, hello: tuple[Any, ...]) -> dict[str, Any]:
     """Register the worker and return the answer: number, settings, now, codes.
 
     Raises:
@@ -132,7 +132,7 @@ class Heartbeat:
             gone.clear()
             conn.add_termination_listener(lambda _: gone.set())
 
-        link = Link(self._database, "heartbeat", own=True, prepare=prepare)
+        link = ReconnectingConnection(self._database, "heartbeat", own=True, prepare=prepare)
         tasks = [
             asyncio.create_task(self._beat(link)),
             asyncio.create_task(self._keep_presence(link, gone)),
@@ -150,7 +150,7 @@ class Heartbeat:
 
     # -- leases
 
-    async def _beat(self, link: Link) -> None:
+    async def _beat(self, link: ReconnectingConnection) -> None:
         missed = False
         while True:
             if missed or not link.alive:
@@ -177,7 +177,7 @@ class Heartbeat:
                 gone = set(lost)
                 self._vitals.lost([one for one in leases if one.execution in gone])
 
-    async def _back(self, link: Link) -> bool:
+    async def _back(self, link: ReconnectingConnection) -> bool:
         """Come back after the connection was lost: the worker may have been forgotten meanwhile."""
         await link.connected_sometime(what="heartbeat")
         try:
@@ -193,7 +193,7 @@ class Heartbeat:
 
     # -- presence
 
-    async def _keep_presence(self, link: Link, gone: asyncio.Event) -> None:
+    async def _keep_presence(self, link: ReconnectingConnection, gone: asyncio.Event) -> None:
         if not self._database.hints:
             # the session behind a pooler is not ours: the leases decide
             await asyncio.Event().wait()
@@ -209,7 +209,7 @@ class Heartbeat:
                 logger.debug("presence: %s", error.message)
                 await asyncio.sleep(_PRESENCE_RETRY_S)
 
-    async def _declare(self, link: Link) -> None:
+    async def _declare(self, link: ReconnectingConnection) -> None:
         """Take the lock, and have another session see it held."""
         number = (await say_hello(link, self._vitals.hello))["number"]
         while not await link.run(TAKE_PRESENCE, number):
@@ -222,7 +222,7 @@ class Heartbeat:
 
     # -- the worker's loop
 
-    async def _watch(self, link: Link) -> None:
+    async def _watch(self, link: ReconnectingConnection) -> None:
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
             ticked_s = self._vitals.ticked_s()

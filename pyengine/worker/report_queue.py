@@ -1,9 +1,9 @@
 """Runs with something to report.
 
-What lives here: `RunQueue`, from which turns are filled, and `Load`, what one of them carries. What may not:
-what a run reports (run_state.py), when a turn leaves (dispatcher.py). The theory: first come, first served,
-and a run has at most one bundle on its way. While a turn is on its way the next one is packed as far as it is
-known, so the database does not wait for that.
+What lives here: `ReportQueue`, from which turns are filled, and `TurnBatch`, what one of them carries. What
+may not: what a run reports (run_state.py), when a turn leaves (dispatcher.py). The theory: first come, first
+served, and a run has at most one bundle on its way. While a turn is on its way the next one is packed as far
+as it is known, so the database does not wait for that.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pyengine.protocol.turn import Bundle, encode_bundles
-from pyengine.worker.run_state import TURN_BYTES_MAX, HeldRun
+from pyengine.protocol.turn import RunReport, encode_bundles
+from pyengine.worker.run_state import TURN_BYTES_MAX, LeasedRun
 
-__all__ = ["BUNDLES_MAX", "Load", "RunQueue"]
+__all__ = ["BUNDLES_MAX", "ReportQueue", "TurnBatch"]
 
 BUNDLES_MAX = 1000
 
 
 @dataclass(slots=True)
-class Load:
+class TurnBatch:
     """What a turn carries.
 
     Attributes:
@@ -32,13 +32,13 @@ class Load:
         ends: how many of them end their run.
     """
 
-    runs: list[HeldRun] = field(default_factory=list)
-    bundles: list[Bundle] = field(default_factory=list)
+    runs: list[LeasedRun] = field(default_factory=list)
+    bundles: list[RunReport] = field(default_factory=list)
     text: str = "[]"
     weight: int = 0
     ends: int = 0
 
-    def add(self, runs: list[HeldRun], bundles: list[Bundle]) -> None:
+    def add(self, runs: list[LeasedRun], bundles: list[RunReport]) -> None:
         """Put more of them in."""
         text = encode_bundles(bundles)
         self.text = f"{self.text[:-1]},{text[1:]}" if self.bundles else text
@@ -47,7 +47,7 @@ class Load:
         self.ends += sum([one.end is not None for one in bundles])
 
 
-class RunQueue:
+class ReportQueue:
     """Runs with something to report, first come, first served.
 
     Args:
@@ -56,8 +56,8 @@ class RunQueue:
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._runs: deque[HeldRun] = deque()
-        self._load = Load()
+        self._runs: deque[LeasedRun] = deque()
+        self._load = TurnBatch()
 
     def __bool__(self) -> bool:
         return bool(self._runs or self._load.bundles)
@@ -67,7 +67,7 @@ class RunQueue:
         """How many runs end by what is packed and has not left."""
         return self._load.ends
 
-    def add(self, held: HeldRun) -> None:
+    def add(self, held: LeasedRun) -> None:
         """Put a run into the queue, unless it is there or its bundle is on its way."""
         if held.queued or held.flight is not None or held.loading or held.dropped:
             return
@@ -75,7 +75,7 @@ class RunQueue:
         self._runs.append(held)
         self._wake()
 
-    def again(self, held: HeldRun) -> None:
+    def again(self, held: LeasedRun) -> None:
         """Put a run into the queue whose bundle is to be sent once more, as it is."""
         if held.flight is not None and held.busy and not (held.queued or held.dropped):
             held.queued = True
@@ -93,7 +93,7 @@ class RunQueue:
         busy = self._fill(now_s, most, last=False)
         self._runs.extendleft(reversed(busy))
 
-    def collect(self, now_s: float = 0.0, most: int = BUNDLES_MAX) -> Load:
+    def collect(self, now_s: float = 0.0, most: int = BUNDLES_MAX) -> TurnBatch:
         """Return what the next turn carries.
 
         Args:
@@ -103,17 +103,17 @@ class RunQueue:
         load = self._load
         if any(held.dropped for held in load.runs):
             kept = [each for each in zip(load.runs, load.bundles, strict=True) if not each[0].dropped]
-            self._load = Load(weight=load.weight)
+            self._load = TurnBatch(weight=load.weight)
             self._load.add([run for run, _ in kept], [bundle for _, bundle in kept])
         self._fill(now_s, most, last=True)
-        load, self._load = self._load, Load()
+        load, self._load = self._load, TurnBatch()
         return load
 
-    def _fill(self, now_s: float, most: int, *, last: bool) -> list[HeldRun]:
+    def _fill(self, now_s: float, most: int, *, last: bool) -> list[LeasedRun]:
         """Add to what the next turn carries, and return who was passed over."""
-        taken: list[HeldRun] = []
-        bundles: list[Bundle] = []
-        busy: list[HeldRun] = []
+        taken: list[LeasedRun] = []
+        bundles: list[RunReport] = []
+        busy: list[LeasedRun] = []
         load, runs = self._load, self._runs
         most -= len(load.bundles)
         while runs and len(bundles) < most and load.weight < TURN_BYTES_MAX:

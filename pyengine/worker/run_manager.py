@@ -1,6 +1,6 @@
 """From answers of turns to moves of runs, and from moves to bundles.
 
-What lives here: `Holdings`: the runs that the worker holds, those it keeps warm, and what each verdict
+What lives here: `RunManager`: the runs that the worker holds, those it keeps warm, and what each verdict
 means for them. What may not: SQL, connections, when a turn is sent (dispatcher.py), how a step is run
 (step_runner.py). The theory: a claimed run is replayed from its journal or, if its coroutine is still warm,
 continued with what came after its suspend. `ok`: the bundle's rows and those around it are loaded and the
@@ -26,23 +26,23 @@ from pyengine.protocol.commands import (
     Cancelled,
     Complete,
     ContinueAsNew,
-    Fact,
     Fail,
     Halt,
     Release,
+    StepOutcome,
     deadlines_ms,
 )
 from pyengine.protocol.journal import Row
-from pyengine.protocol.turn import Answer, Lease, Task, Verdict
-from pyengine.replay.advance import Moves, StepCall
+from pyengine.protocol.turn import Answer, ClaimedRun, Lease, Verdict
+from pyengine.replay.advance import Advance, StepCall
 from pyengine.replay.machine import Replay
 from pyengine.values.codec import Codec
-from pyengine.worker.journal_poller import Keeper
-from pyengine.worker.run_state import HeldRun, Hooks, evict, run_info
+from pyengine.worker.journal_poller import JournalPoller
+from pyengine.worker.run_state import Hooks, LeasedRun, evict, run_info
 from pyengine.worker.step_runner import StepRunner, next_attempt
 from pyengine.worker.ticker import DatabaseClock
 
-__all__ = ["RELEASE_AFTER_MS", "DatabaseClock", "Holdings"]
+__all__ = ["RELEASE_AFTER_MS", "DatabaseClock", "RunManager"]
 
 logger = logging.getLogger("pyengine.worker")
 
@@ -55,7 +55,7 @@ _LAST = (Complete, Fail, Halt, Cancelled)
 _NOTHING: tuple[list[Row], list[Row]] = ([], [])
 
 
-class Holdings:
+class RunManager:
     """All runs of this worker.
 
     Args:
@@ -76,7 +76,7 @@ class Holdings:
         clock: DatabaseClock,
         randomness: Randomness,
         steps: StepRunner,
-        news: Callable[[HeldRun], None],
+        news: Callable[[LeasedRun], None],
         hooks: Hooks,
     ) -> None:
         self._registry = registry
@@ -86,10 +86,10 @@ class Holdings:
         self._hooks = hooks
         self._loop = asyncio.get_running_loop()
         self._steps = steps
-        self.held: dict[int, HeldRun] = {}
-        self.warm: OrderedDict[int, HeldRun] = OrderedDict()
+        self.held: dict[int, LeasedRun] = {}
+        self.warm: OrderedDict[int, LeasedRun] = OrderedDict()
         self.news = news
-        self.keeper = Keeper(self._loop, self.held, news)
+        self.keeper = JournalPoller(self._loop, self.held, news)
 
     # -- what was answered
 
@@ -116,7 +116,7 @@ class Holdings:
                 until_s = loop.time() + _SLICE_S
 
     def _judged(
-        self, held: HeldRun, verdict: Verdict, tail: tuple[list[Row], list[Row]], now_ms: int
+        self, held: LeasedRun, verdict: Verdict, tail: tuple[list[Row], list[Row]], now_ms: int
     ) -> None:
         held.busy = 0
         if verdict.verdict == "ok":
@@ -127,7 +127,9 @@ class Holdings:
             logger.info("run.lost", extra={"run_id": held.info.id, "version": held.version})
             self.drop(held)
 
-    def _taken(self, held: HeldRun, verdict: Verdict, tail: tuple[list[Row], list[Row]], now_ms: int) -> None:
+    def _taken(
+        self, held: LeasedRun, verdict: Verdict, tail: tuple[list[Row], list[Row]], now_ms: int
+    ) -> None:
         """The bundle is in the journal."""
         flight, held.flight = held.flight, None
         assert flight is not None
@@ -167,7 +169,7 @@ class Holdings:
         if held.in_transaction:
             self._hooks.transaction(held)
 
-    def _left(self, held: HeldRun, state: str) -> None:
+    def _left(self, held: LeasedRun, state: str) -> None:
         """The run is suspended or released, with its coroutine warm; or set aside, or ended by others."""
         if state in ("suspended", "released") and not held.ahead:
             del self.held[held.execution]
@@ -183,22 +185,22 @@ class Holdings:
 
     # -- coroutines
 
-    def advance(self, held: HeldRun) -> None:
+    def advance(self, held: LeasedRun) -> None:
         """Let the coroutine of a run go on with what came, unless it has, and that is not recorded yet."""
         if held.seen is None:
             moves, held.kept = held.kept or self.drive(held), None
             self._take(held, moves)
 
-    def drive(self, held: HeldRun) -> Moves:
+    def drive(self, held: LeasedRun) -> Advance:
         """Advance the coroutine of a run; whatever goes wrong sets the run aside."""
         try:
             return held.replay.advance()
         except Exception as error:  # boundary to user code and to the machine that drives it
             logger.exception("run.replay_failed", extra={"run_id": held.info.id})
             problem = {"type": type(error).__name__, "message": str(error)}
-            return Moves(end=Halt(problem=msgspec.json.encode(problem).decode()))
+            return Advance(end=Halt(problem=msgspec.json.encode(problem).decode()))
 
-    def _take(self, held: HeldRun, moves: Moves) -> None:
+    def _take(self, held: LeasedRun, moves: Advance) -> None:
         for child in moves.given_up:
             self._steps.cancel(held, child)
         held.take(moves)
@@ -212,7 +214,7 @@ class Holdings:
         if held.in_transaction:
             self._hooks.transaction(held)
 
-    def _start_call(self, held: HeldRun, call: StepCall) -> None:
+    def _start_call(self, held: LeasedRun, call: StepCall) -> None:
         if call.retry_at_ms is not None:
             delay_ms = call.retry_at_ms - self._clock.now_ms()
             if delay_ms > 0:
@@ -222,12 +224,12 @@ class Holdings:
                 return
         self._steps.start(held, call)
 
-    def _unpark(self, held: HeldRun, call: StepCall) -> None:
+    def _unpark(self, held: LeasedRun, call: StepCall) -> None:
         if held.parked.get(call.child) is call and self.held.get(held.execution) is held:
             del held.parked[call.child]
             self._steps.start(held, call)
 
-    def _release_if_idle(self, held: HeldRun) -> None:
+    def _release_if_idle(self, held: LeasedRun) -> None:
         """Give a run back that only waits for an attempt which is far away."""
         if held.parked and held.idle:
             soonest_ms = min(call.retry_at_ms or 0 for call in held.parked.values()) - self._clock.now_ms()
@@ -237,7 +239,7 @@ class Holdings:
 
     # -- claims
 
-    def _claimed(self, task: Task) -> None:
+    def _claimed(self, task: ClaimedRun) -> None:
         known = self.held.get(task.execution) or self.warm.get(task.execution)
         if known is not None:
             if known.info.id == task.id and known.version >= task.version:
@@ -248,7 +250,7 @@ class Holdings:
                 return
             self.drop(known)
         info = run_info(task)
-        held = HeldRun(info, self._replay(info), task.reply)
+        held = LeasedRun(info, self._replay(info), task.reply)
         self.held[task.execution] = held
         if task.from_seq == 0:
             self._loaded(held, task.rows, task.next)
@@ -256,7 +258,7 @@ class Holdings:
             held.loading = True
             self._hooks.fetch(held)
 
-    def _continue(self, held: HeldRun, task: Task) -> None:
+    def _continue(self, held: LeasedRun, task: ClaimedRun) -> None:
         held.version = task.version
         self.held[task.execution] = held
         self._load(held, task.rows)
@@ -265,11 +267,11 @@ class Holdings:
             self._start_call(held, call)
         self.advance(held)
 
-    def _loaded(self, held: HeldRun, rows: list[Row], next_seq: int = 0) -> None:
+    def _loaded(self, held: LeasedRun, rows: list[Row], next_seq: int = 0) -> None:
         self._load(held, rows, next_seq)
         self.advance(held)
 
-    def _load(self, held: HeldRun, rows: list[Row], next_seq: int = 0) -> None:
+    def _load(self, held: LeasedRun, rows: list[Row], next_seq: int = 0) -> None:
         held.replay.load(rows, next_seq)
         if rows and not held.outside:
             held.outside = any(row.type in _OUTSIDE for row in rows)
@@ -278,7 +280,7 @@ class Holdings:
         workflow = self._registry.workflow(info.workflow, info.workflow_version)
         return Replay(workflow, info, self._clock.now_ms, self._randomness, self._codec)
 
-    def recorded_outside(self, held: HeldRun, rows: list[Row], next_seq: int) -> bool:
+    def recorded_outside(self, held: LeasedRun, rows: list[Row], next_seq: int) -> bool:
         """Take what a transaction of its own, not a turn, has written for a run; true if it was advanced.
 
         Args:
@@ -297,13 +299,13 @@ class Holdings:
 
     # -- starting over
 
-    def replay_anew(self, held: HeldRun) -> None:
+    def replay_anew(self, held: LeasedRun) -> None:
         """Have the journal of a run fetched, and the run replayed from it."""
         held.loading = True
         held.stop_transaction()
         self._hooks.fetch(held)
 
-    def journal_came(self, held: HeldRun, rows: list[Row] | None, next_seq: int = 0) -> None:
+    def journal_came(self, held: LeasedRun, rows: list[Row] | None, next_seq: int = 0) -> None:
         """Replay a run from its journal.
 
         Args:
@@ -332,7 +334,7 @@ class Holdings:
         self._load(held, rows)
         self._take(held, self._adopt(held, self.drive(held), unsent))
 
-    def _adopt(self, held: HeldRun, moves: Moves, unsent: dict[tuple[int, int], Fact]) -> Moves:
+    def _adopt(self, held: LeasedRun, moves: Advance, unsent: dict[tuple[int, int], StepOutcome]) -> Advance:
         """Go on with the attempts under way, and report the outcomes not taken yet, that the replay asks
         for again.
         """
@@ -357,7 +359,7 @@ class Holdings:
 
     # -- the end
 
-    def drop(self, held: HeldRun) -> None:
+    def drop(self, held: LeasedRun) -> None:
         """Forget a run: its steps are cancelled and its coroutine is thrown away."""
         held.dropped = True
         held.stop_transaction()

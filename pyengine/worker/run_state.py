@@ -1,11 +1,11 @@
 """The runs that this worker holds.
 
-What lives here: `HeldRun`, everything the worker knows of one run between turns: its coroutine, what it is to
-report, its steps; and `RunQueue`, those with something to report. What may not: the database, tasks of the
-event loop. The theory: a run is reported when something of it moved, and has at most one bundle on the way.
-The coroutine is advanced by rows that a turn returned, or by facts before they are, if nothing else can come
-first (speculation.py); so a step waits until the acts of the same advance are recorded and all before them,
-and the next attempt of a step until the failure of the last one is.
+What lives here: `LeasedRun`, everything the worker knows of one run between turns: its coroutine, what it is
+to report, its steps; and `ReportQueue`, those with something to report. What may not: the database, tasks of
+the event loop. The theory: a run is reported when something of it moved, and has at most one bundle on the
+way. The coroutine is advanced by rows that a turn returned, or by facts before they are, if nothing else can
+come first (speculation.py); so a step waits until the acts of the same advance are recorded and all before
+them, and the next attempt of a step until the failure of the last one is.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from pyengine.errors import (
     EngineError,
 )
 from pyengine.protocol.commands import (
-    Act,
     Adopt,
+    Command,
     Ending,
-    Fact,
     Intend,
     MakeJoinSet,
     MakePromise,
     Receive,
     RunChild,
     StartTimer,
+    StepOutcome,
     Suspend,
     text_bytes,
     weight,
 )
 from pyengine.protocol.journal import Row
-from pyengine.protocol.turn import Bundle, Lease, Task
-from pyengine.replay.advance import Moves, StepCall
+from pyengine.protocol.turn import ClaimedRun, Lease, RunReport
+from pyengine.replay.advance import Advance, StepCall
 from pyengine.replay.machine import Replay
 from pyengine.replay.transaction_log import TransactionLog
 from pyengine.worker.thread_pool import Job
 
 __all__ = [
-    "HeldRun",
     "Hooks",
-    "StepRun",
+    "LeasedRun",
+    "StepAttempt",
     "TransactionRun",
     "evict",
     "run_info",
@@ -63,7 +63,7 @@ TURN_BYTES_MAX = 8 << 20
 """A turn, or the bundle of one run, that weighs this much takes nothing more."""
 
 
-class HeldRun:
+class LeasedRun:
     """One run under this worker's lease, or suspended with its coroutine kept warm.
 
     Args:
@@ -132,17 +132,17 @@ class HeldRun:
         self.info = info
         self.version = info.version
         self.replay = replay
-        self.facts: list[Fact] = []
-        self.acts: tuple[Act, ...] = ()
+        self.facts: list[StepOutcome] = []
+        self.acts: tuple[Command, ...] = ()
         self.end: Ending | None = None
         self.blocked: tuple[StepCall, ...] = ()
         self.next_calls: dict[int, StepCall] = {}
         self.parked: dict[int, StepCall] = {}
-        self.steps: dict[int, StepRun] = {}
-        self.flight: Bundle | None = None
+        self.steps: dict[int, StepAttempt] = {}
+        self.flight: RunReport | None = None
         self.busy = 0
         self.seen: int | None = None
-        self.kept: Moves | None = None
+        self.kept: Advance | None = None
         self.last = -1
         self.queued = False
         self.keep = False
@@ -200,7 +200,7 @@ class HeldRun:
         if own is not None:
             own.stop()
 
-    def take(self, moves: Moves) -> None:
+    def take(self, moves: Advance) -> None:
         """Note what an advance brought; its steps are the caller's business, as soon as `blocked` is not
         for them.
         """
@@ -215,7 +215,7 @@ class HeldRun:
                     for act in moves.acts
                 )
 
-    def load_bundle(self) -> Bundle:
+    def load_bundle(self) -> RunReport:
         """Return what is to be reported, as the bundle on its way."""
         count = self._facts_that_fit()
         if self.seen is not None:
@@ -236,7 +236,7 @@ class HeldRun:
         else:
             self.end = None
         seen = self.replay.next_seq if self.seen is None else self.seen
-        bundle = Bundle(self.info.execution, self.info.id, self.version, seen, facts, acts, end)
+        bundle = RunReport(self.info.execution, self.info.id, self.version, seen, facts, acts, end)
         if end is not None:
             bundle.reply = self.reply
         self.keep = False
@@ -244,7 +244,7 @@ class HeldRun:
         return bundle
 
     def accept(
-        self, flight: Bundle, before: Sequence[Row], after: Sequence[Row], next_seq: int, now_ms: int
+        self, flight: RunReport, before: Sequence[Row], after: Sequence[Row], next_seq: int, now_ms: int
     ) -> bool:
         """Load the rows of a bundle that was taken; false if what the code has done since does not count.
 
@@ -283,7 +283,7 @@ class HeldRun:
             self.weight += text_bytes(fact.value or fact.error or fact.param or "")
         return len(self.facts)
 
-    def ready_calls(self, flight: Bundle, now_ms: int) -> list[StepCall]:
+    def ready_calls(self, flight: RunReport, now_ms: int) -> list[StepCall]:
         """Return the attempts that waited for a bundle to be recorded."""
         calls: list[StepCall] = []
         intended: set[int] = set()
@@ -298,7 +298,7 @@ class HeldRun:
             calls += self.recorded_calls(flight.facts, now_ms)
         return calls
 
-    def recorded_calls(self, facts: Iterable[Fact], now_ms: int) -> list[StepCall]:
+    def recorded_calls(self, facts: Iterable[StepOutcome], now_ms: int) -> list[StepCall]:
         """Return the attempts that waited for these facts to be recorded.
 
         Args:
@@ -321,7 +321,7 @@ class HeldRun:
         self._clear()
         self.end, self.ahead = end, True
 
-    def start_over(self, replay: Replay) -> dict[tuple[int, int], Fact]:
+    def start_over(self, replay: Replay) -> dict[tuple[int, int], StepOutcome]:
         """Take a coroutine that is being replayed from the journal in place of the old one.
 
         What was to be reported is taken back and returned by child and attempt: the replay decides what is
@@ -354,12 +354,12 @@ class Hooks:
     """
 
     max_warm: int
-    fetch: Callable[[HeldRun], None]
+    fetch: Callable[[LeasedRun], None]
     timer: Callable[[float], None]
-    transaction: Callable[[HeldRun], None]
+    transaction: Callable[[LeasedRun], None]
 
 
-def run_info(task: Task) -> RunInfo:
+def run_info(task: ClaimedRun) -> RunInfo:
     """Return which run a claimed task is of."""
     return RunInfo(
         id=task.id,
@@ -386,7 +386,7 @@ def evict(replay: Replay) -> None:
         logger.warning("run.evicted_with_error", extra={"run_id": replay.run.id, "problem": error.message})
 
 
-class StepRun:
+class StepAttempt:
     """One attempt under way.
 
     Attributes:
@@ -401,7 +401,7 @@ class StepRun:
 
     __slots__ = ("begun", "call", "held", "job", "started_s", "task", "timed_out", "timer", "token", "wanted")
 
-    def __init__(self, held: HeldRun, call: StepCall) -> None:
+    def __init__(self, held: LeasedRun, call: StepCall) -> None:
         self.held = held
         self.call = call
         self.begun = call.begun

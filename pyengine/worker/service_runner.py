@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from pyengine.database.pool import LinkPool
+from pyengine.database.pool import ConnectionPool
 from pyengine.database.sessions import transaction
 from pyengine.database.statements.sql_functions import NEXT_SERVICE, SERVE, SERVICE_LIMIT, SERVICES_DUE
 from pyengine.errors import EngineError
@@ -47,7 +47,7 @@ class Server:
         served: called with each answer that did something.
     """
 
-    def __init__(self, links: LinkPool, *, served: Callable[[Served], None]) -> None:
+    def __init__(self, links: ConnectionPool, *, served: Callable[[Served], None]) -> None:
         self._links = links
         self._served = served
         self._known = False

@@ -1,15 +1,15 @@
 """Going on with results before they are recorded.
 
-What lives here: `Early`: which run may go on with what its steps have just reported, and what is kept back of
-what it does then. What may not: the loops of a worker, what a turn's verdict means (run_manager.py). The
-theory: a coroutine is advanced by what is recorded. But where all it waits for are steps of its own, and all
-of them have just ended, nothing but a request to stop can come before their rows; so what it does with them
-is known before they have left. If it ends, its end goes out in the same bundle: a run costs one turn and one
-commit less, and one with a single step two instead of three. Anything else is kept back until the rows are
-there, so no step begins before what it depends on is recorded. If something did come before them, what the
-coroutine did is thrown away and it is replayed from its journal, as after any verdict `moved`. To go on early
-costs a little and saves nothing unless the run ends, so it does after steps after which runs of its workflow
-have ended before.
+What lives here: `Speculation`: which run may go on with what its steps have just reported, and what is kept
+back of what it does then. What may not: the loops of a worker, what a turn's verdict means (run_manager.py).
+The theory: a coroutine is advanced by what is recorded. But where all it waits for are steps of its own, and
+all of them have just ended, nothing but a request to stop can come before their rows; so what it does with
+them is known before they have left. If it ends, its end goes out in the same bundle: a run costs one turn and
+one commit less, and one with a single step two instead of three. Anything else is kept back until the rows
+are there, so no step begins before what it depends on is recorded. If something did come before them, what
+the coroutine did is thrown away and it is replayed from its journal, as after any verdict `moved`. To go on
+early costs a little and saves nothing unless the run ends, so it does after steps after which runs of its
+workflow have ended before.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from collections.abc import Callable
 from contextvars import Context
 
 from pyengine.protocol.commands import Complete, Fail
-from pyengine.replay.advance import Moves
-from pyengine.worker.run_state import HeldRun
+from pyengine.replay.advance import Advance
+from pyengine.worker.run_state import LeasedRun
 
-__all__ = ["Early"]
+__all__ = ["Speculation"]
 
 _ENDS = (Complete, Fail)
 _ENDS_MAX = 100
 
 
-class Early:
+class Speculation:
     """Takes what runs have to report.
 
     Args:
@@ -37,15 +37,15 @@ class Early:
         drive: advances the coroutine of a run by all that is loaded.
     """
 
-    drive: Callable[[HeldRun], Moves]
+    drive: Callable[[LeasedRun], Advance]
 
-    def __init__(self, news: Callable[[HeldRun], None]) -> None:
+    def __init__(self, news: Callable[[LeasedRun], None]) -> None:
         self._news = news
         # a step reports from a context of its own, which is no business of its run's
         self._context = Context()
         self._ends: dict[str, set[int]] = {}
 
-    def reported(self, held: HeldRun) -> None:
+    def reported(self, held: LeasedRun) -> None:
         """Note that a step has added a fact to a run; let the run go on if it may and is likely to end."""
         held.last = held.facts[-1].child
         ends = self._ends.get(held.info.workflow)
@@ -53,7 +53,7 @@ class Early:
             self._context.run(self._go_on, held)
         self._news(held)
 
-    def moved(self, held: HeldRun) -> None:
+    def moved(self, held: LeasedRun) -> None:
         """Note that the code of a run has moved; if to its end, then others like it may end there too."""
         if isinstance(held.end, _ENDS) and held.last >= 0:
             ends = self._ends.setdefault(held.info.workflow, set())
@@ -62,7 +62,7 @@ class Early:
             ends.add(held.last)
         self._news(held)
 
-    def _go_on(self, held: HeldRun) -> None:
+    def _go_on(self, held: LeasedRun) -> None:
         held.seen = held.replay.next_seq
         held.replay.expect(held.facts)
         moves = self.drive(held)
@@ -72,7 +72,7 @@ class Early:
             held.kept = moves
 
 
-def _may_go_on(held: HeldRun) -> bool:
+def _may_go_on(held: LeasedRun) -> bool:
     """Whether its facts are all that the run waits for, and nobody else can come before them."""
     facts, replay = held.facts, held.replay
     steps = replay.open_steps

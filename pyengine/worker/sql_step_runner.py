@@ -1,7 +1,7 @@
 """Steps in SQL on real connections.
 
-What lives here: `SqlDoor`, which makes one attempt of a step that is a database function (`ctx.sql`). What
-may not: the definition of such a step (definitions/sql_steps.py), what its rows mean for the run
+What lives here: `SqlStepRunner`, which makes one attempt of a step that is a database function (`ctx.sql`).
+What may not: the definition of such a step (definitions/sql_steps.py), what its rows mean for the run
 (run_manager.py). The theory: one statement calls the function and writes the journal row, so an attempt
 leaves both or nothing. Asked again it answers what is recorded and calls nothing; so when an answer is lost
 it is simply asked again. What the function raises is the step's error, which a turn records; what the engine
@@ -19,20 +19,20 @@ from typing import Any
 
 import asyncpg
 
-from pyengine.database.connection import Link, NoConnection, backoff_s
-from pyengine.database.pool import LinkPool
+from pyengine.database.connection import NoConnection, ReconnectingConnection, backoff_s
+from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.sql_functions import SQL_STEP
 from pyengine.definitions.sql_errors import sql_error
 from pyengine.errors import EngineError, Unavailable, passes
 from pyengine.protocol.commands import Release
 from pyengine.protocol.turn import Journal, decode_journal
 from pyengine.replay.advance import StepCall
-from pyengine.worker.capacity import Slots
-from pyengine.worker.run_manager import Holdings
-from pyengine.worker.run_state import HeldRun, StepRun
+from pyengine.worker.capacity import Capacity
+from pyengine.worker.run_manager import RunManager
+from pyengine.worker.run_state import LeasedRun, StepAttempt
 from pyengine.worker.step_runner import too_long
 
-__all__ = ["SqlDoor"]
+__all__ = ["SqlStepRunner"]
 
 logger = logging.getLogger("pyengine.steps")
 
@@ -46,7 +46,7 @@ _STOPS_S = 0.5
 _ELSEWHERE_MS = 100
 
 
-class SqlDoor:
+class SqlStepRunner:
     """Makes attempts of steps in SQL.
 
     Args:
@@ -58,14 +58,14 @@ class SqlDoor:
         holdings: its runs; to be set before the first attempt.
     """
 
-    holdings: Holdings
+    holdings: RunManager
 
-    def __init__(self, links: LinkPool, worker: str, slots: Slots) -> None:
+    def __init__(self, links: ConnectionPool, worker: str, slots: Capacity) -> None:
         self._worker = worker
         self._slots = slots
         self._links = links
 
-    async def run(self, run: StepRun) -> Callable[[], object]:
+    async def run(self, run: StepAttempt) -> Callable[[], object]:
         """Make an attempt, and return what is to be done once it is off the books.
 
         Raises:
@@ -97,7 +97,7 @@ class SqlDoor:
         return lambda: None
 
     async def _attempt(
-        self, link: Link, run: StepRun, left_s: float
+        self, link: ReconnectingConnection, run: StepAttempt, left_s: float
     ) -> tuple[Callable[[], object] | None, float]:
         """Ask once: what is to be done then, None for the same again, and the time that it took."""
         loop, held = asyncio.get_running_loop(), run.held
@@ -120,20 +120,20 @@ class SqlDoor:
             return None, spent_s
         return partial(self._recorded, run, decode_journal(text)), loop.time() - began_s
 
-    def _give_back(self, held: HeldRun, call: StepCall) -> None:
+    def _give_back(self, held: LeasedRun, call: StepCall) -> None:
         """Leave a step, and with it its run, to a worker that has a connection."""
         if not (held.dropped or held.loading):
             held.parked[call.child] = call
             held.end = Release(retry_in_ms=_ELSEWHERE_MS)
             self.holdings.news(held)
 
-    def _recorded(self, run: StepRun, journal: Journal) -> None:
+    def _recorded(self, run: StepAttempt, journal: Journal) -> None:
         held, child = run.held, run.call.child
         # that it has begun is no news any more
         held.facts = [fact for fact in held.facts if fact.child != child]
         self.holdings.recorded_outside(held, journal.rows, journal.next)
 
-    async def _ask(self, link: Link, run: StepRun, seen: int, timeout_s: float) -> str:
+    async def _ask(self, link: ReconnectingConnection, run: StepAttempt, seen: int, timeout_s: float) -> str:
         held, call = run.held, run.call
         given = (self._worker, *held.lease, seen, call.child, call.attempt)
 
@@ -149,14 +149,14 @@ class SqlDoor:
 
         return await link.use(ask)
 
-    def _replay(self, held: HeldRun) -> None:
+    def _replay(self, held: LeasedRun) -> None:
         if not (held.dropped or held.loading):
             # if its journal holds nothing new either, the run is given back for a moment
             held.moved_at = held.replay.next_seq
             self.holdings.replay_anew(held)
 
 
-def _judged(error: EngineError, run: StepRun, *, over: bool) -> str:
+def _judged(error: EngineError, run: StepAttempt, *, over: bool) -> str:
     """Return what an error means: again, lost, moved; or raise what is the outcome of the attempt."""
     cause: Any = error.__cause__
     if isinstance(cause, TimeoutError) and cause.errno is None and over:
@@ -189,7 +189,7 @@ async def _stopped(conn: Any) -> None:
         await asyncio.sleep(_QUIET_S)
 
 
-async def _quiet(run: StepRun) -> None:
+async def _quiet(run: StepAttempt) -> None:
     """Wait until nothing of the run is on its way."""
     while run.wanted and run.held.flight is not None:
         await asyncio.sleep(_QUIET_S)

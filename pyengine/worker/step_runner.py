@@ -1,8 +1,8 @@
 """Running the bodies of steps.
 
-What lives here: `StepRunner`, which makes one attempt of a step and turns its outcome into a `Fact`. What
-may not: turns, the journal. The theory: an attempt ends in exactly one fact, or in none if nobody wants it
-any more (its run was lost, given back or has ended, or the step was given up): then async bodies, tasks of
+What lives here: `StepRunner`, which makes one attempt of a step and turns its outcome into a `StepOutcome`.
+What may not: turns, the journal. The theory: an attempt ends in exactly one fact, or in none if nobody wants
+it any more (its run was lost, given back or has ended, or the step was given up): then async bodies, tasks of
 the worker's loop, are cancelled, and sync ones, which run in threads, can see it in their token. A failure
 that the policy wants tried again is a fact too, and the next attempt waits for it to be recorded. The first
 fact of a step that has more than one tells its policy, which governs the step from then on.
@@ -24,10 +24,10 @@ from pyengine.definitions.current_run import StepInfo, current_step
 from pyengine.definitions.retry import NO_RETRY, Randomness, Retry, policy_text, recorded_policy
 from pyengine.definitions.sql_steps import SqlStep
 from pyengine.errors import EncodeError, EngineError, PayloadTooLarge, StepInterrupted, StepTimeout
-from pyengine.protocol.commands import Fact
+from pyengine.protocol.commands import StepOutcome
 from pyengine.replay.advance import StepCall
 from pyengine.values.codec import Codec
-from pyengine.worker.run_state import HeldRun, StepRun
+from pyengine.worker.run_state import LeasedRun, StepAttempt
 from pyengine.worker.thread_pool import ThreadPool
 
 __all__ = [
@@ -91,8 +91,8 @@ class StepRunner:
         randomness: Randomness,
         concurrency: int,
         threads: int,
-        news: Callable[[HeldRun], None],
-        in_sql: Callable[[StepRun], Awaitable[Callable[[], object]]],
+        news: Callable[[LeasedRun], None],
+        in_sql: Callable[[StepAttempt], Awaitable[Callable[[], object]]],
     ) -> None:
         self._loop = loop
         self._codec = codec
@@ -102,7 +102,7 @@ class StepRunner:
         self._news = news
         self._in_sql = in_sql
         self._active = 0
-        self._waiting: deque[StepRun] = deque()
+        self._waiting: deque[StepAttempt] = deque()
         self._unwinding: set[asyncio.Task[None]] = set()
         self._refusing = False
 
@@ -110,7 +110,7 @@ class StepRunner:
         """Start nothing any more."""
         self._refusing = True
 
-    def start(self, held: HeldRun, call: StepCall) -> None:
+    def start(self, held: LeasedRun, call: StepCall) -> None:
         """Make an attempt of a step, or refuse to, according to its definition."""
         if self._refusing:
             return
@@ -127,7 +127,7 @@ class StepRunner:
             held.next_calls[call.child] = replace(call, begun=True)
             self._report_begun(held, call)
         else:
-            run = StepRun(held, call)
+            run = StepAttempt(held, call)
             held.steps[call.child] = run
             if not step.is_async:
                 self._start_in_thread(run)
@@ -136,14 +136,14 @@ class StepRunner:
             else:
                 self._waiting.append(run)
 
-    def note_begun(self, run: StepRun) -> None:
+    def note_begun(self, run: StepAttempt) -> None:
         """Report that an attempt that takes long has begun."""
         if run.begun or not run.started_s:
             return
         run.begun = True
         self._report_begun(run.held, run.call)
 
-    def cancel(self, held: HeldRun, child: int) -> None:
+    def cancel(self, held: LeasedRun, child: int) -> None:
         """Stop an attempt whose outcome nobody wants."""
         held.parked.pop(child, None)
         held.next_calls.pop(child, None)
@@ -151,7 +151,7 @@ class StepRunner:
         if run is not None:
             self._abandon(run)
 
-    def cancel_all(self, held: HeldRun) -> None:
+    def cancel_all(self, held: LeasedRun) -> None:
         """Stop all attempts of a run."""
         held.parked.clear()
         held.next_calls.clear()
@@ -173,7 +173,7 @@ class StepRunner:
 
     # -- bodies
 
-    def _start_task(self, run: StepRun) -> None:
+    def _start_task(self, run: StepAttempt) -> None:
         self._active += 1
         if run.call.step.timeout_ms is not None:
             self._set_timer(run)
@@ -182,7 +182,7 @@ class StepRunner:
         else:
             run.task = self._loop.create_task(self._execute(run))
 
-    async def _execute(self, run: StepRun) -> None:
+    async def _execute(self, run: StepAttempt) -> None:
         call = run.call
         if not run.wanted:
             self._leave()
@@ -221,10 +221,10 @@ class StepRunner:
             if run.wanted:
                 self._start_task(run)
 
-    def _start_in_thread(self, run: StepRun) -> None:
+    def _start_in_thread(self, run: StepAttempt) -> None:
         run.job = self._pool.submit(partial(self._thread_body, run), partial(self._thread_done, run))
 
-    def _thread_body(self, run: StepRun) -> Any:
+    def _thread_body(self, run: StepAttempt) -> Any:
         call = run.call
         run.started_s = self._loop.time()
         if call.step.timeout_ms is not None:
@@ -232,7 +232,7 @@ class StepRunner:
         current_step.set(_info(run))
         return call.step.fn(*call.args, **call.kwargs)
 
-    def _thread_done(self, run: StepRun, value: Any, error: BaseException | None) -> None:
+    def _thread_done(self, run: StepAttempt, value: Any, error: BaseException | None) -> None:
         if error is None:
             self._succeed(run, value)
         else:
@@ -240,14 +240,14 @@ class StepRunner:
 
     # -- time
 
-    def _set_timer(self, run: StepRun) -> None:
+    def _set_timer(self, run: StepAttempt) -> None:
         timeout_ms = run.call.step.timeout_ms
         if isinstance(run.call.step, SqlStep):
             return  # the database is asked to stop
         if timeout_ms is not None and run.wanted and run.held.steps.get(run.call.child) is run:
             run.timer = self._loop.call_later(timeout_ms / 1000, self._time_out, run)
 
-    def _time_out(self, run: StepRun) -> None:
+    def _time_out(self, run: StepAttempt) -> None:
         if not run.wanted:
             return
         if run.task is None or run.timed_out:
@@ -265,7 +265,7 @@ class StepRunner:
         run.timer = self._loop.call_later(UNWIND_S, self._time_out, run)
         run.task.cancel()
 
-    def _abandon(self, run: StepRun) -> None:
+    def _abandon(self, run: StepAttempt) -> None:
         run.wanted = False
         run.token.cancelled = True
         if run.timer is not None:
@@ -281,7 +281,7 @@ class StepRunner:
 
     # -- outcomes
 
-    def _succeed(self, run: StepRun, value: Any) -> None:
+    def _succeed(self, run: StepAttempt, value: Any) -> None:
         if not self._ended(run):
             return
         call = run.call
@@ -294,7 +294,7 @@ class StepRunner:
             problem = self._codec.encode_error(error)
         self._report(run.held, call, value=text, error=problem)
 
-    def _fail(self, run: StepRun, error: BaseException) -> None:
+    def _fail(self, run: StepAttempt, error: BaseException) -> None:
         if not self._ended(run):
             return
         call, held = run.call, run.held
@@ -308,7 +308,7 @@ class StepRunner:
             retry = policy_text(policy) if call.attempt == 1 and not run.begun else None
             self._report(held, call, error=text, retry_in_ms=delay_ms, retry=retry)
 
-    def _ended(self, run: StepRun) -> bool:
+    def _ended(self, run: StepAttempt) -> bool:
         """Take an attempt off the books; false if nobody wants its outcome."""
         if run.timer is not None:
             run.timer.cancel()
@@ -317,13 +317,13 @@ class StepRunner:
         run.held.steps.pop(run.call.child, None)
         return True
 
-    def _report_begun(self, held: HeldRun, call: StepCall) -> None:
+    def _report_begun(self, held: LeasedRun, call: StepCall) -> None:
         retry = policy_text(policy_of(call)) if call.attempt == 1 else None
         self._report(held, call, begun=True, param=call.param, retry=retry)
 
     def _report(
         self,
-        held: HeldRun,
+        held: LeasedRun,
         call: StepCall,
         *,
         value: str | None = None,
@@ -334,7 +334,7 @@ class StepRunner:
         retry: str | None = None,
     ) -> None:
         held.facts.append(
-            Fact(
+            StepOutcome(
                 child=call.child,
                 name=call.name,
                 hash=call.hash,
@@ -350,7 +350,7 @@ class StepRunner:
         self._news(held)
 
 
-def _info(run: StepRun) -> StepInfo:
+def _info(run: StepAttempt) -> StepInfo:
     call = run.call
     return StepInfo(
         run_id=run.held.info.id, child=call.child, attempt=call.attempt, name=call.name, token=run.token

@@ -1,6 +1,6 @@
 """What time starts: calling `tick` when it is due.
 
-What lives here: `Housekeeper`, which knows when to call, and nothing of what a tick does; that is SQL. The
+What lives here: `Ticker`, which knows when to call, and nothing of what a tick does; that is SQL. The
 theory: every worker may call, any number of them at once; a call that is missed only delays. A process
 wakes for the timers that it made itself, and a little later for those of others, in case their maker is
 gone. While others hold tasks the workers share a watch over them, about one call a second in all; when
@@ -18,13 +18,13 @@ from typing import Any
 
 import msgspec
 
-from pyengine.database.failure_log import Trouble
-from pyengine.database.pool import LinkPool
+from pyengine.database.failure_log import FailureLog
+from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import TICK
 from pyengine.errors import EngineError
-from pyengine.worker.blocked_runs import Blocked, pause_s
+from pyengine.worker.blocked_runs import BlockedRuns, pause_s
 
-__all__ = ["DatabaseClock", "Housekeeper", "TickAnswer"]
+__all__ = ["DatabaseClock", "TickAnswer", "Ticker"]
 
 logger = logging.getLogger("pyengine.housekeeping")
 
@@ -72,7 +72,7 @@ class TickAnswer(msgspec.Struct):
     held: list[str] = []
 
 
-class Housekeeper:
+class Ticker:
     """Calls `tick` when something is due.
 
     Args:
@@ -88,12 +88,12 @@ class Housekeeper:
 
     def __init__(
         self,
-        link: LinkPool,
+        link: ConnectionPool,
         worker: str,
         *,
         ticked: Callable[[TickAnswer], None],
         services: Callable[[float, int | None], None],
-        blocked: Blocked,
+        blocked: BlockedRuns,
     ) -> None:
         self._link = link
         self._worker = worker
@@ -115,12 +115,12 @@ class Housekeeper:
         self._loop = asyncio.get_running_loop()
         self._ticked_s: float | None = None
         self._troubles = {
-            schedules: Trouble(
+            schedules: FailureLog(
                 logger, what, type_next="pyengine db status, or in psql: select durable.tick();"
             )
             for schedules, what in ((True, "tick with schedules"), (False, "tick"))
         }
-        self._problem = Trouble(logger, "a part of the tick")
+        self._problem = FailureLog(logger, "a part of the tick")
         self._in_vain_s = -self._patience_s
         self.others = True
 

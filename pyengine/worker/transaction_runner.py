@@ -1,11 +1,12 @@
 """Transactions of workflows on real connections.
 
-What lives here: `Committer`, which answers what the transactions of this worker's runs ask for. What may not:
-what a transaction means for a replay (replay/transaction_log.py), turns. The theory: a transaction begins
-when all that the code did before is recorded, and commits with its journal row or not at all. Whatever ends
-it otherwise, and is not the code's business (a serialization failure, a deadlock, a connection that is gone,
-a request to replay), leaves nothing; then the run is replayed from its journal, and so the block runs again
-from its beginning. That also tells what became of a commit whose answer got lost: its row is there, or not.
+What lives here: `TransactionRunner`, which answers what the transactions of this worker's runs ask for. What
+may not: what a transaction means for a replay (replay/transaction_log.py), turns. The theory: a transaction
+begins when all that the code did before is recorded, and commits with its journal row or not at all. Whatever
+ends it otherwise, and is not the code's business (a serialization failure, a deadlock, a connection that is
+gone, a request to replay), leaves nothing; then the run is replayed from its journal, and so the block runs
+again from its beginning. That also tells what became of a commit whose answer got lost: its row is there, or
+not.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from pyengine.database.connection import Link, NoConnection, backoff_s, mapped
-from pyengine.database.pool import LinkPool
+from pyengine.database.connection import NoConnection, ReconnectingConnection, backoff_s, mapped
+from pyengine.database.pool import ConnectionPool
 from pyengine.database.sessions import begin
 from pyengine.database.statements.procedures import COMMIT, TRANSACTION_LIMITS
 from pyengine.errors import (
@@ -37,12 +38,12 @@ from pyengine.protocol.turn import Journal, decode_journal
 from pyengine.replay.transaction_log import Ask, Outcome, TransactionLog
 from pyengine.values.codec import Codec
 from pyengine.values.sql_values import error_fields, records_json, value_json
-from pyengine.worker.capacity import Slots
-from pyengine.worker.run_manager import Holdings
-from pyengine.worker.run_state import HeldRun, TransactionRun
+from pyengine.worker.capacity import Capacity
+from pyengine.worker.run_manager import RunManager
+from pyengine.worker.run_state import LeasedRun, TransactionRun
 
 __all__ = [
-    "Committer",
+    "TransactionRunner",
 ]
 
 logger = logging.getLogger("pyengine.worker")
@@ -83,7 +84,7 @@ class _Ended(Exception):
     """The transaction was ended by one of its own statements, so what they wrote may be there already."""
 
 
-class Committer:
+class TransactionRunner:
     """Answers the transactions of runs.
 
     Args:
@@ -96,11 +97,11 @@ class Committer:
 
     def __init__(
         self,
-        links: LinkPool,
+        links: ConnectionPool,
         worker: str,
-        holdings: Holdings,
+        holdings: RunManager,
         codec: Codec,
-        slots: Slots,
+        slots: Capacity,
     ) -> None:
         self._worker = worker
         self._holdings = holdings
@@ -109,7 +110,7 @@ class Committer:
         self._links = links
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def look(self, held: HeldRun) -> None:
+    def look(self, held: LeasedRun) -> None:
         """Note that something of a run moved that is in a transaction, or waits to begin one."""
         if held.transaction is not None:
             held.transaction.moved.set()
@@ -127,7 +128,7 @@ class Committer:
 
     # -- one run
 
-    async def _run(self, held: HeldRun, own: TransactionRun) -> None:
+    async def _run(self, held: LeasedRun, own: TransactionRun) -> None:
         try:
             async with self._links.taken() as link:
                 await self._play(link, held, own)
@@ -163,18 +164,18 @@ class Committer:
             self._leave(held, own)
         self.look(held)
 
-    def _halt(self, held: HeldRun, own: TransactionRun, words: str) -> None:
+    def _halt(self, held: LeasedRun, own: TransactionRun, words: str) -> None:
         self._leave(held, own)
         problem = {"type": "TransactionProblem", "message": words}
         held.end = Halt(problem=msgspec.json.encode(problem).decode())
         self._holdings.news(held)
 
     @staticmethod
-    def _leave(held: HeldRun, own: TransactionRun) -> None:
+    def _leave(held: LeasedRun, own: TransactionRun) -> None:
         if held.transaction is own:
             held.transaction = None
 
-    async def _play(self, link: Link, held: HeldRun, own: TransactionRun) -> None:
+    async def _play(self, link: ReconnectingConnection, held: LeasedRun, own: TransactionRun) -> None:
         transactions = held.replay.transactions
         conn = await link.connected()
         try:
@@ -189,7 +190,7 @@ class Committer:
                 # whatever is under way is rolled back by the server
                 link.drop()
 
-    async def _play_one(self, conn: Any, held: HeldRun, own: TransactionRun, log: TransactionLog) -> None:
+    async def _play_one(self, conn: Any, held: LeasedRun, own: TransactionRun, log: TransactionLog) -> None:
         """Answer one transaction from its begin to its end."""
         transactions = held.replay.transactions
         ends_s = asyncio.get_running_loop().time() + log.timeout_ms / 1000
@@ -219,13 +220,13 @@ class Committer:
             if ask.kind in ("commit", "rollback"):
                 return
 
-    async def _recorded(self, held: HeldRun, own: TransactionRun) -> None:
+    async def _recorded(self, held: LeasedRun, own: TransactionRun) -> None:
         """Wait until all that the code did before is in the journal."""
         while held.acts or (held.flight is not None and held.flight.acts):
             own.moved.clear()
             await own.moved.wait()
 
-    async def _replay(self, held: HeldRun, own: TransactionRun) -> None:
+    async def _replay(self, held: LeasedRun, own: TransactionRun) -> None:
         """Have the run replayed from its journal, when nothing of it is on its way."""
         while held.flight is not None:
             own.moved.clear()
@@ -237,7 +238,7 @@ class Committer:
     # -- statements
 
     async def _answer(
-        self, conn: Any, own: TransactionRun, held: HeldRun, log: TransactionLog, ask: Ask
+        self, conn: Any, own: TransactionRun, held: LeasedRun, log: TransactionLog, ask: Ask
     ) -> Outcome:
         if ask.kind == "rollback":
             if not conn.is_closed() and conn.is_in_transaction():
@@ -295,7 +296,7 @@ class Committer:
                 return value_json(await conn.fetchval(ask.query, *ask.args))
 
     async def _commit(
-        self, conn: Any, own: TransactionRun, held: HeldRun, log: TransactionLog
+        self, conn: Any, own: TransactionRun, held: LeasedRun, log: TransactionLog
     ) -> tuple[Outcome, Journal | None]:
         if own.overdue is log:
             return self._refused(_overdue(log)), None
@@ -326,7 +327,7 @@ class Committer:
         held.tries = 0
         return outcome, journal
 
-    async def _reaching(self, conn: Any, held: HeldRun, work: Any, *, ours: bool = True) -> Outcome:
+    async def _reaching(self, conn: Any, held: LeasedRun, work: Any, *, ours: bool = True) -> Outcome:
         """Return how a statement ended, as the code is to see it; `ours` says that it is not the user's.
 
         Raises:

@@ -1,7 +1,7 @@
 """The worker's turn: everything that moved, in one round trip.
 
-What lives here: `Turns`, which sends one turn at a time and sees to it that it arrives. What may not: how a
-turn is written (protocol/turn.py), what a bundle means for a run (run_manager.py), when to send
+What lives here: `TurnSender`, which sends one turn at a time and sees to it that it arrives. What may not:
+how a turn is written (protocol/turn.py), what a bundle means for a run (run_manager.py), when to send
 (dispatcher.py). The theory: a turn is idempotent. What it recorded cannot be recorded again, so when a
 connection is lost and the outcome is unknown the same bundles are sent again: what arrived the first time is
 then answered with `moved` or `lost`, and the journal tells. Only tasks that the lost turn claimed are unknown
@@ -21,14 +21,14 @@ from typing import Any
 
 import msgspec
 
-from pyengine.database.connection import Database, Link, backoff_s
-from pyengine.database.failure_log import Trouble
+from pyengine.database.connection import Database, ReconnectingConnection, backoff_s
+from pyengine.database.failure_log import FailureLog
 from pyengine.database.statements.procedures import TURN
 from pyengine.errors import EngineError, Unavailable
 from pyengine.protocol.commands import Complete, Fail, Halt, Release
-from pyengine.protocol.turn import Answer, Bundle, decode_answer, encode_bundles, encode_texts
+from pyengine.protocol.turn import Answer, RunReport, decode_answer, encode_bundles, encode_texts
 
-__all__ = ["Identity", "Turns"]
+__all__ = ["Identity", "TurnSender"]
 
 logger = logging.getLogger("pyengine.turn")
 
@@ -69,7 +69,7 @@ _TIMEOUTS_MAX = 2
 _RELEASE_MS = 60_000
 
 
-class Turns:
+class TurnSender:
     """Sends turns, one at a time, until each has arrived.
 
     Args:
@@ -83,13 +83,13 @@ class Turns:
     """
 
     def __init__(self, database: Database, identity: Identity) -> None:
-        self._link = Link(database, "turn")
+        self._link = ReconnectingConnection(database, "turn")
         self._serves = identity.serves
         self._worker, self._ttl_ms = identity.worker, identity.ttl_ms
         self._where = database.where
-        self._trouble = Trouble(logger, "turn")
+        self._trouble = FailureLog(logger, "turn")
         self.uncertain = False
-        self.refused: Callable[[Bundle, EngineError], None] = lambda bundle, error: None
+        self.refused: Callable[[RunReport, EngineError], None] = lambda bundle, error: None
 
     async def open(self) -> None:
         """Connect.
@@ -109,7 +109,7 @@ class Turns:
 
     async def send(
         self,
-        bundles: list[Bundle],
+        bundles: list[RunReport],
         want: int,
         *,
         text: str | None = None,
@@ -158,7 +158,7 @@ class Turns:
             if pause := failures + max(0, unknown - 1):
                 await asyncio.sleep(backoff_s(pause))
 
-    async def send_once(self, bundles: list[Bundle], want: int) -> Answer:
+    async def send_once(self, bundles: list[RunReport], want: int) -> Answer:
         """Send a turn once, without patience.
 
         Raises:
@@ -167,7 +167,7 @@ class Turns:
         return await self._once(bundles, want, False)
 
     async def _once(
-        self, bundles: list[Bundle], want: int, tells: bool, text: str | None = None, rests_ms: int = 0
+        self, bundles: list[RunReport], want: int, tells: bool, text: str | None = None, rests_ms: int = 0
     ) -> Answer:
         text = text or encode_bundles(bundles)
         answer: Any = await self._link.run(
@@ -175,7 +175,7 @@ class Turns:
         )
         return decode_answer(answer)
 
-    async def _apart(self, bundles: list[Bundle], error: EngineError, tells: bool) -> list[Answer]:
+    async def _apart(self, bundles: list[RunReport], error: EngineError, tells: bool) -> list[Answer]:
         """Find the bundle that the database refuses, and halt its run."""
         if len(bundles) > 1:
             return await self._halves(bundles, tells)
@@ -199,7 +199,7 @@ class Turns:
             bad.end = Halt(problem=msgspec.json.encode(problem).decode())
         return await self.send([bad], -1)
 
-    async def _around(self, bundles: list[Bundle], tells: bool) -> list[Answer]:
+    async def _around(self, bundles: list[RunReport], tells: bool) -> list[Answer]:
         """Find the bundle that waited too long for a lock, and leave it out for now.
 
         What a transaction of a user locks, a turn leaves out by itself. This is for the rest: a table that is
@@ -210,7 +210,7 @@ class Turns:
         executions = [bundle.execution for bundle in bundles]
         return [Answer(0, None, [], [], [], False, None, executions, [])]
 
-    async def _halves(self, bundles: list[Bundle], tells: bool) -> list[Answer]:
+    async def _halves(self, bundles: list[RunReport], tells: bool) -> list[Answer]:
         half = len(bundles) // 2
         first = await self.send(bundles[:half], -1, tells=tells)
         return [*first, *await self.send(bundles[half:], -1, tells=tells)]

@@ -29,8 +29,8 @@ import msgspec
 
 from pyengine.database.connection import Database
 from pyengine.database.listener import Listener
-from pyengine.database.poll_schedule import Looks
-from pyengine.database.pool import LinkPool
+from pyengine.database.poll_schedule import PollSchedule
+from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import BYE, PRESENT
 from pyengine.definitions.queues import check_queue
 from pyengine.definitions.registry import Registry
@@ -38,21 +38,21 @@ from pyengine.errors import EngineError, InvalidRequest
 from pyengine.loop.event_loop import loop_version
 from pyengine.protocol.turn import Lease
 from pyengine.values.codec import Codec
-from pyengine.worker.blocked_runs import Blocked
-from pyengine.worker.capacity import Slots
-from pyengine.worker.dispatcher import Exchange, Parts
-from pyengine.worker.handoff import Rest
+from pyengine.worker.blocked_runs import BlockedRuns
+from pyengine.worker.capacity import Capacity
+from pyengine.worker.dispatcher import Dispatcher, Parts
+from pyengine.worker.handoff import Handoff
 from pyengine.worker.lease_heartbeat import BLOCKED_AFTER_S, Heartbeat, Vitals, say_hello
-from pyengine.worker.report_queue import RunQueue
-from pyengine.worker.run_manager import Holdings
+from pyengine.worker.report_queue import ReportQueue
+from pyengine.worker.run_manager import RunManager
 from pyengine.worker.run_state import Hooks
 from pyengine.worker.service_runner import Served, Server
-from pyengine.worker.speculation import Early
-from pyengine.worker.sql_step_runner import SqlDoor
+from pyengine.worker.speculation import Speculation
+from pyengine.worker.sql_step_runner import SqlStepRunner
 from pyengine.worker.step_runner import UNWIND_S, StepRunner
-from pyengine.worker.ticker import DatabaseClock, Housekeeper, TickAnswer
-from pyengine.worker.transaction_runner import Committer
-from pyengine.worker.turn_sender import Identity, Turns
+from pyengine.worker.ticker import DatabaseClock, TickAnswer, Ticker
+from pyengine.worker.transaction_runner import TransactionRunner
+from pyengine.worker.turn_sender import Identity, TurnSender
 
 __all__ = ["Worker"]
 
@@ -144,8 +144,8 @@ class Worker:
         about = {"host": socket.gethostname(), "process": os.getpid(), "python": platform.python_version()}
         digests = [one.digest(loop_version) for one in workflows]
         hello = (self.id, list(self.queues), names, versions, msgspec.json.encode(about).decode(), digests)
-        self._side = LinkPool(self._database, "side", _SIDE, keep=1)
-        self._work = LinkPool(self._database, "work", _WORK)
+        self._side = ConnectionPool(self._database, "side", _SIDE, keep=1)
+        self._work = ConnectionPool(self._database, "work", _WORK)
         answer = await say_hello(self._side, hello)
         settings = {name: int(value) for name, value in answer["settings"].items() if str(value).isdigit()}
         identity = Identity(
@@ -158,7 +158,7 @@ class Worker:
         )
         self._clock = DatabaseClock(self._loop)
         self._clock.set(answer["now"])
-        self._assemble(turns := Turns(self._database, identity), identity, settings)
+        self._assemble(turns := TurnSender(self._database, identity), identity, settings)
         try:
             await turns.open()
             await self._listener.start()
@@ -169,18 +169,18 @@ class Worker:
         self._serve(hello, settings)
         logger.info("worker.started", extra={"worker": self.id, "queues": self.queues, "workflows": names})
 
-    def _assemble(self, turns: Turns, identity: Identity, settings: dict[str, int]) -> None:
+    def _assemble(self, turns: TurnSender, identity: Identity, settings: dict[str, int]) -> None:
         wake = asyncio.Event()
-        queue = RunQueue(wake.set)
-        early = Early(queue.add)
-        slots = Slots(self._concurrency or settings["max_in_flight"], wake.set)
+        queue = ReportQueue(wake.set)
+        early = Speculation(queue.add)
+        slots = Capacity(self._concurrency or settings["max_in_flight"], wake.set)
         self._server = Server(self._work, served=self._did_serve)
-        self._blocked = Blocked(self._side, self.id)
-        self._housekeeper = Housekeeper(
+        self._blocked = BlockedRuns(self._side, self.id)
+        self._housekeeper = Ticker(
             self._side, self.id, ticked=self._did_tick, services=self._server.note_due, blocked=self._blocked
         )
-        self._rest = Rest(self._side, self._listener, identity)
-        self._exchange = Exchange(
+        self._rest = Handoff(self._side, self._listener, identity)
+        self._exchange = Dispatcher(
             Parts(
                 turns=turns,
                 side=self._side,
@@ -193,12 +193,12 @@ class Worker:
             ),
             identity,
             slots=slots,
-            looks=Looks(longest_s=_POLL_LONGEST_S if self._database.hints else _POLL_ALONE_S),
+            looks=PollSchedule(longest_s=_POLL_LONGEST_S if self._database.hints else _POLL_ALONE_S),
         )
         limits = {"warn_bytes": settings["payload_warn_bytes"], "max_bytes": settings["payload_max_bytes"]}
         codec = Codec(self._registry.errors, **limits)
         randomness = random.SystemRandom()
-        self._sql = SqlDoor(self._work, self.id, slots)
+        self._sql = SqlStepRunner(self._work, self.id, slots)
         self._steps = StepRunner(
             self._loop,
             codec=codec,
@@ -208,7 +208,7 @@ class Worker:
             news=early.reported,
             in_sql=self._sql.run,
         )
-        self._holdings = self._sql.holdings = self._exchange.holdings = Holdings(
+        self._holdings = self._sql.holdings = self._exchange.holdings = RunManager(
             self._registry,
             codec=codec,
             clock=self._clock,
@@ -223,7 +223,7 @@ class Worker:
             ),
         )
         early.drive = self._holdings.drive
-        self._committer = Committer(self._work, self.id, self._holdings, codec, slots)
+        self._committer = TransactionRunner(self._work, self.id, self._holdings, codec, slots)
 
     def _serve(self, hello: tuple[Any, ...], settings: dict[str, int]) -> None:
         self._listener.subscribe("durable_ready", self._hinted)

@@ -1,9 +1,11 @@
 """`ctx`: what workflow code gets from the engine.
 
 Lives here: the surface of `ctx`, the handles that it gives out, and HTTP requests as steps. May not: an
-implementation of a wait or a call; each is one call of the `Scope` of the run (definitions/current_run.py).
+implementation of a wait or a call; each is one call of the `WorkflowRuntime` of the run
+(definitions/current_run.py).
 
-The way of `ctx.sleep`: a duration is read, `Scope.sleep` makes a timer, and the future it returns is awaited.
+The way of `ctx.sleep`: a duration is read, `WorkflowRuntime.sleep` makes a timer, and the future it returns
+is awaited.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from pyengine.definitions.signals import Signal, check_signal_name
 from pyengine.definitions.sql_steps import service_call
 from pyengine.errors import InvalidRequest
 from pyengine.values.codec import type_codec
-from pyengine.workflow.context_sql import InSql
-from pyengine.workflow.context_waits import Waits, within_run
+from pyengine.workflow.context_sql import ContextSql
+from pyengine.workflow.context_waits import ContextWaits, within_run
 from pyengine.workflow.handles import ChildRun, DurablePromise, RunLogger
 from pyengine.workflow.http import DEFAULT_RETRY, http_request, http_step
 from pyengine.workflow.http_records import HttpResponse, Secret
@@ -44,7 +44,7 @@ def _text(value: object, bytes_max: int, what: str) -> str:
     return value
 
 
-class Context(Waits, InSql):
+class Context(ContextWaits, ContextSql):
     """What workflow code gets from the engine; use the module's `ctx`."""
 
     __slots__ = ()

@@ -13,12 +13,12 @@ from pyengine.definitions.retry import Duration, Retry, optional_duration
 from pyengine.definitions.sql_steps import sql_arguments, sql_step
 from pyengine.workflow.context_waits import within_run
 
-__all__ = ["InSql"]
+__all__ = ["ContextSql"]
 
 T = TypeVar("T")
 
 
-class InSql:
+class ContextSql:
     """The part of `ctx` that calls database functions."""
 
     __slots__ = ()

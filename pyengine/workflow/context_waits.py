@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 import msgspec
 
-from pyengine.definitions.current_run import Scope, current_step, scope
+from pyengine.definitions.current_run import WorkflowRuntime, current_step, scope
 from pyengine.definitions.retry import Duration, optional_duration
 from pyengine.errors import InvalidRequest
 from pyengine.workflow.handles import DurablePromise
@@ -19,7 +19,7 @@ from pyengine.workflow.handles import DurablePromise
 if TYPE_CHECKING:
     from pyengine.replay.join_sets import JoinSet
 
-__all__ = ["Waits", "within_run"]
+__all__ = ["ContextWaits", "within_run"]
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -30,7 +30,7 @@ D = TypeVar("D")
 _encode_key = msgspec.json.Encoder(order="sorted", decimal_format="number").encode
 
 
-def within_run(method: str, instead: str) -> Scope:
+def within_run(method: str, instead: str) -> WorkflowRuntime:
     """Return the run whose workflow code is running here.
 
     Args:
@@ -57,7 +57,7 @@ def _key_text(key: Mapping[str, Any]) -> str:
     raise InvalidRequest(f"ctx.until: {key!r} is not a key: {reason}", hint='key={"id": 42}')
 
 
-class Waits:
+class ContextWaits:
     """The part of `ctx` that waits for several things, and for rows."""
 
     __slots__ = ()

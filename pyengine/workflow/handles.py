@@ -11,7 +11,7 @@ import logging
 from collections.abc import Generator, MutableMapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from pyengine.definitions.current_run import Scope
+from pyengine.definitions.current_run import WorkflowRuntime
 
 __all__ = ["ChildRun", "DurablePromise", "RunLogger"]
 
@@ -55,7 +55,7 @@ else:
 class RunLogger(_LoggerAdapter):
     """A logger that says each thing once: silent while replaying and while being thrown away."""
 
-    def __init__(self, within: Scope) -> None:
+    def __init__(self, within: WorkflowRuntime) -> None:
         run = within.run
         super().__init__(_workflow_logger, {"run_id": run.id, "workflow": run.workflow})
         self._within = within

@@ -18,11 +18,10 @@ from msgspec.structs import replace
 from pyengine.definitions.current_run import RunInfo
 from pyengine.definitions.registry import Step, Workflow, make_step, make_workflow
 from pyengine.protocol.commands import (
-    Act,
     Adopt,
     Captured,
+    Command,
     Complete,
-    Fact,
     Fail,
     Halt,
     Intend,
@@ -31,12 +30,13 @@ from pyengine.protocol.commands import (
     Receive,
     RunChild,
     StartTimer,
+    StepOutcome,
     Submit,
     Suspend,
     Take,
 )
 from pyengine.protocol.journal import ALLOCATING, RESOLVING, ROW_WIDTH, Row
-from pyengine.replay.advance import Moves, StepCall
+from pyengine.replay.advance import Advance, StepCall
 from pyengine.replay.machine import Replay
 from pyengine.values.codec import Codec
 
@@ -130,8 +130,8 @@ class MemoryRun:
         self.seed = seed
         self.now_ms = STARTED_MS
         self.rows = list(rows) or [Row(0, "S")]
-        self.open: dict[int, Act | StepCall] = {}
-        self.acts: list[Act] = []
+        self.open: dict[int, Command | StepCall] = {}
+        self.acts: list[Command] = []
         self.receivers: dict[str, int] = {}
         self.inboxes: dict[str, list[Any]] = {}
         self.sets: dict[int, int] = {}
@@ -141,7 +141,7 @@ class MemoryRun:
         self.overtake: Asked | None = None
         self.warm = self.replay()
         self.warm.load(self.rows)
-        self.moves = Moves()
+        self.moves = Advance()
         self.advance()
 
     @property
@@ -159,7 +159,7 @@ class MemoryRun:
         definition = self.code if code is None else code.definition
         return Replay(definition, self.run, lambda: self.now_ms, random.Random(self.seed), self.codec)
 
-    def cold(self, code: Workflow[..., Any] | None = None, rows: Sequence[Row] | None = None) -> Moves:
+    def cold(self, code: Workflow[..., Any] | None = None, rows: Sequence[Row] | None = None) -> Advance:
         """Return the moves of a replay of the whole journal by a process that knows nothing else."""
         replay = self.replay(code)
         replay.load(self.rows if rows is None else rows)
@@ -167,7 +167,7 @@ class MemoryRun:
         replay.evict()
         return moves
 
-    def advance(self) -> Moves:
+    def advance(self) -> Advance:
         """Advance the warm replay and record what it did, until nothing comes back at once."""
         while True:
             self.moves = moves = self.warm.advance()
@@ -207,7 +207,7 @@ class MemoryRun:
     def _intended(self) -> set[int]:
         return {act.child for act in self.acts if isinstance(act, Intend)}
 
-    def _answer(self, act: Act) -> Row | None:
+    def _answer(self, act: Command) -> Row | None:
         """What the database answers an act at once: a buffered signal; that there is no such promise."""
         if isinstance(act, Receive):
             return self._deliver(act.name)
@@ -220,7 +220,7 @@ class MemoryRun:
         self.rows.append(Row(self.next_seq, "D", act.child, 1, None, None, data))
         return self.rows[-1]
 
-    def _record(self, act: Act) -> None:
+    def _record(self, act: Command) -> None:
         self.acts.append(act)
         row = self._act_row(act)
         if row is not None:
@@ -231,7 +231,7 @@ class MemoryRun:
         if isinstance(act, Intend) and isinstance(known, StepCall):
             self.open[act.child] = replace(known, begun=True)
 
-    def _act_row(self, act: Act) -> Row | None:
+    def _act_row(self, act: Command) -> Row | None:
         seq = self.next_seq
         if not isinstance(act, Submit | Take):
             taken = {row.child for row in self.rows if row.type in ALLOCATING}
@@ -294,26 +294,26 @@ class MemoryRun:
         self.blocked = None
         return row
 
-    def complete(self, child: int, value: Any = None, *, error: BaseException | str | None = None) -> Moves:
+    def complete(self, child: int, value: Any = None, *, error: BaseException | str | None = None) -> Advance:
         """Complete one child, append its row, and advance."""
         return self.turn(Done(child, value, error))
 
-    def complete_all(self, outcomes: Sequence[tuple[int, Any, BaseException | str | None]]) -> Moves:
+    def complete_all(self, outcomes: Sequence[tuple[int, Any, BaseException | str | None]]) -> Advance:
         """Complete several children in one turn."""
         return self.turn(*(Done(*each) for each in outcomes))
 
-    def send(self, name: str, payload: Any = None) -> Moves:
+    def send(self, name: str, payload: Any = None) -> Advance:
         """Send a signal, and advance."""
         return self.turn(Sent(name, payload))
 
-    def cancel(self, reason: Any = None) -> Moves:
+    def cancel(self, reason: Any = None) -> Advance:
         """Ask the run to end, and advance."""
         return self.turn(Asked(reason))
 
-    def turn(self, *events: Done | Sent | Asked) -> Moves:
+    def turn(self, *events: Done | Sent | Asked) -> Advance:
         """Let things happen before one bundle: first what others do, then own steps; and advance."""
         tail: list[Row] = []
-        facts: list[Fact] = []
+        facts: list[StepOutcome] = []
         mine = [one for one in events if isinstance(one, Done) and isinstance(self.open[one.child], StepCall)]
         asked = any(isinstance(one, Asked) for one in events)
         for event in [one for one in events if one not in mine] + ([] if asked else mine):
@@ -345,7 +345,7 @@ class MemoryRun:
         receipt = self._deliver(sent.name)
         return [row] if receipt is None else [row, receipt]
 
-    def _complete(self, done: Done, tail: list[Row], facts: list[Fact]) -> None:
+    def _complete(self, done: Done, tail: list[Row], facts: list[StepOutcome]) -> None:
         child, error = done.child, done.error
         call = self.open.pop(child)
         text = json.dumps(done.value)
@@ -353,7 +353,9 @@ class MemoryRun:
             text = error if isinstance(error, str) else self.codec.encode_error(error)
         if isinstance(call, StepCall):
             given: dict[str, Any] = {"value" if error is None else "error": text}
-            facts.append(Fact(child=child, name=call.name, hash=call.hash, attempt=call.attempt, **given))
+            facts.append(
+                StepOutcome(child=child, name=call.name, hash=call.hash, attempt=call.attempt, **given)
+            )
             kind = ("L" if error is None else "E") if not call.begun else ("c" if error is None else "e")
             row = Row(self.next_seq, kind, child, call.attempt, call.name, call.hash, text)
         elif isinstance(call, StartTimer):
@@ -385,7 +387,7 @@ class MemoryRun:
         return problem_of(self.moves)
 
 
-def problem_of(moves: Moves) -> dict[str, Any]:
+def problem_of(moves: Advance) -> dict[str, Any]:
     """Return the problem of moves that end in a halt."""
     assert isinstance(moves.end, Halt), moves.end
     problem = json.loads(moves.end.problem)

@@ -16,7 +16,7 @@ from pyengine.definitions.signals import Signal
 from pyengine.errors import DecodeError, EncodeError
 from pyengine.protocol.commands import Complete, Halt, RunChild
 from pyengine.values.codec import Codec
-from pyengine.values.exceptions import Failures
+from pyengine.values.exceptions import ExceptionCodec
 from pyengine.workflow.context import ctx
 from tests.replay.memory_run import MemoryRun, workflow
 
@@ -169,6 +169,6 @@ def test_nothing_is_recorded_of_what_is_refused() -> None:
 
 def test_errors_carry_models() -> None:
     """A declared attribute of an error comes back as the model that it was."""
-    failures = Failures()
+    failures = ExceptionCodec()
     back = failures.decode(failures.encode(Declined(A)))
     assert type(back) is Declined and back.line == A

@@ -16,7 +16,7 @@ import pytest
 from pyengine import errors
 from pyengine import errors as sqlstates
 from pyengine.errors import EngineError, NondeterminismError, PayloadTooLarge, RemoteError, RunFailed
-from pyengine.values.exceptions import MAX_ERROR_BYTES, Failures, error_kind
+from pyengine.values.exceptions import MAX_ERROR_BYTES, ExceptionCodec, error_kind
 from tests.support.tree import ROOT
 
 ran: list[str] = []
@@ -60,7 +60,7 @@ class Nasty(Exception):
 
 def through(error: BaseException, classes: Any = None) -> BaseException:
     """Write an error and read it back."""
-    failures = Failures(classes)
+    failures = ExceptionCodec(classes)
     return failures.decode(failures.encode(error))
 
 
@@ -117,9 +117,9 @@ def test_own_allocation_is_not_run() -> None:
 
 def test_shape_that_does_not_fit() -> None:
     """An attribute of another type, or one that is missing, makes it foreign, with all its facts."""
-    text = Failures().encode(Declined(5))
+    text = ExceptionCodec().encode(Declined(5))
     for change in ({"data": {"reason": "x"}}, {"data": {"amount": "many", "reason": "x"}}, {"args": 5}):
-        back = Failures().decode(json.dumps({**json.loads(text), **change}))
+        back = ExceptionCodec().decode(json.dumps({**json.loads(text), **change}))
         assert isinstance(back, RemoteError) and back.type == "Declined" and back.module == __name__
 
 
@@ -132,17 +132,19 @@ def test_local_class_needs_registering() -> None:
     assert isinstance(through(Local("x")), RemoteError)
     classes = {(Local.__module__, Local.__qualname__): Local}
     assert type(through(Local("x"), classes)) is Local
-    back = Failures(classes).decode(json.dumps({"type": Local.__qualname__, "message": "from SQL"}))
+    back = ExceptionCodec(classes).decode(json.dumps({"type": Local.__qualname__, "message": "from SQL"}))
     assert type(back) is Local and back.args == ("from SQL",)
 
 
 def test_nothing_is_imported() -> None:
     """A module that is not imported stays so."""
     assert "this" not in sys.modules
-    back = Failures().decode('{"type": "Secret", "module": "this", "message": "m"}')
+    back = ExceptionCodec().decode('{"type": "Secret", "module": "this", "message": "m"}')
     assert isinstance(back, RemoteError) and "this" not in sys.modules
     for name in ("system", "SystemExit", "type", "StopIteration.x"):
-        assert isinstance(Failures().decode(json.dumps({"type": name, "module": "builtins"})), RemoteError)
+        assert isinstance(
+            ExceptionCodec().decode(json.dumps({"type": name, "module": "builtins"})), RemoteError
+        )
 
 
 def test_stop_iteration_stays_foreign() -> None:
@@ -172,7 +174,7 @@ def test_causes() -> None:
 def test_foreign_errors_are_handed_on() -> None:
     """A RemoteError that is raised again is written as what it was at first."""
     record = {"type": "app.Broken", "module": "other", "message": "m", "data": {"a": 1}, "retryable": False}
-    first = Failures().decode(json.dumps(record))
+    first = ExceptionCodec().decode(json.dumps(record))
     second = through(first)
     assert isinstance(second, RemoteError)
     assert (second.type, second.module, second.message, second.data, second.retryable) == (
@@ -186,28 +188,28 @@ def test_foreign_errors_are_handed_on() -> None:
 
 def test_degrading() -> None:
     """What cannot be written is written as its repr and flagged; builtin classes survive that, others not."""
-    text = Failures().encode(ValueError(object(), float("nan"), "a\0b\ud800"))
+    text = ExceptionCodec().encode(ValueError(object(), float("nan"), "a\0b\ud800"))
     record = json.loads(text)
     assert (
         record["lossy"] is True
         and record["args"][1] == "nan"
         and "\0" not in json.dumps(record, ensure_ascii=False)
     )
-    assert isinstance(Failures().decode(text), ValueError)
+    assert isinstance(ExceptionCodec().decode(text), ValueError)
     assert isinstance(through(Plain(object())), RemoteError)
-    assert json.loads(Failures().encode(Nasty()))["message"] == "<Nasty>"
+    assert json.loads(ExceptionCodec().encode(Nasty()))["message"] == "<Nasty>"
     deep: Any = []
     for _ in range(2000):
         deep = [deep]
-    assert "lossy" in Failures().encode(ValueError(deep))
+    assert "lossy" in ExceptionCodec().encode(ValueError(deep))
 
 
 def test_retryable_is_recorded() -> None:
     """An error that says that it is final is written as final."""
     error = Plain("x")
     error.retryable = False  # type: ignore[attr-defined]
-    assert json.loads(Failures().encode(error))["retryable"] is False
-    assert json.loads(Failures().encode(Plain("x")))["retryable"] is True
+    assert json.loads(ExceptionCodec().encode(error))["retryable"] is False
+    assert json.loads(ExceptionCodec().encode(Plain("x")))["retryable"] is True
 
 
 @pytest.mark.parametrize(
@@ -225,14 +227,14 @@ def test_retryable_is_recorded() -> None:
 )
 def test_what_others_wrote(text: str | None, type_name: str, message: str) -> None:
     """Whatever somebody else settled a promise with becomes an error that can be raised."""
-    back = Failures().decode(text)
+    back = ExceptionCodec().decode(text)
     assert isinstance(back, RemoteError) and (back.type, back.message) == (type_name, message)
 
 
 def test_written_by_sql() -> None:
     """A type and a message are enough for builtin classes and our own."""
-    assert isinstance(Failures().decode('{"type": "ValueError", "message": "m"}'), ValueError)
-    back = Failures().decode('{"type": "RunTimedOut", "message": "m"}')
+    assert isinstance(ExceptionCodec().decode('{"type": "ValueError", "message": "m"}'), ValueError)
+    back = ExceptionCodec().decode('{"type": "RunTimedOut", "message": "m"}')
     assert isinstance(back, errors.RunTimedOut) and back.run_id is None and back.message == "m"
 
 
@@ -242,10 +244,10 @@ def test_notes_and_traceback() -> None:
         raise ValueError("x")
     except ValueError as error:
         error.add_note("look here")
-        record, back = json.loads(Failures().encode(error)), through(error)
+        record, back = json.loads(ExceptionCodec().encode(error)), through(error)
     assert back.__notes__ == ["look here"]
     assert "test_notes_and_traceback" in record["traceback"]
-    assert len(json.loads(Failures().encode(ValueError("x" * 99_999)))["traceback"]) <= 16_000
+    assert len(json.loads(ExceptionCodec().encode(ValueError("x" * 99_999)))["traceback"]) <= 16_000
 
 
 @pytest.mark.parametrize("filler", ["x", "\x01", "\u20ac", '"'])
@@ -254,20 +256,20 @@ def test_an_error_that_weighs_too_much_is_cut(filler: str) -> None:
     error = ValueError(filler * 5000, {"more": filler * 5000})
     error.__cause__ = KeyError("inner")
     error.add_note("look here")
-    text = Failures(max_bytes=2000).encode(error)
+    text = ExceptionCodec(max_bytes=2000).encode(error)
     record = json.loads(text)
     assert len(text.encode()) <= 2000 and record["lossy"] is True
     assert record.keys() == {"type", "module", "message", "kind", "traceback", "retryable", "lossy"}
     assert "[cut: it had " in record["message"] and "[cut: it had " in record["traceback"]
-    assert type(Failures().decode(text)) is ValueError
-    assert json.loads(Failures().encode(error))["cause"]["type"] == "KeyError"
+    assert type(ExceptionCodec().decode(text)) is ValueError
+    assert json.loads(ExceptionCodec().encode(error))["cause"]["type"] == "KeyError"
 
 
 def test_no_error_weighs_more_than_a_mebibyte() -> None:
     """Without another limit an error of 30 MB is written as one of less than 1 MiB, however it carries it."""
     group = ExceptionGroup("many", [ValueError("y" * 3_000_000) for _ in range(10)])
     for error in (ValueError("x" * 30_000_000), Declined(5, "x" * 30_000_000), group):
-        assert len(Failures().encode(error)) <= MAX_ERROR_BYTES
+        assert len(ExceptionCodec().encode(error)) <= MAX_ERROR_BYTES
     assert isinstance(through(group), RemoteError)
 
 
@@ -357,25 +359,25 @@ def test_kinds(error: object, kind: str) -> None:
     """Every error, and every record of one, has one of six kinds: who has to act on it."""
     assert error_kind(error) == kind
     if isinstance(error, BaseException):
-        assert json.loads(Failures().encode(error))["kind"] == kind
+        assert json.loads(ExceptionCodec().encode(error))["kind"] == kind
 
 
 def test_a_kind_is_handed_on() -> None:
     """What comes back as a foreign error, and fails another run, keeps the kind that it was recorded with."""
-    text = Failures().encode(Late("x")).replace("Late", "Elsewhere").replace(__name__, "nowhere")
-    back = Failures().decode(text)
+    text = ExceptionCodec().encode(Late("x")).replace("Late", "Elsewhere").replace(__name__, "nowhere")
+    back = ExceptionCodec().decode(text)
     assert isinstance(back, RemoteError) and error_kind(back) == "Timeout"
-    assert json.loads(Failures().encode(failed(back)))["kind"] == "Timeout"
-    assert json.loads(Failures().encode(back))["kind"] == "Timeout"
+    assert json.loads(ExceptionCodec().encode(failed(back)))["kind"] == "Timeout"
+    assert json.loads(ExceptionCodec().encode(back))["kind"] == "Timeout"
     for free in ('{"code": 1}', '"sorry"', "not JSON", None):
-        assert error_kind(Failures().decode(free)) == "Uncategorized"
+        assert error_kind(ExceptionCodec().decode(free)) == "Uncategorized"
 
 
 def test_rows_without_a_kind() -> None:
     """An error that was written before there were kinds is read as before; its type tells its kind."""
-    record = json.loads(Failures().encode(errors.StepTimeout("m", step="s", timeout_ms=3)))
+    record = json.loads(ExceptionCodec().encode(errors.StepTimeout("m", step="s", timeout_ms=3)))
     del record["kind"]
-    back = Failures().decode(json.dumps(record))
+    back = ExceptionCodec().decode(json.dumps(record))
     assert isinstance(back, errors.StepTimeout) and back.timeout_ms == 3
     assert error_kind(record) == error_kind(back) == "Timeout"
 

@@ -17,7 +17,7 @@ from pyengine import EngineError, HttpResponse, RemoteError, Retry
 from pyengine.definitions.retry import policy_text
 from pyengine.errors import recorded_module
 from pyengine.values.codec import Codec
-from pyengine.values.exceptions import Failures
+from pyengine.values.exceptions import ExceptionCodec
 
 ERRORS = [
     name
@@ -44,7 +44,7 @@ def test_an_error_is_recorded_under_the_package(name: str) -> None:
     cls = getattr(pyengine, name)
     assert recorded_module(cls) == "pyengine"
     if cls is not RemoteError:
-        record = json.loads(Failures().encode(cls.__new__(cls, "no")))
+        record = json.loads(ExceptionCodec().encode(cls.__new__(cls, "no")))
         assert (record["module"], record["type"]) == ("pyengine", name)
 
 

@@ -26,11 +26,11 @@ from pyengine.errors import (
 from pyengine.protocol.commands import (
     Captured,
     Complete,
-    Fact,
     Fail,
     MakePromise,
     RunChild,
     StartTimer,
+    StepOutcome,
     Suspend,
 )
 from pyengine.protocol.journal import Row
@@ -474,7 +474,7 @@ def test_freed_at_once() -> None:
     try:
         replay = Replay(code.definition, info, lambda: 0, random.Random(), Codec())
         call = replay.advance().steps[1]
-        fact = Fact(child=call.child, name="add", hash=call.hash, attempt=1, value="3")
+        fact = StepOutcome(child=call.child, name="add", hash=call.hash, attempt=1, value="3")
         replay.accept(tail=(), acts=(), facts=(fact,), next_seq=5, now_ms=0)
         assert replay.advance().end == Complete(value="3")
         seen = [weakref.ref(one) for one in (replay, replay._matcher, replay._loop)]

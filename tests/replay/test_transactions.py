@@ -19,7 +19,7 @@ from pyengine.definitions.current_run import RunInfo
 from pyengine.errors import InvalidRequest
 from pyengine.protocol.commands import Complete, Fail, Halt, RolledBack
 from pyengine.protocol.journal import Row
-from pyengine.replay.advance import Moves
+from pyengine.replay.advance import Advance
 from pyengine.replay.machine import Replay
 from pyengine.replay.transaction_log import Outcome
 from pyengine.values.codec import Codec
@@ -59,7 +59,7 @@ def asked(one: Replay) -> str:
     return log.ask.kind
 
 
-def answer(one: Replay, value: Any = None, kind: str = "value") -> Moves:
+def answer(one: Replay, value: Any = None, kind: str = "value") -> Advance:
     """Answer it, and go on."""
     log = one.transactions.front
     assert log is not None

@@ -15,7 +15,7 @@ import pytest
 from pyengine import App, Client, Worker
 from pyengine.database.poll_schedule import _APART_S
 from pyengine.definitions.registry import Workflow
-from pyengine.worker.dispatcher import Exchange
+from pyengine.worker.dispatcher import Dispatcher
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
@@ -58,11 +58,11 @@ async def apart(app: App, dsn: str, **options: Any) -> AsyncIterator[tuple[Worke
 def note_handed(patch: pytest.MonkeyPatch) -> list[str]:
     """Ids of runs that workers of this process are handed from now on."""
     ids: list[str] = []
-    plain = Exchange._handed
+    plain = Dispatcher._handed
 
-    def noted(self: Exchange, answer: Any) -> None:
+    def noted(self: Dispatcher, answer: Any) -> None:
         ids.extend(task.id for task in answer.tasks)
         plain(self, answer)
 
-    patch.setattr(Exchange, "_handed", noted)
+    patch.setattr(Dispatcher, "_handed", noted)
     return ids

@@ -15,10 +15,10 @@ from psycopg.conninfo import conninfo_to_dict
 
 from pyengine import App, Worker, ctx
 from pyengine.database.connection import Database, NoConnection
-from pyengine.database.pool import LinkPool
+from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import SESSION
 from pyengine.worker import capacity as slots_module
-from pyengine.worker.capacity import Slots
+from pyengine.worker.capacity import Capacity
 from tests.support.roles import who_works
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -74,7 +74,7 @@ async def at_last(database: Database) -> Any:
 def test_a_worker_at_rest_has_four(dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns, all else, signs of life, hints; more while transactions and functions need them."""
     conn.execute(SCENE)
-    monkeypatch.setattr(LinkPool, "idle_s", 0.3)
+    monkeypatch.setattr(ConnectionPool, "idle_s", 0.3)
     app = working(dsn)
 
     async def main() -> None:
@@ -102,8 +102,8 @@ def test_few_connections_fail_no_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two workers have one connection to spare between them: all runs end with their results."""
-    monkeypatch.setattr(LinkPool, "patience_s", 0.5)
-    monkeypatch.setattr(LinkPool, "idle_s", 0.2)
+    monkeypatch.setattr(ConnectionPool, "patience_s", 0.5)
+    monkeypatch.setattr(ConnectionPool, "idle_s", 0.2)
     app = working(limited)
 
     async def main() -> list[int]:
@@ -128,7 +128,7 @@ def test_who_gets_none_leaves_it_to_others(
 ) -> None:
     """A worker without a connection to spare gives its runs back, says so and works on fewer; a worker that
     has connections ends them."""
-    monkeypatch.setattr(LinkPool, "patience_s", 0.3)
+    monkeypatch.setattr(ConnectionPool, "patience_s", 0.3)
     poor, rich = working(limited), working(dsn)
 
     async def main() -> list[int]:
@@ -152,7 +152,7 @@ def test_waiting_for_a_connection_is_no_time_of_a_step(
     limited: str, dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A function with 300 ms to run is called although its worker had no connection for a second."""
-    monkeypatch.setattr(LinkPool, "idle_s", 0.2)
+    monkeypatch.setattr(ConnectionPool, "idle_s", 0.2)
     app = working(limited)
 
     @app.workflow
@@ -180,22 +180,22 @@ def test_a_pool_takes_turns_with_what_it_has(limited: str, dsn: str, monkeypatch
     async def main() -> None:
         database = Database(limited)
         await database.open()
-        pool, pids = LinkPool(database, "client", 10), []
+        pool, pids = ConnectionPool(database, "client", 10), []
         while not pids:  # what has looked at the version may still be on its way out
             with contextlib.suppress(NoConnection):
                 pids = await asyncio.gather(*(pool.run(SESSION) for _ in range(10)))
         assert 1 <= len(set(pids)) <= 2
         async with pool.taken() as one, pool.taken() as other:
             assert await one.run(SESSION) != await other.run(SESSION)
-            monkeypatch.setattr(LinkPool, "patience_s", 0.1)
+            monkeypatch.setattr(ConnectionPool, "patience_s", 0.1)
             with pytest.raises(NoConnection, match=r"gave no connection for client in 0\.1 s"):
                 async with pool.taken():
                     pass
-            small = LinkPool(database, "client", 1)
+            small = ConnectionPool(database, "client", 1)
             with pytest.raises(NoConnection):
                 await small.run(SESSION)
         await pool.close()
-        monkeypatch.setattr(LinkPool, "patience_s", 30.0)
+        monkeypatch.setattr(ConnectionPool, "patience_s", 30.0)
         async with small.taken():
             waiting = asyncio.create_task(small.run(SESSION))
             await asyncio.sleep(0.3)
@@ -213,7 +213,7 @@ def test_slots_shrink_and_grow(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
     monkeypatch.setattr(slots_module.time, "monotonic", lambda: now[0])
 
     async def main() -> None:
-        slots = Slots(100, lambda: None)
+        slots = Capacity(100, lambda: None)
         assert slots.now == 100
         slots.too_many(40, "none left")
         slots.too_many(40, "none left")
@@ -244,7 +244,7 @@ def test_slots_tell_when_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None
 
     async def main() -> list[int]:
         found: list[int] = []
-        slots = Slots(4, lambda: found.append(slots.now))
+        slots = Capacity(4, lambda: found.append(slots.now))
         slots.too_many(2, "none left")
         assert slots.now == 0
         while slots._waking is not None:

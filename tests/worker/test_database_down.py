@@ -73,13 +73,13 @@ def test_lost_connections_lose_nothing(dsn: str, conn: Connection, role: str) ->
 def test_a_turn_whose_outcome_is_unknown(dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns whose answers are lost after the commit are sent again: nothing is recorded twice, no step of a
     live worker runs twice, and what they claimed is given back at once."""
-    from pyengine.protocol.turn import Answer, Bundle
+    from pyengine.protocol.turn import Answer, RunReport
     from pyengine.worker import turn_sender
 
     app, ran = counting_app(dsn)
-    plain, lost = turn_sender.Turns._once, []
+    plain, lost = turn_sender.TurnSender._once, []
 
-    async def once(self: turn_sender.Turns, bundles: list[Bundle], *rest: Any) -> Answer:
+    async def once(self: turn_sender.TurnSender, bundles: list[RunReport], *rest: Any) -> Answer:
         answer = await plain(self, bundles, *rest)
         if len(lost) < 12 and (bundles or answer.tasks):
             lost.append(1)
@@ -87,7 +87,7 @@ def test_a_turn_whose_outcome_is_unknown(dsn: str, conn: Connection, monkeypatch
                 raise Unavailable("the answer was lost")
         return answer
 
-    monkeypatch.setattr(turn_sender.Turns, "_once", once)
+    monkeypatch.setattr(turn_sender.TurnSender, "_once", once)
 
     async def main() -> list[int]:
         async with app.client() as client:

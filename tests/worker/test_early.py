@@ -18,11 +18,11 @@ import pytest
 from pyengine import App, Retry, ctx
 from pyengine.errors import RunCancelled, RunFailed
 from pyengine.protocol.commands import Complete
-from pyengine.replay.advance import Moves
+from pyengine.replay.advance import Advance
 from pyengine.worker import run_manager
-from pyengine.worker.run_manager import Holdings
-from pyengine.worker.run_state import HeldRun, StepRun
-from pyengine.worker.speculation import Early
+from pyengine.worker.run_manager import RunManager
+from pyengine.worker.run_state import LeasedRun, StepAttempt
+from pyengine.worker.speculation import Speculation
 from pyengine.worker.step_runner import StepRunner
 from tests.support.turns import Send, intercept
 from tests.worker.test_limits import fact, quiet_run
@@ -257,7 +257,7 @@ def test_a_request_to_stop_that_comes_first_counts(
     assert journal(conn, "stop").startswith("SQL") and journal(conn, "stop").endswith("Y")
 
 
-def end_at_once(self: StepRunner, run: StepRun) -> None:
+def end_at_once(self: StepRunner, run: StepAttempt) -> None:
     """Run the body of a step that never waits as Python 3.12 does: before `start` returns."""
     self._active += 1
     with pytest.raises(StopIteration):
@@ -350,13 +350,13 @@ def test_nothing_is_being_handled_when_the_code_goes_on(dsn: str, conn: Connecti
 
 def replayed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ids of runs that are replayed because their coroutine did what the journal does not hold."""
-    anew, replay_anew = list[str](), Holdings.replay_anew
+    anew, replay_anew = list[str](), RunManager.replay_anew
 
-    def note(self: Holdings, held: Any) -> None:
+    def note(self: RunManager, held: Any) -> None:
         anew.append(held.info.id)
         replay_anew(self, held)
 
-    monkeypatch.setattr(Holdings, "replay_anew", note)
+    monkeypatch.setattr(RunManager, "replay_anew", note)
     return anew
 
 
@@ -459,13 +459,13 @@ def test_what_came_between_is_not_passed_over(
 
 def test_who_has_steps_under_way_waits() -> None:
     """One of two results is not what a run waits for; both are."""
-    driven: list[HeldRun] = []
+    driven: list[LeasedRun] = []
 
-    def drive(held: HeldRun) -> Moves:
+    def drive(held: LeasedRun) -> Advance:
         driven.append(held)
-        return Moves()
+        return Advance()
 
-    early = Early(lambda held: None)
+    early = Speculation(lambda held: None)
     early.drive = drive
     other, held = quiet_run(), quiet_run()
     other.last, other.end = 1, Complete(value="1")
@@ -527,7 +527,7 @@ def test_a_step_that_ends_as_it_begins(dsn: str, conn: Connection, monkeypatch: 
     """
     start_task = StepRunner._start_task
 
-    def at_once(self: StepRunner, run: StepRun) -> None:
+    def at_once(self: StepRunner, run: StepAttempt) -> None:
         if run.call.attempt == 1 and run.call.name.endswith("flaky"):
             start_task(self, run)
         else:

@@ -10,16 +10,16 @@ import pytest
 
 from pyengine import App, ctx
 from pyengine.database import poll_schedule
-from pyengine.database.connection import Database, Link
+from pyengine.database.connection import Database, ReconnectingConnection
 from pyengine.database.listener import Listener
-from pyengine.database.poll_schedule import Looks, Pace
+from pyengine.database.poll_schedule import NotifyThrottle, PollSchedule
 from pyengine.worker import handoff, ticker
-from pyengine.worker.handoff import Rest
+from pyengine.worker.handoff import Handoff
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
 
-def pauses(looks: Looks, now: float, count: int) -> list[float]:
+def pauses(looks: PollSchedule, now: float, count: int) -> list[float]:
     """Look so many times without finding anything, and return the pauses between."""
     found = []
     for _ in range(count):
@@ -33,7 +33,7 @@ def test_after_a_hint_one_looks_often_and_then_ever_more_seldom() -> None:
     """At once, after 5, 20, 30, 80, 320 ms and 1 s, then with pauses that grow to the longest one and stay
     there. The fourth look comes soon after SQL may hint again, which is after 50 ms.
     """
-    looks = Looks(longest_s=5.0)
+    looks = PollSchedule(longest_s=5.0)
     looks.hinted(100.0)
     assert looks.at == 100.0
     assert pauses(looks, 100.0, 6) == [0.005, 0.02, 0.03, 0.08, 0.32, 1.0]
@@ -44,7 +44,7 @@ def test_after_a_hint_one_looks_often_and_then_ever_more_seldom() -> None:
 
 def test_a_hint_brings_the_next_look_forward_and_never_puts_it_off() -> None:
     """Hints that come while one is about to look change nothing."""
-    looks = Looks(longest_s=5.0)
+    looks = PollSchedule(longest_s=5.0)
     looks.hinted(100.0)
     looks.looked(100.0, found=False)
     looks.hinted(100.001)
@@ -55,7 +55,7 @@ def test_a_hint_brings_the_next_look_forward_and_never_puts_it_off() -> None:
 
 def test_what_has_only_begun_is_looked_for_soon() -> None:
     """After 5 ms, not at once, and without putting off what others wait for; a hint comes before that."""
-    looks = Looks(longest_s=5.0)
+    looks = PollSchedule(longest_s=5.0)
     looks.begun(100.0, alone=True)
     assert looks.at == 100.005
     looks.hinted(100.001)
@@ -74,7 +74,7 @@ def test_what_has_only_begun_is_looked_for_soon() -> None:
 
 def test_only_one_hint_in_a_while_goes_along_with_its_commit() -> None:
     """The first of each channel may; one that follows within 10 ms may not, and keeps the next one back."""
-    pace = Pace()
+    pace = NotifyThrottle()
     assert pace.along("durable_ready", 1.0)
     assert pace.along("durable_settled", 1.0)
     assert not pace.along("durable_ready", 1.009)
@@ -86,7 +86,7 @@ def test_what_comes_without_a_pause_is_tried_again_after_a_while() -> None:
     """Of starts that come every 8 ms one in 100 ms goes along; after one that was handed over the next one
     does, and no more.
     """
-    pace = Pace()
+    pace = NotifyThrottle()
     along = [n for n in range(60) if pace.along("durable_ready", 1.0 + n / 128)]
     assert along == [0, 13, 26, 39, 52]
     pace.one_more("durable_ready")
@@ -108,9 +108,9 @@ def test_a_lone_run_takes_four_statements(
         return 1
 
     said: list[str] = []
-    use = Link.use
+    use = ReconnectingConnection.use
 
-    async def noted(self: Link, action: Any) -> Any:
+    async def noted(self: ReconnectingConnection, action: Any) -> Any:
         if self._role in ("client", "turn", "listen"):
             said.append(self._role)
         return await use(self, action)
@@ -125,11 +125,11 @@ def test_a_lone_run_takes_four_statements(
             await asyncio.sleep(0.05)
             said.clear()
             with monkeypatch.context() as patch:
-                patch.setattr(Link, "use", noted)
+                patch.setattr(ReconnectingConnection, "use", noted)
                 assert await (await client.start(go)).result(timeout=20) == 1
             return list(said)
 
-    monkeypatch.setattr(Rest, "quiet", lambda self: None)
+    monkeypatch.setattr(Handoff, "quiet", lambda self: None)
     # on a machine that stops for some milliseconds somebody would look again meanwhile
     monkeypatch.setattr(poll_schedule, "_AFTER_HINT_S", (0.0, 30.0, 30.0))
     for _ in range(20):
@@ -145,7 +145,7 @@ def test_an_idle_worker_asks_less_than_once_a_second() -> None:
     """Looks, ticks and heartbeats of a worker that has nothing to do: the sum of their rates, once it is
     idle.
     """
-    looks = Looks(longest_s=5.0)
+    looks = PollSchedule(longest_s=5.0)
     pauses(looks, 0.0, 20)
     look_rate = 10 / sum(pauses(looks, 0.0, 10))
     tick_rate = 1 / (0.9 * ticker.IDLE_EVERY_S)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from pyengine.worker.journal_poller import Keeper
+from pyengine.worker.journal_poller import JournalPoller
 
 
 @dataclass(eq=False)
@@ -42,7 +42,7 @@ class Clock:
         self.now_s = until_s
 
 
-def stage(*runs: Held) -> tuple[Clock, Keeper, list[tuple[float, Held]]]:
+def stage(*runs: Held) -> tuple[Clock, JournalPoller, list[tuple[float, Held]]]:
     """A clock, a keeper of these runs, and what it asked for, when; what is asked for is sent at once."""
     clock, asked = Clock(), []
 
@@ -52,7 +52,7 @@ def stage(*runs: Held) -> tuple[Clock, Keeper, list[tuple[float, Held]]]:
         held.sent_s = clock.now_s + 0.0001
 
     held = dict(enumerate(runs))
-    return clock, Keeper(cast("Any", clock), cast("Any", held), news), asked
+    return clock, JournalPoller(cast("Any", clock), cast("Any", held), news), asked
 
 
 def test_after_a_hint_every_held_run_is_asked_for_once() -> None:

@@ -16,13 +16,13 @@ from pyengine import App
 from pyengine.database.connection import Database, mapped
 from pyengine.definitions.current_run import RunInfo
 from pyengine.errors import Conflict, PayloadTooLarge, RunFailed
-from pyengine.protocol.commands import Captured, Complete, Fact, RunChild, Suspend
-from pyengine.protocol.turn import Answer, Bundle, encode_bundles
+from pyengine.protocol.commands import Captured, Complete, RunChild, StepOutcome, Suspend
+from pyengine.protocol.turn import Answer, RunReport, encode_bundles
 from pyengine.replay.machine import Replay
 from pyengine.values.codec import Codec
-from pyengine.worker.report_queue import RunQueue
-from pyengine.worker.run_state import TURN_BYTES_MAX, HeldRun
-from pyengine.worker.turn_sender import Identity, Turns
+from pyengine.worker.report_queue import ReportQueue
+from pyengine.worker.run_state import TURN_BYTES_MAX, LeasedRun
+from pyengine.worker.turn_sender import Identity, TurnSender
 from tests.support.turns import Send, intercept
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -123,7 +123,7 @@ def test_a_large_payload_is_reported(dsn: str, conn: Connection, caplog: pytest.
     assert f"the result of step make of run {run_id[0]}" in places
 
 
-def quiet_run(execution: int = 1) -> HeldRun:
+def quiet_run(execution: int = 1) -> LeasedRun:
     """A run that was not advanced."""
     app = App("postgresql://127.0.0.1:1/shop")
 
@@ -132,12 +132,12 @@ def quiet_run(execution: int = 1) -> HeldRun:
         pass
 
     info = RunInfo(id=f"r{execution}", execution=execution, version=1, workflow="go")
-    return HeldRun(info, Replay(app.registry.workflow("go"), info, lambda: 0, random.Random(0), Codec()))
+    return LeasedRun(info, Replay(app.registry.workflow("go"), info, lambda: 0, random.Random(0), Codec()))
 
 
-def fact(child: int, size: int) -> Fact:
+def fact(child: int, size: int) -> StepOutcome:
     """A step that is done, with a result of that size."""
-    return Fact(child=child, name="step", hash="0" * 16, attempt=1, value="x" * size)
+    return StepOutcome(child=child, name="step", hash="0" * 16, attempt=1, value="x" * size)
 
 
 def test_a_bundle_is_bounded_by_bytes() -> None:
@@ -163,7 +163,7 @@ def test_acts_and_endings_count() -> None:
         child=1, name="n", version="1", queue=None, hash="0" * 16, param=half, timeout_ms=None, detached=False
     )
     captured = Captured(kind="random", child=1, name="random", value=half)
-    queue = RunQueue(lambda: None)
+    queue = ReportQueue(lambda: None)
     for number, act in enumerate((run, captured, None, None, run, None)):
         held = quiet_run(number)
         if act is None:
@@ -181,7 +181,7 @@ def test_what_is_packed_is_told_with_the_rest() -> None:
     """While a turn is away the next one is written: whose steps are under way waits until it leaves, who was
     dropped meanwhile stays here, and ends that have not left are known.
     """
-    queue = RunQueue(lambda: None)
+    queue = ReportQueue(lambda: None)
     runs = [quiet_run(number) for number in range(4)]
     for held in runs:
         held.facts = [fact(0, 1)]
@@ -205,7 +205,7 @@ def test_slots_are_free_when_a_turn_has_left(dsn: str) -> None:
     """A run that ends by what is packed is in its slot until that leaves."""
 
     async def main() -> list[int]:
-        queue, held, free = RunQueue(lambda: None), quiet_run(7), []
+        queue, held, free = ReportQueue(lambda: None), quiet_run(7), []
         async with App(dsn).worker(queues=["none"]) as worker:
             worker._exchange._parts = replace(worker._exchange._parts, queue=queue)
             worker._holdings.held[7] = held
@@ -221,10 +221,10 @@ def test_slots_are_free_when_a_turn_has_left(dsn: str) -> None:
     assert packed == before and left == before + 1
 
 
-def turns_of(monkeypatch: pytest.MonkeyPatch, once: Any) -> Turns:
+def turns_of(monkeypatch: pytest.MonkeyPatch, once: Any) -> TurnSender:
     """Turns without a database; `once` stands for one of them."""
     who = Identity(worker="w", queues=[], names=[], codes=[], digests=[], ttl_ms=1)
-    turns = Turns(Database("postgresql://127.0.0.1:1/shop"), who)
+    turns = TurnSender(Database("postgresql://127.0.0.1:1/shop"), who)
 
     async def connected(*, what: str) -> None:
         pass
@@ -249,7 +249,7 @@ def test_a_batch_that_times_out_twice_is_halved(
     """A turn that took too long twice is sent in halves; one whose connection broke is sent as it was."""
     sent: list[int] = []
 
-    async def once(bundles: list[Bundle], want: int, *rest: object) -> str:
+    async def once(bundles: list[RunReport], want: int, *rest: object) -> str:
         sent.append(len(bundles))
         if len(sent) <= 2:
             error = mapped(cause, "there")
@@ -259,7 +259,7 @@ def test_a_batch_that_times_out_twice_is_halved(
 
     turns = turns_of(monkeypatch, once)
     with caplog.at_level(logging.WARNING, "pyengine.turn"):
-        answers: list[Any] = asyncio.run(turns.send([Bundle(n, str(n), 1, 0) for n in range(4)], 5))
+        answers: list[Any] = asyncio.run(turns.send([RunReport(n, str(n), 1, 0) for n in range(4)], 5))
     assert sent == sizes and answers == ["answer"] * (len(sizes) - 2)
     assert caplog.records
 
@@ -268,7 +268,7 @@ def test_a_claim_that_is_refused_is_made_smaller(monkeypatch: pytest.MonkeyPatch
     """What does not fit into one answer together is claimed in portions."""
     wants: list[int] = []
 
-    async def once(bundles: list[Bundle], want: int, *rest: object) -> str:
+    async def once(bundles: list[RunReport], want: int, *rest: object) -> str:
         wants.append(want)
         if want > 2 and len(wants) < 10:
             raise Conflict("invalid memory alloc request size")
@@ -290,16 +290,16 @@ def test_a_run_is_not_blamed_for_what_was_to_be_claimed(want: int, monkeypatch: 
     sent: list[tuple[int, int]] = []
     cause = asyncpg.ProgramLimitExceededError("string buffer exceeds maximum allowed length")
 
-    async def once(bundles: list[Bundle], asked: int, *rest: object) -> str:
+    async def once(bundles: list[RunReport], asked: int, *rest: object) -> str:
         sent.append((len(bundles), asked))
         if asked >= 0:
             raise mapped(cause, "there") from cause
         return "answer"
 
     turns = turns_of(monkeypatch, once)
-    blamed: list[Bundle] = []
+    blamed: list[RunReport] = []
     turns.refused = lambda bundle, error: blamed.append(bundle)
-    answers: list[Any] = asyncio.run(turns.send([Bundle(1, "1", 1, 0)], want))
+    answers: list[Any] = asyncio.run(turns.send([RunReport(1, "1", 1, 0)], want))
     assert (answers, sent, blamed) == (["answer"], [(1, want), (1, -1)], [])
 
 
@@ -308,13 +308,13 @@ def test_slots_are_used(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     of them; and never more runs are worked on than there are slots."""
     slots = 40
     app = App(dsn)
-    plain, unused = Turns._once, []
+    plain, unused = TurnSender._once, []
 
     @app.workflow
     async def nothing(n: int) -> int:
         return n
 
-    async def once(self: Turns, bundles: list[Bundle], want: int, *rest: Any) -> Answer:
+    async def once(self: TurnSender, bundles: list[RunReport], want: int, *rest: Any) -> Answer:
         held = worker._holdings.held.values()
         stay = sum(one.flight is None or one.flight.end is None for one in held)
         coming = sum(len(answer.tasks) for answer in worker._exchange._answers)
@@ -324,7 +324,7 @@ def test_slots_are_used(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
             unused.append(slots - stay - coming - want)
         return answer
 
-    monkeypatch.setattr(Turns, "_once", once)
+    monkeypatch.setattr(TurnSender, "_once", once)
 
     async def main() -> list[int]:
         nonlocal worker

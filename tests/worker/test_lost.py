@@ -11,8 +11,8 @@ import pytest
 
 from pyengine import App, Worker, ctx
 from pyengine.errors import EngineError
-from pyengine.protocol.turn import Bundle
-from pyengine.worker.run_state import HeldRun
+from pyengine.protocol.turn import RunReport
+from pyengine.worker.run_state import LeasedRun
 from tests.support.resting import until
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -322,9 +322,9 @@ def test_a_run_that_cannot_move_is_begun_from_its_journal(
     """A run that is refused again after a replay, while nothing has moved, is given back. Its coroutine is
     ahead of the journal, so the next claim does not go on with it, and nothing of the run is lost."""
     app = App(dsn)
-    load, spoilt = HeldRun.load_bundle, []
+    load, spoilt = LeasedRun.load_bundle, []
 
-    def spoil(held: HeldRun) -> Bundle:
+    def spoil(held: LeasedRun) -> RunReport:
         bundle = load(held)
         if bundle.acts and len(spoilt) < 2:
             # every number twice: the database refuses that, each time
@@ -332,7 +332,7 @@ def test_a_run_that_cannot_move_is_begun_from_its_journal(
             spoilt.append(bundle)
         return bundle
 
-    monkeypatch.setattr(HeldRun, "load_bundle", spoil)
+    monkeypatch.setattr(LeasedRun, "load_bundle", spoil)
 
     @app.workflow
     async def go() -> str:

@@ -10,11 +10,11 @@ import psycopg
 import pytest
 
 from pyengine import App, Client, Worker
-from pyengine.client.results import Waiting
-from pyengine.database.connection import Database, Link
+from pyengine.client.results import ResultPoller
+from pyengine.database.connection import Database, ReconnectingConnection
 from pyengine.database.listener import Listener
 from pyengine.database.statements.procedures import RELEASE_UNKNOWN, REST, TURN, Procedure
-from pyengine.worker.dispatcher import Exchange
+from pyengine.worker.dispatcher import Dispatcher
 from pyengine.worker.ticker import DatabaseClock
 from tests.support.resting import apart, five, note_handed, resting, until
 
@@ -39,7 +39,7 @@ def test_a_note_of_what_was_given_back_counts_for_nothing(
     began: list[int] = []
     free = asyncio.Event()
     notes: list[Any] = []
-    plain_handed, plain_run = Exchange._handed, Link.run
+    plain_handed, plain_run = Dispatcher._handed, ReconnectingConnection.run
 
     @app.step
     async def step() -> int:
@@ -51,18 +51,18 @@ def test_a_note_of_what_was_given_back_counts_for_nothing(
     async def go() -> int:
         return await step()
 
-    def kept(self: Exchange, answer: Any) -> None:
+    def kept(self: Dispatcher, answer: Any) -> None:
         notes.append(answer)
         if not late:
             plain_handed(self, answer)
 
     async def main() -> int:
-        monkeypatch.setattr(Exchange, "_handed", kept)
+        monkeypatch.setattr(Dispatcher, "_handed", kept)
         async with apart(app, dsn) as (worker, client):
             await resting(conn)
             runs: list[Any] = []
 
-            async def run(self: Link, procedure: Procedure, *args: Any) -> Any:
+            async def run(self: ReconnectingConnection, procedure: Procedure, *args: Any) -> Any:
                 if procedure is RELEASE_UNKNOWN and not runs:
                     runs.append(await client.start(go))
                     async with asyncio.timeout(20):
@@ -70,7 +70,7 @@ def test_a_note_of_what_was_given_back_counts_for_nothing(
                             await asyncio.sleep(0.001)
                 return await plain_run(self, procedure, *args)
 
-            monkeypatch.setattr(Link, "run", run)
+            monkeypatch.setattr(ReconnectingConnection, "run", run)
             worker._exchange._missed()
             async with asyncio.timeout(20):
                 while not began:
@@ -208,7 +208,7 @@ def test_words_that_nobody_can_read_are_passed_over(
         async with apart(app, dsn) as (_, client):
             await (await client.start(go)).result(timeout=20)
             await resting(conn)
-            waiting: Waiting = client._asker._waiting  # type: ignore[attr-defined]
+            waiting: ResultPoller = client._asker._waiting  # type: ignore[attr-defined]
             async with asyncio.timeout(15):
                 while waiting.reply is None:
                     await asyncio.sleep(0.005)
@@ -232,13 +232,13 @@ def test_behind_a_pooler_nobody_rests(
     app = App(dsn)
     asked: list[str] = []
     monkeypatch.setattr("pyengine.database.connection.Database.hints", property(lambda self: False))
-    plain = Link.run
+    plain = ReconnectingConnection.run
 
-    async def noted(self: Link, procedure: Procedure, *args: Any) -> Any:
+    async def noted(self: ReconnectingConnection, procedure: Procedure, *args: Any) -> Any:
         asked.append(procedure.name)
         return await plain(self, procedure, *args)
 
-    monkeypatch.setattr(Link, "run", noted)
+    monkeypatch.setattr(ReconnectingConnection, "run", noted)
 
     @app.workflow
     async def go() -> int:

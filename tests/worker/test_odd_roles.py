@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from pyengine import App, ctx
-from pyengine.database.connection import Database, Link
+from pyengine.database.connection import Database, ReconnectingConnection
 from pyengine.database.statements.sessions import IS_ODD
 from pyengine.errors import Unavailable
 from pyengine.sync import Client as BlockingClient
@@ -155,7 +155,7 @@ def test_only_odd_sessions_of_a_pooler_cost_more(dsn: str, fresh: str, direct: s
     async def statements() -> bool:
         database = Database(fresh)
         await database.open()
-        link = Link(database, "side")
+        link = ReconnectingConnection(database, "side")
         await link.run(IS_ODD)
         return await link.use(
             lambda conn: conn.fetchval(

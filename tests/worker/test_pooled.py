@@ -20,7 +20,7 @@ import psycopg
 import pytest
 
 from pyengine import App, InvalidRequest, RunCancelled, Worker, ctx
-from pyengine.database.connection import Database, Link
+from pyengine.database.connection import Database, ReconnectingConnection
 from tests.crash import processes
 from tests.crash.job import EFFECTS, expected_journey
 from tests.support.pooler import SETTINGS, SIZE, WARM, Pooler
@@ -249,7 +249,7 @@ def test_a_blocked_loop_does_not_keep_locks(dsn: str, pooled: str, direct: str) 
     async def main() -> None:
         database = Database(pooled)
         await database.open()
-        link = Link(database, "test")
+        link = ReconnectingConnection(database, "test")
         await link.use(blocks)
         await link.close()
 
@@ -262,7 +262,7 @@ def test_a_refused_argument_gives_its_session_back(dsn: str, pooled: str, pooler
     async def main() -> list[dict[str, Any]]:
         database = Database(pooled)
         await database.open()
-        link = Link(database, "test")
+        link = ReconnectingConnection(database, "test")
         with pytest.raises(InvalidRequest):
             await link.use(lambda conn: conn.fetchval("select $1::integer", 2**40))
         held = [row for row in pooler.ask("show servers") if row["state"] == "active"]

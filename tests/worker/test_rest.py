@@ -11,10 +11,10 @@ import psycopg
 import pytest
 
 from pyengine import App, Client, Worker, ctx
-from pyengine.client.results import Waiting
-from pyengine.database.connection import Link
+from pyengine.client.results import ResultPoller
+from pyengine.database.connection import ReconnectingConnection
 from pyengine.errors import RunFailed, RunTimedOut
-from pyengine.worker.handoff import Rest
+from pyengine.worker.handoff import Handoff
 from tests.support.resting import apart, note_handed, resting, until
 from tests.support.turns import Send, carries, intercept
 
@@ -32,13 +32,13 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Who has asked the database something."""
     roles: list[str] = []
-    use = Link.use
+    use = ReconnectingConnection.use
 
-    async def noted(self: Link, action: Any) -> Any:
+    async def noted(self: ReconnectingConnection, action: Any) -> Any:
         roles.append(self._role)
         return await use(self, action)
 
-    monkeypatch.setattr(Link, "use", noted)
+    monkeypatch.setattr(ReconnectingConnection, "use", noted)
     return roles
 
 
@@ -141,7 +141,7 @@ def test_a_result_that_is_asked_for_later_is_found(
     async def main() -> None:
         async with apart(app, dsn) as (_, client):
             assert await (await client.start(go)).result(timeout=20) == 7
-            waiting: Waiting = client._asker._waiting  # type: ignore[attr-defined]
+            waiting: ResultPoller = client._asker._waiting  # type: ignore[attr-defined]
             for _ in range(20):
                 await resting(conn)
                 run = await client.start(go)
@@ -227,7 +227,7 @@ def test_a_worker_of_one_slot_takes_one_run_at_a_time(
     """A worker that is believed to rest when it has claimed a run gives back the one that is handed to it,
     tells others of that, and nothing counts as a crash.
     """
-    monkeypatch.setattr(Rest, "withdraw", lambda self: None)
+    monkeypatch.setattr(Handoff, "withdraw", lambda self: None)
     app = App(dsn)
     free = asyncio.Event()
     running: list[int] = []

@@ -13,7 +13,7 @@ import pytest
 
 from pyengine import App, Client, Retry, SqlError, Worker, ctx
 from pyengine.errors import EncodeError, InvalidRequest, RunFailed, StepTimeout
-from pyengine.worker.turn_sender import Turns
+from pyengine.worker.turn_sender import TurnSender
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 FAST = Retry(max_attempts=3, initial="5ms", jitter=0)
@@ -527,9 +527,9 @@ def test_rows_wait_for_the_bundle_on_its_way(
         worker = Worker(shop.registry, dsn)
         came, held_back, advanced = asyncio.Event(), [], []
         async with Client(dsn) as client, worker:
-            send, record = Turns.send, worker._holdings.recorded_outside
+            send, record = TurnSender.send, worker._holdings.recorded_outside
 
-            async def send_slowly(turns: Turns, bundles: Any, want: int, **more: Any) -> Any:
+            async def send_slowly(turns: TurnSender, bundles: Any, want: int, **more: Any) -> Any:
                 answers = await send(turns, bundles, want, **more)
                 if any(bundle.acts for bundle in bundles) and not came.is_set():
                     held_back.append(len(bundles))
@@ -542,7 +542,7 @@ def test_rows_wait_for_the_bundle_on_its_way(
                 advanced.append((record(held, rows, next_seq), held.replay.next_seq - seen))
                 return advanced[-1][0]
 
-            monkeypatch.setattr(Turns, "send", send_slowly)
+            monkeypatch.setattr(TurnSender, "send", send_slowly)
             worker._holdings.recorded_outside = note  # type: ignore[method-assign]
             async with asyncio.timeout(20):
                 assert await (await client.start(go)).result() == [1, 2]

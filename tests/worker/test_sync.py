@@ -21,7 +21,7 @@ import psycopg
 import pytest
 
 from pyengine import App, Client, sync
-from pyengine.client.client import Verbs
+from pyengine.client.client import ClientApi
 from pyengine.client.promises import Promises
 from pyengine.client.run import Run
 from pyengine.errors import EngineError, InvalidRequest, NotFound, RunFailed, SchemaMismatch, Unavailable
@@ -31,7 +31,7 @@ from tests.support.callers import Awaited
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 ROOT = Path(__file__).parents[2]
-TWINS: list[tuple[type, type]] = [(Verbs, sync.Client), (Run, sync.SyncRun), (Promises, sync.Promises)]
+TWINS: list[tuple[type, type]] = [(ClientApi, sync.Client), (Run, sync.SyncRun), (Promises, sync.Promises)]
 
 
 def shop(dsn: str) -> App:
@@ -99,13 +99,13 @@ def test_every_verb_has_its_derivative(awaiting: type, blocks: type) -> None:
 
 def test_the_client_that_awaits_has_no_verb_of_its_own() -> None:
     """All verbs stand in the class from which they are derived."""
-    assert verbs(Client) == verbs(Verbs)
+    assert verbs(Client) == verbs(ClientApi)
 
 
 def test_the_check_of_derivatives_reports() -> None:
     """A verb that is new, one that was written by hand and one too many are found."""
 
-    class More(Verbs):
+    class More(ClientApi):
         async def count(self) -> int:
             return 1
 
@@ -116,13 +116,13 @@ def test_the_check_of_derivatives_reports() -> None:
         def extra(self) -> None: ...
 
     assert missing(More, sync.Client) == ["count is missing"]
-    assert missing(Verbs, Less) == ["get is not derived", "extra is of its own"]
+    assert missing(ClientApi, Less) == ["get is not derived", "extra is of its own"]
 
 
 def test_a_verb_that_waits_for_something_else_is_found() -> None:
     """A coroutine that would need an event loop is refused, not left hanging."""
 
-    class Slow(Verbs):
+    class Slow(ClientApi):
         async def get(self, id: str) -> Any:
             await asyncio.sleep(0)
 

@@ -12,15 +12,15 @@ import pytest
 
 from pyengine import sync
 from pyengine.client import psycopg_transport
-from pyengine.client.psycopg_transport import Blocking
-from pyengine.database.poll_schedule import Looks
+from pyengine.client.psycopg_transport import PsycopgTransport
+from pyengine.database.poll_schedule import PollSchedule
 from pyengine.database.statements.procedures import RESULTS, Procedure
 from tests.crash.processes import until
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
-class Never(Looks):
+class Never(PollSchedule):
     """Looks that come so late that only a hint can end a wait in time."""
 
     def looked(self, now: float, *, found: bool) -> None:
@@ -39,13 +39,13 @@ class Looked:
         self.others = 0
         self.ended = False
         self.more = threading.Condition()
-        self.answer = Blocking.rows
+        self.answer = PsycopgTransport.rows
 
     @property
     def rows(self) -> Callable[..., Any]:
-        """In the place of `Blocking.rows`."""
+        """In the place of `PsycopgTransport.rows`."""
 
-        async def rows(asker: Blocking, procedure: Procedure, *values: Any) -> list[Any]:
+        async def rows(asker: PsycopgTransport, procedure: Procedure, *values: Any) -> list[Any]:
             found = await self.answer(asker, procedure, *values)
             if procedure is RESULTS and values == (["other"],):
                 with self.more:
@@ -73,7 +73,7 @@ def test_a_hint_ends_a_long_wait(dsn: str, conn: Connection, monkeypatch: pytest
     """Threads that wait for long are told when something settled, all over one connection, which is gone when
     nobody waits any more.
     """
-    monkeypatch.setattr(psycopg_transport, "Looks", Never)
+    monkeypatch.setattr(psycopg_transport, "PollSchedule", Never)
     listening = (
         "select count(*) = {} from pg_stat_activity where datname = current_database() "
         "and application_name = 'pyengine listen'"
@@ -102,8 +102,8 @@ def test_a_hint_during_a_look_is_not_lost(
 ) -> None:
     """One who looked in vain, and does not wait yet when the hint comes to the others, looks again."""
     looks = Looked(conn)
-    monkeypatch.setattr(psycopg_transport, "Looks", Never)
-    monkeypatch.setattr(Blocking, "rows", looks.rows)
+    monkeypatch.setattr(psycopg_transport, "PollSchedule", Never)
+    monkeypatch.setattr(PsycopgTransport, "rows", looks.rows)
     with sync.Client(dsn) as client, ThreadPoolExecutor(2) as pool:
         for id in ("other", "mine"):
             client.promises.create(id, tags={"resonate:target": "poll://any@peers"})

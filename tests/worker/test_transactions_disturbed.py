@@ -13,8 +13,8 @@ import pytest
 from pyengine import App, Client, PayloadTooLarge, Retry, RunCancelled, RunFailed, Worker, ctx
 from pyengine.database.connection import Database
 from pyengine.replay_check import replay_check
-from pyengine.worker.transaction_runner import Committer, _Again
-from pyengine.worker.turn_sender import Turns
+from pyengine.worker.transaction_runner import TransactionRunner, _Again
+from pyengine.worker.turn_sender import TurnSender
 
 app = App()
 Bank = psycopg.Connection[Any]
@@ -95,16 +95,16 @@ def test_the_journal_tells_what_became_of_a_commit(
     dsn: str, bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a commit whose answer got lost the block does not run again."""
-    commit, lost = Committer._commit, []
+    commit, lost = TransactionRunner._commit, []
 
-    async def lose(self: Committer, *args: Any) -> Any:
+    async def lose(self: TransactionRunner, *args: Any) -> Any:
         answer = await commit(self, *args)
         if len(lost) < 2:
             lost.append(answer)
             raise _Again
         return answer
 
-    monkeypatch.setattr(Committer, "_commit", lose)
+    monkeypatch.setattr(TransactionRunner, "_commit", lose)
 
     async def play() -> Any:
         async with Client(dsn, registry=app.registry) as client, Worker(app.registry, dsn):
@@ -251,9 +251,9 @@ def test_a_connection_that_is_lost_while_the_transaction_waits(
 ) -> None:
     """Before its begin and before its commit the transaction waits for a turn; a session that ends meanwhile
     is no end of its time."""
-    recorded, lost = Committer._recorded, []
+    recorded, lost = TransactionRunner._recorded, []
 
-    async def lose(self: Committer, held: Any, own: Any) -> None:
+    async def lose(self: TransactionRunner, held: Any, own: Any) -> None:
         log = held.replay.transactions.front
         await recorded(self, held, own)
         if log.ask.kind == kind and not lost:
@@ -264,7 +264,7 @@ def test_a_connection_that_is_lost_while_the_transaction_waits(
             )
             await asyncio.sleep(0.1)
 
-    monkeypatch.setattr(Committer, "_recorded", lose)
+    monkeypatch.setattr(TransactionRunner, "_recorded", lose)
 
     async def play() -> Any:
         async with Client(dsn, registry=app.registry) as client, Worker(app.registry, dsn):
@@ -294,12 +294,12 @@ async def goes_on() -> None:
 def test_a_request_that_comes_into_sight_late(dsn: str, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the code did between two turns, before the worker saw a request of cancellation that stands in the
     journal, does not count: the journal replays clean."""
-    send, waited = Turns.send, []
+    send, waited = TurnSender.send, []
 
     async def play() -> None:
         async with Client(dsn, registry=app.registry) as client, Worker(app.registry, dsn) as worker:
 
-            async def late(self: Turns, bundles: list[Any], want: int, **more: Any) -> Any:
+            async def late(self: TurnSender, bundles: list[Any], want: int, **more: Any) -> Any:
                 answers = await send(self, bundles, want, **more)
                 known = "select exists (select from durable.runs where id = 't' and state = 'cancelling')"
                 while bundles and not waited and bank.execute(known).fetchone() == (True,):
@@ -308,7 +308,7 @@ def test_a_request_that_comes_into_sight_late(dsn: str, bank: Bank, monkeypatch:
                     waited.extend(one for one in worker._holdings.held.values() if one.acts)
                 return answers
 
-            monkeypatch.setattr(Turns, "send", late)
+            monkeypatch.setattr(TurnSender, "send", late)
             run = await client.start(goes_on, id="t")
             await asleep(bank)
             await run.cancel(grace="1m")

@@ -12,7 +12,7 @@ import pytest
 
 from pyengine import App, ctx
 from pyengine.database import failure_log as module
-from pyengine.database.failure_log import Trouble
+from pyengine.database.failure_log import FailureLog
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 logger = logging.getLogger("pyengine.test")
@@ -30,7 +30,7 @@ def test_two_failures_are_a_warning_and_a_minute_an_error(
     now_s: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Said once each, the error once a minute, and the end of it too; one failure is nothing."""
-    trouble = Trouble(logger, "turn")
+    trouble = FailureLog(logger, "turn")
     trouble.failed("once")
     trouble.over()
     assert [one.levelno for one in caplog.records] == []

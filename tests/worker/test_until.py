@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from pyengine import App, ctx
-from pyengine.database.poll_schedule import Looks
-from pyengine.database.pool import LinkPool
+from pyengine.database.poll_schedule import PollSchedule
+from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import TICK, Procedure
 from pyengine.errors import Conflict, InvalidRequest, NotFound
 from pyengine.worker import ticker
@@ -195,10 +195,10 @@ def test_another_key_at_the_same_place_halts(dsn: str, conn: Connection) -> None
 def by_hints_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that never look of their own accord."""
 
-    def look_no_more(looks: Looks, now: float, *, found: bool) -> None:
+    def look_no_more(looks: PollSchedule, now: float, *, found: bool) -> None:
         looks._at = now + 1e6
 
-    monkeypatch.setattr(Looks, "looked", look_no_more)
+    monkeypatch.setattr(PollSchedule, "looked", look_no_more)
     monkeypatch.setattr(ticker, "WATCH_EVERY_S", 1e6)
     monkeypatch.setattr(ticker, "IDLE_EVERY_S", 1e6)
 
@@ -258,14 +258,14 @@ def test_an_older_answer_does_not_take_back_what_a_newer_one_told(
     by then: the next tick ends the wait."""
     app = App(alone)
     told, is_paid = asyncio.Event(), False
-    note_due, rows = ticker.Housekeeper.note_due, LinkPool.rows
+    note_due, rows = ticker.Ticker.note_due, ConnectionPool.rows
 
-    def listen_in(keeper: ticker.Housekeeper, asked_s: float, now_s: float, due_in_ms: int | None) -> None:
+    def listen_in(keeper: ticker.Ticker, asked_s: float, now_s: float, due_in_ms: int | None) -> None:
         note_due(keeper, asked_s, now_s, due_in_ms)
         if due_in_ms == -1 and is_paid:
             told.set()
 
-    async def hold_a_tick(link: LinkPool, procedure: Procedure, *args: Any) -> list[Any]:
+    async def hold_a_tick(link: ConnectionPool, procedure: Procedure, *args: Any) -> list[Any]:
         nonlocal is_paid
         found = await rows(link, procedure, *args)
         if procedure is TICK and not is_paid:
@@ -277,8 +277,8 @@ def test_an_older_answer_does_not_take_back_what_a_newer_one_told(
                 await told.wait()
         return found
 
-    monkeypatch.setattr(ticker.Housekeeper, "note_due", listen_in)
-    monkeypatch.setattr(LinkPool, "rows", hold_a_tick)
+    monkeypatch.setattr(ticker.Ticker, "note_due", listen_in)
+    monkeypatch.setattr(ConnectionPool, "rows", hold_a_tick)
 
     @app.workflow
     async def pay() -> str:

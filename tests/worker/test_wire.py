@@ -9,14 +9,13 @@ import psycopg
 import pytest
 
 from pyengine.protocol.commands import (
-    Act,
     Adopt,
     Cancelled,
     Captured,
+    Command,
     Complete,
     ContinueAsNew,
     Ending,
-    Fact,
     Fail,
     Halt,
     Intend,
@@ -26,18 +25,19 @@ from pyengine.protocol.commands import (
     Release,
     RunChild,
     StartTimer,
+    StepOutcome,
     Submit,
     Suspend,
     Take,
 )
-from pyengine.protocol.turn import Bundle, decode_answer, encode_bundles, encode_texts
+from pyengine.protocol.turn import RunReport, decode_answer, encode_bundles, encode_texts
 
 CHILD = RunChild(
     child=5, name="ship", version="1", queue=None, hash="ab", param="[]", timeout_ms=None, detached=False
 )
 
 
-def written(bundle: Bundle) -> Any:
+def written(bundle: RunReport) -> Any:
     """What one bundle looks like in a turn."""
     (one,) = json.loads(encode_bundles([bundle]))
     return one
@@ -92,9 +92,9 @@ def written(bundle: Bundle) -> Any:
         ),
     ],
 )
-def test_acts(act: Act, expected: dict[str, Any]) -> None:
+def test_acts(act: Command, expected: dict[str, Any]) -> None:
     """Every act of a coroutine has its own form, with its child number."""
-    assert written(Bundle(1, "r", 2, 3, acts=[act]))["acts"] == [expected | {"child": 5}]
+    assert written(RunReport(1, "r", 2, 3, acts=[act]))["acts"] == [expected | {"child": 5}]
 
 
 @pytest.mark.parametrize(
@@ -116,16 +116,16 @@ def test_acts(act: Act, expected: dict[str, Any]) -> None:
 )
 def test_endings(end: Ending, expected: dict[str, Any]) -> None:
     """Every way to leave a task has its own form."""
-    assert written(Bundle(1, "r", 2, 3, end=end))["end"] == expected
+    assert written(RunReport(1, "r", 2, 3, end=end))["end"] == expected
 
 
 def test_what_is_absent_is_left_out() -> None:
     """A bundle that only asks says who asks and what was seen; a fact only what it knows."""
-    assert written(Bundle(1, "r", 2, 3)) == {"execution": 1, "id": "r", "version": 2, "seen": 3}
-    begun = Fact(child=0, name="s", hash="ab", attempt=1, begun=True, param="[]", retry="{}")
-    ended = Fact(child=0, name="s", hash="ab", attempt=1, error="{}", retry_in_ms=4)
+    assert written(RunReport(1, "r", 2, 3)) == {"execution": 1, "id": "r", "version": 2, "seen": 3}
+    begun = StepOutcome(child=0, name="s", hash="ab", attempt=1, begun=True, param="[]", retry="{}")
+    ended = StepOutcome(child=0, name="s", hash="ab", attempt=1, error="{}", retry_in_ms=4)
     known = {"child": 0, "name": "s", "hash": "ab", "attempt": 1}
-    assert written(Bundle(1, "r", 2, 3, facts=[begun, ended]))["facts"] == [
+    assert written(RunReport(1, "r", 2, 3, facts=[begun, ended]))["facts"] == [
         known | {"begun": True, "param": "[]", "retry": "{}"},
         known | {"error": "{}", "retry_in": 4},
     ]
