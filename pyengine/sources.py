@@ -6,7 +6,7 @@ SQL, open a connection, know what a file says.
 
 Theory: state (tables, indexes) changes only by the numbered steps of ``migrations/``; logic (functions,
 views, grants) is written anew as a whole whenever its checksum differs from the one the database has
-recorded. The number at the front of a file's name is its place in the dependency order, in every folder.
+recorded. The number at the front of a name, of a folder or a file, is its place in the dependency order.
 ``debug/`` is logic that only test installations get, after all other logic: it replaces the clock.
 """
 
@@ -92,7 +92,8 @@ class Sources:
         """One checksum over names and texts of all files of such an installation."""
         digest = hashlib.sha256()
         for path in self.functions(debug=debug):
-            digest.update(f"{path.name}\n{text_sha256(path.read_text(encoding='utf-8'))}\n".encode())
+            name = path.relative_to(self.sql).as_posix()
+            digest.update(f"{name}\n{text_sha256(path.read_text(encoding='utf-8'))}\n".encode())
         return digest.hexdigest()
 
 
@@ -119,10 +120,19 @@ def found() -> Sources:
 
 
 def _numbered(folder: Path) -> tuple[Path, ...]:
-    files = sorted(folder.glob("*.sql"))
-    for path in files:
-        if _NUMBERED.match(path.stem) is None:
+    """Read a folder and the folders in it by their numbers."""
+    found: list[Path] = []
+    taken: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):
+        if not path.is_dir() and path.suffix != ".sql":
+            continue
+        match = _NUMBERED.match(path.stem)
+        if match is None:
             raise ValueError(
-                f"{path}: a file of sql/ is named NN_words.sql, its number is its place in the order"
+                f"{path}: what lies in sql/ is named NN_words, its number is its place in the order"
             )
-    return tuple(files)
+        other = taken.setdefault(match[1], path)
+        if other != path:
+            raise ValueError(f"{path}: {other.name} has that number already")
+        found += _numbered(path) if path.is_dir() else [path]
+    return tuple(found)

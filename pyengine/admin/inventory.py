@@ -96,6 +96,9 @@ class Statement:
         return " ".join([word for word in words if word not in _FILLERS][:2])
 
 
+_ROOMS = ("state", "logic", "debug")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
     """One file of sql/state, sql/logic or sql/debug."""
@@ -106,23 +109,23 @@ class File:
     @property
     def room(self) -> str:
         """``state``, ``logic`` or ``debug``."""
-        return self.path.parent.name
+        return self.name.split("/", 1)[0]
 
     @property
-    def number(self) -> int:
+    def order(self) -> tuple[int, str]:
         """Place in the dependency order; everything of state comes before logic, and that before debug."""
-        number = int(self.path.name.split("_", 1)[0])
-        return number + {"state": -1000, "debug": 1000}.get(self.room, 0)
+        return _ROOMS.index(self.room), self.name
 
     @property
     def name(self) -> str:
-        """``logic/40_settlement.sql``."""
-        return f"{self.room}/{self.path.name}"
+        """``logic/30_promises/20_settlement.sql``."""
+        parts = self.path.parts
+        return "/".join(parts[max(at for at, part in enumerate(parts) if part in _ROOMS) :])
 
     @property
-    def stem(self) -> str:
-        """``40_settlement``."""
-        return self.path.stem
+    def noun(self) -> str:
+        """``settlement``: what the file is about, by which rules name it."""
+        return self.path.stem.split("_", 1)[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

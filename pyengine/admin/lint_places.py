@@ -31,45 +31,45 @@ ROW_LOCKS = (("for", "update"), ("for", "no", "key", "update"), ("for", "share")
 # files that take rows away from each other and never wait: only with SKIP LOCKED
 SKIPPERS = frozenset(
     {
-        "12_try_locks",
-        "52_unblocks",
-        "53_search",
-        "60_leases",
-        "61_tasks",
-        "67_workers",
-        "73_row_waits",
-        "75_turn",
-        "79_retention",
-        "79_schedules",
-        "80_tick",
-        "91_blocked",
+        "try_locks",
+        "unblock_delivery",
+        "search",
+        "leases",
+        "tasks",
+        "workers",
+        "row_waits",
+        "turn",
+        "retention",
+        "schedules",
+        "tick",
+        "blocked",
     }
 )
-# who writes verdicts, in 40_settlement: for many promises, and for one run that nobody waits for
+# who writes verdicts, in settlement: for many promises, and for one run that nobody waits for
 SETTLERS = ("_settle_rows", "_settle_lone")
 # files that make or drop partitions, or use tables or functions of users: none of it has a static form
-DYNAMIC = frozenset({"69_functions", "80_tick", "79_retention", "72_watches", "73_row_waits"})
+DYNAMIC = frozenset({"call_function", "tick", "retention", "watches", "row_waits"})
 # types that the grammar knows itself, so that no path is searched for them
 GRAMMAR = frozenset({"integer", "bigint", "smallint", "boolean", "real", "numeric", "interval"})
 # what a trigger calls the rows that its statement changed; such tables have no schema
 TRANSITION_TABLES = frozenset({"old_rows", "new_rows"})
 # files that must not let an error through: the envelope and the tick answer it, code of users may raise any
-CATCHERS = frozenset({"95_rpc", "72_watches", "73_row_waits", "79_services", "80_tick"})
+CATCHERS = frozenset({"rpc", "watches", "row_waits", "services", "tick"})
 
 
 def calls(inventory: Inventory) -> Found:
-    """Functions and views are used by files of the same or a higher number only."""
-    where: dict[str, list[int]] = {}
+    """Functions and views are used by their own file and by later ones only."""
+    where: dict[str, list[tuple[int, str]]] = {}
     for routine in inventory.routines:
-        where.setdefault(routine.name, []).append(routine.statement.file.number)
+        where.setdefault(routine.name, []).append(routine.statement.file.order)
     for item in inventory.items:
         if item.kind == "view":
-            where.setdefault(item.name, []).append(item.statement.file.number)
+            where.setdefault(item.name, []).append(item.statement.file.order)
     for name, statement, tokens in inventory.bodies():
         for index in range(len(tokens)):
             callee = of_schema(tokens, index)
-            if callee in where and min(where[callee]) > statement.file.number:
-                yield statement, tokens[index].line, f"{name} uses {callee}, which has a higher number"
+            if callee in where and min(where[callee]) > statement.file.order:
+                yield statement, tokens[index].line, f"{name} uses {callee}, which comes later"
 
 
 def qualified_tables(inventory: Inventory) -> Found:
@@ -139,64 +139,64 @@ def dynamic_sql(inventory: Inventory) -> Found:
             if (
                 token.kind == "word"
                 and token.text == "execute"
-                and routine.statement.file.stem not in DYNAMIC
+                and routine.statement.file.noun not in DYNAMIC
             ):
                 yield routine.statement, token.line, f"{routine.name}: dynamic execute"
 
 
 def clock(inventory: Inventory) -> Found:
-    """10_clock is the only file that reads a clock."""
+    """clock is the only file that reads a clock."""
     for name, statement, tokens in inventory.bodies():
         for index, token in enumerate(tokens):
             called = token.text.startswith(("current_", "local")) or at(tokens, index + 1, "(")
-            if token.kind == "word" and token.text in CLOCKS and called and statement.file.stem != "10_clock":
+            if token.kind == "word" and token.text in CLOCKS and called and statement.file.noun != "clock":
                 yield statement, token.line, f"{name} reads a clock: {token.text}"
 
 
 def row_locks(inventory: Inventory) -> Found:
-    """Row locks that wait stand in 12_locks; 12_try_locks, claims and sweeps may lock with SKIP LOCKED."""
+    """Row locks that wait stand in locks; try_locks, claims and sweeps may lock with SKIP LOCKED."""
     for name, statement, tokens in inventory.bodies():
-        stem = statement.file.stem
+        noun = statement.file.noun
         for index, token in enumerate(tokens):
             if token.text == "lock" and index + 1 < len(tokens) and tokens[index + 1].text == "table":
                 yield statement, token.line, f"{name} locks a whole table"
-            if stem == "12_locks" or not any(at(tokens, index, *words) for words in ROW_LOCKS):
+            if noun == "locks" or not any(at(tokens, index, *words) for words in ROW_LOCKS):
                 continue
             rest = [later.text for later in tokens[index : index + 12]]
             skips = any(rest[place : place + 2] == ["skip", "locked"] for place in range(len(rest)))
-            if stem not in SKIPPERS or not skips:
-                yield statement, token.line, f"{name}: {' '.join(rest[:4])} outside of 12_locks"
+            if noun not in SKIPPERS or not skips:
+                yield statement, token.line, f"{name}: {' '.join(rest[:4])} outside of locks"
 
 
 def notify(inventory: Inventory) -> Found:
-    """20_messages is the only file that notifies."""
+    """notifications is the only file that notifies."""
     for name, statement, tokens in inventory.bodies():
         for token in tokens:
             if (
                 token.text in ("pg_notify", "notify")
                 and token.kind == "word"
-                and statement.file.stem != "20_messages"
+                and statement.file.noun != "notifications"
             ):
                 yield statement, token.line, f"{name} notifies"
 
 
 def journal(inventory: Inventory) -> Found:
-    """Only 25_journal inserts into the journal; retention may move and delete rows; nothing updates them."""
+    """Only append inserts into the journal; retention may move and delete rows; nothing updates them."""
     for name, statement, tokens in inventory.bodies():
-        stem = statement.file.stem
+        noun = statement.file.noun
         for index, token in enumerate(tokens):
-            inserts = at(tokens, index, "insert", "into", SCHEMA, ".", "_journal") and stem != "25_journal"
-            updates = at(tokens, index, "update", SCHEMA, ".", "_journal") and stem not in (
-                "25_journal",
-                "79_retention",
+            inserts = at(tokens, index, "insert", "into", SCHEMA, ".", "_journal") and noun != "append"
+            updates = at(tokens, index, "update", SCHEMA, ".", "_journal") and noun not in (
+                "append",
+                "retention",
             )
-            deletes = at(tokens, index, "delete", "from", SCHEMA, ".", "_journal") and stem != "79_retention"
+            deletes = at(tokens, index, "delete", "from", SCHEMA, ".", "_journal") and noun != "retention"
             if inserts or updates or deletes:
                 yield statement, token.line, f"{name}: {token.text} on the journal"
 
 
 def settlement(inventory: Inventory) -> Found:
-    """Only 40_settlement assigns a promise's state, once for many promises and once for a lone run."""
+    """Only settlement assigns a promise's state, once for many promises and once for a lone run."""
     places = [
         (name, statement, tokens[index].line)
         for name, statement, tokens in inventory.bodies()
@@ -205,13 +205,13 @@ def settlement(inventory: Inventory) -> Found:
     ]
     due = list(SETTLERS)
     for name, statement, line in places:
-        if statement.file.stem == "40_settlement" and name in due:
+        if statement.file.noun == "settlement" and name in due:
             due.remove(name)
         else:
             yield (
                 statement,
                 line,
-                f"{name} takes a promise out of pending; _settle in 40_settlement does that",
+                f"{name} takes a promise out of pending; _settle in settlement does that",
             )
 
 
@@ -241,14 +241,14 @@ def _assigned(tokens: Tokens, index: int, table: str) -> set[str]:
 
 
 def raises(inventory: Inventory) -> Found:
-    """11_errors is the only file that raises; few files catch everything, and two pass on the rest."""
+    """errors is the only file that raises; few files catch everything, and two pass on the rest."""
     for name, statement, tokens in inventory.bodies():
         for index, token in enumerate(tokens):
-            stem = statement.file.stem
-            passes_on = at(tokens, index + 1, ";") and stem in ("95_rpc", "79_services")
-            if token.text == "raise" and token.kind == "word" and stem != "11_errors" and not passes_on:
-                yield statement, token.line, f"{name} raises; errors have names in 11_errors"
-            if token.text == "others" and token.kind == "word" and stem not in CATCHERS:
+            noun = statement.file.noun
+            passes_on = at(tokens, index + 1, ";") and noun in ("rpc", "services")
+            if token.text == "raise" and token.kind == "word" and noun != "errors" and not passes_on:
+                yield statement, token.line, f"{name} raises; errors have names in errors"
+            if token.text == "others" and token.kind == "word" and noun not in CATCHERS:
                 yield statement, token.line, f"{name} catches everything"
 
 

@@ -391,7 +391,7 @@ def test_causes_that_go_round() -> None:
 
 def test_the_schema_has_the_same_table() -> None:
     """The function of the schema that gives old records a kind agrees with ours, name by name."""
-    source = (ROOT / "sql/logic/15_payloads.sql").read_text()
+    source = (ROOT / "sql/logic/10_base/70_payloads.sql").read_text()
     body = source.split("_error_kind(p_type text)", 1)[1].split("end\n$$", 1)[0]
     rows = re.findall(r"when p_type[^']*?(?:= |in \()(.*?)\)? then '(\w+)'", body)
     names = [(name, kind) for listed, kind in rows for name in re.findall(r"'(\w+)'", listed)]

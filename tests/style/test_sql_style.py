@@ -183,46 +183,62 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
     ],
     "row_locks": [
         ("logic/10_a", function("select 1 from durable._boxes b for update"), "for update"),
-        ("logic/61_tasks", function("select 1 from durable._boxes b for no key update"), "for no key update"),
+        (
+            "logic/40_tasks/20_tasks",
+            function("select 1 from durable._boxes b for no key update"),
+            "for no key update",
+        ),
         ("logic/10_a", function("select 1 from durable._boxes b for share skip locked"), "for share"),
         ("logic/10_a", function("begin lock table durable._boxes; end", **PLPGSQL), "whole table"),
     ],
     "notify": [("logic/10_a", function("select pg_notify('a', '')"), "notifies")],
     "journal": [
         (
-            "logic/40_settlement",
+            "logic/30_promises/20_settlement",
             function("insert into durable._journal (seq) values (1)"),
             "insert on the journal",
         ),
-        ("logic/40_settlement", function("update durable._journal j set seq = 1"), "update on the journal"),
-        ("logic/40_settlement", function("delete from durable._journal"), "delete on the journal"),
+        (
+            "logic/30_promises/20_settlement",
+            function("update durable._journal j set seq = 1"),
+            "update on the journal",
+        ),
+        (
+            "logic/30_promises/20_settlement",
+            function("delete from durable._journal"),
+            "delete on the journal",
+        ),
     ],
     "settlement": [
         (
-            "logic/50_promises",
+            "logic/30_promises/40_promises",
             function("update durable._promises p set data = 1, state = 'resolved'"),
             "out of pending",
         ),
         (
-            "logic/50_promises",
+            "logic/30_promises/40_promises",
             function("update durable._promises p set (data, state) = (1, 'x') where p.id = p_a"),
             "pending",
         ),
         (
-            "logic/50_promises",
+            "logic/30_promises/40_promises",
             function(
                 "insert into durable._promises (id) values (p_a) on conflict (id) do update set state = 'x'"
             ),
             "pending",
         ),
-        ("logic/40_settlement", function("update durable._promises p set state = 'a'"), "out of pending"),
         (
-            "logic/40_settlement",
+            "logic/30_promises/20_settlement",
+            function("update durable._promises p set state = 'a'"),
+            "out of pending",
+        ),
+        (
+            "logic/30_promises/20_settlement",
             function("update durable._promises p set state = 'a'", name="_settle_rows") * 2,
             "out of pending",
         ),
         (
-            "logic/50_promises",
+            "logic/30_promises/40_promises",
             function("update durable._promises p set state = 'a'", name="_settle_lone"),
             "out of pending",
         ),
@@ -235,7 +251,7 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
             "catches everything",
         ),
         ("logic/40_a", function("begin null; exception when no_data then raise; end", **PLPGSQL), "raises"),
-        ("logic/95_rpc", function("begin raise exception 'no'; end", **PLPGSQL), "raises"),
+        ("logic/98_protocol/10_rpc", function("begin raise exception 'no'; end", **PLPGSQL), "raises"),
     ],
     "insert_columns": [
         ("logic/10_a", function("insert into durable._boxes values (p_a)"), "list of columns"),
@@ -265,20 +281,20 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
 
 SOUND = {
     "state/20_boxes": TABLE,
-    "logic/10_clock": function("select clock_timestamp() -- what's '\\'\n", name="_now"),
+    "logic/10_base/10_clock": function("select clock_timestamp() -- what's '\\'\n", name="_now"),
     "logic/11_texts": function("select E'\\\\', 'it''s', \"a\\b\" from unnest(p_a)", name="_texts"),
     "logic/11_rights": DEFINER.replace(
         "set search", "set jit = off set quote_all_identifiers = off set search"
     )
     + function("declare a bigint; b constant durable.ms := 1; begin end", name="_g", **PLPGSQL),
-    "logic/12_locks": function("begin perform from durable._boxes b for update; end", **PLPGSQL),
-    "logic/40_settlement": function(
+    "logic/10_base/30_locks": function("begin perform from durable._boxes b for update; end", **PLPGSQL),
+    "logic/30_promises/20_settlement": function(
         "with a as (update durable._promises p set state = 'x' where p.id = p_a returning p.id), "
         "b (n) as (select 1)\n"
         "select extract(epoch from x.t), x.a is distinct from x.b from a join b on true, unnest(p_a) x",
         name="_settle_rows",
     ),
-    "logic/61_tasks": function(
+    "logic/40_tasks/20_tasks": function(
         "begin select * into p_a from durable._boxes b for update skip locked;\n"
         "insert into durable._boxes as b (id) values ('insert into boxes') on conflict do nothing;\n"
         "perform durable._settle_rows(p_a); end",
@@ -286,7 +302,7 @@ SOUND = {
         after=PINNED,
         **PLPGSQL,
     ),
-    "logic/95_rpc": function(
+    "logic/98_protocol/10_rpc": function(
         "begin null; exception when others then raise; end", name="rpc", after=PINNED, **PLPGSQL
     ),
     "debug/10_clock": function("select clock_timestamp()", name="_now"),

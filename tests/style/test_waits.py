@@ -34,7 +34,7 @@ ADVISORY = re.compile(r"\bpg_advisory_xact_lock(?:_shared)?\(")
 def bodies() -> dict[str, str]:
     """Bodies of all functions of the sources, by name; overloads together."""
     found: dict[str, str] = {}
-    for file in sorted(LOGIC.glob("*.sql")):
+    for file in sorted(LOGIC.rglob("*.sql")):
         for name, body in re.findall(
             r"create or replace (?:function|procedure) durable\.(\w+)\(.*?\nas (\$\w*\$.*?\$\w*\$)",
             file.read_text(),

@@ -117,7 +117,7 @@ def test_an_error_of_the_users_statement_stays_his(run: Runs, conn: Connection, 
 def test_both_sides_have_the_same_list() -> None:
     """What passes is the same for the worker and for the schema."""
     root = Path(__file__).parent.parent.parent
-    text = (root / "sql/logic/69_functions.sql").read_text(encoding="utf-8")
+    text = (root / "sql/logic/65_sql/10_call_function.sql").read_text(encoding="utf-8")
     listed = re.search(r"function durable\._passes.*?in \((.*?)\)", text, re.DOTALL)
     assert listed is not None
     states = set(re.findall(r"'(\w{5})'", listed[1]))

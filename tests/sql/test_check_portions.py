@@ -14,8 +14,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.sql.test_93_check_journal import LAWS as JOURNALS
-from tests.sql.test_94_check_calls import LAWS as CALLS
+from tests.sql.test_check_calls import LAWS as CALLS
+from tests.sql.test_check_journal import LAWS as JOURNALS
 from tests.support.clock import Clock
 from tests.support.hands import P, let_go
 from tests.support.inhabitants import inhabit, inhabit_journals

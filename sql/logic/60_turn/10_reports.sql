@@ -1,5 +1,5 @@
 -- What workers report: bundles are read once, judged one by one, and turned into journal rows and children.
--- A bundle that does not fit never spoils the others. Leases and endings are composed in 75_turn.sql.
+-- A bundle that does not fit never spoils the others. Leases and endings are composed in 60_turn/40_turn.sql.
 
 create or replace function durable._is_plain(p_acts durable._act[], p_facts durable._fact[])
 returns boolean language sql immutable parallel safe
@@ -455,16 +455,6 @@ end
 $$;
 comment on function durable._adopted_by(durable._bundle[]) is
   'Promises of others that these bundles want to wait for and that exist; locked before anything is judged. One that is made after this look is none: nobody has locked it.';
-
-create or replace function durable._refusal(p_type text, p_message text, p_data jsonb)
-returns text language sql immutable parallel safe
-as $$
-  select jsonb_build_object('type', p_type, 'module', 'pyengine', 'kind', 'UserError', 'message', p_message,
-                            'args', jsonb_build_array(p_message), 'retryable', false,
-                            'data', '{"detail": null, "hint": null}'::jsonb || p_data)::text
-$$;
-comment on function durable._refusal(text, text, jsonb) is
-  'An error that the database gives a run in answer to an act, as its code would read one of its own.';
 
 create or replace function durable._circles(p_bundles durable._bundle[], p_now bigint)
 returns durable._event[] language plpgsql stable

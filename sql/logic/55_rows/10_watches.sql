@@ -1,5 +1,5 @@
 -- Watches: the owner of a table puts a condition on its rows, and triggers that tell when a row comes to fulfil it for which a
--- run waits. A trigger only inserts news and never locks: what is done about them is 73_row_waits.sql's and durable.tick()'s.
+-- run waits. A trigger only inserts news and never locks; 20_row_waits.sql and durable.tick() act on them.
 -- Conditions are dynamic SQL, and may raise; that never reaches the transaction of the user.
 
 create or replace function durable._key_columns(p_relation regclass, p_columns text[])

@@ -1,6 +1,6 @@
 -- Every lock that waits: those of verbs, which stand in transactions of users. One order: promises by id, tasks by id, heads by
 -- number; nobody who holds a later class waits for an earlier one, so there is no cycle. What the engine takes for itself, which
--- never waits for a user, stands in 12_try_locks.sql.
+-- never waits for a user, stands in 10_base/40_try_locks.sql.
 -- Lock first, then read in a new statement: a statement's snapshot predates its own waiting. One row by its key may be read
 -- by the statement that locks it, because that answers the row as it is after the wait.
 

@@ -64,6 +64,6 @@ def test_no_handler_catches_a_whole_class() -> None:
     """A code that ends with 000 stands for its class in `exception when`, so none is raised or caught: a loop
     that begins anew by it would catch every refusal, and never end.
     """
-    files = {path.name: path.read_text(encoding="utf-8") for path in LOGIC.glob("*.sql")}
+    files = {path.name: path.read_text(encoding="utf-8") for path in LOGIC.rglob("*.sql")}
     assert {name: found for name, text in files.items() if (found := class_handlers(text))} == {}
     assert class_handlers("exception when sqlstate 'WF000' then") == ["WF000"]

@@ -1,5 +1,5 @@
 -- The laws of the protocol as queries: promises, tasks, waiters, messages, schedules. What journals and heads must be stands in
--- 93_check_journal.sql, and so does durable.check(). A row is a bug of the engine or a hand in the tables.
+-- 95_check/20_check_journal.sql, and so does durable.check(). A row is a bug of the engine or a hand in the tables.
 -- Names are the published ones of the protocol's catalogue, also where they say the violation. A number of its list (P02)
 -- stands before a name that is our own.
 -- A fulfilled task is a settled promise with a task_version. There is no execute outbox: a pending task is its own message.

@@ -1,5 +1,5 @@
 -- The 20 logical events as a client sends them, read into rows of the journal. Only shapes are judged here, before any state is
--- looked at: what the rows may follow is judged where they are written (76_append.sql).
+-- looked at: what the rows may follow is judged where they are written (70_history/20_client_append.sql).
 
 create or replace function durable._event_keys()
 returns table (event text, type "char", required text[], optional text[])

@@ -1,6 +1,6 @@
 -- The older API of durable promises: idempotency keys, strict, callbacks with a receiver. The same promises and the same
--- settlement chain as in 50_promises.sql; only what is answered differs. Every cell of its table is an answer and no error:
--- status (201 done now, 200 done before or nothing to do, 403, 404, 409), a word, and the promise in its older shape. An
+-- settlement chain as in 30_promises/40_promises.sql; only what is answered differs. Every cell of its table is an answer and
+-- no error: status (201 done now, 200 done before or nothing to do, 403, 404, 409), a word, and the promise in its older form. An
 -- argument that is malformed in itself raises WF004, as everywhere. _v0: the version of the protocol before the first.
 
 create or replace function durable._record_v0(p_record durable.promise_record, p_key_create text, p_key_complete text)

@@ -175,3 +175,13 @@ begin
 end
 $$;
 comment on function durable._fail_run_conflict(text, text) is 'Raises WF009.';
+
+create or replace function durable._refusal(p_type text, p_message text, p_data jsonb)
+returns text language sql immutable parallel safe
+as $$
+  select jsonb_build_object('type', p_type, 'module', 'pyengine', 'kind', 'UserError', 'message', p_message,
+                            'args', jsonb_build_array(p_message), 'retryable', false,
+                            'data', '{"detail": null, "hint": null}'::jsonb || p_data)::text
+$$;
+comment on function durable._refusal(text, text, jsonb) is
+  'An error that the database gives a run in answer to an act, as its code would read one of its own.';
