@@ -121,6 +121,8 @@ def found() -> Sources:
 
 def _numbered(folder: Path) -> tuple[Path, ...]:
     """Read a folder and the folders in it by their numbers."""
+    if not folder.is_dir():
+        return ()
     found: list[Path] = []
     taken: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):

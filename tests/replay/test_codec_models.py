@@ -285,7 +285,7 @@ import sys
 from dataclasses import dataclass
 import pyengine
 from pyengine.values.codec import Codec
-from pyengine.values.exceptions import Failures
+from pyengine.values.exceptions import ExceptionCodec
 @dataclass
 class Plain:
     a: set[int] | list[int]
@@ -294,7 +294,7 @@ assert codec.decode(codec.encode(Plain({1}), Plain, where="x"), Plain, where="x"
 try:
     codec.encode(object(), where="x")
 except pyengine.EngineError:
-    Failures().encode(ValueError(object()))
+    ExceptionCodec().encode(ValueError(object()))
 print(sorted(name for name in sys.modules if name.startswith("pydantic")))
 """
 

@@ -26,8 +26,8 @@ ERRORS = [
 ]
 READ = """
 import sys
-from pyengine.values.exceptions import Failures
-print(type(Failures().decode(sys.stdin.read())).__qualname__)
+from pyengine.values.exceptions import ExceptionCodec
+print(type(ExceptionCodec().decode(sys.stdin.read())).__qualname__)
 """
 
 

@@ -61,7 +61,7 @@ def test_a_broken_law_is_reported(conn: Connection, clock: Clock, law: str) -> N
 
 def test_no_law_is_missed() -> None:
     """Every law of the source is broken here once."""
-    assert laws_in("91_watches") == set(LAWS)
+    assert laws_in("watch_views") == set(LAWS)
 
 
 def test_the_view_counts_waits(conn: Connection, clock: Clock) -> None:

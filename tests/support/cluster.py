@@ -30,7 +30,23 @@ from pyengine.embedded.server import EmbeddedPostgres
 FOLDER = "PYENGINE_TEST_CLUSTER"
 ROLES_LOCK = 4242
 # short, because the path of a socket is limited, and open to the user who runs the server when we are root
-BASE = "/tmp" if os.name == "posix" else None
+_MEMORY = Path("/dev/shm")
+_MEMORY_FREE = 6 << 30
+
+
+def _base() -> str | None:
+    """Where servers of tests have their data: in memory, if there is enough, for each test is a copy of a
+    database, which takes a tenth of the time there.
+    """
+    if os.name != "posix":
+        return None
+    roomy = (
+        _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _MEMORY_FREE
+    )
+    return str(_MEMORY) if roomy else "/tmp"
+
+
+BASE = _base()
 SETTINGS = {
     "fsync": "off",
     "synchronous_commit": "off",

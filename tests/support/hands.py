@@ -80,8 +80,9 @@ def laws_of(conn: Connection) -> set[str]:
     return {law for (law,) in conn.execute("select law from durable.check()").fetchall()}
 
 
-def laws_in(stem: str) -> set[str]:
-    """Names that a file of sql/logic can report."""
-    text = (LOGIC / f"{stem}.sql").read_text(encoding="utf-8")
+def laws_in(noun: str) -> set[str]:
+    """Names that the file of sql/logic of that noun can report."""
+    (path,) = LOGIC.rglob(f"[0-9][0-9]_{noun}.sql")
+    text = path.read_text(encoding="utf-8")
     found = re.findall(r"^\s+\('([^']+)',(?: |$)", text, re.M)
     return {*found, *re.findall(r"^\s*select '([^']+)', ", text, re.M)}

@@ -98,14 +98,15 @@ def test_every_stop_of_the_walk_exists() -> None:
     assert [int(number) for number, _, _ in STOPS] == list(range(1, 15))
     sources = {
         path: path.read_text(encoding="utf-8")
-        for path in (*(ROOT / "sql").rglob("*.sql"), *(ROOT / "pyengine").glob("*.py"))
+        for path in (*(ROOT / "sql").rglob("*.sql"), *(ROOT / "pyengine").rglob("*.py"))
     }
     for _, where, _ in STOPS:
         for name in re.findall(r"`([\w./]+)`", where):
-            known = any(str(path).endswith(name) for path in sources)
-            assert known or any(
-                re.search(rf"\b{re.escape(name.split('.')[-1])}\b", text) for text in sources.values()
-            ), name
+            if name.endswith((".py", ".sql")):
+                assert any(str(path).endswith(f"/{name}") for path in sources), name
+            else:
+                word = re.escape(name.split(".")[-1])
+                assert any(re.search(rf"\b{word}\b", text) for text in sources.values()), name
 
 
 def test_python_asks_the_functions_of_the_walk() -> None:
