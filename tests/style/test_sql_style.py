@@ -282,7 +282,7 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
 SOUND = {
     "state/20_boxes": TABLE,
     "logic/10_base/10_clock": function("select clock_timestamp() -- what's '\\'\n", name="_now"),
-    "logic/11_texts": function("select E'\\\\', 'it''s', \"a\\b\" from unnest(p_a)", name="_texts"),
+    "logic/12_texts": function("select E'\\\\', 'it''s', \"a\\b\" from unnest(p_a)", name="_texts"),
     "logic/11_rights": DEFINER.replace(
         "set search", "set jit = off set quote_all_identifiers = off set search"
     )
