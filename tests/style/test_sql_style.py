@@ -311,7 +311,7 @@ SOUND = {
         "perform pg_catalog.pg_sleep(c); exit when d is null; b := durable._after(b); end loop;\n"
         "begin commit; exception when no_data then get stacked diagnostics b := message_text; end;"
     ),
-    "logic/72_start": function("select durable.claim(start.id), 'now()'", name="start", head="id text"),
+    "logic/73_start": function("select durable.claim(start.id), 'now()'", name="start", head="id text"),
 }
 
 
@@ -361,6 +361,20 @@ def test_logic_stands_without_debug(linted: Lint) -> None:
 def test_every_rule_is_broken_here() -> None:
     """No rule without a source that breaks it."""
     assert set(BROKEN) == set(RULES)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("logic/10_other", "10_a has that number already"),
+        ("logic/20_b/10_c/x", "NN_words"),
+        ("logic/b/10_c", "NN_words"),
+    ],
+)
+def test_numbers_are_an_order(linted: Lint, name: str, words: str) -> None:
+    """Within a folder each number is given once, and nothing goes without."""
+    with pytest.raises(ValueError, match=words):
+        linted("", {"logic/10_a/10_x": function("select 1"), name: function("select 2")})
 
 
 def test_sound_sources_pass_every_rule(linted: Lint) -> None:
