@@ -116,6 +116,10 @@ BUDGETS: list[tuple[str, list[Limit]]] = [
         ],
     ),
     ("kill -9 with 100 runs", [Limit("killed worker: all 100 runs done", "<=", 3)]),
+    (
+        "a run that a user's transaction held for longer than its lease",
+        [Limit("held run goes on after the commit, longest", "<=", 1000)],
+    ),
     ("a worker idle for a minute", [Limit("idle worker, queries/s", "<=", 1)]),
     (
         "16 SQL clients, hints on, 40 listeners",

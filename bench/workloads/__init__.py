@@ -62,6 +62,7 @@ _PLACES: dict[str, tuple[str, Ability, float]] = {
     "recovery": ("recovery", "own", 120),
     "growth": ("growth", "own", 2_400),
     "reads": ("reads", "own", 1_200),
+    "holds": ("holds", "own", 240),
     "idle": ("idle", "own", 240),
     "hints": ("hints", "own", 180),
 }
