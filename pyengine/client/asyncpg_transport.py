@@ -1,4 +1,8 @@
-"""How the verbs of a client reach the database in a program that awaits."""
+"""The transport of programs that await.
+
+What lives here: `AsyncpgTransport`, which runs statements on a pool of asyncpg connections, listens for
+hints, and waits for results. What may not: a verb, SQL text.
+"""
 
 from __future__ import annotations
 

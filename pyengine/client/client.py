@@ -4,7 +4,8 @@ What lives here: `ClientApi`: starting and looking; what else people do to a run
 `Client`, the verbs for programs that await (sync.py has those for programs that block). What may not: running
 anything; a client needs no worker in its process and no code, a workflow's name will do. The theory: a start
 is idempotent, because every run has an id before it is sent; so after a lost connection it is simply sent
-again. A verb awaits its asker (transport.py) and nothing else, which is what makes it good for both kinds.
+again. A verb awaits its transport (transport.py) and nothing else, which is what makes it good for both
+kinds.
 """
 
 from __future__ import annotations

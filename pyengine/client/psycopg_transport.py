@@ -1,6 +1,6 @@
 """How the verbs of a client reach the database in a program that blocks.
 
-What lives here: `PsycopgTransport`, the asker on connections of psycopg, a few of which threads take in turn.
+What lives here: `PsycopgTransport`, on connections of psycopg, a few of which threads take in turn.
 What may not: a verb (client.py has them), SQL text. The theory: its functions are coroutines by name only.
 They block where others await, so a coroutine that awaits nothing else runs from its first line to its last in
 one go, and sync.py can drive it without an event loop. Waiting for a run is looking, as in results.py; only a

@@ -1,9 +1,8 @@
-"""What a client learns of runs: where they stand, and how they end.
+"""Waiting for the ends of runs.
 
-What lives here: `RunStatus` and `RunMoment`, a run now and then; and `ResultPoller`, one loop for all runs
-that a client waits for. What may not: what an end means (client.py). The theory: waiting is looking. One
-query asks for all runs at once, at each hint that something settled and by itself with growing pauses; a
-database that is away is waited for as well.
+What lives here: `ResultPoller`, one loop for all runs that a client waits for. What may not: what an end
+means (run.py). The theory: waiting is polling. One query asks for all runs at once: at each hint that
+something settled, and without one after growing pauses. A database that is down is waited for as well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Where a run stands, as a client sees it."""
+"""Where a run stands, as a client sees it.
+
+What lives here: `RunStatus`, a run as it is now, and `RunMoment`, as it was. What may not: asking the
+database for them (run.py).
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""How the verbs of a client reach the database.
+"""What the verbs of a client need to reach the database.
 
-What lives here: `Transport`, the few things that the verbs ask for, and `AsyncpgTransport`, which does them
-on connections of asyncpg and listens for hints. What may not: a verb, and what an answer means (client.py,
-run.py, promises.py). The theory: a verb waits for nothing but its asker. So the same verbs, written once,
-serve programs that await and programs that block: psycopg_transport.py has an asker that never lets anybody
-wait.
+What lives here: `Transport`, the few calls that verbs make, and the refusal of workflow code. What may not: a
+verb, and what an answer means (client.py, run.py, promises.py). The theory: a verb awaits its transport and
+nothing else. So the same verbs, written once, serve programs that await (asyncpg_transport.py) and programs
+that block (psycopg_transport.py), whose transport never suspends.
 """
 
 from __future__ import annotations

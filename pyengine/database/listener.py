@@ -1,13 +1,10 @@
-"""Hints: when to look at the database again; and notes, for one process alone.
+"""The LISTEN connection of a process: hints and direct messages.
 
-What lives here: `Listener`, the one LISTEN connection of a process, `PollSchedule`, the times at which
-somebody who waits looks, and `NotifyThrottle`, which says how a hint is sent. What may not: rows. A hint says
-nothing but "look again", may be lost and may come for nothing. A note says what is so, begins with a word
-that only who may read the tables knows, and may be lost too. The theory: after a hint the row may not be
-there yet or may be gone again, so one looks at once and after 5, 20, 30, 80, 320 ms and 1 s, then with
-growing pauses. Without any hint the same pauses find everything, only later; so a pooler, which cannot pass
-hints on, costs latency and nothing else. With a way past the pooler (`Database.sessions`) the one connection
-goes there.
+What lives here: `Listener`. What may not: rows; when to poll (poll_schedule.py). A hint says nothing but
+"look again". It may be lost, and it may come for nothing: pollers find everything without it, only later. A
+direct message says what is so. It begins with a secret that only roles which may read the tables know, and
+may be lost too. A pooler passes neither on, so behind one the connection goes past it if `Database.sessions`
+says how; otherwise everything is found by polling.
 """
 
 from __future__ import annotations

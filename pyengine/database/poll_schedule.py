@@ -1,4 +1,10 @@
-"""When to look at the database again, and when a hint may go along with a commit."""
+"""When to poll, and when a hint goes along with a commit.
+
+What lives here: `PollSchedule`, the times at which somebody who waits polls, and `NotifyThrottle`, which
+limits how often a notification holds up other commits. What may not: polling, sending. The theory: after a
+hint the row may not be visible yet, or may be gone again. So one polls at once and after 5, 20, 30, 80, 320
+ms and 1 s, then after growing pauses.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What a decorated function is defined as."""
+"""What the engine knows of a decorated function.
+
+What lives here: `StepDef` and `WorkflowDef`, immutable. What may not: calling them (registry.py), finding
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Steps and workflows: what a decorated function is, and where a call of it goes.
+"""Steps and workflows as callables, and where they are found by name.
 
-What lives here: the definitions (`StepDef`, `WorkflowDef`), the typed callables around them (`Step`,
-`Workflow`) and the `Registry` that finds them by name. What may not: deciding anything about a run. A call
-inside a workflow goes to the replay machine (current_run.py); outside one it just runs the function, so unit
-tests need no engine.
+What lives here: `Step` and `Workflow`, the typed callables around a definition (definition.py), and the
+`Registry` that finds them. What may not: a decision about a run. A call inside a workflow goes to the replay
+machine (current_run.py); outside one it just runs the function, so unit tests need no engine.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""The records that pass between the journal, the replay machine and the worker.
+"""What a coroutine asks for, what became of its steps, and how its run leaves the worker.
 
-What lives here: immutable facts with their units in their names, and nothing that acts. What may not: a
-decision, a clock, I/O. A run is a journal (`Row`) that a coroutine is driven by; driving it yields `Advance`:
-what the journal does not hold yet (`acts`, one row each), local steps to execute (`StepCall`), and how the
-advance ended (`Suspend`, `Complete`, `Fail`, `Halt`, or not at all while local steps are outstanding). What
-the worker learns from executing a step is a `StepOutcome`.
+What lives here: immutable records with their units in their names: a `Command` becomes one row of the
+journal, a `StepOutcome` is what an attempt of a step gave, an `Ending` is how a run leaves (completed,
+failed, suspended, given back). What may not: a decision, a clock, I/O.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The journal on the wire: rows and their types."""
+"""Rows of the journal, as the worker reads them.
+
+What lives here: `Row`, and what its types say: how many logical events a row stands for, which rows make a
+child and which complete one. What may not: reading or writing a journal.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What one advance of a coroutine gives: commands, steps to run, an end."""
+"""What one advance of a coroutine gives.
+
+What lives here: `Advance`, the commands that the journal does not hold yet, the steps to execute, and how the
+advance ended; `StepCall`, one step to execute. What may not: making them (machine.py).
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The runs that this worker holds.
+"""The runs that this worker has leased.
 
 What lives here: `LeasedRun`, everything the worker knows of one run between turns: its coroutine, what it is
-to report, its steps; and `ReportQueue`, those with something to report. What may not: the database, tasks of
-the event loop. The theory: a run is reported when something of it moved, and has at most one bundle on the
-way. The coroutine is advanced by rows that a turn returned, or by facts before they are, if nothing else can
-come first (speculation.py); so a step waits until the acts of the same advance are recorded and all before
-them, and the next attempt of a step until the failure of the last one is.
+to report, its steps; `StepAttempt` and `TransactionRun`, what it has under way. What may not: the database,
+tasks of the event loop. The theory: a run is reported when something of it moved, and has at most one report
+on its way. The coroutine is advanced by rows that a turn returned; speculation.py tells when it may be
+advanced before. So a step waits until the commands of the same advance, and all before them, are recorded;
+and the next attempt of a step until the failure of the last one is.
 """
 
 from __future__ import annotations
