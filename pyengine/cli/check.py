@@ -1,7 +1,7 @@
 """``pyengine check``: are the laws of the engine kept in this database?
 
 Lives here: what it asks, how it tells how far it is, and how broken laws are printed. May not: contain SQL
-(``queries_check.py``).
+(``admin/queries_check.py``).
 """
 
 from __future__ import annotations

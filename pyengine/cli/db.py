@@ -1,6 +1,7 @@
 """Commands about the database: ``pyengine db init|migrate|status|set|purge|psql``.
 
-Lives here: what they ask and how they print it. May not: contain SQL (``queries.py``, ``pyengine.admin``).
+Lives here: what they ask and how they print it. May not: contain SQL (``admin/queries.py``,
+``pyengine.admin``).
 """
 
 from __future__ import annotations

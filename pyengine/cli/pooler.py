@@ -1,7 +1,7 @@
 """What stands between a command and its database: perhaps a pooler, and perhaps a way past it.
 
 Lives here: finding out both, and saying what follows for hints and presence. May not: contain SQL
-(``queries.py``). A way past it that does not work is told and not raised: whoever asks wants to know.
+(``admin/queries.py``). A way past it that does not work is told and not raised: whoever asks wants to know.
 """
 
 from __future__ import annotations

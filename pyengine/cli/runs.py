@@ -1,6 +1,6 @@
 """Commands about runs: start, ps, show.
 
-Lives here: what they ask and how they print it. May not: contain SQL (``queries.py``).
+Lives here: what they ask and how they print it. May not: contain SQL (``admin/queries.py``).
 """
 
 from __future__ import annotations

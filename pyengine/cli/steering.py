@@ -1,7 +1,8 @@
 """Commands that do something to a run that exists, signal to fork, and as-of, which looks back at one.
 
-Lives here: what they ask and how they print it. May not: contain SQL (``queries.py``), or decide; what a run
-in its present state does not allow is refused by the database, and said here with the next command to type.
+Lives here: what they ask and how they print it. May not: contain SQL (``admin/queries.py``), or decide; what
+a run in its present state does not allow is refused by the database, and said here with the next command to
+type.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Commands that do something to many runs or promises at once, named by ids or by what they have in common.
 
 Lives here: their options, the dry run, the question before a filter is let loose, and how outcomes are
-printed. May not: contain SQL (``queries_many.py``), or decide what becomes of an id.
+printed. May not: contain SQL (``admin/queries_many.py``), or decide what becomes of an id.
 """
 
 from __future__ import annotations

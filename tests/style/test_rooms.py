@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from tests.support.tree import files
+from tests.support.tree import ROOT, files
 
 ROOMS: dict[str, str] = tomllib.loads((Path(__file__).parent / "rooms.toml").read_text(encoding="utf-8"))[
     "rooms"
@@ -52,6 +53,34 @@ def test_tests_of_logic_bear_its_names() -> None:
     tests = [Path(path).stem for path in files() if path.startswith("tests/sql/test_")]
     without = [noun for noun in nouns if not any(name.startswith(f"test_{noun}") for name in tests)]
     assert set(without) == TESTED_ELSEWHERE
+
+
+def strangers(path: str, text: str, known: Iterable[str]) -> list[str]:
+    """Files that a source names and that are not there: beside it, or from a root."""
+    roots = {str(Path(path).parent), "pyengine", "sql", "sql/logic", "sql/state"}
+    there = {name.removeprefix(f"{one}/") for one in roots for name in known if name.startswith(f"{one}/")}
+    there |= set(known)
+    named = re.findall(r"(?<![\w/.])((?:\w+/)*(?:[a-z_]+\.py|\d\d_[a-z_]+\.sql))\b", text)
+    return sorted({name for name in named if name not in there and name not in EXAMPLES})
+
+
+# what users are told to write
+EXAMPLES = {"hello.py"}
+
+
+def test_files_that_are_named_are_there() -> None:
+    """A comment that sends a reader to a file sends him to one that exists."""
+    known = files()
+    found = {
+        path: gone
+        for path in known
+        if path.startswith(("pyengine/", "sql/")) and path.endswith((".py", ".sql"))
+        if (gone := strangers(path, (ROOT / path).read_text(encoding="utf-8"), known))
+    }
+    assert not found
+    assert strangers(
+        "pyengine/a/b.py", "see c.py, a/d.py and e.py", ["pyengine/a/c.py", "pyengine/a/d.py"]
+    ) == ["e.py"]
 
 
 def test_sentences_are_sentences() -> None:

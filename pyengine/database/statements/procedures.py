@@ -2,7 +2,7 @@
 
 What lives here: one `Procedure` for each function of schema `durable` that workers and clients call: its
 name, what it takes and answers, and the statement with `$n`. What may not: a connection, a decision; what
-the command line asks (cli/queries.py). Names that end in `_v1` are the worker protocol: they live two
+the command line asks (admin/queries.py). Names that end in `_v1` are the worker protocol: they live two
 releases, so old and new processes share a database.
 """
 
