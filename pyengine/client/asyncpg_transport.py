@@ -19,9 +19,7 @@ from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import START, Procedure
 from pyengine.errors import InvalidRequest
 
-__all__ = [
-    "AsyncpgTransport",
-]
+__all__ = ["AsyncpgTransport"]
 
 
 class AsyncpgTransport:

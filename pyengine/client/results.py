@@ -22,10 +22,7 @@ from pyengine.database.statements.procedures import RESULTS
 from pyengine.errors import EngineError, InvalidRequest
 from pyengine.protocol.turn import decode_result
 
-__all__ = [
-    "ResultPoller",
-    "refuse_no_text",
-]
+__all__ = ["ResultPoller", "refuse_no_text"]
 
 logger = logging.getLogger("pyengine.results")
 

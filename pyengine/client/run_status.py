@@ -11,11 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
-__all__ = [
-    "RunMoment",
-    "RunState",
-    "RunStatus",
-]
+__all__ = ["RunMoment", "RunState", "RunStatus"]
 
 
 RunState: TypeAlias = Literal[

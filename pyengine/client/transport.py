@@ -15,10 +15,7 @@ from pyengine.database.statements.procedures import Procedure
 from pyengine.definitions.current_run import scope
 from pyengine.loop.restrictions import refuse
 
-__all__ = [
-    "Transport",
-    "refuse_workflow",
-]
+__all__ = ["Transport", "refuse_workflow"]
 
 
 def refuse_workflow() -> None:

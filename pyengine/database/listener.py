@@ -20,10 +20,7 @@ from pyengine.database.poll_schedule import Channel, NotifyThrottle
 from pyengine.database.statements.procedures import HINT
 from pyengine.errors import EngineError
 
-__all__ = [
-    "Listener",
-    "note_address",
-]
+__all__ = ["Listener", "note_address"]
 
 logger = logging.getLogger("pyengine.listen")
 

@@ -19,7 +19,7 @@ Channel: TypeAlias = Literal["durable_ready", "durable_settled"]
 # SQL sends one hint in 50 ms (`durable._hint`): the fourth look finds what was started without one
 _AFTER_HINT_S = (0.0, 0.005, 0.02, 0.03, 0.08, 0.32, 1.0)
 _APART_S = 0.01
-_AGAIN_S = 0.1
+_RETRY_S = 0.1
 
 
 class PollSchedule:
@@ -72,23 +72,23 @@ class NotifyThrottle:
 
     That saves a round trip. But a notification takes a lock of the whole database until its commit is on
     disk, so only one in a while may; those that follow go after their commits, in a transaction that writes
-    nothing. A start that was handed over may be followed by one more: where a worker was at rest, there is
-    no crowd. In a longer while one tries whether there still is.
+    nothing. After a start that an idle worker was handed the next one may go along at once: few others can be
+    sending then. In a stream without pauses one in 100 ms goes along, to find a worker that is idle again.
     """
 
     def __init__(self) -> None:
         self._last_s: dict[Channel, float] = {}
-        self._again_s: dict[Channel, float] = {}
+        self._retry_at_s: dict[Channel, float] = {}
         self._one_more: set[Channel] = set()
 
     def along(self, channel: Channel, now_s: float) -> bool:
         """Whether this one may; then it is taken to be sent."""
         last_s = self._last_s.get(channel, -inf)
-        may = channel in self._one_more or now_s - last_s >= _APART_S or now_s >= self._again_s[channel]
+        may = channel in self._one_more or now_s - last_s >= _APART_S or now_s >= self._retry_at_s[channel]
         self._one_more.discard(channel)
         self._last_s[channel] = now_s
         if may:
-            self._again_s[channel] = now_s + _AGAIN_S
+            self._retry_at_s[channel] = now_s + _RETRY_S
         return may
 
     def one_more(self, channel: Channel) -> None:

@@ -16,12 +16,7 @@ from typing import Any, Literal, TypeAlias
 from pyengine.definitions.retry import NO_RETRY, Retry
 from pyengine.definitions.signatures import Signature
 
-__all__ = [
-    "OnInterrupt",
-    "StepDef",
-    "WorkflowDef",
-]
-
+__all__ = ["OnInterrupt", "StepDef", "WorkflowDef"]
 
 OnInterrupt: TypeAlias = Literal["retry", "fail"]
 

@@ -11,13 +11,7 @@ from types import MappingProxyType
 
 import msgspec
 
-__all__ = [
-    "ALLOCATING",
-    "RESOLVING",
-    "ROW_WIDTH",
-    "Row",
-]
-
+__all__ = ["ALLOCATING", "RESOLVING", "ROW_WIDTH", "Row"]
 
 ROW_WIDTH: Mapping[str, int] = MappingProxyType(
     {"L": 3, "E": 3, "f": 3, "l": 2, "t": 2, "k": 2, "K": 2, "D": 2}
@@ -25,10 +19,8 @@ ROW_WIDTH: Mapping[str, int] = MappingProxyType(
 )
 """How many of the twenty logical events a row of each type stands for."""
 
-
 ALLOCATING = frozenset("LEfloIXTnmvj")
 """Row types that carry a child number for the first time."""
-
 
 RESOLVING = frozenset("LEcekKdDZv")
 """Row types that complete a child."""

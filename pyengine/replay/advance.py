@@ -13,10 +13,7 @@ import msgspec
 from pyengine.definitions.definition import StepDef
 from pyengine.protocol.commands import Command, End
 
-__all__ = [
-    "Advance",
-    "StepCall",
-]
+__all__ = ["Advance", "StepCall"]
 
 
 class StepCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -71,8 +71,7 @@ class Handoff:
     def quiet(self) -> None:
         """There is a slot and nothing to do at this moment: if that lasts, say so."""
         self._quiet, self._full = True, False
-        said = self._handle is not None or self._saying is not None or self._loop.time() < self._again_s
-        if not (said or self._ended):
+        if not (self._is_said or self._ended):
             self._handle = self._loop.call_later(_AFTER_S, self._say)
 
     def stirred(self) -> None:
@@ -86,8 +85,7 @@ class Handoff:
         """Return for how many ms the turn that is about to leave, and ends the only run, may say so; 0 if
         it was said already, or cannot be.
         """
-        said = self._handle is not None or self._saying is not None or self._loop.time() < self._again_s
-        if said or self._ended or not self._listener.hears(self._address):
+        if self._is_said or self._ended or not self._listener.hears(self._address):
             return 0
         # perhaps: the answer may get lost
         self._believed_until_s = self._loop.time() + _FOR_MS / 1000
@@ -96,8 +94,17 @@ class Handoff:
 
     def resumed(self, *, believed: bool) -> None:
         """Note what the answer to that turn was."""
-        if believed and self._notes == self._notes_before:
-            # said again before it is forgotten
+        if believed:
+            self._repeat_later(self._notes_before)
+
+    @property
+    def _is_said(self) -> bool:
+        """Whether it was said and still holds, or is about to be."""
+        return self._handle is not None or self._saying is not None or self._loop.time() < self._again_s
+
+    def _repeat_later(self, notes_before: int) -> None:
+        """Say it again before it is forgotten; at once, if a run was handed over since it was said."""
+        if self._notes == notes_before:
             self._vain, self._again_s = 0, self._loop.time() + _AGAIN_S
 
     @property
@@ -165,9 +172,8 @@ class Handoff:
         self._saying = None
         if for_ms and not believed:
             self._say_later()
-        elif for_ms and notes == self._notes:
-            # said again before it is forgotten
-            self._vain, self._again_s = 0, self._loop.time() + _AGAIN_S
+        elif for_ms:
+            self._repeat_later(notes)
         if self._full:
             self.withdraw()
         if self._quiet:

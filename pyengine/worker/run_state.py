@@ -18,9 +18,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from pyengine.definitions.current_run import RunInfo, StepToken
-from pyengine.errors import (
-    EngineError,
-)
+from pyengine.errors import EngineError
 from pyengine.protocol.commands import (
     Adopt,
     Command,

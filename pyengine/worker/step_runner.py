@@ -30,11 +30,7 @@ from pyengine.values.codec import Codec
 from pyengine.worker.run_state import LeasedRun, StepAttempt
 from pyengine.worker.thread_pool import ThreadPool
 
-__all__ = [
-    "StepRunner",
-    "next_attempt",
-    "too_long",
-]
+__all__ = ["StepRunner", "next_attempt", "too_long"]
 
 logger = logging.getLogger("pyengine.steps")
 

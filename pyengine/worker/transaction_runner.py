@@ -42,9 +42,7 @@ from pyengine.worker.capacity import Capacity
 from pyengine.worker.run_manager import RunManager
 from pyengine.worker.run_state import LeasedRun, TransactionRun
 
-__all__ = [
-    "TransactionRunner",
-]
+__all__ = ["TransactionRunner"]
 
 logger = logging.getLogger("pyengine.worker")
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.tree import Module, modules
 
-# names of one rank never meet, except the files of the last but two, which are read from left to right
+# places of one rank do not import each other, except those of CHAINS: there a later one may import an earlier
 RANKS: tuple[tuple[str, ...], ...] = (
     ("errors", "sources", "passwords"),
     ("protocol", "values"),

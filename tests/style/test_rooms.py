@@ -55,6 +55,10 @@ def test_tests_of_logic_bear_its_names() -> None:
     assert set(without) == TESTED_ELSEWHERE
 
 
+# what users are told to write
+EXAMPLES = {"hello.py"}
+
+
 def strangers(path: str, text: str, known: Iterable[str]) -> list[str]:
     """Files that a source names and that are not there: beside it, or from a root."""
     roots = {str(Path(path).parent), "pyengine", "sql", "sql/logic", "sql/state"}
@@ -62,10 +66,6 @@ def strangers(path: str, text: str, known: Iterable[str]) -> list[str]:
     there |= set(known)
     named = re.findall(r"(?<![\w/.])((?:\w+/)*(?:[a-z_]+\.py|\d\d_[a-z_]+\.sql))\b", text)
     return sorted({name for name in named if name not in there and name not in EXAMPLES})
-
-
-# what users are told to write
-EXAMPLES = {"hello.py"}
 
 
 def test_files_that_are_named_are_there() -> None:
