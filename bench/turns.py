@@ -30,7 +30,7 @@ START_MANY = (
     "select count(*) from durable.start_many('noop', array_fill('[1]'::jsonb, array[%s::integer]), "
     "any_workflow => true)"
 )
-FACT = {"child": 0, "name": "tick", "hash": "0011223344556677", "attempt": 1, "value": '{"number": 1}'}
+OUTCOME = {"child": 0, "name": "tick", "hash": "0011223344556677", "attempt": 1, "value": '{"number": 1}'}
 END = {"do": "complete", "value": "1"}
 
 
@@ -67,7 +67,7 @@ def turns(backend: Backend, runs: int) -> None:
         for execution, id, version, _, _, _, _, seen, *_ in turn("claim", runs, [])["tasks"]
     ]
     assert len(held) == runs
-    answer = turn("a step", 0, [{**one, "facts": [FACT]} for one in held])["bundles"]
+    answer = turn("a step", 0, [{**one, "outcomes": [OUTCOME]} for one in held])["bundles"]
     after = dict(zip(answer["execution"], answer["next"], strict=True))
     turn("completion", 0, [{**one, "seen": after[one["execution"]], "end": END} for one in held])
 

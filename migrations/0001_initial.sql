@@ -580,17 +580,17 @@ create type durable._settled as (
 );
 comment on type durable._settled is 'A promise that the current transaction settled, with what its owner''s journal must know.';
 
-create type durable._fact as (
+create type durable._step_outcome as (
   child integer, name text, hash text, attempt integer, value text, error text, retry_in bigint, begun boolean,
   param text, retry text
 );
-comment on type durable._fact is 'What a worker reports of a local step: begun, an attempt failed, done or failed for good.';
+comment on type durable._step_outcome is 'What a worker reports of a local step: begun, an attempt failed, done or failed for good.';
 
-create type durable._act as (
+create type durable._command as (
   "do" text, child integer, name text, version text, queue text, hash text, param text, timeout bigint,
   detached boolean, duration bigint, value text, "set" integer, abandon boolean, retry text
 );
-comment on type durable._act is 'What a coroutine did: started a run or a timer, made or adopted a promise, captured a value, began a step, received a signal, used a join set.';
+comment on type durable._command is 'What a coroutine did: started a run or a timer, made or adopted a promise, captured a value, began a step, received a signal, used a join set.';
 
 create type durable._ending as (
   "do" text, "on" integer[], kind text, value text, error text, retry_in bigint, problem text
@@ -598,8 +598,9 @@ create type durable._ending as (
 comment on type durable._ending is 'How a bundle leaves the task: suspend, complete, fail, cancel, continue, release or halt.';
 
 create type durable._bundle as (
-  execution bigint, version integer, seen integer, facts durable._fact[], acts durable._act[], ending durable._ending,
-  id text, verdict text, state text, seq integer, next integer, event durable._event
+  execution bigint, version integer, seen integer, outcomes durable._step_outcome[],
+  commands durable._command[], ending durable._ending, id text, verdict text, state text, seq integer, next integer,
+  event durable._event
 );
 comment on type durable._bundle is 'Everything that one execution reports in a turn, and what became of it.';
 

@@ -2,8 +2,8 @@
 
 What lives here: `Call`, the pending side of one durable call, `Received`, a receive with a limit, and the two
 waits that tell the database more than asyncio could: `Gathering` (all of these) and `First` (any of these).
-What may not: journal rows, acts. A `Call` is a future and a coroutine at once, so that a step reads like the
-async function it wraps: it can be awaited, gathered, or given to `create_task`.
+What may not: journal rows, commands. A `Call` is a future and a coroutine at once, so that a step reads like
+the async function it wraps: it can be awaited, gathered, or given to `create_task`.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class Take(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Intend(msgspec.Struct, frozen=True, kw_only=True):
-    """Record that the first attempt of a local step begins; `retry` is its policy, as facts tell it."""
+    """Record that the first attempt of a local step begins; `retry` is its policy, as outcomes tell it."""
 
     child: int
     name: str
@@ -237,14 +237,14 @@ _WITH_VALUE = (Captured, RolledBack)
 _WITH_TIMEOUT = (RunChild, MakePromise)
 
 
-def weight(acts: Iterable[Command], end: Ending | None) -> int:
-    """Return how many bytes of payload acts and an ending carry."""
+def weight(commands: Iterable[Command], end: Ending | None) -> int:
+    """Return how many bytes of payload commands and an ending carry."""
     size = 0
-    for act in acts:
-        if isinstance(act, _WITH_PARAM):
-            size += text_bytes(act.param)
-        elif isinstance(act, _WITH_VALUE):
-            size += text_bytes(act.value)
+    for command in commands:
+        if isinstance(command, _WITH_PARAM):
+            size += text_bytes(command.param)
+        elif isinstance(command, _WITH_VALUE):
+            size += text_bytes(command.value)
     match end:
         case None:
             pass
@@ -258,13 +258,13 @@ def text_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def deadlines_ms(acts: Iterable[Command]) -> Iterator[int]:
+def deadlines_ms(commands: Iterable[Command]) -> Iterator[int]:
     """Return in how many milliseconds what a coroutine made is due."""
-    for act in acts:
-        if isinstance(act, StartTimer):
-            yield act.duration_ms
-        elif isinstance(act, _WITH_TIMEOUT) and act.timeout_ms is not None:
-            yield act.timeout_ms
+    for command in commands:
+        if isinstance(command, StartTimer):
+            yield command.duration_ms
+        elif isinstance(command, _WITH_TIMEOUT) and command.timeout_ms is not None:
+            yield command.timeout_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,15 +77,15 @@ class Lease(NamedTuple):
 
 
 class RunReport(msgspec.Struct, omit_defaults=True, gc=False):
-    """What one execution reports in one turn. One with nothing but facts is written as it stands here.
+    """What one execution reports in one turn. One with nothing but outcomes is written as it stands here.
 
     Args:
         execution: number of the run.
         id: id of the run.
         version: version of the lease.
         seen: the logical number through which the coroutine was advanced.
-        facts: what became of steps.
-        acts: what the coroutine did.
+        outcomes: what became of steps.
+        commands: what the coroutine did.
         end: how it leaves the task, if it does.
         reply: where the end is to be noted.
     """
@@ -94,8 +94,8 @@ class RunReport(msgspec.Struct, omit_defaults=True, gc=False):
     id: str
     version: int
     seen: int
-    facts: Sequence[StepOutcome] = ()
-    acts: Sequence[Command] = ()
+    outcomes: Sequence[StepOutcome] = ()
+    commands: Sequence[Command] = ()
     end: Ending | None = None
     reply: str | None = None
 
@@ -132,8 +132,8 @@ class _RunReport(msgspec.Struct, omit_defaults=True, gc=False):
     id: str
     version: int
     seen: int
-    facts: Sequence[StepOutcome] = ()
-    acts: list[_Command] = []
+    outcomes: Sequence[StepOutcome] = ()
+    commands: list[_Command] = []
     end: _End | None = None
     reply: str | None = None
 
@@ -263,42 +263,58 @@ decode_handed = msgspec.json.Decoder(HandedOff).decode
 decode_result = msgspec.json.Decoder(EndedRun).decode
 
 
-def _wire_act(act: Command) -> _Command:
-    match act:
+def _wire_command(command: Command) -> _Command:
+    match command:
         case RunChild():
             return _Command(
                 "run",
-                act.child,
-                act.name,
-                act.version,
-                act.queue,
-                act.hash,
-                act.param,
-                act.timeout_ms,
-                act.detached,
-                abandon=act.abandon,
+                command.child,
+                command.name,
+                command.version,
+                command.queue,
+                command.hash,
+                command.param,
+                command.timeout_ms,
+                command.detached,
+                abandon=command.abandon,
             )
         case StartTimer():
-            return _Command("timer", act.child, duration=act.duration_ms)
+            return _Command("timer", command.child, duration=command.duration_ms)
         case MakePromise():
-            do = "promise" if act.key is None else "until"
-            return _Command(do, act.child, act.name, hash=act.hash, param=act.key, timeout=act.timeout_ms)
+            do = "promise" if command.key is None else "until"
+            return _Command(
+                do,
+                command.child,
+                command.name,
+                hash=command.hash,
+                param=command.key,
+                timeout=command.timeout_ms,
+            )
         case Captured():
-            return _Command(act.kind, act.child, act.name, value=act.value)
+            return _Command(command.kind, command.child, command.name, value=command.value)
         case RolledBack():
-            return _Command("transaction", act.child, act.name, hash=act.hash, value=act.value)
+            return _Command(
+                "transaction", command.child, command.name, hash=command.hash, value=command.value
+            )
         case Adopt():
-            return _Command("adopt", act.child, act.name)
+            return _Command("adopt", command.child, command.name)
         case Receive():
-            return _Command("receive", act.child, act.name)
+            return _Command("receive", command.child, command.name)
         case MakeJoinSet():
-            return _Command("join_set", act.child)
+            return _Command("join_set", command.child)
         case Submit():
-            return _Command("submit", act.child, set=act.join_set)
+            return _Command("submit", command.child, set=command.join_set)
         case Take():
-            return _Command("take", act.child, set=act.join_set)
+            return _Command("take", command.child, set=command.join_set)
         case Intend():
-            return _Command("intent", act.child, act.name, hash=act.hash, param=act.param, retry=act.retry)
+            return _Command(
+                "intent",
+                command.child,
+                command.name,
+                hash=command.hash,
+                param=command.param,
+                retry=command.retry,
+            )
 
 
 def _wire_end(end: Ending) -> _End:
@@ -320,11 +336,11 @@ def _wire_end(end: Ending) -> _End:
 
 
 def _wire(bundle: RunReport) -> RunReport | _RunReport:
-    if not bundle.acts and bundle.end is None:
+    if not bundle.commands and bundle.end is None:
         return bundle
-    wire = _RunReport(bundle.execution, bundle.id, bundle.version, bundle.seen, bundle.facts)
-    if bundle.acts:
-        wire.acts = [_wire_act(act) for act in bundle.acts]
+    wire = _RunReport(bundle.execution, bundle.id, bundle.version, bundle.seen, bundle.outcomes)
+    if bundle.commands:
+        wire.commands = [_wire_command(command) for command in bundle.commands]
     if bundle.end is not None:
         wire.end = _wire_end(bundle.end)
         wire.reply = bundle.reply

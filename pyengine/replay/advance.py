@@ -55,15 +55,15 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     """What is new since the last advance.
 
     Args:
-        acts: to be recorded, in this order, in which the code did them.
-        steps: local steps to execute once the acts are recorded.
+        commands: to be recorded, in this order, in which the code did them.
+        steps: local steps to execute once the commands are recorded.
         end: how the advance ended; None while local steps are outstanding, and while a cancelled run
             waits for anything in its clean-up, for it cannot be suspended any more.
         waiting_steps: local steps outstanding, new ones included, given-up ones not.
         given_up: steps handed out earlier whose result nobody wants any more; the worker may cancel them.
     """
 
-    acts: tuple[Command, ...] = ()
+    commands: tuple[Command, ...] = ()
     steps: tuple[StepCall, ...] = ()
     end: End | None = None
     waiting_steps: int = 0

@@ -2,8 +2,8 @@
 
 What lives here: `CallMatcher`, what `ctx`, `Step` and `Workflow` find as `scope`, and the `Timers` of the
 loop: it gives every call its number (call_sequence.py), compares it with the row that the journal holds for
-that number, and keeps what is new: acts to record and steps to execute. What may not: driving the coroutine,
-completing a call (machine.py); signals, join sets and captured values have modules of their own.
+that number, and keeps what is new: commands to record and steps to execute. What may not: driving the
+coroutine, completing a call (machine.py); signals, join sets and captured values have modules of their own.
 
 A hit must agree in kind, name and input hash; durations and deadlines may change under a run. A miss is
 checked in full before it takes a number, so a call that is refused (wrong arguments, a value that would not
@@ -138,7 +138,7 @@ class CallMatcher(CallSequence):
                 self._codec.check_size(len(packed), f"the input of step {step.name} of run {self._run.id}")
             if child in self._history.receiving:
                 return self.disagree(described("step", step.name, digest), row, "step", step.name)
-            if self.barred and self.is_overtaken(row, act=False):
+            if self.barred and self.is_overtaken(row, command=False):
                 call = self.take_call("step", step.name, signature.result, overtaken=True)
                 call.noted = self._give_step_up
                 return call
@@ -182,11 +182,11 @@ class CallMatcher(CallSequence):
         if row is None or (row.type, row.name, row.hash) != ("I", name, digest):
             text = signature.check(args, kwargs, packed)[0]
             self._codec.check_size(len(packed), f"the input of child run {name} of run {self._run.id}")
-            overtaken = self.is_overtaken(row, act=True)
+            overtaken = self.is_overtaken(row, command=True)
             if not overtaken:
                 if not self.is_new(row):
                     return self.disagree(described("child run", name, digest), row, "child run", name)
-                self.acts.append(
+                self.commands.append(
                     RunChild(
                         child=self.next_child,
                         name=name,
@@ -215,8 +215,8 @@ class CallMatcher(CallSequence):
         if self.barred and (dead := self.bar("promise", name)) is not None:
             return dead
         digest = None if key is None else input_hash(name, key)
-        act = MakePromise(child=self.next_child, name=name, timeout_ms=timeout_ms, key=key, hash=digest)
-        return self._promise(type_codec(annotation), act, digest)
+        command = MakePromise(child=self.next_child, name=name, timeout_ms=timeout_ms, key=key, hash=digest)
+        return self._promise(type_codec(annotation), command, digest)
 
     def adopt(self, annotation: Any, promise_id: str) -> Call:
         """Return the call of a promise that is not the run's own.
@@ -245,16 +245,18 @@ class CallMatcher(CallSequence):
                 f"run {self._run.id} waits for promise {promise_id} already", hint="await that handle"
             )
 
-    def _promise(self, codec: TypeCodec, act: MakePromise | Adopt, digest: str | None = None) -> Call:
+    def _promise(self, codec: TypeCodec, command: MakePromise | Adopt, digest: str | None = None) -> Call:
         row = self.row()
         overtaken = False
-        if row is None or (row.type, row.name or "", row.hash) != ("X", act.name, digest):
-            overtaken = self.is_overtaken(row, act=True)
+        if row is None or (row.type, row.name or "", row.hash) != ("X", command.name, digest):
+            overtaken = self.is_overtaken(row, command=True)
             if not overtaken:
                 if not self.is_new(row):
-                    return self.disagree(described("promise", act.name, digest), row, "promise", act.name)
-                self.acts.append(act)
-        return self.take_call("promise", act.name, codec, overtaken=overtaken)
+                    return self.disagree(
+                        described("promise", command.name, digest), row, "promise", command.name
+                    )
+                self.commands.append(command)
+        return self.take_call("promise", command.name, codec, overtaken=overtaken)
 
     def sleep(self, duration_ms: int) -> Call:
         """Return the call of a timer."""
@@ -278,13 +280,13 @@ class CallMatcher(CallSequence):
         if self.barred and self.bar("step", "join set") is not None:
             return JoinSet(self, -1, self._intent, overtaken=True)
         row, child = self.row(), self.next_child
-        overtaken = self.is_overtaken(row, act=True)
+        overtaken = self.is_overtaken(row, command=True)
         if not overtaken and (row is None or row.type != "j"):
             if not self.is_new(row):
                 self.halt("join set", row)
                 self.loop.raise_evicted()
                 return JoinSet(self, -1, self._intent, overtaken=True)
-            self.acts.append(MakeJoinSet(child=child))
+            self.commands.append(MakeJoinSet(child=child))
         self.next_child = child + 1
         return JoinSet(self, child, self._intent, overtaken=overtaken)
 
@@ -388,10 +390,10 @@ class CallMatcher(CallSequence):
             self.bar("timer", "")
         row = self.row()
         if row is None or row.type != "T":
-            if self.is_overtaken(row, act=True):
+            if self.is_overtaken(row, command=True):
                 return False
             if not self.is_new(row):
                 self.halt("timer", row)
                 return None
-            self.acts.append(StartTimer(child=self.next_child, duration_ms=duration_ms()))
+            self.commands.append(StartTimer(child=self.next_child, duration_ms=duration_ms()))
         return True

@@ -1,11 +1,11 @@
 """Numbers: what the next call of a run gets, and whether the journal agrees.
 
-What lives here: `CallSequence`, the counter of child numbers, the acts that are new, and the judgement
+What lives here: `CallSequence`, the counter of child numbers, the commands that are new, and the judgement
 whether a call is recorded, new, overtaken, or in disagreement with the journal. What may not: what a call
 means (call_matcher.py, signal_inbox.py, join_sets.py, recorded_values.py), driving the coroutine
-(machine.py). The theory: every call takes the next number. Acts are recorded in the turn that they happened
-in, in the order of the code; a step when an attempt of it ended; a receive when its signal came. So a missing
-row below recorded ones is a step or a receive, and anything else there is a disagreement.
+(machine.py). The theory: every call takes the next number. Commands are recorded in the turn that they
+happened in, in the order of the code; a step when an attempt of it ended; a receive when its signal came. So
+a missing row below recorded ones is a step or a receive, and anything else there is a disagreement.
 
 A request of cancellation stands in the journal at one place, and the coroutine learns of it there, live and
 in replay alike. What the code did before that place and the journal does not hold was overtaken: the turn
@@ -71,7 +71,7 @@ class CallSequence:
         """Calls that are not completed, given-up ones included."""
         self.overtaken: dict[int, Call] = {}
         """Calls that a request of cancellation overtook."""
-        self.acts: list[Command] = []
+        self.commands: list[Command] = []
         self.wholes: list[Whole] = []
         """Waits for every one of some calls."""
         self.in_transaction: str | None = None
@@ -130,21 +130,21 @@ class CallSequence:
         return self._allocated.get(self.next_child)
 
     def is_new(self, row: Row | None) -> bool:
-        """Whether an act with the next number is new: nothing is recorded for it, nor after it."""
+        """Whether a command with the next number is new: nothing is recorded for it, nor after it."""
         return row is None and self.next_child > self._history.max_child
 
     def at_frontier(self) -> bool:
         """Whether the journal does not show that the code was past this point before."""
         return self.next_child > self._history.max_child and self._history.await_seq <= self.at_seq
 
-    def is_overtaken(self, row: Row | None, *, act: bool) -> bool:
+    def is_overtaken(self, row: Row | None, *, command: bool) -> bool:
         """Whether a request of cancellation overtook a call with the next number.
 
         Args:
             row: what the journal holds for it.
-            act: whether it is recorded in the turn it happens in; a step is not.
+            command: whether it is recorded in the turn it happens in; a step is not.
         """
-        if row is not None or not self._before_request() or not (act or self._overtook):
+        if row is not None or not self._before_request() or not (command or self._overtook):
             return False
         self._overtook = self.next_child > self._history.sealed_child
         return self._overtook
@@ -161,32 +161,37 @@ class CallSequence:
         known = self._history.cancel_seq is not None
         return known and not self.cancelling and current_shield() is None
 
-    def mark(self, act: Submit | Take, *, before: Command | None = None) -> bool:
-        """Match an act that takes no number; false if it does not count, being overtaken or in disagreement.
+    def mark(self, command: Submit | Take, *, before: Command | None = None) -> bool:
+        """Match a command that takes no number; false if it does not count, being overtaken or in
+        disagreement.
 
-        Such acts are compared one after the other: the journal holds them in the order of the code.
+        Such commands are compared one after the other: the journal holds them in the order of the code.
 
         Args:
-            act: what the code does to a join set.
+            command: what the code does to a join set.
             before: has to be recorded before it, if it is new.
         """
         self.refuse_in_transaction("a join set was used")
         history = self._history
         row = history.marks[self._marked] if self._marked < len(history.marks) else None
-        kind, verb = ("u", "submit") if isinstance(act, Submit) else ("a", "take")
+        kind, verb = ("u", "submit") if isinstance(command, Submit) else ("a", "take")
         if self._before_request() and (row is None or row.seq > (history.cancel_seq or 0)):
             if self.next_child > history.sealed_child:
                 self._overtook = True
                 return False
-        elif row is not None and (row.type, row.child, row.attempt) == (kind, act.child, act.join_set):
+        elif row is not None and (row.type, row.child, row.attempt) == (
+            kind,
+            command.child,
+            command.join_set,
+        ):
             self._marked += 1
             return True
         elif row is None and self.at_frontier():
             if before is not None:
-                self.acts.append(before)
-            self.acts.append(act)
+                self.commands.append(before)
+            self.commands.append(command)
             return True
-        self.halt(mark_described(verb, act.child, act.join_set), row, child=act.child)
+        self.halt(mark_described(verb, command.child, command.join_set), row, child=command.child)
         self.loop.raise_evicted()
         return False
 
@@ -304,7 +309,7 @@ def _nothing(child: int) -> None:
 def _problem_text(run: RunInfo, *, child: int, expected: str, got: str, neighbours: tuple[str, ...]) -> str:
     """Return the JSON text of a disagreement, which also reads back as a NondeterminismError."""
     message = f"run {run.id}, child {child}: the journal expects {expected}, the code made {got}"
-    facts = {
+    details = {
         "run_id": run.id,
         "child": child,
         "expected": expected,
@@ -315,10 +320,10 @@ def _problem_text(run: RunInfo, *, child: int, expected: str, got: str, neighbou
         "type": "NondeterminismError",
         "module": "pyengine.errors",
         "message": message,
-        **facts,
+        **details,
         "args": [message],
         "data": {
-            **facts,
+            **details,
             "detail": None,
             "hint": _ADVICE,
         },

@@ -16,7 +16,7 @@ import msgspec
 from pyengine.protocol.commands import StepOutcome
 from pyengine.protocol.journal import ALLOCATING, RESOLVING, ROW_WIDTH, Row
 
-__all__ = ["Attempts", "History", "add_facts", "describe", "described", "mark_described"]
+__all__ = ["Attempts", "History", "add_outcomes", "describe", "described", "mark_described"]
 
 _KINDS = {
     "L": "step",
@@ -209,30 +209,32 @@ def mark_described(verb: str, child: int | None, join_set: int | None) -> str:
     return f"{verb} of child {child} by join set {join_set}"
 
 
-def fact_row(fact: StepOutcome, seq: int, history: History) -> Row:
-    """Return the row that a fact becomes when a turn takes it.
+def outcome_row(outcome: StepOutcome, seq: int, history: History) -> Row:
+    """Return the row that an outcome becomes when a turn takes it.
 
     Args:
-        fact: what the worker reported.
+        outcome: what the worker reported.
         seq: logical number of the row.
         history: the journal before it, which decides between fused and separate forms.
     """
-    first = fact.child not in history.allocated
-    alone = not first and not history.attempts(fact.child).begun  # nothing told that this attempt had begun
+    first = outcome.child not in history.allocated
+    alone = (
+        not first and not history.attempts(outcome.child).begun
+    )  # nothing told that this attempt had begun
     data: str | None
-    if fact.begun:
-        policy = f', "retry": {fact.retry}' if fact.retry else ""
-        kind, data = "l" if first else "s", f'{{"input": {fact.param}{policy}}}'
-    elif fact.value is not None:
-        kind, data = "L" if first else "k" if alone else "c", fact.value
-    elif fact.retry_in_ms is None:
-        kind, data = "E" if first else "K" if alone else "e", fact.error
+    if outcome.begun:
+        policy = f', "retry": {outcome.retry}' if outcome.retry else ""
+        kind, data = "l" if first else "s", f'{{"input": {outcome.param}{policy}}}'
+    elif outcome.value is not None:
+        kind, data = "L" if first else "k" if alone else "c", outcome.value
+    elif outcome.retry_in_ms is None:
+        kind, data = "E" if first else "K" if alone else "e", outcome.error
     else:
         kind, data = "f" if first else "t" if alone else "r", None
-    return Row(seq, kind, fact.child, fact.attempt, fact.name, fact.hash, data)
+    return Row(seq, kind, outcome.child, outcome.attempt, outcome.name, outcome.hash, data)
 
 
-def add_facts(history: History, facts: Sequence[StepOutcome]) -> None:
-    """Append the rows of facts that a turn took."""
-    for fact in facts:
-        history.add((fact_row(fact, history.next_seq, history),))
+def add_outcomes(history: History, outcomes: Sequence[StepOutcome]) -> None:
+    """Append the rows of outcomes that a turn took."""
+    for outcome in outcomes:
+        history.add((outcome_row(outcome, history.next_seq, history),))

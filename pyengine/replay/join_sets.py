@@ -2,7 +2,7 @@
 
 What lives here: `JoinSet`, what workflow code gets from `ctx.join_set()`. What may not: journal rows (what
 was submitted and taken is matched in call_sequence.py), other waits. The theory: a set has a number;
-submitting and taking are acts without one. Whose result is taken next is no choice of the code: it is the
+submitting and taking are commands without one. Whose result is taken next is no choice of the code: it is the
 member that completed first, and completions have an order in the journal. A result is taken in the moment in
 which the code that asked for it gets it, so a wait that is cancelled takes nothing. The first wait closes the
 set.

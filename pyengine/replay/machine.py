@@ -40,7 +40,7 @@ from pyengine.replay.call_matcher import CallMatcher, StartAnew
 from pyengine.replay.call_sequence import told_end
 from pyengine.replay.cancellation import REQUESTS_MAX, Cancellation
 from pyengine.replay.completions import complete, fire_at_ms
-from pyengine.replay.history import History, add_facts
+from pyengine.replay.history import History, add_outcomes
 from pyengine.replay.transaction_log import Transactions
 from pyengine.values.codec import Codec
 from pyengine.values.exceptions import only_error
@@ -122,16 +122,16 @@ class Replay:
         """Append journal rows: those of a claim, up to next_seq, or the tail that a turn returned."""
         self._history.add(rows, next_seq)
 
-    def expect(self, facts: Sequence[StepOutcome]) -> None:
-        """Load what these facts will be in the journal, if nothing comes before them."""
-        add_facts(self._history, facts)
+    def expect(self, outcomes: Sequence[StepOutcome]) -> None:
+        """Load what these outcomes will be in the journal, if nothing comes before them."""
+        add_outcomes(self._history, outcomes)
 
     def accept(
         self,
         *,
         tail: Sequence[Row],
-        acts: Sequence[Command],
-        facts: Sequence[StepOutcome],
+        commands: Sequence[Command],
+        outcomes: Sequence[StepOutcome],
         next_seq: int,
         now_ms: int,
     ) -> None:
@@ -139,18 +139,18 @@ class Replay:
 
         Args:
             tail: rows that others appended before it.
-            acts: its acts.
-            facts: its facts that were taken, in their order.
+            commands: its commands.
+            outcomes: its outcomes that were taken, in their order.
             next_seq: the logical number after the rows of the bundle.
             now_ms: the turn's own time, at which its timers were started.
         """
         if tail:
             self._history.add(tail)
-        add_facts(self._history, facts)
+        add_outcomes(self._history, outcomes)
         self._history.next_seq = next_seq
-        for act in acts:
-            if isinstance(act, StartTimer):
-                self._fire_at_ms[act.child] = now_ms + act.duration_ms
+        for command in commands:
+            if isinstance(command, StartTimer):
+                self._fire_at_ms[command.child] = now_ms + command.duration_ms
 
     def advance(self) -> Advance:
         """Advance the coroutine by every row that was loaded, and return what is new since the last advance.
@@ -371,17 +371,17 @@ class Replay:
         matcher, end = self._matcher, self._end
         if isinstance(end, Halt):
             return Advance(end=end)
-        acts, matcher.acts = tuple(matcher.acts), []
+        commands, matcher.commands = tuple(matcher.commands), []
         open_steps = matcher.open_steps
         given_up, matcher.given_up = matcher.given_up, []
         dropped = tuple([child for child in given_up if child in self._handed_out])
         if self.finished:
             if isinstance(end, _WITHOUT_STEPS):
                 dropped += tuple(child for child in open_steps if child in self._handed_out)
-            return Advance(acts=acts, end=end, given_up=dropped)
+            return Advance(commands=commands, end=end, given_up=dropped)
         steps = self._new_steps() if matcher.new_steps else ()
         count = len(open_steps) + self.in_transaction
-        return Advance(acts=acts, steps=steps, end=end, waiting_steps=count, given_up=dropped)
+        return Advance(commands=commands, steps=steps, end=end, waiting_steps=count, given_up=dropped)
 
     def _new_steps(self) -> tuple[StepCall, ...]:
         new, self._matcher.new_steps = self._matcher.new_steps, []

@@ -1,6 +1,6 @@
 """Values that a replay must find again: time, randomness, and which code a run has taken.
 
-What lives here: `RecordedValues`. What may not: calls that wait. The theory: such a value is an act of its
+What lives here: `RecordedValues`. What may not: calls that wait. The theory: such a value is a command of its
 own with a number of its own, recorded in the turn that it happened in; and since the code goes on with it at
 once, it is recorded also where a request of cancellation has overtaken everything else.
 """
@@ -92,7 +92,7 @@ class RecordedValues:
         else:
             same, text = ledger.is_new(row), make()
             if same:
-                ledger.acts.append(Captured(child=ledger.next_child, kind=kind, name=name, value=text))
+                ledger.commands.append(Captured(child=ledger.next_child, kind=kind, name=name, value=text))
         if not same:
             ledger.halt(described("time" if kind == "time" else "random value", name, None), row)
             ledger.loop.raise_evicted()

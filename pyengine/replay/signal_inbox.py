@@ -68,7 +68,7 @@ class SignalInboxes:
         if row is not None and (row.type, row.name) != ("v", name):
             return ledger.disagree(described("signal", name, None), row, "receive", name), None
         if row is None and not self._is_registered(child) and ledger.history.cancel_seq is None:
-            ledger.acts.append(Receive(child=child, name=name))
+            ledger.commands.append(Receive(child=child, name=name))
         call = self._new_call(name, codec, child)
         ledger.calls[child] = call
         ledger.next_child = child + 1

@@ -283,11 +283,11 @@ class Transactions:
         if log is None or log.ask is not ask or ask.future.done():
             return False
         if ask.kind == "rollback":
-            self._ledger.acts.append(self._rolled_back(log, None))
+            self._ledger.commands.append(self._rolled_back(log, None))
         elif ask.kind == "commit":
             log.committed = outcome[0] == "value"
             if not log.committed:
-                self._ledger.acts.append(self._rolled_back(log, outcome))
+                self._ledger.commands.append(self._rolled_back(log, outcome))
         elif ask.kind != "begin":
             log.said.append((_digest(ask.kind, ask.query), outcome))
         self._give(log, ask, outcome)

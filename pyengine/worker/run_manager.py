@@ -148,14 +148,14 @@ class RunManager:
         others = bool(before or after)
         if others and not held.outside:
             held.outside = any(row.type in _OUTSIDE for row in (*before, *after))
-        if flight.acts:
-            for deadline_ms in deadlines_ms(flight.acts):
+        if flight.commands:
+            for deadline_ms in deadlines_ms(flight.commands):
                 self._hooks.timer(self._loop.time() + deadline_ms / 1000)
         if verdict.state != "acquired":
             self._left(held, verdict.state)
             return
         calls = held.ready_calls(flight, now_ms)
-        if flight.facts or others or end is not None:
+        if flight.outcomes or others or end is not None:
             # what came may give up some of the calls before they begin
             held.parked.update({call.child: call for call in calls})
             self.advance(held)
@@ -204,7 +204,7 @@ class RunManager:
         for child in moves.given_up:
             self._steps.cancel(held, child)
         held.take(moves)
-        if moves.steps and not held.acts:
+        if moves.steps and not held.commands:
             for call in moves.steps:
                 self._start_call(held, call)
         if held.has_news:
@@ -288,7 +288,7 @@ class RunManager:
             rows: its journal from where the coroutine was when the transaction began, or later, to its end.
             next_seq: the logical number after them.
         """
-        if held.loading or held.flight is not None or held.acts or held.end or held.seen is not None:
+        if held.loading or held.flight is not None or held.commands or held.end or held.seen is not None:
             # an answer is on its way or must come first; the next one brings these rows in their order
             held.keep = True
             self.news(held)
@@ -342,13 +342,13 @@ class RunManager:
         kept: set[int] = set()
         for call in moves.steps:
             run = held.steps.get(call.child)
-            fact = unsent.get((call.child, call.attempt))
+            outcome = unsent.get((call.child, call.attempt))
             if run is not None and run.call.hash == call.hash and run.call.attempt == call.attempt:
                 run.begun = call.begun
                 kept.add(call.child)
-            elif fact is not None and fact.hash == call.hash:
-                held.facts.append(fact)
-                if fact.retry_in_ms is not None:
+            elif outcome is not None and outcome.hash == call.hash:
+                held.outcomes.append(outcome)
+                if outcome.retry_in_ms is not None:
                     held.next_calls[call.child] = next_attempt(call)
             else:
                 new.append(call)

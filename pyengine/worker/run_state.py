@@ -53,7 +53,7 @@ __all__ = [
 logger = logging.getLogger("pyengine.worker")
 
 FACTS_MAX = 1000
-"""Facts of one run in one bundle, at most."""
+"""Outcomes of one run in one bundle, at most."""
 
 _WAKES = (StartTimer, MakePromise, Adopt, Receive, MakeJoinSet)
 
@@ -71,16 +71,16 @@ class LeasedRun:
 
     Attributes:
         version: version of the lease.
-        facts: to be reported.
-        acts: to be reported; the coroutine did them.
+        outcomes: to be reported.
+        commands: to be reported; the coroutine did them.
         end: to be reported; how the run leaves this worker.
-        blocked: steps that wait until the acts are recorded.
-        next_calls: attempts that wait until the last fact about their step is recorded.
+        blocked: steps that wait until the commands are recorded.
+        next_calls: attempts that wait until the last outcome about their step is recorded.
         parked: attempts that wait for their moment, by child number.
         steps: attempts under way, by child number.
         flight: the bundle on its way.
         busy: how often in a row the bundle met what somebody has locked; it is sent again, as it is.
-        seen: where the coroutine was in the journal before it went on with facts that are not recorded.
+        seen: where the coroutine was in the journal before it went on with outcomes that are not recorded.
         kept: what it did then, other than to end.
         last: number of the step that reported last; -1 before the first.
         queued: it stands in the worker's queue of runs to report.
@@ -97,13 +97,12 @@ class LeasedRun:
     """
 
     __slots__ = (
-        "acts",
         "ahead",
         "blocked",
         "busy",
+        "commands",
         "dropped",
         "end",
-        "facts",
         "flight",
         "info",
         "keep",
@@ -112,6 +111,7 @@ class LeasedRun:
         "loading",
         "moved_at",
         "next_calls",
+        "outcomes",
         "outside",
         "parked",
         "queued",
@@ -130,8 +130,8 @@ class LeasedRun:
         self.info = info
         self.version = info.version
         self.replay = replay
-        self.facts: list[StepOutcome] = []
-        self.acts: tuple[Command, ...] = ()
+        self.outcomes: list[StepOutcome] = []
+        self.commands: tuple[Command, ...] = ()
         self.end: Ending | None = None
         self.blocked: tuple[StepCall, ...] = ()
         self.next_calls: dict[int, StepCall] = {}
@@ -168,7 +168,7 @@ class LeasedRun:
     @property
     def has_news(self) -> bool:
         """Whether there is anything to report."""
-        return bool(self.facts or self.acts or self.end is not None or self.keep)
+        return bool(self.outcomes or self.commands or self.end is not None or self.keep)
 
     @property
     def idle(self) -> bool:
@@ -203,38 +203,38 @@ class LeasedRun:
         for them.
         """
         # more than one advance may come between two turns while a transaction is open
-        self.acts += moves.acts
+        self.commands += moves.commands
         self.end = moves.end
-        if self.acts:
+        if self.commands:
             self.blocked += moves.steps
             if not self.outside:
                 self.outside = any(
-                    isinstance(act, _WAKES) or (isinstance(act, RunChild) and not act.detached)
-                    for act in moves.acts
+                    isinstance(command, _WAKES) or (isinstance(command, RunChild) and not command.detached)
+                    for command in moves.commands
                 )
 
     def load_bundle(self) -> RunReport:
         """Return what is to be reported, as the bundle on its way."""
-        count = self._facts_that_fit()
+        count = self._outcomes_that_fit()
         if self.seen is not None:
-            count = len(self.facts)
-        if count == len(self.facts):
-            facts, self.facts = self.facts, []
+            count = len(self.outcomes)
+        if count == len(self.outcomes):
+            outcomes, self.outcomes = self.outcomes, []
         else:
-            facts, self.facts = self.facts[:count], self.facts[count:]
-        acts, self.acts = self.acts, ()
-        if acts and facts:
+            outcomes, self.outcomes = self.outcomes[:count], self.outcomes[count:]
+        commands, self.commands = self.commands, ()
+        if commands and outcomes:
             # a step takes its number once in a turn: what became of it goes with the next one
-            intended = {act.child for act in acts if isinstance(act, Intend)}
-            self.facts[:0] = [fact for fact in facts if fact.child in intended]
-            facts = [fact for fact in facts if fact.child not in intended]
+            intended = {command.child for command in commands if isinstance(command, Intend)}
+            self.outcomes[:0] = [outcome for outcome in outcomes if outcome.child in intended]
+            outcomes = [outcome for outcome in outcomes if outcome.child not in intended]
         end = self.end
-        if self.facts and isinstance(end, Suspend):
-            end = None  # it would be refused while facts are outstanding
+        if self.outcomes and isinstance(end, Suspend):
+            end = None  # it would be refused while outcomes are outstanding
         else:
             self.end = None
         seen = self.replay.next_seq if self.seen is None else self.seen
-        bundle = RunReport(self.info.execution, self.info.id, self.version, seen, facts, acts, end)
+        bundle = RunReport(self.info.execution, self.info.id, self.version, seen, outcomes, commands, end)
         if end is not None:
             bundle.reply = self.reply
         self.keep = False
@@ -261,8 +261,10 @@ class LeasedRun:
         if self.seen is not None:
             self.seen = None
             return next_seq == replay.next_seq and not (before or after)
-        counts = not self.acts or replay.transactions.overtaken
-        replay.accept(tail=before, acts=flight.acts, facts=flight.facts, next_seq=next_seq, now_ms=now_ms)
+        counts = not self.commands or replay.transactions.overtaken
+        replay.accept(
+            tail=before, commands=flight.commands, outcomes=flight.outcomes, next_seq=next_seq, now_ms=now_ms
+        )
         if after:
             replay.load(after)
         return counts or not replay.transactions.overtaken
@@ -270,48 +272,50 @@ class LeasedRun:
     @property
     def fits_one_bundle(self) -> bool:
         """Whether all that is to be reported goes out together."""
-        return self._facts_that_fit() == len(self.facts)
+        return self._outcomes_that_fit() == len(self.outcomes)
 
-    def _facts_that_fit(self) -> int:
-        """Return how many of the facts go with the next bundle, and note how much it weighs."""
-        self.weight = weight(self.acts, self.end) if self.acts or self.end is not None else 0
-        for count, fact in enumerate(self.facts):
+    def _outcomes_that_fit(self) -> int:
+        """Return how many of the outcomes go with the next bundle, and note how much it weighs."""
+        self.weight = weight(self.commands, self.end) if self.commands or self.end is not None else 0
+        for count, outcome in enumerate(self.outcomes):
             if count and (count == FACTS_MAX or self.weight >= TURN_BYTES_MAX):
                 return count
-            self.weight += text_bytes(fact.value or fact.error or fact.param or "")
-        return len(self.facts)
+            self.weight += text_bytes(outcome.value or outcome.error or outcome.param or "")
+        return len(self.outcomes)
 
     def ready_calls(self, flight: RunReport, now_ms: int) -> list[StepCall]:
         """Return the attempts that waited for a bundle to be recorded."""
         calls: list[StepCall] = []
         intended: set[int] = set()
-        if flight.acts:
-            intended = {act.child for act in flight.acts if isinstance(act, Intend)}
+        if flight.commands:
+            intended = {command.child for command in flight.commands if isinstance(command, Intend)}
             for child in intended.intersection(self.steps):
                 self.steps[child].begun = True
-        if self.blocked and not self.acts:
+        if self.blocked and not self.commands:
             calls += [replace(one, begun=True) if one.child in intended else one for one in self.blocked]
             self.blocked = ()
         if self.next_calls:
-            calls += self.recorded_calls(flight.facts, now_ms)
+            calls += self.recorded_calls(flight.outcomes, now_ms)
         return calls
 
-    def recorded_calls(self, facts: Iterable[StepOutcome], now_ms: int) -> list[StepCall]:
-        """Return the attempts that waited for these facts to be recorded.
+    def recorded_calls(self, outcomes: Iterable[StepOutcome], now_ms: int) -> list[StepCall]:
+        """Return the attempts that waited for these outcomes to be recorded.
 
         Args:
-            facts: recorded facts.
+            outcomes: recorded outcomes.
             now_ms: the instant of the turn that recorded them, from which delays count.
         """
         ready = []
-        for fact in facts:
-            call = self.next_calls.get(fact.child)
-            if call is None or fact.begun != call.begun:
+        for outcome in outcomes:
+            call = self.next_calls.get(outcome.child)
+            if call is None or outcome.begun != call.begun:
                 continue
-            if fact.begun:
-                ready.append(self.next_calls.pop(fact.child))
-            elif fact.retry_in_ms is not None:
-                ready.append(replace(self.next_calls.pop(fact.child), retry_at_ms=now_ms + fact.retry_in_ms))
+            if outcome.begun:
+                ready.append(self.next_calls.pop(outcome.child))
+            elif outcome.retry_in_ms is not None:
+                ready.append(
+                    replace(self.next_calls.pop(outcome.child), retry_at_ms=now_ms + outcome.retry_in_ms)
+                )
         return ready
 
     def forget(self, end: Ending) -> None:
@@ -325,8 +329,12 @@ class LeasedRun:
         What was to be reported is taken back and returned by child and attempt: the replay decides what is
         still wanted. Attempts under way go on.
         """
-        sent = self.flight.facts if self.flight is not None else ()
-        unsent = {(fact.child, fact.attempt): fact for fact in (*sent, *self.facts) if not fact.begun}
+        sent = self.flight.outcomes if self.flight is not None else ()
+        unsent = {
+            (outcome.child, outcome.attempt): outcome
+            for outcome in (*sent, *self.outcomes)
+            if not outcome.begun
+        }
         self._clear()
         self.replay, self.ahead = replay, False
         self.next_calls.clear()
@@ -336,7 +344,7 @@ class LeasedRun:
     def _clear(self) -> None:
         """Let go of all that its coroutine did and that is not known to be recorded."""
         self.stop_transaction()
-        self.facts, self.acts, self.end, self.blocked, self.flight = [], (), None, (), None
+        self.outcomes, self.commands, self.end, self.blocked, self.flight = [], (), None, (), None
         self.seen = self.kept = None
 
 

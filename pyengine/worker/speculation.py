@@ -46,8 +46,10 @@ class Speculation:
         self._ends: dict[str, set[int]] = {}
 
     def reported(self, held: LeasedRun) -> None:
-        """Note that a step has added a fact to a run; let the run go on if it may and is likely to end."""
-        held.last = held.facts[-1].child
+        """Note that a step has added an outcome to a run; let the run go on if it may and is likely to
+        end.
+        """
+        held.last = held.outcomes[-1].child
         ends = self._ends.get(held.info.workflow)
         if ends is not None and held.last in ends and _may_go_on(held):
             self._context.run(self._go_on, held)
@@ -64,23 +66,23 @@ class Speculation:
 
     def _go_on(self, held: LeasedRun) -> None:
         held.seen = held.replay.next_seq
-        held.replay.expect(held.facts)
+        held.replay.expect(held.outcomes)
         moves = self.drive(held)
-        if isinstance(moves.end, _ENDS) and not moves.acts and not moves.given_up:
+        if isinstance(moves.end, _ENDS) and not moves.commands and not moves.given_up:
             held.end = moves.end
         else:
             held.kept = moves
 
 
 def _may_go_on(held: LeasedRun) -> bool:
-    """Whether its facts are all that the run waits for, and nobody else can come before them."""
-    facts, replay = held.facts, held.replay
+    """Whether its outcomes are all that the run waits for, and nobody else can come before them."""
+    outcomes, replay = held.outcomes, held.replay
     steps = replay.open_steps
-    if len(facts) != len(steps) or held.outside or held.flight is not None or held.seen is not None:
+    if len(outcomes) != len(steps) or held.outside or held.flight is not None or held.seen is not None:
         return False
-    if held.acts or held.end is not None or held.loading or held.dropped or held.transaction is not None:
+    if held.commands or held.end is not None or held.loading or held.dropped or held.transaction is not None:
         return False
-    for fact in facts:
-        if fact.begun or fact.retry_in_ms is not None or fact.child not in steps:
+    for outcome in outcomes:
+        if outcome.begun or outcome.retry_in_ms is not None or outcome.child not in steps:
             return False
-    return not replay.in_transaction and (len(facts) == 1 or held.fits_one_bundle)
+    return not replay.in_transaction and (len(outcomes) == 1 or held.fits_one_bundle)

@@ -130,7 +130,7 @@ class SqlStepRunner:
     def _recorded(self, run: StepAttempt, journal: Journal) -> None:
         held, child = run.held, run.call.child
         # that it has begun is no news any more
-        held.facts = [fact for fact in held.facts if fact.child != child]
+        held.outcomes = [outcome for outcome in held.outcomes if outcome.child != child]
         self.holdings.recorded_outside(held, journal.rows, journal.next)
 
     async def _ask(self, link: ReconnectingConnection, run: StepAttempt, seen: int, timeout_s: float) -> str:

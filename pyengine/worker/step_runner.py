@@ -1,11 +1,11 @@
 """Running the bodies of steps.
 
 What lives here: `StepRunner`, which makes one attempt of a step and turns its outcome into a `StepOutcome`.
-What may not: turns, the journal. The theory: an attempt ends in exactly one fact, or in none if nobody wants
-it any more (its run was lost, given back or has ended, or the step was given up): then async bodies, tasks of
-the worker's loop, are cancelled, and sync ones, which run in threads, can see it in their token. A failure
-that the policy wants tried again is a fact too, and the next attempt waits for it to be recorded. The first
-fact of a step that has more than one tells its policy, which governs the step from then on.
+What may not: turns, the journal. The theory: an attempt ends in exactly one outcome, or in none if nobody
+wants it any more (its run was lost, given back or has ended, or the step was given up): then async bodies,
+tasks of the worker's loop, are cancelled, and sync ones, which run in threads, can see it in their token. A
+failure that the policy wants tried again is an outcome too, and the next attempt waits for it to be recorded.
+The first outcome of a step that has more than one tells its policy, which governs the step from then on.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class StepRunner:
         randomness: source of the jitter of retries.
         concurrency: async bodies at a time; more wait.
         threads: sync bodies at a time; more wait.
-        news: called when a run got a fact to report.
+        news: called when a run got an outcome to report.
         in_sql: makes an attempt of a step in SQL, which records itself; returns what is to be done then.
     """
 
@@ -329,7 +329,7 @@ class StepRunner:
         param: str | None = None,
         retry: str | None = None,
     ) -> None:
-        held.facts.append(
+        held.outcomes.append(
             StepOutcome(
                 child=call.child,
                 name=call.name,

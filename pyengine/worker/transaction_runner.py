@@ -220,7 +220,7 @@ class TransactionRunner:
 
     async def _recorded(self, held: LeasedRun, own: TransactionRun) -> None:
         """Wait until all that the code did before is in the journal."""
-        while held.acts or (held.flight is not None and held.flight.acts):
+        while held.commands or (held.flight is not None and held.flight.commands):
             own.moved.clear()
             await own.moved.wait()
 

@@ -181,17 +181,17 @@ class TurnSender:
             return await self._halves(bundles, tells)
         bad = bundles[0]
         refused = bad.end
-        if isinstance(refused, Halt) and (bad.facts or bad.acts):
+        if isinstance(refused, Halt) and (bad.outcomes or bad.commands):
             # not its end, but what it records is what is wrong
-            bad.facts, bad.acts = (), ()
+            bad.outcomes, bad.commands = (), ()
             return await self.send([bad], -1)
         self.refused(bad, error)
-        if isinstance(refused, Release) and not (bad.facts or bad.acts):
+        if isinstance(refused, Release) and not (bad.outcomes or bad.commands):
             # not even that: nobody renews the lease any more, so it runs out
             return []
         # the run's own record is changed, so that the answer finds what was really sent
         if not isinstance(refused, Complete | Fail):
-            bad.facts, bad.acts = (), ()
+            bad.outcomes, bad.commands = (), ()
         if isinstance(refused, Halt | Release):
             bad.end = Release(retry_in_ms=_RELEASE_MS)
         else:

@@ -75,8 +75,8 @@ class Player:
         return Turn(raw=self._turn(list(workflows), 100, [])).handed
 
     def report(self, task: dict[str, Any], **bundle: Any) -> dict[str, Any]:
-        """Report facts, acts and an end of a run."""
-        made = {"facts": [], "acts": [], "end": None} | bundle
+        """Report outcomes, commands and an end of a run."""
+        made = {"outcomes": [], "commands": [], "end": None} | bundle
         made |= {
             "execution": task["execution"],
             "id": task["id"],

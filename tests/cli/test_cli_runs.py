@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 
-def fact(child: int, name: str, **outcome: Any) -> dict[str, Any]:
-    """One fact about a local step."""
+def step(child: int, name: str, **outcome: Any) -> dict[str, Any]:
+    """One outcome of a local step."""
     return {"child": child, "name": name, "hash": "0123456789abcdef", "attempt": 1} | outcome
 
 
@@ -27,8 +27,8 @@ def finished(conn: psycopg.Connection[Any], player: Any) -> str:
         "hash": "0123456789abcdef",
         "param": "[2]",
     }
-    player.report(task, facts=[fact(0, "charge", value='{"paid": true}')])
-    player.report(task, acts=[child], end={"do": "suspend", "on": [1], "kind": "single"})
+    player.report(task, outcomes=[step(0, "charge", value='{"paid": true}')])
+    player.report(task, commands=[child], end={"do": "suspend", "on": [1], "kind": "single"})
     (shipped,) = player.claim("ship")
     player.report(shipped, end={"do": "complete", "value": '"sent"'})
     (task,) = player.claim("parent")

@@ -71,11 +71,11 @@ def test_pause_resume_and_redrive(at_database: Any, conn: Connection, order: str
 def test_fork_answers_the_new_run(at_database: Any, conn: Connection, player: Any, order: str) -> None:
     """A fork takes over what was done before a step, with values put in place, under an id of its own."""
     (task,) = player.claim("order")
-    facts = [
+    outcomes = [
         {"child": child, "name": name, "hash": "0123456789abcdef", "attempt": 1, "value": value}
         for child, (name, value) in enumerate((("charge", '{"paid": false}'), ("ship", '"sent"')))
     ]
-    player.report(task, facts=facts, end={"do": "complete", "value": '"done"'})
+    player.report(task, outcomes=outcomes, end={"do": "complete", "value": '"done"'})
     words = ("--step", "ship", "--set", 'charge={"paid": true}', "--id", "second")
     answer = at_database("fork", order, *words, "--json")
     assert (answer.code, answer.document["id"], answer.document["state"]) == (0, "second", "queued")
@@ -91,8 +91,8 @@ def test_fork_answers_the_new_run(at_database: Any, conn: Connection, player: An
 def test_as_of_shows_an_earlier_moment(at_database: Any, player: Any, order: str) -> None:
     """A run is shown as it was after so many events: its children and their values, what it waited for."""
     (task,) = player.claim("order")
-    fact = {"child": 0, "name": "charge", "hash": "0123456789abcdef", "attempt": 1, "value": '{"paid": true}'}
-    player.report(task, facts=[fact], acts=[{"do": "promise", "child": 1, "name": "go"}])
+    step = {"child": 0, "name": "charge", "hash": "0123456789abcdef", "attempt": 1, "value": '{"paid": true}'}
+    player.report(task, outcomes=[step], commands=[{"do": "promise", "child": 1, "name": "go"}])
     player.report(task, end={"do": "suspend", "on": [1], "kind": "single"})
     at_database("signal", order, "ping")
     first = at_database("as-of", order, "--seq", "1", "--json")

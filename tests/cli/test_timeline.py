@@ -79,11 +79,11 @@ def test_the_view_has_what_lines_need(conn: psycopg.Connection[Any], player: Any
     """What the database answers reads the same way: a wait for a child, and a signal."""
     conn.execute("select durable.start('order', '[1]', id => 'a')")
     (task,) = player.claim("order")
-    acts = [
+    commands = [
         {"do": "promise", "child": 0, "name": "go"},
         {"do": "time", "child": 1, "name": "now", "value": "17"},
     ]
-    player.report(task, acts=acts)
+    player.report(task, commands=commands)
     player.report(task, end={"do": "suspend", "on": [0], "kind": "single"})
     conn.execute("select durable.signal('a', 'ping', '[1]')")
     lines = [f"{line.what} {line.value}".strip() for line in timeline.lines(queries.events(conn, "a"))]

@@ -2,7 +2,7 @@
 
 What lives here: one reader for each kind of request, which refuses or answers a frozen record. The reader
 of a request is called before anything is looked at, which is how "400 never depends on stored state"
-becomes a fact of the model. May not: see a state or an instant.
+becomes an outcome of the model. May not: see a state or an instant.
 """
 
 from __future__ import annotations

@@ -365,13 +365,19 @@ def runs(say: Say) -> None:
     """Runs: children, waits of every kind, retries, losses, ends."""
     conn = say.conn
     held = begin_run(conn, "r")
-    acts = [promise(2), promise(3), timer(4, 9), run(5, queue="kids"), run(6, queue="kids", detached=True)]
-    seen = take_turn(conn, "W", bundle(held, facts=[done(0), begun(1)], acts=acts)).next_of(held)
-    take_turn(conn, "W", bundle(held, facts=[broken(1, retry_in=50)], end=release(50), seen=seen))
+    commands = [
+        promise(2),
+        promise(3),
+        timer(4, 9),
+        run(5, queue="kids"),
+        run(6, queue="kids", detached=True),
+    ]
+    seen = take_turn(conn, "W", bundle(held, outcomes=[done(0), begun(1)], commands=commands)).next_of(held)
+    take_turn(conn, "W", bundle(held, outcomes=[broken(1, retry_in=50)], end=release(50), seen=seen))
     say("pending", "task_get", "r")
     say("resolved", "promise_settle", "r.2", "resolved")
     held = claim(conn, "W", "q-r")
-    seen = take_turn(conn, "W", bundle(held, facts=[done(1, attempt=2)])).next_of(held)
+    seen = take_turn(conn, "W", bundle(held, outcomes=[done(1, attempt=2)])).next_of(held)
     take_turn(conn, "W", bundle(held, end=suspend(3, 4, 5, kind="all"), seen=seen))
     say.wait(9)
     say.sweep()
@@ -383,7 +389,7 @@ def runs(say: Say) -> None:
     take_turn(conn, "W", bundle(held, end=halt()))
     say("", "task_continue", "r")
     held = claim(conn, "W", "q-r")
-    seen = take_turn(conn, "W", bundle(held, acts=[promise(7), run(8, queue="late", timeout=5)])).next_of(
+    seen = take_turn(conn, "W", bundle(held, commands=[promise(7), run(8, queue="late", timeout=5)])).next_of(
         held
     )
     say.create("pending", "stranger", external="true")
@@ -427,8 +433,8 @@ def steered(say: Say) -> None:
     conn = say.conn
     say.create("pending", "shared", external="true")
     held = begin_run(conn, "s")
-    acts = [receive(0), adopt(1, "shared"), receive(2, "later")]
-    seen = take_turn(conn, "W", bundle(held, acts=acts)).next_of(held)
+    commands = [receive(0), adopt(1, "shared"), receive(2, "later")]
+    seen = take_turn(conn, "W", bundle(held, commands=commands)).next_of(held)
     take_turn(conn, "W", bundle(held, end=suspend(0, 1, kind="all"), seen=seen))
     say("resolved", "promise_settle", "shared", "resolved", "1")
     say("suspended", "task_get", "s")
@@ -438,19 +444,19 @@ def steered(say: Say) -> None:
     take_turn(conn, "W", bundle(held, end=release(60_000)))
     say("1", "signal", "s", "later")
     held = claim(conn, "W", "q-s")
-    take_turn(conn, "W", bundle(held, acts=[receive(3)], end=release(60_000)))
+    take_turn(conn, "W", bundle(held, commands=[receive(3)], end=release(60_000)))
     held = claim(conn, "W", "q-s")
-    take_turn(conn, "W", bundle(held, acts=[receive(4)], end=suspend(4, kind="signal")))
+    take_turn(conn, "W", bundle(held, commands=[receive(4)], end=suspend(4, kind="signal")))
     say("", "pause", "s")
     say("3", "signal", "s", "go")
     say("", "resume", "s")
     held = claim(conn, "W", "q-s")
-    seen = take_turn(conn, "W", bundle(held, acts=[promise(5), run(6, queue="kids")])).next_of(held)
+    seen = take_turn(conn, "W", bundle(held, commands=[promise(5), run(6, queue="kids")])).next_of(held)
     take_turn(conn, "W", bundle(held, end=anew(on=7), seen=seen))
     for name in ("s.6", "s"):
         say("pending", "task_get", name)
     held = claim(conn, "W", "q-s")
-    take_turn(conn, "W", bundle(held, acts=[receive(7)], end=suspend(7)))
+    take_turn(conn, "W", bundle(held, commands=[receive(7)], end=suspend(7)))
     say("cancelling", "cancel", "s", Jsonb("why"))
     say("cancelling", "cancel", "s")
     claim(conn, "W", "q-s")
@@ -458,7 +464,7 @@ def steered(say: Say) -> None:
     say.sweep()
     say("rejected_canceled", "promise_get", "s")
     asked, forced = (begin_run(conn, name) for name in ("asked", "forced"))
-    take_turn(conn, "W", bundle(forced, facts=[begun(1)], acts=[adopt(0, asked.id)]))
+    take_turn(conn, "W", bundle(forced, outcomes=[begun(1)], commands=[adopt(0, asked.id)]))
     say("WF003", "promise_settle", "forced.1", "resolved")
     say("WF003", "task_fence_settle", "asked", 1, "forced.1", "resolved")
     say("WF012", "task_suspend", "asked", 1, ["forced"])

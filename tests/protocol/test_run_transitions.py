@@ -141,10 +141,10 @@ def inhabit(conn: Connection) -> None:
     and a signal that lies there; asleep on a receive; asked to end; plain; over."""
     ask(conn, create("theirs", external="true"))
     held, asleep = begin_run(conn, "held"), begin_run(conn, "asleep")
-    acts = [receive(0), run(1, queue="kids"), adopt(2, "theirs")]
-    take_turn(conn, "W", bundle(held, acts=acts))
+    commands = [receive(0), run(1, queue="kids"), adopt(2, "theirs")]
+    take_turn(conn, "W", bundle(held, commands=commands))
     ask(conn, send("held", "lies"))
-    take_turn(conn, "W", bundle(asleep, acts=[receive(0, "wake")], end=suspend(0, kind="signal")))
+    take_turn(conn, "W", bundle(asleep, commands=[receive(0, "wake")], end=suspend(0, kind="signal")))
     begin_run(conn, "asked")
     ask(conn, cancel("asked", grace_ms=1_000))
     begin_run(conn, "plain")
@@ -171,19 +171,19 @@ def signals(conn: Connection, clock: Clock) -> None:
     assert ask(conn, send("s", key="k")) == (1, True, False)
     assert ask(conn, send("s", key="k")) == (1, False, False)
     ask(conn, send("s"))
-    take_turn(conn, "W", bundle(held, acts=[receive(0)]))
-    take_turn(conn, "W", bundle(held, acts=[receive(1), receive(2, "other")]))
+    take_turn(conn, "W", bundle(held, commands=[receive(0)]))
+    take_turn(conn, "W", bundle(held, commands=[receive(1), receive(2, "other")]))
     ask(conn, send("s", "other"))
-    take_turn(conn, "W", bundle(held, acts=[receive(3)], end=suspend(3, kind="signal"), seen=ALL))
+    take_turn(conn, "W", bundle(held, commands=[receive(3)], end=suspend(3, kind="signal"), seen=ALL))
     assert task_of(conn, "s") == ("suspended", 1, None)
     ask(conn, send("s", "unread"))
     assert task_of(conn, "s") == ("suspended", 1, None)
     assert ask(conn, send("s")) == (3, True, True)
     held = claim(conn, "W", "q-s")
-    take_turn(conn, "W", bundle(held, acts=[receive(4)], end=release(5_000)))
+    take_turn(conn, "W", bundle(held, commands=[receive(4)], end=release(5_000)))
     assert ask(conn, send("s")) == (4, True, True)
     held = claim(conn, "W", "q-s")
-    take_turn(conn, "W", bundle(held, acts=[receive(5)]))
+    take_turn(conn, "W", bundle(held, commands=[receive(5)]))
     ask(conn, cancel("s"))
     ask(conn, send("s"))
     take_turn(conn, "W", bundle(held, end=cancelled(), seen=ALL))
@@ -196,8 +196,8 @@ def cancellations(conn: Connection, clock: Clock) -> None:
     are put off or set aside; of children by themselves."""
     kinds = ("held", "new", "left", "asleep", "late", "halted")
     held = begin_run(conn, "c")
-    acts = [run(number, queue=name, abandon=name == "left") for number, name in enumerate(kinds)]
-    take_turn(conn, "W", bundle(held, acts=acts))
+    commands = [run(number, queue=name, abandon=name == "left") for number, name in enumerate(kinds)]
+    take_turn(conn, "W", bundle(held, commands=commands))
     for name, end in (
         ("held", None),
         ("left", None),
@@ -206,21 +206,21 @@ def cancellations(conn: Connection, clock: Clock) -> None:
         ("halted", halt()),
     ):
         kid = claim(conn, "K", name)
-        take_turn(conn, "K", bundle(kid, acts=[timer(0, 50_000)], end=end))
+        take_turn(conn, "K", bundle(kid, commands=[timer(0, 50_000)], end=end))
     assert ask(conn, cancel("c.3")) == ("cancelling", True)
     assert ask(conn, cancel("c", '"enough"', grace_ms=1_000)) == ("cancelling", True)
     assert ask(conn, cancel("c")) == ("cancelling", False)
     assert [types_of(conn, f"c.{number}").count("Q") for number in range(6)] == [1, 1, 0, 1, 1, 1]
-    take_turn(conn, "W", bundle(held, acts=[run(6, queue="cleanup")], seen=ALL))
+    take_turn(conn, "W", bundle(held, commands=[run(6, queue="cleanup")], seen=ALL))
     claim(conn, "K", "late")
     clock.advance(1_000)
     tick(conn)
     assert types_of(conn, "c").endswith("Y")
     other = begin_run(conn, "f")
-    take_turn(conn, "W", bundle(other, acts=[run(0, queue="f")]))
+    take_turn(conn, "W", bundle(other, commands=[run(0, queue="f")]))
     assert ask(conn, cancel("f", force=True)) == ("cancelled", False)
     parked = begin_run(conn, "p")
-    take_turn(conn, "W", bundle(parked, acts=[receive(0)], end=suspend(0, kind="signal")))
+    take_turn(conn, "W", bundle(parked, commands=[receive(0)], end=suspend(0, kind="signal")))
     assert ask(conn, cancel("p")) == ("cancelling", True)
     parked = claim(conn, "W", "q-p")
     take_turn(conn, "W", bundle(parked, end=complete()))
@@ -232,8 +232,8 @@ def generations(conn: Connection, clock: Clock) -> None:
     on by themselves; the last one is asked to end."""
     ask(conn, create("x", external="true"))
     held = begin_run(conn, "g")
-    acts = [run(0, queue="old"), adopt(1, "x"), receive(2, "never"), timer(3, 5_000)]
-    take_turn(conn, "W", bundle(held, acts=acts))
+    commands = [run(0, queue="old"), adopt(1, "x"), receive(2, "never"), timer(3, 5_000)]
+    take_turn(conn, "W", bundle(held, commands=commands))
     for payload in ("1", "2"):
         ask(conn, send("g", payload=payload, key=payload))
     take_turn(conn, "W", bundle(held, end=anew(on=4), seen=ALL))
@@ -242,7 +242,7 @@ def generations(conn: Connection, clock: Clock) -> None:
     held = claim(conn, "W", "q-g")
     assert held.first_child == 4
     assert ask(conn, send("g", key="1")) == (1, False, False)
-    take_turn(conn, "W", bundle(held, acts=[receive(4)]))
+    take_turn(conn, "W", bundle(held, commands=[receive(4)]))
     take_turn(conn, "W", bundle(held, end=anew(on=5), seen=ALL))
     clock.advance(5_000)
     tick(conn)
@@ -266,8 +266,8 @@ def adoptions(conn: Connection, clock: Clock) -> None:
     begin_run(conn, "theirs")
     held = begin_run(conn, "d")
     names = ("a", "a", "settled", "due", "theirs", "other")
-    acts = [*(adopt(number, name) for number, name in enumerate(names)), promise(6)]
-    take_turn(conn, "W", bundle(held, acts=acts))
+    commands = [*(adopt(number, name) for number, name in enumerate(names)), promise(6)]
+    take_turn(conn, "W", bundle(held, commands=commands))
     ask(conn, settle("d.6"))
     ask(conn, ("select durable.fork('d', new_id => 'fork')", ()))
     ask(conn, settle("a"))
@@ -280,7 +280,7 @@ def adoptions(conn: Connection, clock: Clock) -> None:
     ask(conn, settle("theirs"))
     ask(conn, ("select durable.resume('d')", ()))
     held = claim(conn, "W", "q-d")
-    take_turn(conn, "W", bundle(held, acts=[promise(8), adopt(7, "b")], end=complete()))
+    take_turn(conn, "W", bundle(held, commands=[promise(8), adopt(7, "b")], end=complete()))
     ask(conn, settle("b"))
     assert types_of(conn, "d").count("D") == 6
     assert types_of(conn, "fork").count("D") == 6

@@ -44,10 +44,10 @@ class World:
         ask(self.conn, acquire(self.name(part)))
         return self.name(part)
 
-    def parent(self, *acts: dict[str, object], worker: str = "W") -> Held:
+    def parent(self, *commands: dict[str, object], worker: str = "W") -> Held:
         """A run that worker holds, with children, its coroutine advanced to the end of its journal."""
         held = begin_run(self.conn, self.id, worker)
-        answer = take_turn(self.conn, worker, bundle(held, acts=acts))
+        answer = take_turn(self.conn, worker, bundle(held, commands=commands))
         return Held(execution=held.execution, id=held.id, version=held.version, next=answer.next_of(held))
 
 

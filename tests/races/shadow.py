@@ -134,28 +134,28 @@ class Shadow:
         somebody else that it may take in. The same as before, if that met what somebody else holds."""
         if self.busy:
             return self.sent
-        facts: list[dict[str, Any]] = []
-        acts: list[dict[str, Any]] = []
+        outcomes: list[dict[str, Any]] = []
+        commands: list[dict[str, Any]] = []
         end: dict[str, Any] | None = None
         if self.blocked is not None:
             on = sorted(set(self.blocked[0]) & self.open)
             end = rng.choice((suspend(*on, kind=self.blocked[1] if len(on) > 1 else None), release(), None))
         else:
             if rng.random() < 0.5:
-                facts = self._facts(rng)
+                outcomes = self._outcomes(rng)
             if rng.random() < 0.6:
-                acts = self._acts(rng, spread=spread) + self._joins(rng)
+                commands = self._commands(rng, spread=spread) + self._joins(rng)
                 if foreign and foreign != self.id and rng.random() < 0.15:
-                    acts.append(adopt(self._take(rng), foreign))
-            if not facts:
+                    commands.append(adopt(self._take(rng), foreign))
+            if not outcomes:
                 end = self._last(rng) if self.cancelling else self._end(rng)
         self.sent = {
             "execution": self.execution,
             "id": self.id,
             "version": self.version,
             "seen": self.next,
-            "facts": facts,
-            "acts": acts,
+            "outcomes": outcomes,
+            "commands": commands,
             "end": end,
         }
         return self.sent
@@ -165,31 +165,31 @@ class Shadow:
         self.next_child += 1 + (rng.random() < 0.1)
         return number
 
-    def _facts(self, rng: Random) -> list[dict[str, Any]]:
-        facts: list[dict[str, Any]] = []
+    def _outcomes(self, rng: Random) -> list[dict[str, Any]]:
+        outcomes: list[dict[str, Any]] = []
         for child, attempt in list(self.steps.items()):
             number = attempt if attempt > 0 else 1 - attempt
             kind = rng.randrange(4)
             if kind == 0:
-                facts.append(done(child, attempt=number))
+                outcomes.append(done(child, attempt=number))
             elif kind == 1:
-                facts.append(broken(child, attempt=number, retry_in=rng.choice((None, 5))))
+                outcomes.append(broken(child, attempt=number, retry_in=rng.choice((None, 5))))
             elif kind == 2 and attempt < 0:
-                facts.append(begun(child, attempt=number))
+                outcomes.append(begun(child, attempt=number))
         for _ in range(rng.randrange(1, 4)):
             child = self._take(rng)
             kind = rng.randrange(6)
             if kind == 0:
-                facts.append(begun(child))
+                outcomes.append(begun(child))
                 if rng.random() < 0.5:
-                    facts.append(done(child))
+                    outcomes.append(done(child))
             elif kind == 1:
-                facts.append(broken(child, retry_in=rng.choice((None, 5))))
+                outcomes.append(broken(child, retry_in=rng.choice((None, 5))))
             else:
-                facts.append(done(child))
-        return facts
+                outcomes.append(done(child))
+        return outcomes
 
-    def _acts(self, rng: Random, *, spread: bool) -> list[dict[str, Any]]:
+    def _commands(self, rng: Random, *, spread: bool) -> list[dict[str, Any]]:
         kinds: list[Callable[[int], dict[str, Any]]] = [
             lambda n: timer(n, rng.choice((0, 1, 20))),
             captured,
@@ -197,11 +197,11 @@ class Shadow:
         ]
         if spread:
             kinds += [run, run, lambda n: run(n, name=DETACHED, detached=True), lambda n: run(n, timeout=50)]
-        acts = [rng.choice(kinds)(self._take(rng)) for _ in range(rng.randrange(1, 4))]
+        commands = [rng.choice(kinds)(self._take(rng)) for _ in range(rng.randrange(1, 4))]
         for name in SIGNALS:
             if name not in self.receivers and not self.cancelling and rng.random() < 0.2:
-                acts.append(receive(self._take(rng), name))
-        return acts
+                commands.append(receive(self._take(rng), name))
+        return commands
 
     def _joins(self, rng: Random) -> list[dict[str, Any]]:
         """What is done with join sets: one is made with a step begun for it, or a result is taken."""
@@ -239,13 +239,13 @@ class Shadow:
             return "acquired"
         if verdict != "ok":
             return "moved" if verdict == "moved" and state == "acquired" else "gone"
-        for act in self.sent["acts"]:
-            self._note_act(act)
-        for fact in self.sent["facts"]:
-            over = not fact.get("begun") and fact.get("retry_in") is None
-            self.complete |= {fact["child"]} if over else set()
-            self.steps[fact["child"]] = (
-                0 if over else fact["attempt"] if fact.get("begun") else -fact["attempt"]
+        for command in self.sent["commands"]:
+            self._note_command(command)
+        for outcome in self.sent["outcomes"]:
+            over = not outcome.get("begun") and outcome.get("retry_in") is None
+            self.complete |= {outcome["child"]} if over else set()
+            self.steps[outcome["child"]] = (
+                0 if over else outcome["attempt"] if outcome.get("begun") else -outcome["attempt"]
             )
         self.steps = {child: attempt for child, attempt in self.steps.items() if attempt}
         about = turn.raw["bundles"]
@@ -257,14 +257,16 @@ class Shadow:
         later = state == "released" and (self.sent["end"] or {}).get("retry_in", 0) > 0
         return "suspended" if later else state if state in ("acquired", "suspended") else "gone"
 
-    def _note_act(self, act: dict[str, Any]) -> None:
-        """Take in an act that was accepted."""
-        do, child = act["do"], act["child"]
-        if do in WAITED and not act.get("detached"):
+    def _note_command(self, command: dict[str, Any]) -> None:
+        """Take in a command that was accepted."""
+        do, child = command["do"], command["child"]
+        if do in WAITED and not command.get("detached"):
             self.open.add(child)
         if do == "receive":
-            self.receivers[act["name"]] = child
+            self.receivers[command["name"]] = child
         elif do == "intent":
             self.steps[child] = 1
         elif do in ("join_set", "submit", "take"):
-            self._note_set({"join_set": "j", "submit": "u", "take": "a"}[do], child, act.get("set", child))
+            self._note_set(
+                {"join_set": "j", "submit": "u", "take": "a"}[do], child, command.get("set", child)
+            )

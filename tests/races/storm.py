@@ -439,9 +439,9 @@ class Sailor:
         held = Held(execution=shadow.execution, id=shadow.id, version=shadow.version, next=shadow.next)
         if answer.of(held)[0] == "ok":
             over = {
-                fact["child"]
-                for fact in shadow.sent["facts"]
-                if not fact.get("begun") and "retry_in" not in fact
+                outcome["child"]
+                for outcome in shadow.sent["outcomes"]
+                if not outcome.get("begun") and "retry_in" not in outcome
             }
             self.world.recorded.setdefault(shadow.execution, set()).update(over)
 

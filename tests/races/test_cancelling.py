@@ -51,7 +51,7 @@ def held_child(world: World, held: Held, child: int) -> Held:
 
 
 def child(world: World, number: int) -> dict[str, Any]:
-    """An act that starts a child run in a queue of its own."""
+    """A command that starts a child run in a queue of its own."""
     return run(number, queue=f"{world.id}-{number}")
 
 
@@ -109,7 +109,7 @@ def cancel_against_end(world: World) -> Scene:
     return Scene(
         programs={
             "hand": transaction(cancel(world.id)),
-            "worker": transaction(turn("W", bundle(held, facts=[done(0)], end=complete()))),
+            "worker": transaction(turn("W", bundle(held, outcomes=[done(0)], end=complete()))),
         },
         judge=judge,
     )
@@ -164,8 +164,8 @@ def cancel_against_births(world: World) -> Scene:
     """Children that are born while their parent is asked to end are asked too, and children of theirs."""
     held = world.parent(child(world, 1))
     kid = held_child(world, held, 1)
-    births = turn("W", bundle(held, acts=[child(world, 2)]))
-    more = turn("K", bundle(kid, acts=[child(world, 3)]))
+    births = turn("W", bundle(held, commands=[child(world, 2)]))
+    more = turn("K", bundle(kid, commands=[child(world, 3)]))
 
     def judge(endings: Endings) -> None:
         nobody_fails(endings)
@@ -189,9 +189,12 @@ def cancel_against_two_generations(world: World) -> Scene:
     locks, and either get the request or were born after it as clean-up."""
     held = world.parent(child(world, 1))
     kid = claim(world.conn, "W", f"{world.id}-1")
-    births = [bundle(held, acts=[child(world, 2)]), bundle(kid, acts=[run(0, queue=f"{world.id}-1")])]
+    births = [bundle(held, commands=[child(world, 2)]), bundle(kid, commands=[run(0, queue=f"{world.id}-1")])]
     seen = held.next + 9  # all there is, whatever came first
-    clean_up = [bundle(held, acts=[child(world, 3)], seen=seen), bundle(kid, acts=[run(1)], seen=seen)]
+    clean_up = [
+        bundle(held, commands=[child(world, 3)], seen=seen),
+        bundle(kid, commands=[run(1)], seen=seen),
+    ]
 
     def judge(endings: Endings) -> None:
         nobody_fails(endings)
@@ -332,7 +335,7 @@ def pause_against_turn(world: World) -> Scene:
     return Scene(
         programs={
             "hand": transaction(("select durable.pause(%s)", (world.id,))),
-            "worker": transaction(turn("W", bundle(held, facts=[done(0)]))),
+            "worker": transaction(turn("W", bundle(held, outcomes=[done(0)]))),
         },
         judge=judge,
     )
@@ -434,7 +437,7 @@ def test_a_birth_that_the_first_look_missed(conn: Connection, stage: Stage) -> N
     held = begin_run(conn, "r")
     worker, hand = stage.player("worker"), stage.player("hand")
     worker.begin()
-    worker.do(*turn("W", bundle(held, acts=[run(0, queue="kids")]))).rows()
+    worker.do(*turn("W", bundle(held, commands=[run(0, queue="kids")]))).rows()
     asked = hand.do(*cancel("r"))
     assert asked.blocked
     worker.commit().rows()
@@ -454,13 +457,13 @@ def test_a_family_that_grew_is_locked_anew(conn: Connection, stage: Stage) -> No
     """A child that the second look finds is locked together with the others and in their order: who settles
     it at this moment and a request that has the parent's locks do not wait for each other in a circle."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, acts=[run(0, queue="kids")]))
+    take_turn(conn, "W", bundle(held, commands=[run(0, queue="kids")]))
     kid = claim(conn, "K", "kids")
     worker, hand, gate, settler = (stage.player(name) for name in ("worker", "hand", "gate", "settler"))
     gate.begin()
     gate.do("select from durable._executions where execution = %s for update", (kid.execution,)).rows()
     worker.begin()
-    worker.do(*turn("W", bundle(held, acts=[run(1, queue="kids")], seen=held.next + 1))).rows()
+    worker.do(*turn("W", bundle(held, commands=[run(1, queue="kids")], seen=held.next + 1))).rows()
     asked = hand.do(*cancel("r"))
     assert asked.blocked
     worker.commit().rows()
@@ -479,7 +482,7 @@ def test_every_look_finds_another_generation(conn: Connection, stage: Stage) -> 
     """A request that starts over keeps no lock of the try before: runs of the family go on and have children,
     however often, and all of them are asked in the end."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, acts=[run(0, queue="first")]))
+    take_turn(conn, "W", bundle(held, commands=[run(0, queue="first")]))
     hand, worker = stage.player("hand"), stage.player("worker")
     gates = [stage.player(f"gate {number}") for number in range(3)]
     shut = "select from durable._promises where id = %s for no key update"
@@ -492,8 +495,8 @@ def test_every_look_finds_another_generation(conn: Connection, stage: Stage) -> 
         births = worker.do(
             *turn(
                 "W",
-                bundle(held, acts=[run(number + 1, queue="others")], seen=seen),
-                bundle(parent, acts=[run(0, queue=f"next-{number}")]),
+                bundle(held, commands=[run(number + 1, queue="others")], seen=seen),
+                bundle(parent, commands=[run(0, queue=f"next-{number}")]),
             )
         )
         answer = Turn(raw=births.value())
@@ -514,12 +517,12 @@ def test_a_generation_that_the_first_look_missed(conn: Connection, stage: Stage)
     """A request that waits for a run which continues as new asks the next generation and its children; those
     of the generation before go on by themselves."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, acts=[run(0, queue="old")]))
+    take_turn(conn, "W", bundle(held, commands=[run(0, queue="old")]))
     worker, hand = stage.player("worker"), stage.player("hand")
     worker.begin()
     worker.do(*turn("W", bundle(held, end=anew(on=1), seen=held.next + 1))).rows()
     fresh = Turn(raw=worker.do(*turn("W", want=1, queues=["q-r"])).value()).tasks[0]
-    worker.do(*turn("W", bundle(fresh, acts=[run(1, queue="new")]))).rows()
+    worker.do(*turn("W", bundle(fresh, commands=[run(1, queue="new")]))).rows()
     asked = hand.do(*cancel("r"))
     assert asked.blocked
     worker.commit().rows()
@@ -533,7 +536,7 @@ def test_a_parent_asks_in_the_order_of_locks(conn: Connection, stage: Stage) -> 
     """A request for a family and a turn that ends a child of it and has its parent in another bundle do not
     wait for each other in a circle."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, acts=[run(0, queue="kids"), run(1, queue="kids")]))
+    take_turn(conn, "W", bundle(held, commands=[run(0, queue="kids"), run(1, queue="kids")]))
     kids = take_turn(conn, "W", want=2, queues=["kids"]).tasks
     worker, hand = stage.player("worker"), stage.player("hand")
     hand.begin()

@@ -38,19 +38,19 @@ class Worker:
         """Start children once, wait for all or any of them, then complete."""
         if shadow.busy:
             return shadow.sent
-        acts = []
+        commands = []
         if shadow.next_child == 0 and shadow.id.count(".") < DEPTH:
-            acts = [run(child, queue=self.other) for child in range(BREADTH)]
-        waiting = sorted(shadow.open | {act["child"] for act in acts})
+            commands = [run(child, queue=self.other) for child in range(BREADTH)]
+        waiting = sorted(shadow.open | {command["child"] for command in commands})
         end = suspend(*waiting, kind=self.kind(shadow, waiting)) if waiting else complete()
-        shadow.next_child += len(acts)
+        shadow.next_child += len(commands)
         shadow.sent = {
             "execution": shadow.execution,
             "id": shadow.id,
             "version": shadow.version,
             "seen": shadow.next,
-            "facts": [],
-            "acts": acts,
+            "outcomes": [],
+            "commands": commands,
             "end": end,
         }
         return shadow.sent

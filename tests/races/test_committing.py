@@ -26,7 +26,10 @@ from tests.support.verbs import (
 @pytest.mark.parametrize(
     "other",
     [
-        turn("W", {"execution": 1, "id": "r", "version": 1, "seen": 1, "facts": [], "acts": [], "end": None}),
+        turn(
+            "W",
+            {"execution": 1, "id": "r", "version": 1, "seen": 1, "outcomes": [], "commands": [], "end": None},
+        ),
         ("select durable.worker_heartbeat_v1('W', '{1}', '{r}', '{1}')", ()),
     ],
     ids=["turn", "heartbeat"],

@@ -120,9 +120,9 @@ def expiry_against_turn(name: str, end: dict[str, object] | None) -> Callable[[W
 
     def scene(world: World) -> Scene:
         held = world.parent(promise(0))
-        take_turn(world.conn, "W", bundle(held, facts=[begun(1)]))
+        take_turn(world.conn, "W", bundle(held, outcomes=[begun(1)]))
         world.clock.advance(TTL_MS)
-        facts = [] if name == "suspend" else [done(1)]
+        outcomes = [] if name == "suspend" else [done(1)]
 
         def judge(endings: Endings) -> None:
             nobody_fails(endings)
@@ -136,7 +136,7 @@ def expiry_against_turn(name: str, end: dict[str, object] | None) -> Callable[[W
         return Scene(
             programs={
                 "sweep": transaction(TICK),
-                "worker": transaction(turn("W", bundle(held, facts=facts, end=end))),
+                "worker": transaction(turn("W", bundle(held, outcomes=outcomes, end=end))),
             },
             judge=judge,
         )
@@ -160,7 +160,7 @@ def takeover_against_old_holder(world: World) -> Scene:
     return Scene(
         programs={
             "new": [TICK, *transaction(turn("N", want=1, queues=[f"q-{world.id}"]))],
-            "old": transaction(turn("W", bundle(held, facts=[done(0)], end=complete()))),
+            "old": transaction(turn("W", bundle(held, outcomes=[done(0)], end=complete()))),
         },
         judge=judge,
     )

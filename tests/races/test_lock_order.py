@@ -49,7 +49,7 @@ def test_goodbye_and_sweep_meet_at_the_workers_row(conn: Connection, clock: Cloc
     """A sweep that looks after a worker, and the goodbye of that worker, wait for nobody."""
     first = begin_run(conn, "a", "X")
     parent = begin_run(conn, "p", "W", timeout="1 day")
-    take_turn(conn, "W", bundle(parent, acts=[run(0, queue="kids")]))
+    take_turn(conn, "W", bundle(parent, commands=[run(0, queue="kids")]))
     claim(conn, "X", "kids")
     clock.advance(TTL_MS)
     ask(conn, ("select durable.worker_hello_v1('W', '{q}', '{w}', '{1}', '{}')", ()))
@@ -122,7 +122,7 @@ def test_fenced_create_of_an_expired_promise_keeps_the_order(
 @pytest.mark.parametrize(
     "renewal",
     [
-        lambda held: turn("W", bundle(held, facts=[done(0)])),
+        lambda held: turn("W", bundle(held, outcomes=[done(0)])),
         lambda held: heartbeat("W", held),
     ],
     ids=["turn", "heartbeat"],
@@ -204,7 +204,7 @@ def test_the_holders_own_end_and_a_fence(conn: Connection, stage: Stage, end: di
     """A turn that ends the run leaves it alone until the user has committed; what keeps the version
     passes."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, acts=[run(0, queue="kids")]))
+    take_turn(conn, "W", bundle(held, commands=[run(0, queue="kids")]))
     user, worker = stage.player("user"), stage.player("worker")
     user.begin()
     user.do(*fence(held)).rows()
@@ -222,7 +222,9 @@ def test_the_holders_own_end_and_a_fence(conn: Connection, stage: Stage, end: di
 def test_an_open_transaction_does_not_stop_renewals(conn: Connection, clock: Clock, stage: Stage) -> None:
     """A transaction left open over one task of a worker costs none of the worker's tasks its lease."""
     held = [begin_run(conn, name) for name in ("a", "b")]
-    take_turn(conn, "W", bundle(held[0], acts=[{"do": "promise", "child": 0, "name": "x", "timeout": None}]))
+    take_turn(
+        conn, "W", bundle(held[0], commands=[{"do": "promise", "child": 0, "name": "x", "timeout": None}])
+    )
     user, worker = stage.player("user"), stage.player("worker")
     user.begin()
     user.do(*settle("a.0")).rows()
@@ -268,8 +270,8 @@ def test_a_settlement_waits_for_a_turn_and_sees_its_callback(conn: Connection, s
     """A settlement that waits for the parent's turn reads the wait that this turn wrote."""
     held = begin_run(conn, "r")
     worker, settler = stage.player("worker"), stage.player("settler")
-    acts = [{"do": "promise", "child": 0, "name": "label", "timeout": None}]
-    take_turn(conn, "W", bundle(held, acts=acts))
+    commands = [{"do": "promise", "child": 0, "name": "label", "timeout": None}]
+    take_turn(conn, "W", bundle(held, commands=commands))
     worker.begin()
     worker.do(*turn("W", bundle(held, end=suspend(0), seen=held.next + 1))).rows()
     settled = settler.do(*settle("r.0"))

@@ -82,7 +82,7 @@ def beside_turns(verb: str) -> Callable[[World], Scene]:
 
     def scene(world: World) -> Scene:
         first, second = begin_run(world.conn, world.name("a")), begin_run(world.conn, world.name("b"))
-        answer = take_turn(world.conn, "W", bundle(second, acts=[promise(0)]))
+        answer = take_turn(world.conn, "W", bundle(second, commands=[promise(0)]))
         ends = (
             bundle(second, end=suspend(0), seen=answer.next_of(second)),
             bundle(first, end=complete()),
@@ -206,7 +206,7 @@ def work(dsn: str, rounds: int) -> int:
             answer = take_turn(conn, "V", want=CREW, queues=["default"])
             steps += len(answer.tasks)
             take_turn(
-                conn, "V", *(bundle(held, facts=[done(number)], end=release()) for held in answer.tasks)
+                conn, "V", *(bundle(held, outcomes=[done(number)], end=release()) for held in answer.tasks)
             )
     return steps
 

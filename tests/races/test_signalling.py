@@ -72,7 +72,7 @@ def signal_against_suspend(world: World) -> Scene:
 def signal_against_receive(world: World) -> Scene:
     """A signal that comes in the turn that begins to receive lies there or finds the receiver."""
     held = world.parent()
-    worker = turn("W", bundle(held, acts=[receive(0)], end=suspend(0, kind="signal")))
+    worker = turn("W", bundle(held, commands=[receive(0)], end=suspend(0, kind="signal")))
 
     def judge(endings: Endings) -> None:
         nobody_fails(endings)
@@ -161,7 +161,7 @@ def signal_against_generation(world: World) -> Scene:
         )
         assert row == (1, 0, 1)
         fresh = claim(world.conn, "W", f"q-{world.id}")
-        answer = take_turn(world.conn, "W", bundle(fresh, acts=[receive(0)]))
+        answer = take_turn(world.conn, "W", bundle(fresh, commands=[receive(0)]))
         assert [entry[6] for entry in answer.tail(fresh)] == ["1"]
 
     return Scene(
@@ -251,7 +251,7 @@ def adopt_against_settle(world: World) -> Scene:
     return Scene(
         programs={
             "settler": transaction(settle(foreign)),
-            "worker": transaction(turn("W", bundle(held, acts=[adopt(0, foreign)], end=suspend(0)))),
+            "worker": transaction(turn("W", bundle(held, commands=[adopt(0, foreign)], end=suspend(0)))),
         },
         judge=judge,
     )
@@ -298,7 +298,7 @@ def runs_adopt_in_a_circle(world: World, count: int) -> Scene:
     return Scene(
         programs={
             f"session{n}": transaction(
-                turn("W", bundle(held[n], acts=[adopt(0, held[(n + 1) % count].id)], end=suspend(0)))
+                turn("W", bundle(held[n], commands=[adopt(0, held[(n + 1) % count].id)], end=suspend(0)))
             )
             for n in range(count)
         },
@@ -329,7 +329,7 @@ def adopt_against_park(world: World) -> Scene:
 
     return Scene(
         programs={
-            "worker": transaction(turn("W", bundle(held, acts=[adopt(0, other.id)], end=suspend(0)))),
+            "worker": transaction(turn("W", bundle(held, commands=[adopt(0, other.id)], end=suspend(0)))),
             "client": transaction(
                 ("select durable.task_suspend(%s, 1, array[%s])", (other.id, held.id)),
             ),

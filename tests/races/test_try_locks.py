@@ -64,11 +64,11 @@ class Family:
     def __init__(self, conn: Connection) -> None:
         self.conn = conn
         parent = begin_run(conn, "parent")
-        answer = take_turn(conn, "W", bundle(parent, acts=[run(0, queue="kids")]))
+        answer = take_turn(conn, "W", bundle(parent, commands=[run(0, queue="kids")]))
         take_turn(conn, "W", bundle(parent, end=suspend(0), seen=answer.next_of(parent)))
         self.child = claim(conn, "W", "kids")
         other = begin_run(conn, "other")
-        answer = take_turn(conn, "W", bundle(other, acts=[adopt(0, "parent.0")]))
+        answer = take_turn(conn, "W", bundle(other, commands=[adopt(0, "parent.0")]))
         take_turn(conn, "W", bundle(other, end=suspend(0), seen=answer.next_of(other)))
         self.free = begin_run(conn, "free")
 
@@ -86,7 +86,7 @@ def test_an_end_needs_all_that_it_touches(dsn: str, conn: Connection, row: str, 
     all; the bundle beside it is taken. Sent again it is taken too.
     """
     family = Family(conn)
-    bundles = bundle(family.child, end=complete()), bundle(family.free, facts=[done(0)])
+    bundles = bundle(family.child, end=complete()), bundle(family.free, outcomes=[done(0)])
     # a promise of one who awaits is not touched, and waking him lets a fence pass
     passes = owner != "parent.0" and row in ("promise", "fence")
     before = dump(conn, ["_callbacks"])
@@ -106,7 +106,7 @@ def test_an_end_needs_all_that_it_touches(dsn: str, conn: Connection, row: str, 
 def test_a_result_needs_task_and_head(dsn: str, conn: Connection, row: str, verdict: str) -> None:
     """A bundle that goes on needs no promise, and lets a user's fence pass."""
     held, free = begin_run(conn, "r"), begin_run(conn, "free")
-    bundles = bundle(held, facts=[done(0)]), bundle(free, facts=[done(0)])
+    bundles = bundle(held, outcomes=[done(0)]), bundle(free, outcomes=[done(0)])
     with holding(dsn, row, "r"):
         assert verdicts(conn, *bundles, of=(held, free)) == [verdict, "ok"]
     rows = "select count(*) from durable._journal where type = 'L' and execution = %s"
@@ -126,11 +126,11 @@ def test_an_adoption_waits_for_nobody(dsn: str, conn: Connection, stage: Stage, 
         user.do(ROWS["promise"], ("x",)).rows()
     else:
         user.do("select pg_advisory_xact_lock(1685417575, 0)").rows()
-    answer = take_turn(conn, "W", bundle(held, acts=[adopt(0, "x")]), bundle(free, facts=[done(0)]))
+    answer = take_turn(conn, "W", bundle(held, commands=[adopt(0, "x")]), bundle(free, outcomes=[done(0)]))
     assert (answer.of(held)[0], answer.of(free)[0]) == ("busy", "ok")
     assert answer.raw["held"] == ["x"]
     user.commit()
-    assert take_turn(conn, "W", bundle(held, acts=[adopt(0, "x")])).of(held) == ("ok", "acquired")
+    assert take_turn(conn, "W", bundle(held, commands=[adopt(0, "x")])).of(held) == ("ok", "acquired")
 
 
 @pytest.mark.parametrize("row", ["promise", "task", "head", "fence"])
@@ -148,8 +148,8 @@ def test_the_rest_is_as_if_nobody_was_busy(dsn: str, conn: Connection, clock: Cl
     family = Family(conn)
     more = begin_run(conn, "more")
     rest = (
-        bundle(family.free, facts=[done(0)], acts=[timer(1, 100), promise(2)]),
-        bundle(more, facts=[done(0)], end=complete()),
+        bundle(family.free, outcomes=[done(0)], commands=[timer(1, 100), promise(2)]),
+        bundle(more, outcomes=[done(0)], end=complete()),
     )
     found = []
     with holding(dsn, "head", "other"):
@@ -167,7 +167,7 @@ def test_the_rest_is_as_if_nobody_was_busy(dsn: str, conn: Connection, clock: Cl
 def children_of(conn: Connection, name: str, count: int) -> None:
     """A run with so many ready children, which it waits for."""
     parent = begin_run(conn, name)
-    answer = take_turn(conn, "W", bundle(parent, acts=[run(n, queue="kids") for n in range(count)]))
+    answer = take_turn(conn, "W", bundle(parent, commands=[run(n, queue="kids") for n in range(count)]))
     take_turn(conn, "W", bundle(parent, end=suspend(*range(count), kind="all"), seen=answer.next_of(parent)))
 
 
@@ -210,7 +210,7 @@ def test_a_claim_beside_bundles_leaves_out_too(dsn: str, conn: Connection) -> No
     for name in ("a", "b"):
         ask(conn, start(name, queue="q"))
     with holding(dsn, "head", "a"):
-        answer = take_turn(conn, "W", bundle(held, facts=[done(0)]), want=2, queues=["q"])
+        answer = take_turn(conn, "W", bundle(held, outcomes=[done(0)]), want=2, queues=["q"])
     assert answer.of(held)[0] == "ok"
     assert ([task.id for task in answer.tasks], answer.raw["held"]) == (["b"], ["a"])
 
@@ -225,7 +225,7 @@ def test_timers_of_others_fire(dsn: str, conn: Connection, clock: Clock, row: st
     """
     for number in range(20):
         held = begin_run(conn, f"r{number}")
-        answer = take_turn(conn, "W", bundle(held, acts=[timer(0, 10)]))
+        answer = take_turn(conn, "W", bundle(held, commands=[timer(0, 10)]))
         take_turn(conn, "W", bundle(held, end=suspend(0), seen=answer.next_of(held)))
     ask(conn, create("later", clock.now_ms + 1010, external="true"))
     clock.advance(10)
@@ -241,7 +241,7 @@ def test_a_held_owner_hides_no_timer(dsn: str, conn: Connection, clock: Clock) -
     """More timers of one held owner than a round settles are due before those of others."""
     for name, count in (("many", 9), ("one", 1)):
         held = begin_run(conn, name)
-        answer = take_turn(conn, "W", bundle(held, acts=[timer(n, 10) for n in range(count)]))
+        answer = take_turn(conn, "W", bundle(held, commands=[timer(n, 10) for n in range(count)]))
         end = suspend(*range(count), kind="all" if count > 1 else None)
         take_turn(conn, "W", bundle(held, end=end, seen=answer.next_of(held)))
         clock.advance(1)
@@ -299,7 +299,7 @@ def test_who_is_waited_for(conn: Connection, stage: Stage, marked: bool, older: 
     if marked:
         other.do("select pg_advisory_xact_lock(durable._turn_key(pg_current_xact_id()::xid))").rows()
     other.do(ROWS["head"], ("r",)).rows()
-    answer = worker.do(*turn("W", bundle(held, facts=[done(0)])))
+    answer = worker.do(*turn("W", bundle(held, outcomes=[done(0)])))
     assert answer.blocked == waits
     other.commit()
     assert answer.value()["busy"] == ([] if waits else [held.execution])
@@ -329,7 +329,7 @@ def test_a_wait_for_a_stopped_turn_ends(conn: Connection, stage: Stage) -> None:
     other.begin()
     other.do("select pg_advisory_xact_lock(durable._turn_key(pg_current_xact_id()::xid))").rows()
     other.do(ROWS["head"], ("r",)).rows()
-    assert take_turn(conn, "W", bundle(held, facts=[done(0)])).of(held)[0] == "busy"
+    assert take_turn(conn, "W", bundle(held, outcomes=[done(0)])).of(held)[0] == "busy"
     other.commit()
 
 

@@ -1,7 +1,7 @@
 """A run in memory: a journal as the database would keep it, and the turns between it and the replay machine.
 
-It knows the row types and nothing about coroutines: acts become rows, facts become rows, signals wait in
-inboxes, time passes by hand; what the database would refuse fails here. `warm` is the replay that lives
+It knows the row types and nothing about coroutines: commands become rows, outcomes become rows, signals wait
+in inboxes, time passes by hand; what the database would refuse fails here. `warm` is the replay that lives
 through all of it; `cold` makes a second one from the journal alone.
 """
 
@@ -100,7 +100,7 @@ class MemoryRun:
 
     Attributes:
         open: what can complete, by child number; steps that were given up stay in it.
-        acts: everything that was recorded, in order.
+        commands: everything that was recorded, in order.
         receivers: numbers of receives that wait, by name.
         inboxes: payloads that were sent and not received, by name.
         blocked: what the run is blocked on, if it is.
@@ -131,7 +131,7 @@ class MemoryRun:
         self.now_ms = STARTED_MS
         self.rows = list(rows) or [Row(0, "S")]
         self.open: dict[int, Command | StepCall] = {}
-        self.acts: list[Command] = []
+        self.commands: list[Command] = []
         self.receivers: dict[str, int] = {}
         self.inboxes: dict[str, list[Any]] = {}
         self.sets: dict[int, int] = {}
@@ -173,18 +173,18 @@ class MemoryRun:
             self.moves = moves = self.warm.advance()
             if isinstance(moves.end, Halt):
                 return moves
-            if self.overtake is not None and (moves.acts or moves.end is not None):
+            if self.overtake is not None and (moves.commands or moves.end is not None):
                 asked, self.overtake = self.overtake, None
                 self._ask(asked)
                 self._start_over()
                 continue
-            assert self.blocked is None or not (moves.acts or moves.steps), "a blocked run cannot go on"
-            for act in moves.acts:
-                self._record(act)
+            assert self.blocked is None or not (moves.commands or moves.steps), "a blocked run cannot go on"
+            for command in moves.commands:
+                self._record(command)
             for call in moves.steps:
                 self.open[call.child] = replace(call, begun=call.begun or call.child in self._intended())
             next_seq = self.next_seq
-            late = [self._answer(act) for act in moves.acts]
+            late = [self._answer(command) for command in moves.commands]
             came = [row for row in late if row is not None]
             if isinstance(moves.end, Suspend) and not came and self.blocked is None:
                 assert not self.cancelling, "who is being cancelled cannot be blocked"
@@ -193,7 +193,9 @@ class MemoryRun:
                 next_seq = self.next_seq
             if self.warm.finished:
                 return moves
-            self.warm.accept(tail=(), acts=moves.acts, facts=(), next_seq=next_seq, now_ms=self.now_ms)
+            self.warm.accept(
+                tail=(), commands=moves.commands, outcomes=(), next_seq=next_seq, now_ms=self.now_ms
+            )
             if not came:
                 return moves
             self.warm.load(came)
@@ -205,73 +207,81 @@ class MemoryRun:
         self.warm.load(self.rows)
 
     def _intended(self) -> set[int]:
-        return {act.child for act in self.acts if isinstance(act, Intend)}
+        return {command.child for command in self.commands if isinstance(command, Intend)}
 
-    def _answer(self, act: Command) -> Row | None:
-        """What the database answers an act at once: a buffered signal; that there is no such promise."""
-        if isinstance(act, Receive):
-            return self._deliver(act.name)
-        if not isinstance(act, Adopt) or not act.name.startswith("missing"):
+    def _answer(self, command: Command) -> Row | None:
+        """What the database answers a command at once: a buffered signal; that there is no such promise."""
+        if isinstance(command, Receive):
+            return self._deliver(command.name)
+        if not isinstance(command, Adopt) or not command.name.startswith("missing"):
             return None
-        del self.open[act.child]
-        words = f"There is no promise {act.name}."
+        del self.open[command.child]
+        words = f"There is no promise {command.name}."
         error = {"type": "NotFound", "module": "pyengine", "message": words, "args": [words]}
         data = json.dumps({**error, "data": {"detail": None, "hint": None}})
-        self.rows.append(Row(self.next_seq, "D", act.child, 1, None, None, data))
+        self.rows.append(Row(self.next_seq, "D", command.child, 1, None, None, data))
         return self.rows[-1]
 
-    def _record(self, act: Command) -> None:
-        self.acts.append(act)
-        row = self._act_row(act)
+    def _record(self, command: Command) -> None:
+        self.commands.append(command)
+        row = self._command_row(command)
         if row is not None:
             self.rows.append(row)
-        if isinstance(act, RunChild | StartTimer | MakePromise | Adopt):
-            self.open[act.child] = act
-        known = self.open.get(act.child)
-        if isinstance(act, Intend) and isinstance(known, StepCall):
-            self.open[act.child] = replace(known, begun=True)
+        if isinstance(command, RunChild | StartTimer | MakePromise | Adopt):
+            self.open[command.child] = command
+        known = self.open.get(command.child)
+        if isinstance(command, Intend) and isinstance(known, StepCall):
+            self.open[command.child] = replace(known, begun=True)
 
-    def _act_row(self, act: Command) -> Row | None:
+    def _command_row(self, command: Command) -> Row | None:
         seq = self.next_seq
-        if not isinstance(act, Submit | Take):
+        if not isinstance(command, Submit | Take):
             taken = {row.child for row in self.rows if row.type in ALLOCATING}
-            assert act.child not in taken, f"number {act.child} is taken"
-        match act:
+            assert command.child not in taken, f"number {command.child} is taken"
+        match command:
             case RunChild():
-                return Row(seq, "I", act.child, None, act.name, act.hash)
+                return Row(seq, "I", command.child, None, command.name, command.hash)
             case StartTimer():
-                data = {"duration": act.duration_ms, "fire_at": self.now_ms + act.duration_ms}
-                return Row(seq, "T", act.child, data=json.dumps(data))
+                data = {"duration": command.duration_ms, "fire_at": self.now_ms + command.duration_ms}
+                return Row(seq, "T", command.child, data=json.dumps(data))
             case MakePromise() | Adopt():
-                return Row(seq, "X", act.child, None, act.name)
+                return Row(seq, "X", command.child, None, command.name)
             case Captured():
-                kind = "n" if act.kind == "random" else "m"
-                return Row(seq, kind, act.child, None, act.name, None, act.value)
+                kind = "n" if command.kind == "random" else "m"
+                return Row(seq, kind, command.child, None, command.name, None, command.value)
             case MakeJoinSet():
-                return Row(seq, "j", act.child)
+                return Row(seq, "j", command.child)
             case Intend():
-                policy = f', "retry": {act.retry}' if act.retry else ""
-                data_text = f'{{"input": {act.param}{policy}}}'
-                return Row(seq, "l", act.child, 1, act.name, act.hash, data_text)
+                policy = f', "retry": {command.retry}' if command.retry else ""
+                data_text = f'{{"input": {command.param}{policy}}}'
+                return Row(seq, "l", command.child, 1, command.name, command.hash, data_text)
             case Submit() | Take():
-                return self._mark_row(act)
+                return self._mark_row(command)
             case Receive():
-                assert not self.cancelling and self.receivers.get(act.name, act.child) == act.child
-                self.receivers[act.name] = act.child
+                assert (
+                    not self.cancelling and self.receivers.get(command.name, command.child) == command.child
+                )
+                self.receivers[command.name] = command.child
                 return None
 
-    def _mark_row(self, act: Submit | Take) -> Row:
+    def _mark_row(self, command: Submit | Take) -> Row:
         """What the database checks of join sets."""
         kinds = {row.child: row.type for row in self.rows if row.type in ALLOCATING}
         done = {row.child for row in self.rows if row.type in RESOLVING}
         taken = {row.child: row.attempt for row in self.rows if row.type == "a"}
-        assert kinds[act.join_set] == "j" and kinds[act.child] in "LEflIX"
-        if isinstance(act, Submit):
-            assert act.child not in self.sets and act.join_set not in taken.values()
-            self.sets[act.child] = act.join_set
+        assert kinds[command.join_set] == "j" and kinds[command.child] in "LEflIX"
+        if isinstance(command, Submit):
+            assert command.child not in self.sets and command.join_set not in taken.values()
+            self.sets[command.child] = command.join_set
         else:
-            assert self.sets[act.child] == act.join_set and act.child in done and act.child not in taken
-        return Row(self.next_seq, "u" if isinstance(act, Submit) else "a", act.child, act.join_set)
+            assert (
+                self.sets[command.child] == command.join_set
+                and command.child in done
+                and command.child not in taken
+            )
+        return Row(
+            self.next_seq, "u" if isinstance(command, Submit) else "a", command.child, command.join_set
+        )
 
     def _count(self, kind: str, name: str) -> int:
         self.counts[kind, name] = number = self.counts.get((kind, name), 0) + 1
@@ -313,7 +323,7 @@ class MemoryRun:
     def turn(self, *events: Done | Sent | Asked) -> Advance:
         """Let things happen before one bundle: first what others do, then own steps; and advance."""
         tail: list[Row] = []
-        facts: list[StepOutcome] = []
+        outcomes: list[StepOutcome] = []
         mine = [one for one in events if isinstance(one, Done) and isinstance(self.open[one.child], StepCall)]
         asked = any(isinstance(one, Asked) for one in events)
         for event in [one for one in events if one not in mine] + ([] if asked else mine):
@@ -322,13 +332,15 @@ class MemoryRun:
             elif isinstance(event, Sent):
                 tail.extend(self._send(event))
             else:
-                self._complete(event, tail, facts)
+                self._complete(event, tail, outcomes)
         if asked and mine:
-            # the facts had not seen the request
+            # the outcomes had not seen the request
             self._start_over()
         else:
             self._unblock({row.child for row in tail if row.type in RESOLVING})
-            self.warm.accept(tail=tail, acts=(), facts=facts, next_seq=self.next_seq, now_ms=self.now_ms)
+            self.warm.accept(
+                tail=tail, commands=(), outcomes=outcomes, next_seq=self.next_seq, now_ms=self.now_ms
+            )
         return self.advance()
 
     def _unblock(self, resolved: set[int | None]) -> None:
@@ -345,7 +357,7 @@ class MemoryRun:
         receipt = self._deliver(sent.name)
         return [row] if receipt is None else [row, receipt]
 
-    def _complete(self, done: Done, tail: list[Row], facts: list[StepOutcome]) -> None:
+    def _complete(self, done: Done, tail: list[Row], outcomes: list[StepOutcome]) -> None:
         child, error = done.child, done.error
         call = self.open.pop(child)
         text = json.dumps(done.value)
@@ -353,7 +365,7 @@ class MemoryRun:
             text = error if isinstance(error, str) else self.codec.encode_error(error)
         if isinstance(call, StepCall):
             given: dict[str, Any] = {"value" if error is None else "error": text}
-            facts.append(
+            outcomes.append(
                 StepOutcome(child=child, name=call.name, hash=call.hash, attempt=call.attempt, **given)
             )
             kind = ("L" if error is None else "E") if not call.begun else ("c" if error is None else "e")

@@ -184,8 +184,8 @@ def check_cold(run: MemoryRun) -> None:
     """A replay by another process wants what is open, and nothing that was done."""
     moves = run.cold()
     assert not isinstance(moves.end, Halt), moves.end
-    for act in moves.acts:
-        assert isinstance(act, Receive) and run.receivers[act.name] == act.child, act
+    for command in moves.commands:
+        assert isinstance(command, Receive) and run.receivers[command.name] == command.child, command
     steps = {one.child: one for one in moves.steps}
     open_steps = {n: one.hash for n, one in run.open.items() if isinstance(one, StepCall)}
     # a step that was given up before it was ever recorded is not asked for again

@@ -20,7 +20,7 @@ from tests.replay.memory_run import Asked, MemoryRun, Sent, add, greet, problem_
 def check(run: MemoryRun) -> None:
     """A cold replay ends as the live run did and wants the same."""
     moves = run.cold()
-    assert (moves.end, moves.acts) == (run.end, ())
+    assert (moves.end, moves.commands) == (run.end, ())
     assert [call.child for call in moves.steps] == [
         n for n in run.open if n in {c.child for c in moves.steps}
     ]
@@ -213,7 +213,7 @@ def test_loop_timers_are_refused_too() -> None:
 
     run = MemoryRun(workflow(code))
     run.cancel()
-    assert run.value == [] and len(run.acts) == 1
+    assert run.value == [] and len(run.commands) == 1
     check(run)
 
 
@@ -229,7 +229,7 @@ def test_values_can_still_be_taken() -> None:
 
     run = MemoryRun(workflow(code))
     run.cancel()
-    assert [act.child for act in run.acts] == [0, 1, 2, 3, 4] and run.value[3] is True
+    assert [command.child for command in run.commands] == [0, 1, 2, 3, 4] and run.value[3] is True
     run.seed = 5
     check(run)
 
@@ -251,10 +251,10 @@ def test_clean_up_takes_durable_steps() -> None:
     assert moves.given_up == (0,) and [call.child for call in moves.steps] == [1] and moves.end is None
     check(run)
     moves = run.complete(1, 3)
-    assert isinstance(moves.acts[0], RunChild) and (moves.end, moves.waiting_steps) == (None, 0)
+    assert isinstance(moves.commands[0], RunChild) and (moves.end, moves.waiting_steps) == (None, 0)
     check(run)
     moves = run.complete(2, "back")
-    assert moves.acts == (StartTimer(child=3, duration_ms=5000),) and moves.end is None
+    assert moves.commands == (StartTimer(child=3, duration_ms=5000),) and moves.end is None
     check(run)
     run.complete(3)
     assert run.end == Cancelled()
@@ -305,7 +305,7 @@ def test_a_request_in_a_shield_waits_for_its_end() -> None:
     check(run)
 
 
-def test_facts_before_the_request_are_wanted() -> None:
+def test_outcomes_before_the_request_are_wanted() -> None:
     """A result that stands before the request reaches the code; so does one that a shield waits for."""
 
     async def code() -> list[Any]:
@@ -340,7 +340,9 @@ def test_child_runs_are_abandoned_or_not() -> None:
         return "started"
 
     run = MemoryRun(workflow(code))
-    assert [(act.abandon, act.detached) for act in run.acts if isinstance(act, RunChild)] == [
+    assert [
+        (command.abandon, command.detached) for command in run.commands if isinstance(command, RunChild)
+    ] == [
         (True, False),
         (False, False),
     ]
@@ -495,7 +497,7 @@ def test_background_work_goes_on_while_a_shield_waits_for_it() -> None:
 
 
 async def overtaken() -> None:
-    """A step, then one of each kind of act, then clean-up."""
+    """A step, then one of each kind of command, then clean-up."""
     await greet("a")
     try:
         tasks = ctx.join_set()
@@ -515,7 +517,7 @@ def test_what_was_overtaken_is_not_made() -> None:
     run = MemoryRun(workflow(overtaken))
     run.overtake = Asked()
     run.complete(0, "a")
-    assert [act.child for act in run.acts] == [6] and isinstance(run.acts[0], Captured)
+    assert [command.child for command in run.commands] == [6] and isinstance(run.commands[0], Captured)
     assert [call.child for call in run.moves.steps] == [8]
     check(run)
     run.complete(8, 3)
@@ -527,7 +529,7 @@ def test_what_was_recorded_before_the_request_counts() -> None:
     """If the turn came first everything was made, and the same numbers are taken after it."""
     run = MemoryRun(workflow(overtaken))
     run.complete(0, "a")
-    assert [act.child for act in run.acts] == [1, 2, 2, 3, 4, 6, 7]
+    assert [command.child for command in run.commands] == [1, 2, 2, 3, 4, 6, 7]
     run.cancel()
     assert [call.child for call in run.moves.steps] == [8]
     check(run)
@@ -550,14 +552,16 @@ def test_a_request_before_the_first_line() -> None:
                 await greet("bye")
 
     run = MemoryRun(workflow(code), rows=[Row(0, "S"), Row(1, "Q")])
-    assert run.acts == [] and [call.child for call in run.moves.steps] == [1] and seen == ["began"]
+    assert run.commands == [] and [call.child for call in run.moves.steps] == [1] and seen == ["began"]
     run.complete(1, "x")
     assert run.end == Cancelled() and seen == ["began"]
     check(run)
 
 
-def test_an_act_that_should_be_there_is_still_missed() -> None:
-    """A request excuses only what came last before it: a missing act below recorded ones halts the run."""
+def test_a_command_that_should_be_there_is_still_missed() -> None:
+    """A request excuses only what came last before it: a missing command below recorded ones halts the
+    run.
+    """
 
     async def before() -> None:
         await greet("a")

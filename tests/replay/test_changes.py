@@ -20,7 +20,7 @@ from tests.replay.memory_run import MemoryRun, add, greet, problem_of, ship, wor
 def check(run: MemoryRun) -> None:
     """A cold replay ends as the live run did and wants nothing."""
     moves = run.cold()
-    assert (moves.end, moves.acts, moves.steps) == (run.end, (), ())
+    assert (moves.end, moves.commands, moves.steps) == (run.end, (), ())
 
 
 # --- patched ------------------------------------------------------------------------------------------------
@@ -59,13 +59,13 @@ def test_a_run_that_comes_there_first_takes_the_new_side() -> None:
     before = MemoryRun(workflow(old))
     before.complete(0, "A")
     moves = before.cold(workflow(new))
-    assert moves.acts == (Captured(child=1, kind="random", name="patched:sum", value="true"),)
+    assert moves.commands == (Captured(child=1, kind="random", name="patched:sum", value="true"),)
     assert [call.child for call in moves.steps] == [2]
     run = MemoryRun(workflow(newer))
     run.complete(0, "A")
     run.complete(2, 3)
     assert run.value == ["A", 3, True, True, True, True]
-    assert [act.child for act in run.acts] == [1, 3]
+    assert [command.child for command in run.commands] == [1, 3]
     check(run)
 
 
@@ -92,7 +92,7 @@ def test_a_blocked_run_stays_on_the_old_side() -> None:
     assert run.cold(workflow(after)).end == Complete(value="[false,5]")
     waiting = MemoryRun(workflow(receives))
     moves = waiting.cold(workflow(receives_after))
-    assert moves.acts == () and moves.end == Suspend(on=(0,), kind="signal")
+    assert moves.commands == () and moves.end == Suspend(on=(0,), kind="signal")
 
 
 def test_a_change_that_was_taken_back_is_a_difference() -> None:
@@ -130,7 +130,7 @@ def test_the_next_generation() -> None:
         return [child.id, await greet("a"), await child, ctx.patched("p")]
 
     run = MemoryRun(workflow(code), first_child=7)
-    assert isinstance(run.moves.acts[0], RunChild) and run.moves.acts[0].child == 7
+    assert isinstance(run.moves.commands[0], RunChild) and run.moves.commands[0].child == 7
     run.complete(8, "a")
     run.complete(7, "c")
     assert run.value == ["run-1.7", "a", "c", True]
@@ -209,7 +209,7 @@ def test_adopting_a_promise() -> None:
         return [*seen, await ctx.promise(id="order-1")]
 
     run = MemoryRun(workflow(code))
-    assert run.acts == [Adopt(child=0, name="order-1"), Adopt(child=1, name="order-2")]
+    assert run.commands == [Adopt(child=0, name="order-1"), Adopt(child=1, name="order-2")]
     run.complete(0, 5)
     run.complete(1, error='{"type": "Timeout", "message": "the deadline passed"}')
     run.complete(2, 5)

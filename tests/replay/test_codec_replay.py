@@ -108,8 +108,8 @@ def test_models_go_through_a_run() -> None:
     order = Order([A, B], "2026-01-01")
     run = MemoryRun(sell, text(order, Order), "2026-01-02")
     run.complete(0, text(Owed(Decimal("3.50")), Paid | Owed))
-    assert isinstance(run.acts[0], RunChild)
-    args = ship.definition.signature.decode(run.acts[0].param)
+    assert isinstance(run.commands[0], RunChild)
+    args = ship.definition.signature.decode(run.commands[0].param)
     assert args == ((order, {A, B}), {})
     run.complete(1, text({"a": A}, dict[str, Line]))
     run.complete(2, text(B, Line))
@@ -118,7 +118,7 @@ def test_models_go_through_a_run() -> None:
     result = [Owed(Decimal("3.50")), No(reason="late")]
     assert sell.definition.signature.result.unpack(run.end.value) == tuple(result)
     again = run.cold()
-    assert again.end == run.end and not again.acts
+    assert again.end == run.end and not again.commands
     assert seen == [[order, date(2026, 1, 2), result[0], {"a": A}, B, result[1]]] * 2
     assert [type(one) for one in seen[1]] == [Order, date, Owed, dict, Line, No]
 

@@ -26,7 +26,7 @@ def check_end(run: MemoryRun, said: Any) -> None:
     again = run.cold()
     assert again.end == run.end and again.steps == (), said
     # that a receive was registered cannot be seen in the journal if nothing was recorded after it
-    assert all(isinstance(act, Receive) for act in again.acts), said
+    assert all(isinstance(command, Receive) for command in again.commands), said
 
 
 @pytest.mark.parametrize("depth", [2, 3, 4])

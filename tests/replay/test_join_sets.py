@@ -21,7 +21,7 @@ from tests.replay.memory_run import Done, MemoryRun, add, greet, problem_of, shi
 def check(run: MemoryRun) -> None:
     """A cold replay ends as the live run did and wants nothing."""
     moves = run.cold()
-    assert (moves.end, moves.acts, moves.steps) == (run.end, (), ())
+    assert (moves.end, moves.commands, moves.steps) == (run.end, (), ())
 
 
 def marks(run: MemoryRun) -> list[tuple[str, int | None, int | None]]:
@@ -41,12 +41,16 @@ def test_results_in_the_order_of_completion() -> None:
     """The set and each submission are recorded at once; results come in the order of the journal."""
     run = MemoryRun(workflow(three))
     assert (
-        run.acts[0] == MakeJoinSet(child=0) and [type(act) for act in run.acts[1:]] == [RunChild, Submit] * 3
+        run.commands[0] == MakeJoinSet(child=0)
+        and [type(command) for command in run.commands[1:]] == [RunChild, Submit] * 3
     )
     assert run.end == Suspend(on=(1, 2, 3), kind="any") and run.cold().end == run.end
-    assert run.complete(3, "c").acts == (Take(child=3, join_set=0),)
+    assert run.complete(3, "c").commands == (Take(child=3, join_set=0),)
     assert run.end == Suspend(on=(1, 2), kind="any") and run.cold().end == run.end
-    assert run.turn(Done(1, "a"), Done(2, "b")).acts == (Take(child=1, join_set=0), Take(child=2, join_set=0))
+    assert run.turn(Done(1, "a"), Done(2, "b")).commands == (
+        Take(child=1, join_set=0),
+        Take(child=2, join_set=0),
+    )
     assert run.value == ["c", "a", "b"]
     check(run)
 
@@ -62,7 +66,7 @@ def test_the_intent_of_a_step_comes_before_its_submission() -> None:
         return await tasks.all()
 
     run = MemoryRun(workflow(code))
-    made, first, second, third, fourth = run.acts
+    made, first, second, third, fourth = run.commands
     assert made == MakeJoinSet(child=0) and (second, fourth) == (
         Submit(child=1, join_set=0),
         Submit(child=2, join_set=0),
@@ -96,7 +100,7 @@ def test_what_the_journal_knows_needs_no_intent() -> None:
     run = MemoryRun(workflow(code))
     run.complete(1, "b")
     run.complete(0, "a")
-    assert not any(isinstance(act, Intend) for act in run.acts)
+    assert not any(isinstance(command, Intend) for command in run.commands)
     assert marks(run) == [("u", 2, 3), ("u", 1, 3), ("u", 0, 3), ("a", 1, 3), ("a", 0, 3)]
     assert run.end == Suspend(on=(2,), kind="single")
     run.complete(2, "c")
@@ -116,7 +120,7 @@ def test_a_step_that_has_a_row_needs_no_intent(letter: str) -> None:
 
     digest = input_hash("greet", '["a"]')
     run = MemoryRun(workflow(code), rows=[Row(0, "S"), Row(1, letter, 0, 1, "greet", digest, "{}")])
-    assert run.acts == [MakeJoinSet(child=1), Submit(child=0, join_set=1)]
+    assert run.commands == [MakeJoinSet(child=1), Submit(child=0, join_set=1)]
     assert [(call.child, call.begun) for call in run.moves.steps] == [(0, letter == "l")]
 
 
@@ -388,8 +392,8 @@ def test_a_missing_row_is_a_difference() -> None:
     run.complete(1, "a")
     letters = [row.type for row in run.rows]
     assert letters == list("SjIuAdaTA")
-    assert run.cold(rows=run.rows[:6]).acts == (Take(child=1, join_set=0), run.acts[-1])
-    assert run.cold(rows=run.rows[:3]).acts == (Submit(child=1, join_set=0),)
+    assert run.cold(rows=run.rows[:6]).commands == (Take(child=1, join_set=0), run.commands[-1])
+    assert run.cold(rows=run.rows[:3]).commands == (Submit(child=1, join_set=0),)
     for missing, words in ((3, "submit of child 1"), (6, "take of child 1")):
         rows = run.rows[:missing] + run.rows[missing + 1 :]
         problem = problem_of(run.cold(rows=rows))
@@ -421,4 +425,4 @@ def test_dead_code_submits_nothing() -> None:
 
     run = MemoryRun(workflow(code))
     run.warm.evict()
-    assert seen == ["Evicted"] * 3 and len(run.acts) == 2
+    assert seen == ["Evicted"] * 3 and len(run.commands) == 2

@@ -131,7 +131,7 @@ def test_table(code: Any, child: int, expected: str, got: str) -> None:
     assert (problem["child"], problem["run_id"]) == (child, "run-1")
     assert problem["expected"].startswith(expected) and problem["got"].startswith(got)
     assert problem["expected"] != problem["got"]
-    assert moves.acts == () and moves.steps == ()
+    assert moves.commands == () and moves.steps == ()
     assert 1 <= len(problem["neighbours"]) <= 3
     assert any(line.startswith(f"{child}: {expected}") for line in problem["neighbours"])
 
@@ -181,8 +181,8 @@ def test_completion_of_a_call_that_was_not_made() -> None:
     assert problem_of(moves)["child"] == 3
 
 
-def test_act_below_recorded_numbers() -> None:
-    """A missing row below recorded ones must be a step: an act there would have been recorded."""
+def test_command_below_recorded_numbers() -> None:
+    """A missing row below recorded ones must be a step: a command there would have been recorded."""
 
     async def before() -> None:
         await asyncio.gather(greet("slow"), ctx.sleep(1), greet("quick"))

@@ -57,7 +57,7 @@ def test_sequence_of_steps() -> None:
     assert run.moves.steps[0].args == (11, 1)
     run.complete(1, 12)
     assert run.value == "hello world12"
-    assert run.cold().end == run.end and run.cold().acts == ()
+    assert run.cold().end == run.end and run.cold().commands == ()
 
 
 def test_result_is_read_back_live() -> None:
@@ -93,7 +93,7 @@ def test_step_gets_a_copy_of_its_arguments() -> None:
     assert run.value == 1
 
 
-def test_acts_in_call_order() -> None:
+def test_commands_in_call_order() -> None:
     """One counter numbers steps, children, timers, promises and captured values in the order of the calls."""
 
     async def code() -> Any:
@@ -116,7 +116,7 @@ def test_acts_in_call_order() -> None:
         ]
 
     run = MemoryRun(workflow(code))
-    child, promise, moment, number, unique, nap, sleep = run.moves.acts
+    child, promise, moment, number, unique, nap, sleep = run.moves.commands
     digest = input_hash("ship", "[7]")
     assert child == RunChild(
         child=0,
@@ -206,7 +206,7 @@ def test_outstanding_step_keeps_the_run() -> None:
         return a
 
     run = MemoryRun(workflow(code))
-    assert run.end is None and run.moves.waiting_steps == 1 and len(run.moves.acts) == 1
+    assert run.end is None and run.moves.waiting_steps == 1 and len(run.moves.commands) == 1
     assert run.complete(0, 3).end == Suspend(on=(1,), kind="single")
     run.complete(1)
     assert run.value == 3
@@ -235,7 +235,7 @@ def test_timeout_gives_a_step_up() -> None:
         return "in time"
 
     run = MemoryRun(workflow(code))
-    assert run.moves.acts == (StartTimer(child=0, duration_ms=5000),) and run.end is None
+    assert run.moves.commands == (StartTimer(child=0, duration_ms=5000),) and run.end is None
     slow = run.moves.steps[0]
     moves = run.complete(0)
     assert moves.given_up == (1,) and moves.waiting_steps == 1 and moves.steps[0].child == 2
@@ -294,9 +294,9 @@ def test_sleep_until() -> None:
         return "awake"
 
     run = MemoryRun(workflow(code))
-    assert run.moves.acts == (StartTimer(child=0, duration_ms=1500),)
+    assert run.moves.commands == (StartTimer(child=0, duration_ms=1500),)
     run.now_ms += 10_000
-    assert run.complete(0).acts == (StartTimer(child=1, duration_ms=0),)
+    assert run.complete(0).commands == (StartTimer(child=1, duration_ms=0),)
     run.complete(1)
     assert run.value == "awake" and run.cold().end == run.end
 
@@ -409,7 +409,7 @@ def test_step_errors() -> None:
 
 
 def test_detached_child_cannot_be_awaited() -> None:
-    """A detached child takes a number and an act, and waiting for it is refused at once."""
+    """A detached child takes a number and a command, and waiting for it is refused at once."""
 
     async def code() -> str:
         child = ctx.start(ship, 1, detached=True)
@@ -418,8 +418,8 @@ def test_detached_child_cannot_be_awaited() -> None:
         return child.id
 
     run = MemoryRun(workflow(code))
-    act = run.moves.acts[0]
-    assert isinstance(act, RunChild) and act.detached
+    command = run.moves.commands[0]
+    assert isinstance(command, RunChild) and command.detached
     assert run.value == "run-1.0"
 
 
@@ -474,8 +474,8 @@ def test_freed_at_once() -> None:
     try:
         replay = Replay(code.definition, info, lambda: 0, random.Random(), Codec())
         call = replay.advance().steps[1]
-        fact = StepOutcome(child=call.child, name="add", hash=call.hash, attempt=1, value="3")
-        replay.accept(tail=(), acts=(), facts=(fact,), next_seq=5, now_ms=0)
+        outcome = StepOutcome(child=call.child, name="add", hash=call.hash, attempt=1, value="3")
+        replay.accept(tail=(), commands=(), outcomes=(outcome,), next_seq=5, now_ms=0)
         assert replay.advance().end == Complete(value="3")
         seen = [weakref.ref(one) for one in (replay, replay._matcher, replay._loop)]
         del replay

@@ -21,7 +21,7 @@ from tests.replay.memory_run import MemoryRun, add, greet, step, workflow
 def check(run: MemoryRun) -> None:
     """A cold replay ends as the live run did and wants nothing new."""
     moves = run.cold()
-    assert (moves.end, moves.acts, moves.waiting_steps) == (run.end, (), run.moves.waiting_steps)
+    assert (moves.end, moves.commands, moves.waiting_steps) == (run.end, (), run.moves.waiting_steps)
 
 
 def finished(code: Callable[[], Any], *children: int) -> Any:
@@ -115,7 +115,7 @@ def test_a_limit_inside_a_shield_works() -> None:
         return seen
 
     run = MemoryRun(workflow(code))
-    assert run.moves.acts == (StartTimer(child=0, duration_ms=1000),)
+    assert run.moves.commands == (StartTimer(child=0, duration_ms=1000),)
     assert finished(code, 0, 2, 5) == ["late", "too late", "value 5"]
 
 
@@ -231,7 +231,7 @@ def test_cancelled_before_the_shield() -> None:
         return "inside"
 
     run = MemoryRun(workflow(code))
-    assert run.value == "at the entry" and run.acts == []
+    assert run.value == "at the entry" and run.commands == []
 
 
 def test_an_error_leaves_before_the_cancellation() -> None:

@@ -21,7 +21,7 @@ approve = Signal[int]("approve")
 def check(run: MemoryRun) -> None:
     """A cold replay ends as the live run did and wants nothing."""
     moves = run.cold()
-    assert (moves.end, moves.acts, moves.steps) == (run.end, (), ())
+    assert (moves.end, moves.commands, moves.steps) == (run.end, (), ())
 
 
 def test_declarations() -> None:
@@ -54,9 +54,9 @@ def test_a_receive_waits_for_its_signal() -> None:
         return [await ctx.receive(approve), await add(1, 1)]
 
     run = MemoryRun(workflow(code))
-    assert run.acts == [Receive(child=0, name="approve")]
+    assert run.commands == [Receive(child=0, name="approve")]
     assert run.end == Suspend(on=(0,), kind="signal")
-    assert run.cold().end == run.end and run.cold().acts == ()
+    assert run.cold().end == run.end and run.cold().commands == ()
     assert run.send("approve", 7).steps[0].child == 1
     run.complete(1, 2)
     assert run.value == [7, 2]
@@ -73,7 +73,7 @@ def test_a_buffered_signal_comes_at_once() -> None:
     run = MemoryRun(workflow(code))
     run.turn(Sent("a", 1), Sent("b", 2), Sent("a", 3))
     run.complete(0)
-    assert run.value == [1, 2, 3] and [act.child for act in run.acts] == [0, 1, 2, 3]
+    assert run.value == [1, 2, 3] and [command.child for command in run.commands] == [0, 1, 2, 3]
     assert [row.type for row in run.rows] == list("STAgggZvvv")
     check(run)
 
@@ -127,8 +127,8 @@ def test_a_limit() -> None:
         return seen
 
     run = MemoryRun(workflow(code))
-    assert run.moves.acts == (Receive(child=0, name="approve"), StartTimer(child=1, duration_ms=5000))
-    assert run.complete(1).acts == (StartTimer(child=2, duration_ms=5000),)
+    assert run.moves.commands == (Receive(child=0, name="approve"), StartTimer(child=1, duration_ms=5000))
+    assert run.complete(1).commands == (StartTimer(child=2, duration_ms=5000),)
     assert run.end == Suspend(on=(0, 2), kind="any") and run.cold().end == run.end
     run.send("approve", 7)
     run.complete(4)
@@ -219,7 +219,7 @@ def test_two_receives_of_one_name(come: bool) -> None:
         run.send("approve", 1)
     run.complete(2, 2)
     run.send("approve", 9)
-    assert run.value == [9] and run.acts[-1] == Receive(child=3, name="approve")
+    assert run.value == [9] and run.commands[-1] == Receive(child=3, name="approve")
     check(run)
 
 
@@ -235,7 +235,9 @@ def test_type_given_twice() -> None:
 
 
 def test_a_receive_that_waits_is_a_gap() -> None:
-    """Rows above the number of a receive that still waits are no disagreement; another act there is one."""
+    """Rows above the number of a receive that still waits are no disagreement; another command there is
+    one.
+    """
 
     async def before() -> Any:
         return (await asyncio.gather(ctx.receive("a"), ctx.sleep(1), greet("x")))[0]
@@ -285,7 +287,7 @@ def test_other_name_or_kind() -> None:
 
 
 def test_a_receive_is_told_again_only_where_it_may_be_unknown() -> None:
-    """Replay repeats the act where the journal does not prove that the database knows, and only there."""
+    """Replay repeats the command where the journal does not prove that the database knows, and only there."""
 
     async def code() -> Any:
         promise = ctx.promise()
@@ -293,12 +295,12 @@ def test_a_receive_is_told_again_only_where_it_may_be_unknown() -> None:
         return [index, value, await promise]
 
     run = MemoryRun(workflow(code))
-    assert run.cold(rows=run.rows[:1]).acts == tuple(run.acts)
-    assert run.cold().acts == (Receive(child=2, name="a"),), "the run may have died before that turn"
+    assert run.cold(rows=run.rows[:1]).commands == tuple(run.commands)
+    assert run.cold().commands == (Receive(child=2, name="a"),), "the run may have died before that turn"
     run.complete(1, "hello")
     assert run.rows[-1].type == "A" and run.end == Suspend(on=(0,), kind="single")
-    assert run.cold().acts == (), "it was blocked after that turn"
-    assert run.cold(rows=run.rows[:-1]).acts == (Receive(child=2, name="a"),)
+    assert run.cold().commands == (), "it was blocked after that turn"
+    assert run.cold(rows=run.rows[:-1]).commands == (Receive(child=2, name="a"),)
 
 
 def test_continue_as_new_carries_what_nobody_looked_at() -> None:

@@ -84,7 +84,7 @@ def test_a_live_one_asks_and_waits() -> None:
     """Begin, each statement and the commit are asked for one after the other; nothing else happens."""
     one = replay_of(count_and_write)
     moves = one.advance()
-    assert (moves.end, moves.acts, moves.waiting_steps) == (None, (), 1)
+    assert (moves.end, moves.commands, moves.waiting_steps) == (None, (), 1)
     kinds = [asked(one)]
     for value in (None, 5, "INSERT 0 1"):
         assert answer(one, value).end is None
@@ -164,18 +164,18 @@ def test_what_was_rolled_back_is_an_act() -> None:
     answer(one, FIELDS, "database")
     assert asked(one) == "rollback"
     moves = answer(one)
-    (first,) = moves.acts
+    (first,) = moves.commands
     assert isinstance(first, RolledBack)
     answer(one)
     answer(one, "SELECT 1")
     assert asked(one) == "commit"
     moves = answer(one, FIELDS, "database")
-    (second,) = moves.acts
+    (second,) = moves.commands
     assert isinstance(second, RolledBack)
     assert moves.end == Complete(value='"twice twice"')
     rows = [
-        Row(1 + 3 * place, "L", act.child, 1, act.name, act.hash, act.value)
-        for place, act in enumerate((first, second))
+        Row(1 + 3 * place, "L", command.child, 1, command.name, command.hash, command.value)
+        for place, command in enumerate((first, second))
     ]
     assert replay_of(fails_and_goes_on, *rows).advance().end == Complete(value='"twice twice"')
 
@@ -211,7 +211,7 @@ def test_what_comes_meanwhile_comes_after() -> None:
     late = Row(1, "L", 1, 1, "add", step.hash, "2")
     one.load([late])
     assert one.advance().steps == ()
-    assert answer(one, "INSERT 0 1").acts == ()
+    assert answer(one, "INSERT 0 1").commands == ()
     log = one.transactions.front
     assert log is not None
     data = log.data(committed=True)
@@ -305,7 +305,7 @@ def test_captured_values_stand_in_the_record() -> None:
     assert log is not None
     data = log.data(committed=True)
     moves = answer(one)
-    assert (moves.acts, moves.end) == ((), Complete(value="[true,true,true]"))
+    assert (moves.commands, moves.end) == ((), Complete(value="[true,true,true]"))
     recorded = json.loads(data)
     whole = Row(1, "L", 0, 1, "transaction", NAME_HASH, data)
     assert replay_of(captures, whole).advance().end == moves.end

@@ -73,7 +73,7 @@ def test_a_child_that_cannot_be_is_refused_at_once(call: Any, says: str) -> None
 
     run = MemoryRun(workflow(code))
     assert isinstance(run.error, InvalidRequest) and says in run.error.message
-    assert run.moves.acts == ()
+    assert run.moves.commands == ()
 
 
 def test_eviction_never_runs_a_step_body() -> None:

@@ -221,14 +221,14 @@ def test_journal_events_are_dense(conn: Connection, clock: Clock) -> None:
     """Rows of every kind spread into logical events 0, 1, 2, ... without a gap, and the head knows their
     number."""
     held = begin_run(conn, "r")
-    acts = [run(3, queue="kids"), timer(4, 1000), promise(5), captured(6), captured(7, kind="time")]
-    acts += [intent(8), join_set(9), submit(8, 9), receive(10)]
-    facts = [done(0), broken(1), broken(2, retry_in=5)]
-    take_turn(conn, "W", bundle(held, facts=facts, acts=acts))
+    commands = [run(3, queue="kids"), timer(4, 1000), promise(5), captured(6), captured(7, kind="time")]
+    commands += [intent(8), join_set(9), submit(8, 9), receive(10)]
+    outcomes = [done(0), broken(1), broken(2, retry_in=5)]
+    take_turn(conn, "W", bundle(held, outcomes=outcomes, commands=commands))
     ask(conn, send("r"))
-    facts = [begun(2, attempt=2), broken(2, attempt=2, retry_in=5), done(2, attempt=3), done(8)]
-    answer = take_turn(conn, "W", bundle(held, facts=facts))
-    take_turn(conn, "W", bundle(held, acts=[pick(8, 9)], end=suspend(3, 4, 5), seen=answer.next_of(held)))
+    outcomes = [begun(2, attempt=2), broken(2, attempt=2, retry_in=5), done(2, attempt=3), done(8)]
+    answer = take_turn(conn, "W", bundle(held, outcomes=outcomes))
+    take_turn(conn, "W", bundle(held, commands=[pick(8, 9)], end=suspend(3, 4, 5), seen=answer.next_of(held)))
     clock.advance(1000)
     ask(conn, ("select durable.tick_v1(10)", ()))
     rows = conn.execute(
@@ -247,8 +247,8 @@ def test_journal_events_are_dense(conn: Connection, clock: Clock) -> None:
 def test_payloads_of_events(conn: Connection, clock: Clock) -> None:
     """A logical event shows what happened: input, result, error, wait, instant."""
     held = begin_run(conn, "r", args='["in"]')
-    acts = [timer(2, 70), captured(3, "0.25")]
-    take_turn(conn, "W", bundle(held, facts=[done(0, '"out"'), broken(1)], acts=acts))
+    commands = [timer(2, 70), captured(3, "0.25")]
+    take_turn(conn, "W", bundle(held, outcomes=[done(0, '"out"'), broken(1)], commands=commands))
     ask(conn, ("select durable.promise_settle('r', 'resolved', '\"end\"')", ()))
     rows = conn.execute(
         "select event, payload, promise_id, name from durable.journal_events where id = 'r' order by seq"
@@ -268,7 +268,7 @@ def test_payloads_of_events(conn: Connection, clock: Clock) -> None:
 def test_an_await_is_written_as_it_was_asked(conn: Connection) -> None:
     """ExecutionAwaiting names the children and the kind; the head counts how many must still resolve."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, acts=[promise(0), promise(1)]))
+    answer = take_turn(conn, "W", bundle(held, commands=[promise(0), promise(1)]))
     take_turn(conn, "W", bundle(held, end=suspend(1, 0, kind="all"), seen=answer.next_of(held)))
     (data,) = ask(conn, ("select data from durable._journal where type = 'A'", ()))
     assert json.loads(data) == {"on": [1, 0], "kind": "all"}

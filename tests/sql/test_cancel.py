@@ -159,10 +159,10 @@ def test_the_code_may_still_win(conn: Connection, end: dict[str, Any], word: str
         {"end": fail()},
         {"end": release()},
         {"end": suspend(0)},
-        {"acts": [promise(0)]},
-        {"acts": [captured(0)], "end": complete()},
+        {"commands": [promise(0)]},
+        {"commands": [captured(0)], "end": complete()},
     ],
-    ids=["complete", "fail", "release", "suspend", "act", "act_and_complete"],
+    ids=["complete", "fail", "release", "suspend", "command", "command_and_complete"],
 )
 def test_who_has_not_seen_the_request_is_moved(conn: Connection, more: dict[str, Any]) -> None:
     """What code did without having seen the request does not count: it is replayed with it."""
@@ -175,9 +175,9 @@ def test_who_has_not_seen_the_request_is_moved(conn: Connection, more: dict[str,
 def test_results_are_kept(conn: Connection) -> None:
     """Steps that ran are recorded, though their run has not seen the request: what happened, happened."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, facts=[begun(0)]))
+    take_turn(conn, "W", bundle(held, outcomes=[begun(0)]))
     ask(conn, cancel("r"))
-    answer = take_turn(conn, "W", bundle(held, facts=[done(0), done(1), broken(2, retry_in=5)]))
+    answer = take_turn(conn, "W", bundle(held, outcomes=[done(0), done(1), broken(2, retry_in=5)]))
     assert answer.of(held) == ("moved", "acquired")
     assert types_of(conn, "r") == "SlQcLf"
 
@@ -195,8 +195,8 @@ def test_a_clean_up_takes_durable_steps(conn: Connection) -> None:
     """Having seen the request, a run may run steps, start timers, promises and runs, and capture values."""
     held = begin_run(conn, "r")
     ask(conn, cancel("r"))
-    acts = [promise(1), run(2, queue="kids"), timer(3, 10), captured(4)]
-    answer = take_turn(conn, "W", bundle(seen(held, 2), facts=[done(0)], acts=acts))
+    commands = [promise(1), run(2, queue="kids"), timer(3, 10), captured(4)]
+    answer = take_turn(conn, "W", bundle(seen(held, 2), outcomes=[done(0)], commands=commands))
     assert answer.of(held) == ("ok", "acquired")
     assert types_of(conn, "r") == "SQXITnL"
     assert state(conn, "r.2") == "queued"
@@ -208,7 +208,7 @@ def test_a_clean_up_is_held_while_it_waits(conn: Connection, clock: Clock) -> No
     resolves."""
     held = begin_run(conn, "r")
     ask(conn, cancel("r"))
-    take_turn(conn, "W", bundle(seen(held, 2), acts=[timer(0, 10)]))
+    take_turn(conn, "W", bundle(seen(held, 2), commands=[timer(0, 10)]))
     answer = take_turn(conn, "W", bundle(seen(held, 3), end=suspend(0)))
     assert answer.of(held) == ("ok", "acquired")
     clock.advance(10)
@@ -220,7 +220,7 @@ def test_a_clean_up_is_held_while_it_waits(conn: Connection, clock: Clock) -> No
 def test_a_clean_up_survives_its_worker(conn: Connection, clock: Clock) -> None:
     """A lost lease in the grace time hands the run, the request in its journal, to another worker."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, facts=[begun(0)]))
+    take_turn(conn, "W", bundle(held, outcomes=[begun(0)]))
     ask(conn, cancel("r", grace_ms=10 * TTL_MS))
     clock.advance(TTL_MS)
     tick(conn)
@@ -298,21 +298,21 @@ def family(conn: Connection) -> dict[str, Held]:
     """r has a child of each kind: 0 held, 1 queued, 2 detached, 3 abandoned, 4 that waits for its own child
     4.0, which is held; all of the others have no children."""
     held = {"r": begin_run(conn, "r")}
-    acts = [
+    commands = [
         run(0, queue="k0"),
         run(1, queue="k1"),
         run(2, queue="k2", detached=True),
         run(3, queue="k3", abandon=True),
         run(4, queue="k4"),
     ]
-    answer = take_turn(conn, "W", bundle(held["r"], acts=acts))
+    answer = take_turn(conn, "W", bundle(held["r"], commands=commands))
     take_turn(
         conn, "W", bundle(held["r"], end=suspend(0, 1, 3, 4, kind="all"), seen=answer.next_of(held["r"]))
     )
     for number in (0, 2, 3, 4):
         held[f"r.{number}"] = claim(conn, "K", f"k{number}")
     four = held["r.4"]
-    answer = take_turn(conn, "K", bundle(four, acts=[run(0, queue="k40")]))
+    answer = take_turn(conn, "K", bundle(four, commands=[run(0, queue="k40")]))
     take_turn(conn, "K", bundle(four, end=suspend(0), seen=answer.next_of(four)))
     held["r.4.0"] = claim(conn, "K", "k40")
     return held
@@ -376,7 +376,7 @@ def test_a_second_request_spares_the_clean_up(conn: Connection) -> None:
     """Runs that a clean-up started are not asked by a second request; force ends them."""
     held = begin_run(conn, "r")
     ask(conn, cancel("r"))
-    take_turn(conn, "W", bundle(seen(held, 2), acts=[run(0, queue="kids")]))
+    take_turn(conn, "W", bundle(seen(held, 2), commands=[run(0, queue="kids")]))
     claim(conn, "K", "kids")
     assert ask(conn, cancel("r")) == ("cancelling", False)
     assert state(conn, "r.0") == "running"
@@ -396,12 +396,12 @@ def test_what_resolves_meanwhile_is_recorded(conn: Connection, clock: Clock) -> 
     """Promises, timers and steps that end while a run is being cancelled are in its journal; nothing resumes
     it."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, facts=[begun(0)], acts=[promise(1), timer(2, 10)]))
+    take_turn(conn, "W", bundle(held, outcomes=[begun(0)], commands=[promise(1), timer(2, 10)]))
     ask(conn, cancel("r"))
     ask(conn, settle("r.1"))
     clock.advance(10)
     tick(conn)
-    take_turn(conn, "W", bundle(seen(held, 9), facts=[done(0)]))
+    take_turn(conn, "W", bundle(seen(held, 9), outcomes=[done(0)]))
     assert types_of(conn, "r") == "SXTlQDZc"
 
 
@@ -409,7 +409,7 @@ def test_what_cannot_be_cancelled(conn: Connection) -> None:
     """There must be such a run, and it must not have ended otherwise; a malformed request is refused
     first."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, facts=[done(0)], acts=[promise(1)]))
+    take_turn(conn, "W", bundle(held, outcomes=[done(0)], commands=[promise(1)]))
     ask(conn, create("x", external="true"))
     take(conn, "t")
     for name in ("nobody", "x", "t", "r.0", "r.1"):

@@ -46,7 +46,7 @@ def test_pause_and_resume(conn: Connection, clock: Clock, name: str) -> None:
     assert take_turn(conn, "V", want=1, queues=["q-r"]).tasks == []
     version = (task_of(conn, "r") or ("", 0))[1]
     held = Held(execution=head(conn, "execution")[0], id="r", version=version, next=1)
-    assert take_turn(conn, "W", bundle(held, facts=[done(9)])).of(held) == ("lost", "lost")
+    assert take_turn(conn, "W", bundle(held, outcomes=[done(9)])).of(held) == ("lost", "lost")
     ask(conn, RESUME)
     assert types_of(conn, "r") == before
     assert claim(conn, "V", "q-r").version == version + 1
@@ -55,7 +55,7 @@ def test_pause_and_resume(conn: Connection, clock: Clock, name: str) -> None:
 def test_a_pause_closes_open_attempts(conn: Connection) -> None:
     """Steps under way are interrupted, which is no failure of theirs."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, facts=[begun(0)]))
+    take_turn(conn, "W", bundle(held, outcomes=[begun(0)]))
     ask(conn, PAUSE)
     assert types_of(conn, "r") == "Slr"
     assert head(conn, "open_attempts") == ([-2],)

@@ -31,7 +31,7 @@ Hand = Callable[[Connection], None]
 
 def parent(story: Story) -> None:
     """Waits for its child run, whose result is 4."""
-    story.report(acts=[run(0, queue=KIDS), captured(1)])
+    story.report(commands=[run(0, queue=KIDS), captured(1)])
     kid = story.kid(0)
     story.report(end=suspend(0))
     story.kid_reports(kid, complete("4"))
@@ -43,7 +43,7 @@ def parent(story: Story) -> None:
 
 def busy_parent(story: Story) -> None:
     """Gets the result while it works."""
-    story.report(acts=[run(0, queue=KIDS)])
+    story.report(commands=[run(0, queue=KIDS)])
     story.kid_reports(story.kid(0), complete("4"))
     story.clock.advance(5)
     story.report(end=complete())
@@ -52,7 +52,7 @@ def busy_parent(story: Story) -> None:
 
 def sleeper(story: Story) -> None:
     """Sleeps for a second."""
-    story.report(acts=[timer(0, 1000)])
+    story.report(commands=[timer(0, 1000)])
     story.report(end=suspend(0))
     story.clock.advance(1000)
     tick(story.conn)
@@ -64,13 +64,13 @@ def sleeper(story: Story) -> None:
 
 def waiter(story: Story) -> None:
     """Waits for two promises, or for either, for ever."""
-    story.report(acts=[promise(0), promise(1)])
+    story.report(commands=[promise(0), promise(1)])
     story.report(end=suspend(0, 1, kind="all"))
 
 
 def receiver(story: Story) -> None:
     """Waits for a signal, gets it, and goes on."""
-    story.report(acts=[captured(0), receive(1, "go")])
+    story.report(commands=[captured(0), receive(1, "go")])
     story.report(end=suspend(1, kind="signal"))
     story.signal("go", 7)
     story.again()
@@ -80,7 +80,7 @@ def receiver(story: Story) -> None:
 
 def two(story: Story) -> None:
     """Waits for one promise after the other."""
-    story.report(acts=[promise(0), promise(1)])
+    story.report(commands=[promise(0), promise(1)])
     for child in (0, 1):
         story.report(end=suspend(child))
         story.settle(child)
@@ -90,10 +90,10 @@ def two(story: Story) -> None:
 
 def taker(story: Story) -> None:
     """Takes what completed first, then the other one."""
-    story.report(acts=[promise(0), promise(1), join_set(2), submit(0, 2), submit(1, 2)])
+    story.report(commands=[promise(0), promise(1), join_set(2), submit(0, 2), submit(1, 2)])
     for child in (0, 1):
         story.settle(child)
-    story.report(acts=[take_result(0, 2), take_result(1, 2)])
+    story.report(commands=[take_result(0, 2), take_result(1, 2)])
     assert types_of(story.conn, story.id) == "SXXjuuDDaa"
 
 
@@ -104,7 +104,7 @@ def cancelled(story: Story) -> None:
 
 def failed(story: Story) -> None:
     """Completes."""
-    story.report(facts=[done(0)], end=complete())
+    story.report(outcomes=[done(0)], end=complete())
 
 
 def cut(type_: str) -> Hand:
@@ -253,7 +253,7 @@ def test_a_blind_spot_is_none_any_more(conn: Connection, clock: Clock, case: str
 def test_an_owner_that_had_ended_is_excused(conn: Connection, clock: Clock, seconds: int) -> None:
     """What ends with its owner, after it, or by a deadline that was noticed later, needs no row."""
     story = begin_story(conn, clock, "r")
-    story.report(acts=[promise(0), promise(1, 5), timer(2, 5)])
+    story.report(commands=[promise(0), promise(1, 5), timer(2, 5)])
     clock.advance(6)
     story.report(end=complete())
     clock.advance(seconds * 1000)
@@ -267,7 +267,7 @@ def test_an_owner_that_had_ended_is_excused(conn: Connection, clock: Clock, seco
 def test_a_cancelled_family_is_lawful(conn: Connection, clock: Clock, force: bool) -> None:
     """A child that was cancelled before its parent, in one transaction at one instant, is no effect of it."""
     story = begin_story(conn, clock, "r")
-    story.report(acts=[run(0, queue="nobody"), run(1, queue="nobody")])
+    story.report(commands=[run(0, queue="nobody"), run(1, queue="nobody")])
     ask(conn, cancel("r.0"))
     ask(conn, cancel("r", force=force))
     assert types_of(conn, "r").startswith("SIIDQD")

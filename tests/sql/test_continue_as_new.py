@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from tests.support.clock import Clock
-from tests.support.stories import Act, Story, adopt, begin_story, join_set, receive, submit
+from tests.support.stories import Command, Story, adopt, begin_story, join_set, receive, submit
 from tests.support.verbs import (
     Connection,
     Turn,
@@ -34,7 +34,7 @@ from tests.support.verbs import (
 )
 
 
-def continued(value: Any, next_child: int) -> Act:
+def continued(value: Any, next_child: int) -> Command:
     """An end: begin again with other arguments."""
     return {"do": "continue", "value": json.dumps(value), "on": [next_child]}
 
@@ -75,16 +75,16 @@ def test_three_generations(conn: Connection, clock: Clock) -> None:
     next child number; the run has one id and one result."""
     story = begin_story(conn, clock, "r", args="[1]")
     began = clock.now_ms
-    story.report(facts=[done(0), done(1)])
+    story.report(outcomes=[done(0), done(1)])
     clock.advance(10)
     first = story.execution
     task = renew(story, [2], 2)
     assert (task["param"], task["first_child"], task["from"], task["next"]) == ("[2]", 2, 0, 1)
     assert (task["started_at"], [row[1] for row in task["rows"]]) == (clock.now_ms, ["S"])
-    story.report(facts=[done(2)], acts=[run(3, queue="kids")])
+    story.report(outcomes=[done(2)], commands=[run(3, queue="kids")])
     task = renew(story, {"n": 3}, 5)
     assert (task["param"], task["first_child"], task["version"]) == ('{"n": 3}', 5, 3)
-    story.report(facts=[done(5)])
+    story.report(outcomes=[done(5)])
     assert generations(conn, "r") == [
         (1, "completed", 8, 0, 2, [1]),
         (2, "completed", 6, 2, 4, [2]),
@@ -102,28 +102,30 @@ def test_three_generations(conn: Connection, clock: Clock) -> None:
 def test_numbers_in_flight_are_not_used_again(conn: Connection, clock: Clock) -> None:
     """Children go on after what the code counted, or after what the journal has, whichever is more."""
     story = begin_story(conn, clock, "r")
-    story.report(acts=[promise(4)])
+    story.report(commands=[promise(4)])
     assert renew(story, [], 0)["first_child"] == 5
     assert renew(story, [], 9)["first_child"] == 9
-    story.report(facts=[done(9)])
+    story.report(outcomes=[done(9)])
 
 
 def test_an_open_attempt_is_closed(conn: Connection, clock: Clock) -> None:
     """A step that runs while the run continues as new ends as interrupted; what it reports is not taken."""
     story = begin_story(conn, clock, "r")
-    story.report(facts=[begun(0)])
+    story.report(outcomes=[begun(0)])
     old = story.held
     assert old is not None
     renew(story, [], 1)
     assert journal_of(conn, old.execution) == "SlrC"
-    assert take_turn(conn, "W", bundle(old, facts=[done(0)])).of(old) == ("lost", "lost")
+    assert take_turn(conn, "W", bundle(old, outcomes=[done(0)])).of(old) == ("lost", "lost")
 
 
-def test_facts_and_acts_of_the_last_bundle_belong_to_the_old_journal(conn: Connection, clock: Clock) -> None:
+def test_outcomes_and_commands_of_the_last_bundle_belong_to_the_old_journal(
+    conn: Connection, clock: Clock
+) -> None:
     """What is reported together with the end is recorded before it."""
     story = begin_story(conn, clock, "r")
     old = story.execution
-    renew(story, [], 2, facts=[done(0)], acts=[run(1, queue="kids")])
+    renew(story, [], 2, outcomes=[done(0)], commands=[run(1, queue="kids")])
     assert journal_of(conn, old) == "SILC"
     assert task_of(conn, "r.1") == ("pending", 0, None)
 
@@ -135,11 +137,11 @@ def test_what_nobody_received_is_carried_over(conn: Connection, clock: Clock) ->
     for number in range(4):
         story.signal("a", number)
     story.signal("b", "b")
-    story.report(acts=[receive(0, "a")])
+    story.report(commands=[receive(0, "a")])
     for first in (1, 2):
         renew(story, [], first)
         assert types_of_present(conn) == "S" + "g" * (5 - first)
-        story.report(acts=[receive(first, "a")])
+        story.report(commands=[receive(first, "a")])
     renew(story, [], 3)
     inbox = (
         "select name, delivered, received, receiver from durable._inboxes where execution = %s order by name"
@@ -161,7 +163,7 @@ def test_what_was_received_and_not_used_is_carried_over(conn: Connection, clock:
     for number in range(4):
         story.signal("s", number)
     for child in range(3):
-        story.report(acts=[receive(child, "s")])
+        story.report(commands=[receive(child, "s")])
     assert story.held is not None
     take_turn(conn, "W", bundle(story.held, end={**continued([], 3), "on": [3, 1, 2]}, seen=story.next_seq))
     story.again()
@@ -175,15 +177,15 @@ def test_a_key_is_known_in_all_generations(conn: Connection, clock: Clock) -> No
     story = begin_story(conn, clock, "r")
     story.signal("s", 1, "received")
     story.signal("s", 2, "carried")
-    story.report(acts=[receive(0, "s")])
+    story.report(commands=[receive(0, "s")])
     renew(story, [], 1)
     renew(story, [], 1)
     story.signal("s", 9, "new")
     for key in ("received", "carried", "new", "new"):
         story.signal("s", 99, key)
-    story.report(acts=[receive(1, "s")])
-    story.report(acts=[receive(2, "s")])
-    story.report(acts=[receive(3, "s")])
+    story.report(commands=[receive(1, "s")])
+    story.report(commands=[receive(2, "s")])
+    story.report(commands=[receive(3, "s")])
     held = conn.execute(
         "select j.child, s.data from durable._journal j join durable._signals s on s.execution = j.execution "
         "and s.delivery = j.attempt where j.execution = %s and j.type = 'v' order by j.seq",
@@ -196,11 +198,11 @@ def test_a_receive_ends_with_its_generation(conn: Connection, clock: Clock) -> N
     """A receive that waited is no receiver for the next generation: what is sent later lies there until it is
     asked for."""
     story = begin_story(conn, clock, "r")
-    story.report(acts=[receive(0, "s")])
+    story.report(commands=[receive(0, "s")])
     renew(story, [], 1)
     story.signal("s", 1)
     assert types_of_present(conn) == "Sg"
-    story.report(acts=[receive(1, "s")])
+    story.report(commands=[receive(1, "s")])
     assert types_of_present(conn) == "Sgv"
 
 
@@ -216,11 +218,11 @@ def test_what_was_started_before_goes_on_by_itself(conn: Connection, clock: Cloc
         promise(3),
         promise(4, 600),
     ]
-    story.report(acts=[*children, adopt(5, "foreign"), join_set(6), submit(0, 6), receive(7, "s")])
+    story.report(commands=[*children, adopt(5, "foreign"), join_set(6), submit(0, 6), receive(7, "s")])
     kid = story.kid(0)
     old = story.execution
     renew(story, [], 8)
-    story.report(acts=[promise(8)])
+    story.report(commands=[promise(8)])
     story.report(end=suspend(8))
     journals = (journal_of(conn, old), journal_of(conn, story.execution))
     story.kid_reports(kid, complete())
@@ -241,7 +243,7 @@ def test_what_was_started_before_goes_on_by_itself(conn: Connection, clock: Cloc
 def test_the_parent_gets_the_last_result(conn: Connection, clock: Clock) -> None:
     """Whoever waits for a child run is woken once, by the result of its last generation."""
     story = begin_story(conn, clock, "r")
-    story.report(acts=[run(0, queue="kids")])
+    story.report(commands=[run(0, queue="kids")])
     kid = story.kid(0)
     story.report(end=suspend(0))
     for worker in ("V", "U"):
@@ -272,11 +274,11 @@ def test_the_key_of_the_start_finds_the_run(conn: Connection, clock: Clock) -> N
 def test_a_cancellation_reaches_the_newest_generation(conn: Connection, clock: Clock) -> None:
     """Cancel asks the present generation and its children; what earlier ones started is not reached."""
     story = begin_story(conn, clock, "r")
-    story.report(acts=[run(0, queue="kids")])
+    story.report(commands=[run(0, queue="kids")])
     old = story.execution
     story.kid(0)
     renew(story, [], 1)
-    story.report(acts=[run(1, queue="kids")])
+    story.report(commands=[run(1, queue="kids")])
     story.kid(1)
     assert ask(conn, ("select durable.cancel('r', '\"enough\"')", ())) == ("cancelling",)
     lawful(conn)
@@ -326,9 +328,9 @@ def test_set_aside_and_resumed(conn: Connection, clock: Clock) -> None:
 def test_events_are_those_of_the_present_generation(conn: Connection, clock: Clock) -> None:
     """The view of events shows one generation, numbered from 0, with its own input."""
     story = begin_story(conn, clock, "r", args="[1]")
-    story.report(facts=[done(0)])
+    story.report(outcomes=[done(0)])
     renew(story, [2], 1)
-    story.report(facts=[done(1)])
+    story.report(outcomes=[done(1)])
     assert events_of(conn, "r") == ["ExecutionStarted", "InvokeScheduled", "InvokeStarted", "InvokeCompleted"]
     query = "select payload -> 'input' from durable.journal_events where id = 'r' and seq = 0"
     assert ask(conn, (query, ())) == ([2],)
@@ -347,10 +349,10 @@ def test_a_fork_of_a_later_generation(conn: Connection, clock: Clock) -> None:
     """A fork begins with the input and the child numbers of the generation that it copies, and has no
     generation before it."""
     story = begin_story(conn, clock, "r", args="[1]")
-    story.report(facts=[done(0)])
+    story.report(outcomes=[done(0)])
     renew(story, [2], 1)
     story.signal("s", 1)
-    story.report(facts=[done(1, '"x"')])
+    story.report(outcomes=[done(1, '"x"')])
     ask(conn, ("select durable.fork('r', new_id => 'f')", ()))
     assert generations(conn, "f") == [(1, "running", 5, 1, 2, [2])]
     answer = Turn(raw=take_turn(conn, "W", want=1, queues=["q-r"]).raw)

@@ -261,7 +261,7 @@ def test_snap_is_one_statement(conn: Connection) -> None:
 def test_reset_forgets_everything(conn: Connection) -> None:
     """No table keeps a row, but for settings, migrations, workers, what they registered, partitions."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, acts=[child(0), timer(1, 5)]))
+    take_turn(conn, "W", bundle(held, commands=[child(0), timer(1, 5)]))
     make(conn, "x", external="true")
     take(conn, "t")
     suspend(conn, "t", 1, "x")

@@ -83,7 +83,7 @@ def own(dsn: str) -> Iterator[Connection]:
         begin_run(connection, "held")
         waiting = begin_run(connection, "waiting")
         end = {"do": "suspend", "on": [0], "kind": "single"}
-        take_turn(connection, "W", bundle(waiting, acts=[adopt(0, "awaited")], end=end))
+        take_turn(connection, "W", bundle(waiting, commands=[adopt(0, "awaited")], end=end))
         take_turn(connection, "W", bundle(begin_run(connection, "ended"), end=complete()))
         for name, kind in (("halted", "Nondeterminism"), ("dead", "Crashed")):
             held = begin_run(connection, name)

@@ -181,15 +181,15 @@ def test_all_values_at_once(conn: Connection, clock: Clock) -> None:
 def in_sequence(conn: Connection, clock: Clock) -> Story:
     """A run that did one thing after the other."""
     story = begin_story(conn, clock, "r")
-    story.report(acts=[captured(0, "1", kind="time")])
-    story.report(facts=[done(1, name="first")])
-    story.report(acts=[run(2, queue="kids", name="ship")])
+    story.report(commands=[captured(0, "1", kind="time")])
+    story.report(outcomes=[done(1, name="first")])
+    story.report(commands=[run(2, queue="kids", name="ship")])
     story.settle(2, '"shipped"')
-    story.report(facts=[named(broken(3), "second")])
-    story.report(acts=[promise(4)])
+    story.report(outcomes=[named(broken(3), "second")])
+    story.report(commands=[promise(4)])
     story.settle(4, "4")
-    story.report(facts=[done(5, name="third")])
-    story.report(facts=[done(6, name="second")], end=fail())
+    story.report(outcomes=[done(5, name="third")])
+    story.report(outcomes=[done(6, name="second")], end=fail())
     return story
 
 
@@ -298,7 +298,7 @@ def test_what_a_fork_is(conn: Connection, clock: Clock) -> None:
 def test_queue_and_version_of_a_fork(conn: Connection, clock: Clock) -> None:
     """Queue and version may be given; a child that was on its parent's queue goes with it, others stay."""
     story = begin_story(conn, clock, "r")
-    story.report(acts=[run(0), run(1, queue="far")])
+    story.report(commands=[run(0), run(1, queue="far")])
     ask(conn, fork(queue="debug", version="2"))
     found_tasks = conn.execute(
         "select id, queue, workflow_version from durable._tasks where starts_with(id, 'f') order by id"
@@ -319,7 +319,7 @@ def test_times_of_children(conn: Connection, clock: Clock) -> None:
     """A child run and a promise that begin anew have as much time as they had; a timer fires at the instant
     for which it was made, at once if that is over."""
     story = begin_story(conn, clock, "r")
-    story.report(acts=[run(0, timeout=5000), promise(1, 700), promise(2), timer(3, 600), timer(4, 9000)])
+    story.report(commands=[run(0, timeout=5000), promise(1, 700), promise(2), timer(3, 600), timer(4, 9000)])
     began = clock.now_ms
     clock.advance(650)
     ask(conn, fork())
@@ -335,7 +335,9 @@ def test_a_promise_of_somebody_else_is_awaited_again(conn: Connection, clock: Cl
     for name in ("early", "late"):
         ask(conn, create(name, external="true"))
     story = begin_story(conn, clock, "r")
-    story.report(acts=[{"do": "adopt", "child": n, "name": name} for n, name in enumerate(("early", "late"))])
+    story.report(
+        commands=[{"do": "adopt", "child": n, "name": name} for n, name in enumerate(("early", "late"))]
+    )
     upto = story.next_seq
     ask(conn, settle("early", '"e"'))
     ask(conn, fork(seq=upto))
@@ -351,7 +353,7 @@ def test_a_promise_that_is_gone(conn: Connection, clock: Clock) -> None:
     """A fork that would wait for a promise that does not exist any more is refused, unless a value is set."""
     ask(conn, create("gone", external="true"))
     story = begin_story(conn, clock, "r")
-    story.report(acts=[{"do": "adopt", "child": 0, "name": "gone"}])
+    story.report(commands=[{"do": "adopt", "child": 0, "name": "gone"}])
     conn.execute("update durable._promises set id = 'away' where id = 'gone'")
     assert refusal(conn, fork()) == "WF001"
     ask(conn, fork(set_values={"gone": 1}))
@@ -409,9 +411,9 @@ def test_the_position_that_is_told_is_where_the_copy_ends(
     """Of a step that was written as a whole a fork takes over all or nothing, and tells where it really
     begins."""
     story = begin_story(conn, clock, "r")
-    story.report(facts=[done(0)])
-    story.report(acts=[captured(1)])
-    story.report(facts=[done(2)])
+    story.report(outcomes=[done(0)])
+    story.report(commands=[captured(1)])
+    story.report(outcomes=[done(2)])
     ask(conn, fork(seq=asked))
     assert ask(conn, ("select seq from durable.forks where id = 'f'", ())) == (told,)
     assert ask(conn, ("select next_seq from durable._executions where id = 'f'", ())) == (told,)
@@ -420,7 +422,7 @@ def test_the_position_that_is_told_is_where_the_copy_ends(
 def test_a_fork_of_a_live_run_changes_nothing_of_it(conn: Connection, clock: Clock) -> None:
     """The worker of the original keeps its lease and goes on; what it waits for wakes it alone."""
     story = begin_story(conn, clock, "r")
-    story.report(acts=[promise(0)])
+    story.report(commands=[promise(0)])
     ask(conn, fork())
     story.report(end=suspend(0))
     ask(conn, settle("r.0"))
@@ -440,9 +442,9 @@ def test_a_signal_key_is_known_to_the_fork(conn: Connection, clock: Clock) -> No
     send = "select durable.signal('f', 's', %s::jsonb, %s)"
     assert [ask(conn, (send, ("9", key)))[0] for key in ("one", "two", "two", "three")] == [1, 2, 2, 3]
     held = claim(conn, "V", "q-r")
-    acts = [{"do": "receive", "child": n, "name": "s"} for n in range(2)]
-    for act in acts:
-        take_turn(conn, "V", bundle(held, acts=[act]))
+    commands = [{"do": "receive", "child": n, "name": "s"} for n in range(2)]
+    for command in commands:
+        take_turn(conn, "V", bundle(held, commands=[command]))
     assert [rows(conn, "f", n)[-1][2] for n in range(2)] == [1, 9]
 
 
@@ -456,12 +458,12 @@ where s.schemaname = 'durable' and l.lanname = 'plpgsql'
 def long_run(conn: Connection, clock: Clock, id_: str, size: int) -> Story:
     """A run with as many children of each kind."""
     story = begin_story(conn, clock, id_)
-    acts: list[dict[str, Any]] = []
+    commands: list[dict[str, Any]] = []
     for n in range(0, 4 * size, 4):
-        acts += [promise(n), run(n + 1, queue="kids"), captured(n + 2), timer(n + 3, 10**6)]
-    story.report(acts=acts)
-    story.report(facts=[done(4 * size + n) for n in range(size)])
-    story.report(facts=[begun(5 * size + n) for n in range(size)])
+        commands += [promise(n), run(n + 1, queue="kids"), captured(n + 2), timer(n + 3, 10**6)]
+    story.report(commands=commands)
+    story.report(outcomes=[done(4 * size + n) for n in range(size)])
+    story.report(outcomes=[begun(5 * size + n) for n in range(size)])
     for child in range(0, size, 2):
         story.settle(4 * child)
         story.signal("s", child)
@@ -511,7 +513,7 @@ def test_a_journal_that_a_client_keeps(conn: Connection, clock: Clock) -> None:
 def test_a_fork_begins_detached_children_too(conn: Connection) -> None:
     """Also where none of its children is awaited."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, acts=[run(0, queue="c", detached=True)]))
+    take_turn(conn, "W", bundle(held, commands=[run(0, queue="c", detached=True)]))
     ask(conn, fork())
     assert ask(conn, ("select count(*) from durable._executions where id = 'f.0'", ())) == (1,)
 
@@ -535,7 +537,7 @@ def test_what_the_cancellation_ended_begins_anew(
 def test_a_fork_of_a_cancelled_run_is_not_cancelled(conn: Connection, clock: Clock, force: bool) -> None:
     """The cancellation of a parent reaches its children; its fork, anywhere, has none of their ends."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, acts=[run(0, queue="kids"), run(1, queue="kids")]))
+    answer = take_turn(conn, "W", bundle(held, commands=[run(0, queue="kids"), run(1, queue="kids")]))
     claim(conn, "K", "kids")
     take_turn(conn, "W", bundle(held, end=suspend(0, 1, kind="all"), seen=answer.next_of(held)))
     ask(conn, ("select durable.cancel('r', force => %s)", (force,)))

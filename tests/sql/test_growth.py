@@ -105,9 +105,11 @@ def test_renewals_change_no_index(alone: str, renewal: str) -> None:
                 elif renewal == "task_heartbeat":
                     ask(conn, ("select durable.task_heartbeat('P', %s, %s)", (ids, ones)))
                 else:
-                    facts = [done(round_)]
+                    outcomes = [done(round_)]
                     seen = 3 * round_
-                    take_turn(conn, "W", *(bundle(one, facts=facts, seen=one.next + seen) for one in held))
+                    take_turn(
+                        conn, "W", *(bundle(one, outcomes=outcomes, seen=one.next + seen) for one in held)
+                    )
             assert renewed[0] == 150
             total, hot = total + renewed[0], hot + renewed[1]
     assert hot > 0.95 * total, f"{hot} of {total}"
@@ -141,7 +143,7 @@ def cycle(conn: Connection, tag: str) -> None:
     start_some(conn, 100)
     held = take_turn(conn, "W", want=100, ttl_ms=TTL_MS).tasks
     assert len(held) == 100
-    take_turn(conn, "W", *(bundle(one, acts=[promise(0)], end=suspend(0)) for one in held))
+    take_turn(conn, "W", *(bundle(one, commands=[promise(0)], end=suspend(0)) for one in held))
     awaited = [f"{one.id}.0" for one in held]
     for id_ in awaited:
         ask(conn, ("select durable.promise_register_listener(%s, 'poll://any@g')", (id_,)))

@@ -160,15 +160,15 @@ def test_each_its_own_payload(conn: Connection) -> None:
 
 def test_all_waits_end_at_once(conn: Connection) -> None:
     """Runs in waits of every kind get their signal in one call; those that waited for it alone are ready."""
-    acts = {
+    commands = {
         "one": ([receive(0)], (0,), "signal"),
         "any": ([promise(0), receive(1)], (0, 1), "any"),
         "all": ([promise(0), receive(1)], (0, 1), "all"),
         "other": ([promise(0)], (0,), "single"),
     }
-    for id_, (made, on, kind) in acts.items():
+    for id_, (made, on, kind) in commands.items():
         held = begin_run(conn, id_)
-        answer = take_turn(conn, "W", bundle(held, acts=made))
+        answer = take_turn(conn, "W", bundle(held, commands=made))
         take_turn(conn, "W", bundle(held, end=suspend(*on, kind=kind), seen=answer.next_of(held)))
     begin_run(conn, "held")
     assert set(told(conn, "signal_many('{one,any,all,other,held}', 'go')").values()) == {("done", 1)}
@@ -186,7 +186,7 @@ def test_all_waits_end_at_once(conn: Connection) -> None:
 def test_settled_promises(conn: Connection) -> None:
     """Done, the same again, another outcome, a worker's own step, none at all."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, acts=[intent(0)], facts=[done(1)]))
+    take_turn(conn, "W", bundle(held, commands=[intent(0)], outcomes=[done(1)]))
     for id_ in ("new", "same", "other"):
         ask(conn, create(id_))
     ask(conn, settle("same", "7"))
@@ -205,7 +205,7 @@ def test_settled_promises(conn: Connection) -> None:
 def test_awaiters_of_many(conn: Connection) -> None:
     """A run that waits for all of several promises is woken once, by one call that settles them."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, acts=[promise(0), promise(1)]))
+    answer = take_turn(conn, "W", bundle(held, commands=[promise(0), promise(1)]))
     take_turn(conn, "W", bundle(held, end=suspend(0, 1, kind="all"), seen=answer.next_of(held)))
     told(conn, "settle_many('{r.1,r.0}')")
     assert task_of(conn, "r") == ("pending", 1, None)
@@ -237,7 +237,7 @@ def test_a_promise_past_its_deadline(conn: Connection, clock: Clock) -> None:
 def test_families_that_overlap(conn: Connection) -> None:
     """A parent and its child in one call are asked once each; what is below is reached as by one."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, acts=[run(0), run(1)]))
+    take_turn(conn, "W", bundle(held, commands=[run(0), run(1)]))
     assert told(conn, "cancel_many('{r.0,r}')") == {"r.0": ("done", "cancelled"), "r": ("done", "cancelling")}
     assert states(conn) == {"r": "cancelling", "r.0": "cancelled", "r.1": "cancelled"}
 
@@ -263,7 +263,7 @@ def test_a_filter(conn: Connection, clock: Clock, named: str, expected: list[str
     """matching_runs answers the live runs that match, in the order of their ids, in portions."""
     call = "select durable.start('mail', '[]', id => 'a', tags => '{\"team\": \"x\"}', delay => '1 hour')"
     ask(conn, (call, ()))
-    take_turn(conn, "W", bundle(begin_run(conn, "b"), acts=[run(0)]))
+    take_turn(conn, "W", bundle(begin_run(conn, "b"), commands=[run(0)]))
     take_turn(conn, "W", bundle(begin_run(conn, "d"), end=complete()))
     ask(conn, create("plain", target="q"))
     clock.advance(2_000)
@@ -339,7 +339,7 @@ def test_the_work_is_in_the_rows(conn: Connection, verb: str) -> None:
             ask(conn, start(id_))
         for id_ in ids[1::2]:
             held = begin_run(conn, id_)
-            answer = take_turn(conn, "W", bundle(held, acts=[receive(0)]))
+            answer = take_turn(conn, "W", bundle(held, commands=[receive(0)]))
             take_turn(conn, "W", bundle(held, end=suspend(0, kind="signal"), seen=answer.next_of(held)))
             if verb == "resume":
                 ask(conn, ("select durable.pause(%s)", (id_,)))

@@ -72,7 +72,7 @@ def test_a_turn_tells_what_it_settled(conn: Connection, heard: Connection) -> No
     first, other = begin_run(conn, "r"), begin_run(conn, "s")
     drain(heard)
     take_turn(conn, "W", bundle(first, end=complete()))
-    take_turn(conn, "W", bundle(other, facts=[done(0)]), tells=True)
+    take_turn(conn, "W", bundle(other, outcomes=[done(0)]), tells=True)
     assert drain(heard) == []
     take_turn(conn, "W", bundle(other, end=complete(), seen=other.next + 3), tells=True)
     assert drain(heard) == ["durable_settled"]

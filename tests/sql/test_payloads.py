@@ -127,7 +127,7 @@ def furnished(conn: Connection) -> Held:
     ask(conn, create("x", external="true"))
     take(conn, "t")
     stepped = begin_run(conn, "stepped")
-    ask(conn, turn("W", bundle(stepped, facts=[done(0)])))
+    ask(conn, turn("W", bundle(stepped, outcomes=[done(0)])))
     return begin_run(conn, "r")
 
 
@@ -157,10 +157,10 @@ def test_text_that_the_server_itself_cannot_read(conn: Connection) -> None:
 @pytest.mark.parametrize(
     "report",
     [
-        lambda text: {"facts": [done(0, text)]},
-        lambda text: {"facts": [broken(0) | {"error": text}]},
-        lambda text: {"acts": [promise(0) | {"param": text}]},
-        lambda text: {"acts": [run(0, param=text)]},
+        lambda text: {"outcomes": [done(0, text)]},
+        lambda text: {"outcomes": [broken(0) | {"error": text}]},
+        lambda text: {"commands": [promise(0) | {"param": text}]},
+        lambda text: {"commands": [run(0, param=text)]},
         lambda text: {"end": complete(text)},
         lambda text: {"end": fail(text)},
     ],

@@ -234,19 +234,19 @@ def steering_calls(tag: str, runs: dict[str, Held]) -> Iterator[tuple[str, Call]
     r6, r7, r8 = (runs[f"r{number}"] for number in (6, 7, 8))
     yield "signal", send(f"{tag}r6", key="k")
     yield "signal_again", send(f"{tag}r6", key="k")
-    acts = [receive(0), receive(1, "too"), adopt(2, f"{tag}g"), intent(3), join_set(4), submit(3, 4)]
-    yield "turn_that_receives", turn(tag, bundle(r6, acts=acts))
+    commands = [receive(0), receive(1, "too"), adopt(2, f"{tag}g"), intent(3), join_set(4), submit(3, 4)]
+    yield "turn_that_receives", turn(tag, bundle(r6, commands=commands))
     yield "turn_that_waits_for_a_signal", turn(tag, bundle(r6, end=suspend(1, 2), seen=r6.next + 8))
     yield "signal_that_wakes", send(f"{tag}r6", "too")
-    yield "turn_with_a_member", turn(tag, bundle(r7, acts=acts[3:]))
-    yield "turn_that_completes_it", turn(tag, bundle(r7, facts=[done(3)]))
-    yield "turn_that_takes_it", turn(tag, bundle(r7, acts=[pick(3, 4), join_set(5), promise(6)]))
-    yield "turn_with_a_late_member", turn(tag, bundle(r7, acts=[submit(6, 5)]))
+    yield "turn_with_a_member", turn(tag, bundle(r7, commands=commands[3:]))
+    yield "turn_that_completes_it", turn(tag, bundle(r7, outcomes=[done(3)]))
+    yield "turn_that_takes_it", turn(tag, bundle(r7, commands=[pick(3, 4), join_set(5), promise(6)]))
+    yield "turn_with_a_late_member", turn(tag, bundle(r7, commands=[submit(6, 5)]))
     yield "settle_what_was_adopted", settle(f"{tag}g")
-    yield "turn_that_adopts_a_run", turn(tag, bundle(r7, acts=[adopt(7, f"{tag}r8"), adopt(8, "nobody")]))
-    acts = [run(number, queue=f"{tag}r8-{number}") for number in range(3)]
-    yield "turn_with_a_family", turn(tag, bundle(r8, acts=acts))
-    yield "turn_that_closes_a_circle", turn(tag, bundle(r8, acts=[adopt(3, f"{tag}r7")]))
+    yield "turn_that_adopts_a_run", turn(tag, bundle(r7, commands=[adopt(7, f"{tag}r8"), adopt(8, "nobody")]))
+    commands = [run(number, queue=f"{tag}r8-{number}") for number in range(3)]
+    yield "turn_with_a_family", turn(tag, bundle(r8, commands=commands))
+    yield "turn_that_closes_a_circle", turn(tag, bundle(r8, commands=[adopt(3, f"{tag}r7")]))
     yield "cancel_a_family", cancel(f"{tag}r8", '"why"', grace_ms=0)
     yield "cancel_again", cancel(f"{tag}r8")
     yield "turn_that_hears_of_it", turn(tag, bundle(r8))
@@ -310,10 +310,10 @@ def calls(conn: Connection, tag: str, runs: dict[str, Held]) -> Iterator[tuple[s
     yield "hello", ("select durable.worker_hello_v1(%s, '{q}', '{w}', '{1}', null)", (tag,))
     yield "worker_heartbeat", heartbeat(tag, runs["r1"])
     yield "claim", turn(tag, want=5, queues=[f"{tag}s"])
-    acts = [run(0, queue=f"{tag}kids"), timer(1, 1), promise(2)]
+    commands = [run(0, queue=f"{tag}kids"), timer(1, 1), promise(2)]
     yield (
         "turn_with_children",
-        turn(tag, bundle(runs["r1"], acts=acts), bundle(runs["r2"], facts=[done(0), begun(1)])),
+        turn(tag, bundle(runs["r1"], commands=commands), bundle(runs["r2"], outcomes=[done(0), begun(1)])),
     )
     yield "turn_that_suspends", turn(tag, bundle(runs["r1"], end=suspend(0, 1, 2), seen=runs["r1"].next + 3))
     yield "journal", journal(tag, runs["r2"])

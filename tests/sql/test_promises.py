@@ -166,8 +166,8 @@ def test_get(conn: Connection) -> None:
 def test_get_of_a_local_step(conn: Connection) -> None:
     """A local step has no row; its journal rows answer as its promise."""
     held = begin_run(conn, "r")
-    facts = [done(0, '"out"'), broken(1), broken(2, retry_in=5), begun(3)]
-    take_turn(conn, "W", bundle(held, facts=facts))
+    outcomes = [done(0, '"out"'), broken(1), broken(2, retry_in=5), begun(3)]
+    take_turn(conn, "W", bundle(held, outcomes=outcomes))
     rows = [
         ask(conn, ("select state, value_data from durable.promise_get(%s)", (f"r.{n}",))) for n in range(4)
     ]
@@ -195,14 +195,16 @@ def test_get_of_a_local_step(conn: Connection) -> None:
     ],
     ids=["settle", "cancel", "resolve", "reject", "fence"],
 )
-@pytest.mark.parametrize("fact", [begun(1), broken(1, retry_in=5)], ids=["running", "to be tried again"])
-def test_a_verdict_on_an_open_step_is_refused(conn: Connection, verdict: Call, fact: dict[str, Any]) -> None:
+@pytest.mark.parametrize("outcome", [begun(1), broken(1, retry_in=5)], ids=["running", "to be tried again"])
+def test_a_verdict_on_an_open_step_is_refused(
+    conn: Connection, verdict: Call, outcome: dict[str, Any]
+) -> None:
     """Who settles a step that its worker has not completed is told so, and by which run; a completed one is
     returned as it is, and one that is not there is WF001."""
     ask(conn, create("t", target="poll://any@g"))
     ask(conn, acquire("t"))
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, facts=[done(0, '"out"'), fact]))
+    take_turn(conn, "W", bundle(held, outcomes=[done(0, '"out"'), outcome]))
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         ask(conn, verdict)
     assert caught.value.sqlstate == "WF003"
@@ -210,7 +212,7 @@ def test_a_verdict_on_an_open_step_is_refused(conn: Connection, verdict: Call, f
     assert ask(conn, settle("r.0", "9"))[0] == "resolved"
     assert ask(conn, ("select value_data from durable.promise_get('r.0')", ())) == ('"out"',)
     assert refusal(conn, settle("r.2")) == "WF001"
-    assert types_of(conn, "r") == ("SLl" if fact == begun(1) else "SLf")
+    assert types_of(conn, "r") == ("SLl" if outcome == begun(1) else "SLf")
 
 
 @pytest.mark.parametrize("state", ["pending", "rejected_timedout", "done", None])
@@ -289,7 +291,7 @@ def test_create_promise_again(conn: Connection) -> None:
 def test_a_step_is_settled_by_who_executes_it(conn: Connection) -> None:
     """The people's verbs refuse what the journal of a run alone may end."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, facts=[begun(0)]))
+    take_turn(conn, "W", bundle(held, outcomes=[begun(0)]))
     assert refusal(conn, ("select durable.resolve('r.0', '1')", ())) == "WF003"
 
 
@@ -301,7 +303,7 @@ def test_due_in(conn: Connection, clock: Clock) -> None:
     ask(conn, create("never", external="true"))
     assert ask(conn, due) == (None,)
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, acts=[promise(0, 70), run(1, timeout=90)]))
+    take_turn(conn, "W", bundle(held, commands=[promise(0, 70), run(1, timeout=90)]))
     assert ask(conn, due) == (70,)
     clock.advance(80)
     assert ask(conn, due) == (0,)

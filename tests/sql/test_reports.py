@@ -36,7 +36,7 @@ from tests.support.verbs import (
     types_of,
 )
 
-Fact = dict[str, Any]
+Outcome = dict[str, Any]
 
 
 def report(conn: Connection, held: Held, **parts: Any) -> str:
@@ -50,8 +50,8 @@ def head(conn: Connection, *columns: str) -> tuple[Any, ...]:
     return ask(conn, (f"select {', '.join(columns)} from durable._executions where id = 'r'", ()))
 
 
-# name -> (facts of each turn, row types after ExecutionStarted, open attempts at the end)
-STORIES: dict[str, tuple[list[list[Fact]], str, list[int]]] = {
+# name -> (outcomes of each turn, row types after ExecutionStarted, open attempts at the end)
+STORIES: dict[str, tuple[list[list[Outcome]], str, list[int]]] = {
     "done at once": ([[done(0)]], "L", []),
     "failed for good at once": ([[broken(0)]], "E", []),
     "failed, to be tried again": ([[broken(0, retry_in=5)]], "f", [-2]),
@@ -81,19 +81,19 @@ STORIES: dict[str, tuple[list[list[Fact]], str, list[int]]] = {
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_facts_of_every_kind(conn: Connection, story: str) -> None:
+def test_outcomes_of_every_kind(conn: Connection, story: str) -> None:
     """A step's life is written as fused rows in the order told, and the head knows its open attempt."""
     turns, types, open_attempts = STORIES[story]
     held = begin_run(conn, "r")
-    for facts in turns:
-        assert report(conn, held, facts=facts) == "ok"
+    for outcomes in turns:
+        assert report(conn, held, outcomes=outcomes) == "ok"
     assert types_of(conn, "r") == f"S{types}"
     assert head(conn, "open_attempts") == (open_attempts,)
 
 
-# facts of each turn of a step whose policy allows two attempts; all but the last are taken
+# outcomes of each turn of a step whose policy allows two attempts; all but the last are taken
 POLICY = '{"max_attempts": 2}'
-BOUND: dict[str, list[list[Fact]]] = {
+BOUND: dict[str, list[list[Outcome]]] = {
     "told with the intent": [
         [{**begun(0), "retry": POLICY}],
         [broken(0, retry_in=5), begun(0, attempt=2)],
@@ -117,46 +117,46 @@ def test_no_more_attempts_than_the_policy_allows(conn: Connection, story: str) -
     and the same attempt may still fail for good."""
     *before, last = BOUND[story]
     held = begin_run(conn, "r")
-    for facts in before:
-        assert report(conn, held, facts=facts) == "ok"
+    for outcomes in before:
+        assert report(conn, held, outcomes=outcomes) == "ok"
     types = types_of(conn, "r")
-    call = turn("W", bundle(held, facts=last, seen=held.next + 9))
+    call = turn("W", bundle(held, outcomes=last, seen=held.next + 9))
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         ask(conn, call)
     assert caught.value.sqlstate == "WF006"
     assert "its retry policy allows" in (caught.value.diag.message_detail or "")
     assert types_of(conn, "r") == types
     final = {key: value for key, value in last[-1].items() if key != "retry_in"}
-    assert report(conn, held, facts=[*last[:-1], final]) == "ok"
+    assert report(conn, held, outcomes=[*last[:-1], final]) == "ok"
 
 
 def test_interruptions_are_no_failures_of_the_policy(conn: Connection) -> None:
     """An attempt that was cut off does not count: the next one may be tried again as if it were the first."""
     held = begin_run(conn, "r")
-    assert report(conn, held, facts=[{**begun(0), "retry": POLICY}]) == "ok"
+    assert report(conn, held, outcomes=[{**begun(0), "retry": POLICY}]) == "ok"
     take_turn(conn, "W", bundle(held, end=release()))
     held = claim(conn, "W", "q-r")
-    facts = [broken(0, attempt=2, retry_in=5), done(0, attempt=3)]
-    assert report(conn, held, facts=facts) == "ok"
+    outcomes = [broken(0, attempt=2, retry_in=5), done(0, attempt=3)]
+    assert report(conn, held, outcomes=outcomes) == "ok"
     assert types_of(conn, "r") == "Slrtk"
 
 
 @pytest.mark.parametrize(
     "parts",
     [
-        {"acts": [{"do": "teleport", "child": 0}]},
-        {"acts": [{"child": 0}]},
-        {"acts": [promise(0), {"do": "Promise", "child": 1}]},
+        {"commands": [{"do": "teleport", "child": 0}]},
+        {"commands": [{"child": 0}]},
+        {"commands": [promise(0), {"do": "Promise", "child": 1}]},
         {"end": {"do": "explode"}},
         {"end": {"on": [0], "kind": "any"}},
     ],
-    ids=["act", "act of no kind", "act among others", "ending", "ending of no kind"],
+    ids=["command", "command of no kind", "command among others", "ending", "ending of no kind"],
 )
 def test_what_this_schema_does_not_know(conn: Connection, parts: dict[str, Any]) -> None:
-    """An act or an ending of an unknown kind is WF004, and nothing of the turn is written: a newer worker
+    """A command or an ending of an unknown kind is WF004, and nothing of the turn is written: a newer worker
     loses nothing silently."""
     held, other = begin_run(conn, "r"), begin_run(conn, "s")
-    call = turn("W", bundle(held, **parts), bundle(other, facts=[done(0)]))
+    call = turn("W", bundle(held, **parts), bundle(other, outcomes=[done(0)]))
     assert refusal(conn, call) == "WF004"
     assert (types_of(conn, "r"), types_of(conn, "s")) == ("S", "S")
     assert (task_of(conn, "r") or ())[0] == "acquired"
@@ -165,12 +165,12 @@ def test_what_this_schema_does_not_know(conn: Connection, parts: dict[str, Any])
 @pytest.mark.parametrize(
     ("parts", "taken"),
     [
-        ({"facts": [done(5_000_000)]}, False),
-        ({"acts": [promise(5_000_000)]}, False),
-        ({"facts": [done(1_000_001)]}, False),
-        ({"facts": [done(1000)]}, True),
+        ({"outcomes": [done(5_000_000)]}, False),
+        ({"commands": [promise(5_000_000)]}, False),
+        ({"outcomes": [done(1_000_001)]}, False),
+        ({"outcomes": [done(1000)]}, True),
     ],
-    ids=["fact", "act", "one too far", "a gap"],
+    ids=["outcome", "command", "one too far", "a gap"],
 )
 def test_a_gap_has_bounds(conn: Connection, parts: dict[str, Any], taken: bool) -> None:
     """Numbers may be leapt over, each of which the head remembers; not millions of them."""
@@ -179,8 +179,8 @@ def test_a_gap_has_bounds(conn: Connection, parts: dict[str, Any], taken: bool) 
     assert head(conn, "cardinality(reserved)") == ((1000 if taken else 0),)
 
 
-# acts that no start would be given, and the words of the problem
-MISSHAPEN: dict[str, tuple[Fact, str]] = {
+# commands that no start would be given, and the words of the problem
+MISSHAPEN: dict[str, tuple[Outcome, str]] = {
     "slash": (run(1, queue="a/b"), "'a/b' is not a queue name"),
     "blank": (run(1, queue="a b"), "'a b' is not a queue name"),
     "address": (run(1, queue="any@z"), "'any@z' is not a queue name"),
@@ -198,10 +198,13 @@ MISSHAPEN: dict[str, tuple[Fact, str]] = {
 def test_a_child_that_no_start_would_be_given(conn: Connection, name: str) -> None:
     """A run whose code asks for such a child is set aside and says why; nothing of its bundle is written, and
     the others of the turn are not disturbed."""
-    act, words = MISSHAPEN[name]
+    command, words = MISSHAPEN[name]
     held, other = begin_run(conn, "r"), begin_run(conn, "s")
     answer = take_turn(
-        conn, "W", bundle(held, acts=[promise(0), act], facts=[done(2)]), bundle(other, acts=[run(0)])
+        conn,
+        "W",
+        bundle(held, commands=[promise(0), command], outcomes=[done(2)]),
+        bundle(other, commands=[run(0)]),
     )
     assert (answer.of(held), answer.of(other)) == (("ok", "halted"), ("ok", "acquired"))
     assert (types_of(conn, "r"), types_of(conn, "s")) == ("S", "SI")
@@ -215,43 +218,43 @@ def test_a_turn_sent_again_writes_nothing_twice(conn: Connection, story: str, se
     """After a lost answer the same bundle, with the old or the new seq, leaves the journal as it is."""
     turns, types, open_attempts = STORIES[story]
     held = begin_run(conn, "r")
-    for facts in turns:
+    for outcomes in turns:
         (before,) = head(conn, "next_seq")
-        report(conn, held, facts=facts)
-        again = bundle(held, facts=facts, seen=before if seen == "old" else head(conn, "next_seq")[0])
+        report(conn, held, outcomes=outcomes)
+        again = bundle(held, outcomes=outcomes, seen=before if seen == "old" else head(conn, "next_seq")[0])
         assert take_turn(conn, "W", again).of(held)[0] in ("ok", "moved")
     assert types_of(conn, "r") == f"S{types}"
     assert head(conn, "open_attempts") == (open_attempts,)
 
 
-def test_what_follows_a_fact_sent_again_is_taken(conn: Connection) -> None:
+def test_what_follows_an_outcome_sent_again_is_taken(conn: Connection) -> None:
     """A result that comes in the same bundle as an intent which is recorded already is not lost."""
     held = begin_run(conn, "r")
-    report(conn, held, facts=[begun(0), broken(1, retry_in=5), broken(2, retry_in=5)])
-    report(conn, held, facts=[broken(2, attempt=2, retry_in=5)])
-    facts = [
+    report(conn, held, outcomes=[begun(0), broken(1, retry_in=5), broken(2, retry_in=5)])
+    report(conn, held, outcomes=[broken(2, attempt=2, retry_in=5)])
+    outcomes = [
         *[begun(0), done(0)],
         *[broken(1, retry_in=5), begun(1, attempt=2)],
         *[broken(2, retry_in=5), broken(2, attempt=2, retry_in=5), done(2, attempt=3)],
     ]
-    assert report(conn, held, facts=facts) == "ok"
+    assert report(conn, held, outcomes=outcomes) == "ok"
     assert types_of(conn, "r") == "Slfftcsk"
     assert head(conn, "open_steps", "open_attempts") == ([1], [2])
 
 
-def test_acts_sent_again_are_moved(conn: Connection) -> None:
-    """Acts whose numbers are taken by the same bundle's first arrival are refused as moved, and nobody is
+def test_commands_sent_again_are_moved(conn: Connection) -> None:
+    """Commands whose numbers are taken by the same bundle's first arrival are refused as moved, and nobody is
     born twice."""
     held = begin_run(conn, "r")
-    acts = [run(0), timer(1, 5), promise(2), captured(3)]
-    assert report(conn, held, acts=acts) == "ok"
-    assert report(conn, held, acts=acts) == "moved"
+    commands = [run(0), timer(1, 5), promise(2), captured(3)]
+    assert report(conn, held, commands=commands) == "ok"
+    assert report(conn, held, commands=commands) == "moved"
     assert types_of(conn, "r") == "SITXn"
     assert len(conn.execute("select from durable._promises where execution is not null").fetchall()) == 3
 
 
 @pytest.mark.parametrize(
-    ("facts", "acts"),
+    ("outcomes", "commands"),
     [
         ([done(0)], []),
         ([done(2)], [timer(2, 5)]),
@@ -259,22 +262,28 @@ def test_acts_sent_again_are_moved(conn: Connection) -> None:
         ([], [timer(1, 5)]),
         ([done(0)], [timer(2, 5)]),
     ],
-    ids=["fact taken", "fact and act", "two acts", "act taken", "fact taken, act free"],
+    ids=[
+        "outcome taken",
+        "outcome and command",
+        "two commands",
+        "command taken",
+        "outcome taken, command free",
+    ],
 )
-def test_a_number_is_taken_once(conn: Connection, facts: list[Fact], acts: list[Fact]) -> None:
-    """A bundle that takes a number twice, or one that is taken, has moved; its acts are not written."""
+def test_a_number_is_taken_once(conn: Connection, outcomes: list[Outcome], commands: list[Outcome]) -> None:
+    """A bundle that takes a number twice, or one that is taken, has moved; its commands are not written."""
     held = begin_run(conn, "r")
-    report(conn, held, facts=[done(0)], acts=[captured(1)])
-    assert report(conn, held, facts=facts, acts=acts) == "moved"
+    report(conn, held, outcomes=[done(0)], commands=[captured(1)])
+    assert report(conn, held, outcomes=outcomes, commands=commands) == "moved"
     assert types_of(conn, "r").replace("L", "", 1).replace("n", "", 1) in ("S", "SL")
     assert conn.execute("select from durable._promises where execution is not null").fetchall() == []
 
 
-def test_facts_of_a_moved_bundle_are_taken(conn: Connection) -> None:
+def test_outcomes_of_a_moved_bundle_are_taken(conn: Connection) -> None:
     """Work that was done is not lost because the coroutine's next commands do not fit."""
     held = begin_run(conn, "r")
-    report(conn, held, facts=[begun(0)], acts=[captured(1)])
-    assert report(conn, held, facts=[done(0)], acts=[timer(1, 5)]) == "moved"
+    report(conn, held, outcomes=[begun(0)], commands=[captured(1)])
+    assert report(conn, held, outcomes=[done(0)], commands=[timer(1, 5)]) == "moved"
     assert types_of(conn, "r") == "Snlc"
 
 
@@ -282,11 +291,11 @@ def test_reserved_numbers(conn: Connection) -> None:
     """Steps in flight keep their numbers: later commands take later ones, and the results fit in whenever
     they come."""
     held = begin_run(conn, "r")
-    report(conn, held, acts=[timer(3, 5)])
+    report(conn, held, commands=[timer(3, 5)])
     assert head(conn, "next_child", "reserved") == (4, [0, 1, 2])
-    report(conn, held, facts=[done(1)], acts=[captured(5)])
+    report(conn, held, outcomes=[done(1)], commands=[captured(5)])
     assert head(conn, "next_child", "reserved") == (6, [0, 2, 4])
-    assert report(conn, held, facts=[broken(0), begun(2)], acts=[promise(4)]) == "ok"
+    assert report(conn, held, outcomes=[broken(0), begun(2)], commands=[promise(4)]) == "ok"
     assert head(conn, "next_child", "reserved") == (6, [])
 
 
@@ -295,17 +304,17 @@ def test_a_stale_bundle_spoils_nobody(conn: Connection) -> None:
     written."""
     good, moved, lost, gone = (begin_run(conn, name) for name in ("good", "moved", "lost", "gone"))
     other = begin_run(conn, "other", "V")
-    take_turn(conn, "W", bundle(moved, acts=[captured(0)]))
+    take_turn(conn, "W", bundle(moved, commands=[captured(0)]))
     ask(conn, ("select durable.task_release('lost', 1)", ()))
     ask(conn, ("select durable.promise_settle('gone', 'resolved')", ()))
     nowhere = Held(execution=10**9, id="?", version=1, next=1)
     answer = take_turn(
         conn,
         "W",
-        bundle(good, facts=[done(0)], acts=[promise(1)]),
-        bundle(moved, acts=[timer(0, 5)], end=complete()),
+        bundle(good, outcomes=[done(0)], commands=[promise(1)]),
+        bundle(moved, commands=[timer(0, 5)], end=complete()),
         *(
-            bundle(each, facts=[done(0)], acts=[promise(1)], end=complete())
+            bundle(each, outcomes=[done(0)], commands=[promise(1)], end=complete())
             for each in (lost, gone, other, nowhere)
         ),
     )
@@ -327,7 +336,7 @@ def test_another_version_is_lost(conn: Connection, version: int) -> None:
     """A bundle counts at the version of the lease alone."""
     held = begin_run(conn, "r")
     wrong = Held(execution=held.execution, id="r", version=version, next=1)
-    assert take_turn(conn, "W", bundle(wrong, facts=[done(0)])).of(held) == ("lost", "lost")
+    assert take_turn(conn, "W", bundle(wrong, outcomes=[done(0)])).of(held) == ("lost", "lost")
     assert types_of(conn, "r") == "S"
 
 
@@ -335,7 +344,7 @@ def test_a_bundle_past_the_deadline_is_lost(conn: Connection, clock: Clock) -> N
     """A run whose deadline has passed takes nothing more, swept or not."""
     held = begin_run(conn, "r", timeout="1 s")
     clock.advance(1000)
-    assert take_turn(conn, "W", bundle(held, facts=[done(0)], end=complete())).of(held) == ("lost", "lost")
+    assert take_turn(conn, "W", bundle(held, outcomes=[done(0)], end=complete())).of(held) == ("lost", "lost")
 
 
 def test_children_are_made_as_asked(conn: Connection, clock: Clock) -> None:
@@ -343,14 +352,14 @@ def test_children_are_made_as_asked(conn: Connection, clock: Clock) -> None:
     tenant and callback."""
     ask(conn, ("select durable.start('w', id => 'r', queue => 'g', priority => 3, tenant => 'acme')", ()))
     held = claim(conn, "W", "g")
-    acts = [
+    commands = [
         run(0, name="v", version="2", param='["x"]'),
         run(1, queue="h", timeout=500, detached=True),
         timer(2, 300),
         promise(3),
         promise(4, 400),
     ]
-    report(conn, held, acts=acts)
+    report(conn, held, commands=commands)
     rows = conn.execute(
         "select p.id, p.timeout_at, p.timer, p.target, p.tenant, exists (select from durable._callbacks c "
         "where c.awaited_id = p.id and c.awaiter_id = 'r') from durable._promises p where "
@@ -373,28 +382,28 @@ def test_children_are_made_as_asked(conn: Connection, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    "act", [timer(0, 0), timer(0, -5), timer(0, 2**62), promise(0, 2**62), run(0, timeout=2**62)]
+    "command", [timer(0, 0), timer(0, -5), timer(0, 2**62), promise(0, 2**62), run(0, timeout=2**62)]
 )
-def test_spans_beyond_reason(conn: Connection, clock: Clock, act: Fact) -> None:
+def test_spans_beyond_reason(conn: Connection, clock: Clock, command: Outcome) -> None:
     """A sleep of nothing, until the past, or for ever does not break the turn: at least a millisecond, at
     most never."""
     held = begin_run(conn, "r")
     other = begin_run(conn, "s")
-    answer = take_turn(conn, "W", bundle(held, acts=[act]), bundle(other, facts=[done(0)]))
+    answer = take_turn(conn, "W", bundle(held, commands=[command]), bundle(other, outcomes=[done(0)]))
     assert (answer.of(held)[0], answer.of(other)[0]) == ("ok", "ok")
     (until,) = ask(conn, ("select timeout_at from durable._promises where id = 'r.0'", ()))
-    assert until == (NEVER if act.get("duration", 2**62) > 10 else clock.now_ms + 1)
+    assert until == (NEVER if command.get("duration", 2**62) > 10 else clock.now_ms + 1)
 
 
 def test_a_blocked_run_that_goes_on_is_halted(conn: Connection) -> None:
     """A run that is blocked in its journal and whose code does something else is nondeterministic (R20)."""
     held = begin_run(conn, "r")
-    report(conn, held, acts=[promise(0)])
+    report(conn, held, commands=[promise(0)])
     report(conn, held, end=suspend(0))
     ask(conn, ("select durable.task_halt('r')", ()))
     ask(conn, ("select durable.resume('r')", ()))
     again = claim(conn, "W", "q-r")
-    answer = take_turn(conn, "W", bundle(again, acts=[timer(1, 5)], end=suspend(0, 1)))
+    answer = take_turn(conn, "W", bundle(again, commands=[timer(1, 5)], end=suspend(0, 1)))
     assert answer.of(again)[1] == "halted"
     (problem,) = ask(conn, ("select problem ->> 'type' from durable.runs", ()))
     assert problem == "Nondeterminism"
@@ -412,7 +421,7 @@ def test_a_blocked_run_that_goes_on_is_halted(conn: Connection) -> None:
     ],
     ids=["keep", "release", "halt", "complete", "fail"],
 )
-def test_endings(conn: Connection, end: Fact | None, state: str, stored: str | None) -> None:
+def test_endings(conn: Connection, end: Outcome | None, state: str, stored: str | None) -> None:
     """Each ending leaves the task in its state, and the answer says so."""
     held = begin_run(conn, "r")
     assert take_turn(conn, "W", bundle(held, end=end)).of(held) == ("ok", state)
@@ -422,11 +431,11 @@ def test_endings(conn: Connection, end: Fact | None, state: str, stored: str | N
 @pytest.mark.parametrize(
     "parts",
     [
-        {"facts": [done(0, '"' + "x" * 3000 + '"')]},
-        {"acts": [captured(0, '"' + "x" * 3000 + '"')]},
+        {"outcomes": [done(0, '"' + "x" * 3000 + '"')]},
+        {"commands": [captured(0, '"' + "x" * 3000 + '"')]},
         {"end": complete('"' + "x" * 3000 + '"')},
     ],
-    ids=["fact", "act", "ending"],
+    ids=["outcome", "command", "ending"],
 )
 def test_a_payload_over_the_limit_is_refused(conn: Connection, parts: dict[str, Any]) -> None:
     """No payload of a turn may be larger than the setting; the same parts pass under a larger limit."""

@@ -78,7 +78,7 @@ def test_a_row_that_is_there_ends_the_wait_at_once(conn: Connection, clock: Cloc
     shop(conn)
     conn.execute("insert into orders values (1, 'paid', 12.50)")
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, acts=[until(0)], end=suspend(0), seen=held.next))
+    answer = take_turn(conn, "W", bundle(held, commands=[until(0)], end=suspend(0), seen=held.next))
     assert answer.raw["due_in"] == -1
     assert answer.of(held) == ("ok", "suspended")
     assert settle_rows(conn) == 1
@@ -127,12 +127,12 @@ def test_a_wait_that_cannot_begin_fails_at_its_place(conn: Connection, clock: Cl
     conn.execute(TABLES)
     name, key, kind, words = REFUSED[case]
     held, good = begin_run(conn, "r"), begin_run(conn, "g")
-    acts = [timer(0, 1000), until(1, key, name=name), until(2)]
+    commands = [timer(0, 1000), until(1, key, name=name), until(2)]
     answer = take_turn(
         conn,
         "W",
-        bundle(held, acts=acts, end=suspend(0, 1, 2), seen=held.next),
-        bundle(good, acts=[until(0)], end=suspend(0), seen=good.next),
+        bundle(held, commands=commands, end=suspend(0, 1, 2), seen=held.next),
+        bundle(good, commands=[until(0)], end=suspend(0), seen=good.next),
     )
     assert (answer.of(held), answer.of(good)) == (("ok", "acquired"), ("ok", "suspended"))
     ((_, letter, child, _, _, _, data, ok),) = answer.tail(held)
@@ -173,8 +173,8 @@ def test_several_runs_wait_for_one_row(conn: Connection, clock: Clock) -> None:
     for name in ("a", "b", "c"):
         wait_for(conn, name)
     held = begin_run(conn, "many")
-    acts = [until(number, {"id": number}) for number in (0, 1, 2)]
-    take_turn(conn, "W", bundle(held, acts=acts, end=suspend(0, 1, 2), seen=held.next))
+    commands = [until(number, {"id": number}) for number in (0, 1, 2)]
+    take_turn(conn, "W", bundle(held, commands=commands, end=suspend(0, 1, 2), seen=held.next))
     arm(conn)
     conn.execute("insert into orders select n, 'paid' from generate_series(1, 5) n")
     assert events(conn) == 5
@@ -227,7 +227,7 @@ def test_a_wait_ends_with_its_run(conn: Connection, clock: Clock, how: str) -> N
     shop(conn)
     conn.execute(NEW)
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, acts=[until(0)], seen=held.next))
+    answer = take_turn(conn, "W", bundle(held, commands=[until(0)], seen=held.next))
     arm(conn)
     held = type(held)(execution=held.execution, id="r", version=held.version, next=answer.next_of(held))
     ENDS[how](conn, held)
@@ -310,7 +310,7 @@ def test_a_key_that_is_gone_ends_the_waits(conn: Connection, clock: Clock, case:
     assert (words in seen[0][0], seen[1][0]) == (True, "ok")
     assert settle_rows(conn) == 2
     held = begin_run(conn, "c")
-    answer = take_turn(conn, "W", bundle(held, acts=[until(0)], end=suspend(0), seen=held.next))
+    answer = take_turn(conn, "W", bundle(held, commands=[until(0)], end=suspend(0), seen=held.next))
     assert answer.of(held) == ("ok", "acquired")
     for name in "abc":
         kind, message = error_of(conn, f"{name}.0")

@@ -101,7 +101,7 @@ def test_one_millisecond_before_the_deadline(conn: Connection, clock: Clock) -> 
 def test_the_end_of_a_run_from_outside(conn: Connection, state: str, events: list[str], asleep: bool) -> None:
     """Whoever settles a run ends its journal, whether it runs or waits."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, acts=[promise(0)]))
+    answer = take_turn(conn, "W", bundle(held, commands=[promise(0)]))
     if asleep:
         take_turn(conn, "W", bundle(held, end=suspend(0), seen=answer.next_of(held)))
     ask(conn, settle("r", '"x"', state=state))
@@ -112,7 +112,7 @@ def test_the_end_of_a_run_from_outside(conn: Connection, state: str, events: lis
 def test_a_run_past_its_deadline_failed(conn: Connection, clock: Clock) -> None:
     """The deadline of a run ends its journal with ExecutionFailed and tells its owner."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, acts=[run(0, timeout=100)]))
+    answer = take_turn(conn, "W", bundle(held, commands=[run(0, timeout=100)]))
     take_turn(conn, "W", bundle(held, end=suspend(0), seen=answer.next_of(held)))
     clock.advance(100)
     assert tick(conn)["promises"] == 1
@@ -129,8 +129,8 @@ def test_the_owner_learns_of_its_children(conn: Connection, clock: Clock) -> Non
     """A child run that was started is completed, one that never was is started and completed, a timer
     fires."""
     held = begin_run(conn, "r")
-    acts = [run(0, queue="kids"), run(1, queue="none"), timer(2, 50), promise(3)]
-    take_turn(conn, "W", bundle(held, acts=acts))
+    commands = [run(0, queue="kids"), run(1, queue="none"), timer(2, 50), promise(3)]
+    take_turn(conn, "W", bundle(held, commands=commands))
     kid = claim(conn, "K", "kids")
     take_turn(conn, "K", bundle(kid, end=fail('{"type": "Boom"}')))
     ask(conn, settle("r.1", '"hand"'))
@@ -150,7 +150,7 @@ def test_the_owner_learns_of_its_children(conn: Connection, clock: Clock) -> Non
 def test_children_of_an_ended_run_settle_unrecorded(conn: Connection) -> None:
     """After the owner's end a child still settles, and the owner's journal stays as it is."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, acts=[promise(0), run(1, queue="kids")]))
+    take_turn(conn, "W", bundle(held, commands=[promise(0), run(1, queue="kids")]))
     kid = claim(conn, "K", "kids")
     ask(conn, settle("r", state="rejected_canceled"))
     before = types_of(conn, "r")
@@ -164,7 +164,7 @@ def test_a_tree_that_expires_at_once(conn: Connection, clock: Clock) -> None:
     """Parent and children due in one sweep are settled before anybody is judged: no dead run becomes
     ready."""
     held = begin_run(conn, "r", timeout="100 ms")
-    answer = take_turn(conn, "W", bundle(held, acts=[run(0, timeout=100), timer(1, 100)]))
+    answer = take_turn(conn, "W", bundle(held, commands=[run(0, timeout=100), timer(1, 100)]))
     take_turn(conn, "W", bundle(held, end=suspend(0, 1), seen=answer.next_of(held)))
     clock.advance(100)
     found = tick(conn)
@@ -177,7 +177,7 @@ def test_an_expired_awaiter_is_left_to_its_own_deadline(conn: Connection, clock:
     """A child that settles after its parent's unnoticed deadline is journalled and does not wake the
     parent."""
     held = begin_run(conn, "r", timeout="100 ms")
-    answer = take_turn(conn, "W", bundle(held, acts=[promise(0)]))
+    answer = take_turn(conn, "W", bundle(held, commands=[promise(0)]))
     take_turn(conn, "W", bundle(held, end=suspend(0), seen=answer.next_of(held)))
     clock.advance(100)
     ask(conn, settle("r.0"))

@@ -278,7 +278,9 @@ def test_resume(conn: Connection) -> None:
     """A halted run is ready again with its journal; one that is not halted is WF003."""
     held = begin_run(conn, "r")
     take_turn(
-        conn, "W", bundle(held, facts=[done(0)], end={"do": "halt", "problem": '{"type": "Nondeterminism"}'})
+        conn,
+        "W",
+        bundle(held, outcomes=[done(0)], end={"do": "halt", "problem": '{"type": "Nondeterminism"}'}),
     )
     assert ask(conn, ("select state, problem from durable.runs", ())) == (
         "halted",

@@ -48,7 +48,7 @@ def test_a_round_with_nothing_to_do(conn: Connection, clock: Clock) -> None:
 def test_the_answer(conn: Connection, clock: Clock) -> None:
     """What was settled and taken, when the next deadline is due, which queues got work."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, acts=[timer(0, 100), timer(1, 300)]))
+    answer = take_turn(conn, "W", bundle(held, commands=[timer(0, 100), timer(1, 300)]))
     take_turn(conn, "W", bundle(held, end=suspend(0), seen=answer.next_of(held)))
     take(conn, "t")
     clock.advance(110)
@@ -96,7 +96,9 @@ def test_many_due_at_once(conn: Connection, clock: Clock, count: int) -> None:
     held = begin_run(conn, "r")
     answer = take_turn(conn, "W", bundle(held))
     for first in range(0, count, 500):
-        answer = take_turn(conn, "W", bundle(held, acts=[timer(first + n, 10) for n in range(500)], seen=1))
+        answer = take_turn(
+            conn, "W", bundle(held, commands=[timer(first + n, 10) for n in range(500)], seen=1)
+        )
     take_turn(conn, "W", bundle(held, end=suspend(*range(count), kind="all"), seen=answer.next_of(held)))
     clock.advance(10)
     for _ in range(count // 500):
@@ -128,7 +130,9 @@ def test_deadlines_come_before_leases(conn: Connection, clock: Clock) -> None:
 def test_a_parent_of_expired_and_lost_children(conn: Connection, clock: Clock) -> None:
     """One round tells a parent of a child that expired and of another one whose worker was lost."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, acts=[run(0, queue="a", timeout=TTL_MS), run(1, queue="b")]))
+    answer = take_turn(
+        conn, "W", bundle(held, commands=[run(0, queue="a", timeout=TTL_MS), run(1, queue="b")])
+    )
     take_turn(conn, "W", bundle(held, end=suspend(0, 1, kind="all"), seen=answer.next_of(held)))
     claim(conn, "A", "a")
     claim(conn, "B", "b")
@@ -190,7 +194,7 @@ def test_time_that_goes_back(conn: Connection, clock: Clock) -> None:
 def test_the_sweep_does_not_end_an_owners_wait_twice(conn: Connection, clock: Clock) -> None:
     """A child that was settled by hand just before its deadline is left alone by the sweep."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, acts=[promise(0, 10)]))
+    answer = take_turn(conn, "W", bundle(held, commands=[promise(0, 10)]))
     take_turn(conn, "W", bundle(held, end=suspend(0), seen=answer.next_of(held)))
     ask(conn, settle("r.0"))
     clock.advance(10)

@@ -62,7 +62,7 @@ def test_numbers_below_may_still_be_open(conn: Connection) -> None:
     value that is recorded already."""
     held = begin_run(conn, "r")
     ask(conn, commit(held, 1))
-    take_turn(conn, "W", bundle(held, facts=[done(0)], acts=[captured(3)], seen=4))
+    take_turn(conn, "W", bundle(held, outcomes=[done(0)], commands=[captured(3)], seen=4))
     ask(conn, commit(held, 2, seen=8))
     assert types_of(conn, "r") == "SLnLL"
 
@@ -115,7 +115,7 @@ def test_a_row_is_written_once(conn: Connection) -> None:
 def test_a_blocked_run_commits_nothing(conn: Connection) -> None:
     """One that was continued after a halt may only wait again."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, acts=[receive(0)]))
+    take_turn(conn, "W", bundle(held, commands=[receive(0)]))
     answer = take_turn(conn, "W", bundle(held, end=suspend(0, kind="signal"), seen=held.next))
     assert answer.of(held) == ("ok", "suspended")
     ask(conn, ("select durable.pause('r')", ()))
@@ -147,12 +147,12 @@ def test_effects_come_with_the_commit_and_go_with_the_rollback(conn: Connection)
 def test_what_it_settles_wakes_who_waits(conn: Connection) -> None:
     """Also its own run, which keeps its lease."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, acts=[{"do": "promise", "child": 0, "name": "x", "timeout": None}]))
+    take_turn(conn, "W", bundle(held, commands=[{"do": "promise", "child": 0, "name": "x", "timeout": None}]))
     ask(conn, commit(held, 1, settling("r.0")))
     assert types_of(conn, "r") == "SXLD"
     waiter = begin_run(conn, "s")
-    acts = [{"do": "promise", "child": 0, "name": "x", "timeout": None}]
-    answer = take_turn(conn, "W", bundle(waiter, acts=acts))
+    commands = [{"do": "promise", "child": 0, "name": "x", "timeout": None}]
+    answer = take_turn(conn, "W", bundle(waiter, commands=commands))
     take_turn(conn, "W", bundle(waiter, end=suspend(0), seen=answer.next_of(waiter)))
     ask(conn, commit(held, 2, settling("s.0"), seen=9))
     assert task_of(conn, "s") == ("pending", 1, None)

@@ -46,17 +46,17 @@ from tests.support.verbs import (
 )
 
 
-def parent(conn: Connection, *acts: dict[str, Any], id_: str = "r", worker: str = "W") -> Held:
+def parent(conn: Connection, *commands: dict[str, Any], id_: str = "r", worker: str = "W") -> Held:
     """A run with children, held by worker, whose coroutine has seen its whole journal."""
     held = begin_run(conn, id_, worker)
-    answer = take_turn(conn, worker, bundle(held, acts=acts))
+    answer = take_turn(conn, worker, bundle(held, commands=commands))
     return Held(execution=held.execution, id=id_, version=1, next=answer.next_of(held))
 
 
-def asleep(conn: Connection, *acts: dict[str, Any], kind: str | None = None, id_: str = "r") -> Held:
+def asleep(conn: Connection, *commands: dict[str, Any], kind: str | None = None, id_: str = "r") -> Held:
     """The same, suspended by W on all its children."""
-    held = parent(conn, *acts, id_=id_)
-    end = suspend(*range(len(acts)), kind=kind)
+    held = parent(conn, *commands, id_=id_)
+    end = suspend(*range(len(commands)), kind=kind)
     assert take_turn(conn, "W", bundle(held, end=end)).of(held) == ("ok", "suspended")
     return held
 
@@ -156,7 +156,7 @@ def test_own_rows_and_tails(conn: Connection, clock: Clock) -> None:
     """seq and next frame what the bundle wrote; the tail is what came between the coroutine and that."""
     held = parent(conn, promise(0), promise(1))
     ask(conn, settle("r.0", '"a"'))
-    answer = take_turn(conn, "W", bundle(held, facts=[done(2)], acts=[captured(3)]))
+    answer = take_turn(conn, "W", bundle(held, outcomes=[done(2)], commands=[captured(3)]))
     place = answer.raw["bundles"]
     assert (place["seq"], place["next"]) == ([5], [9])
     assert answer.tail(held) == [(3, "D", 0, 1, None, None, '"a"', True)]
@@ -179,10 +179,10 @@ def test_a_suspend_with_unseen_resolver_rows_stays_awake(conn: Connection) -> No
     )
 
 
-def test_a_suspend_with_facts_of_its_own_stays_awake(conn: Connection) -> None:
+def test_a_suspend_with_outcomes_of_its_own_stays_awake(conn: Connection) -> None:
     """A bundle that brings a result has a coroutine that has not used it: it is not suspended."""
     held = parent(conn, promise(0))
-    answer = take_turn(conn, "W", bundle(held, facts=[done(1)], end=suspend(0)))
+    answer = take_turn(conn, "W", bundle(held, outcomes=[done(1)], end=suspend(0)))
     assert answer.of(held) == ("ok", "acquired")
     assert types_of(conn, "r") == "SXL"
 
@@ -247,7 +247,7 @@ def test_a_given_up_step_is_closed_by_the_suspend(conn: Connection) -> None:
     """A step that still ran when its coroutine went to sleep has no open attempt left, and the warm
     coroutine is told."""
     held = parent(conn, promise(1))
-    answer = take_turn(conn, "W", bundle(held, facts=[begun(0)]))
+    answer = take_turn(conn, "W", bundle(held, outcomes=[begun(0)]))
     assert (
         take_turn(conn, "W", bundle(held, end=suspend(1), seen=answer.next_of(held))).of(held)[1]
         == "suspended"
@@ -352,7 +352,7 @@ def test_a_held_parent_gets_what_the_turn_did_to_it(conn: Connection) -> None:
     held = parent(conn, run(0, queue="kids"))
     kid = claim(conn, "W", "kids")
     ask(conn, ("select 1", ()))
-    answer = take_turn(conn, "W", bundle(held, facts=[done(1)]), bundle(kid, end=complete()))
+    answer = take_turn(conn, "W", bundle(held, outcomes=[done(1)]), bundle(kid, end=complete()))
     ((execution, before, after),) = answer.raw["tails"]
     assert execution == held.execution
     assert (kinds(before), kinds(after)) == ("b", "d")
@@ -362,7 +362,7 @@ def test_release_with_a_delay(conn: Connection, clock: Clock) -> None:
     """A run given back until later is nobody's before; its worker has it warm; a child that settled unseen
     brings it back at once."""
     held = parent(conn, promise(0))
-    answer = take_turn(conn, "W", bundle(held, facts=[broken(1, retry_in=500)]))
+    answer = take_turn(conn, "W", bundle(held, outcomes=[broken(1, retry_in=500)]))
     seen = answer.next_of(held)
     assert take_turn(conn, "W", bundle(held, end=release(500), seen=seen)).of(held)[1] == "released"
     assert take_turn(conn, "W", want=1, queues=["q-r"]).tasks == []
@@ -382,7 +382,7 @@ def test_release_with_rows_of_its_own_behind_unseen_ones(conn: Connection) -> No
     held = parent(conn, promise(0))
     ask(conn, settle("r.0"))
     assert (
-        take_turn(conn, "W", bundle(held, facts=[broken(1, retry_in=5)], end=release(5))).of(held)[1]
+        take_turn(conn, "W", bundle(held, outcomes=[broken(1, retry_in=5)], end=release(5))).of(held)[1]
         == "released"
     )
     again = claim(conn, "W", "q-r")
@@ -392,7 +392,7 @@ def test_release_with_rows_of_its_own_behind_unseen_ones(conn: Connection) -> No
 def test_release_at_once_is_for_anybody(conn: Connection) -> None:
     """A run given back without a delay has no preference left: the whole journal goes to whoever comes."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, facts=[begun(0)], end=release()))
+    answer = take_turn(conn, "W", bundle(held, outcomes=[begun(0)], end=release()))
     assert answer.raw["hints"] == ["q-r"]
     assert types_of(conn, "r") == "Slr"
     assert claim(conn, "W", "q-r").start == 0
@@ -491,8 +491,8 @@ def test_leases_are_renewed_in_their_second_half(conn: Connection, clock: Clock)
 def test_hints_and_due(conn: Connection, clock: Clock) -> None:
     """The answer names queues that got ready tasks and when the next deadline is due."""
     held = begin_run(conn, "r")
-    acts = [run(0, queue="b"), run(1, queue="a"), run(2, queue="b"), timer(3, 700)]
-    answer = take_turn(conn, "W", bundle(held, acts=acts))
+    commands = [run(0, queue="b"), run(1, queue="a"), run(2, queue="b"), timer(3, 700)]
+    answer = take_turn(conn, "W", bundle(held, commands=commands))
     assert sorted(answer.raw["hints"]) == ["a", "b"]
     assert (answer.raw["due_in"], answer.raw["now"], answer.raw["settled"]) == (700, clock.now_ms, False)
 
@@ -501,7 +501,7 @@ def test_bye_gives_everything_back(conn: Connection) -> None:
     """An orderly end releases what is held, closes open steps, and forgets the worker."""
     ask(conn, ("select durable.worker_hello_v1('W', '{g}', '{w}', '{1}', '{\"pid\": 1}')", ()))
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, facts=[begun(0)]))
+    take_turn(conn, "W", bundle(held, outcomes=[begun(0)]))
     other = begin_run(conn, "s", "V")
     assert ask(conn, ("select durable.worker_bye_v1('W')", ())) == (1,)
     assert task_of(conn, "r") == ("pending", 1, None)
@@ -538,7 +538,7 @@ def test_a_bundle_names_its_run(conn: Connection, end: dict[str, Any] | None) ->
 def test_each_verdict_stands_at_the_place_of_its_run(conn: Connection) -> None:
     """Whatever the order of the request: one verdict, state and number for each bundle, at one place."""
     held = [begin_run(conn, name) for name in ("b", "a", "c")]
-    given = [bundle(held[2]), bundle(held[0], facts=[done(0)]), {**bundle(held[1]), "version": 7}]
+    given = [bundle(held[2]), bundle(held[0], outcomes=[done(0)]), {**bundle(held[1]), "version": 7}]
     answer = take_turn(conn, "W", *given)
     assert sorted(answer.raw["bundles"]["execution"]) == [each.execution for each in held]
     assert [answer.of(each) for each in held] == [("ok", "acquired"), ("lost", "lost"), ("ok", "acquired")]
@@ -546,10 +546,10 @@ def test_each_verdict_stands_at_the_place_of_its_run(conn: Connection) -> None:
 
 
 def test_a_long_run(conn: Connection) -> None:
-    """A thousand facts in one turn are a thousand rows, dense."""
+    """A thousand outcomes in one turn are a thousand rows, dense."""
     held = begin_run(conn, "r")
     answer: Turn = take_turn(
-        conn, "W", bundle(held, facts=[done(child, json.dumps(child)) for child in range(1000)])
+        conn, "W", bundle(held, outcomes=[done(child, json.dumps(child)) for child in range(1000)])
     )
     assert answer.next_of(held) == 3001
     rows = ask(conn, journal("W", held))[0]["rows"]
@@ -588,6 +588,6 @@ def test_a_woken_run_of_other_code_keeps_its_digest(conn: Connection) -> None:
 def test_two_bundles_of_one_run_are_refused(conn: Connection) -> None:
     """Each would be judged by what the other has not written yet."""
     held = begin_run(conn, "r")
-    both = json.dumps([bundle(held, facts=[done(0)]), bundle(held, facts=[done(1)])])
+    both = json.dumps([bundle(held, outcomes=[done(0)]), bundle(held, outcomes=[done(1)])])
     turn = ("select durable.worker_turn_v1('W', '{}', '{}', '{}', 0, %s::jsonb, 500)", (both,))
     assert refusal(conn, turn) == "WF004"

@@ -57,13 +57,13 @@ def released(conn: Connection) -> str:
 
 def begun(conn: Connection) -> str:
     """A run with a step in its journal."""
-    take_turn(conn, "W", bundle(begin_run(conn, "r"), facts=[done(0)], end=release()))
+    take_turn(conn, "W", bundle(begin_run(conn, "r"), outcomes=[done(0)], end=release()))
     return "r"
 
 
 def woken(conn: Connection) -> str:
     """A run that was asleep."""
-    take_turn(conn, "W", bundle(begin_run(conn, "r"), acts=[promise(0)], end=suspend(0)))
+    take_turn(conn, "W", bundle(begin_run(conn, "r"), commands=[promise(0)], end=suspend(0)))
     ask(conn, settle("r.0"))
     return "r"
 
@@ -77,7 +77,7 @@ def cancelled(conn: Connection) -> str:
 
 def child(conn: Connection) -> str:
     """A run that another one owns, whose journal tells of its attempts."""
-    take_turn(conn, "W", bundle(begin_run(conn, "r"), acts=[run(0)]))
+    take_turn(conn, "W", bundle(begin_run(conn, "r"), commands=[run(0)]))
     return "r.0"
 
 
@@ -121,7 +121,7 @@ def test_a_fork_keeps_plain_claims_away(conn: Connection) -> None:
     with conn.transaction(force_rollback=True):
         assert ask(conn, (NEW, ("r", TTL_MS, code("w"), "r")))[0] is True
     held = claim(conn, "W", "default")
-    take_turn(conn, "W", bundle(held, facts=[done(0)]))
+    take_turn(conn, "W", bundle(held, outcomes=[done(0)]))
     ask(conn, ("select durable.fork('r', seq => 3)", ()))
     ask(conn, start("s"))
     assert ask(conn, (NEW, ("s", TTL_MS, code("w"), "s")))[0] is False

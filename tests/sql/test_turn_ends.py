@@ -35,33 +35,38 @@ def writes(conn: Connection) -> int:
 
 
 @pytest.mark.parametrize("end", [complete(), fail()])
-@pytest.mark.parametrize("fact", [done(0), broken(0)])
-def test_the_head_is_written_once(conn: Connection, fact: dict[str, Any], end: dict[str, Any]) -> None:
+@pytest.mark.parametrize("outcome", [done(0), broken(0)])
+def test_the_head_is_written_once(conn: Connection, outcome: dict[str, Any], end: dict[str, Any]) -> None:
     """Three runs end by their last results in one turn with one that goes on: four versions of heads."""
     ending = [begin_run(conn, name) for name in "abc"]
     going = begin_run(conn, "d")
     before = writes(conn)
     answer = take_turn(
-        conn, "W", *(bundle(held, facts=[fact], end=end) for held in ending), bundle(going, facts=[done(0)])
+        conn,
+        "W",
+        *(bundle(held, outcomes=[outcome], end=end) for held in ending),
+        bundle(going, outcomes=[done(0)]),
     )
     assert writes(conn) - before == 4
     for held in ending:
         assert answer.next_of(held) == held.next + 3
-        word = ("L" if fact == done(0) else "E") + ("C" if end == complete() else "F")
+        word = ("L" if outcome == done(0) else "E") + ("C" if end == complete() else "F")
         assert types_of(conn, held.id) == f"S{word}"
     assert answer.next_of(going) == going.next + 3
     assert types_of(conn, going.id) == "SL"
 
 
 def test_beside_bundles_that_say_more(conn: Connection) -> None:
-    """Where others bring acts and many facts, each answer names the row after what its bundle brought."""
+    """Where others bring commands and many outcomes, each answer names the row after what its bundle
+    brought.
+    """
     ending, many, acting = (begin_run(conn, name) for name in "abc")
     answer = take_turn(
         conn,
         "W",
-        bundle(ending, facts=[done(0)], end=complete()),
-        bundle(many, facts=[done(0), done(1)], end=complete()),
-        bundle(acting, acts=[captured(0)], end=complete()),
+        bundle(ending, outcomes=[done(0)], end=complete()),
+        bundle(many, outcomes=[done(0), done(1)], end=complete()),
+        bundle(acting, commands=[captured(0)], end=complete()),
     )
     assert answer.next_of(ending) == ending.next + 3
     assert types_of(conn, ending.id) == "SLC"
@@ -73,10 +78,10 @@ def test_beside_bundles_that_say_more(conn: Connection) -> None:
 def test_a_step_that_was_open_is_closed(conn: Connection) -> None:
     """The result of a step that had begun is folded into the open steps, too, of its own run alone."""
     opened = [begin_run(conn, name) for name in "rs"]
-    answer = take_turn(conn, "W", *(bundle(held, facts=[begun(0)]) for held in opened))
+    answer = take_turn(conn, "W", *(bundle(held, outcomes=[begun(0)]) for held in opened))
     closing, leaving = (at_end(held, answer.next_of(held)) for held in opened)
     before = writes(conn)
-    take_turn(conn, "W", bundle(closing, facts=[done(0)], end=complete()), bundle(leaving, end=complete()))
+    take_turn(conn, "W", bundle(closing, outcomes=[done(0)], end=complete()), bundle(leaving, end=complete()))
     assert writes(conn) - before == 3
     left = conn.execute("select open_steps, open_attempts from durable._executions order by id").fetchall()
     assert left == [([], []), ([0], [1])]
@@ -87,14 +92,14 @@ def test_a_step_that_was_open_is_closed(conn: Connection) -> None:
 def test_a_child_tells_its_parent_after_its_last_result(conn: Connection) -> None:
     """A parent in the same turn hears of its child, whose own journal has its result before its end."""
     parent = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(parent, acts=[run(0, queue="kids")], end=suspend(0)))
+    take_turn(conn, "W", bundle(parent, commands=[run(0, queue="kids")], end=suspend(0)))
     child = claim(conn, "W", "kids")
     other = begin_run(conn, "s")
     take_turn(
         conn,
         "W",
-        bundle(child, facts=[done(0)], end=complete()),
-        bundle(other, facts=[done(0)], end=complete()),
+        bundle(child, outcomes=[done(0)], end=complete()),
+        bundle(other, outcomes=[done(0)], end=complete()),
     )
     assert types_of(conn, "r.0") == "SLC"
     assert types_of(conn, "r")[-2:] == "dW"

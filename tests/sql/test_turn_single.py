@@ -52,7 +52,7 @@ def rows(conn: Connection) -> dict[str, list[Any]]:
     }
 
 
-def outcome(conn: Connection, given: list[dict[str, Any]], worker: str, want: int) -> tuple[Any, Any]:
+def outcome_of(conn: Connection, given: list[dict[str, Any]], worker: str, want: int) -> tuple[Any, Any]:
     """What a turn answers and leaves; everything is as before afterwards."""
     conn.execute("savepoint before")
     answer = ask(conn, turn(worker, *given, want=want))[0]
@@ -84,19 +84,19 @@ def compare(
     padded = [{**each, "pad": "x" * 1100} for each in given]
     assert not is_lone(conn, padded, worker)
     assert (is_lone(conn, given, worker) and want <= 0) is lone
-    assert outcome(conn, given, worker, want) == outcome(conn, padded, worker, want)
+    assert outcome_of(conn, given, worker, want) == outcome_of(conn, padded, worker, want)
 
 
-def stepped(conn: Connection, *facts: dict[str, Any]) -> Held:
-    """A run that has reported facts."""
+def stepped(conn: Connection, *outcomes: dict[str, Any]) -> Held:
+    """A run that has reported outcomes."""
     held = begin_run(conn, "r")
-    return at_end(held, take_turn(conn, "W", bundle(held, facts=facts)).next_of(held))
+    return at_end(held, take_turn(conn, "W", bundle(held, outcomes=outcomes)).next_of(held))
 
 
-def acted(conn: Connection, *acts: dict[str, Any]) -> Held:
+def acted(conn: Connection, *commands: dict[str, Any]) -> Held:
     """A run that has made children."""
     held = begin_run(conn, "r")
-    return at_end(held, take_turn(conn, "W", bundle(held, acts=acts)).next_of(held))
+    return at_end(held, take_turn(conn, "W", bundle(held, commands=commands)).next_of(held))
 
 
 def child(conn: Connection, **options: Any) -> Held:
@@ -205,10 +205,10 @@ def next_child(conn: Connection) -> int:
 
 
 @pytest.mark.parametrize("end", [complete(), fail()])
-@pytest.mark.parametrize("fact", [done, broken])
+@pytest.mark.parametrize("outcome", [done, broken])
 @pytest.mark.parametrize("name", LONE)
 def test_a_last_result_comes_along(
-    conn: Connection, clock: Clock, name: str, fact: Callable[[int], dict[str, Any]], end: dict[str, Any]
+    conn: Connection, clock: Clock, name: str, outcome: Callable[[int], dict[str, Any]], end: dict[str, Any]
 ) -> None:
     """The result after which the code ended is recorded with the end, whatever came before; in a run that
     cleans up by the way for many.
@@ -217,29 +217,29 @@ def test_a_last_result_comes_along(
     clock.advance(7)
     number = next_child(conn)
     for child in (number, number + 2):
-        given = bundle(held, facts=[fact(child)], end=end)
+        given = bundle(held, outcomes=[outcome(child)], end=end)
         compare(conn, [given], lone=name != "that cleaned up")
         compare(conn, [given], lone=False, want=1)
 
 
-@pytest.mark.parametrize("fact", [done, broken])
+@pytest.mark.parametrize("outcome", [done, broken])
 def test_a_last_result_of_a_step_that_is_known(
-    conn: Connection, clock: Clock, fact: Callable[..., dict[str, Any]]
+    conn: Connection, clock: Clock, outcome: Callable[..., dict[str, Any]]
 ) -> None:
     """The step had begun, or was tried before."""
     held = stepped(conn, begun(0))
-    compare(conn, [bundle(held, facts=[fact(0)], end=complete())], lone=True)
-    held = at_end(held, take_turn(conn, "W", bundle(held, facts=[broken(0, retry_in=5)])).next_of(held))
+    compare(conn, [bundle(held, outcomes=[outcome(0)], end=complete())], lone=True)
+    held = at_end(held, take_turn(conn, "W", bundle(held, outcomes=[broken(0, retry_in=5)])).next_of(held))
     clock.advance(5)
-    compare(conn, [bundle(held, facts=[fact(0, attempt=2)], end=complete())], lone=True)
-    answer = take_turn(conn, "W", bundle(held, facts=[fact(0, attempt=2)], end=complete()))
+    compare(conn, [bundle(held, outcomes=[outcome(0, attempt=2)], end=complete())], lone=True)
+    answer = take_turn(conn, "W", bundle(held, outcomes=[outcome(0, attempt=2)], end=complete()))
     assert answer.next_of(held) == held.next + 2
     types = conn.execute("select string_agg(type::text, '' order by seq) from durable._journal").fetchone()
-    assert types == ("Slr" + ("kC" if fact is done else "KC"),)
+    assert types == ("Slr" + ("kC" if outcome is done else "KC"),)
 
 
 @pytest.mark.parametrize(
-    "facts",
+    "outcomes",
     [
         [done(1), done(2)],
         [begun(1)],
@@ -250,10 +250,10 @@ def test_a_last_result_of_a_step_that_is_known(
     ],
 )
 def test_what_is_no_last_result_goes_the_way_for_many(
-    conn: Connection, clock: Clock, facts: list[dict[str, Any]]
+    conn: Connection, clock: Clock, outcomes: list[dict[str, Any]]
 ) -> None:
     """More than one, no result, or one that does not fit: the short way writes nothing and leaves it."""
-    compare(conn, [bundle(stepped(conn, done(0)), facts=facts, end=complete())], lone=False)
+    compare(conn, [bundle(stepped(conn, done(0)), outcomes=outcomes, end=complete())], lone=False)
 
 
 @pytest.mark.parametrize("end", [complete(), fail()])
@@ -264,7 +264,7 @@ def test_what_is_out_of_the_ordinary_goes_the_way_for_many(
     """The short way writes nothing and leaves it, whatever it has locked."""
     held = OTHERS[name](conn, clock)
     compare(conn, [bundle(held, end=end)], lone=False)
-    compare(conn, [bundle(held, facts=[done(held.next)], end=end)], lone=False)
+    compare(conn, [bundle(held, outcomes=[done(held.next)], end=end)], lone=False)
 
 
 @pytest.mark.parametrize(
@@ -275,22 +275,22 @@ def test_what_is_out_of_the_ordinary_goes_the_way_for_many(
         {"execution": 10**9},
         {"seen": None},
         {"seen": 0},
-        {"facts": [done(0)]},
-        {"acts": [captured(0)]},
+        {"outcomes": [done(0)]},
+        {"commands": [captured(0)]},
         {"end": {"do": "complete"}},
         {"end": {"do": "fail", "value": "1"}},
         {"end": {"do": "complete", "value": 7, "error": None}},
         {"end": release()},
         {"end": {"do": "halt", "problem": "{}"}},
         {"end": None},
-        {"facts": None},
-        {"facts": None, "acts": None},
+        {"outcomes": None},
+        {"outcomes": None, "commands": None},
     ],
 )
 def test_other_bundles(conn: Connection, clock: Clock, change: dict[str, Any]) -> None:
     """Stale ones, such as do more, such as end otherwise, and such as say less: the same either way."""
     given = bundle(begin_run(conn, "r"), end=complete()) | change
-    lone = change.keys() <= {"seen", "end", "facts"} and (change.get("end") or {"do": ""})["do"] in (
+    lone = change.keys() <= {"seen", "end", "outcomes"} and (change.get("end") or {"do": ""})["do"] in (
         "complete",
         "fail",
         "",

@@ -53,7 +53,7 @@ def test_every_state_of_a_run(conn: Connection, clock: Clock) -> None:
     tick(conn)
     begin_run(conn, "running")
     waiting = begin_run(conn, "waiting")
-    answer = take_turn(conn, "W", bundle(waiting, acts=[promise(0)]))
+    answer = take_turn(conn, "W", bundle(waiting, commands=[promise(0)]))
     take_turn(conn, "W", bundle(waiting, end=suspend(0), seen=answer.next_of(waiting)))
     begin_run(conn, "halted")
     ask(conn, ("select durable.task_halt('halted')", ()))
@@ -77,7 +77,7 @@ def test_newest_has_the_rows_of_runs(conn: Connection, clock: Clock) -> None:
     """Both views say the same of each run, in every column, live or ended, child or parent, also of a run
     that continued as new."""
     held = begin_run(conn, "r", args='["x"]')
-    answer = take_turn(conn, "W", bundle(held, acts=[run(0, param='{"n": 1}'), timer(1, 50)]))
+    answer = take_turn(conn, "W", bundle(held, commands=[run(0, param='{"n": 1}'), timer(1, 50)]))
     take_turn(conn, "W", bundle(held, end=suspend(0, 1), seen=answer.next_of(held)))
     for id_, end in (("c", complete('"v"')), ("f", fail()), ("again", anew())):
         take_turn(conn, "W", bundle(begin_run(conn, id_), end=end))
@@ -94,7 +94,7 @@ def test_newest_has_the_rows_of_runs(conn: Connection, clock: Clock) -> None:
 def test_a_run_in_one_row(conn: Connection, clock: Clock) -> None:
     """Input, result, error, who runs it, what it waits for, its parent and its age."""
     held = begin_run(conn, "r", args='["x"]')
-    answer = take_turn(conn, "W", bundle(held, acts=[run(0, param='{"n": 1}'), timer(1, 50)]))
+    answer = take_turn(conn, "W", bundle(held, commands=[run(0, param='{"n": 1}'), timer(1, 50)]))
     take_turn(conn, "W", bundle(held, end=suspend(0, 1), seen=answer.next_of(held)))
     clock.advance(2000)
     row = ask(
@@ -120,7 +120,9 @@ def test_promises_and_steps(conn: Connection) -> None:
     """Every promise is in one view once: runs, timers and external ones in one, in the other steps, whose
     promise is their journal row."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, facts=[done(0, '"v"'), begun(1)], acts=[promise(2), timer(3, 9)]))
+    take_turn(
+        conn, "W", bundle(held, outcomes=[done(0, '"v"'), begun(1)], commands=[promise(2), timer(3, 9)])
+    )
     ask(conn, create("free"))
     ask(conn, create("over"))
     ask(conn, settle("over", '"v"'))
@@ -188,7 +190,7 @@ def test_views_of_nothing(conn: Connection, view: str) -> None:
 def test_a_child_claimed_twice_in_the_journal(conn: Connection, clock: Clock) -> None:
     """Attempts of a child run are numbered in its parent's journal, with what ended the first."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, acts=[run(0, queue="kids")]))
+    answer = take_turn(conn, "W", bundle(held, commands=[run(0, queue="kids")]))
     take_turn(conn, "W", bundle(held, end=suspend(0), seen=answer.next_of(held)))
     claim(conn, "A", "kids")
     clock.advance(TTL_MS)

@@ -71,7 +71,7 @@ def full(quiet: Server, request: pytest.FixtureRequest) -> Iterator[Connection]:
         with psycopg.connect(url, autocommit=True) as conn:
             fill(conn, 100_000 if request.config.getoption("--full") else 10_000, 100)
             held = begin_run(conn, "waiting")
-            answer = take_turn(conn, "W", bundle(held, acts=[promise(0), timer(1, 3_600_000)]))
+            answer = take_turn(conn, "W", bundle(held, commands=[promise(0), timer(1, 3_600_000)]))
             take_turn(conn, "W", bundle(held, end=suspend(0, 1), seen=answer.next_of(held)))
             begin_run(conn, "idle")
             for id_ in ("alone", "asleep"):

@@ -167,7 +167,7 @@ def test_what_was_handed_over_is_reported_as_any_other(dsn: str, conn: Connectio
     held = held_of(note(ears)[0])
     assert task_of(conn, "r") == ("acquired", 1, "W")
     assert take_turn(conn, "X", bundle(held, end=complete())).of(held) == ("lost", "lost")
-    answer = take_turn(conn, "W", bundle(held, facts=[done(0)]))
+    answer = take_turn(conn, "W", bundle(held, outcomes=[done(0)]))
     assert answer.of(held) == ("ok", "acquired")
     ended = bundle(held, end=complete(), seen=answer.next_of(held))
     assert take_turn(conn, "W", ended).of(held) == ("ok", "done")
@@ -496,11 +496,11 @@ def test_an_address_that_could_be_guessed_is_refused(dsn: str, conn: Connection)
     "told",
     [
         {"end": complete()},
-        {"facts": [done(0)]},
-        {"facts": [done(0), done(1)], "end": complete()},
-        {"acts": [run(0), timer(1, 10)]},
+        {"outcomes": [done(0)]},
+        {"outcomes": [done(0), done(1)], "end": complete()},
+        {"commands": [run(0), timer(1, 10)]},
     ],
-    ids=["end", "fact", "facts", "acts"],
+    ids=["end", "outcome", "outcomes", "commands"],
 )
 def test_a_number_with_the_id_of_another_run_is_lost(
     dsn: str, conn: Connection, ears: Ears, told: dict[str, Any], many: bool

@@ -224,7 +224,7 @@ def signals(conn: Connection, execution: int, name: str) -> list[Any]:
 
 
 def found(conn: Connection, id_: str, born_ms: int) -> Copy:
-    """What a run owns in fact; rows that are as old as the run count as its own."""
+    """What a run owns in outcome; rows that are as old as the run count as its own."""
     execution = present(conn, id_)
     copy = Copy()
     for seq, kind, child, attempt, name, digest, data, ts in journal(conn, execution):

@@ -1,4 +1,4 @@
-"""Laws of transitions: what may happen between one state and the next, judged after the fact.
+"""Laws of transitions: what may happen between one state and the next, judged after the outcome.
 
 What lives here: switching the record on (history.sql) and the catalogue of laws over one step (steps.py);
 those of runs alone stand in run_laws.py.

@@ -77,17 +77,17 @@ def inhabit(conn: Connection, clock: Clock) -> None:
 
 def inhabit_runs(conn: Connection) -> None:
     """Runs with children of every kind, waiting, retrying and ended."""
-    facts = [done(0), begun(1)]
-    acts = [promise(2), run(3, queue="kids"), timer(4, DAY), captured(5), timer(6, 1)]
-    take_turn(conn, "W", bundle(begin_run(conn, "r"), facts=facts, acts=acts))
+    outcomes = [done(0), begun(1)]
+    commands = [promise(2), run(3, queue="kids"), timer(4, DAY), captured(5), timer(6, 1)]
+    take_turn(conn, "W", bundle(begin_run(conn, "r"), outcomes=outcomes, commands=commands))
     claim(conn, "K", "kids")
     held = begin_run(conn, "b")
-    answer = take_turn(conn, "W", bundle(held, acts=[promise(0), promise(1)]))
+    answer = take_turn(conn, "W", bundle(held, commands=[promise(0), promise(1)]))
     take_turn(conn, "W", bundle(held, end=suspend(0, 1, kind="all"), seen=answer.next_of(held)))
-    facts = [done(0), broken(2, retry_in=5)]
-    take_turn(conn, "W", bundle(begin_run(conn, "q"), facts=facts, acts=[captured(4)]))
+    outcomes = [done(0), broken(2, retry_in=5)]
+    take_turn(conn, "W", bundle(begin_run(conn, "q"), outcomes=outcomes, commands=[captured(4)]))
     ask(conn, ("select from durable.promise_register_callback('x', 'q')", ()))
-    take_turn(conn, "W", bundle(begin_run(conn, "e"), facts=[done(0)], end=complete()))
+    take_turn(conn, "W", bundle(begin_run(conn, "e"), outcomes=[done(0)], end=complete()))
 
 
 def inhabit_journals(conn: Connection) -> None:
@@ -96,17 +96,17 @@ def inhabit_journals(conn: Connection) -> None:
     held = begin_run(conn, "s")
     for _ in range(3):
         ask(conn, send("s"))
-    take_turn(conn, "W", bundle(held, acts=[receive(0), receive(1, "later"), receive(2, "free")]))
+    take_turn(conn, "W", bundle(held, commands=[receive(0), receive(1, "later"), receive(2, "free")]))
     ask(conn, send("s", "free"))
     held = begin_run(conn, "w")
-    take_turn(conn, "W", bundle(held, acts=[receive(0)], end=suspend(0, kind="signal")))
+    take_turn(conn, "W", bundle(held, commands=[receive(0)], end=suspend(0, kind="signal")))
     held = begin_run(conn, "j")
-    acts = [intent(0), intent(1), join_set(2), submit(0, 2), submit(1, 2), join_set(3)]
-    take_turn(conn, "W", bundle(held, acts=acts))
-    answer = take_turn(conn, "W", bundle(held, facts=[done(0)]))
-    take_turn(conn, "W", bundle(held, acts=[pick(0, 2)], seen=answer.next_of(held)))
+    commands = [intent(0), intent(1), join_set(2), submit(0, 2), submit(1, 2), join_set(3)]
+    take_turn(conn, "W", bundle(held, commands=commands))
+    answer = take_turn(conn, "W", bundle(held, outcomes=[done(0)]))
+    take_turn(conn, "W", bundle(held, commands=[pick(0, 2)], seen=answer.next_of(held)))
     held = begin_run(conn, "ad")
-    take_turn(conn, "W", bundle(held, acts=[adopt(0, "x"), adopt(1, "done"), adopt(2, "bare")]))
+    take_turn(conn, "W", bundle(held, commands=[adopt(0, "x"), adopt(1, "done"), adopt(2, "bare")]))
     begin_run(conn, "c")
     ask(conn, cancel("c", '"why"'))
     held = begin_run(conn, "y")
@@ -119,7 +119,7 @@ def inhabit_generations(conn: Connection) -> None:
     """A run in its second generation, with a signal that waited, and journals that a client keeps."""
     held = begin_run(conn, "g")
     ask(conn, send("g"))
-    take_turn(conn, "W", bundle(held, facts=[done(0)], acts=[promise(1)]))
+    take_turn(conn, "W", bundle(held, outcomes=[done(0)], commands=[promise(1)]))
     take_turn(conn, "W", bundle(held, end=anew(on=3), seen=held.next + 5))
     held = claim(conn, "W", "q-g")
-    take_turn(conn, "W", bundle(held, acts=[captured(3)]))
+    take_turn(conn, "W", bundle(held, commands=[captured(3)]))

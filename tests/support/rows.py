@@ -1,6 +1,6 @@
 """Tables of users that runs wait for rows of, and what tests say to them.
 
-What lives here: a table of orders with a watch, an act that waits for one of its rows, and the round of
+What lives here: a table of orders with a watch, a command that waits for one of its rows, and the round of
 housekeeping that ends such waits. May not: assert.
 """
 
@@ -23,7 +23,7 @@ def shop(conn: Connection) -> None:
 
 
 def until(child: int, key: object = None, *, name: str = "orders.paid", **more: Any) -> dict[str, Any]:
-    """An act: wait for a row; of order 1 unless told otherwise."""
+    """A command: wait for a row; of order 1 unless told otherwise."""
     text = json.dumps({"id": 1} if key is None else key)
     return {"do": "until", "child": child, "name": name, "hash": HASH, "param": text, **more}
 
@@ -31,7 +31,7 @@ def until(child: int, key: object = None, *, name: str = "orders.paid", **more: 
 def wait_for(conn: Connection, id_: str, key: object = None, *, worker: str = "W", **more: Any) -> Held:
     """A run that has suspended over a wait for a row; its promise is <id>.0."""
     held = begin_run(conn, id_, worker)
-    take_turn(conn, worker, bundle(held, acts=[until(0, key, **more)], end=suspend(0), seen=held.next))
+    take_turn(conn, worker, bundle(held, commands=[until(0, key, **more)], end=suspend(0), seen=held.next))
     return held
 
 

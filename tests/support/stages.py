@@ -47,11 +47,11 @@ def seen(held: Held, next_: int, version: int = 1) -> Held:
     return Held(execution=held.execution, id=held.id, version=version, next=next_)
 
 
-def suspended(conn: Connection, *acts: dict[str, Any], kind: str | None = None) -> Held:
-    """A run that waits for the numbers of its acts."""
+def suspended(conn: Connection, *commands: dict[str, Any], kind: str | None = None) -> Held:
+    """A run that waits for the numbers of its commands."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, acts=acts))
-    on = [act["child"] for act in acts]
+    answer = take_turn(conn, "W", bundle(held, commands=commands))
+    on = [command["child"] for command in commands]
     answer = take_turn(conn, "W", bundle(held, end=suspend(*on, kind=kind), seen=answer.next_of(held)))
     assert answer.of(held) == ("ok", "suspended")
     return held
@@ -77,7 +77,7 @@ def released(conn: Connection, clock: Clock) -> None:
 def postponed(conn: Connection, clock: Clock) -> None:
     """A run that waits to try a step again."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, facts=[broken(0, retry_in=60_000)], end=release(60_000)))
+    take_turn(conn, "W", bundle(held, outcomes=[broken(0, retry_in=60_000)], end=release(60_000)))
 
 
 def paused(conn: Connection, clock: Clock) -> None:

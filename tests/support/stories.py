@@ -43,43 +43,43 @@ from tests.support.verbs import (
 
 KIDS = "kids"
 ALL_TYPES = set("SCFYQLEflosrtcekKIXbidDTZnmgvjuaAW")
-Act = dict[str, Any]
+Command = dict[str, Any]
 
 
-def intent(child: int, *, name: str = "step", retry: str | None = None) -> Act:
-    """An act: a step begins, recorded before it runs."""
-    act = {"do": "intent", "child": child, "name": name, "hash": HASH, "param": "[]"}
-    return act if retry is None else {**act, "retry": retry}
+def intent(child: int, *, name: str = "step", retry: str | None = None) -> Command:
+    """A command: a step begins, recorded before it runs."""
+    command = {"do": "intent", "child": child, "name": name, "hash": HASH, "param": "[]"}
+    return command if retry is None else {**command, "retry": retry}
 
 
-def receive(child: int, name: str) -> Act:
-    """An act: wait for a signal."""
+def receive(child: int, name: str) -> Command:
+    """A command: wait for a signal."""
     return {"do": "receive", "child": child, "name": name}
 
 
-def join_set(child: int) -> Act:
-    """An act: make a join set."""
+def join_set(child: int) -> Command:
+    """A command: make a join set."""
     return {"do": "join_set", "child": child}
 
 
-def submit(child: int, to: int) -> Act:
-    """An act: put a child into a join set."""
+def submit(child: int, to: int) -> Command:
+    """A command: put a child into a join set."""
     return {"do": "submit", "child": child, "set": to}
 
 
-def take_result(child: int, of: int) -> Act:
-    """An act: take the result of a member."""
+def take_result(child: int, of: int) -> Command:
+    """A command: take the result of a member."""
     return {"do": "take", "child": child, "set": of}
 
 
-def adopt(child: int, id_: str) -> Act:
-    """An act: wait for a promise of somebody else."""
+def adopt(child: int, id_: str) -> Command:
+    """A command: wait for a promise of somebody else."""
     return {"do": "adopt", "child": child, "name": id_}
 
 
-def named(fact: Act, name: str) -> Act:
-    """A fact about a step of that name."""
-    return {**fact, "name": name}
+def named(outcome: Command, name: str) -> Command:
+    """An outcome about a step of that name."""
+    return {**outcome, "name": name}
 
 
 class Story:
@@ -103,12 +103,18 @@ class Story:
         query = "select next_seq from durable._executions where execution = %s"
         return int(ask(self.conn, (query, (self.execution,)))[0])
 
-    def report(self, *, facts: Sequence[Act] = (), acts: Sequence[Act] = (), end: Act | None = None) -> None:
+    def report(
+        self,
+        *,
+        outcomes: Sequence[Command] = (),
+        commands: Sequence[Command] = (),
+        end: Command | None = None,
+    ) -> None:
         """A turn of the worker, which has seen all."""
         assert self.held is not None
-        given = bundle(self.held, facts=facts, acts=acts, end=end, seen=self.next_seq)
+        given = bundle(self.held, outcomes=outcomes, commands=commands, end=end, seen=self.next_seq)
         verdict, state = take_turn(self.conn, "W", given).of(self.held)
-        assert verdict == "ok", (facts, acts, end)
+        assert verdict == "ok", (outcomes, commands, end)
         if state != "acquired":
             self.held = None
 
@@ -133,7 +139,7 @@ class Story:
         tasks = take_turn(self.conn, "V", want=100, ttl_ms=TTL_MS // 2, **queue).tasks
         return next(task for task in tasks if task.id == f"{self.id}.{child}")
 
-    def kid_reports(self, kid: Held, end: Act) -> None:
+    def kid_reports(self, kid: Held, end: Command) -> None:
         """A child run ends."""
         take_turn(self.conn, "V", bundle(kid, end=end))
 
@@ -149,7 +155,7 @@ class Story:
         ask(self.conn, (call, (self.execution, type_, child, data)))
 
 
-def everything(story: Story, *, end: Act | None = None) -> Iterator[None]:
+def everything(story: Story, *, end: Command | None = None) -> Iterator[None]:
     """A run whose journal has rows of all types, those of a cancellation excepted; children:
 
     0 intent, done; 1 random; 2 time; 3 timer, fired; 4 promise, resolved; 5 child run, lost once, done;
@@ -163,7 +169,7 @@ def everything(story: Story, *, end: Act | None = None) -> Iterator[None]:
     yield from _waits(story)
     yield from _leftovers(story)
     if end is not None:
-        story.report(facts=[done(22, name="running")], end=end)
+        story.report(outcomes=[done(22, name="running")], end=end)
         yield
 
 
@@ -174,14 +180,14 @@ def _calls(story: Story) -> Iterator[None]:
     numbers = [captured(1), captured(2, "17", kind="time"), timer(3, 1000), promise(4)]
     kids = [run(5, queue=KIDS, name="kid"), adopt(6, f"{story.id}-there"), join_set(7)]
     sets = [submit(5, 7), submit(4, 7), submit(0, 7), receive(8, "go")]
-    story.report(acts=[named(intent(0, retry='{"max_attempts": 3}'), "first"), *numbers, *kids, *sets])
+    story.report(commands=[named(intent(0, retry='{"max_attempts": 3}'), "first"), *numbers, *kids, *sets])
     yield
-    story.report(facts=[done(9, '"nine"', name="nine"), named(broken(10), "ten"), broken(11, retry_in=5)])
+    story.report(outcomes=[done(9, '"nine"', name="nine"), named(broken(10), "ten"), broken(11, retry_in=5)])
     yield
     again = [broken(11, attempt=attempt, retry_in=5) for attempt in (2, 3)]
-    story.report(facts=[begun(11, attempt=2), *again])
+    story.report(outcomes=[begun(11, attempt=2), *again])
     yield
-    story.report(facts=[broken(12, retry_in=5), broken(12, attempt=2), begun(13), broken(13)])
+    story.report(outcomes=[broken(12, retry_in=5), broken(12, attempt=2), begun(13), broken(13)])
     yield
     story.kid(5)
     yield
@@ -189,7 +195,7 @@ def _calls(story: Story) -> Iterator[None]:
 
 def _waits(story: Story) -> Iterator[None]:
     """What others do to the children 3 to 8 while the run waits for them."""
-    story.report(facts=[begun(11, attempt=4)])
+    story.report(outcomes=[begun(11, attempt=4)])
     story.report(end=suspend(3, 4, 5, 6, 8))
     yield
     story.clock.advance(1000)
@@ -220,23 +226,25 @@ def _waits(story: Story) -> Iterator[None]:
 def _leftovers(story: Story) -> Iterator[None]:
     """Children 14 to 25, many of them open at the end."""
     story.again()
-    acts = [take_result(4, 7), run(14, queue="nobody"), promise(15, 500), receive(16, "go")]
-    story.report(facts=[done(0, '"zero"', name="first"), done(11, attempt=5)], acts=acts)
+    commands = [take_result(4, 7), run(14, queue="nobody"), promise(15, 500), receive(16, "go")]
+    story.report(outcomes=[done(0, '"zero"', name="first"), done(11, attempt=5)], commands=commands)
     yield
     story.append("o", 17, '{"kind": "Local", "input": 1}')
     yield
     story.settle(14, '{"type": "No"}', state="rejected")
     yield
-    story.report(acts=[timer(18, 10**7), promise(19, 10**6), run(20, queue=KIDS, timeout=10**6)])
+    story.report(commands=[timer(18, 10**7), promise(19, 10**6), run(20, queue=KIDS, timeout=10**6)])
     yield
-    story.report(acts=[adopt(21, f"{story.id}-nowhere"), named(intent(22), "running"), receive(24, "later")])
+    story.report(
+        commands=[adopt(21, f"{story.id}-nowhere"), named(intent(22), "running"), receive(24, "later")]
+    )
     yield
     story.clock.advance(500)
     tick(story.conn)
     yield
     story.kid(20)
-    acts = [run(25, queue="nobody", detached=True)]
-    story.report(facts=[broken(23, retry_in=10**6, name="failing")], acts=acts)
+    commands = [run(25, queue="nobody", detached=True)]
+    story.report(outcomes=[broken(23, retry_in=10**6, name="failing")], commands=commands)
     yield
     story.signal("later still", {"x": [1, None]})
     yield
@@ -245,7 +253,9 @@ def _leftovers(story: Story) -> Iterator[None]:
 def cancelled(story: Story) -> Iterator[None]:
     """A run that is cancelled while it waits and cleans up: child 0 done, 1 promise, 2 in flight without a
     row, 3 timer; after the request 2 and 1 complete, 4 and 5 are clean-up."""
-    story.report(facts=[done(0, name="zero")], acts=[promise(1), timer(3, 10**7), join_set(4), submit(1, 4)])
+    story.report(
+        outcomes=[done(0, name="zero")], commands=[promise(1), timer(3, 10**7), join_set(4), submit(1, 4)]
+    )
     yield
     story.report(end=suspend(1, 3))
     yield
@@ -256,9 +266,9 @@ def cancelled(story: Story) -> Iterator[None]:
     story.settle(1, '"late"')
     story.signal("s", 1)
     yield
-    story.report(facts=[done(2, '"two"', name="two")], acts=[take_result(1, 4), captured(5)])
+    story.report(outcomes=[done(2, '"two"', name="two")], commands=[take_result(1, 4), captured(5)])
     yield
-    story.report(facts=[done(6, name="refund")])
+    story.report(outcomes=[done(6, name="refund")])
     yield
     story.report(end={"do": "cancel"})
     yield
@@ -268,7 +278,7 @@ def forced(story: Story) -> Iterator[None]:
     """A run that is cancelled by force while it waits: child 0 done, 1 and 2 child runs, 2 is running, 3 a
     child run that was cancelled by itself before, 4 a promise."""
     kids = [run(1, queue="nobody"), run(2, queue=KIDS), run(3, queue="nobody"), promise(4)]
-    story.report(facts=[done(0, name="zero")], acts=kids)
+    story.report(outcomes=[done(0, name="zero")], commands=kids)
     yield
     story.kid(2)
     ask(story.conn, ("select durable.cancel(%s)", (f"{story.id}.3",)))
@@ -317,7 +327,7 @@ class Wanderer(Story):
         self.next_child += 1
         return self.next_child - 1
 
-    def fact(self) -> Act:
+    def outcome(self) -> Command:
         """Something happens to a step: a new one, one in flight or one that is open."""
         steps, rng = self.open_steps(), self.rng
         if steps and rng.random() < 0.6:
@@ -334,7 +344,7 @@ class Wanderer(Story):
         kinds += [] if runs else [begun(child, attempt=attempt)]
         return named(rng.choice(kinds), f"step{child % 3}")
 
-    def acts(self) -> list[Act]:
+    def commands(self) -> list[Command]:
         """The code does something."""
         child, rng = self.number(), self.rng
         name = f"s{rng.randrange(2)}"
@@ -342,21 +352,21 @@ class Wanderer(Story):
         plain += [run(child, queue=KIDS), run(child, queue=KIDS, abandon=True), intent(child)]
         plain += [captured(child), captured(child, "3", kind="time")]
         plain += [join_set(child), receive(child, name), adopt(child, f"{self.id}-{child}")]
-        act = rng.choice(plain)
-        if act["do"] == "join_set":
+        command = rng.choice(plain)
+        if command["do"] == "join_set":
             self.sets.append(child)
-        elif act["do"] == "adopt":
-            ask(self.conn, create(act["name"], external="true"))
-        elif act["do"] == "receive" and name in self.receivers():
+        elif command["do"] == "adopt":
+            ask(self.conn, create(command["name"], external="true"))
+        elif command["do"] == "receive" and name in self.receivers():
             self.next_child -= 1
             return []
-        elif self.sets and act["do"] in ("run", "promise", "intent") and rng.random() < 0.5:
+        elif self.sets and command["do"] in ("run", "promise", "intent") and rng.random() < 0.5:
             home = rng.choice(self.sets)
             query = "select child from durable._join_sets where execution = %s and closed"
             if home not in self.rows(query, self.execution):
                 self.members[child] = home
-                return [act, submit(child, home)]
-        return [act]
+                return [command, submit(child, home)]
+        return [command]
 
     def receivers(self) -> dict[str, int]:
         """Receives that wait."""
@@ -374,7 +384,7 @@ class Wanderer(Story):
                    where m.execution = %s and not m.taken and durable._resolves(j.type) order by j.seq"""
         ready = self.rows(query, self.execution)
         if ready:
-            self.report(acts=[take_result(ready[0], self.members[ready[0]])])
+            self.report(commands=[take_result(ready[0], self.members[ready[0]])])
 
     def wait(self) -> None:
         """The code waits."""
@@ -419,9 +429,9 @@ class Wanderer(Story):
             elif self.held is None or choice < 0.3:
                 self.outside()
             elif choice < 0.6:
-                self.report(facts=[self.fact()])
+                self.report(outcomes=[self.outcome()])
             elif choice < 0.85:
-                self.report(acts=self.acts())
+                self.report(commands=self.commands())
             elif choice < 0.9:
                 self.take_one()
             elif choice < 0.93:

@@ -97,71 +97,71 @@ class Turn:
 
 
 def done(child: int, value: str = "1", *, attempt: int = 1, name: str = "step") -> dict[str, Any]:
-    """A fact: the step succeeded."""
+    """An outcome: the step succeeded."""
     return {"child": child, "name": name, "hash": HASH, "attempt": attempt, "value": value}
 
 
 def broken(
     child: int, *, attempt: int = 1, retry_in: int | None = None, name: str = "step"
 ) -> dict[str, Any]:
-    """A fact: the step failed, for good or to be tried again."""
-    fact = {"child": child, "name": name, "hash": HASH, "attempt": attempt, "error": '{"type": "Oops"}'}
-    return fact if retry_in is None else {**fact, "retry_in": retry_in}
+    """An outcome: the step failed, for good or to be tried again."""
+    outcome = {"child": child, "name": name, "hash": HASH, "attempt": attempt, "error": '{"type": "Oops"}'}
+    return outcome if retry_in is None else {**outcome, "retry_in": retry_in}
 
 
 def begun(child: int, *, attempt: int = 1, name: str = "step") -> dict[str, Any]:
-    """A fact: the step is running."""
+    """An outcome: the step is running."""
     return {"child": child, "name": name, "hash": HASH, "attempt": attempt, "begun": True, "param": "[]"}
 
 
 def run(child: int, **more: Any) -> dict[str, Any]:
-    """An act: start a child run."""
+    """A command: start a child run."""
     about = {"name": "w", "version": "1", "queue": None, "hash": HASH, "param": "[]", "timeout": None}
     return {"do": "run", "child": child, **about, "detached": False, **more}
 
 
 def timer(child: int, ms: int) -> dict[str, Any]:
-    """An act: sleep."""
+    """A command: sleep."""
     return {"do": "timer", "child": child, "duration": ms}
 
 
 def promise(child: int, timeout: int | None = None) -> dict[str, Any]:
-    """An act: make a promise that somebody outside settles."""
+    """A command: make a promise that somebody outside settles."""
     return {"do": "promise", "child": child, "name": "label", "timeout": timeout}
 
 
 def captured(child: int, value: str = "0.5", *, kind: str = "random") -> dict[str, Any]:
-    """An act: a value that replay must not compute again."""
+    """A command: a value that replay must not compute again."""
     return {"do": kind, "child": child, "name": kind, "value": value}
 
 
 def intent(child: int, *, retry: str | None = None, name: str = "step") -> dict[str, Any]:
-    """An act: begin a step ahead of its completion, under a retry policy (JSON text)."""
+    """A command: begin a step ahead of its completion, under a retry policy (JSON text)."""
     return {"do": "intent", "child": child, "name": name, "hash": HASH, "param": "[]", "retry": retry}
 
 
 def receive(child: int, name: str = "go") -> dict[str, Any]:
-    """An act: take the next signal of a name, or wait for it."""
+    """A command: take the next signal of a name, or wait for it."""
     return {"do": "receive", "child": child, "name": name}
 
 
 def join_set(child: int) -> dict[str, Any]:
-    """An act: make a join set."""
+    """A command: make a join set."""
     return {"do": "join_set", "child": child}
 
 
 def submit(child: int, to: int) -> dict[str, Any]:
-    """An act: make a child a member of a join set."""
+    """A command: make a child a member of a join set."""
     return {"do": "submit", "child": child, "set": to}
 
 
 def pick(child: int, of: int) -> dict[str, Any]:
-    """An act: take the result of a member of a join set."""
+    """A command: take the result of a member of a join set."""
     return {"do": "take", "child": child, "set": of}
 
 
 def adopt(child: int, id_: str) -> dict[str, Any]:
-    """An act: wait for a promise of somebody else, under a number of one's own."""
+    """A command: wait for a promise of somebody else, under a number of one's own."""
     return {"do": "adopt", "child": child, "name": id_}
 
 
@@ -203,8 +203,8 @@ def halt(problem: str = '{"type": "Nondeterminism"}') -> dict[str, Any]:
 def bundle(
     held: Held,
     *,
-    facts: Sequence[dict[str, Any]] = (),
-    acts: Sequence[dict[str, Any]] = (),
+    outcomes: Sequence[dict[str, Any]] = (),
+    commands: Sequence[dict[str, Any]] = (),
     end: dict[str, Any] | None = None,
     seen: int | None = None,
 ) -> dict[str, Any]:
@@ -214,8 +214,8 @@ def bundle(
         "id": held.id,
         "version": held.version,
         "seen": held.next if seen is None else seen,
-        "facts": list(facts),
-        "acts": list(acts),
+        "outcomes": list(outcomes),
+        "commands": list(commands),
         "end": end,
     }
 

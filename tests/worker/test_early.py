@@ -25,7 +25,7 @@ from pyengine.worker.run_state import LeasedRun, StepAttempt
 from pyengine.worker.speculation import Speculation
 from pyengine.worker.step_runner import StepRunner
 from tests.support.turns import Send, intercept
-from tests.worker.test_limits import fact, quiet_run
+from tests.worker.test_limits import outcome, quiet_run
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 Bundles = list[dict[str, Any]]
@@ -54,9 +54,9 @@ def turns(before: Callable[[Bundles], Any] | None = None) -> Iterator[list[Bundl
 
 
 def shapes(sent: list[Bundles]) -> list[tuple[int, int, str | None]]:
-    """Of each bundle: how many facts, how many acts, how it ends its run."""
+    """Of each bundle: how many outcomes, how many commands, how it ends its run."""
     return [
-        (len(each.get("facts", ())), len(each.get("acts", ())), (each.get("end") or {}).get("do"))
+        (len(each.get("outcomes", ())), len(each.get("commands", ())), (each.get("end") or {}).get("do"))
         for bundles in sent
         for each in bundles
     ]
@@ -183,14 +183,16 @@ def test_all_results_of_a_gather_go_with_the_end(dsn: str, conn: Connection) -> 
 
     with turns() as sent:
         serve(app, play)
-    facts = [fact["child"] for bundles in sent for each in bundles for fact in each.get("facts", ())]
-    assert sorted(facts) == sorted([*range(5), *range(5)])
+    outcomes = [
+        outcome["child"] for bundles in sent for each in bundles for outcome in each.get("outcomes", ())
+    ]
+    assert sorted(outcomes) == sorted([*range(5), *range(5)])
     ends = [shape for shape in shapes(sent) if shape[2] == "complete"]
     assert len(ends) == 2 and ends[1][0] > 0
     assert journal(conn, "a") == journal(conn, "b") == "SLLLLLC"
 
 
-def test_an_act_is_kept_back(dsn: str, conn: Connection) -> None:
+def test_a_command_is_kept_back(dsn: str, conn: Connection) -> None:
     """A timer that follows a result is recorded after it, and a run that only looked like one that ends is
     continued.
     """
@@ -383,7 +385,7 @@ def test_what_others_may_end_is_not_foreseen(dsn: str, conn: Connection) -> None
         return order
 
     def fire(bundles: Bundles) -> None:
-        if any(each.get("facts") for each in bundles):
+        if any(each.get("outcomes") for each in bundles):
             while conn.execute("select from durable._promises where timer and state = 'pending'").rowcount:
                 conn.execute("select durable.tick()")
 
@@ -471,10 +473,10 @@ def test_who_has_steps_under_way_waits() -> None:
     other.last, other.end = 1, Complete(value="1")
     early.moved(other)
     held.replay._matcher.open_steps.update({0: None, 1: None})  # type: ignore[dict-item]
-    held.facts = [fact(1, 1)]
+    held.outcomes = [outcome(1, 1)]
     early.reported(held)
     assert driven == []
-    held.facts = [fact(0, 1), fact(1, 1)]
+    held.outcomes = [outcome(0, 1), outcome(1, 1)]
     early.reported(held)
     assert driven == [held]
 

@@ -112,7 +112,7 @@ def cold(dsn: str, name: str) -> tuple[Any, dict[int, str]]:
     replay.load(rows)
     moves = replay.advance()
     assert isinstance(moves.end, Complete), moves
-    assert (moves.acts, moves.steps) == ((), ())
+    assert (moves.commands, moves.steps) == ((), ())
     return json.loads(moves.end.value), {
         r.child: json.loads(r.data or "") for r in rows if r.child is not None and r.type in "Lck"
     }

@@ -78,7 +78,7 @@ def big_app(dsn: str) -> App:
     return app
 
 
-def outcome(dsn: str, name: str) -> Any:
+def result_of(dsn: str, name: str) -> Any:
     """What a run of one of them ends with."""
     app = big_app(dsn)
 
@@ -94,7 +94,7 @@ def test_what_is_over_the_set_limit_fails_the_run(dsn: str, conn: Connection, na
     """The setting payload_max_bytes holds for results, step results and inputs: PayloadTooLarge, once."""
     conn.execute("select durable.set_setting('payload_max_bytes', '2000')")
     with pytest.raises(RunFailed) as failed:
-        outcome(dsn, name)
+        result_of(dsn, name)
     assert isinstance(failed.value.__cause__, PayloadTooLarge)
     assert failed.value.__cause__.limit == 2000
     made = conn.execute("select count(*) from durable._journal where type in ('L', 'f')").fetchone()
@@ -105,7 +105,7 @@ def test_an_error_over_the_set_limit_is_cut(dsn: str, conn: Connection) -> None:
     """An error that is larger than payload_max_bytes is recorded all the same, cut."""
     conn.execute("select durable.set_setting('payload_max_bytes', '2000')")
     with pytest.raises(RunFailed, match=r"\[cut: it had ") as failed:
-        outcome(dsn, "step_error")
+        result_of(dsn, "step_error")
     assert isinstance(failed.value.__cause__, LookupError)
 
 
@@ -116,7 +116,7 @@ def test_a_large_payload_is_reported(dsn: str, conn: Connection, caplog: pytest.
     conn.execute("select durable.set_setting('payload_max_bytes', '2000')")
     conn.execute("select durable.set_setting('payload_warn_bytes', '1000')")
     with caplog.at_level(logging.WARNING, "pyengine.codec"):
-        assert outcome(dsn, "caught") == "x" * 1500
+        assert result_of(dsn, "caught") == "x" * 1500
     run_id = conn.execute("select id from durable.runs").fetchone()
     assert run_id is not None
     places = [vars(record)["where"] for record in caplog.records if record.message == "payload.large"]
@@ -135,28 +135,28 @@ def quiet_run(execution: int = 1) -> LeasedRun:
     return LeasedRun(info, Replay(app.registry.workflow("go"), info, lambda: 0, random.Random(0), Codec()))
 
 
-def fact(child: int, size: int) -> StepOutcome:
+def outcome(child: int, size: int) -> StepOutcome:
     """A step that is done, with a result of that size."""
     return StepOutcome(child=child, name="step", hash="0" * 16, attempt=1, value="x" * size)
 
 
 def test_a_bundle_is_bounded_by_bytes() -> None:
-    """Facts beyond the bytes of a turn wait for the next one, in order, and the suspend with them; a fact
-    that is larger than that goes alone.
+    """Outcomes beyond the bytes of a turn wait for the next one, in order, and the suspend with them; an
+    outcome that is larger than that goes alone.
     """
     held = quiet_run()
     sizes = [TURN_BYTES_MAX // 2, TURN_BYTES_MAX // 2, 1, 2 * TURN_BYTES_MAX, 1]
-    held.facts = [fact(child, size) for child, size in enumerate(sizes)]
+    held.outcomes = [outcome(child, size) for child, size in enumerate(sizes)]
     sent = []
-    while held.facts:
+    while held.outcomes:
         held.end = Suspend(on=(9,), kind="single")
         bundle = held.load_bundle()
-        sent.append([one.child for one in bundle.facts])
-        assert (bundle.end is None) == bool(held.facts)
+        sent.append([one.child for one in bundle.outcomes])
+        assert (bundle.end is None) == bool(held.outcomes)
     assert sent == [[0, 1], [2, 3], [4]]
 
 
-def test_acts_and_endings_count() -> None:
+def test_commands_and_endings_count() -> None:
     """A turn is full also when inputs of child runs, captured values or endings fill it."""
     half = "x" * (TURN_BYTES_MAX // 2)
     run = RunChild(
@@ -164,17 +164,17 @@ def test_acts_and_endings_count() -> None:
     )
     captured = Captured(kind="random", child=1, name="random", value=half)
     queue = ReportQueue(lambda: None)
-    for number, act in enumerate((run, captured, None, None, run, None)):
+    for number, command in enumerate((run, captured, None, None, run, None)):
         held = quiet_run(number)
-        if act is None:
+        if command is None:
             held.end = Complete(value=half)
         else:
-            held.acts = (act,)
+            held.commands = (command,)
         queue.add(held)
     assert [len(queue.collect().bundles) for _ in range(4)] == [2, 2, 2, 0]
     held = quiet_run()
-    held.acts, held.facts = (run, captured), [fact(0, 1), fact(2, 1)]
-    assert len(held.load_bundle().facts) == 1
+    held.commands, held.outcomes = (run, captured), [outcome(0, 1), outcome(2, 1)]
+    assert len(held.load_bundle().outcomes) == 1
 
 
 def test_what_is_packed_is_told_with_the_rest() -> None:
@@ -184,19 +184,19 @@ def test_what_is_packed_is_told_with_the_rest() -> None:
     queue = ReportQueue(lambda: None)
     runs = [quiet_run(number) for number in range(4)]
     for held in runs:
-        held.facts = [fact(0, 1)]
+        held.outcomes = [outcome(0, 1)]
         queue.add(held)
     runs[0].end = Complete(value="1")
     runs[1].steps[1] = runs[1]  # type: ignore[assignment]
     queue.pack(0, 10)
     assert queue.ends == 1 and [held.flight is None for held in runs] == [False, True, False, False]
     runs[2].dropped = True
-    runs[1].facts.append(fact(1, 1))
+    runs[1].outcomes.append(outcome(1, 1))
     again = quiet_run(2)
     again.end = Complete(value="2")
     queue.add(again)
     load = queue.collect(0, 10)
-    assert [(one.execution, len(one.facts)) for one in load.bundles] == [(0, 1), (3, 1), (1, 2), (2, 0)]
+    assert [(one.execution, len(one.outcomes)) for one in load.bundles] == [(0, 1), (3, 1), (1, 2), (2, 0)]
     assert load.text == encode_bundles(load.bundles) and load.ends == 2
     assert not queue and queue.ends == 0 and queue.collect().text == "[]"
 

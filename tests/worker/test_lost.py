@@ -326,9 +326,9 @@ def test_a_run_that_cannot_move_is_begun_from_its_journal(
 
     def spoil(held: LeasedRun) -> RunReport:
         bundle = load(held)
-        if bundle.acts and len(spoilt) < 2:
+        if bundle.commands and len(spoilt) < 2:
             # every number twice: the database refuses that, each time
-            bundle.acts *= 2
+            bundle.commands *= 2
             spoilt.append(bundle)
         return bundle
 

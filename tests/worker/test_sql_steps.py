@@ -531,7 +531,7 @@ def test_rows_wait_for_the_bundle_on_its_way(
 
             async def send_slowly(turns: TurnSender, bundles: Any, want: int, **more: Any) -> Any:
                 answers = await send(turns, bundles, want, **more)
-                if any(bundle.acts for bundle in bundles) and not came.is_set():
+                if any(bundle.commands for bundle in bundles) and not came.is_set():
                     held_back.append(len(bundles))
                     await came.wait()
                 return answers

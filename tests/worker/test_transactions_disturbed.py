@@ -305,7 +305,7 @@ def test_a_request_that_comes_into_sight_late(dsn: str, bank: Bank, monkeypatch:
                 while bundles and not waited and bank.execute(known).fetchone() == (True,):
                     # its answer tells of the request; meanwhile the transaction ends
                     await asyncio.sleep(0.005)
-                    waited.extend(one for one in worker._holdings.held.values() if one.acts)
+                    waited.extend(one for one in worker._holdings.held.values() if one.commands)
                 return answers
 
             monkeypatch.setattr(TurnSender, "send", late)

@@ -44,7 +44,7 @@ def written(bundle: RunReport) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("act", "expected"),
+    ("command", "expected"),
     [
         (CHILD, {"do": "run", "name": "ship", "version": "1", "hash": "ab", "param": "[]"}),
         (
@@ -92,9 +92,9 @@ def written(bundle: RunReport) -> Any:
         ),
     ],
 )
-def test_acts(act: Command, expected: dict[str, Any]) -> None:
-    """Every act of a coroutine has its own form, with its child number."""
-    assert written(RunReport(1, "r", 2, 3, acts=[act]))["acts"] == [expected | {"child": 5}]
+def test_commands(command: Command, expected: dict[str, Any]) -> None:
+    """Every command of a coroutine has its own form, with its child number."""
+    assert written(RunReport(1, "r", 2, 3, commands=[command]))["commands"] == [expected | {"child": 5}]
 
 
 @pytest.mark.parametrize(
@@ -120,12 +120,12 @@ def test_endings(end: Ending, expected: dict[str, Any]) -> None:
 
 
 def test_what_is_absent_is_left_out() -> None:
-    """A bundle that only asks says who asks and what was seen; a fact only what it knows."""
+    """A bundle that only asks says who asks and what was seen; an outcome only what it knows."""
     assert written(RunReport(1, "r", 2, 3)) == {"execution": 1, "id": "r", "version": 2, "seen": 3}
     begun = StepOutcome(child=0, name="s", hash="ab", attempt=1, begun=True, param="[]", retry="{}")
     ended = StepOutcome(child=0, name="s", hash="ab", attempt=1, error="{}", retry_in_ms=4)
     known = {"child": 0, "name": "s", "hash": "ab", "attempt": 1}
-    assert written(RunReport(1, "r", 2, 3, facts=[begun, ended]))["facts"] == [
+    assert written(RunReport(1, "r", 2, 3, outcomes=[begun, ended]))["outcomes"] == [
         known | {"begun": True, "param": "[]", "retry": "{}"},
         known | {"error": "{}", "retry_in": 4},
     ]

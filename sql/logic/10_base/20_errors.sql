@@ -184,4 +184,4 @@ as $$
                             'data', '{"detail": null, "hint": null}'::jsonb || p_data)::text
 $$;
 comment on function durable._refusal(text, text, jsonb) is
-  'An error that the database gives a run in answer to an act, as its code would read one of its own.';
+  'An error that the database gives a run in answer to a command, as its code would read one of its own.';

@@ -224,7 +224,7 @@ begin
   from (
     select b.execution, a.name, max(a.child) as child, least(min(a.child), min(i.receiver)) as first
     from unnest(p_bundles) b
-    cross join lateral unnest(b.acts) a
+    cross join lateral unnest(b.commands) a
     left join durable._inboxes i on i.execution = any (array[b.execution]) and i.name = any (array[a.name])
     where b.verdict = 'ok' and a."do" = 'receive'
     group by b.execution, a.name having count(*) > 1 or min(i.receiver) <> min(a.child)
@@ -245,7 +245,7 @@ begin
     select row(b.execution, 'v', a.child, i.received + 1, a.name, null, null)::durable._event
     from unnest(p_bundles) b
     join durable._executions h on h.execution = any (array[b.execution]) and h.status = 'running'
-    cross join lateral unnest(b.acts) a
+    cross join lateral unnest(b.commands) a
     join durable._inboxes i on i.execution = any (array[b.execution]) and i.name = any (array[a.name])
     where b.verdict = 'ok' and a."do" = 'receive' and i.delivered > i.received
     order by b.execution, a.child);
@@ -254,7 +254,7 @@ begin
   select b.execution, a.name, a.child
   from unnest(p_bundles) b
   join durable._executions h on h.execution = any (array[b.execution]) and h.status = 'running'
-  cross join lateral unnest(b.acts) a
+  cross join lateral unnest(b.commands) a
   where b.verdict = 'ok' and a."do" = 'receive'
     and not exists (select from unnest(v_events) e where e.execution = b.execution and e.child = a.child)
   on conflict (execution, name) do update set receiver = excluded.receiver;

@@ -118,14 +118,14 @@ declare
   v_ids text[];
   v_bad text[];
 begin
-  v_ids := array(select b.id || '.' || a.child from unnest(p_bundles) b cross join lateral unnest(b.acts) a
+  v_ids := array(select b.id || '.' || a.child from unnest(p_bundles) b cross join lateral unnest(b.commands) a
                  where b.verdict = 'ok' and a."do" = 'until' order by b.id, a.child);
   if v_ids = '{}' then
     return '{}';
   end if;
   select durable._wait_for_rows(array_agg(b.id || '.' || a.child), array_agg(a.name), array_agg(a.param),
                                 array_agg(b.execution), p_now) into v_bad
-  from unnest(p_bundles) b cross join lateral unnest(b.acts) a where b.verdict = 'ok' and a."do" = 'until';
+  from unnest(p_bundles) b cross join lateral unnest(b.commands) a where b.verdict = 'ok' and a."do" = 'until';
   return array(select p.execution from durable._promises p where p.id = any (v_bad));
 end
 $$;

@@ -1,11 +1,11 @@
 -- What workers report: bundles are read once, judged one by one, and turned into journal rows and children.
 -- A bundle that does not fit never spoils the others. Leases and endings are composed in 60_turn/40_turn.sql.
 
-create or replace function durable._is_plain(p_acts durable._act[], p_facts durable._fact[])
+create or replace function durable._is_plain(p_commands durable._command[], p_outcomes durable._step_outcome[])
 returns boolean language sql immutable parallel safe
-as $$ select p_acts = '{}' and cardinality(p_facts) <= 1 $$;
-comment on function durable._is_plain(durable._act[], durable._fact[]) is
-  'A bundle with no more than one fact, as most of them are: its judge makes its journal row, without a look at others.';
+as $$ select p_commands = '{}' and cardinality(p_outcomes) <= 1 $$;
+comment on function durable._is_plain(durable._command[], durable._step_outcome[]) is
+  'A bundle with no more than one outcome, as most of them are: its judge makes its journal row, without a look at others.';
 
 create or replace function durable._is_odd(p_ending durable._ending)
 returns boolean language sql immutable parallel safe
@@ -16,23 +16,23 @@ $$;
 comment on function durable._is_odd(durable._ending) is 'An ending that this schema does not know.';
 
 create or replace function durable._read_bundles(
-  p_bundles jsonb, out bundles durable._bundle[], out has_acts boolean, out has_facts boolean, out has_many boolean,
+  p_bundles jsonb, out bundles durable._bundle[], out has_commands boolean, out has_outcomes boolean, out has_many boolean,
   out is_odd boolean, out endings text[], out settles text[])
 language plpgsql stable
 as $$
 begin
-  select coalesce(array_agg(row(b.execution, b.version, b.seen, coalesce(b.facts, '{}'), coalesce(b.acts, '{}'), b."end",
+  select coalesce(array_agg(row(b.execution, b.version, b.seen, coalesce(b.outcomes, '{}'), coalesce(b.commands, '{}'), b."end",
                                 h.id, null, null, null, null, null)::durable._bundle), '{}'),
-         coalesce(bool_or(b.acts <> '{}'), false), coalesce(bool_or(b.facts <> '{}'), false),
-         coalesce(bool_or(not durable._is_plain(coalesce(b.acts, '{}'), coalesce(b.facts, '{}'))), false),
+         coalesce(bool_or(b.commands <> '{}'), false), coalesce(bool_or(b.outcomes <> '{}'), false),
+         coalesce(bool_or(not durable._is_plain(coalesce(b.commands, '{}'), coalesce(b.outcomes, '{}'))), false),
          coalesce(bool_or(b.id is null or durable._is_odd(b."end")), false),
          coalesce(array_agg((b."end")."do"), '{}'),
          coalesce(array_agg(h.id)
                     filter (where (b."end")."do" in ('complete', 'fail', 'cancel', 'continue') and h.id is not null), '{}')
-  into bundles, has_acts, has_facts, has_many, is_odd, endings, settles
+  into bundles, has_commands, has_outcomes, has_many, is_odd, endings, settles
   from jsonb_to_recordset(p_bundles)
-         as b (execution bigint, id text, version integer, seen integer, facts durable._fact[], acts durable._act[],
-               "end" durable._ending)
+         as b (execution bigint, id text, version integer, seen integer, outcomes durable._step_outcome[],
+               commands durable._command[], "end" durable._ending)
   left join durable._executions h
     on h.execution = any (array[b.execution]) and h.id = b.id;
 end
@@ -51,11 +51,11 @@ begin
   select b.id, octet_length(x.payload) into v_id, v_bytes
   from unnest(p_bundles) b
   cross join lateral (
-    select unnest(array[f.value, f.param]), v_limit from unnest(b.facts) f
+    select unnest(array[f.value, f.param]), v_limit from unnest(b.outcomes) f
     union all
-    select f.error, greatest(v_limit, 4096) from unnest(b.facts) f
+    select f.error, greatest(v_limit, 4096) from unnest(b.outcomes) f
     union all
-    select unnest(array[a.param, a.value]), v_limit from unnest(b.acts) a
+    select unnest(array[a.param, a.value]), v_limit from unnest(b.commands) a
     union all
     values ((b.ending).value, v_limit), ((b.ending).error, greatest(v_limit, 4096))
   ) as x (payload, most)
@@ -74,9 +74,10 @@ as $$
 begin
   perform durable._check_depth(format('A payload of run %L', x.id), x.payload)
   from (
-    select b.id, unnest(array[f.value, f.param, f.error]) as payload from unnest(p_bundles) b cross join lateral unnest(b.facts) f
+    select b.id, unnest(array[f.value, f.param, f.error]) as payload
+    from unnest(p_bundles) b cross join lateral unnest(b.outcomes) f
     union all
-    select b.id, unnest(array[a.param, a.value]) from unnest(p_bundles) b cross join lateral unnest(b.acts) a
+    select b.id, unnest(array[a.param, a.value]) from unnest(p_bundles) b cross join lateral unnest(b.commands) a
     union all
     select b.id, unnest(array[(b.ending).value, (b.ending).error]) from unnest(p_bundles) b
   ) x
@@ -86,7 +87,7 @@ $$;
 comment on function durable._check_depths(durable._bundle[]) is
   'Raises WF004 for a payload that is too deep, which our workers refuse before they report it.';
 
-create or replace function durable._fact_type(
+create or replace function durable._outcome_type(
   p_begun boolean, p_retried boolean, p_failed boolean, p_attempt integer, p_before integer, p_free boolean)
 returns "char" language sql immutable
 as $$
@@ -102,8 +103,8 @@ as $$
     else 'k'
   end::"char"
 $$;
-comment on function durable._fact_type(boolean, boolean, boolean, integer, integer, boolean) is
-  'Row type for a fact about a local step whose open attempt is p_before (-n: attempt n comes next; null: none), or null if it does not fit. p_free: its number can be taken.';
+comment on function durable._outcome_type(boolean, boolean, boolean, integer, integer, boolean) is
+  'Row type for an outcome of a local step whose open attempt is p_before (-n: attempt n comes next; null: none), or null if it does not fit. p_free: its number can be taken.';
 
 create or replace function durable._recorded(p_begun boolean, p_retried boolean, p_attempt integer, p_open integer)
 returns boolean language sql immutable
@@ -114,7 +115,7 @@ $$;
 comment on function durable._recorded(boolean, boolean, integer, integer) is
   'A begin or a failed attempt that the head, whose open attempt of the step is p_open, knows of: sent again after a lost answer, and left out so that what follows it is not.';
 
-create or replace function durable._fact_data(
+create or replace function durable._outcome_data(
   p_begun boolean, p_retry_in bigint, p_param text, p_error text, p_value text, p_retry text, p_now bigint)
 returns text language sql immutable
 as $$
@@ -127,10 +128,10 @@ as $$
     else p_value
   end
 $$;
-comment on function durable._fact_data(boolean, bigint, text, text, text, text, bigint) is
-  'Journal data of a fact: input or failed attempt, each with the retry policy if the worker told it, error or result.';
+comment on function durable._outcome_data(boolean, bigint, text, text, text, text, bigint) is
+  'Journal data of an outcome: input or failed attempt, each with the retry policy if the worker told it, error or result.';
 
-create or replace function durable._fact_events(p_bundles durable._bundle[], p_now bigint)
+create or replace function durable._outcome_events(p_bundles durable._bundle[], p_now bigint)
 returns durable._event[] language plpgsql stable
 as $$
 begin
@@ -140,15 +141,16 @@ begin
       select f.*, bool_and(f.type is not null) over (partition by f.execution, f.child) as fits
       from (
         select b.execution, u.ord, u.child, u.attempt, u.name, decode(u.hash, 'hex') as hash,
-               durable._fact_data(u.begun, u.retry_in, u.param, u.error, u.value, u.retry, p_now) as data,
-               durable._fact_type(u.begun, u.retry_in is not null, u.error is not null, u.attempt,
+               durable._outcome_data(u.begun, u.retry_in, u.param, u.error, u.value, u.retry, p_now) as data,
+               durable._outcome_type(u.begun, u.retry_in is not null, u.error is not null, u.attempt,
                  coalesce(lag(case when u.begun then u.attempt when u.retry_in is not null then -u.attempt - 1 else 0 end)
                             over (partition by b.execution, u.child order by u.ord), o.attempt),
                  u.child >= h.next_child or u.child = any (h.reserved)) as type
         from unnest(p_bundles) b
         join durable._executions h
-          on h.execution = any (array[case when b.facts <> '{}' and not durable._is_plain(b.acts, b.facts) then b.execution end])
-        cross join lateral unnest(b.facts) with ordinality
+          on h.execution = any (array[case when b.outcomes <> '{}' and not durable._is_plain(b.commands, b.outcomes)
+                                           then b.execution end])
+        cross join lateral unnest(b.outcomes) with ordinality
           as u (child, name, hash, attempt, value, error, retry_in, begun, param, retry, ord)
         cross join lateral (select h.open_attempts[array_position(h.open_steps, u.child)]) as o (attempt)
         where b.verdict <> 'lost' and h.status in ('running', 'cancelling')
@@ -159,17 +161,19 @@ begin
     order by g.execution, g.ord);
 end
 $$;
-comment on function durable._fact_events(durable._bundle[], bigint) is
-  'Journal rows for the facts of bundles that are not plain, if they fit; a fact that was recorded before, by a turn whose answer got lost, does not.';
+comment on function durable._outcome_events(durable._bundle[], bigint) is
+  'Journal rows for the outcomes of bundles that are not plain, if they fit; an outcome that was recorded before, by a turn whose answer got lost, does not.';
 
-create or replace function durable._fact_event(p_execution bigint, p_type "char", p_fact durable._fact, p_now bigint)
+create or replace function durable._outcome_event(
+  p_execution bigint, p_type "char", p_outcome durable._step_outcome, p_now bigint)
 returns durable._event language sql immutable
 as $$
-  select row(p_execution, p_type, p_fact.child, p_fact.attempt, p_fact.name, decode(p_fact.hash, 'hex'),
-             durable._fact_data(p_fact.begun, p_fact.retry_in, p_fact.param, p_fact.error, p_fact.value, p_fact.retry, p_now)
+  select row(p_execution, p_type, p_outcome.child, p_outcome.attempt, p_outcome.name, decode(p_outcome.hash, 'hex'),
+             durable._outcome_data(p_outcome.begun, p_outcome.retry_in, p_outcome.param, p_outcome.error, p_outcome.value,
+                                   p_outcome.retry, p_now)
             )::durable._event
 $$;
-comment on function durable._fact_event(bigint, "char", durable._fact, bigint) is 'Journal row for one fact.';
+comment on function durable._outcome_event(bigint, "char", durable._step_outcome, bigint) is 'Journal row for one outcome.';
 
 create or replace function durable._check_retries(p_events durable._event[])
 returns void language plpgsql stable
@@ -200,7 +204,7 @@ $$;
 comment on function durable._check_retries(durable._event[]) is
   'Guards SE-5: a step is tried again as often as the policy allows that was recorded with it. Reads a journal only where an attempt failed of a step that it knows already.';
 
-create or replace function durable._act_type(p_do text)
+create or replace function durable._command_type(p_do text)
 returns "char" language sql immutable parallel safe
 as $$
   select case p_do
@@ -210,10 +214,10 @@ as $$
     when 'transaction' then 'L'
   end::"char"
 $$;
-comment on function durable._act_type(text) is
-  'Row type of an act; null for a receive, whose row comes with the signal.';
+comment on function durable._command_type(text) is
+  'Row type of a command; null for a receive, whose row comes with the signal.';
 
-create or replace function durable._check_bundles(p_bundles durable._bundle[], p_acts boolean, p_odd boolean, p_size integer)
+create or replace function durable._check_bundles(p_bundles durable._bundle[], p_commands boolean, p_odd boolean, p_size integer)
 returns void language plpgsql stable
 as $$
 declare
@@ -231,10 +235,10 @@ begin
       perform durable._fail_invalid('A bundle does not name its run.', 'Its id goes with its number.');
     end if;
   end if;
-  if p_acts then
+  if p_commands then
     v_what := coalesce(v_what, (
-      select format('an act %L', a."do") from unnest(p_bundles) b cross join lateral unnest(b.acts) a
-      where durable._act_type(a."do") is null and a."do" is distinct from 'receive' limit 1));
+      select format('a command %L', a."do") from unnest(p_bundles) b cross join lateral unnest(b.commands) a
+      where durable._command_type(a."do") is null and a."do" is distinct from 'receive' limit 1));
   end if;
   if v_what is not null then
     perform durable._fail_invalid(format('There is no such thing as %s in a bundle.', v_what),
@@ -246,9 +250,9 @@ begin
 end
 $$;
 comment on function durable._check_bundles(durable._bundle[], boolean, boolean, integer) is
-  'Door checks of a turn of p_size bytes, of which _read_bundles has told that it has acts, and an ending that is odd, before any state is looked at. WF008, and WF004 for an act or an ending that this schema does not know, and for a bundle that does not name its run: what is left out silently would be lost. WF004 also for two bundles of one run.';
+  'Door checks of a turn of p_size bytes, of which _read_bundles has told that it has commands, and an ending that is odd, before any state is looked at. WF008, and WF004 for a command or an ending that this schema does not know, and for a bundle that does not name its run: what is left out silently would be lost. WF004 also for two bundles of one run.';
 
-create or replace function durable._act_events(p_bundles durable._bundle[], p_now bigint)
+create or replace function durable._command_events(p_bundles durable._bundle[], p_now bigint)
 returns durable._event[] language plpgsql stable
 as $$
 begin
@@ -258,17 +262,17 @@ begin
       k.type, a.child, case when a."do" in ('intent', 'transaction') then 1 else a."set" end, a.name, decode(a.hash, 'hex'),
       case when a."do" = 'timer'
              then jsonb_build_object('duration', a.duration, 'fire_at', durable._later(p_now, a.duration))::text
-           when a."do" = 'intent' then durable._fact_data(true, null, a.param, null, null, a.retry, p_now)
+           when a."do" = 'intent' then durable._outcome_data(true, null, a.param, null, null, a.retry, p_now)
            when a."do" in ('random', 'time', 'transaction') then a.value end)::durable._event
     from unnest(p_bundles) b
-    cross join lateral unnest(b.acts) with ordinality
+    cross join lateral unnest(b.commands) with ordinality
       as a ("do", child, name, version, queue, hash, param, timeout, detached, duration, value, "set", abandon, retry, ord)
-    cross join lateral durable._act_type(a."do") as k (type)
+    cross join lateral durable._command_type(a."do") as k (type)
     where b.verdict = 'ok' and k.type is not null
     order by b.execution, a.ord);
 end
 $$;
-comment on function durable._act_events(durable._bundle[], bigint) is 'Journal rows for what the coroutines of accepted bundles did.';
+comment on function durable._command_events(durable._bundle[], bigint) is 'Journal rows for what the coroutines of accepted bundles did.';
 
 create or replace function durable._strayed(p_waiting_on integer[])
 returns durable._ending language sql immutable
@@ -287,15 +291,16 @@ begin
     from (
       select b.execution, a.child, h.next_child, h.reserved
       from unnest(p_bundles) b
-      join durable._executions h on h.execution = any (array[case when b.acts <> '{}' then b.execution end])
-      cross join lateral unnest(b.acts) a
+      join durable._executions h on h.execution = any (array[case when b.commands <> '{}' then b.execution end])
+      cross join lateral unnest(b.commands) a
       where a."do" not in ('submit', 'take')
       union all
       select distinct b.execution, f.child, h.next_child, h.reserved
       from unnest(p_bundles) b
       join durable._executions h
-        on h.execution = any (array[case when b.facts <> '{}' and not durable._is_plain(b.acts, b.facts) then b.execution end])
-      cross join lateral unnest(b.facts) f
+        on h.execution = any (array[case when b.outcomes <> '{}' and not durable._is_plain(b.commands, b.outcomes)
+                                         then b.execution end])
+      cross join lateral unnest(b.outcomes) f
       where f.child <> all (h.open_steps)
     ) u
     group by u.execution
@@ -305,7 +310,7 @@ $$;
 comment on function durable._misfits(durable._bundle[]) is
   'Executions whose bundle, which is not plain, takes a child number that is taken. Commands are known by number, not by place, so rows between do no harm.';
 
-create or replace function durable._misshapen(p_acts durable._act[])
+create or replace function durable._misshapen(p_commands durable._command[])
 returns durable._ending language sql immutable
 as $$
   select row('halt', null, null, null, null, null, jsonb_build_object('type', 'InvalidRequest', 'message',
@@ -318,11 +323,11 @@ as $$
       when a.name is null or octet_length(a.name) not between 1 and 256 then 'a workflow name has 1 to 256 bytes'
       when a.name like 'sql://%' and durable._canonical_address(a.name) is null then format('%L is no service', a.name)
       when a.version is null or a.version = '' then 'a workflow version is not empty' end as why
-    from unnest(p_acts) a
+    from unnest(p_commands) a
   ) x
   where x.why is not null order by x.child limit 1
 $$;
-comment on function durable._misshapen(durable._act[]) is
+comment on function durable._misshapen(durable._command[]) is
   'Ending for a run whose code asks for a child that no start would be given (the rules of _check_start); null: all can be made. The run is set aside, and the others of the turn are not disturbed.';
 
 create or replace function durable._judged(
@@ -340,14 +345,14 @@ as $$
 $$;
 comment on function durable._judged(
   integer, integer, boolean, durable._executions, durable._tasks, text, boolean, bigint) is
-  'The verdict on a bundle: lost (drop it), moved (replay from the journal) or ok. What was done without having seen a request of cancellation does not count. p_does: it has facts, acts or an ending; p_has_moved: its child numbers are taken.';
+  'The verdict on a bundle: lost (drop it), moved (replay from the journal) or ok. What was done without having seen a request of cancellation does not count. p_does: it has outcomes, commands or an ending; p_has_moved: its child numbers are taken.';
 
 create or replace function durable._judge_ends(p_bundles durable._bundle[], p_worker text, p_now bigint)
 returns durable._bundle[] language plpgsql stable
 as $$
 begin
   return array(
-    select row(b.execution, b.version, b.seen, b.facts, b.acts, b.ending, b.id,
+    select row(b.execution, b.version, b.seen, b.outcomes, b.commands, b.ending, b.id,
                durable._judged(b.version, b.seen, (b.ending)."do" is not null, h, t, p_worker, false, p_now), 'acquired',
                h.next_seq, h.next_seq, null)::durable._bundle
     from unnest(p_bundles) b
@@ -356,7 +361,7 @@ begin
 end
 $$;
 comment on function durable._judge_ends(durable._bundle[], text, bigint) is
-  'A verdict for each of bundles that bring no facts and no acts. The caller holds tasks and heads.';
+  'A verdict for each of bundles that bring no outcomes and no commands. The caller holds tasks and heads.';
 
 create or replace function durable._judge(p_bundles durable._bundle[], p_worker text, p_many boolean, p_now bigint)
 returns durable._bundle[] language plpgsql stable
@@ -370,36 +375,36 @@ begin
   -- "offset 0" keeps what is used more than once from being worked out again at each place
   return array(
     select case
-        when v.verdict = 'ok' and h.status = 'blocked' and (b.acts <> '{}' or b.facts <> '{}')
+        when v.verdict = 'ok' and h.status = 'blocked' and (b.commands <> '{}' or b.outcomes <> '{}')
           then row(b.execution, b.version, b.seen, '{}', '{}', durable._strayed(h.waiting_on), b.id, 'ok', 'halted',
                    h.next_seq, h.next_seq, null)::durable._bundle
         when v.verdict = 'ok' and (m.ending)."do" is not null
           then row(b.execution, b.version, b.seen, '{}', '{}', m.ending, b.id, 'ok', 'halted',
                    h.next_seq, h.next_seq, null)::durable._bundle
-        else row(b.execution, b.version, b.seen, b.facts, b.acts, b.ending, b.id, v.verdict, 'acquired',
+        else row(b.execution, b.version, b.seen, b.outcomes, b.commands, b.ending, b.id, v.verdict, 'acquired',
                  h.next_seq, h.next_seq + case when r.type is null then 0 else durable._width(r.type) end,
                  case when r.type is not null
-                      then durable._fact_event(b.execution, r.type, f.one, p_now) end)::durable._bundle end
+                      then durable._outcome_event(b.execution, r.type, f.one, p_now) end)::durable._bundle end
     from unnest(p_bundles) b
     left join durable._executions h on h.execution = any (array[b.execution])
     left join durable._tasks t on t.id = any (array[b.id])
-    cross join lateral (select case when durable._is_plain(b.acts, b.facts) then b.facts[1] end offset 0) as f (one)
+    cross join lateral (select case when durable._is_plain(b.commands, b.outcomes) then b.outcomes[1] end offset 0) as f (one)
     cross join lateral (select h.open_attempts[array_position(h.open_steps, (f.one).child)],
                                (f.one).child >= h.next_child or (f.one).child = any (h.reserved) offset 0) as o (attempt, is_free)
     cross join lateral (
-      select durable._judged(b.version, b.seen, b.acts <> '{}' or b.facts <> '{}' or (b.ending)."do" is not null, h, t,
+      select durable._judged(b.version, b.seen, b.commands <> '{}' or b.outcomes <> '{}' or (b.ending)."do" is not null, h, t,
                              p_worker, b.execution = any (v_misfits) or (not o.is_free and o.attempt is null), p_now)
       offset 0) as v (verdict)
     cross join lateral (select case
       when (f.one).child is not null and v.verdict <> 'lost' and h.status in ('running', 'cancelling')
         and not durable._recorded((f.one).begun, (f.one).retry_in is not null, (f.one).attempt, o.attempt)
-      then durable._fact_type((f.one).begun, (f.one).retry_in is not null, (f.one).error is not null, (f.one).attempt,
+      then durable._outcome_type((f.one).begun, (f.one).retry_in is not null, (f.one).error is not null, (f.one).attempt,
                               o.attempt, o.is_free) end offset 0) as r (type)
-    cross join lateral (select case when b.acts <> '{}' then durable._misshapen(b.acts) end) as m (ending));
+    cross join lateral (select case when b.commands <> '{}' then durable._misshapen(b.commands) end) as m (ending));
 end
 $$;
 comment on function durable._judge(durable._bundle[], text, boolean, bigint) is
-  'A verdict for each bundle, and the row that the fact of a plain one becomes. p_many: some are not plain. The caller holds tasks and heads.';
+  'A verdict for each bundle, and the row that the outcome of a plain one becomes. p_many: some are not plain. The caller holds tasks and heads.';
 
 create or replace function durable._make_children(p_bundles durable._bundle[], p_now bigint)
 returns text[] language plpgsql volatile
@@ -407,7 +412,7 @@ as $$
 declare
   v_queues text[];
 begin
-  with act as materialized (
+  with command as materialized (
     select b.id || '.' || a.child as id, b.id as parent, b.execution, a.child, a."do", a.name, a.version, a.param,
            case when a.name like 'sql://%' then durable._canonical_address(a.name)
                 else coalesce(a.queue, t.queue) end as queue, t.priority, coalesce(a.detached, false) as detached, h.tenant,
@@ -417,12 +422,12 @@ begin
     from unnest(p_bundles) b
     left join durable._tasks t on t.id = any (array[b.id])
     join durable._executions h on h.execution = any (array[b.execution])
-    cross join lateral unnest(b.acts) a
+    cross join lateral unnest(b.commands) a
     where b.verdict = 'ok' and a."do" in ('run', 'timer', 'promise', 'until')
   ), begun as (
     select durable._begin(array_agg(a.head), array_agg(a.id), array_agg(a.tenant), array_agg(a.name), array_agg(a.version),
                           null, p_now, array_agg(a.abandoned))
-    from act a where a."do" = 'run' having count(*) > 0
+    from command a where a."do" = 'run' having count(*) > 0
   ), promise as (
     insert into durable._promises (id, tenant, timeout_at, created_at, execution, head, child, timer, external, target,
                                    param_data, param_headers)
@@ -430,15 +435,16 @@ begin
            case when a."do" = 'run' then durable._target_of(a.queue) end, a.param,
            case a."do" when 'run' then '{"codec": "json"}'::jsonb
                        when 'until' then jsonb_build_object('codec', 'json', 'durable:until', a.name) end
-    from act a
+    from command a
   ), task as (
     insert into durable._tasks (id, execution, owner, deadline, retry_at, queue, priority, workflow, workflow_version)
-    select a.id, a.head, a.execution, a.timeout_at, p_now, a.queue, a.priority, a.name, a.version from act a where a."do" = 'run'
+    select a.id, a.head, a.execution, a.timeout_at, p_now, a.queue, a.priority, a.name, a.version
+    from command a where a."do" = 'run'
   ), callback as (
-    insert into durable._callbacks (awaited_id, awaiter_id) select a.id, a.parent from act a where not a.detached
+    insert into durable._callbacks (awaited_id, awaiter_id) select a.id, a.parent from command a where not a.detached
   )
   select coalesce(array_agg(distinct a.queue) filter (where a."do" = 'run'), '{}') into v_queues
-  from act a left join begun on true;
+  from command a left join begun on true;
   return v_queues;
 end
 $$;
@@ -449,7 +455,7 @@ create or replace function durable._adopted_by(p_bundles durable._bundle[])
 returns text[] language plpgsql stable
 as $$
 begin
-  return array(select a.name from unnest(p_bundles) b cross join lateral unnest(b.acts) a
+  return array(select a.name from unnest(p_bundles) b cross join lateral unnest(b.commands) a
                where a."do" = 'adopt' and (select count(*) from durable._promises p where p.id = a.name) > 0);
 end
 $$;
@@ -462,26 +468,26 @@ as $$
 declare
   v_awaited text[];
   v_awaiters text[];
-  v_act record;
+  v_command record;
   v_circle text[];
   v_events durable._event[] := '{}';
 begin
   select array_agg(a.name), array_agg(b.id) into v_awaited, v_awaiters
-  from unnest(p_bundles) b cross join lateral unnest(b.acts) a where b.verdict = 'ok' and a."do" = 'adopt';
+  from unnest(p_bundles) b cross join lateral unnest(b.commands) a where b.verdict = 'ok' and a."do" = 'adopt';
   if not durable._may_close_circle(v_awaited, v_awaiters, p_now) then
     return '{}';
   end if;
   v_awaited := '{}';
   v_awaiters := '{}';
-  for v_act in select b.execution, b.id, a.child, a.name
-               from unnest(p_bundles) b cross join lateral unnest(b.acts) a
+  for v_command in select b.execution, b.id, a.child, a.name
+               from unnest(p_bundles) b cross join lateral unnest(b.commands) a
                where b.verdict = 'ok' and a."do" = 'adopt' order by b.id, a.child loop
-    v_circle := durable._circle(v_act.name, v_act.id, v_awaited, v_awaiters, p_now);
+    v_circle := durable._circle(v_command.name, v_command.id, v_awaited, v_awaiters, p_now);
     if v_circle is null then
-      v_awaited := v_awaited || v_act.name;
-      v_awaiters := v_awaiters || v_act.id;
+      v_awaited := v_awaited || v_command.name;
+      v_awaiters := v_awaiters || v_command.id;
     else
-      v_events := v_events || row(v_act.execution, 'D', v_act.child, 1, null, null,
+      v_events := v_events || row(v_command.execution, 'D', v_command.child, 1, null, null,
                                   durable._refusal('AwaitCycle', durable._await_cycle(v_circle),
                                                    jsonb_build_object('path', v_circle)))::durable._event;
     end if;
@@ -499,10 +505,10 @@ begin
   return array(
     select row(b.execution, 'D', a.child, 1, null, null,
                durable._refusal('NotFound', format('There is no promise %L to wait for.', a.name), '{}'))::durable._event
-    from unnest(p_bundles) b cross join lateral unnest(b.acts) a
+    from unnest(p_bundles) b cross join lateral unnest(b.commands) a
     where b.verdict = 'ok' and a."do" = 'adopt'
       and (a.name <> all (p_known) or (select count(*) from durable._promises p where p.id = a.name) = 0)
-      and not exists (select from unnest(p_bundles) n cross join lateral unnest(n.acts) m
+      and not exists (select from unnest(p_bundles) n cross join lateral unnest(n.commands) m
                       where n.verdict = 'ok' and m."do" in ('run', 'timer', 'promise', 'until')
                         and n.id || '.' || m.child = a.name))
     || durable._circles(p_bundles, p_now);
@@ -521,18 +527,18 @@ begin
   v_ends := v_ends || array(
     select row(b.execution, 'D', a.child, 1, a.name, null, null)::durable._event
     from unnest(p_bundles) b
-    cross join lateral unnest(b.acts) a
+    cross join lateral unnest(b.commands) a
     join durable._promises p on p.id = any (array[a.name])
     where b.verdict = 'ok' and a."do" = 'adopt' and p.state <> 'pending' and b.execution || '.' || a.child <> all (v_numbers));
   perform durable._append(v_ends, p_now);
   insert into durable._callbacks (awaited_id, awaiter_id, child)
   select a.name, b.id, a.child
   from unnest(p_bundles) b
-  cross join lateral unnest(b.acts) a
+  cross join lateral unnest(b.commands) a
   join durable._promises p on p.id = any (array[a.name])
   where b.verdict = 'ok' and a."do" = 'adopt' and p.state = 'pending' and b.execution || '.' || a.child <> all (v_numbers);
   update durable._promises p set external = true
-  where p.id = any (array(select a.name from unnest(p_bundles) b cross join lateral unnest(b.acts) a
+  where p.id = any (array(select a.name from unnest(p_bundles) b cross join lateral unnest(b.commands) a
                           where b.verdict = 'ok' and a."do" = 'adopt' and b.execution || '.' || a.child <> all (v_numbers)))
     and p.state = 'pending' and not p.external;
   return array(select distinct e.execution from unnest(v_ends) e);

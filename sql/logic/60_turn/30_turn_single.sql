@@ -8,11 +8,11 @@ as $$
 begin
   return jsonb_array_length(p_bundles) = 1 and pg_column_size(p_bundles) <= 1000
      and coalesce(p_bundles #>> '{0,end,do}' in ('complete', 'fail'), false)
-     and p_bundles #> '{0,facts,1}' is null and coalesce(p_bundles #> '{0,acts}', '[]') = '[]';
+     and p_bundles #> '{0,outcomes,1}' is null and coalesce(p_bundles #> '{0,commands}', '[]') = '[]';
 end
 $$;
 comment on function durable._is_lone_end(jsonb) is
-  'The turn brings one bundle, which ends its run by its code, with no more than its last fact; and is far below the limit of payloads.';
+  'The turn brings one bundle, which ends its run by its code, with no more than its last outcome; and is far below the limit of payloads.';
 
 create or replace function durable._is_awaited(p_id text, p_execution bigint)
 returns boolean language plpgsql stable
@@ -26,22 +26,22 @@ $$;
 comment on function durable._is_awaited(text, bigint) is
   'Somebody has to be told when it settles, or its own waits for rows have to be ended (the promise of a run is that of no wait). Stable once the promise is locked.';
 
-create or replace function durable._last_event(p_head durable._executions, p_fact durable._fact, p_now bigint)
+create or replace function durable._last_event(p_head durable._executions, p_outcome durable._step_outcome, p_now bigint)
 returns durable._event language plpgsql stable
 as $$
 declare
-  v_open integer := p_head.open_attempts[array_position(p_head.open_steps, p_fact.child)];
+  v_open integer := p_head.open_attempts[array_position(p_head.open_steps, p_outcome.child)];
   v_type "char";
 begin
-  if p_fact.begun or p_fact.retry_in is not null or p_head.status <> 'running' then
+  if p_outcome.begun or p_outcome.retry_in is not null or p_head.status <> 'running' then
     return null;
   end if;
-  v_type := durable._fact_type(false, false, p_fact.error is not null, p_fact.attempt, v_open,
-                               p_fact.child >= p_head.next_child or p_fact.child = any (p_head.reserved));
-  return case when v_type is not null then durable._fact_event(p_head.execution, v_type, p_fact, p_now) end;
+  v_type := durable._outcome_type(false, false, p_outcome.error is not null, p_outcome.attempt, v_open,
+                               p_outcome.child >= p_head.next_child or p_outcome.child = any (p_head.reserved));
+  return case when v_type is not null then durable._outcome_event(p_head.execution, v_type, p_outcome, p_now) end;
 end
 $$;
-comment on function durable._last_event(durable._executions, durable._fact, bigint) is
+comment on function durable._last_event(durable._executions, durable._step_outcome, bigint) is
   'The row of a result that comes with the end of its run, as _judge makes it; null if it is no result, or one that does not fit.';
 
 create or replace function durable._end_lone(p_worker text, p_bundle jsonb, p_tells boolean, p_rests_ms integer)
@@ -77,8 +77,8 @@ begin
                      v_now) <> 'ok' then
     return null;
   end if;
-  if p_bundle #> '{facts,0}' is not null then
-    v_event := durable._last_event(v_head, jsonb_populate_record(null::durable._fact, p_bundle #> '{facts,0}'), v_now);
+  if p_bundle #> '{outcomes,0}' is not null then
+    v_event := durable._last_event(v_head, jsonb_populate_record(null::durable._step_outcome, p_bundle #> '{outcomes,0}'), v_now);
     if v_event.type is null then
       return null;
     end if;

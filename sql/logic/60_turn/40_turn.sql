@@ -171,12 +171,12 @@ begin
     v_others := v_promises || v_tasks || durable._hindered(p_settle, v_tasks, v_heads);
     busy := array(select b.execution from unnest(p_bundles) b
                   where b.id = any (v_others) or b.execution = any (v_heads)
-                     or exists (select from unnest(b.acts) a where a."do" = 'adopt' and a.name = any (v_promises)));
+                     or exists (select from unnest(b.commands) a where a."do" = 'adopt' and a.name = any (v_promises)));
     held := durable._held_ids(v_promises || v_tasks, v_heads);
   end if;
   if p_adopted <> '{}' and not durable._try_adoptions(p_adopted) then
     busy := busy || array(select b.execution from unnest(p_bundles) b
-                          where exists (select from unnest(b.acts) a where a."do" = 'adopt'));
+                          where exists (select from unnest(b.commands) a where a."do" = 'adopt'));
     held := held || p_adopted;
   end if;
 end
@@ -231,7 +231,7 @@ begin
   join durable._executions h on h.execution = any (array[b.execution])
   cross join lateral (select durable._wait_fits(b.ending, h)) as u (fits)
   where b.verdict = 'ok' and (b.ending)."do" = 'suspend' and h.status in ('running', 'blocked')
-    and b.facts = '{}' and durable._has_seen(row(b.*)::durable._bundle, h);
+    and b.outcomes = '{}' and durable._has_seen(row(b.*)::durable._bundle, h);
   if v_open is not null then
     perform durable._interrupt(v_open, 'given up', p_now);
   end if;
@@ -334,7 +334,7 @@ begin
   where t.id = any (array(select b.id from unnest(p_bundles) b where b.verdict = 'ok'))
     and durable._holds(t, t.version, p_now)
     and (t.expires_at - p_now < t.ttl / 2
-         or (t.crashes > 0 and t.id = any (array(select b.id from unnest(p_bundles) b where b.facts <> '{}'))));
+         or (t.crashes > 0 and t.id = any (array(select b.id from unnest(p_bundles) b where b.outcomes <> '{}'))));
 end
 $$;
 comment on function durable._renew(durable._bundle[], bigint) is
@@ -439,18 +439,18 @@ comment on function durable._tails(durable._bundle[], boolean, bigint) is
   'For held runs: rows that others appended before and after what the bundle wrote, [execution, before, after]. p_news: this turn itself may have brought them some.';
 
 create or replace function durable._write_bundles(
-  p_bundles durable._bundle[], p_acts boolean, p_many boolean, p_now bigint)
+  p_bundles durable._bundle[], p_commands boolean, p_many boolean, p_now bigint)
 returns durable._bundle[] language plpgsql volatile
 as $$
 declare
   v_events durable._event[] := array(select b.event from unnest(p_bundles) b where b.event is distinct from null
                                      and not durable._is_last(b.verdict, b.ending, b.event));
 begin
-  if p_acts then
-    v_events := v_events || durable._act_events(p_bundles, p_now);
+  if p_commands then
+    v_events := v_events || durable._command_events(p_bundles, p_now);
   end if;
   if p_many then
-    v_events := v_events || durable._fact_events(p_bundles, p_now);
+    v_events := v_events || durable._outcome_events(p_bundles, p_now);
   end if;
   perform durable._check_retries(v_events);
   perform durable._append(v_events, p_now, true);
@@ -458,35 +458,35 @@ begin
     return p_bundles;
   end if;
   return array(
-    select row(b.execution, b.version, b.seen, b.facts, b.acts, b.ending, b.id, b.verdict, b.state, b.seq,
+    select row(b.execution, b.version, b.seen, b.outcomes, b.commands, b.ending, b.id, b.verdict, b.state, b.seq,
                case when durable._is_last(b.verdict, b.ending, b.event) then b.next else coalesce(h.next_seq, b.next) end,
                b.event)::durable._bundle
     from unnest(p_bundles) b left join durable._executions h on h.execution = any (array[b.execution]) order by b.id);
 end
 $$;
 comment on function durable._write_bundles(durable._bundle[], boolean, boolean, bigint) is
-  'Appends acts and facts, of which there are some, but not the last result of a run that ends by it; answers the bundles with where their rows end. p_many: some are not plain.';
+  'Appends commands and outcomes, of which there are some, but not the last result of a run that ends by it; answers the bundles with where their rows end. p_many: some are not plain.';
 
-create or replace function durable._answer_acts(p_bundles durable._bundle[], p_adopted text[], p_now bigint)
+create or replace function durable._answer_commands(p_bundles durable._bundle[], p_adopted text[], p_now bigint)
 returns durable._bundle[] language plpgsql volatile
 as $$
 declare
   v_news bigint[];
 begin
-  if not exists (select from unnest(p_bundles) b cross join lateral unnest(b.acts) a
+  if not exists (select from unnest(p_bundles) b cross join lateral unnest(b.commands) a
                  where a."do" in ('receive', 'adopt', 'until')) then
     return p_bundles;
   end if;
   v_news := durable._adopt(p_bundles, p_adopted, p_now) || durable._take_buffered(p_bundles, p_now)
             || durable._await_rows(p_bundles, p_now);
   return array(
-    select row(b.execution, b.version, b.seen, b.facts, b.acts,
+    select row(b.execution, b.version, b.seen, b.outcomes, b.commands,
                case when (b.ending)."do" = 'suspend' and b.execution = any (v_news) then null else b.ending end,
                b.id, b.verdict, b.state, b.seq, b.next, b.event)::durable._bundle
     from unnest(p_bundles) b order by b.id);
 end
 $$;
-comment on function durable._answer_acts(durable._bundle[], text[], bigint) is
+comment on function durable._answer_commands(durable._bundle[], text[], bigint) is
   'What can be answered at once, is: buffered signals, promises of others that are settled or cannot be awaited. Who got something does not suspend, it comes in the tail.';
 
 create or replace function durable._end_bundles(p_bundles durable._bundle[], p_endings text[], p_now bigint)
@@ -520,22 +520,22 @@ comment on function durable._end_bundles(durable._bundle[], text[], bigint) is
   'Ends what the bundles end, by kind, and renews the leases of those that go on: with no ending, or with one that may have been refused. Returns the queues that got ready tasks.';
 
 create or replace function durable._write_turn(
-  p_bundles durable._bundle[], p_worker text, p_acts boolean, p_facts boolean, p_many boolean, p_endings text[],
+  p_bundles durable._bundle[], p_worker text, p_commands boolean, p_outcomes boolean, p_many boolean, p_endings text[],
   p_adopted text[], p_now bigint, out bundles durable._bundle[], out queues text[])
 language plpgsql volatile
 as $$
 begin
   queues := '{}';
-  if not (p_acts or p_facts) then
+  if not (p_commands or p_outcomes) then
     bundles := durable._judge_ends(p_bundles, p_worker, p_now);
   else
-    bundles := durable._write_bundles(durable._judge(p_bundles, p_worker, p_many, p_now), p_acts, p_many, p_now);
+    bundles := durable._write_bundles(durable._judge(p_bundles, p_worker, p_many, p_now), p_commands, p_many, p_now);
     -- the judge sets runs aside for what they did
     p_endings := p_endings || 'halt'::text;
   end if;
-  if p_acts then
+  if p_commands then
     queues := durable._make_children(bundles, p_now);
-    bundles := durable._answer_acts(bundles, p_adopted, p_now);
+    bundles := durable._answer_commands(bundles, p_adopted, p_now);
   end if;
   queues := queues || durable._end_bundles(bundles, p_endings, p_now);
 end
@@ -657,8 +657,8 @@ declare
   v_now bigint;
 begin
   select * into v_read from durable._read_bundles(p_bundles);
-  perform durable._check_bundles(v_read.bundles, v_read.has_acts, v_read.is_odd, pg_column_size(p_bundles));
-  if v_read.has_acts then
+  perform durable._check_bundles(v_read.bundles, v_read.has_commands, v_read.is_odd, pg_column_size(p_bundles));
+  if v_read.has_commands then
     v_adopted := durable._adopted_by(v_read.bundles);
   end if;
   perform durable._mark_turn();
@@ -673,7 +673,7 @@ begin
   end if;
   v_now := durable._now_ms();
   select t.bundles, t.queues into v_bundles, v_queues
-  from durable._write_turn(v_read.bundles, p_worker, v_read.has_acts, v_read.has_facts, v_read.has_many, v_read.endings,
+  from durable._write_turn(v_read.bundles, p_worker, v_read.has_commands, v_read.has_outcomes, v_read.has_many, v_read.endings,
                            v_adopted, v_now) t;
   if v_claim <> '{}' or (v_taken.awaiters <> '{}' and p_want >= 0) then
     v_tasks := durable._claim_turn(p_worker, p_ttl_ms, v_claim, v_owned, v_warm,
@@ -684,9 +684,9 @@ begin
   end if;
   return durable._answer(
     v_now, durable._verdicts(v_bundles),
-    durable._tails(v_bundles, v_read.has_acts or v_taken.owned or v_taken.awaiters <> '{}' or v_owned, v_now), v_tasks,
+    durable._tails(v_bundles, v_read.has_commands or v_taken.owned or v_taken.awaiters <> '{}' or v_owned, v_now), v_tasks,
     durable._distinct(v_queues), v_read.settles <> '{}',
-    case when p_want > 0 or v_read.has_acts or cardinality(v_bundles) > 1
+    case when p_want > 0 or v_read.has_commands or cardinality(v_bundles) > 1
          then coalesce(durable._due_in(v_now), durable._never()) end,
     v_taken.busy, durable._held_ids(v_taken.held, v_missed));
 end
@@ -717,7 +717,7 @@ end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.worker_turn_v1(text, text[], text[], text[], integer, jsonb, integer, boolean, integer) is
-  'One round trip of a worker: reports bundles (facts, acts, ending), claims up to p_want tasks, renews. p_codes: what it can run, as worker_hello_v1 answered; p_digests: of that code, at the same places. p_want < 0 claims nothing, not even what this turn woke. Verdicts ok, moved, lost; a stale bundle never spoils the others. due_in: milliseconds to the next deadline of all, 2^53-1 for none; null: a lone report did not look. p_tells: it sends the hint that something settled with its own commit. p_rests_ms > 0: if this ends one run and does nothing else, its worker rests again for so long, as by worker_rest_v1; rests: it does.';
+  'One round trip of a worker: reports bundles (outcomes, commands, ending), claims up to p_want tasks, renews. p_codes: what it can run, as worker_hello_v1 answered; p_digests: of that code, at the same places. p_want < 0 claims nothing, not even what this turn woke. Verdicts ok, moved, lost; a stale bundle never spoils the others. due_in: milliseconds to the next deadline of all, 2^53-1 for none; null: a lone report did not look. p_tells: it sends the hint that something settled with its own commit. p_rests_ms > 0: if this ends one run and does nothing else, its worker rests again for so long, as by worker_rest_v1; rests: it does.';
 
 create or replace function durable.worker_watch_v1(p_worker text)
 returns integer language sql stable

@@ -59,7 +59,7 @@ begin
   select * into v_head from durable._executions h where h.execution = p_execution;
   perform durable._check_step(p_worker, v_head, p_id, p_version, v_now);
   v_before := v_head.open_attempts[array_position(v_head.open_steps, p_child)];
-  v_type := durable._fact_type(false, false, false, p_attempt, v_before,
+  v_type := durable._outcome_type(false, false, false, p_attempt, v_before,
                                p_child >= v_head.next_child or p_child = any (v_head.reserved));
   if v_type is null or (v_head.status = 'cancelling' and p_seen <= v_head.cancel_seq) then
     perform durable._fail_journal(p_execution, v_type, p_child, 'the worker has not seen what came before it');

@@ -117,7 +117,7 @@ create or replace function durable._service_event(
 returns durable._event language sql immutable
 as $$
   select row(p_execution,
-             durable._fact_type(false, p_retry_at is not null, p_error is not null, p_attempt,
+             durable._outcome_type(false, p_retry_at is not null, p_error is not null, p_attempt,
                                 case when p_attempt > 1 then -p_attempt end, true),
              p_child, p_attempt, p_name,
              substring(sha256(convert_to(p_name, 'UTF8') || E'\\x00'::bytea || convert_to(p_args, 'UTF8')) for 8),

@@ -328,7 +328,7 @@ as $$
       and j.data::jsonb -> 'on' @> to_jsonb(c.child))
 $$;
 comment on function durable._fork_receivers(durable._executions, bigint, integer) is
-  'Receives that the copied part had called and that were not served in it: calls above them were recorded, or they were waited for, or nothing came before their signal. The code does not ask for them again. Not those after an act that is not copied: the code is asked for acts in their order. delivery: what lies there for one.';
+  'Receives that the copied part had called and that were not served in it: calls above them were recorded, or they were waited for, or nothing came before their signal. The code does not ask for them again. Not those after a command that is not copied: the code is asked for commands in their order. delivery: what lies there for one.';
 
 create or replace function durable._copy_receivers(p_from durable._executions, p_to bigint, p_upto integer)
 returns durable._event[] language plpgsql volatile
