@@ -56,10 +56,10 @@ class Backend:
 def turns(backend: Backend, runs: int) -> None:
     """Claim some runs, report a step of each, and complete them."""
 
-    def turn(what: str, want: int, bundles: list[Row]) -> Row:
+    def turn(what: str, want: int, reports: list[Row]) -> Row:
         name = f"turn, {runs} runs: {what}"
-        answer: Row = backend.call(name, TURN, want, json.dumps(bundles), share=runs)
-        assert not bundles or set(answer["bundles"]["verdict"]) == {"ok"}, answer
+        answer: Row = backend.call(name, TURN, want, json.dumps(reports), share=runs)
+        assert not reports or set(answer["verdicts"]["verdict"]) == {"ok"}, answer
         return answer
 
     held = [
@@ -67,7 +67,7 @@ def turns(backend: Backend, runs: int) -> None:
         for execution, id, version, _, _, _, _, seen, *_ in turn("claim", runs, [])["tasks"]
     ]
     assert len(held) == runs
-    answer = turn("a step", 0, [{**one, "outcomes": [OUTCOME]} for one in held])["bundles"]
+    answer = turn("a step", 0, [{**one, "outcomes": [OUTCOME]} for one in held])["verdicts"]
     after = dict(zip(answer["execution"], answer["next"], strict=True))
     turn("completion", 0, [{**one, "seen": after[one["execution"]], "end": END} for one in held])
 

@@ -595,14 +595,14 @@ comment on type durable._command is 'What a coroutine did: started a run or a ti
 create type durable._ending as (
   "do" text, "on" integer[], kind text, value text, error text, retry_in bigint, problem text
 );
-comment on type durable._ending is 'How a bundle leaves the task: suspend, complete, fail, cancel, continue, release or halt.';
+comment on type durable._ending is 'How a report leaves the task: suspend, complete, fail, cancel, continue, release or halt.';
 
-create type durable._bundle as (
+create type durable._run_report as (
   execution bigint, version integer, seen integer, outcomes durable._step_outcome[],
   commands durable._command[], ending durable._ending, id text, verdict text, state text, seq integer, next integer,
   event durable._event
 );
-comment on type durable._bundle is 'Everything that one execution reports in a turn, and what became of it.';
+comment on type durable._run_report is 'Everything that one execution reports in a turn, and what became of it.';
 
 create type durable._journal_line as (
   execution bigint, bucket integer, seq integer, ts bigint, type "char", child integer, attempt integer, name text,

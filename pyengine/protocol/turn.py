@@ -1,7 +1,7 @@
 """A turn on the wire: what a worker reports and what it gets back.
 
-What lives here: the shapes of bundles and answers, and how they are written and read. What may not: sending
-(worker/turn_sender.py), what a bundle means for a run (worker/run_manager.py). The theory: a turn is one JSON
+What lives here: the shapes of reports and answers, and how they are written and read. What may not: sending
+(worker/turn_sender.py), what a report means for a run (worker/run_manager.py). The theory: a turn is one JSON
 text each way, short enough to be read in a log: what is absent is left out, and what the database only hands
 on (arguments, results, errors) goes as text inside it.
 """
@@ -53,7 +53,7 @@ __all__ = [
     "decode_handed",
     "decode_journal",
     "decode_result",
-    "encode_bundles",
+    "encode_reports",
     "encode_texts",
 ]
 
@@ -139,13 +139,13 @@ class _RunReport(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):
-    """The answer to a bundle.
+    """The answer to a report.
 
     Args:
         execution: number of the run.
         verdict: ok, moved or lost.
         state: state of its task now.
-        seq: logical number at which the rows of the bundle begin.
+        seq: logical number at which the rows of the report begin.
         next: logical number after them.
     """
 
@@ -157,7 +157,7 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
 
 
 class Verdicts(msgspec.Struct, gc=False):
-    """The answers to the bundles, as parallel arrays; None where no bundles were sent."""
+    """The answers to the reports, as parallel arrays; None where no reports were sent."""
 
     execution: list[int] | None
     verdict: list[str] | None
@@ -226,19 +226,19 @@ class Answer(msgspec.Struct):
 
     Args:
         now: the database's time, epoch milliseconds; 0 if it does not tell.
-        bundles: the verdicts.
-        tails: rows of others, by execution, before and after those of the bundle.
+        verdicts: the answers to the reports.
+        tails: rows of others, by execution, before and after those of the report.
         tasks: what was claimed.
         hints: queues in which runs became ready.
         settled: something settled.
         due_in: milliseconds to the next deadline, maybe `NEVER_MS`; None where the turn did not look.
-        busy: runs of which nothing was written, because somebody has locked what their bundles need.
-        held: ids of what is locked, for the sake of bundles and claims.
+        busy: runs of which nothing was written, because somebody has locked what their reports need.
+        held: ids of what is locked, for the sake of reports and claims.
         rests: the worker rests again, since this turn.
     """
 
     now: int
-    bundles: Verdicts | None
+    verdicts: Verdicts | None
     tails: list[tuple[int, list[Row], list[Row]]]
     tasks: list[ClaimedRun]
     hints: list[str]
@@ -335,21 +335,21 @@ def _wire_end(end: Ending) -> _End:
             return _End("release", retry_in=end.retry_in_ms)
 
 
-def _wire(bundle: RunReport) -> RunReport | _RunReport:
-    if not bundle.commands and bundle.end is None:
-        return bundle
-    wire = _RunReport(bundle.execution, bundle.id, bundle.version, bundle.seen, bundle.outcomes)
-    if bundle.commands:
-        wire.commands = [_wire_command(command) for command in bundle.commands]
-    if bundle.end is not None:
-        wire.end = _wire_end(bundle.end)
-        wire.reply = bundle.reply
+def _wire(report: RunReport) -> RunReport | _RunReport:
+    if not report.commands and report.end is None:
+        return report
+    wire = _RunReport(report.execution, report.id, report.version, report.seen, report.outcomes)
+    if report.commands:
+        wire.commands = [_wire_command(command) for command in report.commands]
+    if report.end is not None:
+        wire.end = _wire_end(report.end)
+        wire.reply = report.reply
     return wire
 
 
-def encode_bundles(bundles: Iterable[RunReport]) -> str:
+def encode_reports(reports: Iterable[RunReport]) -> str:
     """Return the JSON text that the turn takes."""
-    return _encode([_wire(bundle) for bundle in bundles]).decode()
+    return _encode([_wire(report) for report in reports]).decode()
 
 
 def encode_texts(texts: Iterable[str]) -> str:

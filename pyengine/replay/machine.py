@@ -135,13 +135,13 @@ class Replay:
         next_seq: int,
         now_ms: int,
     ) -> None:
-        """Note that a turn took a bundle.
+        """Note that a turn took a report.
 
         Args:
             tail: rows that others appended before it.
             commands: its commands.
             outcomes: its outcomes that were taken, in their order.
-            next_seq: the logical number after the rows of the bundle.
+            next_seq: the logical number after the rows of the report.
             now_ms: the turn's own time, at which its timers were started.
         """
         if tail:

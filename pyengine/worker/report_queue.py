@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pyengine.protocol.turn import RunReport, encode_bundles
+from pyengine.protocol.turn import RunReport, encode_reports
 from pyengine.worker.run_state import TURN_BYTES_MAX, LeasedRun
 
 __all__ = ["BUNDLES_MAX", "ReportQueue", "TurnBatch"]
@@ -40,7 +40,7 @@ class TurnBatch:
 
     def add(self, runs: list[LeasedRun], bundles: list[RunReport]) -> None:
         """Put more of them in."""
-        text = encode_bundles(bundles)
+        text = encode_reports(bundles)
         self.text = f"{self.text[:-1]},{text[1:]}" if self.bundles else text
         self.runs += runs
         self.bundles += bundles

@@ -99,7 +99,7 @@ class RunManager:
         self._clock.set(answer.now)
         tails = {execution: (before, after) for execution, before, after in answer.tails}
         until_s = loop.time() + _SLICE_S
-        verdicts = answer.bundles
+        verdicts = answer.verdicts
         if verdicts is not None and verdicts.execution:
             for verdict in verdicts.each():
                 held = self.held.get(verdict.execution)

@@ -26,7 +26,7 @@ from pyengine.database.failure_log import FailureLog
 from pyengine.database.statements.procedures import TURN
 from pyengine.errors import EngineError, Unavailable
 from pyengine.protocol.commands import Complete, Fail, Halt, Release
-from pyengine.protocol.turn import Answer, RunReport, decode_answer, encode_bundles, encode_texts
+from pyengine.protocol.turn import Answer, RunReport, decode_answer, encode_reports, encode_texts
 
 __all__ = ["Identity", "TurnSender"]
 
@@ -169,7 +169,7 @@ class TurnSender:
     async def _once(
         self, bundles: list[RunReport], want: int, tells: bool, text: str | None = None, rests_ms: int = 0
     ) -> Answer:
-        text = text or encode_bundles(bundles)
+        text = text or encode_reports(bundles)
         answer: Any = await self._link.run(
             TURN, self._worker, *self._serves, want, text, self._ttl_ms, tells, rests_ms
         )

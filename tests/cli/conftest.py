@@ -74,9 +74,9 @@ class Player:
         """Take all runs of these workflows that are ready."""
         return Turn(raw=self._turn(list(workflows), 100, [])).handed
 
-    def report(self, task: dict[str, Any], **bundle: Any) -> dict[str, Any]:
+    def report(self, task: dict[str, Any], **report: Any) -> dict[str, Any]:
         """Report outcomes, commands and an end of a run."""
-        made = {"outcomes": [], "commands": [], "end": None} | bundle
+        made = {"outcomes": [], "commands": [], "end": None} | report
         made |= {
             "execution": task["execution"],
             "id": task["id"],
@@ -84,13 +84,13 @@ class Player:
             "seen": task["next"],
         }
         answer = self._turn([], -1, [made])
-        task["next"] = answer["bundles"]["next"][0]
+        task["next"] = answer["verdicts"]["next"][0]
         return answer
 
-    def _turn(self, workflows: list[str], want: int, bundles: list[Any]) -> dict[str, Any]:
+    def _turn(self, workflows: list[str], want: int, reports: list[Any]) -> dict[str, Any]:
         row = self.conn.execute(
             "select durable.worker_turn_v1('player', '{default}', %s, %s, %s, %s::jsonb, 15000)",
-            ([code(name) for name in workflows], ["00"] * len(workflows), want, json.dumps(bundles)),
+            ([code(name) for name in workflows], ["00"] * len(workflows), want, json.dumps(reports)),
         ).fetchone()
         assert row is not None
         answer: dict[str, Any] = row[0]

@@ -22,7 +22,6 @@ from tests.support.verbs import (
     begin_run,
     begun,
     broken,
-    bundle,
     claim,
     complete,
     done,
@@ -32,6 +31,7 @@ from tests.support.verbs import (
     promise,
     receive,
     release,
+    report,
     run,
     suspend,
     take_turn,
@@ -372,36 +372,36 @@ def runs(say: Say) -> None:
         run(5, queue="kids"),
         run(6, queue="kids", detached=True),
     ]
-    seen = take_turn(conn, "W", bundle(held, outcomes=[done(0), begun(1)], commands=commands)).next_of(held)
-    take_turn(conn, "W", bundle(held, outcomes=[broken(1, retry_in=50)], end=release(50), seen=seen))
+    seen = take_turn(conn, "W", report(held, outcomes=[done(0), begun(1)], commands=commands)).next_of(held)
+    take_turn(conn, "W", report(held, outcomes=[broken(1, retry_in=50)], end=release(50), seen=seen))
     say("pending", "task_get", "r")
     say("resolved", "promise_settle", "r.2", "resolved")
     held = claim(conn, "W", "q-r")
-    seen = take_turn(conn, "W", bundle(held, outcomes=[done(1, attempt=2)])).next_of(held)
-    take_turn(conn, "W", bundle(held, end=suspend(3, 4, 5, kind="all"), seen=seen))
+    seen = take_turn(conn, "W", report(held, outcomes=[done(1, attempt=2)])).next_of(held)
+    take_turn(conn, "W", report(held, end=suspend(3, 4, 5, kind="all"), seen=seen))
     say.wait(9)
     say.sweep()
     say("suspended", "task_get", "r")
     say("resolved", "promise_settle", "r.3", "resolved")
     first, second = take_turn(conn, "W", want=2, queues=["kids"]).tasks
-    turn = take_turn(conn, "W", bundle(first, end=complete()), bundle(second, end=fail()), want=0)
+    turn = take_turn(conn, "W", report(first, end=complete()), report(second, end=fail()), want=0)
     held = next(task for task in turn.tasks if task.id == "r")
-    take_turn(conn, "W", bundle(held, end=halt()))
+    take_turn(conn, "W", report(held, end=halt()))
     say("", "task_continue", "r")
     held = claim(conn, "W", "q-r")
-    seen = take_turn(conn, "W", bundle(held, commands=[promise(7), run(8, queue="late", timeout=5)])).next_of(
+    seen = take_turn(conn, "W", report(held, commands=[promise(7), run(8, queue="late", timeout=5)])).next_of(
         held
     )
     say.create("pending", "stranger", external="true")
     say("pending", "promise_register_callback", "stranger", "r")
-    take_turn(conn, "W", bundle(held, end=suspend(7, 8, kind="any"), seen=seen))
+    take_turn(conn, "W", report(held, end=suspend(7, 8, kind="any"), seen=seen))
     say("resolved", "promise_settle", "stranger", "resolved")
     held = claim(conn, "W", "q-r")
-    take_turn(conn, "W", bundle(held, end=suspend(7, 8, kind="any")))
+    take_turn(conn, "W", report(held, end=suspend(7, 8, kind="any")))
     say.wait(5)
     say.sweep()
     held = claim(conn, "W", "q-r")
-    take_turn(conn, "W", bundle(held, end=complete()))
+    take_turn(conn, "W", report(held, end=complete()))
     lost = begin_run(conn, "lost")
     while ask(conn, ("select state from durable.task_get('lost')", ()))[0] != "halted":
         say.wait(TTL_MS)
@@ -416,16 +416,16 @@ def given_back(say: Say, stale: Held) -> None:
     """Leases of workers: renewed, given back, taken by nobody."""
     conn = say.conn
     held = begin_run(conn, "kept")
-    assert take_turn(conn, "W", bundle(stale, end=complete())).of(stale)[0] == "lost"
+    assert take_turn(conn, "W", report(stale, end=complete())).of(stale)[0] == "lost"
     say.wait(TTL_MS - 1)
-    take_turn(conn, "W", bundle(held))
+    take_turn(conn, "W", report(held))
     for worker in ("W", "X"):
         ask(conn, heartbeat(worker, held))
     begin_run(conn, "overdue", timeout="10 ms")
     say.wait(10)
     say("1", "worker_bye_v1", "W")
     say("fulfilled", "task_get", "overdue")
-    take_turn(conn, "X", bundle(claim(conn, "X", "q-kept"), end=complete()), want=0)
+    take_turn(conn, "X", report(claim(conn, "X", "q-kept"), end=complete()), want=0)
 
 
 def steered(say: Say) -> None:
@@ -434,29 +434,29 @@ def steered(say: Say) -> None:
     say.create("pending", "shared", external="true")
     held = begin_run(conn, "s")
     commands = [receive(0), adopt(1, "shared"), receive(2, "later")]
-    seen = take_turn(conn, "W", bundle(held, commands=commands)).next_of(held)
-    take_turn(conn, "W", bundle(held, end=suspend(0, 1, kind="all"), seen=seen))
+    seen = take_turn(conn, "W", report(held, commands=commands)).next_of(held)
+    take_turn(conn, "W", report(held, end=suspend(0, 1, kind="all"), seen=seen))
     say("resolved", "promise_settle", "shared", "resolved", "1")
     say("suspended", "task_get", "s")
     for number in "12":
         say(number, "signal", "s", "go", Jsonb(1))
     held = claim(conn, "W", "q-s")
-    take_turn(conn, "W", bundle(held, end=release(60_000)))
+    take_turn(conn, "W", report(held, end=release(60_000)))
     say("1", "signal", "s", "later")
     held = claim(conn, "W", "q-s")
-    take_turn(conn, "W", bundle(held, commands=[receive(3)], end=release(60_000)))
+    take_turn(conn, "W", report(held, commands=[receive(3)], end=release(60_000)))
     held = claim(conn, "W", "q-s")
-    take_turn(conn, "W", bundle(held, commands=[receive(4)], end=suspend(4, kind="signal")))
+    take_turn(conn, "W", report(held, commands=[receive(4)], end=suspend(4, kind="signal")))
     say("", "pause", "s")
     say("3", "signal", "s", "go")
     say("", "resume", "s")
     held = claim(conn, "W", "q-s")
-    seen = take_turn(conn, "W", bundle(held, commands=[promise(5), run(6, queue="kids")])).next_of(held)
-    take_turn(conn, "W", bundle(held, end=anew(on=7), seen=seen))
+    seen = take_turn(conn, "W", report(held, commands=[promise(5), run(6, queue="kids")])).next_of(held)
+    take_turn(conn, "W", report(held, end=anew(on=7), seen=seen))
     for name in ("s.6", "s"):
         say("pending", "task_get", name)
     held = claim(conn, "W", "q-s")
-    take_turn(conn, "W", bundle(held, commands=[receive(7)], end=suspend(7)))
+    take_turn(conn, "W", report(held, commands=[receive(7)], end=suspend(7)))
     say("cancelling", "cancel", "s", Jsonb("why"))
     say("cancelling", "cancel", "s")
     claim(conn, "W", "q-s")
@@ -464,7 +464,7 @@ def steered(say: Say) -> None:
     say.sweep()
     say("rejected_canceled", "promise_get", "s")
     asked, forced = (begin_run(conn, name) for name in ("asked", "forced"))
-    take_turn(conn, "W", bundle(forced, outcomes=[begun(1)], commands=[adopt(0, asked.id)]))
+    take_turn(conn, "W", report(forced, outcomes=[begun(1)], commands=[adopt(0, asked.id)]))
     say("WF003", "promise_settle", "forced.1", "resolved")
     say("WF003", "task_fence_settle", "asked", 1, "forced.1", "resolved")
     say("WF012", "task_suspend", "asked", 1, ["forced"])

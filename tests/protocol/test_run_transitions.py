@@ -23,7 +23,6 @@ from tests.support.verbs import (
     anew,
     ask,
     begin_run,
-    bundle,
     cancel,
     cancelled,
     claim,
@@ -35,6 +34,7 @@ from tests.support.verbs import (
     receive,
     refusal,
     release,
+    report,
     run,
     send,
     settle,
@@ -142,14 +142,14 @@ def inhabit(conn: Connection) -> None:
     ask(conn, create("theirs", external="true"))
     held, asleep = begin_run(conn, "held"), begin_run(conn, "asleep")
     commands = [receive(0), run(1, queue="kids"), adopt(2, "theirs")]
-    take_turn(conn, "W", bundle(held, commands=commands))
+    take_turn(conn, "W", report(held, commands=commands))
     ask(conn, send("held", "lies"))
-    take_turn(conn, "W", bundle(asleep, commands=[receive(0, "wake")], end=suspend(0, kind="signal")))
+    take_turn(conn, "W", report(asleep, commands=[receive(0, "wake")], end=suspend(0, kind="signal")))
     begin_run(conn, "asked")
     ask(conn, cancel("asked", grace_ms=1_000))
     begin_run(conn, "plain")
     over = begin_run(conn, "over")
-    take_turn(conn, "W", bundle(over, end=complete()))
+    take_turn(conn, "W", report(over, end=complete()))
 
 
 @pytest.mark.parametrize("law", FORBIDDEN)
@@ -171,22 +171,22 @@ def signals(conn: Connection, clock: Clock) -> None:
     assert ask(conn, send("s", key="k")) == (1, True, False)
     assert ask(conn, send("s", key="k")) == (1, False, False)
     ask(conn, send("s"))
-    take_turn(conn, "W", bundle(held, commands=[receive(0)]))
-    take_turn(conn, "W", bundle(held, commands=[receive(1), receive(2, "other")]))
+    take_turn(conn, "W", report(held, commands=[receive(0)]))
+    take_turn(conn, "W", report(held, commands=[receive(1), receive(2, "other")]))
     ask(conn, send("s", "other"))
-    take_turn(conn, "W", bundle(held, commands=[receive(3)], end=suspend(3, kind="signal"), seen=ALL))
+    take_turn(conn, "W", report(held, commands=[receive(3)], end=suspend(3, kind="signal"), seen=ALL))
     assert task_of(conn, "s") == ("suspended", 1, None)
     ask(conn, send("s", "unread"))
     assert task_of(conn, "s") == ("suspended", 1, None)
     assert ask(conn, send("s")) == (3, True, True)
     held = claim(conn, "W", "q-s")
-    take_turn(conn, "W", bundle(held, commands=[receive(4)], end=release(5_000)))
+    take_turn(conn, "W", report(held, commands=[receive(4)], end=release(5_000)))
     assert ask(conn, send("s")) == (4, True, True)
     held = claim(conn, "W", "q-s")
-    take_turn(conn, "W", bundle(held, commands=[receive(5)]))
+    take_turn(conn, "W", report(held, commands=[receive(5)]))
     ask(conn, cancel("s"))
     ask(conn, send("s"))
-    take_turn(conn, "W", bundle(held, end=cancelled(), seen=ALL))
+    take_turn(conn, "W", report(held, end=cancelled(), seen=ALL))
     assert refusal(conn, send("s")) == "WF003"
     assert types_of(conn, "s").count("v") == 5
 
@@ -197,7 +197,7 @@ def cancellations(conn: Connection, clock: Clock) -> None:
     kinds = ("held", "new", "left", "asleep", "late", "halted")
     held = begin_run(conn, "c")
     commands = [run(number, queue=name, abandon=name == "left") for number, name in enumerate(kinds)]
-    take_turn(conn, "W", bundle(held, commands=commands))
+    take_turn(conn, "W", report(held, commands=commands))
     for name, end in (
         ("held", None),
         ("left", None),
@@ -206,24 +206,24 @@ def cancellations(conn: Connection, clock: Clock) -> None:
         ("halted", halt()),
     ):
         kid = claim(conn, "K", name)
-        take_turn(conn, "K", bundle(kid, commands=[timer(0, 50_000)], end=end))
+        take_turn(conn, "K", report(kid, commands=[timer(0, 50_000)], end=end))
     assert ask(conn, cancel("c.3")) == ("cancelling", True)
     assert ask(conn, cancel("c", '"enough"', grace_ms=1_000)) == ("cancelling", True)
     assert ask(conn, cancel("c")) == ("cancelling", False)
     assert [types_of(conn, f"c.{number}").count("Q") for number in range(6)] == [1, 1, 0, 1, 1, 1]
-    take_turn(conn, "W", bundle(held, commands=[run(6, queue="cleanup")], seen=ALL))
+    take_turn(conn, "W", report(held, commands=[run(6, queue="cleanup")], seen=ALL))
     claim(conn, "K", "late")
     clock.advance(1_000)
     tick(conn)
     assert types_of(conn, "c").endswith("Y")
     other = begin_run(conn, "f")
-    take_turn(conn, "W", bundle(other, commands=[run(0, queue="f")]))
+    take_turn(conn, "W", report(other, commands=[run(0, queue="f")]))
     assert ask(conn, cancel("f", force=True)) == ("cancelled", False)
     parked = begin_run(conn, "p")
-    take_turn(conn, "W", bundle(parked, commands=[receive(0)], end=suspend(0, kind="signal")))
+    take_turn(conn, "W", report(parked, commands=[receive(0)], end=suspend(0, kind="signal")))
     assert ask(conn, cancel("p")) == ("cancelling", True)
     parked = claim(conn, "W", "q-p")
-    take_turn(conn, "W", bundle(parked, end=complete()))
+    take_turn(conn, "W", report(parked, end=complete()))
     assert refusal(conn, cancel("p")) == "WF003"
 
 
@@ -233,22 +233,22 @@ def generations(conn: Connection, clock: Clock) -> None:
     ask(conn, create("x", external="true"))
     held = begin_run(conn, "g")
     commands = [run(0, queue="old"), adopt(1, "x"), receive(2, "never"), timer(3, 5_000)]
-    take_turn(conn, "W", bundle(held, commands=commands))
+    take_turn(conn, "W", report(held, commands=commands))
     for payload in ("1", "2"):
         ask(conn, send("g", payload=payload, key=payload))
-    take_turn(conn, "W", bundle(held, end=anew(on=4), seen=ALL))
+    take_turn(conn, "W", report(held, end=anew(on=4), seen=ALL))
     ask(conn, settle("x"))
     ask(conn, settle("g.0"))
     held = claim(conn, "W", "q-g")
     assert held.first_child == 4
     assert ask(conn, send("g", key="1")) == (1, False, False)
-    take_turn(conn, "W", bundle(held, commands=[receive(4)]))
-    take_turn(conn, "W", bundle(held, end=anew(on=5), seen=ALL))
+    take_turn(conn, "W", report(held, commands=[receive(4)]))
+    take_turn(conn, "W", report(held, end=anew(on=5), seen=ALL))
     clock.advance(5_000)
     tick(conn)
     assert ask(conn, cancel("g")) == ("cancelling", True)
     held = claim(conn, "W", "q-g")
-    take_turn(conn, "W", bundle(held, end=cancelled()))
+    take_turn(conn, "W", report(held, end=cancelled()))
     assert [row[0] for row in conn.execute("select status from durable.generations('g')")] == [
         "completed",
         "completed",
@@ -267,12 +267,12 @@ def adoptions(conn: Connection, clock: Clock) -> None:
     held = begin_run(conn, "d")
     names = ("a", "a", "settled", "due", "theirs", "other")
     commands = [*(adopt(number, name) for number, name in enumerate(names)), promise(6)]
-    take_turn(conn, "W", bundle(held, commands=commands))
+    take_turn(conn, "W", report(held, commands=commands))
     ask(conn, settle("d.6"))
     ask(conn, ("select durable.fork('d', new_id => 'fork')", ()))
     ask(conn, settle("a"))
     assert [row[1:3] for row in read(conn, held) if row[1] == "D"] == [["D", n] for n in (2, 6, 0, 1)]
-    assert take_turn(conn, "W", bundle(held, end=suspend(3), seen=ALL)).of(held) == ("ok", "suspended")
+    assert take_turn(conn, "W", report(held, end=suspend(3), seen=ALL)).of(held) == ("ok", "suspended")
     clock.advance(1_000)
     tick(conn)
     assert task_of(conn, "d") == ("pending", 1, None)
@@ -280,7 +280,7 @@ def adoptions(conn: Connection, clock: Clock) -> None:
     ask(conn, settle("theirs"))
     ask(conn, ("select durable.resume('d')", ()))
     held = claim(conn, "W", "q-d")
-    take_turn(conn, "W", bundle(held, commands=[promise(8), adopt(7, "b")], end=complete()))
+    take_turn(conn, "W", report(held, commands=[promise(8), adopt(7, "b")], end=complete()))
     ask(conn, settle("b"))
     assert types_of(conn, "d").count("D") == 6
     assert types_of(conn, "fork").count("D") == 6

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tests.races.drama import Drama, Ending, Program, orders
 from tests.support.barrier import Stage
 from tests.support.clock import Clock
-from tests.support.verbs import Call, Connection, Held, acquire, ask, begin_run, bundle, create, take_turn
+from tests.support.verbs import Call, Connection, Held, acquire, ask, begin_run, create, report, take_turn
 
 Endings = dict[str, Ending]
 TICK: Call = ("select durable.tick_v1(100)", ())
@@ -47,7 +47,7 @@ class World:
     def parent(self, *commands: dict[str, object], worker: str = "W") -> Held:
         """A run that worker holds, with children, its coroutine advanced to the end of its journal."""
         held = begin_run(self.conn, self.id, worker)
-        answer = take_turn(self.conn, worker, bundle(held, commands=commands))
+        answer = take_turn(self.conn, worker, report(held, commands=commands))
         return Held(execution=held.execution, id=held.id, version=held.version, next=answer.next_of(held))
 
 

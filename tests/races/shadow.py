@@ -130,7 +130,7 @@ class Shadow:
         self.next_child = max([self.next_child, *(number + 1 for number in receivers.values())])
 
     def move(self, rng: Random, *, spread: bool, foreign: str = "") -> dict[str, Any]:
-        """A bundle: what the run does next. With `spread` it may start children; `foreign` is a promise of
+        """A report: what the run does next. With `spread` it may start children; `foreign` is a promise of
         somebody else that it may take in. The same as before, if that met what somebody else holds."""
         if self.busy:
             return self.sent
@@ -230,7 +230,7 @@ class Shadow:
         return complete() if kind < 12 else fail() if kind < 14 else None
 
     def take_answer(self, turn: Turn) -> str:
-        """Advance by the answer to the bundle that was sent; tells acquired, suspended (and warm), moved,
+        """Advance by the answer to the report that was sent; tells acquired, suspended (and warm), moved,
         gone."""
         held = Held(execution=self.execution, id=self.id, version=self.version, next=self.next)
         verdict, state = turn.of(held)
@@ -248,7 +248,7 @@ class Shadow:
                 0 if over else outcome["attempt"] if outcome.get("begun") else -outcome["attempt"]
             )
         self.steps = {child: attempt for child, attempt in self.steps.items() if attempt}
-        about = turn.raw["bundles"]
+        about = turn.raw["verdicts"]
         unseen = state == "released" and about["seq"][about["execution"].index(self.execution)] > self.next
         if not unseen:
             self.next = turn.next_of(held)

@@ -26,11 +26,11 @@ from tests.support.verbs import (
     Held,
     Turn,
     adrift,
-    bundle,
     cancel,
     complete,
     create,
     journal,
+    report,
     send,
     settle,
     start,
@@ -406,19 +406,19 @@ class Sailor:
         world = self.world
         moving = [shadow for shadow in self.held.values() if world.rng.random() < 0.7]
         foreign = world.rng.choice(world.made) if world.made else ""
-        bundles = [
+        reports = [
             shadow.move(world.rng, spread=shadow.id.count(".") < 2, foreign=foreign) for shadow in moving
         ]
         if len(self.held) > len(moving) and world.rng.random() < 0.1:
-            bundles += self.stale()
+            reports += self.stale()
         want = world.rng.choice((-1, 0, 1, 3)) if len(self.held) < 6 else -1
-        call = turn(self.name, *bundles, want=want, workflows=("w", DETACHED), ttl_ms=world.rng.choice(TTLS))
+        call = turn(self.name, *reports, want=want, workflows=("w", DETACHED), ttl_ms=world.rng.choice(TTLS))
         answer = await self.ask(call)
-        world.count("turn", bundles or answer["tasks"])
-        if bundles and world.rng.random() < 0.05:
+        world.count("turn", reports or answer["tasks"])
+        if reports and world.rng.random() < 0.05:
             self.held.clear()
             self.warm.clear()
-            await self.ask(turn(self.name, *bundles))
+            await self.ask(turn(self.name, *reports))
             await self.ask(adrift(self.name))
             return
         for shadow in moving:
@@ -453,13 +453,13 @@ class Sailor:
         self.held[held.execution] = shadow
 
     def stale(self) -> list[dict[str, Any]]:
-        """A bundle for a run that somebody else holds, or nobody any more."""
+        """A report for a run that somebody else holds, or nobody any more."""
         other = max(self.held) + 1
         held = Held(execution=other, id="", version=1, next=0)
-        return [] if other in self.held else [bundle(held, end=complete('"stale"'))]
+        return [] if other in self.held else [report(held, end=complete('"stale"'))]
 
     async def after(self, shadow: Shadow, state: str) -> None:
-        """What a worker does with a run after its bundle was judged."""
+        """What a worker does with a run after its report was judged."""
         if state == "acquired":
             return
         del self.held[shadow.execution]
@@ -553,7 +553,7 @@ async def stir(session: Session) -> bool:
     call = turn("end", want=100, workflows=("w", DETACHED))
     row = await (await session.execute(call[0].encode(), call[1])).fetchone()
     assert row is not None
-    ended = [bundle(held, end=complete()) for held in Turn(raw=row[0]).tasks]
+    ended = [report(held, end=complete()) for held in Turn(raw=row[0]).tasks]
     call = turn("end", *ended)
     await session.execute(call[0].encode(), call[1])
     cursor = await session.execute(

@@ -22,7 +22,6 @@ from tests.support.verbs import (
     anew,
     ask,
     begin_run,
-    bundle,
     cancel,
     cancelled,
     claim,
@@ -30,6 +29,7 @@ from tests.support.verbs import (
     done,
     promise,
     promise_of,
+    report,
     run,
     settle,
     suspend,
@@ -88,7 +88,7 @@ def cancel_against_suspend(world: World) -> Scene:
     return Scene(
         programs={
             "hand": transaction(cancel(world.id)),
-            "worker": transaction(turn("W", bundle(held, end=suspend(0)))),
+            "worker": transaction(turn("W", report(held, end=suspend(0)))),
         },
         judge=judge,
     )
@@ -109,7 +109,7 @@ def cancel_against_end(world: World) -> Scene:
     return Scene(
         programs={
             "hand": transaction(cancel(world.id)),
-            "worker": transaction(turn("W", bundle(held, outcomes=[done(0)], end=complete()))),
+            "worker": transaction(turn("W", report(held, outcomes=[done(0)], end=complete()))),
         },
         judge=judge,
     )
@@ -130,7 +130,7 @@ def force_against_end(world: World) -> Scene:
     return Scene(
         programs={
             "hand": transaction(cancel(world.id, force=True)),
-            "worker": transaction(turn("W", bundle(held, end=complete()))),
+            "worker": transaction(turn("W", report(held, end=complete()))),
         },
         judge=judge,
     )
@@ -154,7 +154,7 @@ def grace_against_end(world: World) -> Scene:
     return Scene(
         programs={
             "sweep": transaction(TICK),
-            "worker": transaction(turn("W", bundle(held, end=complete(), seen=held.next + 1))),
+            "worker": transaction(turn("W", report(held, end=complete(), seen=held.next + 1))),
         },
         judge=judge,
     )
@@ -164,8 +164,8 @@ def cancel_against_births(world: World) -> Scene:
     """Children that are born while their parent is asked to end are asked too, and children of theirs."""
     held = world.parent(child(world, 1))
     kid = held_child(world, held, 1)
-    births = turn("W", bundle(held, commands=[child(world, 2)]))
-    more = turn("K", bundle(kid, commands=[child(world, 3)]))
+    births = turn("W", report(held, commands=[child(world, 2)]))
+    more = turn("K", report(kid, commands=[child(world, 3)]))
 
     def judge(endings: Endings) -> None:
         nobody_fails(endings)
@@ -189,11 +189,11 @@ def cancel_against_two_generations(world: World) -> Scene:
     locks, and either get the request or were born after it as clean-up."""
     held = world.parent(child(world, 1))
     kid = claim(world.conn, "W", f"{world.id}-1")
-    births = [bundle(held, commands=[child(world, 2)]), bundle(kid, commands=[run(0, queue=f"{world.id}-1")])]
+    births = [report(held, commands=[child(world, 2)]), report(kid, commands=[run(0, queue=f"{world.id}-1")])]
     seen = held.next + 9  # all there is, whatever came first
     clean_up = [
-        bundle(held, commands=[child(world, 3)], seen=seen),
-        bundle(kid, commands=[run(1)], seen=seen),
+        report(held, commands=[child(world, 3)], seen=seen),
+        report(kid, commands=[run(1)], seen=seen),
     ]
 
     def judge(endings: Endings) -> None:
@@ -223,7 +223,7 @@ def cancel_against_the_end_of_a_child(world: World) -> Scene:
     """A child that ends while its family is asked to end has ended, or is asked; its parent is ready."""
     held = world.parent(child(world, 0))
     kid = held_child(world, held, 0)
-    take_turn(world.conn, "W", bundle(held, end=suspend(0), seen=held.next + 1))
+    take_turn(world.conn, "W", report(held, end=suspend(0), seen=held.next + 1))
 
     def judge(endings: Endings) -> None:
         nobody_fails(endings)
@@ -235,7 +235,7 @@ def cancel_against_the_end_of_a_child(world: World) -> Scene:
     return Scene(
         programs={
             "hand": transaction(cancel(world.id)),
-            "child": transaction(turn("K", bundle(kid, end=complete()))),
+            "child": transaction(turn("K", report(kid, end=complete()))),
         },
         judge=judge,
     )
@@ -298,7 +298,7 @@ def cancel_against_generation(world: World) -> Scene:
     return Scene(
         programs={
             "hand": transaction(cancel(world.id)),
-            "worker": transaction(turn("W", bundle(held, end=anew()))),
+            "worker": transaction(turn("W", report(held, end=anew()))),
         },
         judge=judge,
     )
@@ -335,7 +335,7 @@ def pause_against_turn(world: World) -> Scene:
     return Scene(
         programs={
             "hand": transaction(("select durable.pause(%s)", (world.id,))),
-            "worker": transaction(turn("W", bundle(held, outcomes=[done(0)]))),
+            "worker": transaction(turn("W", report(held, outcomes=[done(0)]))),
         },
         judge=judge,
     )
@@ -356,7 +356,7 @@ def pause_against_end(world: World) -> Scene:
     return Scene(
         programs={
             "hand": transaction(("select durable.pause(%s)", (world.id,))),
-            "worker": transaction(turn("W", bundle(held, end=complete()))),
+            "worker": transaction(turn("W", report(held, end=complete()))),
         },
         judge=judge,
     )
@@ -367,8 +367,8 @@ def redrive_against_settle(world: World) -> Scene:
     held = world.parent(run(0, queue=f"{world.id}-0", detached=True))
     kid = held_child(world, held, 0)
     crashed = '{"type": "Crashed"}'
-    take_turn(world.conn, "W", bundle(held, end={"do": "halt", "problem": crashed}))
-    take_turn(world.conn, "K", bundle(kid, end={"do": "halt", "problem": crashed}))
+    take_turn(world.conn, "W", report(held, end={"do": "halt", "problem": crashed}))
+    take_turn(world.conn, "K", report(kid, end={"do": "halt", "problem": crashed}))
     redrive: Call = ("select durable.redrive()", ())
 
     def judge(endings: Endings) -> None:
@@ -398,8 +398,8 @@ def clean_ups_against_each_other(world: World) -> Scene:
 
     return Scene(
         programs={
-            "worker": transaction(turn("W", bundle(held, end=cancelled(), seen=held.next + 9))),
-            "child": transaction(turn("K", bundle(kid, end=cancelled(), seen=kid.next + 1))),
+            "worker": transaction(turn("W", report(held, end=cancelled(), seen=held.next + 9))),
+            "child": transaction(turn("K", report(kid, end=cancelled(), seen=kid.next + 1))),
         },
         judge=judge,
     )
@@ -437,7 +437,7 @@ def test_a_birth_that_the_first_look_missed(conn: Connection, stage: Stage) -> N
     held = begin_run(conn, "r")
     worker, hand = stage.player("worker"), stage.player("hand")
     worker.begin()
-    worker.do(*turn("W", bundle(held, commands=[run(0, queue="kids")]))).rows()
+    worker.do(*turn("W", report(held, commands=[run(0, queue="kids")]))).rows()
     asked = hand.do(*cancel("r"))
     assert asked.blocked
     worker.commit().rows()
@@ -457,13 +457,13 @@ def test_a_family_that_grew_is_locked_anew(conn: Connection, stage: Stage) -> No
     """A child that the second look finds is locked together with the others and in their order: who settles
     it at this moment and a request that has the parent's locks do not wait for each other in a circle."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[run(0, queue="kids")]))
+    take_turn(conn, "W", report(held, commands=[run(0, queue="kids")]))
     kid = claim(conn, "K", "kids")
     worker, hand, gate, settler = (stage.player(name) for name in ("worker", "hand", "gate", "settler"))
     gate.begin()
     gate.do("select from durable._executions where execution = %s for update", (kid.execution,)).rows()
     worker.begin()
-    worker.do(*turn("W", bundle(held, commands=[run(1, queue="kids")], seen=held.next + 1))).rows()
+    worker.do(*turn("W", report(held, commands=[run(1, queue="kids")], seen=held.next + 1))).rows()
     asked = hand.do(*cancel("r"))
     assert asked.blocked
     worker.commit().rows()
@@ -482,7 +482,7 @@ def test_every_look_finds_another_generation(conn: Connection, stage: Stage) -> 
     """A request that starts over keeps no lock of the try before: runs of the family go on and have children,
     however often, and all of them are asked in the end."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[run(0, queue="first")]))
+    take_turn(conn, "W", report(held, commands=[run(0, queue="first")]))
     hand, worker = stage.player("hand"), stage.player("worker")
     gates = [stage.player(f"gate {number}") for number in range(3)]
     shut = "select from durable._promises where id = %s for no key update"
@@ -495,8 +495,8 @@ def test_every_look_finds_another_generation(conn: Connection, stage: Stage) -> 
         births = worker.do(
             *turn(
                 "W",
-                bundle(held, commands=[run(number + 1, queue="others")], seen=seen),
-                bundle(parent, commands=[run(0, queue=f"next-{number}")]),
+                report(held, commands=[run(number + 1, queue="others")], seen=seen),
+                report(parent, commands=[run(0, queue=f"next-{number}")]),
             )
         )
         answer = Turn(raw=births.value())
@@ -517,12 +517,12 @@ def test_a_generation_that_the_first_look_missed(conn: Connection, stage: Stage)
     """A request that waits for a run which continues as new asks the next generation and its children; those
     of the generation before go on by themselves."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[run(0, queue="old")]))
+    take_turn(conn, "W", report(held, commands=[run(0, queue="old")]))
     worker, hand = stage.player("worker"), stage.player("hand")
     worker.begin()
-    worker.do(*turn("W", bundle(held, end=anew(on=1), seen=held.next + 1))).rows()
+    worker.do(*turn("W", report(held, end=anew(on=1), seen=held.next + 1))).rows()
     fresh = Turn(raw=worker.do(*turn("W", want=1, queues=["q-r"])).value()).tasks[0]
-    worker.do(*turn("W", bundle(fresh, commands=[run(1, queue="new")]))).rows()
+    worker.do(*turn("W", report(fresh, commands=[run(1, queue="new")]))).rows()
     asked = hand.do(*cancel("r"))
     assert asked.blocked
     worker.commit().rows()
@@ -533,19 +533,19 @@ def test_a_generation_that_the_first_look_missed(conn: Connection, stage: Stage)
 
 
 def test_a_parent_asks_in_the_order_of_locks(conn: Connection, stage: Stage) -> None:
-    """A request for a family and a turn that ends a child of it and has its parent in another bundle do not
+    """A request for a family and a turn that ends a child of it and has its parent in another report do not
     wait for each other in a circle."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[run(0, queue="kids"), run(1, queue="kids")]))
+    take_turn(conn, "W", report(held, commands=[run(0, queue="kids"), run(1, queue="kids")]))
     kids = take_turn(conn, "W", want=2, queues=["kids"]).tasks
     worker, hand = stage.player("worker"), stage.player("hand")
     hand.begin()
     hand.do(*cancel("r")).rows()
-    ended = worker.do(*turn("W", *(bundle(kid, end=complete()) for kid in kids), bundle(held)))
+    ended = worker.do(*turn("W", *(report(kid, end=complete()) for kid in kids), report(held)))
     assert not ended.blocked
     answer = Turn(raw=ended.value())
     assert [answer.of(one)[0] for one in (*kids, held)] == ["busy", "busy", "busy"]
     hand.commit().rows()
-    answer = take_turn(conn, "W", *(bundle(kid, end=complete()) for kid in kids), bundle(held))
+    answer = take_turn(conn, "W", *(report(kid, end=complete()) for kid in kids), report(held))
     assert [answer.of(kid)[0] for kid in kids] == ["moved", "moved"]
     assert answer.of(held) == ("ok", "acquired")

@@ -12,9 +12,9 @@ from tests.support.verbs import (
     Connection,
     ask,
     begin_run,
-    bundle,
     commit,
     create,
+    report,
     settling,
     signal_to,
     take_turn,
@@ -46,7 +46,7 @@ def test_a_row_and_a_turn_of_one_run_follow_each_other(conn: Connection, stage: 
     if "turn" in other[0]:
         assert asked.value()["busy"] == [held.execution]
     assert not code.commit().blocked
-    assert take_turn(conn, "W", bundle(held)).of(held) == ("ok", "acquired")
+    assert take_turn(conn, "W", report(held)).of(held) == ("ok", "acquired")
 
 
 def test_two_commits_that_touch_each_other_take_turns(conn: Connection, stage: Stage) -> None:

@@ -20,7 +20,6 @@ from tests.support.verbs import (
     acquire,
     ask,
     begun,
-    bundle,
     complete,
     create,
     done,
@@ -29,6 +28,7 @@ from tests.support.verbs import (
     promise,
     promise_of,
     release,
+    report,
     start,
     suspend,
     take_turn,
@@ -120,7 +120,7 @@ def expiry_against_turn(name: str, end: dict[str, object] | None) -> Callable[[W
 
     def scene(world: World) -> Scene:
         held = world.parent(promise(0))
-        take_turn(world.conn, "W", bundle(held, outcomes=[begun(1)]))
+        take_turn(world.conn, "W", report(held, outcomes=[begun(1)]))
         world.clock.advance(TTL_MS)
         outcomes = [] if name == "suspend" else [done(1)]
 
@@ -136,7 +136,7 @@ def expiry_against_turn(name: str, end: dict[str, object] | None) -> Callable[[W
         return Scene(
             programs={
                 "sweep": transaction(TICK),
-                "worker": transaction(turn("W", bundle(held, outcomes=outcomes, end=end))),
+                "worker": transaction(turn("W", report(held, outcomes=outcomes, end=end))),
             },
             judge=judge,
         )
@@ -160,7 +160,7 @@ def takeover_against_old_holder(world: World) -> Scene:
     return Scene(
         programs={
             "new": [TICK, *transaction(turn("N", want=1, queues=[f"q-{world.id}"]))],
-            "old": transaction(turn("W", bundle(held, outcomes=[done(0)], end=complete()))),
+            "old": transaction(turn("W", report(held, outcomes=[done(0)], end=complete()))),
         },
         judge=judge,
     )
@@ -255,7 +255,7 @@ def halt_against_turn(world: World) -> Scene:
     return Scene(
         programs={
             "hand": transaction(("select durable.task_halt(%s)", (held.id,))),
-            "worker": transaction(turn("W", bundle(held, end=fail()))),
+            "worker": transaction(turn("W", report(held, end=fail()))),
         },
         judge=judge,
     )
@@ -271,7 +271,7 @@ def bye_against_turn(world: World) -> Scene:
 
     return Scene(
         programs={
-            "worker": transaction(turn("W", bundle(held, end=suspend(0)))),
+            "worker": transaction(turn("W", report(held, end=suspend(0)))),
             "bye": transaction(("select durable.worker_bye_v1('W')", ())),
             "sweep": transaction(TICK),
         },

@@ -21,13 +21,13 @@ from tests.support.verbs import (
     Turn,
     ask,
     begin_run,
-    bundle,
     claim,
     complete,
     create,
     done,
     heartbeat,
     release,
+    report,
     run,
     settle,
     suspend,
@@ -49,7 +49,7 @@ def test_goodbye_and_sweep_meet_at_the_workers_row(conn: Connection, clock: Cloc
     """A sweep that looks after a worker, and the goodbye of that worker, wait for nobody."""
     first = begin_run(conn, "a", "X")
     parent = begin_run(conn, "p", "W", timeout="1 day")
-    take_turn(conn, "W", bundle(parent, commands=[run(0, queue="kids")]))
+    take_turn(conn, "W", report(parent, commands=[run(0, queue="kids")]))
     claim(conn, "X", "kids")
     clock.advance(TTL_MS)
     ask(conn, ("select durable.worker_hello_v1('W', '{q}', '{w}', '{1}', '{}')", ()))
@@ -110,19 +110,19 @@ def test_fenced_create_of_an_expired_promise_keeps_the_order(
     holder.do(LOCK_HEAD, (tasks["t2"].execution,)).rows()
     created = fenced.do("select state from durable.task_fence_create('t1', 1, 'x', 9007199254740991)")
     assert created.blocked
-    turned = worker.do(*turn("W", *(bundle(held) for held in tasks.values())))
+    turned = worker.do(*turn("W", *(report(held) for held in tasks.values())))
     assert not turned.blocked
     assert [Turn(raw=turned.value()).of(held)[0] for held in tasks.values()] == ["busy", "busy"]
     holder.commit().rows()
     assert created.value() == "rejected_timedout"
-    again = take_turn(conn, "W", *(bundle(held) for held in tasks.values()))
+    again = take_turn(conn, "W", *(report(held) for held in tasks.values()))
     assert again.of(tasks["t1"]) == ("ok", "acquired")
 
 
 @pytest.mark.parametrize(
     "renewal",
     [
-        lambda held: turn("W", bundle(held, outcomes=[done(0)])),
+        lambda held: turn("W", report(held, outcomes=[done(0)])),
         lambda held: heartbeat("W", held),
     ],
     ids=["turn", "heartbeat"],
@@ -204,17 +204,17 @@ def test_the_holders_own_end_and_a_fence(conn: Connection, stage: Stage, end: di
     """A turn that ends the run leaves it alone until the user has committed; what keeps the version
     passes."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[run(0, queue="kids")]))
+    take_turn(conn, "W", report(held, commands=[run(0, queue="kids")]))
     user, worker = stage.player("user"), stage.player("worker")
     user.begin()
     user.do(*fence(held)).rows()
-    ended = worker.do(*turn("W", bundle(held, end=end, seen=held.next + 1)))
+    ended = worker.do(*turn("W", report(held, end=end, seen=held.next + 1)))
     assert not ended.blocked
     verdict = Turn(raw=ended.value()).of(held)[0]
     assert verdict == ("busy" if end["do"] == "complete" else "ok")
     assert not user.commit().blocked
     if verdict == "busy":
-        assert take_turn(conn, "W", bundle(held, end=end, seen=held.next + 1)).of(held)[0] == "ok"
+        assert take_turn(conn, "W", report(held, end=end, seen=held.next + 1)).of(held)[0] == "ok"
     late = user.do(*fence(held))
     assert getattr(late.error, "sqlstate", "") == "WF002"
 
@@ -223,7 +223,7 @@ def test_an_open_transaction_does_not_stop_renewals(conn: Connection, clock: Clo
     """A transaction left open over one task of a worker costs none of the worker's tasks its lease."""
     held = [begin_run(conn, name) for name in ("a", "b")]
     take_turn(
-        conn, "W", bundle(held[0], commands=[{"do": "promise", "child": 0, "name": "x", "timeout": None}])
+        conn, "W", report(held[0], commands=[{"do": "promise", "child": 0, "name": "x", "timeout": None}])
     )
     user, worker = stage.player("user"), stage.player("worker")
     user.begin()
@@ -271,9 +271,9 @@ def test_a_settlement_waits_for_a_turn_and_sees_its_callback(conn: Connection, s
     held = begin_run(conn, "r")
     worker, settler = stage.player("worker"), stage.player("settler")
     commands = [{"do": "promise", "child": 0, "name": "label", "timeout": None}]
-    take_turn(conn, "W", bundle(held, commands=commands))
+    take_turn(conn, "W", report(held, commands=commands))
     worker.begin()
-    worker.do(*turn("W", bundle(held, end=suspend(0), seen=held.next + 1))).rows()
+    worker.do(*turn("W", report(held, end=suspend(0), seen=held.next + 1))).rows()
     settled = settler.do(*settle("r.0"))
     assert settled.blocked
     worker.commit().rows()

@@ -21,12 +21,12 @@ from tests.support.verbs import (
     Connection,
     ask,
     begin_run,
-    bundle,
     claim,
     complete,
     done,
     promise,
     release,
+    report,
     run,
     send,
     start,
@@ -82,10 +82,10 @@ def beside_turns(verb: str) -> Callable[[World], Scene]:
 
     def scene(world: World) -> Scene:
         first, second = begin_run(world.conn, world.name("a")), begin_run(world.conn, world.name("b"))
-        answer = take_turn(world.conn, "W", bundle(second, commands=[promise(0)]))
+        answer = take_turn(world.conn, "W", report(second, commands=[promise(0)]))
         ends = (
-            bundle(second, end=suspend(0), seen=answer.next_of(second)),
-            bundle(first, end=complete()),
+            report(second, end=suspend(0), seen=answer.next_of(second)),
+            report(first, end=complete()),
         )
         ids = [second.id, first.id]
         if verb == "settle":
@@ -122,7 +122,7 @@ def beside_a_family(world: World) -> Scene:
     return Scene(
         programs={
             "hand": transaction(VERBS["cancel"]([kid.id, held.id])),
-            "child": transaction(turn("K", bundle(kid, end=complete()))),
+            "child": transaction(turn("K", report(kid, end=complete()))),
             "other": transaction(VERBS["settle"]([f"{held.id}.1", kid.id])),
         },
         judge=judge,
@@ -206,7 +206,7 @@ def work(dsn: str, rounds: int) -> int:
             answer = take_turn(conn, "V", want=CREW, queues=["default"])
             steps += len(answer.tasks)
             take_turn(
-                conn, "V", *(bundle(held, outcomes=[done(number)], end=release()) for held in answer.tasks)
+                conn, "V", *(report(held, outcomes=[done(number)], end=release()) for held in answer.tasks)
             )
     return steps
 

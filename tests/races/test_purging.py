@@ -18,9 +18,9 @@ from tests.support.verbs import (
     adopt,
     ask,
     begin_run,
-    bundle,
     complete,
     done,
+    report,
     start,
     take_turn,
     turn,
@@ -33,7 +33,7 @@ PURGE: Call = ("select p.runs from durable.purge('30 days') p", ())
 def old_run(world: World, id_: str, key: str | None = None) -> None:
     """A run that ended more than 30 days ago."""
     held = begin_run(world.conn, id_, key=key)
-    take_turn(world.conn, "W", bundle(held, outcomes=[done(0)], end=complete(), seen=1))
+    take_turn(world.conn, "W", report(held, outcomes=[done(0)], end=complete(), seen=1))
     world.clock.advance(31 * DAY_MS)
 
 
@@ -82,7 +82,7 @@ def adoption(world: World) -> Scene:
     """A turn adopts the run: its journal has the result and the run stays, or an error says it is gone."""
     old_run(world, world.name("old"))
     held = begin_run(world.conn, world.id)
-    begins = turn("W", bundle(held, commands=[adopt(0, world.name("old"))]))
+    begins = turn("W", report(held, commands=[adopt(0, world.name("old"))]))
 
     def judge(endings: Endings) -> None:
         purge_never_waits(endings)
@@ -198,7 +198,7 @@ def test_a_moved_run_goes_on(conn: Connection, clock: Clock, stage: Stage) -> No
     """A run whose worker is at work is not moved; once it is, its worker finds every row of it."""
     ask(conn, ("select durable.set_setting('retention_days', '30')", ()))
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, outcomes=[done(0)], seen=1))
+    take_turn(conn, "W", report(held, outcomes=[done(0)], seen=1))
     (week,) = ask(conn, ("select bucket from durable._executions", ()))
     clock.advance(60 * DAY_MS)
     ask(conn, TICK)

@@ -20,9 +20,9 @@ from tests.support.verbs import (
     Held,
     ask,
     begin_run,
-    bundle,
     cancel,
     promise_of,
+    report,
     settle,
     suspend,
     turn,
@@ -58,7 +58,7 @@ def order(world: World, status: str = "new") -> Held:
 
 def registers(world: World, held: Held) -> Call:
     """The turn that begins to wait."""
-    return turn("W", bundle(held, commands=[until(0, {"id": number(world)})], end=suspend(0), seen=held.next))
+    return turn("W", report(held, commands=[until(0, {"id": number(world)})], end=suspend(0), seen=held.next))
 
 
 def outcome(world: World) -> str | None:

@@ -16,7 +16,6 @@ from tests.support.verbs import (
     Connection,
     Turn,
     ask,
-    bundle,
     claim,
     complete,
     create,
@@ -24,6 +23,7 @@ from tests.support.verbs import (
     promise,
     promise_of,
     release,
+    report,
     run,
     settle,
     suspend,
@@ -64,7 +64,7 @@ def settle_against_suspend_of_a_run(world: World) -> Scene:
     return Scene(
         programs={
             "settler": transaction(settle(f"{held.id}.0")),
-            "worker": transaction(turn("W", bundle(held, end=suspend(0)))),
+            "worker": transaction(turn("W", report(held, end=suspend(0)))),
         },
         judge=judge,
     )
@@ -77,7 +77,7 @@ def two_children_against_a_parent(kind: str) -> Callable[[World], Scene]:
     def scene(world: World) -> Scene:
         held = world.parent(run(0, queue=f"{world.id}-a"), run(1, queue=f"{world.id}-b"))
         kids = {name: claim(world.conn, name, f"{world.id}-{name.lower()}") for name in ("A", "B")}
-        look = take_turn(world.conn, "W", bundle(held))
+        look = take_turn(world.conn, "W", report(held))
         seen = look.next_of(held)
 
         def judge(endings: Endings) -> None:
@@ -87,9 +87,9 @@ def two_children_against_a_parent(kind: str) -> Callable[[World], Scene]:
 
         return Scene(
             programs={
-                "A": transaction(turn("A", bundle(kids["A"], end=complete()))),
-                "B": transaction(turn("B", bundle(kids["B"], end=complete()))),
-                "W": transaction(turn("W", bundle(held, end=suspend(0, 1, kind=kind), seen=seen))),
+                "A": transaction(turn("A", report(kids["A"], end=complete()))),
+                "B": transaction(turn("B", report(kids["B"], end=complete()))),
+                "W": transaction(turn("W", report(held, end=suspend(0, 1, kind=kind), seen=seen))),
             },
             judge=judge,
         )
@@ -171,7 +171,7 @@ def results_against_settle_at_the_deadline(world: World) -> Scene:
 def halt_and_continue_against_settle(world: World) -> Scene:
     """A wake that falls into a halt is kept for when the run goes on."""
     held = world.parent(promise(0))
-    take_turn(world.conn, "W", bundle(held, end=suspend(0)))
+    take_turn(world.conn, "W", report(held, end=suspend(0)))
 
     def judge(endings: Endings) -> None:
         nobody_fails(endings)
@@ -201,7 +201,7 @@ def release_against_settle(world: World) -> Scene:
 
     return Scene(
         programs={
-            "worker": transaction(turn("W", bundle(held, end=release(60_000)))),
+            "worker": transaction(turn("W", report(held, end=release(60_000)))),
             "settler": transaction(settle(f"{held.id}.0")),
         },
         judge=judge,
@@ -220,7 +220,7 @@ def timer_against_suspend(world: World) -> Scene:
 
     return Scene(
         programs={
-            "worker": transaction(turn("W", bundle(held, end=suspend(0)))),
+            "worker": transaction(turn("W", report(held, end=suspend(0)))),
             "sweep": transaction(TICK),
             "other": transaction(TICK),
         },
@@ -271,9 +271,9 @@ def parent_settles_against_child(world: World) -> Scene:
 
     return Scene(
         programs={
-            "A": transaction(turn("A", bundle(kid, end=complete()))),
+            "A": transaction(turn("A", report(kid, end=complete()))),
             "hand": transaction(settle(held.id, state="rejected_canceled")),
-            "W": transaction(turn("W", bundle(held, end=suspend(0), seen=held.next + 1))),
+            "W": transaction(turn("W", report(held, end=suspend(0), seen=held.next + 1))),
         },
         judge=judge,
     )

@@ -19,7 +19,6 @@ from tests.support.verbs import (
     adopt,
     anew,
     ask,
-    bundle,
     cancel,
     claim,
     complete,
@@ -28,6 +27,7 @@ from tests.support.verbs import (
     promise_of,
     receive,
     release,
+    report,
     send,
     settle,
     suspend,
@@ -46,7 +46,7 @@ def awake(world: World, endings: Endings) -> None:
     found = task_of(world.conn, world.id)
     assert found in READY_OR_HELD, found
     if "worker" in endings:
-        about = Turn(raw=endings["worker"].answer()).raw["bundles"]
+        about = Turn(raw=endings["worker"].answer()).raw["verdicts"]
         assert (about["state"] == ["acquired"]) == (found[0] == "acquired" if found else False)
 
 
@@ -63,7 +63,7 @@ def signal_against_suspend(world: World) -> Scene:
     return Scene(
         programs={
             "sender": transaction(send(world.id)),
-            "worker": transaction(turn("W", bundle(held, end=suspend(0, kind="signal")))),
+            "worker": transaction(turn("W", report(held, end=suspend(0, kind="signal")))),
         },
         judge=judge,
     )
@@ -72,7 +72,7 @@ def signal_against_suspend(world: World) -> Scene:
 def signal_against_receive(world: World) -> Scene:
     """A signal that comes in the turn that begins to receive lies there or finds the receiver."""
     held = world.parent()
-    worker = turn("W", bundle(held, commands=[receive(0)], end=suspend(0, kind="signal")))
+    worker = turn("W", report(held, commands=[receive(0)], end=suspend(0, kind="signal")))
 
     def judge(endings: Endings) -> None:
         nobody_fails(endings)
@@ -95,7 +95,7 @@ def signal_against_release(world: World) -> Scene:
     return Scene(
         programs={
             "sender": transaction(send(world.id)),
-            "worker": transaction(turn("W", bundle(held, end=release(60_000)))),
+            "worker": transaction(turn("W", report(held, end=release(60_000)))),
         },
         judge=judge,
     )
@@ -104,7 +104,7 @@ def signal_against_release(world: World) -> Scene:
 def signals_against_each_other(world: World) -> Scene:
     """Signals of one name get numbers one after the other, the same key gets one; the run is woken once."""
     held = world.parent(receive(0))
-    take_turn(world.conn, "W", bundle(held, end=suspend(0, kind="signal")))
+    take_turn(world.conn, "W", report(held, end=suspend(0, kind="signal")))
 
     def judge(endings: Endings) -> None:
         nobody_fails(endings)
@@ -138,7 +138,7 @@ def signal_against_end(world: World) -> Scene:
     return Scene(
         programs={
             "sender": transaction(send(world.id)),
-            "worker": transaction(turn("W", bundle(held, end=complete()))),
+            "worker": transaction(turn("W", report(held, end=complete()))),
         },
         judge=judge,
     )
@@ -161,13 +161,13 @@ def signal_against_generation(world: World) -> Scene:
         )
         assert row == (1, 0, 1)
         fresh = claim(world.conn, "W", f"q-{world.id}")
-        answer = take_turn(world.conn, "W", bundle(fresh, commands=[receive(0)]))
+        answer = take_turn(world.conn, "W", report(fresh, commands=[receive(0)]))
         assert [entry[6] for entry in answer.tail(fresh)] == ["1"]
 
     return Scene(
         programs={
             "sender": transaction(send(world.id, key="k")),
-            "worker": transaction(turn("W", bundle(held, end=anew()))),
+            "worker": transaction(turn("W", report(held, end=anew()))),
         },
         judge=judge,
     )
@@ -176,7 +176,7 @@ def signal_against_generation(world: World) -> Scene:
 def signal_against_cancel(world: World) -> Scene:
     """A signal and a request of cancellation that meet are both in the journal, and the run is ready."""
     held = world.parent(receive(0))
-    take_turn(world.conn, "W", bundle(held, end=suspend(0, kind="signal")))
+    take_turn(world.conn, "W", report(held, end=suspend(0, kind="signal")))
 
     def judge(endings: Endings) -> None:
         nobody_fails(endings)
@@ -195,7 +195,7 @@ def signal_against_cancel(world: World) -> Scene:
 def signal_against_settle(world: World) -> Scene:
     """A wait for a signal and a promise ends with the second of them, whichever that is."""
     held = world.parent(receive(0), promise(1))
-    answer = take_turn(world.conn, "W", bundle(held, end=suspend(0, 1, kind="all")))
+    answer = take_turn(world.conn, "W", report(held, end=suspend(0, 1, kind="all")))
     assert answer.of(held) == ("ok", "suspended")
 
     def judge(endings: Endings) -> None:
@@ -216,7 +216,7 @@ def signal_against_timeout(world: World) -> Scene:
     """A receive with a timeout gets the signal or the timer first, and both end in the journal; the run is
     woken once."""
     held = world.parent(receive(0), timer(1, 1_000))
-    take_turn(world.conn, "W", bundle(held, end=suspend(0, 1, kind="any")))
+    take_turn(world.conn, "W", report(held, end=suspend(0, 1, kind="any")))
     due = world.clock.now_ms + 1_000
 
     def judge(endings: Endings) -> None:
@@ -251,7 +251,7 @@ def adopt_against_settle(world: World) -> Scene:
     return Scene(
         programs={
             "settler": transaction(settle(foreign)),
-            "worker": transaction(turn("W", bundle(held, commands=[adopt(0, foreign)], end=suspend(0)))),
+            "worker": transaction(turn("W", report(held, commands=[adopt(0, foreign)], end=suspend(0)))),
         },
         judge=judge,
     )
@@ -298,7 +298,7 @@ def runs_adopt_in_a_circle(world: World, count: int) -> Scene:
     return Scene(
         programs={
             f"session{n}": transaction(
-                turn("W", bundle(held[n], commands=[adopt(0, held[(n + 1) % count].id)], end=suspend(0)))
+                turn("W", report(held[n], commands=[adopt(0, held[(n + 1) % count].id)], end=suspend(0)))
             )
             for n in range(count)
         },
@@ -329,7 +329,7 @@ def adopt_against_park(world: World) -> Scene:
 
     return Scene(
         programs={
-            "worker": transaction(turn("W", bundle(held, commands=[adopt(0, other.id)], end=suspend(0)))),
+            "worker": transaction(turn("W", report(held, commands=[adopt(0, other.id)], end=suspend(0)))),
             "client": transaction(
                 ("select durable.task_suspend(%s, 1, array[%s])", (other.id, held.id)),
             ),

@@ -1,4 +1,4 @@
-"""Law: the engine waits for no user. What a bundle, claim or sweep cannot lock is left out whole and named;
+"""Law: the engine waits for no user. What a report, claim or sweep cannot lock is left out whole and named;
 the rest is done as if it had not been asked for. Turns of the engine are waited for, if they are marked
 and older.
 """
@@ -22,7 +22,6 @@ from tests.support.verbs import (
     adopt,
     ask,
     begin_run,
-    bundle,
     claim,
     complete,
     create,
@@ -30,6 +29,7 @@ from tests.support.verbs import (
     dump,
     heartbeat,
     promise,
+    report,
     run,
     start,
     suspend,
@@ -64,18 +64,18 @@ class Family:
     def __init__(self, conn: Connection) -> None:
         self.conn = conn
         parent = begin_run(conn, "parent")
-        answer = take_turn(conn, "W", bundle(parent, commands=[run(0, queue="kids")]))
-        take_turn(conn, "W", bundle(parent, end=suspend(0), seen=answer.next_of(parent)))
+        answer = take_turn(conn, "W", report(parent, commands=[run(0, queue="kids")]))
+        take_turn(conn, "W", report(parent, end=suspend(0), seen=answer.next_of(parent)))
         self.child = claim(conn, "W", "kids")
         other = begin_run(conn, "other")
-        answer = take_turn(conn, "W", bundle(other, commands=[adopt(0, "parent.0")]))
-        take_turn(conn, "W", bundle(other, end=suspend(0), seen=answer.next_of(other)))
+        answer = take_turn(conn, "W", report(other, commands=[adopt(0, "parent.0")]))
+        take_turn(conn, "W", report(other, end=suspend(0), seen=answer.next_of(other)))
         self.free = begin_run(conn, "free")
 
 
-def verdicts(conn: Connection, *bundles: dict[str, Any], of: tuple[Held, ...]) -> list[str]:
+def verdicts(conn: Connection, *reports: dict[str, Any], of: tuple[Held, ...]) -> list[str]:
     """Verdicts of one turn."""
-    answer = take_turn(conn, "W", *bundles)
+    answer = take_turn(conn, "W", *reports)
     return [answer.of(held)[0] for held in of]
 
 
@@ -83,20 +83,20 @@ def verdicts(conn: Connection, *bundles: dict[str, Any], of: tuple[Held, ...]) -
 @pytest.mark.parametrize("row", ROWS)
 def test_an_end_needs_all_that_it_touches(dsn: str, conn: Connection, row: str, owner: str) -> None:
     """A child ends with its promise, task and head, and the task and head of each who awaits it, or not at
-    all; the bundle beside it is taken. Sent again it is taken too.
+    all; the report beside it is taken. Sent again it is taken too.
     """
     family = Family(conn)
-    bundles = bundle(family.child, end=complete()), bundle(family.free, outcomes=[done(0)])
+    reports = report(family.child, end=complete()), report(family.free, outcomes=[done(0)])
     # a promise of one who awaits is not touched, and waking him lets a fence pass
     passes = owner != "parent.0" and row in ("promise", "fence")
     before = dump(conn, ["_callbacks"])
     with holding(dsn, row, owner):
-        assert verdicts(conn, *bundles, of=(family.child, family.free)) == ["ok" if passes else "busy", "ok"]
+        assert verdicts(conn, *reports, of=(family.child, family.free)) == ["ok" if passes else "busy", "ok"]
         if not passes:
             assert task_of(conn, "parent.0") == ("acquired", 1, "W")
             assert dump(conn, ["_callbacks"]) == before
     if not passes:
-        assert verdicts(conn, bundles[0], of=(family.child,)) == ["ok"]
+        assert verdicts(conn, reports[0], of=(family.child,)) == ["ok"]
     assert task_of(conn, "parent") == task_of(conn, "other") == ("pending", 1, None)
 
 
@@ -104,11 +104,11 @@ def test_an_end_needs_all_that_it_touches(dsn: str, conn: Connection, row: str, 
     ("row", "verdict"), [("promise", "ok"), ("task", "busy"), ("head", "busy"), ("fence", "ok")]
 )
 def test_a_result_needs_task_and_head(dsn: str, conn: Connection, row: str, verdict: str) -> None:
-    """A bundle that goes on needs no promise, and lets a user's fence pass."""
+    """A report that goes on needs no promise, and lets a user's fence pass."""
     held, free = begin_run(conn, "r"), begin_run(conn, "free")
-    bundles = bundle(held, outcomes=[done(0)]), bundle(free, outcomes=[done(0)])
+    reports = report(held, outcomes=[done(0)]), report(free, outcomes=[done(0)])
     with holding(dsn, row, "r"):
-        assert verdicts(conn, *bundles, of=(held, free)) == [verdict, "ok"]
+        assert verdicts(conn, *reports, of=(held, free)) == [verdict, "ok"]
     rows = "select count(*) from durable._journal where type = 'L' and execution = %s"
     assert ask(conn, (rows, (held.execution,))) == (int(verdict == "ok"),)
 
@@ -126,11 +126,11 @@ def test_an_adoption_waits_for_nobody(dsn: str, conn: Connection, stage: Stage, 
         user.do(ROWS["promise"], ("x",)).rows()
     else:
         user.do("select pg_advisory_xact_lock(1685417575, 0)").rows()
-    answer = take_turn(conn, "W", bundle(held, commands=[adopt(0, "x")]), bundle(free, outcomes=[done(0)]))
+    answer = take_turn(conn, "W", report(held, commands=[adopt(0, "x")]), report(free, outcomes=[done(0)]))
     assert (answer.of(held)[0], answer.of(free)[0]) == ("busy", "ok")
     assert answer.raw["held"] == ["x"]
     user.commit()
-    assert take_turn(conn, "W", bundle(held, commands=[adopt(0, "x")])).of(held) == ("ok", "acquired")
+    assert take_turn(conn, "W", report(held, commands=[adopt(0, "x")])).of(held) == ("ok", "acquired")
 
 
 @pytest.mark.parametrize("row", ["promise", "task", "head", "fence"])
@@ -138,24 +138,24 @@ def test_a_lone_end_that_is_held(dsn: str, conn: Connection, row: str) -> None:
     """The short way for one end tells the same as the long one."""
     held = begin_run(conn, "r")
     with holding(dsn, row, "r"):
-        answer = take_turn(conn, "W", bundle(held, end=complete()))
+        answer = take_turn(conn, "W", report(held, end=complete()))
         assert (answer.raw["busy"], answer.raw["held"]) == ([held.execution], ["r"])
-    assert take_turn(conn, "W", bundle(held, end=complete())).of(held) == ("ok", "done")
+    assert take_turn(conn, "W", report(held, end=complete())).of(held) == ("ok", "done")
 
 
 def test_the_rest_is_as_if_nobody_was_busy(dsn: str, conn: Connection, clock: Clock) -> None:
-    """A turn with a busy bundle writes, byte for byte, what the turn without it writes."""
+    """A turn with a busy report writes, byte for byte, what the turn without it writes."""
     family = Family(conn)
     more = begin_run(conn, "more")
     rest = (
-        bundle(family.free, outcomes=[done(0)], commands=[timer(1, 100), promise(2)]),
-        bundle(more, outcomes=[done(0)], end=complete()),
+        report(family.free, outcomes=[done(0)], commands=[timer(1, 100), promise(2)]),
+        report(more, outcomes=[done(0)], end=complete()),
     )
     found = []
     with holding(dsn, "head", "other"):
-        for bundles in ((bundle(family.child, end=complete()), *rest), rest):
+        for reports in ((report(family.child, end=complete()), *rest), rest):
             with conn.transaction(force_rollback=True):
-                take_turn(conn, "W", *bundles)
+                take_turn(conn, "W", *reports)
                 found.append(dump(conn, WRITTEN))
     assert found[0] == found[1]
     assert any("100" in str(row) for row in found[0]["_journal"])
@@ -167,8 +167,8 @@ def test_the_rest_is_as_if_nobody_was_busy(dsn: str, conn: Connection, clock: Cl
 def children_of(conn: Connection, name: str, count: int) -> None:
     """A run with so many ready children, which it waits for."""
     parent = begin_run(conn, name)
-    answer = take_turn(conn, "W", bundle(parent, commands=[run(n, queue="kids") for n in range(count)]))
-    take_turn(conn, "W", bundle(parent, end=suspend(*range(count), kind="all"), seen=answer.next_of(parent)))
+    answer = take_turn(conn, "W", report(parent, commands=[run(n, queue="kids") for n in range(count)]))
+    take_turn(conn, "W", report(parent, end=suspend(*range(count), kind="all"), seen=answer.next_of(parent)))
 
 
 def test_a_held_owner_hides_nobody_from_a_claim(dsn: str, conn: Connection) -> None:
@@ -204,13 +204,13 @@ def test_many_held_runs_hide_nobody_for_long(dsn: str, conn: Connection, clock: 
     assert len(take_turn(conn, "W", want=50, queues=["q"]).tasks) == 20
 
 
-def test_a_claim_beside_bundles_leaves_out_too(dsn: str, conn: Connection) -> None:
-    """The bundles of such a turn are taken."""
+def test_a_claim_beside_reports_leaves_out_too(dsn: str, conn: Connection) -> None:
+    """The reports of such a turn are taken."""
     held = begin_run(conn, "r")
     for name in ("a", "b"):
         ask(conn, start(name, queue="q"))
     with holding(dsn, "head", "a"):
-        answer = take_turn(conn, "W", bundle(held, outcomes=[done(0)]), want=2, queues=["q"])
+        answer = take_turn(conn, "W", report(held, outcomes=[done(0)]), want=2, queues=["q"])
     assert answer.of(held)[0] == "ok"
     assert ([task.id for task in answer.tasks], answer.raw["held"]) == (["b"], ["a"])
 
@@ -225,8 +225,8 @@ def test_timers_of_others_fire(dsn: str, conn: Connection, clock: Clock, row: st
     """
     for number in range(20):
         held = begin_run(conn, f"r{number}")
-        answer = take_turn(conn, "W", bundle(held, commands=[timer(0, 10)]))
-        take_turn(conn, "W", bundle(held, end=suspend(0), seen=answer.next_of(held)))
+        answer = take_turn(conn, "W", report(held, commands=[timer(0, 10)]))
+        take_turn(conn, "W", report(held, end=suspend(0), seen=answer.next_of(held)))
     ask(conn, create("later", clock.now_ms + 1010, external="true"))
     clock.advance(10)
     with holding(dsn, row, "r7"):
@@ -241,9 +241,9 @@ def test_a_held_owner_hides_no_timer(dsn: str, conn: Connection, clock: Clock) -
     """More timers of one held owner than a round settles are due before those of others."""
     for name, count in (("many", 9), ("one", 1)):
         held = begin_run(conn, name)
-        answer = take_turn(conn, "W", bundle(held, commands=[timer(n, 10) for n in range(count)]))
+        answer = take_turn(conn, "W", report(held, commands=[timer(n, 10) for n in range(count)]))
         end = suspend(*range(count), kind="all" if count > 1 else None)
-        take_turn(conn, "W", bundle(held, end=end, seen=answer.next_of(held)))
+        take_turn(conn, "W", report(held, end=end, seen=answer.next_of(held)))
         clock.advance(1)
     clock.advance(10)
     with holding(dsn, "head", "many"):
@@ -299,7 +299,7 @@ def test_who_is_waited_for(conn: Connection, stage: Stage, marked: bool, older: 
     if marked:
         other.do("select pg_advisory_xact_lock(durable._turn_key(pg_current_xact_id()::xid))").rows()
     other.do(ROWS["head"], ("r",)).rows()
-    answer = worker.do(*turn("W", bundle(held, outcomes=[done(0)])))
+    answer = worker.do(*turn("W", report(held, outcomes=[done(0)])))
     assert answer.blocked == waits
     other.commit()
     assert answer.value()["busy"] == ([] if waits else [held.execution])
@@ -329,7 +329,7 @@ def test_a_wait_for_a_stopped_turn_ends(conn: Connection, stage: Stage) -> None:
     other.begin()
     other.do("select pg_advisory_xact_lock(durable._turn_key(pg_current_xact_id()::xid))").rows()
     other.do(ROWS["head"], ("r",)).rows()
-    assert take_turn(conn, "W", bundle(held, outcomes=[done(0)])).of(held)[0] == "busy"
+    assert take_turn(conn, "W", report(held, outcomes=[done(0)])).of(held)[0] == "busy"
     other.commit()
 
 

@@ -104,7 +104,7 @@ class MemoryRun:
         receivers: numbers of receives that wait, by name.
         inboxes: payloads that were sent and not received, by name.
         blocked: what the run is blocked on, if it is.
-        overtake: a request of cancellation that arrives just before the next bundle.
+        overtake: a request of cancellation that arrives just before the next report.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class MemoryRun:
             self.warm.load(came)
 
     def _start_over(self) -> None:
-        """The bundle was answered `moved`: replay from the journal."""
+        """The report was answered `moved`: replay from the journal."""
         self.warm.evict()
         self.warm = self.replay()
         self.warm.load(self.rows)
@@ -321,7 +321,7 @@ class MemoryRun:
         return self.turn(Asked(reason))
 
     def turn(self, *events: Done | Sent | Asked) -> Advance:
-        """Let things happen before one bundle: first what others do, then own steps; and advance."""
+        """Let things happen before one report: first what others do, then own steps; and advance."""
         tail: list[Row] = []
         outcomes: list[StepOutcome] = []
         mine = [one for one in events if isinstance(one, Done) and isinstance(self.open[one.child], StepCall)]

@@ -19,7 +19,6 @@ from tests.support.verbs import (
     anew,
     ask,
     begin_run,
-    bundle,
     cancel,
     claim,
     complete,
@@ -33,6 +32,7 @@ from tests.support.verbs import (
     promise_of,
     receive,
     refusal,
+    report,
     run,
     send,
     settle,
@@ -61,9 +61,9 @@ def ends(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 def waiting(conn: Connection, *commands: dict[str, Any], kind: str | None = None) -> Held:
     """A run that waits for all its commands' numbers."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, commands=commands))
+    answer = take_turn(conn, "W", report(held, commands=commands))
     on = [command["child"] for command in commands]
-    answer = take_turn(conn, "W", bundle(held, end=suspend(*on, kind=kind), seen=answer.next_of(held)))
+    answer = take_turn(conn, "W", report(held, end=suspend(*on, kind=kind), seen=answer.next_of(held)))
     assert answer.of(held) == ("ok", "suspended")
     return held
 
@@ -94,7 +94,7 @@ def test_a_settled_promise(conn: Connection) -> None:
     ask(conn, create("x", external="true"))
     ask(conn, settle("x", '"v"'))
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, commands=[adopt(0, "x")], end=suspend(0), seen=held.next))
+    answer = take_turn(conn, "W", report(held, commands=[adopt(0, "x")], end=suspend(0), seen=held.next))
     assert answer.of(held) == ("ok", "acquired")
     assert ends(answer.tail(held)) == [(0, "x", '"v"', True)]
     assert (types_of(conn, "r"), adopted(conn)) == ("SXD", [])
@@ -114,11 +114,11 @@ def test_the_result_of_another_run(conn: Connection) -> None:
     begin_run(conn, "other", "V")
     held = begin_run(conn, "r")
     answer = take_turn(
-        conn, "W", bundle(held, commands=[run(0, queue="kids"), adopt(1, "other"), adopt(2, "r.0")])
+        conn, "W", report(held, commands=[run(0, queue="kids"), adopt(1, "other"), adopt(2, "r.0")])
     )
-    take_turn(conn, "W", bundle(held, end=suspend(0, 1, 2, kind="all"), seen=answer.next_of(held)))
+    take_turn(conn, "W", report(held, end=suspend(0, 1, 2, kind="all"), seen=answer.next_of(held)))
     kid = claim(conn, "K", "kids")
-    take_turn(conn, "K", bundle(kid, end=complete('"kid"')))
+    take_turn(conn, "K", report(kid, end=complete('"kid"')))
     assert task_of(conn, "r") == ("suspended", 1, None)
     ask(conn, settle("other", '"end"'))
     assert task_of(conn, "r") == ("pending", 1, None)
@@ -134,8 +134,8 @@ def test_two_runs_wait_for_one(conn: Connection) -> None:
     ask(conn, create("x", external="true"))
     for name in "ab":
         held = begin_run(conn, name)
-        answer = take_turn(conn, "W", bundle(held, commands=[adopt(0, "x")]))
-        take_turn(conn, "W", bundle(held, end=suspend(0), seen=answer.next_of(held)))
+        answer = take_turn(conn, "W", report(held, commands=[adopt(0, "x")]))
+        take_turn(conn, "W", report(held, end=suspend(0), seen=answer.next_of(held)))
     ask(conn, settle("x"))
     assert [types_of(conn, name) for name in "ab"] == ["SXADW", "SXADW"]
 
@@ -185,7 +185,7 @@ def test_one_past_its_deadline_that_nobody_settled(conn: Connection, clock: Cloc
     ask(conn, create("x", clock.now_ms + 100, external="true"))
     held = begin_run(conn, "r")
     clock.advance(100)
-    take_turn(conn, "W", bundle(held, commands=[adopt(0, "x")]))
+    take_turn(conn, "W", report(held, commands=[adopt(0, "x")]))
     tick(conn)
     assert types_of(conn, "r") == "SXD"
 
@@ -196,10 +196,10 @@ def test_one_past_its_deadline_that_nobody_settled(conn: Connection, clock: Cloc
 def test_what_cannot_be_adopted(conn: Connection, name: str, error: str) -> None:
     """What does not exist, the run itself and a local step of another one are scheduled under their number
     and have failed; the rest of the turn is written and the run does not suspend over it."""
-    take_turn(conn, "V", bundle(begin_run(conn, "other", "V"), outcomes=[done(0)]))
+    take_turn(conn, "V", report(begin_run(conn, "other", "V"), outcomes=[done(0)]))
     held = begin_run(conn, "r")
     commands = [adopt(0, name), promise(2)]
-    answer = take_turn(conn, "W", bundle(held, outcomes=[done(1)], commands=commands, end=suspend(0, 2)))
+    answer = take_turn(conn, "W", report(held, outcomes=[done(1)], commands=commands, end=suspend(0, 2)))
     assert answer.of(held) == ("ok", "acquired")
     (row,) = answer.tail(held)
     assert (row[1:5], json.loads(row[6])["type"], row[7]) == (("D", 0, 1, None), error, None)
@@ -230,8 +230,8 @@ def test_a_circle_of_awaits(conn: Connection) -> None:
     """Whoever closes a circle of any length gets the path; the others wait on, and the end of one is told."""
     held = {name: begin_run(conn, name) for name in "abcd"}
     for one, other in ("ab", "bc", "cd"):
-        take_turn(conn, "W", bundle(held[one], commands=[adopt(0, other)]))
-    answer = take_turn(conn, "W", bundle(held["d"], commands=[adopt(0, "a"), adopt(1, "b")]))
+        take_turn(conn, "W", report(held[one], commands=[adopt(0, other)]))
+    answer = take_turn(conn, "W", report(held["d"], commands=[adopt(0, "a"), adopt(1, "b")]))
     assert in_words(conn, "d") == [
         "d -> a -> b -> c -> d would wait for itself",
         "d -> b -> c -> d would wait for itself",
@@ -244,12 +244,12 @@ def test_a_circle_of_awaits(conn: Connection) -> None:
 def test_a_circle_through_a_parent(conn: Connection) -> None:
     """A child that would wait for its parent, or for who waits for that, is told; a detached one may."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[run(0, queue="kids"), run(1, queue="free", detached=True)]))
+    take_turn(conn, "W", report(held, commands=[run(0, queue="kids"), run(1, queue="free", detached=True)]))
     top = begin_run(conn, "top")
-    take_turn(conn, "W", bundle(top, commands=[adopt(0, "r")]))
+    take_turn(conn, "W", report(top, commands=[adopt(0, "r")]))
     kid, free = claim(conn, "K", "kids"), claim(conn, "K", "free")
-    take_turn(conn, "K", bundle(kid, commands=[adopt(0, "r"), adopt(1, "top")]))
-    take_turn(conn, "K", bundle(free, commands=[adopt(0, "r"), adopt(1, "top")]))
+    take_turn(conn, "K", report(kid, commands=[adopt(0, "r"), adopt(1, "top")]))
+    take_turn(conn, "K", report(free, commands=[adopt(0, "r"), adopt(1, "top")]))
     assert in_words(conn, "r.0") == [
         "r.0 -> r -> r.0 would wait for itself",
         "r.0 -> top -> r -> r.0 would wait for itself",
@@ -259,11 +259,11 @@ def test_a_circle_through_a_parent(conn: Connection) -> None:
 
 
 def test_a_circle_within_one_turn(conn: Connection) -> None:
-    """Bundles of one turn are judged one after the other: the last one closes the circle."""
+    """Reports of one turn are judged one after the other: the last one closes the circle."""
     one, two, three = (begin_run(conn, name) for name in ("one", "three", "two"))
     commands = {one.id: "three", two.id: "two", three.id: "one"}
     take_turn(
-        conn, "W", *(bundle(held, commands=[adopt(0, commands[held.id])]) for held in (two, one, three))
+        conn, "W", *(report(held, commands=[adopt(0, commands[held.id])]) for held in (two, one, three))
     )
     assert [in_words(conn, held.id) for held in (one, two, three)] == [
         [],
@@ -277,13 +277,13 @@ def test_who_has_ended_closes_no_circle(conn: Connection, clock: Clock) -> None:
     held = begin_run(conn, "r")
     for name, options in (("gone", {}), ("late", {"timeout": "1 s"}), ("anew", {})):
         other = begin_run(conn, name, **options)
-        answer = take_turn(conn, "W", bundle(other, commands=[adopt(0, "r")]))
+        answer = take_turn(conn, "W", report(other, commands=[adopt(0, "r")]))
         if name == "gone":
-            take_turn(conn, "W", bundle(other, end=complete(), seen=answer.next_of(other)))
+            take_turn(conn, "W", report(other, end=complete(), seen=answer.next_of(other)))
         if name == "anew":
-            take_turn(conn, "W", bundle(other, end=anew(on=1), seen=answer.next_of(other)))
+            take_turn(conn, "W", report(other, end=anew(on=1), seen=answer.next_of(other)))
     clock.advance(1000)
-    take_turn(conn, "W", bundle(held, commands=[adopt(0, "gone"), adopt(1, "late"), adopt(2, "anew")]))
+    take_turn(conn, "W", report(held, commands=[adopt(0, "gone"), adopt(1, "late"), adopt(2, "anew")]))
     assert in_words(conn, "r") == []
     tick(conn)
 
@@ -291,8 +291,8 @@ def test_who_has_ended_closes_no_circle(conn: Connection, clock: Clock) -> None:
 def test_the_promise_of_a_run_is_not_the_run(conn: Connection) -> None:
     """A child may wait for a promise that its parent made: nobody says who settles it."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[run(0, queue="kids"), promise(1)]))
-    take_turn(conn, "K", bundle(claim(conn, "K", "kids"), commands=[adopt(0, "r.1")]))
+    take_turn(conn, "W", report(held, commands=[run(0, queue="kids"), promise(1)]))
+    take_turn(conn, "K", report(claim(conn, "K", "kids"), commands=[adopt(0, "r.1")]))
     assert in_words(conn, "r.0") == []
 
 
@@ -300,9 +300,9 @@ def test_what_is_refused_may_be_a_member(conn: Connection) -> None:
     """A refused adoption that was put into a join set in the same turn is handed out as a failure."""
     held = begin_run(conn, "r")
     commands = [join_set(0), adopt(1, "nobody"), submit(1, 0)]
-    answer = take_turn(conn, "W", bundle(held, commands=commands))
+    answer = take_turn(conn, "W", report(held, commands=commands))
     seen = answer.next_of(held)
-    take_turn(conn, "W", bundle(held, commands=[pick(1, 0)], seen=seen))
+    take_turn(conn, "W", report(held, commands=[pick(1, 0)], seen=seen))
     assert types_of(conn, "r") == "SjXuDa"
 
 
@@ -310,14 +310,14 @@ def test_a_refusal_during_clean_up(conn: Connection) -> None:
     """A run that is being cancelled may adopt in its clean-up, and is told what is wrong with it."""
     held = begin_run(conn, "r")
     ask(conn, cancel("r"))
-    take_turn(conn, "W", bundle(held, commands=[adopt(0, "nobody")], seen=held.next + 1))
+    take_turn(conn, "W", report(held, commands=[adopt(0, "nobody")], seen=held.next + 1))
     assert types_of(conn, "r") == "SQXD"
 
 
 def test_a_fork_replaces_a_refusal(conn: Connection) -> None:
     """A fork keeps a refusal as it was, or has the value that it is given instead."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[adopt(0, "nobody")]))
+    take_turn(conn, "W", report(held, commands=[adopt(0, "nobody")]))
     for name, values in (("kept", {}), ("given", {"0": 7})):
         fork = "select durable.fork('r', set_values => %s::jsonb, new_id => %s, queue => %s)"
         ask(conn, (fork, (json.dumps(values), name, f"q-{name}")))
@@ -330,8 +330,8 @@ def test_every_cut_of_a_refusal_can_be_forked(conn: Connection) -> None:
     """A fork that begins between the call and its refusal waits for the promise, or is told that there is
     none."""
     one, two = begin_run(conn, "one"), begin_run(conn, "two")
-    take_turn(conn, "W", bundle(one, commands=[adopt(0, "two")]))
-    take_turn(conn, "W", bundle(two, commands=[timer(0, 1000), adopt(1, "one"), adopt(2, "nobody")]))
+    take_turn(conn, "W", report(one, commands=[adopt(0, "two")]))
+    take_turn(conn, "W", report(two, commands=[timer(0, 1000), adopt(1, "one"), adopt(2, "nobody")]))
     assert types_of(conn, "two") == "STXXDD"
     ask(conn, ("select durable.fork('two', seq => 3, new_id => 'f')", ()))
     assert ("one", "f", 1) in adopted(conn)
@@ -342,7 +342,7 @@ def test_a_client_closes_a_circle(conn: Connection) -> None:
     """A run that a protocol client serves is judged alike: the suspension is refused with the path."""
     client(conn)
     other = begin_run(conn, "other")
-    take_turn(conn, "W", bundle(other, commands=[adopt(0, "r")]))
+    take_turn(conn, "W", report(other, commands=[adopt(0, "r")]))
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         ask(conn, park("r", "other", version=2))
     assert caught.value.sqlstate == "WF012"
@@ -350,13 +350,13 @@ def test_a_client_closes_a_circle(conn: Connection) -> None:
     assert (types_of(conn, "r"), adopted(conn)) == ("S", [("r", "other", 0)])
 
 
-def test_a_bundle_that_is_not_taken_adopts_nothing(conn: Connection) -> None:
-    """A lost or moved bundle leaves the foreign promise as it was."""
+def test_a_report_that_is_not_taken_adopts_nothing(conn: Connection) -> None:
+    """A lost or moved report leaves the foreign promise as it was."""
     ask(conn, create("x"))
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[promise(0)]))
-    assert take_turn(conn, "W", bundle(held, commands=[adopt(0, "x")])).of(held)[0] == "moved"
-    assert take_turn(conn, "V", bundle(held, commands=[adopt(1, "x")])).of(held)[0] == "lost"
+    take_turn(conn, "W", report(held, commands=[promise(0)]))
+    assert take_turn(conn, "W", report(held, commands=[adopt(0, "x")])).of(held)[0] == "moved"
+    assert take_turn(conn, "V", report(held, commands=[adopt(1, "x")])).of(held)[0] == "lost"
     assert (types_of(conn, "r"), adopted(conn)) == ("SX", [])
     assert ask(conn, ("select external from durable._promises where id = 'x'", ())) == (False,)
 
@@ -365,8 +365,8 @@ def test_who_ended_is_told_no_more(conn: Connection) -> None:
     """The end of a promise after the end of the run that adopted it leaves its journal alone."""
     ask(conn, create("x", external="true"))
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, commands=[adopt(0, "x")]))
-    take_turn(conn, "W", bundle(held, end=complete(), seen=answer.next_of(held)))
+    answer = take_turn(conn, "W", report(held, commands=[adopt(0, "x")]))
+    take_turn(conn, "W", report(held, end=complete(), seen=answer.next_of(held)))
     ask(conn, settle("x"))
     assert (types_of(conn, "r"), adopted(conn)) == ("SXC", [])
 
@@ -384,8 +384,8 @@ def test_the_next_generation_begins_without(conn: Connection) -> None:
     """A run that continues as new waits for nothing that it had adopted."""
     ask(conn, create("x", external="true"))
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, commands=[adopt(0, "x")]))
-    take_turn(conn, "W", bundle(held, end=anew(on=1), seen=answer.next_of(held)))
+    answer = take_turn(conn, "W", report(held, commands=[adopt(0, "x")]))
+    take_turn(conn, "W", report(held, end=anew(on=1), seen=answer.next_of(held)))
     assert adopted(conn) == []
     ask(conn, settle("x"))
     assert types_of(conn, "r") == "SSXC"  # by seq, of both
@@ -394,7 +394,7 @@ def test_the_next_generation_begins_without(conn: Connection) -> None:
 def client(conn: Connection, *commands: dict[str, Any]) -> None:
     """A run that a protocol client serves at version 2."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=commands))
+    take_turn(conn, "W", report(held, commands=commands))
     ask(conn, ("select durable.task_release('r', 1)", ()))
     ask(conn, acquire("r", 1))
 

@@ -17,7 +17,6 @@ from tests.support.verbs import (
     begin_run,
     begun,
     broken,
-    bundle,
     captured,
     done,
     events_of,
@@ -26,6 +25,7 @@ from tests.support.verbs import (
     pick,
     promise,
     receive,
+    report,
     run,
     send,
     submit,
@@ -148,7 +148,7 @@ REFUSED: dict[
     "resume while cancelling": ((("Q", None, None),), ("W", None, None)),
 }
 
-# a bundle that takes one number twice is judged before anything is appended
+# a report that takes one number twice is judged before anything is appended
 BY_BUNDLE = {"taken number of another kind"}
 
 
@@ -224,11 +224,11 @@ def test_journal_events_are_dense(conn: Connection, clock: Clock) -> None:
     commands = [run(3, queue="kids"), timer(4, 1000), promise(5), captured(6), captured(7, kind="time")]
     commands += [intent(8), join_set(9), submit(8, 9), receive(10)]
     outcomes = [done(0), broken(1), broken(2, retry_in=5)]
-    take_turn(conn, "W", bundle(held, outcomes=outcomes, commands=commands))
+    take_turn(conn, "W", report(held, outcomes=outcomes, commands=commands))
     ask(conn, send("r"))
     outcomes = [begun(2, attempt=2), broken(2, attempt=2, retry_in=5), done(2, attempt=3), done(8)]
-    answer = take_turn(conn, "W", bundle(held, outcomes=outcomes))
-    take_turn(conn, "W", bundle(held, commands=[pick(8, 9)], end=suspend(3, 4, 5), seen=answer.next_of(held)))
+    answer = take_turn(conn, "W", report(held, outcomes=outcomes))
+    take_turn(conn, "W", report(held, commands=[pick(8, 9)], end=suspend(3, 4, 5), seen=answer.next_of(held)))
     clock.advance(1000)
     ask(conn, ("select durable.tick_v1(10)", ()))
     rows = conn.execute(
@@ -248,7 +248,7 @@ def test_payloads_of_events(conn: Connection, clock: Clock) -> None:
     """A logical event shows what happened: input, result, error, wait, instant."""
     held = begin_run(conn, "r", args='["in"]')
     commands = [timer(2, 70), captured(3, "0.25")]
-    take_turn(conn, "W", bundle(held, outcomes=[done(0, '"out"'), broken(1)], commands=commands))
+    take_turn(conn, "W", report(held, outcomes=[done(0, '"out"'), broken(1)], commands=commands))
     ask(conn, ("select durable.promise_settle('r', 'resolved', '\"end\"')", ()))
     rows = conn.execute(
         "select event, payload, promise_id, name from durable.journal_events where id = 'r' order by seq"
@@ -268,8 +268,8 @@ def test_payloads_of_events(conn: Connection, clock: Clock) -> None:
 def test_an_await_is_written_as_it_was_asked(conn: Connection) -> None:
     """ExecutionAwaiting names the children and the kind; the head counts how many must still resolve."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, commands=[promise(0), promise(1)]))
-    take_turn(conn, "W", bundle(held, end=suspend(1, 0, kind="all"), seen=answer.next_of(held)))
+    answer = take_turn(conn, "W", report(held, commands=[promise(0), promise(1)]))
+    take_turn(conn, "W", report(held, end=suspend(1, 0, kind="all"), seen=answer.next_of(held)))
     (data,) = ask(conn, ("select data from durable._journal where type = 'A'", ()))
     assert json.loads(data) == {"on": [1, 0], "kind": "all"}
     assert head(conn, "r", "status", "wait_kind", "wait_left") == ("blocked", "all", 2)

@@ -19,11 +19,11 @@ from tests.support.verbs import (
     begin_run,
     begun,
     broken,
-    bundle,
     claim,
     complete,
     done,
     fail,
+    report,
     take_turn,
 )
 
@@ -179,7 +179,7 @@ def test_the_middle_of_a_fused_row(conn: Connection) -> None:
     """A position inside a row tells the events before it: a step that is scheduled, then runs, then is
     done."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, outcomes=[done(0), broken(1, retry_in=5)]))
+    take_turn(conn, "W", report(held, outcomes=[done(0), broken(1, retry_in=5)]))
     states = [look(conn, "r", seq=n)["running"] for n in range(2, 8)]
     about = {"name": "step", "attempt": 1}
     assert states == [
@@ -198,7 +198,7 @@ def test_the_instant_is_that_of_the_last_event(conn: Connection, clock: Clock) -
     held = begin_run(conn, "r")
     began = clock.now_ms
     clock.advance(500)
-    take_turn(conn, "W", bundle(held, outcomes=[begun(0)]))
+    take_turn(conn, "W", report(held, outcomes=[begun(0)]))
     query = "select extract(epoch from (durable.as_of('r', at => durable._at(%s))).at) * 1000"
     told = [int(ask(conn, (query, (began + ms,)))[0]) - began for ms in (0, 499, 500, 9999)]
     assert told == [0, 0, 500, 500]
@@ -218,7 +218,7 @@ REFUSED = {
 def test_what_is_refused(conn: Connection, name: str) -> None:
     """A moment that was not there is refused with words that say what there is."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, outcomes=[done(0)]))
+    take_turn(conn, "W", report(held, outcomes=[done(0)]))
     call, state, words = REFUSED[name]
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         ask(conn, call)
@@ -237,10 +237,10 @@ def test_an_instant_finds_its_generation(conn: Connection, clock: Clock) -> None
     held = begin_run(conn, "r", args='["one"]')
     clock.advance(1000)
     end = {"do": "continue", "value": "[2]", "on": [1]}
-    take_turn(conn, "W", bundle(held, outcomes=[done(0, '"old"')], end=end))
+    take_turn(conn, "W", report(held, outcomes=[done(0, '"old"')], end=end))
     clock.advance(1000)
     held = claim(conn, "W", "q-r")
-    take_turn(conn, "W", bundle(held, outcomes=[done(1, '"new"')]))
+    take_turn(conn, "W", report(held, outcomes=[done(1, '"new"')]))
     query = "select (durable.as_of('r', at => durable._at(%s))).generation"
     assert [ask(conn, (query, (clock.now_ms - ms,)))[0] for ms in (2000, 1001, 1000, 0)] == [1, 1, 2, 2]
     assert look(conn, "r", generation=1)["children"]["0"]["value"] == "old"

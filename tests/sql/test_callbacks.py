@@ -14,11 +14,11 @@ from tests.support.verbs import (
     acquire,
     ask,
     begin_run,
-    bundle,
     create,
     park,
     promise,
     release,
+    report,
     settle,
     suspend,
     take,
@@ -149,9 +149,9 @@ def test_kinds_of_a_wait(conn: Connection, kind: str, order: str, wakes_after: i
     """Single and any end with the first child of the wait, all with the last, and ExecutionResumed is
     written once."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, commands=[promise(child) for child in range(3)]))
+    answer = take_turn(conn, "W", report(held, commands=[promise(child) for child in range(3)]))
     on = [int(child) for child in order]
-    take_turn(conn, "W", bundle(held, end=suspend(*on, kind=kind), seen=answer.next_of(held)))
+    take_turn(conn, "W", report(held, end=suspend(*on, kind=kind), seen=answer.next_of(held)))
     for count, child in enumerate(order, start=1):
         ask(conn, settle(f"r.{child}"))
         assert (task_of(conn, "r") or ("",))[0] == ("pending" if count >= wakes_after else "suspended")
@@ -161,8 +161,8 @@ def test_kinds_of_a_wait(conn: Connection, kind: str, order: str, wakes_after: i
 def test_a_child_outside_the_wait_does_not_wake(conn: Connection) -> None:
     """A settlement of a child that the run does not wait for is journalled and lets it sleep."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, commands=[promise(0), promise(1)]))
-    take_turn(conn, "W", bundle(held, end=suspend(1), seen=answer.next_of(held)))
+    answer = take_turn(conn, "W", report(held, commands=[promise(0), promise(1)]))
+    take_turn(conn, "W", report(held, end=suspend(1), seen=answer.next_of(held)))
     ask(conn, settle("r.0"))
     assert task_of(conn, "r") == ("suspended", 1, None)
     assert types_of(conn, "r") == "SXXAD"
@@ -173,8 +173,8 @@ def test_a_child_that_settles_while_its_run_waits_to_retry_brings_it_back(
 ) -> None:
     """A run released until later is ready at once when one of its children settles."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[promise(0)]))
-    take_turn(conn, "W", bundle(held, end=release(60_000)))
+    take_turn(conn, "W", report(held, commands=[promise(0)]))
+    take_turn(conn, "W", report(held, end=release(60_000)))
     assert ask(conn, ("select retry_at from durable._tasks", ())) == (clock.now_ms + 60_000,)
     ask(conn, settle("r.0"))
     assert ask(conn, ("select retry_at from durable._tasks", ())) == (clock.now_ms,)
@@ -184,8 +184,8 @@ def test_all_at_once(conn: Connection, clock: Clock) -> None:
     """Children of one wait that settle in one transaction wake their run once, for all and for any."""
     for name, kind in (("a", "all"), ("b", "any")):
         held = begin_run(conn, name)
-        answer = take_turn(conn, "W", bundle(held, commands=[promise(0, 50), promise(1, 60)]))
-        take_turn(conn, "W", bundle(held, end=suspend(0, 1, kind=kind), seen=answer.next_of(held)))
+        answer = take_turn(conn, "W", report(held, commands=[promise(0, 50), promise(1, 60)]))
+        take_turn(conn, "W", report(held, end=suspend(0, 1, kind=kind), seen=answer.next_of(held)))
     clock.advance(100)
     ask(conn, ("select durable.tick_v1(100)", ()))
     for name in "ab":
@@ -199,8 +199,8 @@ def test_preference(conn: Connection, clock: Clock, present: bool, wait_ms: int 
     ask(conn, ("select durable.worker_hello_v1('W', '{g}', '{w}', '{1}', null)", ()))
     conn.execute("update durable._workers set present = %s", (present,))
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, commands=[promise(0)]))
-    take_turn(conn, "W", bundle(held, end=suspend(0), seen=answer.next_of(held)))
+    answer = take_turn(conn, "W", report(held, commands=[promise(0)]))
+    take_turn(conn, "W", report(held, end=suspend(0), seen=answer.next_of(held)))
     ask(conn, settle("r.0"))
     (until,) = ask(conn, ("select prefer_until from durable._tasks", ()))
     assert until == (None if wait_ms is None else clock.now_ms + wait_ms)

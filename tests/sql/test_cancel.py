@@ -19,7 +19,6 @@ from tests.support.verbs import (
     begin_run,
     begun,
     broken,
-    bundle,
     cancel,
     cancelled,
     captured,
@@ -34,6 +33,7 @@ from tests.support.verbs import (
     promise_of,
     refusal,
     release,
+    report,
     run,
     settle,
     suspend,
@@ -89,7 +89,7 @@ def test_force_ends_at_once(conn: Connection, clock: Clock, name: str) -> None:
     assert types_of(conn, "r").endswith("QY")
     (execution,) = head(conn, "execution")
     late = Held(execution=execution, id="r", version=1, next=1)
-    assert take_turn(conn, "W", bundle(late, end=complete())).of(late) == ("lost", "lost")
+    assert take_turn(conn, "W", report(late, end=complete())).of(late) == ("lost", "lost")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_the_reason_is_told(conn: Connection, reason: str | None, message: str) 
     """Whatever JSON the reason is, the error of the run has it, and a message for people."""
     held = begin_run(conn, "r")
     ask(conn, cancel("r", reason))
-    take_turn(conn, "W", bundle(seen(held, 2), end=cancelled()))
+    take_turn(conn, "W", report(seen(held, 2), end=cancelled()))
     (error,) = ask(conn, ("select error from durable.result('r')", ()))
     expected = {"type": "Cancelled", "kind": "Cancelled", "message": message}
     given = json.loads(reason or "null")
@@ -118,7 +118,7 @@ def test_for_people(conn: Connection) -> None:
     call: Call = ("select durable.cancel('r', reason => '\"x\"', grace => '1 minute')", ())
     assert ask(conn, call) == ("cancelling",)
     assert ask(conn, call) == ("cancelling",)
-    take_turn(conn, "W", bundle(seen(held, 2), end=cancelled()))
+    take_turn(conn, "W", report(seen(held, 2), end=cancelled()))
     assert ask(conn, call) == ("cancelled",)
     assert types_of(conn, "r") == "SQY"
 
@@ -127,7 +127,7 @@ def test_the_code_gives_in(conn: Connection) -> None:
     """A run whose code let the cancellation out ends as cancelled."""
     held = begin_run(conn, "r")
     ask(conn, cancel("r"))
-    answer = take_turn(conn, "W", bundle(seen(held, 2), end=cancelled()))
+    answer = take_turn(conn, "W", report(seen(held, 2), end=cancelled()))
     assert answer.of(held) == ("ok", "done")
     assert (promise_of(conn, "r") or ("",))[0] == "rejected_canceled"
     assert events_of(conn, "r") == ["ExecutionStarted", "CancelRequested", "ExecutionCancelled"]
@@ -136,7 +136,7 @@ def test_the_code_gives_in(conn: Connection) -> None:
 def test_nobody_asked(conn: Connection) -> None:
     """Code that cancels itself without a request has failed."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, end=cancelled()))
+    take_turn(conn, "W", report(held, end=cancelled()))
     assert (state(conn), types_of(conn, "r")) == ("failed", "SF")
 
 
@@ -147,7 +147,7 @@ def test_the_code_may_still_win(conn: Connection, end: dict[str, Any], word: str
     """A run that has seen the request and ends otherwise has ended otherwise."""
     held = begin_run(conn, "r")
     ask(conn, cancel("r"))
-    assert take_turn(conn, "W", bundle(seen(held, 2), end=end)).of(held) == ("ok", "done")
+    assert take_turn(conn, "W", report(seen(held, 2), end=end)).of(held) == ("ok", "done")
     assert (state(conn), types_of(conn, "r")) == (word, types)
     assert refusal(conn, cancel("r")) == "WF003"
 
@@ -168,25 +168,25 @@ def test_who_has_not_seen_the_request_is_moved(conn: Connection, more: dict[str,
     """What code did without having seen the request does not count: it is replayed with it."""
     held = begin_run(conn, "r")
     ask(conn, cancel("r"))
-    assert take_turn(conn, "W", bundle(held, **more)).of(held) == ("moved", "acquired")
+    assert take_turn(conn, "W", report(held, **more)).of(held) == ("moved", "acquired")
     assert types_of(conn, "r") == "SQ"
 
 
 def test_results_are_kept(conn: Connection) -> None:
     """Steps that ran are recorded, though their run has not seen the request: what happened, happened."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, outcomes=[begun(0)]))
+    take_turn(conn, "W", report(held, outcomes=[begun(0)]))
     ask(conn, cancel("r"))
-    answer = take_turn(conn, "W", bundle(held, outcomes=[done(0), done(1), broken(2, retry_in=5)]))
+    answer = take_turn(conn, "W", report(held, outcomes=[done(0), done(1), broken(2, retry_in=5)]))
     assert answer.of(held) == ("moved", "acquired")
     assert types_of(conn, "r") == "SlQcLf"
 
 
-def test_an_empty_bundle_brings_the_request(conn: Connection) -> None:
+def test_an_empty_report_brings_the_request(conn: Connection) -> None:
     """A held run hears of the request in its next turn."""
     held = begin_run(conn, "r")
     ask(conn, cancel("r", '{"why": 1}'))
-    answer = take_turn(conn, "W", bundle(held))
+    answer = take_turn(conn, "W", report(held))
     ((_, kind, *_, data, _),) = answer.tail(held)
     assert (answer.of(held), kind, json.loads(data)) == (("ok", "acquired"), "Q", {"reason": {"why": 1}})
 
@@ -196,11 +196,11 @@ def test_a_clean_up_takes_durable_steps(conn: Connection) -> None:
     held = begin_run(conn, "r")
     ask(conn, cancel("r"))
     commands = [promise(1), run(2, queue="kids"), timer(3, 10), captured(4)]
-    answer = take_turn(conn, "W", bundle(seen(held, 2), outcomes=[done(0)], commands=commands))
+    answer = take_turn(conn, "W", report(seen(held, 2), outcomes=[done(0)], commands=commands))
     assert answer.of(held) == ("ok", "acquired")
     assert types_of(conn, "r") == "SQXITnL"
     assert state(conn, "r.2") == "queued"
-    assert take_turn(conn, "W", bundle(seen(held, 9), end=cancelled())).of(held) == ("ok", "done")
+    assert take_turn(conn, "W", report(seen(held, 9), end=cancelled())).of(held) == ("ok", "done")
 
 
 def test_a_clean_up_is_held_while_it_waits(conn: Connection, clock: Clock) -> None:
@@ -208,26 +208,26 @@ def test_a_clean_up_is_held_while_it_waits(conn: Connection, clock: Clock) -> No
     resolves."""
     held = begin_run(conn, "r")
     ask(conn, cancel("r"))
-    take_turn(conn, "W", bundle(seen(held, 2), commands=[timer(0, 10)]))
-    answer = take_turn(conn, "W", bundle(seen(held, 3), end=suspend(0)))
+    take_turn(conn, "W", report(seen(held, 2), commands=[timer(0, 10)]))
+    answer = take_turn(conn, "W", report(seen(held, 3), end=suspend(0)))
     assert answer.of(held) == ("ok", "acquired")
     clock.advance(10)
     tick(conn)
-    assert [row[1] for row in take_turn(conn, "W", bundle(seen(held, 3))).tail(held)] == ["Z"]
+    assert [row[1] for row in take_turn(conn, "W", report(seen(held, 3))).tail(held)] == ["Z"]
     assert types_of(conn, "r") == "SQTZ"
 
 
 def test_a_clean_up_survives_its_worker(conn: Connection, clock: Clock) -> None:
     """A lost lease in the grace time hands the run, the request in its journal, to another worker."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, outcomes=[begun(0)]))
+    take_turn(conn, "W", report(held, outcomes=[begun(0)]))
     ask(conn, cancel("r", grace_ms=10 * TTL_MS))
     clock.advance(TTL_MS)
     tick(conn)
     assert types_of(conn, "r") == "SlQr"
     again = claim(conn, "V", "q-r")
     assert [row[1] for row in again.rows] == ["S", "l", "Q", "r"]
-    assert take_turn(conn, "V", bundle(again, end=cancelled())).of(again) == ("ok", "done")
+    assert take_turn(conn, "V", report(again, end=cancelled())).of(again) == ("ok", "done")
 
 
 @pytest.mark.parametrize(("grace_ms", "lasts_ms"), [(None, GRACE_MS), (5_000, 5_000), (0, 1)])
@@ -244,7 +244,7 @@ def test_the_grace_ends(conn: Connection, clock: Clock, grace_ms: int | None, la
     assert tick(conn)["promises"] == 1
     assert types_of(conn, "r") == "SQY"
     assert ask(conn, ("select error ->> 'reason' from durable.result('r')", ())) == ("slow",)
-    assert take_turn(conn, "W", bundle(seen(held, 2), end=complete())).of(held) == ("lost", "lost")
+    assert take_turn(conn, "W", report(seen(held, 2), end=complete())).of(held) == ("lost", "lost")
 
 
 def test_the_grace_of_many(conn: Connection, clock: Clock) -> None:
@@ -305,15 +305,15 @@ def family(conn: Connection) -> dict[str, Held]:
         run(3, queue="k3", abandon=True),
         run(4, queue="k4"),
     ]
-    answer = take_turn(conn, "W", bundle(held["r"], commands=commands))
+    answer = take_turn(conn, "W", report(held["r"], commands=commands))
     take_turn(
-        conn, "W", bundle(held["r"], end=suspend(0, 1, 3, 4, kind="all"), seen=answer.next_of(held["r"]))
+        conn, "W", report(held["r"], end=suspend(0, 1, 3, 4, kind="all"), seen=answer.next_of(held["r"]))
     )
     for number in (0, 2, 3, 4):
         held[f"r.{number}"] = claim(conn, "K", f"k{number}")
     four = held["r.4"]
-    answer = take_turn(conn, "K", bundle(four, commands=[run(0, queue="k40")]))
-    take_turn(conn, "K", bundle(four, end=suspend(0), seen=answer.next_of(four)))
+    answer = take_turn(conn, "K", report(four, commands=[run(0, queue="k40")]))
+    take_turn(conn, "K", report(four, end=suspend(0), seen=answer.next_of(four)))
     held["r.4.0"] = claim(conn, "K", "k40")
     return held
 
@@ -359,7 +359,7 @@ def test_a_branch_is_cancelled_alone(conn: Connection) -> None:
     held = family(conn)
     assert ask(conn, cancel("r.4"))[0] == "cancelling"
     assert {id_ for id_, word in states(conn).items() if word == "cancelling"} == {"r.4", "r.4.0"}
-    take_turn(conn, "K", bundle(seen(held["r.4.0"], 2), end=cancelled()))
+    take_turn(conn, "K", report(seen(held["r.4.0"], 2), end=cancelled()))
     assert states(conn)["r.4.0"] == "cancelled"
     assert types_of(conn, "r.4") == "SIAbQd"
     assert states(conn)["r"] == "waiting"
@@ -376,7 +376,7 @@ def test_a_second_request_spares_the_clean_up(conn: Connection) -> None:
     """Runs that a clean-up started are not asked by a second request; force ends them."""
     held = begin_run(conn, "r")
     ask(conn, cancel("r"))
-    take_turn(conn, "W", bundle(seen(held, 2), commands=[run(0, queue="kids")]))
+    take_turn(conn, "W", report(seen(held, 2), commands=[run(0, queue="kids")]))
     claim(conn, "K", "kids")
     assert ask(conn, cancel("r")) == ("cancelling", False)
     assert state(conn, "r.0") == "running"
@@ -387,7 +387,7 @@ def test_a_second_request_spares_the_clean_up(conn: Connection) -> None:
 def test_an_ended_child_stays_as_it_is(conn: Connection) -> None:
     """What has ended is not cancelled."""
     held = family(conn)
-    take_turn(conn, "K", bundle(held["r.0"], end=complete()))
+    take_turn(conn, "K", report(held["r.0"], end=complete()))
     ask(conn, cancel("r", force=True))
     assert states(conn)["r.0"] == "completed"
 
@@ -396,12 +396,12 @@ def test_what_resolves_meanwhile_is_recorded(conn: Connection, clock: Clock) -> 
     """Promises, timers and steps that end while a run is being cancelled are in its journal; nothing resumes
     it."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, outcomes=[begun(0)], commands=[promise(1), timer(2, 10)]))
+    take_turn(conn, "W", report(held, outcomes=[begun(0)], commands=[promise(1), timer(2, 10)]))
     ask(conn, cancel("r"))
     ask(conn, settle("r.1"))
     clock.advance(10)
     tick(conn)
-    take_turn(conn, "W", bundle(seen(held, 9), outcomes=[done(0)]))
+    take_turn(conn, "W", report(seen(held, 9), outcomes=[done(0)]))
     assert types_of(conn, "r") == "SXTlQDZc"
 
 
@@ -409,7 +409,7 @@ def test_what_cannot_be_cancelled(conn: Connection) -> None:
     """There must be such a run, and it must not have ended otherwise; a malformed request is refused
     first."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, outcomes=[done(0)], commands=[promise(1)]))
+    take_turn(conn, "W", report(held, outcomes=[done(0)], commands=[promise(1)]))
     ask(conn, create("x", external="true"))
     take(conn, "t")
     for name in ("nobody", "x", "t", "r.0", "r.1"):

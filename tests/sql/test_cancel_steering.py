@@ -15,7 +15,6 @@ from tests.support.verbs import (
     ask,
     begin_run,
     begun,
-    bundle,
     cancel,
     claim,
     complete,
@@ -23,6 +22,7 @@ from tests.support.verbs import (
     done,
     promise,
     refusal,
+    report,
     settle,
     start,
     take_turn,
@@ -46,7 +46,7 @@ def test_pause_and_resume(conn: Connection, clock: Clock, name: str) -> None:
     assert take_turn(conn, "V", want=1, queues=["q-r"]).tasks == []
     version = (task_of(conn, "r") or ("", 0))[1]
     held = Held(execution=head(conn, "execution")[0], id="r", version=version, next=1)
-    assert take_turn(conn, "W", bundle(held, outcomes=[done(9)])).of(held) == ("lost", "lost")
+    assert take_turn(conn, "W", report(held, outcomes=[done(9)])).of(held) == ("lost", "lost")
     ask(conn, RESUME)
     assert types_of(conn, "r") == before
     assert claim(conn, "V", "q-r").version == version + 1
@@ -55,7 +55,7 @@ def test_pause_and_resume(conn: Connection, clock: Clock, name: str) -> None:
 def test_a_pause_closes_open_attempts(conn: Connection) -> None:
     """Steps under way are interrupted, which is no failure of theirs."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, outcomes=[begun(0)]))
+    take_turn(conn, "W", report(held, outcomes=[begun(0)]))
     ask(conn, PAUSE)
     assert types_of(conn, "r") == "Slr"
     assert head(conn, "open_attempts") == ([-2],)
@@ -74,7 +74,7 @@ def test_what_comes_while_paused(conn: Connection) -> None:
 def test_a_pause_leaves_halted_ones(conn: Connection) -> None:
     """What is set aside already keeps its problem; a second pause is no error."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, end={"do": "halt", "problem": '{"type": "Nondeterminism"}'}))
+    take_turn(conn, "W", report(held, end={"do": "halt", "problem": '{"type": "Nondeterminism"}'}))
     ask(conn, PAUSE)
     assert ask(conn, ("select state, problem ->> 'type' from durable.runs", ())) == (
         "halted",
@@ -97,7 +97,7 @@ def test_a_pause_of_a_run_that_is_cancelled(conn: Connection, clock: Clock) -> N
 def test_what_cannot_be_steered(conn: Connection, verb: str) -> None:
     """There must be such a run, and it must not have ended."""
     ask(conn, create("x", external="true"))
-    take_turn(conn, "W", bundle(begin_run(conn, "r"), end=complete()))
+    take_turn(conn, "W", report(begin_run(conn, "r"), end=complete()))
     call = f"select durable.{verb}(%s)"
     assert refusal(conn, (call, ("nobody",))) == "WF001"
     assert refusal(conn, (call, ("x",))) == "WF001"
@@ -116,7 +116,7 @@ def test_what_cannot_be_steered(conn: Connection, verb: str) -> None:
 def test_resume_says_why_not(conn: Connection, id_: str, words: str) -> None:
     """Who resumes what cannot go on is told in terms of runs, with a query that shows more."""
     ask(conn, create("x", external="true"))
-    take_turn(conn, "W", bundle(begin_run(conn, "r"), end=complete()))
+    take_turn(conn, "W", report(begin_run(conn, "r"), end=complete()))
     begin_run(conn, "s")
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         conn.execute("select durable.resume(%s)", (id_,))

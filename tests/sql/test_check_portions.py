@@ -23,11 +23,11 @@ from tests.support.verbs import (
     Connection,
     ask,
     begin_run,
-    bundle,
     captured,
     create,
     promise,
     refusal,
+    report,
     run,
     take_turn,
 )
@@ -182,7 +182,7 @@ def test_a_check_reads_what_it_is_asked_for(dsn: str, clock: Clock) -> None:
     with psycopg.connect(dsn, autocommit=True) as conn:
         fill(conn, 5000)
         for name in ("a", "b"):
-            take_turn(conn, "W", bundle(begin_run(conn, name), commands=[promise(0), captured(1)]))
+            take_turn(conn, "W", report(begin_run(conn, name), commands=[promise(0), captured(1)]))
         for id_ in ("r501", "r502"):
             with reading(conn) as read:
                 assert conn.execute(OF_ID, (id_,)).fetchall() == []
@@ -275,9 +275,9 @@ def test_what_happened_since_is_checked(conn: Connection, clock: Clock) -> None:
     held = {name: begin_run(conn, name) for name in ("still", "grown", "ended")}
     ask(conn, create("old", external="true"))
     clock.advance(7_200_000)
-    take_turn(conn, "W", bundle(held["grown"], commands=[captured(0)]))
+    take_turn(conn, "W", report(held["grown"], commands=[captured(0)]))
     ask(conn, ("select durable.resolve('ended', '1')", ()))
-    take_turn(conn, "W", bundle(begin_run(conn, "young"), commands=[run(0, queue="kids")]))
+    take_turn(conn, "W", report(begin_run(conn, "young"), commands=[run(0, queue="kids")]))
     ask(conn, create("new", external="true"))
     conn.execute("update durable._executions set next_seq = next_seq + 1")
     conn.execute("update durable._promises set external = false where id in ('old', 'new')")

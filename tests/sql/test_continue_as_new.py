@@ -14,7 +14,6 @@ from tests.support.verbs import (
     ask,
     begin_run,
     begun,
-    bundle,
     complete,
     create,
     done,
@@ -22,6 +21,7 @@ from tests.support.verbs import (
     promise,
     promise_of,
     refusal,
+    report,
     run,
     settle,
     start,
@@ -47,7 +47,7 @@ def lawful(conn: Connection) -> None:
 def renew(story: Story, value: Any, next_child: int, **more: Any) -> dict[str, Any]:
     """The run continues as new and is taken up again; answers the task as it is handed out."""
     assert story.held is not None
-    given = bundle(story.held, end=continued(value, next_child), seen=story.next_seq, **more)
+    given = report(story.held, end=continued(value, next_child), seen=story.next_seq, **more)
     answer = take_turn(story.conn, "W", given)
     assert answer.of(story.held) == ("ok", "released")
     lawful(story.conn)
@@ -116,10 +116,10 @@ def test_an_open_attempt_is_closed(conn: Connection, clock: Clock) -> None:
     assert old is not None
     renew(story, [], 1)
     assert journal_of(conn, old.execution) == "SlrC"
-    assert take_turn(conn, "W", bundle(old, outcomes=[done(0)])).of(old) == ("lost", "lost")
+    assert take_turn(conn, "W", report(old, outcomes=[done(0)])).of(old) == ("lost", "lost")
 
 
-def test_outcomes_and_commands_of_the_last_bundle_belong_to_the_old_journal(
+def test_outcomes_and_commands_of_the_last_report_belong_to_the_old_journal(
     conn: Connection, clock: Clock
 ) -> None:
     """What is reported together with the end is recorded before it."""
@@ -165,7 +165,7 @@ def test_what_was_received_and_not_used_is_carried_over(conn: Connection, clock:
     for child in range(3):
         story.report(commands=[receive(child, "s")])
     assert story.held is not None
-    take_turn(conn, "W", bundle(story.held, end={**continued([], 3), "on": [3, 1, 2]}, seen=story.next_seq))
+    take_turn(conn, "W", report(story.held, end={**continued([], 3), "on": [3, 1, 2]}, seen=story.next_seq))
     story.again()
     sent = "select delivery, data from durable._signals where execution = %s order by delivery"
     assert conn.execute(sent, (story.execution,)).fetchall() == [(1, "1"), (2, "2"), (3, "3")]
@@ -247,11 +247,11 @@ def test_the_parent_gets_the_last_result(conn: Connection, clock: Clock) -> None
     kid = story.kid(0)
     story.report(end=suspend(0))
     for worker in ("V", "U"):
-        take_turn(conn, "V", bundle(kid, end=continued([worker], 0)))
+        take_turn(conn, "V", report(kid, end=continued([worker], 0)))
         kid = take_turn(conn, worker, want=1, queues=["kids"]).tasks[0]
         assert task_of(conn, "r") == ("suspended", 1, None)
         lawful(conn)
-    take_turn(conn, "U", bundle(kid, end=complete('"last"')))
+    take_turn(conn, "U", report(kid, end=complete('"last"')))
     assert task_of(conn, "r") == ("pending", 1, None)
     assert types_of(conn, "r") == "SIbAdW"
 
@@ -297,7 +297,7 @@ def test_a_request_comes_before_an_unseen_continue(conn: Connection, clock: Cloc
     assert story.held is not None
     seen = story.next_seq
     ask(conn, ("select durable.cancel('r')", ()))
-    answer = take_turn(conn, "W", bundle(story.held, end=continued([], 0), seen=seen))
+    answer = take_turn(conn, "W", report(story.held, end=continued([], 0), seen=seen))
     assert answer.of(story.held) == ("moved", "acquired")
     assert len(generations(conn, "r")) == 1
 

@@ -17,7 +17,7 @@ from pyengine.cli.root import run
 from tests.support.catalogue import differences, settings, snapshot
 from tests.support.cluster import Server, installed_database
 from tests.support.envelope import Json, Said, make, say, send, settle, suspend, take
-from tests.support.verbs import NEVER, Connection, begin_run, bundle, refusal, take_turn, timer
+from tests.support.verbs import NEVER, Connection, begin_run, refusal, report, take_turn, timer
 from tests.support.verbs import run as child
 
 SCHEDULE = {"id": "s", "cron": "* * * * *", "promiseId": "{{.id}}.{{.timestamp}}", "promiseTimeout": 1000}
@@ -261,7 +261,7 @@ def test_snap_is_one_statement(conn: Connection) -> None:
 def test_reset_forgets_everything(conn: Connection) -> None:
     """No table keeps a row, but for settings, migrations, workers, what they registered, partitions."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[child(0), timer(1, 5)]))
+    take_turn(conn, "W", report(held, commands=[child(0), timer(1, 5)]))
     make(conn, "x", external="true")
     take(conn, "t")
     suspend(conn, "t", 1, "x")

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.support.verbs import Connection, adopt, ask, begin_run, bundle, complete, halt, take_turn
+from tests.support.verbs import Connection, adopt, ask, begin_run, complete, halt, report, take_turn
 
 VERBS = {
     "start": "select durable.start('w', '[1]', id => 'new', key => 'k', queue => 'q')",
@@ -83,11 +83,11 @@ def own(dsn: str) -> Iterator[Connection]:
         begin_run(connection, "held")
         waiting = begin_run(connection, "waiting")
         end = {"do": "suspend", "on": [0], "kind": "single"}
-        take_turn(connection, "W", bundle(waiting, commands=[adopt(0, "awaited")], end=end))
-        take_turn(connection, "W", bundle(begin_run(connection, "ended"), end=complete()))
+        take_turn(connection, "W", report(waiting, commands=[adopt(0, "awaited")], end=end))
+        take_turn(connection, "W", report(begin_run(connection, "ended"), end=complete()))
         for name, kind in (("halted", "Nondeterminism"), ("dead", "Crashed")):
             held = begin_run(connection, name)
-            take_turn(connection, "W", bundle(held, end=halt(f'{{"type": "{kind}"}}')))
+            take_turn(connection, "W", report(held, end=halt(f'{{"type": "{kind}"}}')))
         connection.execute("select durable.create_promise('due')")
         connection.execute("update durable._promises set created_at = 1, timeout_at = 2 where id = 'due'")
         connection.execute("select durable.schedule('nightly', '0 3 * * *')")
@@ -234,7 +234,7 @@ def test_a_table_that_is_dropped(own: Connection) -> None:
         own.execute(f"begin; {INSERT}; {drop}; commit" if "once" in name else f"{INSERT}; {drop}")
         for _ in range(3):
             held = take_turn(own, "W", want=1, queues=["orders"], workflows=["checkout"]).tasks[0]
-            take_turn(own, "W", bundle(held, end=complete()))
+            take_turn(own, "W", report(held, end=complete()))
         assert own.execute(
             "select distinct state from durable.runs where workflow = 'checkout'"
         ).fetchall() == [("completed",)]

@@ -30,7 +30,6 @@ from tests.support.verbs import (
     begin_run,
     begun,
     broken,
-    bundle,
     captured,
     claim,
     complete,
@@ -41,6 +40,7 @@ from tests.support.verbs import (
     promise,
     promise_of,
     refusal,
+    report,
     run,
     settle,
     suspend,
@@ -343,7 +343,7 @@ def test_a_promise_of_somebody_else_is_awaited_again(conn: Connection, clock: Cl
     ask(conn, fork(seq=upto))
     assert rows(conn, "f", 0)[-1] == ("D", 1, "e", True)
     held = claim(conn, "V", "q-r")
-    take_turn(conn, "V", bundle(held, end=suspend(1)))
+    take_turn(conn, "V", report(held, end=suspend(1)))
     ask(conn, settle("late", '"l"'))
     assert rows(conn, "f", 1)[-1] == ("D", 1, "l", True)
     assert task_of(conn, "f") == ("pending", 1, None)
@@ -444,7 +444,7 @@ def test_a_signal_key_is_known_to_the_fork(conn: Connection, clock: Clock) -> No
     held = claim(conn, "V", "q-r")
     commands = [{"do": "receive", "child": n, "name": "s"} for n in range(2)]
     for command in commands:
-        take_turn(conn, "V", bundle(held, commands=[command]))
+        take_turn(conn, "V", report(held, commands=[command]))
     assert [rows(conn, "f", n)[-1][2] for n in range(2)] == [1, 9]
 
 
@@ -513,7 +513,7 @@ def test_a_journal_that_a_client_keeps(conn: Connection, clock: Clock) -> None:
 def test_a_fork_begins_detached_children_too(conn: Connection) -> None:
     """Also where none of its children is awaited."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[run(0, queue="c", detached=True)]))
+    take_turn(conn, "W", report(held, commands=[run(0, queue="c", detached=True)]))
     ask(conn, fork())
     assert ask(conn, ("select count(*) from durable._executions where id = 'f.0'", ())) == (1,)
 
@@ -537,9 +537,9 @@ def test_what_the_cancellation_ended_begins_anew(
 def test_a_fork_of_a_cancelled_run_is_not_cancelled(conn: Connection, clock: Clock, force: bool) -> None:
     """The cancellation of a parent reaches its children; its fork, anywhere, has none of their ends."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, commands=[run(0, queue="kids"), run(1, queue="kids")]))
+    answer = take_turn(conn, "W", report(held, commands=[run(0, queue="kids"), run(1, queue="kids")]))
     claim(conn, "K", "kids")
-    take_turn(conn, "W", bundle(held, end=suspend(0, 1, kind="all"), seen=answer.next_of(held)))
+    take_turn(conn, "W", report(held, end=suspend(0, 1, kind="all"), seen=answer.next_of(held)))
     ask(conn, ("select durable.cancel('r', force => %s)", (force,)))
     events = ask(conn, ("select events from durable.runs where id = 'r'", ()))[0]
     for upto in (*range(4, events + 1), None):

@@ -20,12 +20,12 @@ from tests.support.verbs import (
     Call,
     Connection,
     ask,
-    bundle,
     complete,
     create,
     done,
     heartbeat,
     promise,
+    report,
     settle,
     suspend,
     take,
@@ -108,7 +108,7 @@ def test_renewals_change_no_index(alone: str, renewal: str) -> None:
                     outcomes = [done(round_)]
                     seen = 3 * round_
                     take_turn(
-                        conn, "W", *(bundle(one, outcomes=outcomes, seen=one.next + seen) for one in held)
+                        conn, "W", *(report(one, outcomes=outcomes, seen=one.next + seen) for one in held)
                     )
             assert renewed[0] == 150
             total, hot = total + renewed[0], hot + renewed[1]
@@ -143,7 +143,7 @@ def cycle(conn: Connection, tag: str) -> None:
     start_some(conn, 100)
     held = take_turn(conn, "W", want=100, ttl_ms=TTL_MS).tasks
     assert len(held) == 100
-    take_turn(conn, "W", *(bundle(one, commands=[promise(0)], end=suspend(0)) for one in held))
+    take_turn(conn, "W", *(report(one, commands=[promise(0)], end=suspend(0)) for one in held))
     awaited = [f"{one.id}.0" for one in held]
     for id_ in awaited:
         ask(conn, ("select durable.promise_register_listener(%s, 'poll://any@g')", (id_,)))
@@ -151,7 +151,7 @@ def cycle(conn: Connection, tag: str) -> None:
         ask(conn, ("select durable.unblock_acknowledge(%s, 'poll://any@g')", (id_,)))
     woken = take_turn(conn, "W", want=100, ttl_ms=TTL_MS).tasks
     assert len(woken) == 100, tag
-    take_turn(conn, "W", *(bundle(one, end=complete()) for one in woken))
+    take_turn(conn, "W", *(report(one, end=complete()) for one in woken))
 
 
 def size(conn: Connection, table: str) -> int:

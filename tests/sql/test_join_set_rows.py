@@ -18,7 +18,6 @@ from tests.support.verbs import (
     ask,
     begin_run,
     broken,
-    bundle,
     captured,
     claim,
     complete,
@@ -30,6 +29,7 @@ from tests.support.verbs import (
     promise,
     receive,
     refusal,
+    report,
     run,
     send,
     settle,
@@ -83,13 +83,13 @@ def test_every_invocation_can_be_a_member(conn: Connection, kind: str) -> None:
     ask(conn, create("x", external="true"))
     command, end = MEMBERS[kind]
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[join_set(0), command, submit(1, 0)]))
+    take_turn(conn, "W", report(held, commands=[join_set(0), command, submit(1, 0)]))
     assert (sets(conn), members(conn)) == ([(0, False)], [(1, 0, False)])
     if end is None:
-        take_turn(conn, "W", bundle(held, outcomes=[broken(1)]))
+        take_turn(conn, "W", report(held, outcomes=[broken(1)]))
     else:
         ask(conn, end)
-    take_turn(conn, "W", bundle(held, commands=[pick(1, 0)]))
+    take_turn(conn, "W", report(held, commands=[pick(1, 0)]))
     assert (sets(conn), members(conn)) == ([(0, True)], [(1, 0, True)])
     assert types_of(conn, "r").endswith("a")
 
@@ -101,11 +101,11 @@ def test_what_is_complete_can_be_submitted(conn: Connection, kind: str) -> None:
     command, end = MEMBERS[kind]
     held = begin_run(conn, "r")
     if end is None:
-        take_turn(conn, "W", bundle(held, outcomes=[done(1)]))
+        take_turn(conn, "W", report(held, outcomes=[done(1)]))
     else:
-        take_turn(conn, "W", bundle(held, commands=[command]))
+        take_turn(conn, "W", report(held, commands=[command]))
         ask(conn, end)
-    take_turn(conn, "W", bundle(held, commands=[join_set(2), submit(1, 2), pick(1, 2)]))
+    take_turn(conn, "W", report(held, commands=[join_set(2), submit(1, 2), pick(1, 2)]))
     assert members(conn) == [(1, 2, True)]
 
 
@@ -115,12 +115,12 @@ def test_what_is_no_invocation_is_no_member(conn: Connection, clock: Clock, kind
     over."""
     held = begin_run(conn, "r")
     ask(conn, send("r"))
-    one = turn("W", bundle(held, commands=[join_set(0), STRANGERS[kind], submit(1, 0)], seen=2))
+    one = turn("W", report(held, commands=[join_set(0), STRANGERS[kind], submit(1, 0)], seen=2))
     assert refusal(conn, one) == "WF006"
-    take_turn(conn, "W", bundle(held, commands=[join_set(0), STRANGERS[kind]], seen=2))
+    take_turn(conn, "W", report(held, commands=[join_set(0), STRANGERS[kind]], seen=2))
     clock.advance(5)
     tick(conn)
-    assert refusal(conn, turn("W", bundle(held, commands=[submit(1, 0)], seen=2))) == "WF006"
+    assert refusal(conn, turn("W", report(held, commands=[submit(1, 0)], seen=2))) == "WF006"
     assert members(conn) == []
 
 
@@ -176,7 +176,7 @@ BAD: dict[str, list[dict[str, Any]]] = {
 }
 
 
-# bundles that are right but for the order of their rows: commands stand before outcomes, and both as they
+# reports that are right but for the order of their rows: commands stand before outcomes, and both as they
 # came
 DISORDER: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     "a promise taken in the call that makes it": (
@@ -200,7 +200,7 @@ def test_the_order_within_a_turn_counts(conn: Connection, name: str) -> None:
     nothing of the turn is written."""
     commands, outcomes = DISORDER[name]
     held = begin_run(conn, "r")
-    assert refusal(conn, turn("W", bundle(held, commands=commands, outcomes=outcomes))) == "WF006"
+    assert refusal(conn, turn("W", report(held, commands=commands, outcomes=outcomes))) == "WF006"
     assert (types_of(conn, "r"), sets(conn), members(conn)) == ("S", [], [])
 
 
@@ -208,9 +208,9 @@ def test_an_open_member_is_not_taken_with_its_outcome(conn: Connection) -> None:
     """A member that is open when the turn begins cannot be taken in the turn that reports its outcome,
     whose rows come behind."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[intent(1), join_set(0), submit(1, 0)]))
+    take_turn(conn, "W", report(held, commands=[intent(1), join_set(0), submit(1, 0)]))
     state = (types_of(conn, "r"), sets(conn), members(conn))
-    assert refusal(conn, turn("W", bundle(held, commands=[pick(1, 0)], outcomes=[done(1)]))) == "WF006"
+    assert refusal(conn, turn("W", report(held, commands=[pick(1, 0)], outcomes=[done(1)]))) == "WF006"
     assert (types_of(conn, "r"), sets(conn), members(conn)) == state
 
 
@@ -226,20 +226,20 @@ def test_what_completed_further_up_is_taken(conn: Connection) -> None:
 def test_what_a_worker_may_not_report(conn: Connection, name: str) -> None:
     """Commands that break a guard are refused as a whole, or not taken; the sets stay as they were."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[intent(0), intent(1), join_set(2), submit(0, 2)]))
+    take_turn(conn, "W", report(held, commands=[intent(0), intent(1), join_set(2), submit(0, 2)]))
     state = (types_of(conn, "r"), sets(conn), members(conn))
-    call = turn("W", bundle(held, commands=BAD[name]))
+    call = turn("W", report(held, commands=BAD[name]))
     if name == "a set made twice":
-        assert take_turn(conn, "W", bundle(held, commands=BAD[name])).of(held)[0] == "moved"
+        assert take_turn(conn, "W", report(held, commands=BAD[name])).of(held)[0] == "moved"
     else:
         assert refusal(conn, call) == "WF006"
     assert (types_of(conn, "r"), sets(conn), members(conn)) == state
 
 
-def test_a_refused_bundle_says_why(conn: Connection) -> None:
+def test_a_refused_report_says_why(conn: Connection) -> None:
     """The refusal names the run, the event, the child and the reason; its hint is a query of the journal."""
     held = begin_run(conn, "r")
-    call = turn("W", bundle(held, commands=[join_set(0), intent(1), submit(1, 0), submit(1, 0)]))
+    call = turn("W", report(held, commands=[join_set(0), intent(1), submit(1, 0), submit(1, 0)]))
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         ask(conn, call)
     detail, hint = caught.value.diag.message_detail, caught.value.diag.message_hint
@@ -252,20 +252,20 @@ def test_a_set_is_closed_by_the_first_result(conn: Connection) -> None:
     taken."""
     held = begin_run(conn, "r")
     commands = [intent(0), intent(1), join_set(2), submit(0, 2), submit(1, 2), intent(3)]
-    take_turn(conn, "W", bundle(held, commands=commands))
-    take_turn(conn, "W", bundle(held, outcomes=[done(0), done(1)]))
-    assert refusal(conn, turn("W", bundle(held, commands=[pick(0, 2), submit(3, 2)]))) == "WF006"
-    take_turn(conn, "W", bundle(held, commands=[pick(0, 2), pick(1, 2)]))
+    take_turn(conn, "W", report(held, commands=commands))
+    take_turn(conn, "W", report(held, outcomes=[done(0), done(1)]))
+    assert refusal(conn, turn("W", report(held, commands=[pick(0, 2), submit(3, 2)]))) == "WF006"
+    take_turn(conn, "W", report(held, commands=[pick(0, 2), pick(1, 2)]))
     assert members(conn) == [(0, 2, True), (1, 2, True)]
     assert types_of(conn, "r") == "Slljuulccaa"
 
 
 def test_a_step_may_complete_in_the_turn_that_submits_it(conn: Connection) -> None:
-    """A step that runs already may be submitted and reported in one bundle, and taken in the next."""
+    """A step that runs already may be submitted and reported in one report, and taken in the next."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[intent(0), join_set(1)]))
-    assert take_turn(conn, "W", bundle(held, commands=[submit(0, 1)], outcomes=[done(0)])).of(held)[0] == "ok"
-    take_turn(conn, "W", bundle(held, commands=[pick(0, 1)]))
+    take_turn(conn, "W", report(held, commands=[intent(0), join_set(1)]))
+    assert take_turn(conn, "W", report(held, commands=[submit(0, 1)], outcomes=[done(0)])).of(held)[0] == "ok"
+    take_turn(conn, "W", report(held, commands=[pick(0, 1)]))
     assert types_of(conn, "r") == "Sljuca"
 
 
@@ -273,9 +273,9 @@ def test_two_sets_do_not_mix(conn: Connection) -> None:
     """Each set has its own members, and is closed by itself."""
     held = begin_run(conn, "r")
     commands = [join_set(0), join_set(1), intent(2), submit(2, 0), intent(3), submit(3, 1), intent(4)]
-    take_turn(conn, "W", bundle(held, commands=commands))
-    take_turn(conn, "W", bundle(held, outcomes=[done(2)]))
-    take_turn(conn, "W", bundle(held, commands=[pick(2, 0), submit(4, 1)]))
+    take_turn(conn, "W", report(held, commands=commands))
+    take_turn(conn, "W", report(held, outcomes=[done(2)]))
+    take_turn(conn, "W", report(held, commands=[pick(2, 0), submit(4, 1)]))
     assert sets(conn) == [(0, True), (1, False)]
     assert members(conn) == [(2, 0, True), (3, 1, False), (4, 1, False)]
 
@@ -284,21 +284,21 @@ def test_what_was_not_taken_does_not_matter(conn: Connection) -> None:
     """A run may end with members that are open, or complete and not taken."""
     held = begin_run(conn, "r")
     commands = [join_set(0), promise(1), submit(1, 0), promise(2), submit(2, 0)]
-    take_turn(conn, "W", bundle(held, commands=commands))
+    take_turn(conn, "W", report(held, commands=commands))
     ask(conn, settle("r.1"))
-    take_turn(conn, "W", bundle(held, end=complete(), seen=held.next + 7))
+    take_turn(conn, "W", report(held, end=complete(), seen=held.next + 7))
     assert types_of(conn, "r") == "SjXuXuDC"
 
 
 def test_a_run_waits_for_the_members_of_a_set(conn: Connection) -> None:
     """A set is waited for by its open members; the set itself is nothing to wait for."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, commands=[join_set(0), promise(1), submit(1, 0)]))
-    answer = take_turn(conn, "W", bundle(held, end=suspend(1), seen=answer.next_of(held)))
+    answer = take_turn(conn, "W", report(held, commands=[join_set(0), promise(1), submit(1, 0)]))
+    answer = take_turn(conn, "W", report(held, end=suspend(1), seen=answer.next_of(held)))
     assert answer.of(held) == ("ok", "suspended")
     ask(conn, settle("r.1"))
     again = claim(conn, "W", "q-r")
     late = type(held)(execution=held.execution, id="r", version=2, next=again.next)
-    answer = take_turn(conn, "W", bundle(late, commands=[pick(1, 0)]))
-    answer = take_turn(conn, "W", bundle(late, end=suspend(0), seen=answer.next_of(late)))
+    answer = take_turn(conn, "W", report(late, commands=[pick(1, 0)]))
+    answer = take_turn(conn, "W", report(late, end=suspend(0), seen=answer.next_of(late)))
     assert answer.of(late) == ("ok", "halted")

@@ -17,7 +17,6 @@ from tests.support.verbs import (
     ask,
     begin_run,
     begun,
-    bundle,
     claim,
     create,
     done,
@@ -26,6 +25,7 @@ from tests.support.verbs import (
     promise,
     refusal,
     release,
+    report,
     run,
     suspend,
     take,
@@ -159,9 +159,9 @@ def test_a_lost_run_is_told_to_its_journals(conn: Connection, clock: Clock) -> N
     """A lost lease closes the open steps of the run and its open attempt in the owner's journal (R2); the
     next acquire opens another."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[run(0, queue="kids")], outcomes=[begun(1)]), ttl_ms=1)
+    take_turn(conn, "W", report(held, commands=[run(0, queue="kids")], outcomes=[begun(1)]), ttl_ms=1)
     kid = claim(conn, "K", "kids")
-    take_turn(conn, "K", bundle(kid, outcomes=[begun(0)]))
+    take_turn(conn, "K", report(kid, outcomes=[begun(0)]))
     clock.advance(TTL_MS)
     assert tick(conn)["leases"] == 2
     assert types_of(conn, "r.0") == "Slr"
@@ -209,11 +209,11 @@ def test_progress_forgives_crashes(conn: Connection, clock: Clock, progress: str
     held = claim(conn, "W", "g")
     assert held.crashes == 2
     if progress == "outcome":
-        take_turn(conn, "W", bundle(held, outcomes=[done(0)]))
+        take_turn(conn, "W", report(held, outcomes=[done(0)]))
     else:
-        answer = take_turn(conn, "W", bundle(held, commands=[promise(0)]))
+        answer = take_turn(conn, "W", report(held, commands=[promise(0)]))
         end = suspend(0) if progress == "suspend" else release()
-        take_turn(conn, "W", bundle(held, end=end, seen=answer.next_of(held)))
+        take_turn(conn, "W", report(held, end=end, seen=answer.next_of(held)))
     assert ask(conn, ("select crashes from durable._tasks", ())) == (0,)
 
 

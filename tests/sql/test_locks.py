@@ -15,11 +15,11 @@ from tests.support.verbs import (
     Connection,
     ask,
     begin_run,
-    bundle,
     create,
     park,
     promise,
     refusal,
+    report,
     run,
     settle,
     start,
@@ -64,8 +64,8 @@ def test_awaiters_are_listed_once(conn: Connection) -> None:
 def test_heads_of_a_settlement(conn: Connection) -> None:
     """Settling a child touches its own head, its owner's, and those of the tasks that wait."""
     parent = begin_run(conn, "p")
-    answer = take_turn(conn, "W", bundle(parent, commands=[run(0), promise(1)]))
-    take_turn(conn, "W", bundle(parent, end=suspend(0, 1), seen=answer.next_of(parent)))
+    answer = take_turn(conn, "W", report(parent, commands=[run(0), promise(1)]))
+    take_turn(conn, "W", report(parent, end=suspend(0, 1), seen=answer.next_of(parent)))
     other = begin_run(conn, "o")
     (child,) = ask(conn, ("select head from durable._promises where id = 'p.0'", ()))
     heads = "select (select array_agg(h order by h) from unnest(durable._heads_of(%s, %s)) h)"

@@ -14,7 +14,6 @@ from tests.support.verbs import (
     Connection,
     ask,
     begin_run,
-    bundle,
     cancel,
     complete,
     create,
@@ -23,6 +22,7 @@ from tests.support.verbs import (
     promise,
     receive,
     refusal,
+    report,
     run,
     send,
     settle,
@@ -96,7 +96,7 @@ def test_resumed_as_one(conn: Connection, clock: Clock, name: str) -> None:
 @pytest.mark.parametrize(("outcome", "verb"), ENDED)
 def test_each_id_gets_an_outcome(conn: Connection, outcome: str, verb: str) -> None:
     """Ended, not found and the rest are told apart, in the order given, and nothing raises."""
-    take_turn(conn, "W", bundle(begin_run(conn, "ended"), end=complete()))
+    take_turn(conn, "W", report(begin_run(conn, "ended"), end=complete()))
     begin_run(conn, "asked")
     begin_run(conn, "live")
     ask(conn, create("plain"))
@@ -137,7 +137,7 @@ def test_signals_are_numbered(conn: Connection) -> None:
         "b": ("already", 1),
     }
     assert told(conn, "signal_many('{a,b}', 'go')") == {"a": ("done", 2), "b": ("done", 2)}
-    take_turn(conn, "W", bundle(begin_run(conn, "d"), end=complete()))
+    take_turn(conn, "W", report(begin_run(conn, "d"), end=complete()))
     assert told(conn, "signal_many('{d}', 'go', dedup => 'k')")["d"][0] == "ended"
 
 
@@ -146,7 +146,7 @@ def test_each_its_own_payload(conn: Connection) -> None:
     for id_ in ("a", "b", "c"):
         begin_run(conn, id_)
         ask(conn, create(f"{id_}-promise"))
-    take_turn(conn, "W", bundle(begin_run(conn, "b2"), end=complete()))
+    take_turn(conn, "W", report(begin_run(conn, "b2"), end=complete()))
     found = told(conn, "signal_many('{c,b2,a}', 'go', payloads => %s::jsonb[])", ["3", "2", "1"])
     assert [each[0] for each in found.values()] == ["done", "ended", "done"]
     sent = conn.execute(
@@ -168,8 +168,8 @@ def test_all_waits_end_at_once(conn: Connection) -> None:
     }
     for id_, (made, on, kind) in commands.items():
         held = begin_run(conn, id_)
-        answer = take_turn(conn, "W", bundle(held, commands=made))
-        take_turn(conn, "W", bundle(held, end=suspend(*on, kind=kind), seen=answer.next_of(held)))
+        answer = take_turn(conn, "W", report(held, commands=made))
+        take_turn(conn, "W", report(held, end=suspend(*on, kind=kind), seen=answer.next_of(held)))
     begin_run(conn, "held")
     assert set(told(conn, "signal_many('{one,any,all,other,held}', 'go')").values()) == {("done", 1)}
     assert states(conn) == {
@@ -186,7 +186,7 @@ def test_all_waits_end_at_once(conn: Connection) -> None:
 def test_settled_promises(conn: Connection) -> None:
     """Done, the same again, another outcome, a worker's own step, none at all."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[intent(0)], outcomes=[done(1)]))
+    take_turn(conn, "W", report(held, commands=[intent(0)], outcomes=[done(1)]))
     for id_ in ("new", "same", "other"):
         ask(conn, create(id_))
     ask(conn, settle("same", "7"))
@@ -205,8 +205,8 @@ def test_settled_promises(conn: Connection) -> None:
 def test_awaiters_of_many(conn: Connection) -> None:
     """A run that waits for all of several promises is woken once, by one call that settles them."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, commands=[promise(0), promise(1)]))
-    take_turn(conn, "W", bundle(held, end=suspend(0, 1, kind="all"), seen=answer.next_of(held)))
+    answer = take_turn(conn, "W", report(held, commands=[promise(0), promise(1)]))
+    take_turn(conn, "W", report(held, end=suspend(0, 1, kind="all"), seen=answer.next_of(held)))
     told(conn, "settle_many('{r.1,r.0}')")
     assert task_of(conn, "r") == ("pending", 1, None)
     assert types_of(conn, "r").endswith("DDW")
@@ -237,7 +237,7 @@ def test_a_promise_past_its_deadline(conn: Connection, clock: Clock) -> None:
 def test_families_that_overlap(conn: Connection) -> None:
     """A parent and its child in one call are asked once each; what is below is reached as by one."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[run(0), run(1)]))
+    take_turn(conn, "W", report(held, commands=[run(0), run(1)]))
     assert told(conn, "cancel_many('{r.0,r}')") == {"r.0": ("done", "cancelled"), "r": ("done", "cancelling")}
     assert states(conn) == {"r": "cancelling", "r.0": "cancelled", "r.1": "cancelled"}
 
@@ -263,8 +263,8 @@ def test_a_filter(conn: Connection, clock: Clock, named: str, expected: list[str
     """matching_runs answers the live runs that match, in the order of their ids, in portions."""
     call = "select durable.start('mail', '[]', id => 'a', tags => '{\"team\": \"x\"}', delay => '1 hour')"
     ask(conn, (call, ()))
-    take_turn(conn, "W", bundle(begin_run(conn, "b"), commands=[run(0)]))
-    take_turn(conn, "W", bundle(begin_run(conn, "d"), end=complete()))
+    take_turn(conn, "W", report(begin_run(conn, "b"), commands=[run(0)]))
+    take_turn(conn, "W", report(begin_run(conn, "d"), end=complete()))
     ask(conn, create("plain", target="q"))
     clock.advance(2_000)
     begin_run(conn, "c")
@@ -339,8 +339,8 @@ def test_the_work_is_in_the_rows(conn: Connection, verb: str) -> None:
             ask(conn, start(id_))
         for id_ in ids[1::2]:
             held = begin_run(conn, id_)
-            answer = take_turn(conn, "W", bundle(held, commands=[receive(0)]))
-            take_turn(conn, "W", bundle(held, end=suspend(0, kind="signal"), seen=answer.next_of(held)))
+            answer = take_turn(conn, "W", report(held, commands=[receive(0)]))
+            take_turn(conn, "W", report(held, end=suspend(0, kind="signal"), seen=answer.next_of(held)))
             if verb == "resume":
                 ask(conn, ("select durable.pause(%s)", (id_,)))
         found.append(calls(conn, (f"select * from durable.{MANY[verb]}", (ids,))))

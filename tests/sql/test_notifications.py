@@ -14,10 +14,10 @@ from tests.support.verbs import (
     Connection,
     ask,
     begin_run,
-    bundle,
     complete,
     create,
     done,
+    report,
     settle,
     start,
     take,
@@ -71,10 +71,10 @@ def test_a_turn_tells_what_it_settled(conn: Connection, heard: Connection) -> No
     """If it is asked to, and only if it settles something; no hint of plain SQL is held back for it."""
     first, other = begin_run(conn, "r"), begin_run(conn, "s")
     drain(heard)
-    take_turn(conn, "W", bundle(first, end=complete()))
-    take_turn(conn, "W", bundle(other, outcomes=[done(0)]), tells=True)
+    take_turn(conn, "W", report(first, end=complete()))
+    take_turn(conn, "W", report(other, outcomes=[done(0)]), tells=True)
     assert drain(heard) == []
-    take_turn(conn, "W", bundle(other, end=complete(), seen=other.next + 3), tells=True)
+    take_turn(conn, "W", report(other, end=complete(), seen=other.next + 3), tells=True)
     assert drain(heard) == ["durable_settled"]
 
 

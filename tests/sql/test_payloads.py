@@ -18,13 +18,13 @@ from tests.support.verbs import (
     ask,
     begin_run,
     broken,
-    bundle,
     complete,
     create,
     done,
     fail,
     promise,
     refusal,
+    report,
     run,
     take,
     turn,
@@ -127,7 +127,7 @@ def furnished(conn: Connection) -> Held:
     ask(conn, create("x", external="true"))
     take(conn, "t")
     stepped = begin_run(conn, "stepped")
-    ask(conn, turn("W", bundle(stepped, outcomes=[done(0)])))
+    ask(conn, turn("W", report(stepped, outcomes=[done(0)])))
     return begin_run(conn, "r")
 
 
@@ -168,8 +168,8 @@ def test_text_that_the_server_itself_cannot_read(conn: Connection) -> None:
 def test_reports_are_not_too_deep(conn: Connection, report: Callable[[str], dict[str, Any]]) -> None:
     """A worker's turn is refused for a payload that is too deep, and for no other."""
     held = furnished(conn)
-    assert refusal(conn, turn("W", bundle(held, **report(nested(501))))) == "WF004"
-    assert refusal(conn, turn("W", bundle(held, **report(nested(500))))) == ""
+    assert refusal(conn, turn("W", report(held, **report(nested(501))))) == "WF004"
+    assert refusal(conn, turn("W", report(held, **report(nested(500))))) == ""
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ from tests.support.verbs import (
     ask,
     begin_run,
     begun,
-    bundle,
     cancel,
     cancelled,
     claim,
@@ -48,6 +47,7 @@ from tests.support.verbs import (
     promise,
     receive,
     release,
+    report,
     run,
     send,
     settle,
@@ -235,23 +235,23 @@ def steering_calls(tag: str, runs: dict[str, Held]) -> Iterator[tuple[str, Call]
     yield "signal", send(f"{tag}r6", key="k")
     yield "signal_again", send(f"{tag}r6", key="k")
     commands = [receive(0), receive(1, "too"), adopt(2, f"{tag}g"), intent(3), join_set(4), submit(3, 4)]
-    yield "turn_that_receives", turn(tag, bundle(r6, commands=commands))
-    yield "turn_that_waits_for_a_signal", turn(tag, bundle(r6, end=suspend(1, 2), seen=r6.next + 8))
+    yield "turn_that_receives", turn(tag, report(r6, commands=commands))
+    yield "turn_that_waits_for_a_signal", turn(tag, report(r6, end=suspend(1, 2), seen=r6.next + 8))
     yield "signal_that_wakes", send(f"{tag}r6", "too")
-    yield "turn_with_a_member", turn(tag, bundle(r7, commands=commands[3:]))
-    yield "turn_that_completes_it", turn(tag, bundle(r7, outcomes=[done(3)]))
-    yield "turn_that_takes_it", turn(tag, bundle(r7, commands=[pick(3, 4), join_set(5), promise(6)]))
-    yield "turn_with_a_late_member", turn(tag, bundle(r7, commands=[submit(6, 5)]))
+    yield "turn_with_a_member", turn(tag, report(r7, commands=commands[3:]))
+    yield "turn_that_completes_it", turn(tag, report(r7, outcomes=[done(3)]))
+    yield "turn_that_takes_it", turn(tag, report(r7, commands=[pick(3, 4), join_set(5), promise(6)]))
+    yield "turn_with_a_late_member", turn(tag, report(r7, commands=[submit(6, 5)]))
     yield "settle_what_was_adopted", settle(f"{tag}g")
-    yield "turn_that_adopts_a_run", turn(tag, bundle(r7, commands=[adopt(7, f"{tag}r8"), adopt(8, "nobody")]))
+    yield "turn_that_adopts_a_run", turn(tag, report(r7, commands=[adopt(7, f"{tag}r8"), adopt(8, "nobody")]))
     commands = [run(number, queue=f"{tag}r8-{number}") for number in range(3)]
-    yield "turn_with_a_family", turn(tag, bundle(r8, commands=commands))
-    yield "turn_that_closes_a_circle", turn(tag, bundle(r8, commands=[adopt(3, f"{tag}r7")]))
+    yield "turn_with_a_family", turn(tag, report(r8, commands=commands))
+    yield "turn_that_closes_a_circle", turn(tag, report(r8, commands=[adopt(3, f"{tag}r7")]))
     yield "cancel_a_family", cancel(f"{tag}r8", '"why"', grace_ms=0)
     yield "cancel_again", cancel(f"{tag}r8")
-    yield "turn_that_hears_of_it", turn(tag, bundle(r8))
+    yield "turn_that_hears_of_it", turn(tag, report(r8))
     yield "cancel_by_force", cancel(f"{tag}r7", force=True)
-    yield "turn_that_gives_in", turn(tag, bundle(r8, end=cancelled(), seen=r8.next + 7))
+    yield "turn_that_gives_in", turn(tag, report(r8, end=cancelled(), seen=r8.next + 7))
     yield "suspend_on_what_is_not_its_own", park(f"{tag}r9", f"{tag}i")
     yield "settle_what_it_waits_for", settle(f"{tag}i")
     yield "cancel_for_the_sweep", cancel(f"{tag}r9", grace_ms=0)
@@ -265,7 +265,7 @@ def steering_calls(tag: str, runs: dict[str, Held]) -> Iterator[tuple[str, Call]
     yield "settle_many", ("select count(*) from durable.settle_many(%s)", (several[0][2:],))
     yield "matching_runs", ("select durable.matching_runs(at_most => 3)", ())
     yield "sweep_of_the_cancelled", ("select durable.tick_v1(500)", ())
-    yield "turn_that_goes_on_as_new", turn(tag, bundle(runs["r4"], end=anew()))
+    yield "turn_that_goes_on_as_new", turn(tag, report(runs["r4"], end=anew()))
 
 
 def waiting_calls(tag: str) -> Iterator[tuple[str, Call]]:
@@ -313,11 +313,11 @@ def calls(conn: Connection, tag: str, runs: dict[str, Held]) -> Iterator[tuple[s
     commands = [run(0, queue=f"{tag}kids"), timer(1, 1), promise(2)]
     yield (
         "turn_with_children",
-        turn(tag, bundle(runs["r1"], commands=commands), bundle(runs["r2"], outcomes=[done(0), begun(1)])),
+        turn(tag, report(runs["r1"], commands=commands), report(runs["r2"], outcomes=[done(0), begun(1)])),
     )
-    yield "turn_that_suspends", turn(tag, bundle(runs["r1"], end=suspend(0, 1, 2), seen=runs["r1"].next + 3))
+    yield "turn_that_suspends", turn(tag, report(runs["r1"], end=suspend(0, 1, 2), seen=runs["r1"].next + 3))
     yield "journal", journal(tag, runs["r2"])
-    yield "turn_that_ends", turn(tag, bundle(runs["r2"], end=complete()), bundle(runs["r3"], end=release(5)))
+    yield "turn_that_ends", turn(tag, report(runs["r2"], end=complete()), report(runs["r3"], end=release(5)))
     yield "settle_child", settle(f"{tag}r1.2")
     yield "turn_that_wakes", turn(tag, want=3, queues=[f"{tag}r1", f"{tag}kids"])
     yield from waiting_calls(tag)

@@ -18,13 +18,13 @@ from tests.support.verbs import (
     begin_run,
     begun,
     broken,
-    bundle,
     create,
     done,
     park,
     promise,
     promise_of,
     refusal,
+    report,
     run,
     settle,
     start,
@@ -167,7 +167,7 @@ def test_get_of_a_local_step(conn: Connection) -> None:
     """A local step has no row; its journal rows answer as its promise."""
     held = begin_run(conn, "r")
     outcomes = [done(0, '"out"'), broken(1), broken(2, retry_in=5), begun(3)]
-    take_turn(conn, "W", bundle(held, outcomes=outcomes))
+    take_turn(conn, "W", report(held, outcomes=outcomes))
     rows = [
         ask(conn, ("select state, value_data from durable.promise_get(%s)", (f"r.{n}",))) for n in range(4)
     ]
@@ -204,7 +204,7 @@ def test_a_verdict_on_an_open_step_is_refused(
     ask(conn, create("t", target="poll://any@g"))
     ask(conn, acquire("t"))
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, outcomes=[done(0, '"out"'), outcome]))
+    take_turn(conn, "W", report(held, outcomes=[done(0, '"out"'), outcome]))
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         ask(conn, verdict)
     assert caught.value.sqlstate == "WF003"
@@ -291,7 +291,7 @@ def test_create_promise_again(conn: Connection) -> None:
 def test_a_step_is_settled_by_who_executes_it(conn: Connection) -> None:
     """The people's verbs refuse what the journal of a run alone may end."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, outcomes=[begun(0)]))
+    take_turn(conn, "W", report(held, outcomes=[begun(0)]))
     assert refusal(conn, ("select durable.resolve('r.0', '1')", ())) == "WF003"
 
 
@@ -303,7 +303,7 @@ def test_due_in(conn: Connection, clock: Clock) -> None:
     ask(conn, create("never", external="true"))
     assert ask(conn, due) == (None,)
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[promise(0, 70), run(1, timeout=90)]))
+    take_turn(conn, "W", report(held, commands=[promise(0, 70), run(1, timeout=90)]))
     assert ask(conn, due) == (70,)
     clock.advance(80)
     assert ask(conn, due) == (0,)

@@ -17,10 +17,10 @@ from tests.support.verbs import (
     ask,
     begin_run,
     begun,
-    bundle,
     create,
     done,
     refusal,
+    report,
     take_turn,
 )
 from tests.support.verbs import settle as settle_now
@@ -114,7 +114,7 @@ def test_both_doors_see_one_promise(conn: Connection) -> None:
 def test_steps_of_runs(conn: Connection) -> None:
     """A local step is a promise that can be read, and that nobody outside creates or completes."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, outcomes=[done(0, "5"), begun(1)]))
+    take_turn(conn, "W", report(held, outcomes=[done(0, "5"), begun(1)]))
     found = ask(conn, ("select promise from durable.promise_read_v0('r.0')", ()))[0]
     assert (found["state"], found["value"]) == ("RESOLVED", {"data": "5"})
     assert ask(conn, completion("reject", "r.0", "k"))[:2] == (403, "already resolved")

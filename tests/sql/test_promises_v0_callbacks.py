@@ -16,13 +16,13 @@ from tests.support.verbs import (
     acquire,
     ask,
     begin_run,
-    bundle,
     claim,
     complete,
     create,
     park,
     promise,
     refusal,
+    report,
     run,
     settle,
     suspend,
@@ -159,7 +159,7 @@ def test_a_local_step(scene: Connection) -> None:
     take_turn(
         scene,
         "W",
-        bundle(held, outcomes=[{"child": 0, "name": "s", "hash": "a" * 16, "attempt": 1, "value": "1"}]),
+        report(held, outcomes=[{"child": 0, "name": "s", "hash": "a" * 16, "attempt": 1, "value": "1"}]),
     )
     assert refusal(scene, callback(awaited="r.0")) == "WF005"
 
@@ -314,9 +314,9 @@ def test_a_run_that_waits_for_all(conn: Connection) -> None:
     """A callback on a child that its run awaits anyway does not count twice: the run wakes when both of its
     children have completed."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, commands=[promise(0), promise(1)]))
+    answer = take_turn(conn, "W", report(held, commands=[promise(0), promise(1)]))
     ask(conn, callback(awaited="r.0", root="r"))
-    end = bundle(held, end=suspend(0, 1, kind="all"), seen=answer.next_of(held))
+    end = report(held, end=suspend(0, 1, kind="all"), seen=answer.next_of(held))
     take_turn(conn, "W", end)
     ask(conn, completion("resolve", "r.0", data="1"))
     first = ask(conn, ("select status, wait_left from durable._executions where id = 'r'", ()))
@@ -331,19 +331,19 @@ def test_a_run_that_is_awaited(scene: Connection) -> None:
     held = begin_run(scene, "r")
     ask(scene, callback(awaited="r"))
     ask(scene, park("t", "x"))
-    take_turn(scene, "W", bundle(held, end=complete('"done"')))
+    take_turn(scene, "W", report(held, end=complete('"done"')))
     assert routed(scene)[:2] == ("pending", "g2")
 
 
 def test_a_child_run_that_is_awaited_from_outside(scene: Connection) -> None:
     """A callback on the child of a run leaves the run's own wait as it is."""
     held = begin_run(scene, "r")
-    answer = take_turn(scene, "W", bundle(held, commands=[run(0, queue="kids")]))
-    take_turn(scene, "W", bundle(held, end=suspend(0), seen=answer.next_of(held)))
+    answer = take_turn(scene, "W", report(held, commands=[run(0, queue="kids")]))
+    take_turn(scene, "W", report(held, end=suspend(0), seen=answer.next_of(held)))
     ask(scene, callback(awaited="r.0"))
     ask(scene, park("t", "x"))
     kid = claim(scene, "K", "kids")
-    take_turn(scene, "K", bundle(kid, end=complete()))
+    take_turn(scene, "K", report(kid, end=complete()))
     assert routed(scene)[:2] == ("pending", "g2")
     assert routed(scene, "r")[0] == "pending"
 

@@ -11,10 +11,10 @@ from tests.support.verbs import (
     Connection,
     ask,
     begin_run,
-    bundle,
     create,
     done,
     refusal,
+    report,
     settle,
     take,
     take_turn,
@@ -129,7 +129,7 @@ def test_in_the_compatible_profile_whoever_waits_arms_the_deadline(conn: Connect
 def test_a_local_step_cannot_be_awaited_from_outside(conn: Connection) -> None:
     """It is a promise without a row, its run's own affair: WF005 for callback and listener."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, outcomes=[done(0)]))
+    take_turn(conn, "W", report(held, outcomes=[done(0)]))
     take(conn, "t")
     assert refusal(conn, callback("r.0", "t")) == "WF005"
     assert refusal(conn, ("select durable.promise_register_listener('r.0', 'g')", ())) == "WF005"

@@ -1,4 +1,4 @@
-"""Law: a bundle is judged by itself: what fits is written, what was written before is left out, and a stale
+"""Law: a report is judged by itself: what fits is written, what was written before is left out, and a stale
 one spoils nobody's turn."""
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from tests.support.verbs import (
     begin_run,
     begun,
     broken,
-    bundle,
     captured,
     claim,
     complete,
@@ -27,6 +26,7 @@ from tests.support.verbs import (
     promise_of,
     refusal,
     release,
+    report,
     run,
     suspend,
     take_turn,
@@ -39,10 +39,10 @@ from tests.support.verbs import (
 Outcome = dict[str, Any]
 
 
-def report(conn: Connection, held: Held, **parts: Any) -> str:
-    """Report a bundle of a coroutine that has seen everything; returns the verdict."""
+def verdict_on(conn: Connection, held: Held, **parts: Any) -> str:
+    """Report for a coroutine that has seen everything; returns the verdict."""
     (seen,) = ask(conn, ("select next_seq from durable._executions where execution = %s", (held.execution,)))
-    return take_turn(conn, "W", bundle(held, seen=seen, **parts)).of(held)[0]
+    return take_turn(conn, "W", report(held, seen=seen, **parts)).of(held)[0]
 
 
 def head(conn: Connection, *columns: str) -> tuple[Any, ...]:
@@ -86,7 +86,7 @@ def test_outcomes_of_every_kind(conn: Connection, story: str) -> None:
     turns, types, open_attempts = STORIES[story]
     held = begin_run(conn, "r")
     for outcomes in turns:
-        assert report(conn, held, outcomes=outcomes) == "ok"
+        assert verdict_on(conn, held, outcomes=outcomes) == "ok"
     assert types_of(conn, "r") == f"S{types}"
     assert head(conn, "open_attempts") == (open_attempts,)
 
@@ -118,26 +118,26 @@ def test_no_more_attempts_than_the_policy_allows(conn: Connection, story: str) -
     *before, last = BOUND[story]
     held = begin_run(conn, "r")
     for outcomes in before:
-        assert report(conn, held, outcomes=outcomes) == "ok"
+        assert verdict_on(conn, held, outcomes=outcomes) == "ok"
     types = types_of(conn, "r")
-    call = turn("W", bundle(held, outcomes=last, seen=held.next + 9))
+    call = turn("W", report(held, outcomes=last, seen=held.next + 9))
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         ask(conn, call)
     assert caught.value.sqlstate == "WF006"
     assert "its retry policy allows" in (caught.value.diag.message_detail or "")
     assert types_of(conn, "r") == types
     final = {key: value for key, value in last[-1].items() if key != "retry_in"}
-    assert report(conn, held, outcomes=[*last[:-1], final]) == "ok"
+    assert verdict_on(conn, held, outcomes=[*last[:-1], final]) == "ok"
 
 
 def test_interruptions_are_no_failures_of_the_policy(conn: Connection) -> None:
     """An attempt that was cut off does not count: the next one may be tried again as if it were the first."""
     held = begin_run(conn, "r")
-    assert report(conn, held, outcomes=[{**begun(0), "retry": POLICY}]) == "ok"
-    take_turn(conn, "W", bundle(held, end=release()))
+    assert verdict_on(conn, held, outcomes=[{**begun(0), "retry": POLICY}]) == "ok"
+    take_turn(conn, "W", report(held, end=release()))
     held = claim(conn, "W", "q-r")
     outcomes = [broken(0, attempt=2, retry_in=5), done(0, attempt=3)]
-    assert report(conn, held, outcomes=outcomes) == "ok"
+    assert verdict_on(conn, held, outcomes=outcomes) == "ok"
     assert types_of(conn, "r") == "Slrtk"
 
 
@@ -156,7 +156,7 @@ def test_what_this_schema_does_not_know(conn: Connection, parts: dict[str, Any])
     """A command or an ending of an unknown kind is WF004, and nothing of the turn is written: a newer worker
     loses nothing silently."""
     held, other = begin_run(conn, "r"), begin_run(conn, "s")
-    call = turn("W", bundle(held, **parts), bundle(other, outcomes=[done(0)]))
+    call = turn("W", report(held, **parts), report(other, outcomes=[done(0)]))
     assert refusal(conn, call) == "WF004"
     assert (types_of(conn, "r"), types_of(conn, "s")) == ("S", "S")
     assert (task_of(conn, "r") or ())[0] == "acquired"
@@ -175,7 +175,7 @@ def test_what_this_schema_does_not_know(conn: Connection, parts: dict[str, Any])
 def test_a_gap_has_bounds(conn: Connection, parts: dict[str, Any], taken: bool) -> None:
     """Numbers may be leapt over, each of which the head remembers; not millions of them."""
     held = begin_run(conn, "r")
-    assert refusal(conn, turn("W", bundle(held, **parts))) == ("" if taken else "WF006")
+    assert refusal(conn, turn("W", report(held, **parts))) == ("" if taken else "WF006")
     assert head(conn, "cardinality(reserved)") == ((1000 if taken else 0),)
 
 
@@ -196,15 +196,15 @@ MISSHAPEN: dict[str, tuple[Outcome, str]] = {
 
 @pytest.mark.parametrize("name", MISSHAPEN)
 def test_a_child_that_no_start_would_be_given(conn: Connection, name: str) -> None:
-    """A run whose code asks for such a child is set aside and says why; nothing of its bundle is written, and
+    """A run whose code asks for such a child is set aside and says why; nothing of its report is written, and
     the others of the turn are not disturbed."""
     command, words = MISSHAPEN[name]
     held, other = begin_run(conn, "r"), begin_run(conn, "s")
     answer = take_turn(
         conn,
         "W",
-        bundle(held, commands=[promise(0), command], outcomes=[done(2)]),
-        bundle(other, commands=[run(0)]),
+        report(held, commands=[promise(0), command], outcomes=[done(2)]),
+        report(other, commands=[run(0)]),
     )
     assert (answer.of(held), answer.of(other)) == (("ok", "halted"), ("ok", "acquired"))
     assert (types_of(conn, "r"), types_of(conn, "s")) == ("S", "SI")
@@ -215,40 +215,40 @@ def test_a_child_that_no_start_would_be_given(conn: Connection, name: str) -> No
 @pytest.mark.parametrize("story", STORIES)
 @pytest.mark.parametrize("seen", ["old", "new"])
 def test_a_turn_sent_again_writes_nothing_twice(conn: Connection, story: str, seen: str) -> None:
-    """After a lost answer the same bundle, with the old or the new seq, leaves the journal as it is."""
+    """After a lost answer the same report, with the old or the new seq, leaves the journal as it is."""
     turns, types, open_attempts = STORIES[story]
     held = begin_run(conn, "r")
     for outcomes in turns:
         (before,) = head(conn, "next_seq")
-        report(conn, held, outcomes=outcomes)
-        again = bundle(held, outcomes=outcomes, seen=before if seen == "old" else head(conn, "next_seq")[0])
+        verdict_on(conn, held, outcomes=outcomes)
+        again = report(held, outcomes=outcomes, seen=before if seen == "old" else head(conn, "next_seq")[0])
         assert take_turn(conn, "W", again).of(held)[0] in ("ok", "moved")
     assert types_of(conn, "r") == f"S{types}"
     assert head(conn, "open_attempts") == (open_attempts,)
 
 
 def test_what_follows_an_outcome_sent_again_is_taken(conn: Connection) -> None:
-    """A result that comes in the same bundle as an intent which is recorded already is not lost."""
+    """A result that comes in the same report as an intent which is recorded already is not lost."""
     held = begin_run(conn, "r")
-    report(conn, held, outcomes=[begun(0), broken(1, retry_in=5), broken(2, retry_in=5)])
-    report(conn, held, outcomes=[broken(2, attempt=2, retry_in=5)])
+    verdict_on(conn, held, outcomes=[begun(0), broken(1, retry_in=5), broken(2, retry_in=5)])
+    verdict_on(conn, held, outcomes=[broken(2, attempt=2, retry_in=5)])
     outcomes = [
         *[begun(0), done(0)],
         *[broken(1, retry_in=5), begun(1, attempt=2)],
         *[broken(2, retry_in=5), broken(2, attempt=2, retry_in=5), done(2, attempt=3)],
     ]
-    assert report(conn, held, outcomes=outcomes) == "ok"
+    assert verdict_on(conn, held, outcomes=outcomes) == "ok"
     assert types_of(conn, "r") == "Slfftcsk"
     assert head(conn, "open_steps", "open_attempts") == ([1], [2])
 
 
 def test_commands_sent_again_are_moved(conn: Connection) -> None:
-    """Commands whose numbers are taken by the same bundle's first arrival are refused as moved, and nobody is
+    """Commands whose numbers are taken by the same report's first arrival are refused as moved, and nobody is
     born twice."""
     held = begin_run(conn, "r")
     commands = [run(0), timer(1, 5), promise(2), captured(3)]
-    assert report(conn, held, commands=commands) == "ok"
-    assert report(conn, held, commands=commands) == "moved"
+    assert verdict_on(conn, held, commands=commands) == "ok"
+    assert verdict_on(conn, held, commands=commands) == "moved"
     assert types_of(conn, "r") == "SITXn"
     assert len(conn.execute("select from durable._promises where execution is not null").fetchall()) == 3
 
@@ -271,19 +271,19 @@ def test_commands_sent_again_are_moved(conn: Connection) -> None:
     ],
 )
 def test_a_number_is_taken_once(conn: Connection, outcomes: list[Outcome], commands: list[Outcome]) -> None:
-    """A bundle that takes a number twice, or one that is taken, has moved; its commands are not written."""
+    """A report that takes a number twice, or one that is taken, has moved; its commands are not written."""
     held = begin_run(conn, "r")
-    report(conn, held, outcomes=[done(0)], commands=[captured(1)])
-    assert report(conn, held, outcomes=outcomes, commands=commands) == "moved"
+    verdict_on(conn, held, outcomes=[done(0)], commands=[captured(1)])
+    assert verdict_on(conn, held, outcomes=outcomes, commands=commands) == "moved"
     assert types_of(conn, "r").replace("L", "", 1).replace("n", "", 1) in ("S", "SL")
     assert conn.execute("select from durable._promises where execution is not null").fetchall() == []
 
 
-def test_outcomes_of_a_moved_bundle_are_taken(conn: Connection) -> None:
+def test_outcomes_of_a_moved_report_are_taken(conn: Connection) -> None:
     """Work that was done is not lost because the coroutine's next commands do not fit."""
     held = begin_run(conn, "r")
-    report(conn, held, outcomes=[begun(0)], commands=[captured(1)])
-    assert report(conn, held, outcomes=[done(0)], commands=[timer(1, 5)]) == "moved"
+    verdict_on(conn, held, outcomes=[begun(0)], commands=[captured(1)])
+    assert verdict_on(conn, held, outcomes=[done(0)], commands=[timer(1, 5)]) == "moved"
     assert types_of(conn, "r") == "Snlc"
 
 
@@ -291,30 +291,30 @@ def test_reserved_numbers(conn: Connection) -> None:
     """Steps in flight keep their numbers: later commands take later ones, and the results fit in whenever
     they come."""
     held = begin_run(conn, "r")
-    report(conn, held, commands=[timer(3, 5)])
+    verdict_on(conn, held, commands=[timer(3, 5)])
     assert head(conn, "next_child", "reserved") == (4, [0, 1, 2])
-    report(conn, held, outcomes=[done(1)], commands=[captured(5)])
+    verdict_on(conn, held, outcomes=[done(1)], commands=[captured(5)])
     assert head(conn, "next_child", "reserved") == (6, [0, 2, 4])
-    assert report(conn, held, outcomes=[broken(0), begun(2)], commands=[promise(4)]) == "ok"
+    assert verdict_on(conn, held, outcomes=[broken(0), begun(2)], commands=[promise(4)]) == "ok"
     assert head(conn, "next_child", "reserved") == (6, [])
 
 
-def test_a_stale_bundle_spoils_nobody(conn: Connection) -> None:
-    """Lost and moved bundles in one turn with good ones: each gets its own verdict, the good ones are
+def test_a_stale_report_spoils_nobody(conn: Connection) -> None:
+    """Lost and moved reports in one turn with good ones: each gets its own verdict, the good ones are
     written."""
     good, moved, lost, gone = (begin_run(conn, name) for name in ("good", "moved", "lost", "gone"))
     other = begin_run(conn, "other", "V")
-    take_turn(conn, "W", bundle(moved, commands=[captured(0)]))
+    take_turn(conn, "W", report(moved, commands=[captured(0)]))
     ask(conn, ("select durable.task_release('lost', 1)", ()))
     ask(conn, ("select durable.promise_settle('gone', 'resolved')", ()))
     nowhere = Held(execution=10**9, id="?", version=1, next=1)
     answer = take_turn(
         conn,
         "W",
-        bundle(good, outcomes=[done(0)], commands=[promise(1)]),
-        bundle(moved, commands=[timer(0, 5)], end=complete()),
+        report(good, outcomes=[done(0)], commands=[promise(1)]),
+        report(moved, commands=[timer(0, 5)], end=complete()),
         *(
-            bundle(each, outcomes=[done(0)], commands=[promise(1)], end=complete())
+            report(each, outcomes=[done(0)], commands=[promise(1)], end=complete())
             for each in (lost, gone, other, nowhere)
         ),
     )
@@ -333,18 +333,18 @@ def test_a_stale_bundle_spoils_nobody(conn: Connection) -> None:
 
 @pytest.mark.parametrize("version", [0, 2])
 def test_another_version_is_lost(conn: Connection, version: int) -> None:
-    """A bundle counts at the version of the lease alone."""
+    """A report counts at the version of the lease alone."""
     held = begin_run(conn, "r")
     wrong = Held(execution=held.execution, id="r", version=version, next=1)
-    assert take_turn(conn, "W", bundle(wrong, outcomes=[done(0)])).of(held) == ("lost", "lost")
+    assert take_turn(conn, "W", report(wrong, outcomes=[done(0)])).of(held) == ("lost", "lost")
     assert types_of(conn, "r") == "S"
 
 
-def test_a_bundle_past_the_deadline_is_lost(conn: Connection, clock: Clock) -> None:
+def test_a_report_past_the_deadline_is_lost(conn: Connection, clock: Clock) -> None:
     """A run whose deadline has passed takes nothing more, swept or not."""
     held = begin_run(conn, "r", timeout="1 s")
     clock.advance(1000)
-    assert take_turn(conn, "W", bundle(held, outcomes=[done(0)], end=complete())).of(held) == ("lost", "lost")
+    assert take_turn(conn, "W", report(held, outcomes=[done(0)], end=complete())).of(held) == ("lost", "lost")
 
 
 def test_children_are_made_as_asked(conn: Connection, clock: Clock) -> None:
@@ -359,7 +359,7 @@ def test_children_are_made_as_asked(conn: Connection, clock: Clock) -> None:
         promise(3),
         promise(4, 400),
     ]
-    report(conn, held, commands=commands)
+    verdict_on(conn, held, commands=commands)
     rows = conn.execute(
         "select p.id, p.timeout_at, p.timer, p.target, p.tenant, exists (select from durable._callbacks c "
         "where c.awaited_id = p.id and c.awaiter_id = 'r') from durable._promises p where "
@@ -389,7 +389,7 @@ def test_spans_beyond_reason(conn: Connection, clock: Clock, command: Outcome) -
     most never."""
     held = begin_run(conn, "r")
     other = begin_run(conn, "s")
-    answer = take_turn(conn, "W", bundle(held, commands=[command]), bundle(other, outcomes=[done(0)]))
+    answer = take_turn(conn, "W", report(held, commands=[command]), report(other, outcomes=[done(0)]))
     assert (answer.of(held)[0], answer.of(other)[0]) == ("ok", "ok")
     (until,) = ask(conn, ("select timeout_at from durable._promises where id = 'r.0'", ()))
     assert until == (NEVER if command.get("duration", 2**62) > 10 else clock.now_ms + 1)
@@ -398,12 +398,12 @@ def test_spans_beyond_reason(conn: Connection, clock: Clock, command: Outcome) -
 def test_a_blocked_run_that_goes_on_is_halted(conn: Connection) -> None:
     """A run that is blocked in its journal and whose code does something else is nondeterministic (R20)."""
     held = begin_run(conn, "r")
-    report(conn, held, commands=[promise(0)])
-    report(conn, held, end=suspend(0))
+    verdict_on(conn, held, commands=[promise(0)])
+    verdict_on(conn, held, end=suspend(0))
     ask(conn, ("select durable.task_halt('r')", ()))
     ask(conn, ("select durable.resume('r')", ()))
     again = claim(conn, "W", "q-r")
-    answer = take_turn(conn, "W", bundle(again, commands=[timer(1, 5)], end=suspend(0, 1)))
+    answer = take_turn(conn, "W", report(again, commands=[timer(1, 5)], end=suspend(0, 1)))
     assert answer.of(again)[1] == "halted"
     (problem,) = ask(conn, ("select problem ->> 'type' from durable.runs", ()))
     assert problem == "Nondeterminism"
@@ -424,7 +424,7 @@ def test_a_blocked_run_that_goes_on_is_halted(conn: Connection) -> None:
 def test_endings(conn: Connection, end: Outcome | None, state: str, stored: str | None) -> None:
     """Each ending leaves the task in its state, and the answer says so."""
     held = begin_run(conn, "r")
-    assert take_turn(conn, "W", bundle(held, end=end)).of(held) == ("ok", state)
+    assert take_turn(conn, "W", report(held, end=end)).of(held) == ("ok", state)
     assert (task_of(conn, "r") or (None,))[0] == stored
 
 
@@ -441,6 +441,6 @@ def test_a_payload_over_the_limit_is_refused(conn: Connection, parts: dict[str, 
     """No payload of a turn may be larger than the setting; the same parts pass under a larger limit."""
     held = begin_run(conn, "big")
     ask(conn, ("select durable.set_setting('payload_max_bytes', '2000')", ()))
-    assert refusal(conn, turn("W", bundle(held, **parts))) == "WF008"
+    assert refusal(conn, turn("W", report(held, **parts))) == "WF008"
     ask(conn, ("select durable.set_setting('payload_max_bytes', '4000')", ()))
-    assert report(conn, held, **parts) == "ok"
+    assert verdict_on(conn, held, **parts) == "ok"

@@ -19,7 +19,6 @@ from tests.support.verbs import (
     anew,
     ask,
     begin_run,
-    bundle,
     claim,
     complete,
     create,
@@ -28,6 +27,7 @@ from tests.support.verbs import (
     promise,
     receive,
     refusal,
+    report,
     run,
     send,
     settle,
@@ -71,7 +71,7 @@ def left(conn: Connection) -> dict[str, int]:
 def end_run(conn: Connection, id_: str, **options: Any) -> None:
     """A run that did one step and completed."""
     held = begin_run(conn, id_, **options)
-    take_turn(conn, "W", bundle(held, outcomes=[done(0)], end=complete(), seen=1))
+    take_turn(conn, "W", report(held, outcomes=[done(0)], end=complete(), seen=1))
 
 
 def removed(conn: Connection) -> list[str]:
@@ -83,15 +83,15 @@ def test_a_whole_tree_goes(conn: Connection, clock: Clock) -> None:
     """Promises, heads, journals, signals, join sets and waits of a run, its children and generations go."""
     held = begin_run(conn, "r")
     commands = [run(0, queue="q-0"), receive(1), join_set(2), submit(0, 2), promise(3), timer(4, 10)]
-    answer = take_turn(conn, "W", bundle(held, commands=commands))
+    answer = take_turn(conn, "W", report(held, commands=commands))
     child = claim(conn, "W", "q-0")
-    take_turn(conn, "W", bundle(child, outcomes=[done(0)], end=complete(), seen=1))
+    take_turn(conn, "W", report(child, outcomes=[done(0)], end=complete(), seen=1))
     ask(conn, send("r"))
     seen = ask(conn, ("select next_seq from durable._executions where id = 'r'", ()))[0]
-    answer = take_turn(conn, "W", bundle(held, end=anew(on=0), seen=seen))
+    answer = take_turn(conn, "W", report(held, end=anew(on=0), seen=seen))
     assert answer.raw
     again = claim(conn, "W", "q-r")
-    take_turn(conn, "W", bundle(again, outcomes=[done(again.first_child)], end=complete(), seen=again.next))
+    take_turn(conn, "W", report(again, outcomes=[done(again.first_child)], end=complete(), seen=again.next))
     assert set(left(conn)) >= {"_promises", "_executions", "_journal", "_signals", "_inboxes", "_join_sets"}
     clock.advance(31 * DAY_MS)
     found = purge(conn)
@@ -124,11 +124,11 @@ def test_a_child_at_work_keeps_its_tree(conn: Connection, clock: Clock) -> None:
     """A run that has ended stays while a child has not, or ended later than asked."""
     held = begin_run(conn, "r")
     commands = [run(0, queue="q-0", detached=True, abandon=True)]
-    take_turn(conn, "W", bundle(held, commands=commands, end=complete(), seen=1))
+    take_turn(conn, "W", report(held, commands=commands, end=complete(), seen=1))
     clock.advance(31 * DAY_MS)
     assert purge(conn) == {"runs": 0, "promises": 0, "kept": {"busy": 1}, "more": None}
     child = claim(conn, "W", "q-0")
-    take_turn(conn, "W", bundle(child, end=complete(), seen=1))
+    take_turn(conn, "W", report(child, end=complete(), seen=1))
     assert purge(conn)["kept"] == {"busy": 1}
     clock.advance(31 * DAY_MS)
     assert purge(conn)["promises"] == 2
@@ -138,7 +138,7 @@ def test_a_journal_that_reads_a_result_keeps_it(conn: Connection, clock: Clock) 
     """A run that was adopted stays as long as the journal that reads its result, and they go together."""
     end_run(conn, "r")
     held = begin_run(conn, "reader")
-    take_turn(conn, "W", bundle(held, commands=[adopt(0, "r")]))
+    take_turn(conn, "W", report(held, commands=[adopt(0, "r")]))
     clock.advance(31 * DAY_MS)
     assert purge(conn)["kept"] == {"journal": 1}
     seen = ask(conn, ("select next_seq from durable._executions where id = 'reader'", ()))[0]
@@ -152,10 +152,10 @@ def test_a_journal_that_reads_a_result_keeps_it(conn: Connection, clock: Clock) 
 def test_what_is_awaited_stays(conn: Connection, clock: Clock) -> None:
     """An open promise of an ended run stays with its run while somebody waits for it."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[promise(0)], end=complete(), seen=1))
+    take_turn(conn, "W", report(held, commands=[promise(0)], end=complete(), seen=1))
     waiter = begin_run(conn, "waiter")
-    answer = take_turn(conn, "W", bundle(waiter, commands=[adopt(0, "r.0")]))
-    take_turn(conn, "W", bundle(waiter, end=suspend(0), seen=answer.next_of(waiter)))
+    answer = take_turn(conn, "W", report(waiter, commands=[adopt(0, "r.0")]))
+    take_turn(conn, "W", report(waiter, end=suspend(0), seen=answer.next_of(waiter)))
     clock.advance(31 * DAY_MS)
     assert purge(conn)["kept"] == {"awaited": 1}
     ask(conn, settle("waiter"))
@@ -179,7 +179,7 @@ def test_what_a_run_awaits_of_strangers_is_forgotten(conn: Connection, clock: Cl
     ask(conn, create("p", NEVER, external="true"))
     ask(conn, create("q", NEVER, external="true"))
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[adopt(0, "p")]))
+    take_turn(conn, "W", report(held, commands=[adopt(0, "p")]))
     ask(conn, ("select durable.promise_register_callback('q', 'r')", ()))
     ask(conn, settle("r"))
     clock.advance(31 * DAY_MS)
@@ -298,7 +298,7 @@ def test_young_generations_are_young(conn: Connection, clock: Clock) -> None:
     """What counts is the birth of a generation, not that of its run, which may go on for ever."""
     held = begin_run(conn, "r")
     clock.advance(31 * DAY_MS)
-    take_turn(conn, "W", bundle(held, end=anew()))
+    take_turn(conn, "W", report(held, end=anew()))
     many_runs(conn, 998)
     many_runs(conn, 1)
     # a number higher than all of them
@@ -471,8 +471,8 @@ def test_the_living_move_out(conn: Connection, clock: Clock) -> None:
     """Runs that are alive, or kept, leave a partition whose time is over, and go on."""
     ask(conn, ("select durable.set_setting('retention_days', '30')", ()))
     held = begin_run(conn, "alive")
-    answer = take_turn(conn, "W", bundle(held, outcomes=[done(0)], commands=[timer(1, 60 * DAY_MS)], seen=1))
-    take_turn(conn, "W", bundle(held, end=suspend(1), seen=answer.next_of(held)))
+    answer = take_turn(conn, "W", report(held, outcomes=[done(0)], commands=[timer(1, 60 * DAY_MS)], seen=1))
+    take_turn(conn, "W", report(held, end=suspend(1), seen=answer.next_of(held)))
     conn.execute("create table public.orders (run text references durable._promises (id))")
     end_run(conn, "kept")
     conn.execute("insert into public.orders values ('kept')")
@@ -490,7 +490,7 @@ def test_the_living_move_out(conn: Connection, clock: Clock) -> None:
         pass
     again = claim(conn, "V", "q-alive")
     assert [row[1] for row in again.rows] == ["S", "T", "L", "A", "Z", "W"]
-    take_turn(conn, "V", bundle(again, end=complete(), seen=again.next))
+    take_turn(conn, "V", report(again, end=complete(), seen=again.next))
 
 
 @pytest.mark.parametrize("age", [None, "-1 day"])

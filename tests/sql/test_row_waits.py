@@ -20,11 +20,11 @@ from tests.support.verbs import (
     anew,
     ask,
     begin_run,
-    bundle,
     cancel,
     claim,
     complete,
     promise_of,
+    report,
     settle,
     suspend,
     take_turn,
@@ -78,7 +78,7 @@ def test_a_row_that_is_there_ends_the_wait_at_once(conn: Connection, clock: Cloc
     shop(conn)
     conn.execute("insert into orders values (1, 'paid', 12.50)")
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, commands=[until(0)], end=suspend(0), seen=held.next))
+    answer = take_turn(conn, "W", report(held, commands=[until(0)], end=suspend(0), seen=held.next))
     assert answer.raw["due_in"] == -1
     assert answer.of(held) == ("ok", "suspended")
     assert settle_rows(conn) == 1
@@ -131,8 +131,8 @@ def test_a_wait_that_cannot_begin_fails_at_its_place(conn: Connection, clock: Cl
     answer = take_turn(
         conn,
         "W",
-        bundle(held, commands=commands, end=suspend(0, 1, 2), seen=held.next),
-        bundle(good, commands=[until(0)], end=suspend(0), seen=good.next),
+        report(held, commands=commands, end=suspend(0, 1, 2), seen=held.next),
+        report(good, commands=[until(0)], end=suspend(0), seen=good.next),
     )
     assert (answer.of(held), answer.of(good)) == (("ok", "acquired"), ("ok", "suspended"))
     ((_, letter, child, _, _, _, data, ok),) = answer.tail(held)
@@ -141,7 +141,7 @@ def test_a_wait_that_cannot_begin_fails_at_its_place(conn: Connection, clock: Cl
     assert error_of(conn, "r.1")[0] == kind
     assert types_of(conn, "r") == "STXXD"
     assert [promise for promise, _ in waits(conn)] == ["g.0", "r.2"]
-    again = take_turn(conn, "W", bundle(held, end=complete(), seen=answer.next_of(held) + 2))
+    again = take_turn(conn, "W", report(held, end=complete(), seen=answer.next_of(held) + 2))
     assert again.of(held) == ("ok", "done")
     settle_rows(conn)
     assert [promise for promise, _ in waits(conn)] == ["g.0"]
@@ -174,7 +174,7 @@ def test_several_runs_wait_for_one_row(conn: Connection, clock: Clock) -> None:
         wait_for(conn, name)
     held = begin_run(conn, "many")
     commands = [until(number, {"id": number}) for number in (0, 1, 2)]
-    take_turn(conn, "W", bundle(held, commands=commands, end=suspend(0, 1, 2), seen=held.next))
+    take_turn(conn, "W", report(held, commands=commands, end=suspend(0, 1, 2), seen=held.next))
     arm(conn)
     conn.execute("insert into orders select n, 'paid' from generate_series(1, 5) n")
     assert events(conn) == 5
@@ -213,10 +213,10 @@ def test_whoever_settles_it_first(conn: Connection, clock: Clock) -> None:
 
 
 ENDS = {
-    "completed": lambda conn, held: take_turn(conn, "W", bundle(held, end=complete())),
+    "completed": lambda conn, held: take_turn(conn, "W", report(held, end=complete())),
     "settled": lambda conn, held: ask(conn, settle("r")),
     "cancelled": lambda conn, held: ask(conn, cancel("r", force=True)),
-    "continued": lambda conn, held: take_turn(conn, "W", bundle(held, end=anew(on=1))),
+    "continued": lambda conn, held: take_turn(conn, "W", report(held, end=anew(on=1))),
 }
 
 
@@ -227,7 +227,7 @@ def test_a_wait_ends_with_its_run(conn: Connection, clock: Clock, how: str) -> N
     shop(conn)
     conn.execute(NEW)
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, commands=[until(0)], seen=held.next))
+    answer = take_turn(conn, "W", report(held, commands=[until(0)], seen=held.next))
     arm(conn)
     held = type(held)(execution=held.execution, id="r", version=held.version, next=answer.next_of(held))
     ENDS[how](conn, held)
@@ -310,7 +310,7 @@ def test_a_key_that_is_gone_ends_the_waits(conn: Connection, clock: Clock, case:
     assert (words in seen[0][0], seen[1][0]) == (True, "ok")
     assert settle_rows(conn) == 2
     held = begin_run(conn, "c")
-    answer = take_turn(conn, "W", bundle(held, commands=[until(0)], end=suspend(0), seen=held.next))
+    answer = take_turn(conn, "W", report(held, commands=[until(0)], end=suspend(0), seen=held.next))
     assert answer.of(held) == ("ok", "acquired")
     for name in "abc":
         kind, message = error_of(conn, f"{name}.0")
@@ -413,7 +413,7 @@ def test_an_open_transaction_of_a_user_holds_nothing(
     assert settle_rows(conn) == 1
     ask(conn, settle("r.0", '"meanwhile"'))
     held = claim(conn, "W", "q-r")
-    assert take_turn(conn, "W", bundle(held, end=complete())).of(held) == ("ok", "done")
+    assert take_turn(conn, "W", report(held, end=complete())).of(held) == ("ok", "done")
     other.commit()
     assert settle_rows(conn) == 0
     assert (promise_of(conn, "r.0"), events(conn)) == (("resolved", '"meanwhile"'), 0)

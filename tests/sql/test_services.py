@@ -16,10 +16,10 @@ from tests.support.verbs import (
     Connection,
     ask,
     begin_run,
-    bundle,
     events_of,
     promise_of,
     refusal,
+    report,
     run,
     start,
     suspend,
@@ -188,9 +188,9 @@ def test_a_child_run_wakes_its_parent(billing: Connection, clock: Clock) -> None
     """A workflow that calls a service is woken by its result, also after failed attempts."""
     held = begin_run(billing, "r")
     child = run(0, name="sql://Billing.close", param='["2026-07"]')
-    answer = take_turn(billing, "W", bundle(held, commands=[child]))
+    answer = take_turn(billing, "W", report(held, commands=[child]))
     assert answer.raw["hints"] == ["sql://billing.close"]
-    take_turn(billing, "W", bundle(held, end=suspend(0), seen=answer.next_of(held)))
+    take_turn(billing, "W", report(held, end=suspend(0), seen=answer.next_of(held)))
     assert task_of(billing, "r") == ("suspended", 1, None)
     assert serve(billing) == {"served": 1, "hints": ["q-r"], "settled": True}
     assert (task_of(billing, "r") or ("",))[0] == "pending"
@@ -201,7 +201,7 @@ def test_a_child_run_wakes_its_parent(billing: Connection, clock: Clock) -> None
 def test_a_child_that_is_no_service(billing: Connection, clock: Clock) -> None:
     """A name that cannot be a function's sets the run aside and says so."""
     held = begin_run(billing, "r")
-    answer = take_turn(billing, "W", bundle(held, commands=[run(0, name="sql://a.b.c")]))
+    answer = take_turn(billing, "W", report(held, commands=[run(0, name="sql://a.b.c")]))
     assert answer.of(held) == ("ok", "halted")
     (problem,) = ask(billing, ("select problem ->> 'message' from durable.runs where id = 'r'", ()))
     assert problem == "child 0: 'sql://a.b.c' is no service"

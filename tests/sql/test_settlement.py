@@ -10,7 +10,6 @@ from tests.support.verbs import (
     Connection,
     ask,
     begin_run,
-    bundle,
     claim,
     complete,
     create,
@@ -19,6 +18,7 @@ from tests.support.verbs import (
     journal,
     promise,
     promise_of,
+    report,
     run,
     settle,
     suspend,
@@ -101,19 +101,19 @@ def test_one_millisecond_before_the_deadline(conn: Connection, clock: Clock) -> 
 def test_the_end_of_a_run_from_outside(conn: Connection, state: str, events: list[str], asleep: bool) -> None:
     """Whoever settles a run ends its journal, whether it runs or waits."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, commands=[promise(0)]))
+    answer = take_turn(conn, "W", report(held, commands=[promise(0)]))
     if asleep:
-        take_turn(conn, "W", bundle(held, end=suspend(0), seen=answer.next_of(held)))
+        take_turn(conn, "W", report(held, end=suspend(0), seen=answer.next_of(held)))
     ask(conn, settle("r", '"x"', state=state))
     assert events_of(conn, "r")[2 + asleep :] == events
-    assert take_turn(conn, "W", bundle(held, end=complete())).of(held) == ("lost", "lost")
+    assert take_turn(conn, "W", report(held, end=complete())).of(held) == ("lost", "lost")
 
 
 def test_a_run_past_its_deadline_failed(conn: Connection, clock: Clock) -> None:
     """The deadline of a run ends its journal with ExecutionFailed and tells its owner."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, commands=[run(0, timeout=100)]))
-    take_turn(conn, "W", bundle(held, end=suspend(0), seen=answer.next_of(held)))
+    answer = take_turn(conn, "W", report(held, commands=[run(0, timeout=100)]))
+    take_turn(conn, "W", report(held, end=suspend(0), seen=answer.next_of(held)))
     clock.advance(100)
     assert tick(conn)["promises"] == 1
     assert types_of(conn, "r.0") == "SF"
@@ -130,9 +130,9 @@ def test_the_owner_learns_of_its_children(conn: Connection, clock: Clock) -> Non
     fires."""
     held = begin_run(conn, "r")
     commands = [run(0, queue="kids"), run(1, queue="none"), timer(2, 50), promise(3)]
-    take_turn(conn, "W", bundle(held, commands=commands))
+    take_turn(conn, "W", report(held, commands=commands))
     kid = claim(conn, "K", "kids")
-    take_turn(conn, "K", bundle(kid, end=fail('{"type": "Boom"}')))
+    take_turn(conn, "K", report(kid, end=fail('{"type": "Boom"}')))
     ask(conn, settle("r.1", '"hand"'))
     clock.advance(50)
     tick(conn)
@@ -150,12 +150,12 @@ def test_the_owner_learns_of_its_children(conn: Connection, clock: Clock) -> Non
 def test_children_of_an_ended_run_settle_unrecorded(conn: Connection) -> None:
     """After the owner's end a child still settles, and the owner's journal stays as it is."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[promise(0), run(1, queue="kids")]))
+    take_turn(conn, "W", report(held, commands=[promise(0), run(1, queue="kids")]))
     kid = claim(conn, "K", "kids")
     ask(conn, settle("r", state="rejected_canceled"))
     before = types_of(conn, "r")
     ask(conn, settle("r.0"))
-    take_turn(conn, "K", bundle(kid, end=complete()))
+    take_turn(conn, "K", report(kid, end=complete()))
     assert types_of(conn, "r") == before
     assert promise_of(conn, "r.1") == ("resolved", '"done"')
 
@@ -164,8 +164,8 @@ def test_a_tree_that_expires_at_once(conn: Connection, clock: Clock) -> None:
     """Parent and children due in one sweep are settled before anybody is judged: no dead run becomes
     ready."""
     held = begin_run(conn, "r", timeout="100 ms")
-    answer = take_turn(conn, "W", bundle(held, commands=[run(0, timeout=100), timer(1, 100)]))
-    take_turn(conn, "W", bundle(held, end=suspend(0, 1), seen=answer.next_of(held)))
+    answer = take_turn(conn, "W", report(held, commands=[run(0, timeout=100), timer(1, 100)]))
+    take_turn(conn, "W", report(held, end=suspend(0, 1), seen=answer.next_of(held)))
     clock.advance(100)
     found = tick(conn)
     assert (found["promises"], found["hints"]) == (3, [])
@@ -177,8 +177,8 @@ def test_an_expired_awaiter_is_left_to_its_own_deadline(conn: Connection, clock:
     """A child that settles after its parent's unnoticed deadline is journalled and does not wake the
     parent."""
     held = begin_run(conn, "r", timeout="100 ms")
-    answer = take_turn(conn, "W", bundle(held, commands=[promise(0)]))
-    take_turn(conn, "W", bundle(held, end=suspend(0), seen=answer.next_of(held)))
+    answer = take_turn(conn, "W", report(held, commands=[promise(0)]))
+    take_turn(conn, "W", report(held, end=suspend(0), seen=answer.next_of(held)))
     clock.advance(100)
     ask(conn, settle("r.0"))
     assert task_of(conn, "r") == ("suspended", 1, None)

@@ -17,7 +17,6 @@ from tests.support.verbs import (
     ask,
     begin_run,
     begun,
-    bundle,
     cancel,
     claim,
     complete,
@@ -28,6 +27,7 @@ from tests.support.verbs import (
     receive,
     refusal,
     release,
+    report,
     send,
     settle,
     start,
@@ -60,8 +60,8 @@ def waiting(
 ) -> Held:
     """A run suspended on what it called, receives among it."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, commands=commands or [receive(0)]))
-    answer = take_turn(conn, "W", bundle(held, end=suspend(*on, kind=kind), seen=answer.next_of(held)))
+    answer = take_turn(conn, "W", report(held, commands=commands or [receive(0)]))
+    answer = take_turn(conn, "W", report(held, end=suspend(*on, kind=kind), seen=answer.next_of(held)))
     assert answer.of(held) == ("ok", "suspended")
     return held
 
@@ -85,7 +85,7 @@ def test_the_journal_refuses_other_numbers(conn: Connection, row: tuple[Any, ...
     which must be there."""
     held = begin_run(conn, "r")
     ask(conn, send("r"))
-    take_turn(conn, "W", bundle(held, commands=[receive(5)]))
+    take_turn(conn, "W", report(held, commands=[receive(5)]))
     kind, child, number = row
     event = "row(%s, %s, %s, %s, 'go', null, null)::durable._event"
     call = (f"select durable._append(array[{event}], 1)", (held.execution, kind, child, number))
@@ -109,10 +109,10 @@ def test_what_lies_there_is_received_at_once(conn: Connection) -> None:
     held = begin_run(conn, "r")
     for payload in ('"one"', '"two"'):
         ask(conn, send("r", payload=payload))
-    answer = take_turn(conn, "W", bundle(held, commands=[receive(0)], end=suspend(0), seen=held.next + 2))
+    answer = take_turn(conn, "W", report(held, commands=[receive(0)], end=suspend(0), seen=held.next + 2))
     assert answer.of(held) == ("ok", "acquired")
     assert receipts(answer.tail(held)) == [(0, 1, "go", '"one"', True)]
-    answer = take_turn(conn, "W", bundle(held, commands=[receive(1)], seen=held.next + 3))
+    answer = take_turn(conn, "W", report(held, commands=[receive(1)], seen=held.next + 3))
     assert receipts(answer.tail(held)) == [(1, 2, "go", '"two"', True)]
     assert inbox(conn) == (2, 2, None)
     assert types_of(conn, "r") == "Sggvv"
@@ -127,7 +127,7 @@ def test_receipts_take_deliveries_in_order(conn: Connection) -> None:
             commands = []
         else:
             commands = [receive(step)]
-        answer = take_turn(conn, "W", bundle(held, commands=commands, seen=seen))
+        answer = take_turn(conn, "W", report(held, commands=commands, seen=seen))
         got += receipts(answer.tail(held))
         (seen,) = ask(conn, ("select next_seq from durable._executions", ()))
     assert [(delivery, payload) for _, delivery, _, payload, _ in got] == [
@@ -215,8 +215,8 @@ def test_a_receive_with_a_timeout(conn: Connection, clock: Clock) -> None:
     again = claim(conn, "W", "q-r")
     assert types_of(conn, "r") == "STAZW"
     late = Held(execution=held.execution, id="r", version=2, next=again.next)
-    answer = take_turn(conn, "W", bundle(late, commands=[promise(2)]))
-    take_turn(conn, "W", bundle(late, end=suspend(2), seen=answer.next_of(late)))
+    answer = take_turn(conn, "W", report(late, commands=[promise(2)]))
+    take_turn(conn, "W", report(late, end=suspend(2), seen=answer.next_of(late)))
     assert ask(conn, send("r", payload='"late"')) == (1, True, False)
     assert task_of(conn, "r") == ("suspended", 2, None)
     assert types_of(conn, "r") == "STAZWXAgv"
@@ -232,7 +232,7 @@ def test_a_receiver_is_taken_over(conn: Connection, clock: Clock) -> None:
     tick(conn)
     again = claim(conn, "W", "q-r")
     late = Held(execution=held.execution, id="r", version=2, next=again.next)
-    answer = take_turn(conn, "W", bundle(late, end=suspend(0, kind="signal")))
+    answer = take_turn(conn, "W", report(late, end=suspend(0, kind="signal")))
     assert answer.of(late) == ("ok", "suspended")
     assert ask(conn, send("r")) == (1, True, True)
     assert types_of(conn, "r") == "STAZWAgvW"
@@ -246,9 +246,9 @@ def test_one_receive_of_a_name(conn: Connection, commands: list[dict[str, Any]])
     replay, is the same receive."""
     held = begin_run(conn, "r")
     if len(commands) == 1:
-        take_turn(conn, "W", bundle(held, commands=[receive(0)]))
-    assert refusal(conn, turn("W", bundle(held, commands=commands))) == "WF006"
-    take_turn(conn, "W", bundle(held, commands=[receive(0), receive(3, "other")]))
+        take_turn(conn, "W", report(held, commands=[receive(0)]))
+    assert refusal(conn, turn("W", report(held, commands=commands))) == "WF006"
+    take_turn(conn, "W", report(held, commands=[receive(0), receive(3, "other")]))
     assert inbox(conn) == (0, 0, 0)
 
 
@@ -257,8 +257,8 @@ def test_a_number_that_changed_code_used_otherwise(conn: Connection) -> None:
     """Whoever sends is not refused because the code of the run changed under its receive: the signal lies
     there."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[receive(0), promise(1)]))
-    take_turn(conn, "W", bundle(held, commands=[promise(0)]))
+    take_turn(conn, "W", report(held, commands=[receive(0), promise(1)]))
+    take_turn(conn, "W", report(held, commands=[promise(0)]))
     assert ask(conn, send("r")) == (1, True, False)
     assert inbox(conn) == (1, 0, None)
     assert conn.execute("select law from durable.check()").fetchall() == []
@@ -278,7 +278,7 @@ def test_a_key_outlives_the_run(conn: Connection) -> None:
     """Who repeats a signal after the run has ended with it is told that it was delivered."""
     held = begin_run(conn, "r")
     ask(conn, send("r", key="k"))
-    take_turn(conn, "W", bundle(held, end=complete()))
+    take_turn(conn, "W", report(held, end=complete()))
     assert ask(conn, send("r", key="k")) == (1, False, False)
     assert refusal(conn, send("r", key="new")) == "WF003"
 
@@ -288,9 +288,9 @@ def test_a_key_outlives_a_generation(conn: Connection) -> None:
     held = begin_run(conn, "r")
     ask(conn, send("r", key="k"))
     ask(conn, send("r", key="l"))
-    answer = take_turn(conn, "W", bundle(held, commands=[receive(0)], seen=held.next + 2))
+    answer = take_turn(conn, "W", report(held, commands=[receive(0)], seen=held.next + 2))
     assert receipts(answer.tail(held))
-    take_turn(conn, "W", bundle(held, end=anew(on=1), seen=held.next + 3))
+    take_turn(conn, "W", report(held, end=anew(on=1), seen=held.next + 3))
     assert ask(conn, send("r", key="k"))[1:] == (False, False)
     assert ask(conn, send("r", key="l"))[1:] == (False, False)
     assert ask(conn, send("r", key="m")) == (2, True, False)
@@ -300,10 +300,10 @@ def test_a_key_outlives_a_generation(conn: Connection) -> None:
 def test_to_a_held_run(conn: Connection, receiver: bool) -> None:
     """A run that a worker holds keeps its lease and hears of it in its next turn."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[receive(0)] if receiver else []))
+    take_turn(conn, "W", report(held, commands=[receive(0)] if receiver else []))
     assert ask(conn, send("r")) == (1, True, False)
     assert task_of(conn, "r") == ("acquired", 1, "W")
-    tail = take_turn(conn, "W", bundle(held)).tail(held)
+    tail = take_turn(conn, "W", report(held)).tail(held)
     assert [row[1] for row in tail] == (["g", "v"] if receiver else ["g"])
 
 
@@ -311,8 +311,8 @@ def test_to_a_held_run(conn: Connection, receiver: bool) -> None:
 def test_to_a_run_that_comes_later(conn: Connection, clock: Clock, receiver: bool) -> None:
     """A run that waits before a retry is brought back by what it receives, and by nothing else."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[receive(0)] if receiver else []))
-    take_turn(conn, "W", bundle(held, end=release(60_000)))
+    take_turn(conn, "W", report(held, commands=[receive(0)] if receiver else []))
+    take_turn(conn, "W", report(held, end=release(60_000)))
     assert ask(conn, send("r")) == (1, True, receiver)
     wait_ms = 0 if receiver else 60_000
     assert ask(conn, ("select retry_at from durable._tasks", ())) == (clock.now_ms + wait_ms,)
@@ -325,7 +325,7 @@ def test_a_receipt_shortens_a_release(conn: Connection, clock: Clock) -> None:
     held = begin_run(conn, "r")
     ask(conn, send("r"))
     seen = held.next + 1
-    answer = take_turn(conn, "W", bundle(held, commands=[receive(0)], end=release(60_000), seen=seen))
+    answer = take_turn(conn, "W", report(held, commands=[receive(0)], end=release(60_000), seen=seen))
     assert answer.of(held) == ("ok", "released")
     assert answer.raw["hints"] == ["q-r"]
     again = claim(conn, "W", "q-r")
@@ -335,9 +335,9 @@ def test_a_receipt_shortens_a_release(conn: Connection, clock: Clock) -> None:
 def test_an_unseen_receipt_shortens_a_release(conn: Connection, clock: Clock) -> None:
     """A run is not put off over a receipt that its coroutine has not seen."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[receive(0)]))
+    take_turn(conn, "W", report(held, commands=[receive(0)]))
     ask(conn, send("r"))
-    assert take_turn(conn, "W", bundle(held, end=release(60_000))).of(held) == ("ok", "released")
+    assert take_turn(conn, "W", report(held, end=release(60_000))).of(held) == ("ok", "released")
     assert receipts(list(claim(conn, "W", "q-r").rows)) == [(0, 1, "go", "1", True)]
 
 
@@ -369,7 +369,7 @@ def test_to_a_blocked_run_that_was_offered_again(conn: Connection) -> None:
     again = claim(conn, "W", "q-r")
     assert ask(conn, send("r")) == (1, True, False)
     late = Held(execution=held.execution, id="r", version=2, next=again.next)
-    answer = take_turn(conn, "W", bundle(late, end=suspend(0, kind="signal")))
+    answer = take_turn(conn, "W", report(late, end=suspend(0, kind="signal")))
     assert answer.of(late) == ("ok", "acquired")
     assert receipts(answer.tail(late)) == [(0, 1, "go", "1", True)]
 
@@ -378,12 +378,12 @@ def test_to_a_blocked_run_that_was_offered_again(conn: Connection) -> None:
 def test_to_a_run_that_is_cancelled(conn: Connection, receiver: bool) -> None:
     """A run that is being cancelled keeps what is sent, and receives nothing any more (R14)."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[receive(0)] if receiver else []))
+    take_turn(conn, "W", report(held, commands=[receive(0)] if receiver else []))
     ask(conn, cancel("r"))
     assert ask(conn, send("r")) == (1, True, False)
     assert types_of(conn, "r") == "SQg"
     assert inbox(conn) == (1, 0, None)
-    answer = take_turn(conn, "W", bundle(held, commands=[receive(1), intent(2)], seen=held.next + 2))
+    answer = take_turn(conn, "W", report(held, commands=[receive(1), intent(2)], seen=held.next + 2))
     assert answer.of(held) == ("ok", "acquired")
     assert types_of(conn, "r") == "SQgl"
     assert ask(conn, send("r")) == (2, True, False)
@@ -392,7 +392,7 @@ def test_to_a_run_that_is_cancelled(conn: Connection, receiver: bool) -> None:
 def test_to_a_run_that_ended(conn: Connection) -> None:
     """An ended run is told of, and nothing is written."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, end=complete()))
+    take_turn(conn, "W", report(held, end=complete()))
     assert refusal(conn, send("r")) == "WF003"
     assert types_of(conn, "r") == "SC"
     assert conn.execute("select from durable._signals").fetchall() == []
@@ -411,7 +411,7 @@ def test_to_what_is_no_run(conn: Connection) -> None:
     """Only runs receive: neither nothing, nor a promise, nor a task without journal, nor a step of a run."""
     ask(conn, create("x", external="true"))
     take(conn, "t", NEVER)
-    take_turn(conn, "W", bundle(begin_run(conn, "r"), outcomes=[done(0), begun(1)], commands=[promise(2)]))
+    take_turn(conn, "W", report(begin_run(conn, "r"), outcomes=[done(0), begun(1)], commands=[promise(2)]))
     for name in ("nobody", "x", "t", "r.0", "r.1", "r.2"):
         assert refusal(conn, send(name)) == "WF001", name
 
@@ -450,7 +450,7 @@ def test_the_limits_are_taken(conn: Connection) -> None:
 def test_a_receive_that_never_comes_leaves_its_number(conn: Connection) -> None:
     """The number of a receive is reserved while it waits, and stays unused when the run ends before it."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, commands=[receive(0), promise(1)]))
+    answer = take_turn(conn, "W", report(held, commands=[receive(0), promise(1)]))
     assert ask(conn, ("select next_child, reserved from durable._executions", ())) == (2, [0])
-    take_turn(conn, "W", bundle(held, end=complete(), seen=answer.next_of(held)))
+    take_turn(conn, "W", report(held, end=complete(), seen=answer.next_of(held)))
     assert types_of(conn, "r") == "SXC"

@@ -20,8 +20,8 @@ from tests.support.verbs import (
     begin_run,
     begun,
     broken,
-    bundle,
     refusal,
+    report,
     take_turn,
     types_of,
 )
@@ -89,7 +89,7 @@ def test_a_step(shop: Connection) -> None:
 def test_the_rows_of_others_come_with_it(shop: Connection) -> None:
     """What was recorded since stands in the answer in journal order."""
     held = begin_run(shop, "r")
-    take_turn(shop, "W", bundle(held, outcomes=[begun(0)], seen=1))
+    take_turn(shop, "W", report(held, outcomes=[begun(0)], seen=1))
     ask(shop, ("select durable.signal('r', 'go', '1')", ()))
     (answer,) = ask(shop, step(held))
     assert [row[1] for row in answer["rows"]] == ["l", "g", "c"]
@@ -111,7 +111,7 @@ def test_the_row_fits_what_is_open(
     """The completion has the form that the attempts before it ask for."""
     held = begin_run(shop, "r")
     if outcomes:
-        take_turn(shop, "W", bundle(held, outcomes=outcomes, seen=1))
+        take_turn(shop, "W", report(held, outcomes=outcomes, seen=1))
     assert refusal(shop, step(held, attempt=attempt + 1)) == "WF006"
     assert entries(shop) == 0
     ask(shop, step(held, attempt=attempt))
@@ -125,7 +125,7 @@ def test_the_fence(shop: Connection, clock: Clock) -> None:
     assert refusal(shop, step(held, version=held.version + 1)) == "WF002"
     assert refusal(shop, step(replace(held, id="lost"))) == "WF002"
     assert refusal(shop, step(replace(held, id=begin_run(shop, "other").id))) == "WF002"
-    take_turn(shop, "W", bundle(held, commands=[{"do": "timer", "child": 0, "duration": 1000000}], seen=1))
+    take_turn(shop, "W", report(held, commands=[{"do": "timer", "child": 0, "duration": 1000000}], seen=1))
     assert refusal(shop, step(held)) == "WF006"
     clock.advance(TTL_MS + 1)
     ask(shop, ("select durable.tick_v1(100)", ()))

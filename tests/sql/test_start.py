@@ -15,10 +15,10 @@ from tests.support.verbs import (
     Connection,
     ask,
     begin_run,
-    bundle,
     create,
     done,
     refusal,
+    report,
     settle,
     start,
     take_turn,
@@ -280,7 +280,7 @@ def test_resume(conn: Connection) -> None:
     take_turn(
         conn,
         "W",
-        bundle(held, outcomes=[done(0)], end={"do": "halt", "problem": '{"type": "Nondeterminism"}'}),
+        report(held, outcomes=[done(0)], end={"do": "halt", "problem": '{"type": "Nondeterminism"}'}),
     )
     assert ask(conn, ("select state, problem from durable.runs", ())) == (
         "halted",

@@ -17,13 +17,13 @@ from tests.support.verbs import (
     ask,
     begin_run,
     begun,
-    bundle,
     claim,
     create,
     park,
     promise,
     promise_of,
     refusal,
+    report,
     run,
     settle,
     suspend,
@@ -325,14 +325,14 @@ def test_offer_passes_over_dead_tasks(conn: Connection, clock: Clock) -> None:
 def parked_run(conn: Connection, kind: str = "any") -> None:
     """A run that W suspended on its children 0 and 1."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, commands=[promise(0), promise(1)]))
-    take_turn(conn, "W", bundle(held, end=suspend(0, 1, kind=kind), seen=answer.next_of(held)))
+    answer = take_turn(conn, "W", report(held, commands=[promise(0), promise(1)]))
+    take_turn(conn, "W", report(held, end=suspend(0, 1, kind=kind), seen=answer.next_of(held)))
 
 
 def test_a_protocol_client_may_serve_a_run(conn: Connection) -> None:
     """A run that a client acquires and suspends on its children is journalled like any other."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[promise(0), run(1)]))
+    take_turn(conn, "W", report(held, commands=[promise(0), run(1)]))
     ask(conn, ("select durable.task_release('r', 1)", ()))
     ask(conn, acquire("r", 1))
     ask(conn, create("foreign", external="true"))
@@ -360,7 +360,7 @@ def test_a_client_that_continues_a_blocked_run(conn: Connection, awaited: list[s
 def test_release_of_a_run_closes_its_steps(conn: Connection) -> None:
     """A run that is given back by hand has no open attempt left; the next worker tries again."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, outcomes=[begun(0)]))
+    take_turn(conn, "W", report(held, outcomes=[begun(0)]))
     ask(conn, ("select durable.task_release('r', 1)", ()))
     assert types_of(conn, "r") == "Slr"
     assert claim(conn, "V", "q-r").version == 2
@@ -485,6 +485,6 @@ def test_an_offer_honours_the_preferred_worker(conn: Connection, clock: Clock) -
 def test_a_suspend_closes_open_attempts(conn: Connection) -> None:
     """A run that is suspended through the protocol's door leaves no attempt of a step open."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, outcomes=[begun(0)], commands=[promise(1)]))
+    take_turn(conn, "W", report(held, outcomes=[begun(0)], commands=[promise(1)]))
     ask(conn, park("r", "r.1"))
     assert ask(conn, ("select open_attempts from durable._executions where id = 'r'", ())) == ([-2],)

@@ -13,10 +13,10 @@ from tests.support.verbs import (
     Connection,
     ask,
     begin_run,
-    bundle,
     claim,
     create,
     promise,
+    report,
     run,
     settle,
     start,
@@ -48,8 +48,8 @@ def test_a_round_with_nothing_to_do(conn: Connection, clock: Clock) -> None:
 def test_the_answer(conn: Connection, clock: Clock) -> None:
     """What was settled and taken, when the next deadline is due, which queues got work."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, commands=[timer(0, 100), timer(1, 300)]))
-    take_turn(conn, "W", bundle(held, end=suspend(0), seen=answer.next_of(held)))
+    answer = take_turn(conn, "W", report(held, commands=[timer(0, 100), timer(1, 300)]))
+    take_turn(conn, "W", report(held, end=suspend(0), seen=answer.next_of(held)))
     take(conn, "t")
     clock.advance(110)
     assert tick(conn) == {
@@ -94,12 +94,12 @@ def test_leases_are_bounded_too(conn: Connection, clock: Clock) -> None:
 def test_many_due_at_once(conn: Connection, clock: Clock, count: int) -> None:
     """However many are due and whatever is asked for, one transaction settles at most sweep_limit of them."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held))
+    answer = take_turn(conn, "W", report(held))
     for first in range(0, count, 500):
         answer = take_turn(
-            conn, "W", bundle(held, commands=[timer(first + n, 10) for n in range(500)], seen=1)
+            conn, "W", report(held, commands=[timer(first + n, 10) for n in range(500)], seen=1)
         )
-    take_turn(conn, "W", bundle(held, end=suspend(*range(count), kind="all"), seen=answer.next_of(held)))
+    take_turn(conn, "W", report(held, end=suspend(*range(count), kind="all"), seen=answer.next_of(held)))
     clock.advance(10)
     for _ in range(count // 500):
         assert task_of(conn, "r") == ("suspended", 1, None)
@@ -131,9 +131,9 @@ def test_a_parent_of_expired_and_lost_children(conn: Connection, clock: Clock) -
     """One round tells a parent of a child that expired and of another one whose worker was lost."""
     held = begin_run(conn, "r")
     answer = take_turn(
-        conn, "W", bundle(held, commands=[run(0, queue="a", timeout=TTL_MS), run(1, queue="b")])
+        conn, "W", report(held, commands=[run(0, queue="a", timeout=TTL_MS), run(1, queue="b")])
     )
-    take_turn(conn, "W", bundle(held, end=suspend(0, 1, kind="all"), seen=answer.next_of(held)))
+    take_turn(conn, "W", report(held, end=suspend(0, 1, kind="all"), seen=answer.next_of(held)))
     claim(conn, "A", "a")
     claim(conn, "B", "b")
     clock.advance(TTL_MS)
@@ -194,8 +194,8 @@ def test_time_that_goes_back(conn: Connection, clock: Clock) -> None:
 def test_the_sweep_does_not_end_an_owners_wait_twice(conn: Connection, clock: Clock) -> None:
     """A child that was settled by hand just before its deadline is left alone by the sweep."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, commands=[promise(0, 10)]))
-    take_turn(conn, "W", bundle(held, end=suspend(0), seen=answer.next_of(held)))
+    answer = take_turn(conn, "W", report(held, commands=[promise(0, 10)]))
+    take_turn(conn, "W", report(held, end=suspend(0), seen=answer.next_of(held)))
     ask(conn, settle("r.0"))
     clock.advance(10)
     assert tick(conn)["promises"] == 0

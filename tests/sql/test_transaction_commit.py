@@ -17,7 +17,6 @@ from tests.support.verbs import (
     Connection,
     ask,
     begin_run,
-    bundle,
     cancel,
     captured,
     commit,
@@ -27,6 +26,7 @@ from tests.support.verbs import (
     promise_of,
     receive,
     refusal,
+    report,
     run_of,
     settle,
     settling,
@@ -62,7 +62,7 @@ def test_numbers_below_may_still_be_open(conn: Connection) -> None:
     value that is recorded already."""
     held = begin_run(conn, "r")
     ask(conn, commit(held, 1))
-    take_turn(conn, "W", bundle(held, outcomes=[done(0)], commands=[captured(3)], seen=4))
+    take_turn(conn, "W", report(held, outcomes=[done(0)], commands=[captured(3)], seen=4))
     ask(conn, commit(held, 2, seen=8))
     assert types_of(conn, "r") == "SLnLL"
 
@@ -115,8 +115,8 @@ def test_a_row_is_written_once(conn: Connection) -> None:
 def test_a_blocked_run_commits_nothing(conn: Connection) -> None:
     """One that was continued after a halt may only wait again."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[receive(0)]))
-    answer = take_turn(conn, "W", bundle(held, end=suspend(0, kind="signal"), seen=held.next))
+    take_turn(conn, "W", report(held, commands=[receive(0)]))
+    answer = take_turn(conn, "W", report(held, end=suspend(0, kind="signal"), seen=held.next))
     assert answer.of(held) == ("ok", "suspended")
     ask(conn, ("select durable.pause('r')", ()))
     ask(conn, ("select durable.resume('r')", ()))
@@ -147,13 +147,13 @@ def test_effects_come_with_the_commit_and_go_with_the_rollback(conn: Connection)
 def test_what_it_settles_wakes_who_waits(conn: Connection) -> None:
     """Also its own run, which keeps its lease."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, commands=[{"do": "promise", "child": 0, "name": "x", "timeout": None}]))
+    take_turn(conn, "W", report(held, commands=[{"do": "promise", "child": 0, "name": "x", "timeout": None}]))
     ask(conn, commit(held, 1, settling("r.0")))
     assert types_of(conn, "r") == "SXLD"
     waiter = begin_run(conn, "s")
     commands = [{"do": "promise", "child": 0, "name": "x", "timeout": None}]
-    answer = take_turn(conn, "W", bundle(waiter, commands=commands))
-    take_turn(conn, "W", bundle(waiter, end=suspend(0), seen=answer.next_of(waiter)))
+    answer = take_turn(conn, "W", report(waiter, commands=commands))
+    take_turn(conn, "W", report(waiter, end=suspend(0), seen=answer.next_of(waiter)))
     ask(conn, commit(held, 2, settling("s.0"), seen=9))
     assert task_of(conn, "s") == ("pending", 1, None)
 

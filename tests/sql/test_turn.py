@@ -21,7 +21,6 @@ from tests.support.verbs import (
     begin_run,
     begun,
     broken,
-    bundle,
     captured,
     claim,
     complete,
@@ -33,6 +32,7 @@ from tests.support.verbs import (
     promise_of,
     refusal,
     release,
+    report,
     run,
     settle,
     start,
@@ -49,7 +49,7 @@ from tests.support.verbs import (
 def parent(conn: Connection, *commands: dict[str, Any], id_: str = "r", worker: str = "W") -> Held:
     """A run with children, held by worker, whose coroutine has seen its whole journal."""
     held = begin_run(conn, id_, worker)
-    answer = take_turn(conn, worker, bundle(held, commands=commands))
+    answer = take_turn(conn, worker, report(held, commands=commands))
     return Held(execution=held.execution, id=id_, version=1, next=answer.next_of(held))
 
 
@@ -57,7 +57,7 @@ def asleep(conn: Connection, *commands: dict[str, Any], kind: str | None = None,
     """The same, suspended by W on all its children."""
     held = parent(conn, *commands, id_=id_)
     end = suspend(*range(len(commands)), kind=kind)
-    assert take_turn(conn, "W", bundle(held, end=end)).of(held) == ("ok", "suspended")
+    assert take_turn(conn, "W", report(held, end=end)).of(held) == ("ok", "suspended")
     return held
 
 
@@ -140,9 +140,9 @@ def test_a_claim_of_what_is_not_to_be_had(conn: Connection, clock: Clock, owned:
 
 
 def test_an_empty_turn(conn: Connection) -> None:
-    """A turn without bundles answers null columns and nothing else."""
+    """A turn without reports answers null columns and nothing else."""
     raw = take_turn(conn, "W").raw
-    assert raw["bundles"] == dict.fromkeys(("execution", "verdict", "state", "seq", "next"))
+    assert raw["verdicts"] == dict.fromkeys(("execution", "verdict", "state", "seq", "next"))
     assert (raw["tasks"], raw["tails"], raw["hints"], raw["settled"], raw["due_in"]) == (
         [],
         [],
@@ -153,14 +153,14 @@ def test_an_empty_turn(conn: Connection) -> None:
 
 
 def test_own_rows_and_tails(conn: Connection, clock: Clock) -> None:
-    """seq and next frame what the bundle wrote; the tail is what came between the coroutine and that."""
+    """seq and next frame what the report wrote; the tail is what came between the coroutine and that."""
     held = parent(conn, promise(0), promise(1))
     ask(conn, settle("r.0", '"a"'))
-    answer = take_turn(conn, "W", bundle(held, outcomes=[done(2)], commands=[captured(3)]))
-    place = answer.raw["bundles"]
+    answer = take_turn(conn, "W", report(held, outcomes=[done(2)], commands=[captured(3)]))
+    place = answer.raw["verdicts"]
     assert (place["seq"], place["next"]) == ([5], [9])
     assert answer.tail(held) == [(3, "D", 0, 1, None, None, '"a"', True)]
-    again = take_turn(conn, "W", bundle(held, seen=9))
+    again = take_turn(conn, "W", report(held, seen=9))
     assert again.raw["tails"] == []
     assert types_of(conn, "r") == "SXXDnL"
 
@@ -169,20 +169,20 @@ def test_a_suspend_with_unseen_resolver_rows_stays_awake(conn: Connection) -> No
     """If a child resolved that the coroutine has not seen, the run is kept and its rows are the tail."""
     held = parent(conn, promise(0), promise(1))
     ask(conn, settle("r.1"))
-    answer = take_turn(conn, "W", bundle(held, end=suspend(0, 1)))
+    answer = take_turn(conn, "W", report(held, end=suspend(0, 1)))
     assert answer.of(held) == ("ok", "acquired")
     assert kinds(answer.tail(held)) == "D"
     assert types_of(conn, "r") == "SXXD"
     assert (
-        take_turn(conn, "W", bundle(held, end=suspend(0), seen=answer.next_of(held))).of(held)[1]
+        take_turn(conn, "W", report(held, end=suspend(0), seen=answer.next_of(held))).of(held)[1]
         == "suspended"
     )
 
 
 def test_a_suspend_with_outcomes_of_its_own_stays_awake(conn: Connection) -> None:
-    """A bundle that brings a result has a coroutine that has not used it: it is not suspended."""
+    """A report that brings a result has a coroutine that has not used it: it is not suspended."""
     held = parent(conn, promise(0))
-    answer = take_turn(conn, "W", bundle(held, outcomes=[done(1)], end=suspend(0)))
+    answer = take_turn(conn, "W", report(held, outcomes=[done(1)], end=suspend(0)))
     assert answer.of(held) == ("ok", "acquired")
     assert types_of(conn, "r") == "SXL"
 
@@ -192,7 +192,7 @@ def test_rows_that_resolve_nothing_do_not_keep_a_run_awake(conn: Connection) -> 
     held = parent(conn, run(0, queue="kids"))
     claim(conn, "K", "kids")
     assert types_of(conn, "r") == "SIb"
-    assert take_turn(conn, "W", bundle(held, end=suspend(0))).of(held)[1] == "suspended"
+    assert take_turn(conn, "W", report(held, end=suspend(0))).of(held)[1] == "suspended"
 
 
 @pytest.mark.parametrize(
@@ -232,9 +232,9 @@ def test_a_wait_that_nothing_would_end_is_halted(conn: Connection, end: dict[str
     held = parent(conn, promise(0), promise(1), run(2, detached=True), promise(3))
     other = parent(conn, promise(0), id_="s")
     ask(conn, settle("r.0"))
-    answer = take_turn(conn, "W", bundle(held))
+    answer = take_turn(conn, "W", report(held))
     answer = take_turn(
-        conn, "W", bundle(held, end=end, seen=answer.next_of(held) + 2), bundle(other, end=suspend(0))
+        conn, "W", report(held, end=end, seen=answer.next_of(held) + 2), report(other, end=suspend(0))
     )
     assert answer.of(held) == ("ok", "halted")
     assert answer.of(other) == ("ok", "suspended")
@@ -247,9 +247,9 @@ def test_a_given_up_step_is_closed_by_the_suspend(conn: Connection) -> None:
     """A step that still ran when its coroutine went to sleep has no open attempt left, and the warm
     coroutine is told."""
     held = parent(conn, promise(1))
-    answer = take_turn(conn, "W", bundle(held, outcomes=[begun(0)]))
+    answer = take_turn(conn, "W", report(held, outcomes=[begun(0)]))
     assert (
-        take_turn(conn, "W", bundle(held, end=suspend(1), seen=answer.next_of(held))).of(held)[1]
+        take_turn(conn, "W", report(held, end=suspend(1), seen=answer.next_of(held))).of(held)[1]
         == "suspended"
     )
     assert types_of(conn, "r") == "SXlrA"
@@ -293,7 +293,7 @@ def test_woken_and_claimed_in_the_turn_that_completes_the_child(conn: Connection
     if kind == "all":
         ask(conn, settle("r.1"))
     kid = claim(conn, "W", "kids")
-    answer = take_turn(conn, "W", bundle(kid, end=complete('"kid"')), want=0)
+    answer = take_turn(conn, "W", report(kid, end=complete('"kid"')), want=0)
     (task,) = answer.tasks
     assert (task.id, task.version) == ("r", 2)
     assert task.rows[-2:] == (
@@ -309,7 +309,7 @@ def test_a_worker_that_wants_nothing_wakes_but_does_not_claim(conn: Connection) 
     """want below 0 leaves the woken run ready for anybody."""
     asleep(conn, run(0, queue="kids"))
     kid = claim(conn, "W", "kids")
-    answer = take_turn(conn, "W", bundle(kid, end=complete()))
+    answer = take_turn(conn, "W", report(kid, end=complete()))
     assert (answer.tasks, answer.raw["hints"]) == ([], ["q-r"])
     assert task_of(conn, "r") == ("pending", 1, None)
 
@@ -320,7 +320,7 @@ def test_a_protocol_task_of_the_same_name_is_not_claimed(conn: Connection) -> No
     ask(conn, create("t", target="g"))
     ask(conn, ("select from durable.task_acquire('t', 0, 'W', 5000)", ()))
     ask(conn, ("select durable.task_suspend('t', 1, '{r}')", ()))
-    assert take_turn(conn, "W", bundle(kid, end=complete()), want=0).tasks == []
+    assert take_turn(conn, "W", report(kid, end=complete()), want=0).tasks == []
     assert task_of(conn, "t") == ("pending", 1, None)
 
 
@@ -329,7 +329,7 @@ def test_parent_suspends_and_child_completes_in_one_turn(conn: Connection) -> No
     held = parent(conn, run(0, queue="kids"))
     kid = claim(conn, "W", "kids")
     answer = take_turn(
-        conn, "W", bundle(held, end=suspend(0), seen=held.next + 1), bundle(kid, end=complete()), want=0
+        conn, "W", report(held, end=suspend(0), seen=held.next + 1), report(kid, end=complete()), want=0
     )
     assert answer.of(held) == ("ok", "released")
     assert answer.of(kid) == ("ok", "done")
@@ -342,7 +342,7 @@ def test_parent_and_child_complete_in_one_turn(conn: Connection) -> None:
     or not at all."""
     held = parent(conn, run(0, queue="kids"))
     kid = claim(conn, "W", "kids")
-    answer = take_turn(conn, "W", bundle(kid, end=complete()), bundle(held, end=fail(), seen=held.next + 1))
+    answer = take_turn(conn, "W", report(kid, end=complete()), report(held, end=fail(), seen=held.next + 1))
     assert (answer.of(held), answer.of(kid)) == (("ok", "done"), ("ok", "done"))
     assert types_of(conn, "r") == "SIbdF"
 
@@ -352,7 +352,7 @@ def test_a_held_parent_gets_what_the_turn_did_to_it(conn: Connection) -> None:
     held = parent(conn, run(0, queue="kids"))
     kid = claim(conn, "W", "kids")
     ask(conn, ("select 1", ()))
-    answer = take_turn(conn, "W", bundle(held, outcomes=[done(1)]), bundle(kid, end=complete()))
+    answer = take_turn(conn, "W", report(held, outcomes=[done(1)]), report(kid, end=complete()))
     ((execution, before, after),) = answer.raw["tails"]
     assert execution == held.execution
     assert (kinds(before), kinds(after)) == ("b", "d")
@@ -362,27 +362,27 @@ def test_release_with_a_delay(conn: Connection, clock: Clock) -> None:
     """A run given back until later is nobody's before; its worker has it warm; a child that settled unseen
     brings it back at once."""
     held = parent(conn, promise(0))
-    answer = take_turn(conn, "W", bundle(held, outcomes=[broken(1, retry_in=500)]))
+    answer = take_turn(conn, "W", report(held, outcomes=[broken(1, retry_in=500)]))
     seen = answer.next_of(held)
-    assert take_turn(conn, "W", bundle(held, end=release(500), seen=seen)).of(held)[1] == "released"
+    assert take_turn(conn, "W", report(held, end=release(500), seen=seen)).of(held)[1] == "released"
     assert take_turn(conn, "W", want=1, queues=["q-r"]).tasks == []
     clock.advance(500)
     again = claim(conn, "W", "q-r")
     assert (again.start, again.rows, again.next) == (seen, (), seen)
     ask(conn, settle("r.0"))
     late = Held(execution=held.execution, id="r", version=2, next=seen)
-    assert take_turn(conn, "W", bundle(late, end=release(500))).of(late) == ("ok", "released")
+    assert take_turn(conn, "W", report(late, end=release(500))).of(late) == ("ok", "released")
     third = claim(conn, "W", "q-r")
     assert (third.start, kinds(third.rows)) == (seen, "D")
 
 
 def test_release_with_rows_of_its_own_behind_unseen_ones(conn: Connection) -> None:
-    """A coroutine whose last bundle was written behind rows that it has not seen is not warm: it gets the
+    """A coroutine whose last report was written behind rows that it has not seen is not warm: it gets the
     whole journal."""
     held = parent(conn, promise(0))
     ask(conn, settle("r.0"))
     assert (
-        take_turn(conn, "W", bundle(held, outcomes=[broken(1, retry_in=5)], end=release(5))).of(held)[1]
+        take_turn(conn, "W", report(held, outcomes=[broken(1, retry_in=5)], end=release(5))).of(held)[1]
         == "released"
     )
     again = claim(conn, "W", "q-r")
@@ -392,7 +392,7 @@ def test_release_with_rows_of_its_own_behind_unseen_ones(conn: Connection) -> No
 def test_release_at_once_is_for_anybody(conn: Connection) -> None:
     """A run given back without a delay has no preference left: the whole journal goes to whoever comes."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, outcomes=[begun(0)], end=release()))
+    answer = take_turn(conn, "W", report(held, outcomes=[begun(0)], end=release()))
     assert answer.raw["hints"] == ["q-r"]
     assert types_of(conn, "r") == "Slr"
     assert claim(conn, "W", "q-r").start == 0
@@ -430,7 +430,7 @@ def test_a_blocked_run_waits_for_the_same_again(
         ask(conn, settle(f"r.{child}"))
     again = blocked_again(conn)
     journal = types_of(conn, "r")
-    answer = take_turn(conn, "W", bundle(again, end=end))
+    answer = take_turn(conn, "W", report(again, end=end))
     assert answer.of(again) == ("ok", state)
     assert types_of(conn, "r") == journal
     if state == "suspended":
@@ -446,7 +446,7 @@ def test_the_tail_after_waiting_again(conn: Connection) -> None:
     asleep(conn, promise(0), promise(1), kind="all")
     ask(conn, settle("r.0"))
     again = blocked_again(conn)
-    take_turn(conn, "W", bundle(again, end=suspend(1)))
+    take_turn(conn, "W", report(again, end=suspend(1)))
     ask(conn, settle("r.1"))
     third = claim(conn, "W", "q-r")
     assert (third.start, kinds(third.rows)) == (again.next, "DW")
@@ -457,10 +457,10 @@ def test_a_blocked_run_that_has_not_seen_everything(conn: Connection) -> None:
     asleep(conn, promise(0), promise(1), kind="all")
     again = blocked_again(conn)
     ask(conn, settle("r.0"))
-    answer = take_turn(conn, "W", bundle(again, end=suspend(0, 1, kind="all")))
+    answer = take_turn(conn, "W", report(again, end=suspend(0, 1, kind="all")))
     assert (answer.of(again), kinds(answer.tail(again))) == (("ok", "acquired"), "D")
     ask(conn, settle("r.1"))
-    answer = take_turn(conn, "W", bundle(again, end=suspend(1), seen=again.next + 2))
+    answer = take_turn(conn, "W", report(again, end=suspend(1), seen=again.next + 2))
     assert (answer.of(again), kinds(answer.tail(again))) == (("ok", "acquired"), "DW")
 
 
@@ -471,7 +471,7 @@ def test_the_holder_may_crash_while_blocked(conn: Connection, clock: Clock) -> N
     clock.advance(TTL_MS)
     assert tick(conn)["leases"] == 1
     again = claim(conn, "V", "q-r")
-    assert take_turn(conn, "V", bundle(again, end=suspend(0))).of(again)[1] == "suspended"
+    assert take_turn(conn, "V", report(again, end=suspend(0))).of(again)[1] == "suspended"
 
 
 def test_leases_are_renewed_in_their_second_half(conn: Connection, clock: Clock) -> None:
@@ -479,12 +479,12 @@ def test_leases_are_renewed_in_their_second_half(conn: Connection, clock: Clock)
     held = begin_run(conn, "r")
     expires = "select expires_at - durable._now_ms() from durable._tasks"
     clock.advance(TTL_MS // 2)
-    take_turn(conn, "W", bundle(held))
+    take_turn(conn, "W", report(held))
     assert ask(conn, (expires, ())) == (TTL_MS // 2,)
     clock.advance(1)
     take_turn(conn, "W")
     assert ask(conn, (expires, ())) == (TTL_MS // 2 - 1,)
-    take_turn(conn, "W", bundle(held))
+    take_turn(conn, "W", report(held))
     assert ask(conn, (expires, ())) == (TTL_MS,)
 
 
@@ -492,7 +492,7 @@ def test_hints_and_due(conn: Connection, clock: Clock) -> None:
     """The answer names queues that got ready tasks and when the next deadline is due."""
     held = begin_run(conn, "r")
     commands = [run(0, queue="b"), run(1, queue="a"), run(2, queue="b"), timer(3, 700)]
-    answer = take_turn(conn, "W", bundle(held, commands=commands))
+    answer = take_turn(conn, "W", report(held, commands=commands))
     assert sorted(answer.raw["hints"]) == ["a", "b"]
     assert (answer.raw["due_in"], answer.raw["now"], answer.raw["settled"]) == (700, clock.now_ms, False)
 
@@ -501,7 +501,7 @@ def test_bye_gives_everything_back(conn: Connection) -> None:
     """An orderly end releases what is held, closes open steps, and forgets the worker."""
     ask(conn, ("select durable.worker_hello_v1('W', '{g}', '{w}', '{1}', '{\"pid\": 1}')", ()))
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, outcomes=[begun(0)]))
+    take_turn(conn, "W", report(held, outcomes=[begun(0)]))
     other = begin_run(conn, "s", "V")
     assert ask(conn, ("select durable.worker_bye_v1('W')", ())) == (1,)
     assert task_of(conn, "r") == ("pending", 1, None)
@@ -527,20 +527,20 @@ def test_adrift(conn: Connection) -> None:
 
 
 @pytest.mark.parametrize("end", [None, complete()])
-def test_a_bundle_names_its_run(conn: Connection, end: dict[str, Any] | None) -> None:
+def test_a_report_names_its_run(conn: Connection, end: dict[str, Any] | None) -> None:
     """Its number alone could be that of another run after a crash of the server."""
     held = begin_run(conn, "r")
-    nameless = {key: value for key, value in bundle(held, end=end).items() if key != "id"}
+    nameless = {key: value for key, value in report(held, end=end).items() if key != "id"}
     assert refusal(conn, turn("W", nameless)) == refusal(conn, turn("W", nameless | {"id": None})) == "WF004"
-    assert take_turn(conn, "W", bundle(held, end=end)).of(held)[0] == "ok"
+    assert take_turn(conn, "W", report(held, end=end)).of(held)[0] == "ok"
 
 
 def test_each_verdict_stands_at_the_place_of_its_run(conn: Connection) -> None:
-    """Whatever the order of the request: one verdict, state and number for each bundle, at one place."""
+    """Whatever the order of the request: one verdict, state and number for each report, at one place."""
     held = [begin_run(conn, name) for name in ("b", "a", "c")]
-    given = [bundle(held[2]), bundle(held[0], outcomes=[done(0)]), {**bundle(held[1]), "version": 7}]
+    given = [report(held[2]), report(held[0], outcomes=[done(0)]), {**report(held[1]), "version": 7}]
     answer = take_turn(conn, "W", *given)
-    assert sorted(answer.raw["bundles"]["execution"]) == [each.execution for each in held]
+    assert sorted(answer.raw["verdicts"]["execution"]) == [each.execution for each in held]
     assert [answer.of(each) for each in held] == [("ok", "acquired"), ("lost", "lost"), ("ok", "acquired")]
     assert [answer.next_of(each) for each in (held[0], held[2])] == [4, 1]
 
@@ -549,7 +549,7 @@ def test_a_long_run(conn: Connection) -> None:
     """A thousand outcomes in one turn are a thousand rows, dense."""
     held = begin_run(conn, "r")
     answer: Turn = take_turn(
-        conn, "W", bundle(held, outcomes=[done(child, json.dumps(child)) for child in range(1000)])
+        conn, "W", report(held, outcomes=[done(child, json.dumps(child)) for child in range(1000)])
     )
     assert answer.next_of(held) == 3001
     rows = ask(conn, journal("W", held))[0]["rows"]
@@ -561,7 +561,7 @@ def test_a_wait_that_is_refused_renews_the_lease(conn: Connection, clock: Clock)
     held = parent(conn, promise(0))
     ask(conn, settle("r.0"))
     clock.advance(TTL_MS + 1)
-    assert take_turn(conn, "W", bundle(held, end=suspend(0))).of(held) == ("ok", "acquired")
+    assert take_turn(conn, "W", report(held, end=suspend(0))).of(held) == ("ok", "acquired")
     tick(conn)
     assert task_of(conn, "r") == ("acquired", 1, "W")
 
@@ -569,7 +569,7 @@ def test_a_wait_that_is_refused_renews_the_lease(conn: Connection, clock: Clock)
 def test_a_claimed_child_is_told_to_its_parent(conn: Connection) -> None:
     """What the turn's own claim writes into the journal of a run that it carries is in the answer."""
     held = parent(conn, run(0, queue="c"))
-    answer = take_turn(conn, "W", bundle(held), want=1, queues=["c"])
+    answer = take_turn(conn, "W", report(held), want=1, queues=["c"])
     assert [task.id for task in answer.tasks] == ["r.0"]
     assert kinds(answer.tail(held)) == "b"
 
@@ -579,15 +579,15 @@ def test_a_woken_run_of_other_code_keeps_its_digest(conn: Connection) -> None:
     held = parent(conn, run(0, name="v", queue="c"))
     child = claim(conn, "W", "c", workflows=["v"])
     (seen,) = ask(conn, ("select next_seq from durable._executions where id = 'r'", ()))
-    assert take_turn(conn, "W", bundle(held, end=suspend(0), seen=seen)).of(held) == ("ok", "suspended")
-    answer = take_turn(conn, "W", bundle(child, end=complete()), want=0, workflows=["v"])
+    assert take_turn(conn, "W", report(held, end=suspend(0), seen=seen)).of(held) == ("ok", "suspended")
+    answer = take_turn(conn, "W", report(child, end=complete()), want=0, workflows=["v"])
     assert [task.id for task in answer.tasks] == ["r"]
     assert ask(conn, ("select encode(digest, 'hex') from durable._executions where id = 'r'", ())) == ("ab",)
 
 
-def test_two_bundles_of_one_run_are_refused(conn: Connection) -> None:
+def test_two_reports_of_one_run_are_refused(conn: Connection) -> None:
     """Each would be judged by what the other has not written yet."""
     held = begin_run(conn, "r")
-    both = json.dumps([bundle(held, outcomes=[done(0)]), bundle(held, outcomes=[done(1)])])
+    both = json.dumps([report(held, outcomes=[done(0)]), report(held, outcomes=[done(1)])])
     turn = ("select durable.worker_turn_v1('W', '{}', '{}', '{}', 0, %s::jsonb, 500)", (both,))
     assert refusal(conn, turn) == "WF004"

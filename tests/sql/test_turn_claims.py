@@ -13,7 +13,6 @@ from tests.support.verbs import (
     Connection,
     ask,
     begin_run,
-    bundle,
     cancel,
     claim,
     code,
@@ -21,6 +20,7 @@ from tests.support.verbs import (
     dump,
     promise,
     release,
+    report,
     run,
     settle,
     start,
@@ -51,33 +51,33 @@ def unknown_code(conn: Connection) -> str:
 
 def released(conn: Connection) -> str:
     """A run that was held before and has done nothing."""
-    take_turn(conn, "W", bundle(begin_run(conn, "r"), end=release()))
+    take_turn(conn, "W", report(begin_run(conn, "r"), end=release()))
     return "r"
 
 
 def begun(conn: Connection) -> str:
     """A run with a step in its journal."""
-    take_turn(conn, "W", bundle(begin_run(conn, "r"), outcomes=[done(0)], end=release()))
+    take_turn(conn, "W", report(begin_run(conn, "r"), outcomes=[done(0)], end=release()))
     return "r"
 
 
 def woken(conn: Connection) -> str:
     """A run that was asleep."""
-    take_turn(conn, "W", bundle(begin_run(conn, "r"), commands=[promise(0)], end=suspend(0)))
+    take_turn(conn, "W", report(begin_run(conn, "r"), commands=[promise(0)], end=suspend(0)))
     ask(conn, settle("r.0"))
     return "r"
 
 
 def cancelled(conn: Connection) -> str:
     """A run that is asked to end before it has begun."""
-    take_turn(conn, "W", bundle(begin_run(conn, "r"), end=release()))
+    take_turn(conn, "W", report(begin_run(conn, "r"), end=release()))
     ask(conn, cancel("r"))
     return "r"
 
 
 def child(conn: Connection) -> str:
     """A run that another one owns, whose journal tells of its attempts."""
-    take_turn(conn, "W", bundle(begin_run(conn, "r"), commands=[run(0)]))
+    take_turn(conn, "W", report(begin_run(conn, "r"), commands=[run(0)]))
     return "r.0"
 
 
@@ -121,7 +121,7 @@ def test_a_fork_keeps_plain_claims_away(conn: Connection) -> None:
     with conn.transaction(force_rollback=True):
         assert ask(conn, (NEW, ("r", TTL_MS, code("w"), "r")))[0] is True
     held = claim(conn, "W", "default")
-    take_turn(conn, "W", bundle(held, outcomes=[done(0)]))
+    take_turn(conn, "W", report(held, outcomes=[done(0)]))
     ask(conn, ("select durable.fork('r', seq => 3)", ()))
     ask(conn, start("s"))
     assert ask(conn, (NEW, ("s", TTL_MS, code("w"), "s")))[0] is False

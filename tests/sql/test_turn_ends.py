@@ -14,12 +14,12 @@ from tests.support.verbs import (
     begin_run,
     begun,
     broken,
-    bundle,
     captured,
     claim,
     complete,
     done,
     fail,
+    report,
     run,
     suspend,
     take_turn,
@@ -44,8 +44,8 @@ def test_the_head_is_written_once(conn: Connection, outcome: dict[str, Any], end
     answer = take_turn(
         conn,
         "W",
-        *(bundle(held, outcomes=[outcome], end=end) for held in ending),
-        bundle(going, outcomes=[done(0)]),
+        *(report(held, outcomes=[outcome], end=end) for held in ending),
+        report(going, outcomes=[done(0)]),
     )
     assert writes(conn) - before == 4
     for held in ending:
@@ -56,17 +56,17 @@ def test_the_head_is_written_once(conn: Connection, outcome: dict[str, Any], end
     assert types_of(conn, going.id) == "SL"
 
 
-def test_beside_bundles_that_say_more(conn: Connection) -> None:
-    """Where others bring commands and many outcomes, each answer names the row after what its bundle
+def test_beside_reports_that_say_more(conn: Connection) -> None:
+    """Where others bring commands and many outcomes, each answer names the row after what its report
     brought.
     """
     ending, many, acting = (begin_run(conn, name) for name in "abc")
     answer = take_turn(
         conn,
         "W",
-        bundle(ending, outcomes=[done(0)], end=complete()),
-        bundle(many, outcomes=[done(0), done(1)], end=complete()),
-        bundle(acting, commands=[captured(0)], end=complete()),
+        report(ending, outcomes=[done(0)], end=complete()),
+        report(many, outcomes=[done(0), done(1)], end=complete()),
+        report(acting, commands=[captured(0)], end=complete()),
     )
     assert answer.next_of(ending) == ending.next + 3
     assert types_of(conn, ending.id) == "SLC"
@@ -78,10 +78,10 @@ def test_beside_bundles_that_say_more(conn: Connection) -> None:
 def test_a_step_that_was_open_is_closed(conn: Connection) -> None:
     """The result of a step that had begun is folded into the open steps, too, of its own run alone."""
     opened = [begin_run(conn, name) for name in "rs"]
-    answer = take_turn(conn, "W", *(bundle(held, outcomes=[begun(0)]) for held in opened))
+    answer = take_turn(conn, "W", *(report(held, outcomes=[begun(0)]) for held in opened))
     closing, leaving = (at_end(held, answer.next_of(held)) for held in opened)
     before = writes(conn)
-    take_turn(conn, "W", bundle(closing, outcomes=[done(0)], end=complete()), bundle(leaving, end=complete()))
+    take_turn(conn, "W", report(closing, outcomes=[done(0)], end=complete()), report(leaving, end=complete()))
     assert writes(conn) - before == 3
     left = conn.execute("select open_steps, open_attempts from durable._executions order by id").fetchall()
     assert left == [([], []), ([0], [1])]
@@ -92,14 +92,14 @@ def test_a_step_that_was_open_is_closed(conn: Connection) -> None:
 def test_a_child_tells_its_parent_after_its_last_result(conn: Connection) -> None:
     """A parent in the same turn hears of its child, whose own journal has its result before its end."""
     parent = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(parent, commands=[run(0, queue="kids")], end=suspend(0)))
+    take_turn(conn, "W", report(parent, commands=[run(0, queue="kids")], end=suspend(0)))
     child = claim(conn, "W", "kids")
     other = begin_run(conn, "s")
     take_turn(
         conn,
         "W",
-        bundle(child, outcomes=[done(0)], end=complete()),
-        bundle(other, outcomes=[done(0)], end=complete()),
+        report(child, outcomes=[done(0)], end=complete()),
+        report(other, outcomes=[done(0)], end=complete()),
     )
     assert types_of(conn, "r.0") == "SLC"
     assert types_of(conn, "r")[-2:] == "dW"

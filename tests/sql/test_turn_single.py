@@ -17,7 +17,6 @@ from tests.support.verbs import (
     begin_run,
     begun,
     broken,
-    bundle,
     captured,
     claim,
     complete,
@@ -27,6 +26,7 @@ from tests.support.verbs import (
     park,
     promise,
     release,
+    report,
     run,
     send,
     settle,
@@ -90,13 +90,13 @@ def compare(
 def stepped(conn: Connection, *outcomes: dict[str, Any]) -> Held:
     """A run that has reported outcomes."""
     held = begin_run(conn, "r")
-    return at_end(held, take_turn(conn, "W", bundle(held, outcomes=outcomes)).next_of(held))
+    return at_end(held, take_turn(conn, "W", report(held, outcomes=outcomes)).next_of(held))
 
 
 def acted(conn: Connection, *commands: dict[str, Any]) -> Held:
     """A run that has made children."""
     held = begin_run(conn, "r")
-    return at_end(held, take_turn(conn, "W", bundle(held, commands=commands)).next_of(held))
+    return at_end(held, take_turn(conn, "W", report(held, commands=commands)).next_of(held))
 
 
 def child(conn: Connection, **options: Any) -> Held:
@@ -108,7 +108,7 @@ def child(conn: Connection, **options: Any) -> Held:
 def again(conn: Connection) -> Held:
     """A run that was given back and claimed anew."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, end=release()))
+    take_turn(conn, "W", report(held, end=release()))
     return claim(conn, "W", "q-r")
 
 
@@ -168,7 +168,7 @@ def cleaned(conn: Connection) -> Held:
 def suspended(conn: Connection) -> Held:
     """A run that waits, of which its last worker tells an end."""
     held = acted(conn, promise(0))
-    take_turn(conn, "W", bundle(held, end=suspend(0)))
+    take_turn(conn, "W", report(held, end=suspend(0)))
     return held
 
 
@@ -192,9 +192,9 @@ def test_both_ways_leave_the_same(conn: Connection, clock: Clock, name: str, end
     """Whatever a run has behind it, its end is the same row by row; and the short way takes it."""
     held = LONE[name](conn, clock)
     clock.advance(7)
-    compare(conn, [bundle(held, end=end)], lone=True)
-    compare(conn, [bundle(held, end=end)], lone=True, want=0)
-    compare(conn, [bundle(held, end=end)], lone=False, want=1)
+    compare(conn, [report(held, end=end)], lone=True)
+    compare(conn, [report(held, end=end)], lone=True, want=0)
+    compare(conn, [report(held, end=end)], lone=False, want=1)
 
 
 def next_child(conn: Connection) -> int:
@@ -217,7 +217,7 @@ def test_a_last_result_comes_along(
     clock.advance(7)
     number = next_child(conn)
     for child in (number, number + 2):
-        given = bundle(held, outcomes=[outcome(child)], end=end)
+        given = report(held, outcomes=[outcome(child)], end=end)
         compare(conn, [given], lone=name != "that cleaned up")
         compare(conn, [given], lone=False, want=1)
 
@@ -228,11 +228,11 @@ def test_a_last_result_of_a_step_that_is_known(
 ) -> None:
     """The step had begun, or was tried before."""
     held = stepped(conn, begun(0))
-    compare(conn, [bundle(held, outcomes=[outcome(0)], end=complete())], lone=True)
-    held = at_end(held, take_turn(conn, "W", bundle(held, outcomes=[broken(0, retry_in=5)])).next_of(held))
+    compare(conn, [report(held, outcomes=[outcome(0)], end=complete())], lone=True)
+    held = at_end(held, take_turn(conn, "W", report(held, outcomes=[broken(0, retry_in=5)])).next_of(held))
     clock.advance(5)
-    compare(conn, [bundle(held, outcomes=[outcome(0, attempt=2)], end=complete())], lone=True)
-    answer = take_turn(conn, "W", bundle(held, outcomes=[outcome(0, attempt=2)], end=complete()))
+    compare(conn, [report(held, outcomes=[outcome(0, attempt=2)], end=complete())], lone=True)
+    answer = take_turn(conn, "W", report(held, outcomes=[outcome(0, attempt=2)], end=complete()))
     assert answer.next_of(held) == held.next + 2
     types = conn.execute("select string_agg(type::text, '' order by seq) from durable._journal").fetchone()
     assert types == ("Slr" + ("kC" if outcome is done else "KC"),)
@@ -253,7 +253,7 @@ def test_what_is_no_last_result_goes_the_way_for_many(
     conn: Connection, clock: Clock, outcomes: list[dict[str, Any]]
 ) -> None:
     """More than one, no result, or one that does not fit: the short way writes nothing and leaves it."""
-    compare(conn, [bundle(stepped(conn, done(0)), outcomes=outcomes, end=complete())], lone=False)
+    compare(conn, [report(stepped(conn, done(0)), outcomes=outcomes, end=complete())], lone=False)
 
 
 @pytest.mark.parametrize("end", [complete(), fail()])
@@ -263,8 +263,8 @@ def test_what_is_out_of_the_ordinary_goes_the_way_for_many(
 ) -> None:
     """The short way writes nothing and leaves it, whatever it has locked."""
     held = OTHERS[name](conn, clock)
-    compare(conn, [bundle(held, end=end)], lone=False)
-    compare(conn, [bundle(held, outcomes=[done(held.next)], end=end)], lone=False)
+    compare(conn, [report(held, end=end)], lone=False)
+    compare(conn, [report(held, outcomes=[done(held.next)], end=end)], lone=False)
 
 
 @pytest.mark.parametrize(
@@ -287,9 +287,9 @@ def test_what_is_out_of_the_ordinary_goes_the_way_for_many(
         {"outcomes": None, "commands": None},
     ],
 )
-def test_other_bundles(conn: Connection, clock: Clock, change: dict[str, Any]) -> None:
+def test_other_reports(conn: Connection, clock: Clock, change: dict[str, Any]) -> None:
     """Stale ones, such as do more, such as end otherwise, and such as say less: the same either way."""
-    given = bundle(begin_run(conn, "r"), end=complete()) | change
+    given = report(begin_run(conn, "r"), end=complete()) | change
     lone = change.keys() <= {"seen", "end", "outcomes"} and (change.get("end") or {"do": ""})["do"] in (
         "complete",
         "fail",
@@ -301,21 +301,21 @@ def test_other_bundles(conn: Connection, clock: Clock, change: dict[str, Any]) -
 
 def test_another_worker_has_lost_it(conn: Connection, clock: Clock) -> None:
     """Who does not hold the lease ends nothing, by neither way."""
-    compare(conn, [bundle(begin_run(conn, "r"), end=complete())], lone=False, worker="V")
+    compare(conn, [report(begin_run(conn, "r"), end=complete())], lone=False, worker="V")
 
 
 def test_two_ends_go_together(conn: Connection, clock: Clock) -> None:
-    """Two bundles take the way for many."""
+    """Two reports take the way for many."""
     held = [begin_run(conn, "r"), begin_run(conn, "s")]
-    compare(conn, [bundle(each, end=complete()) for each in held], lone=False)
+    compare(conn, [report(each, end=complete()) for each in held], lone=False)
 
 
 def test_resumes_go_with_the_task(conn: Connection, clock: Clock) -> None:
     """What a task was told and has not asked for does not outlive it."""
     held = begin_run(conn, "r")
     conn.execute("insert into durable._resumes values ('r', 'x')")
-    compare(conn, [bundle(held, end=complete())], lone=True)
-    take_turn(conn, "W", bundle(held, end=complete()))
+    compare(conn, [report(held, end=complete())], lone=True)
+    take_turn(conn, "W", report(held, end=complete()))
     assert conn.execute("select count(*) from durable._resumes").fetchone() == (0,)
 
 
@@ -332,7 +332,7 @@ def test_its_worker_rests_again_with_it(conn: Connection, clock: Clock, present:
     )
     for asked in (0, 5000):
         held = begin_run(conn, f"r{asked}")
-        raw = ask(conn, turn("W", bundle(held, end=complete()), rests_ms=asked))[0]
+        raw = ask(conn, turn("W", report(held, end=complete()), rests_ms=asked))[0]
         assert raw["rests"] is (asked > 0 and present)
     found = conn.execute(
         "select ends_at - durable._now_ms(), commits = current_setting('synchronous_commit') "
@@ -340,7 +340,7 @@ def test_its_worker_rests_again_with_it(conn: Connection, clock: Clock, present:
     ).fetchone()
     assert found == ((5000, True) if present else (None, False))
     two = [begin_run(conn, "a"), begin_run(conn, "b")]
-    raw = ask(conn, turn("W", *[bundle(each, end=complete()) for each in two], rests_ms=9000))[0]
+    raw = ask(conn, turn("W", *[report(each, end=complete()) for each in two], rests_ms=9000))[0]
     assert raw["rests"] is False
 
 
@@ -348,5 +348,5 @@ def test_signals_are_kept(conn: Connection) -> None:
     """The end takes nothing of what was sent."""
     held = begin_run(conn, "r")
     ask(conn, send("r"))
-    take_turn(conn, "W", bundle(held, end=complete()))
+    take_turn(conn, "W", report(held, end=complete()))
     assert conn.execute("select count(*) from durable._signals").fetchone() == (1,)

@@ -13,13 +13,13 @@ from tests.support.verbs import (
     ask,
     begin_run,
     begun,
-    bundle,
     claim,
     complete,
     create,
     done,
     fail,
     promise,
+    report,
     run,
     settle,
     start,
@@ -53,8 +53,8 @@ def test_every_state_of_a_run(conn: Connection, clock: Clock) -> None:
     tick(conn)
     begin_run(conn, "running")
     waiting = begin_run(conn, "waiting")
-    answer = take_turn(conn, "W", bundle(waiting, commands=[promise(0)]))
-    take_turn(conn, "W", bundle(waiting, end=suspend(0), seen=answer.next_of(waiting)))
+    answer = take_turn(conn, "W", report(waiting, commands=[promise(0)]))
+    take_turn(conn, "W", report(waiting, end=suspend(0), seen=answer.next_of(waiting)))
     begin_run(conn, "halted")
     ask(conn, ("select durable.task_halt('halted')", ()))
     ask(conn, settle("completed"))
@@ -77,10 +77,10 @@ def test_newest_has_the_rows_of_runs(conn: Connection, clock: Clock) -> None:
     """Both views say the same of each run, in every column, live or ended, child or parent, also of a run
     that continued as new."""
     held = begin_run(conn, "r", args='["x"]')
-    answer = take_turn(conn, "W", bundle(held, commands=[run(0, param='{"n": 1}'), timer(1, 50)]))
-    take_turn(conn, "W", bundle(held, end=suspend(0, 1), seen=answer.next_of(held)))
+    answer = take_turn(conn, "W", report(held, commands=[run(0, param='{"n": 1}'), timer(1, 50)]))
+    take_turn(conn, "W", report(held, end=suspend(0, 1), seen=answer.next_of(held)))
     for id_, end in (("c", complete('"v"')), ("f", fail()), ("again", anew())):
-        take_turn(conn, "W", bundle(begin_run(conn, id_), end=end))
+        take_turn(conn, "W", report(begin_run(conn, id_), end=end))
     for id_, state in (("x", "rejected_canceled"), ("y", "resolved")):
         ask(conn, start(id_, key=id_))
         ask(conn, settle(id_, state=state))
@@ -94,8 +94,8 @@ def test_newest_has_the_rows_of_runs(conn: Connection, clock: Clock) -> None:
 def test_a_run_in_one_row(conn: Connection, clock: Clock) -> None:
     """Input, result, error, who runs it, what it waits for, its parent and its age."""
     held = begin_run(conn, "r", args='["x"]')
-    answer = take_turn(conn, "W", bundle(held, commands=[run(0, param='{"n": 1}'), timer(1, 50)]))
-    take_turn(conn, "W", bundle(held, end=suspend(0, 1), seen=answer.next_of(held)))
+    answer = take_turn(conn, "W", report(held, commands=[run(0, param='{"n": 1}'), timer(1, 50)]))
+    take_turn(conn, "W", report(held, end=suspend(0, 1), seen=answer.next_of(held)))
     clock.advance(2000)
     row = ask(
         conn,
@@ -121,7 +121,7 @@ def test_promises_and_steps(conn: Connection) -> None:
     promise is their journal row."""
     held = begin_run(conn, "r")
     take_turn(
-        conn, "W", bundle(held, outcomes=[done(0, '"v"'), begun(1)], commands=[promise(2), timer(3, 9)])
+        conn, "W", report(held, outcomes=[done(0, '"v"'), begun(1)], commands=[promise(2), timer(3, 9)])
     )
     ask(conn, create("free"))
     ask(conn, create("over"))
@@ -190,8 +190,8 @@ def test_views_of_nothing(conn: Connection, view: str) -> None:
 def test_a_child_claimed_twice_in_the_journal(conn: Connection, clock: Clock) -> None:
     """Attempts of a child run are numbered in its parent's journal, with what ended the first."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, commands=[run(0, queue="kids")]))
-    take_turn(conn, "W", bundle(held, end=suspend(0), seen=answer.next_of(held)))
+    answer = take_turn(conn, "W", report(held, commands=[run(0, queue="kids")]))
+    take_turn(conn, "W", report(held, end=suspend(0), seen=answer.next_of(held)))
     claim(conn, "A", "kids")
     clock.advance(TTL_MS)
     tick(conn)

@@ -18,7 +18,7 @@ from pyengine.admin import queries
 from pyengine.database.statements.procedures import LIST_FAILED, LIST_LIVE, LIST_RUNS, RUN, Procedure
 from tests.support.cluster import Server, broken_laws, installed_database
 from tests.support.finished import fill
-from tests.support.verbs import Call, ask, begin_run, bundle, create, promise, suspend, take_turn, timer
+from tests.support.verbs import Call, ask, begin_run, create, promise, report, suspend, take_turn, timer
 
 Connection = psycopg.Connection[TupleRow]
 # 20 rows with promise, head and parent, at most four blocks each, and the upper levels of indexes
@@ -71,8 +71,8 @@ def full(quiet: Server, request: pytest.FixtureRequest) -> Iterator[Connection]:
         with psycopg.connect(url, autocommit=True) as conn:
             fill(conn, 100_000 if request.config.getoption("--full") else 10_000, 100)
             held = begin_run(conn, "waiting")
-            answer = take_turn(conn, "W", bundle(held, commands=[promise(0), timer(1, 3_600_000)]))
-            take_turn(conn, "W", bundle(held, end=suspend(0, 1), seen=answer.next_of(held)))
+            answer = take_turn(conn, "W", report(held, commands=[promise(0), timer(1, 3_600_000)]))
+            take_turn(conn, "W", report(held, end=suspend(0, 1), seen=answer.next_of(held)))
             begin_run(conn, "idle")
             for id_ in ("alone", "asleep"):
                 ask(conn, ("select durable.start('w', id => %s)", (id_,)))

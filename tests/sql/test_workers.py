@@ -19,13 +19,13 @@ from tests.support.verbs import (
     Held,
     Turn,
     ask,
-    bundle,
     code,
     complete,
     done,
     dump,
     fail,
     refusal,
+    report,
     run,
     take_turn,
     task_of,
@@ -166,10 +166,10 @@ def test_what_was_handed_over_is_reported_as_any_other(dsn: str, conn: Connectio
     assert handed(conn, "r")
     held = held_of(note(ears)[0])
     assert task_of(conn, "r") == ("acquired", 1, "W")
-    assert take_turn(conn, "X", bundle(held, end=complete())).of(held) == ("lost", "lost")
-    answer = take_turn(conn, "W", bundle(held, outcomes=[done(0)]))
+    assert take_turn(conn, "X", report(held, end=complete())).of(held) == ("lost", "lost")
+    answer = take_turn(conn, "W", report(held, outcomes=[done(0)]))
     assert answer.of(held) == ("ok", "acquired")
-    ended = bundle(held, end=complete(), seen=answer.next_of(held))
+    ended = report(held, end=complete(), seen=answer.next_of(held))
     assert take_turn(conn, "W", ended).of(held) == ("ok", "done")
 
 
@@ -513,8 +513,8 @@ def test_a_number_with_the_id_of_another_run_is_lost(
     assert handed(conn, "s") is False
     other = take_turn(conn, "W", want=1).tasks[0]
     before = dump(conn, TABLES)
-    wrong = bundle(held, **told) | {"id": "lost"}
-    more = [bundle(other, end=complete())] if many else []
+    wrong = report(held, **told) | {"id": "lost"}
+    more = [report(other, end=complete())] if many else []
     answer = take_turn(conn, "W", wrong, *more)
     assert answer.of(held) == ("lost", "lost")
     if many:
@@ -549,7 +549,7 @@ def test_a_lone_end_is_noted_to_who_started_the_run(
     assert handed(conn, "r", reply=REPLY)
     task, _, reply = note(ears)
     held = held_of(task)
-    take_turn(conn, "W", bundle(held, end=end) | {"reply": reply}, tells=True)
+    take_turn(conn, "W", report(held, end=end) | {"reply": reply}, tells=True)
     (noted, hint) = ears.heard()
     assert (noted[0], words(noted)) == (REPLIES, row)
     assert hint == ("durable_settled", "")
@@ -561,7 +561,7 @@ def test_without_a_commit_that_tells_nothing_is_noted(dsn: str, conn: Connection
     """A notification takes a lock of the whole database: who may not send the hint sends no note either."""
     assert handed(conn, "r", reply=REPLY)
     held = held_of(note(ears)[0])
-    ended = bundle(held, end=complete()) | {"reply": REPLY}
+    ended = report(held, end=complete()) | {"reply": REPLY}
     assert take_turn(conn, "W", ended).of(held) == ("ok", "done")
     assert ears.heard() == []
 
@@ -587,7 +587,7 @@ def test_what_is_no_address_gets_no_note(dsn: str, conn: Connection, ears: Ears,
     assert handed(conn, "r", reply=address)
     task, _, reply = note(ears)
     held = held_of(task)
-    ended = bundle(held, end=complete()) | {"reply": reply}
+    ended = report(held, end=complete()) | {"reply": reply}
     assert take_turn(conn, "W", ended, tells=True).of(held) == ("ok", "done")
     assert ears.heard() == [("durable_settled", "")]
 

@@ -14,7 +14,6 @@ from tests.support.verbs import (
     begin_run,
     begun,
     broken,
-    bundle,
     cancel,
     cancelled,
     captured,
@@ -28,6 +27,7 @@ from tests.support.verbs import (
     pick,
     promise,
     receive,
+    report,
     run,
     send,
     settle,
@@ -79,39 +79,39 @@ def inhabit_runs(conn: Connection) -> None:
     """Runs with children of every kind, waiting, retrying and ended."""
     outcomes = [done(0), begun(1)]
     commands = [promise(2), run(3, queue="kids"), timer(4, DAY), captured(5), timer(6, 1)]
-    take_turn(conn, "W", bundle(begin_run(conn, "r"), outcomes=outcomes, commands=commands))
+    take_turn(conn, "W", report(begin_run(conn, "r"), outcomes=outcomes, commands=commands))
     claim(conn, "K", "kids")
     held = begin_run(conn, "b")
-    answer = take_turn(conn, "W", bundle(held, commands=[promise(0), promise(1)]))
-    take_turn(conn, "W", bundle(held, end=suspend(0, 1, kind="all"), seen=answer.next_of(held)))
+    answer = take_turn(conn, "W", report(held, commands=[promise(0), promise(1)]))
+    take_turn(conn, "W", report(held, end=suspend(0, 1, kind="all"), seen=answer.next_of(held)))
     outcomes = [done(0), broken(2, retry_in=5)]
-    take_turn(conn, "W", bundle(begin_run(conn, "q"), outcomes=outcomes, commands=[captured(4)]))
+    take_turn(conn, "W", report(begin_run(conn, "q"), outcomes=outcomes, commands=[captured(4)]))
     ask(conn, ("select from durable.promise_register_callback('x', 'q')", ()))
-    take_turn(conn, "W", bundle(begin_run(conn, "e"), outcomes=[done(0)], end=complete()))
+    take_turn(conn, "W", report(begin_run(conn, "e"), outcomes=[done(0)], end=complete()))
 
 
 def inhabit_journals(conn: Connection) -> None:
     """Runs with signals, join sets, adopted promises, requests of cancellation and generations."""
-    take_turn(conn, "W", bundle(begin_run(conn, "m")))
+    take_turn(conn, "W", report(begin_run(conn, "m")))
     held = begin_run(conn, "s")
     for _ in range(3):
         ask(conn, send("s"))
-    take_turn(conn, "W", bundle(held, commands=[receive(0), receive(1, "later"), receive(2, "free")]))
+    take_turn(conn, "W", report(held, commands=[receive(0), receive(1, "later"), receive(2, "free")]))
     ask(conn, send("s", "free"))
     held = begin_run(conn, "w")
-    take_turn(conn, "W", bundle(held, commands=[receive(0)], end=suspend(0, kind="signal")))
+    take_turn(conn, "W", report(held, commands=[receive(0)], end=suspend(0, kind="signal")))
     held = begin_run(conn, "j")
     commands = [intent(0), intent(1), join_set(2), submit(0, 2), submit(1, 2), join_set(3)]
-    take_turn(conn, "W", bundle(held, commands=commands))
-    answer = take_turn(conn, "W", bundle(held, outcomes=[done(0)]))
-    take_turn(conn, "W", bundle(held, commands=[pick(0, 2)], seen=answer.next_of(held)))
+    take_turn(conn, "W", report(held, commands=commands))
+    answer = take_turn(conn, "W", report(held, outcomes=[done(0)]))
+    take_turn(conn, "W", report(held, commands=[pick(0, 2)], seen=answer.next_of(held)))
     held = begin_run(conn, "ad")
-    take_turn(conn, "W", bundle(held, commands=[adopt(0, "x"), adopt(1, "done"), adopt(2, "bare")]))
+    take_turn(conn, "W", report(held, commands=[adopt(0, "x"), adopt(1, "done"), adopt(2, "bare")]))
     begin_run(conn, "c")
     ask(conn, cancel("c", '"why"'))
     held = begin_run(conn, "y")
     ask(conn, cancel("y"))
-    take_turn(conn, "W", bundle(held, end=cancelled(), seen=held.next + 1))
+    take_turn(conn, "W", report(held, end=cancelled(), seen=held.next + 1))
     inhabit_generations(conn)
 
 
@@ -119,7 +119,7 @@ def inhabit_generations(conn: Connection) -> None:
     """A run in its second generation, with a signal that waited, and journals that a client keeps."""
     held = begin_run(conn, "g")
     ask(conn, send("g"))
-    take_turn(conn, "W", bundle(held, outcomes=[done(0)], commands=[promise(1)]))
-    take_turn(conn, "W", bundle(held, end=anew(on=3), seen=held.next + 5))
+    take_turn(conn, "W", report(held, outcomes=[done(0)], commands=[promise(1)]))
+    take_turn(conn, "W", report(held, end=anew(on=3), seen=held.next + 5))
     held = claim(conn, "W", "q-g")
-    take_turn(conn, "W", bundle(held, commands=[captured(3)]))
+    take_turn(conn, "W", report(held, commands=[captured(3)]))

@@ -10,7 +10,7 @@ import json
 import time
 from typing import Any
 
-from tests.support.verbs import HASH, Connection, Held, ask, begin_run, bundle, suspend, take_turn, tick
+from tests.support.verbs import HASH, Connection, Held, ask, begin_run, report, suspend, take_turn, tick
 
 ORDERS = "create table orders (id bigint primary key, status text not null, total numeric)"
 WATCH = "select durable.watch('orders', 'paid', key => '{id}', condition => $$status = 'paid'$$)"
@@ -31,7 +31,7 @@ def until(child: int, key: object = None, *, name: str = "orders.paid", **more: 
 def wait_for(conn: Connection, id_: str, key: object = None, *, worker: str = "W", **more: Any) -> Held:
     """A run that has suspended over a wait for a row; its promise is <id>.0."""
     held = begin_run(conn, id_, worker)
-    take_turn(conn, worker, bundle(held, commands=[until(0, key, **more)], end=suspend(0), seen=held.next))
+    take_turn(conn, worker, report(held, commands=[until(0, key, **more)], end=suspend(0), seen=held.next))
     return held
 
 

@@ -17,10 +17,10 @@ from tests.support.verbs import (
     ask,
     begin_run,
     broken,
-    bundle,
     promise,
     receive,
     release,
+    report,
     start,
     suspend,
     take_turn,
@@ -50,9 +50,9 @@ def seen(held: Held, next_: int, version: int = 1) -> Held:
 def suspended(conn: Connection, *commands: dict[str, Any], kind: str | None = None) -> Held:
     """A run that waits for the numbers of its commands."""
     held = begin_run(conn, "r")
-    answer = take_turn(conn, "W", bundle(held, commands=commands))
+    answer = take_turn(conn, "W", report(held, commands=commands))
     on = [command["child"] for command in commands]
-    answer = take_turn(conn, "W", bundle(held, end=suspend(*on, kind=kind), seen=answer.next_of(held)))
+    answer = take_turn(conn, "W", report(held, end=suspend(*on, kind=kind), seen=answer.next_of(held)))
     assert answer.of(held) == ("ok", "suspended")
     return held
 
@@ -71,13 +71,13 @@ Stage = Callable[[Connection, Clock], object]
 
 def released(conn: Connection, clock: Clock) -> None:
     """A run that was given back."""
-    take_turn(conn, "W", bundle(begin_run(conn, "r"), end=release()))
+    take_turn(conn, "W", report(begin_run(conn, "r"), end=release()))
 
 
 def postponed(conn: Connection, clock: Clock) -> None:
     """A run that waits to try a step again."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", bundle(held, outcomes=[broken(0, retry_in=60_000)], end=release(60_000)))
+    take_turn(conn, "W", report(held, outcomes=[broken(0, retry_in=60_000)], end=release(60_000)))
 
 
 def paused(conn: Connection, clock: Clock) -> None:

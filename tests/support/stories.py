@@ -23,7 +23,6 @@ from tests.support.verbs import (
     begin_run,
     begun,
     broken,
-    bundle,
     captured,
     claim,
     complete,
@@ -32,6 +31,7 @@ from tests.support.verbs import (
     fail,
     promise,
     release,
+    report,
     run,
     settle,
     suspend,
@@ -112,7 +112,7 @@ class Story:
     ) -> None:
         """A turn of the worker, which has seen all."""
         assert self.held is not None
-        given = bundle(self.held, outcomes=outcomes, commands=commands, end=end, seen=self.next_seq)
+        given = report(self.held, outcomes=outcomes, commands=commands, end=end, seen=self.next_seq)
         verdict, state = take_turn(self.conn, "W", given).of(self.held)
         assert verdict == "ok", (outcomes, commands, end)
         if state != "acquired":
@@ -141,7 +141,7 @@ class Story:
 
     def kid_reports(self, kid: Held, end: Command) -> None:
         """A child run ends."""
-        take_turn(self.conn, "V", bundle(kid, end=end))
+        take_turn(self.conn, "V", report(kid, end=end))
 
     def signal(self, name: str, payload: Any, key: str | None = None) -> None:
         """Somebody sends a signal."""

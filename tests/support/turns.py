@@ -14,7 +14,7 @@ Watch: TypeAlias = Callable[[Send, tuple[Any, ...]], Awaitable[Any]]
 
 
 def carries(sent: tuple[Any, ...]) -> bool:
-    """Whether the arguments of a turn hold bundles."""
+    """Whether the arguments of a turn hold reports."""
     return any(isinstance(value, str) and value.startswith("[{") for value in sent)
 
 

@@ -1,4 +1,4 @@
-"""What tests of the schema say to it: statements as (text, parameters), bundles of a worker's turn, and its
+"""What tests of the schema say to it: statements as (text, parameters), reports of a worker's turn, and its
 answer as an object.
 
 One function for each thing a program does, so that the tests read as programs. Nothing here decides or
@@ -74,22 +74,22 @@ class Turn:
         ]
 
     def of(self, held: Held) -> tuple[str, str]:
-        """Verdict and state of one bundle; busy, if somebody holds what it needs, so that nothing of it was
+        """Verdict and state of one report; busy, if somebody holds what it needs, so that nothing of it was
         written.
         """
         if held.execution in self.raw["busy"]:
             return "busy", "acquired"
-        about = self.raw["bundles"]
+        about = self.raw["verdicts"]
         place = about["execution"].index(held.execution)
         return about["verdict"][place], about["state"][place]
 
     def next_of(self, held: Held) -> int:
-        """Where the journal of one bundle ends now."""
-        about = self.raw["bundles"]
+        """Where the journal of one report ends now."""
+        about = self.raw["verdicts"]
         return int(about["next"][about["execution"].index(held.execution)])
 
     def tail(self, held: Held) -> list[tuple[Any, ...]]:
-        """Rows that others appended to a held run, before and after what its bundle wrote."""
+        """Rows that others appended to a held run, before and after what its report wrote."""
         for execution, before, after in self.raw["tails"]:
             if execution == held.execution:
                 return [tuple(row) for row in (*before, *after)]
@@ -200,7 +200,7 @@ def halt(problem: str = '{"type": "Nondeterminism"}') -> dict[str, Any]:
     return {"do": "halt", "problem": problem}
 
 
-def bundle(
+def report(
     held: Held,
     *,
     outcomes: Sequence[dict[str, Any]] = (),
@@ -227,7 +227,7 @@ def code(workflow: str, version: str = "1") -> str:
 
 def turn(
     worker: str,
-    *bundles: dict[str, Any],
+    *reports: dict[str, Any],
     want: int = -1,
     queues: Sequence[str] = ("default",),
     workflows: Sequence[str] = ("w",),
@@ -243,7 +243,7 @@ def turn(
         [code(name) for name in names],
         ["ab"] * len(names),
         want,
-        json.dumps(bundles),
+        json.dumps(reports),
         ttl_ms,
         tells,
         rests_ms,
@@ -353,9 +353,9 @@ def dump(conn: Connection, tables: Sequence[str]) -> dict[str, list[dict[str, An
     }
 
 
-def take_turn(conn: Connection, worker: str, *bundles: dict[str, Any], **options: Any) -> Turn:
+def take_turn(conn: Connection, worker: str, *reports: dict[str, Any], **options: Any) -> Turn:
     """Run a worker's turn."""
-    return Turn(raw=ask(conn, turn(worker, *bundles, **options))[0])
+    return Turn(raw=ask(conn, turn(worker, *reports, **options))[0])
 
 
 def begin_run(conn: Connection, id_: str, worker: str = "W", **options: Any) -> Held:

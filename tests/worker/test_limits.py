@@ -17,7 +17,7 @@ from pyengine.database.connection import Database, mapped
 from pyengine.definitions.current_run import RunInfo
 from pyengine.errors import Conflict, PayloadTooLarge, RunFailed
 from pyengine.protocol.commands import Captured, Complete, RunChild, StepOutcome, Suspend
-from pyengine.protocol.turn import Answer, RunReport, encode_bundles
+from pyengine.protocol.turn import Answer, RunReport, encode_reports
 from pyengine.replay.machine import Replay
 from pyengine.values.codec import Codec
 from pyengine.worker.report_queue import ReportQueue
@@ -197,7 +197,7 @@ def test_what_is_packed_is_told_with_the_rest() -> None:
     queue.add(again)
     load = queue.collect(0, 10)
     assert [(one.execution, len(one.outcomes)) for one in load.bundles] == [(0, 1), (3, 1), (1, 2), (2, 0)]
-    assert load.text == encode_bundles(load.bundles) and load.ends == 2
+    assert load.text == encode_reports(load.bundles) and load.ends == 2
     assert not queue and queue.ends == 0 and queue.collect().text == "[]"
 
 

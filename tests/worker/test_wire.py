@@ -30,16 +30,16 @@ from pyengine.protocol.commands import (
     Suspend,
     Take,
 )
-from pyengine.protocol.turn import RunReport, decode_answer, encode_bundles, encode_texts
+from pyengine.protocol.turn import RunReport, decode_answer, encode_reports, encode_texts
 
 CHILD = RunChild(
     child=5, name="ship", version="1", queue=None, hash="ab", param="[]", timeout_ms=None, detached=False
 )
 
 
-def written(bundle: RunReport) -> Any:
-    """What one bundle looks like in a turn."""
-    (one,) = json.loads(encode_bundles([bundle]))
+def written(report: RunReport) -> Any:
+    """What one report looks like in a turn."""
+    (one,) = json.loads(encode_reports([report]))
     return one
 
 
@@ -120,7 +120,7 @@ def test_endings(end: Ending, expected: dict[str, Any]) -> None:
 
 
 def test_what_is_absent_is_left_out() -> None:
-    """A bundle that only asks says who asks and what was seen; an outcome only what it knows."""
+    """A report that only asks says who asks and what was seen; an outcome only what it knows."""
     assert written(RunReport(1, "r", 2, 3)) == {"execution": 1, "id": "r", "version": 2, "seen": 3}
     begun = StepOutcome(child=0, name="s", hash="ab", attempt=1, begun=True, param="[]", retry="{}")
     ended = StepOutcome(child=0, name="s", hash="ab", attempt=1, error="{}", retry_in_ms=4)
@@ -134,7 +134,7 @@ def test_what_is_absent_is_left_out() -> None:
 def test_an_answer_of_an_older_database_is_read() -> None:
     """A claimed task without a first child number begins with 0."""
     task = [1, "r", 1, "w", "1", "[]", 0, 1, [[0, "S"]], 0, 5, "default"]
-    answer = {"now": 1, "bundles": None, "tails": [], "hints": [], "settled": False, "due_in": None}
+    answer = {"now": 1, "verdicts": None, "tails": [], "hints": [], "settled": False, "due_in": None}
     read = decode_answer(json.dumps(answer | {"tasks": [task, [*task, 3]]}))
     assert [one.first_child for one in read.tasks] == [0, 3]
 

@@ -133,7 +133,7 @@ REST = Procedure(
 TURN = Procedure(
     name="worker_turn_v1",
     signature=(
-        "(worker, queues[], codes[] of hello, digests[], all three as text, want, bundles jsonb, ttl_ms, "
+        "(worker, queues[], codes[] of hello, digests[], all three as text, want, reports jsonb, ttl_ms, "
         "with the hint, rests for ms) -> json"
     ),
     sql=(

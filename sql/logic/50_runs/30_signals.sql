@@ -216,14 +216,14 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off se
 comment on function durable.signal(text, text, jsonb, text) is
   'Sends a signal to a run and answers its number among those of that name: select durable.signal(''order-42'', ''approve'', ''{"ok": true}''). It waits until it is received, in the order of sending. The same dedup again is the same signal. Two of these in one transaction hold the first while they wait for the second, so who crosses another deadlocks (40P01): durable.signal_many does many at once. WF001 no such run, WF003 it has ended, WF004, WF008.';
 
-create or replace function durable._check_receives(p_bundles durable._bundle[])
+create or replace function durable._check_receives(p_reports durable._run_report[])
 returns void language plpgsql stable
 as $$
 begin
   perform durable._fail_journal(r.execution, 'v', r.child, format('child %s receives signal %L already', r.first, r.name))
   from (
     select b.execution, a.name, max(a.child) as child, least(min(a.child), min(i.receiver)) as first
-    from unnest(p_bundles) b
+    from unnest(p_reports) b
     cross join lateral unnest(b.commands) a
     left join durable._inboxes i on i.execution = any (array[b.execution]) and i.name = any (array[a.name])
     where b.verdict = 'ok' and a."do" = 'receive'
@@ -231,19 +231,19 @@ begin
   ) r;
 end
 $$;
-comment on function durable._check_receives(durable._bundle[]) is
+comment on function durable._check_receives(durable._run_report[]) is
   'One receive of a name at a time: the next one takes over the number of a receive that was given up (R24). WF006.';
 
-create or replace function durable._take_buffered(p_bundles durable._bundle[], p_now bigint)
+create or replace function durable._take_buffered(p_reports durable._run_report[], p_now bigint)
 returns bigint[] language plpgsql volatile
 as $$
 declare
   v_events durable._event[];
 begin
-  perform durable._check_receives(p_bundles);
+  perform durable._check_receives(p_reports);
   v_events := array(
     select row(b.execution, 'v', a.child, i.received + 1, a.name, null, null)::durable._event
-    from unnest(p_bundles) b
+    from unnest(p_reports) b
     join durable._executions h on h.execution = any (array[b.execution]) and h.status = 'running'
     cross join lateral unnest(b.commands) a
     join durable._inboxes i on i.execution = any (array[b.execution]) and i.name = any (array[a.name])
@@ -252,7 +252,7 @@ begin
   perform durable._append(v_events, p_now);
   insert into durable._inboxes as i (execution, name, receiver)
   select b.execution, a.name, a.child
-  from unnest(p_bundles) b
+  from unnest(p_reports) b
   join durable._executions h on h.execution = any (array[b.execution]) and h.status = 'running'
   cross join lateral unnest(b.commands) a
   where b.verdict = 'ok' and a."do" = 'receive'
@@ -261,5 +261,5 @@ begin
   return array(select e.execution from unnest(v_events) e);
 end
 $$;
-comment on function durable._take_buffered(durable._bundle[], bigint) is
+comment on function durable._take_buffered(durable._run_report[], bigint) is
   'Receives of the coroutines: what lies there is received at once, else the next delivery of that name will be; a clean-up receives nothing (R14). Answers the executions that got something.';

@@ -111,25 +111,25 @@ $$;
 comment on function durable._wait_for_rows(text[], text[], text[], bigint[], bigint) is
   'Begins the waits of new promises; those that cannot begin are settled with the error at once, and answered. The caller made the promises and holds their owners.';
 
-create or replace function durable._await_rows(p_bundles durable._bundle[], p_now bigint)
+create or replace function durable._await_rows(p_reports durable._run_report[], p_now bigint)
 returns bigint[] language plpgsql volatile
 as $$
 declare
   v_ids text[];
   v_bad text[];
 begin
-  v_ids := array(select b.id || '.' || a.child from unnest(p_bundles) b cross join lateral unnest(b.commands) a
+  v_ids := array(select b.id || '.' || a.child from unnest(p_reports) b cross join lateral unnest(b.commands) a
                  where b.verdict = 'ok' and a."do" = 'until' order by b.id, a.child);
   if v_ids = '{}' then
     return '{}';
   end if;
   select durable._wait_for_rows(array_agg(b.id || '.' || a.child), array_agg(a.name), array_agg(a.param),
                                 array_agg(b.execution), p_now) into v_bad
-  from unnest(p_bundles) b cross join lateral unnest(b.commands) a where b.verdict = 'ok' and a."do" = 'until';
+  from unnest(p_reports) b cross join lateral unnest(b.commands) a where b.verdict = 'ok' and a."do" = 'until';
   return array(select p.execution from durable._promises p where p.id = any (v_bad));
 end
 $$;
-comment on function durable._await_rows(durable._bundle[], bigint) is
+comment on function durable._await_rows(durable._run_report[], bigint) is
   'Begins the waits for rows of a turn, whose promises _make_children has made. Answers the executions of those that failed at once.';
 
 create or replace function durable._wait_again(p_execution bigint, p_now bigint)

@@ -1,11 +1,11 @@
--- What workers report: bundles are read once, judged one by one, and turned into journal rows and children.
--- A bundle that does not fit never spoils the others. Leases and endings are composed in 60_turn/40_turn.sql.
+-- What workers report: reports are read once, judged one by one, and turned into journal rows and children.
+-- A report that does not fit never spoils the others. Leases and endings are composed in 60_turn/40_turn.sql.
 
 create or replace function durable._is_plain(p_commands durable._command[], p_outcomes durable._step_outcome[])
 returns boolean language sql immutable parallel safe
 as $$ select p_commands = '{}' and cardinality(p_outcomes) <= 1 $$;
 comment on function durable._is_plain(durable._command[], durable._step_outcome[]) is
-  'A bundle with no more than one outcome, as most of them are: its judge makes its journal row, without a look at others.';
+  'A report with no more than one outcome, as most of them are: its judge makes its journal row, without a look at others.';
 
 create or replace function durable._is_odd(p_ending durable._ending)
 returns boolean language sql immutable parallel safe
@@ -15,32 +15,32 @@ as $$
 $$;
 comment on function durable._is_odd(durable._ending) is 'An ending that this schema does not know.';
 
-create or replace function durable._read_bundles(
-  p_bundles jsonb, out bundles durable._bundle[], out has_commands boolean, out has_outcomes boolean, out has_many boolean,
+create or replace function durable._read_reports(
+  p_reports jsonb, out reports durable._run_report[], out has_commands boolean, out has_outcomes boolean, out has_many boolean,
   out is_odd boolean, out endings text[], out settles text[])
 language plpgsql stable
 as $$
 begin
   select coalesce(array_agg(row(b.execution, b.version, b.seen, coalesce(b.outcomes, '{}'), coalesce(b.commands, '{}'), b."end",
-                                h.id, null, null, null, null, null)::durable._bundle), '{}'),
+                                h.id, null, null, null, null, null)::durable._run_report), '{}'),
          coalesce(bool_or(b.commands <> '{}'), false), coalesce(bool_or(b.outcomes <> '{}'), false),
          coalesce(bool_or(not durable._is_plain(coalesce(b.commands, '{}'), coalesce(b.outcomes, '{}'))), false),
          coalesce(bool_or(b.id is null or durable._is_odd(b."end")), false),
          coalesce(array_agg((b."end")."do"), '{}'),
          coalesce(array_agg(h.id)
                     filter (where (b."end")."do" in ('complete', 'fail', 'cancel', 'continue') and h.id is not null), '{}')
-  into bundles, has_commands, has_outcomes, has_many, is_odd, endings, settles
-  from jsonb_to_recordset(p_bundles)
+  into reports, has_commands, has_outcomes, has_many, is_odd, endings, settles
+  from jsonb_to_recordset(p_reports)
          as b (execution bigint, id text, version integer, seen integer, outcomes durable._step_outcome[],
                commands durable._command[], "end" durable._ending)
   left join durable._executions h
     on h.execution = any (array[b.execution]) and h.id = b.id;
 end
 $$;
-comment on function durable._read_bundles(jsonb) is
-  'The jsonb argument as typed bundles, and what they are about as a whole: a turn costs mainly its statements, and most of them are for things that most turns do not do. has_many: some are not plain. is_odd: one names no run, or has an ending that this schema does not know. endings: that of each, null for none. settles: whose promises they may settle. A bundle that names another run than has its number is of none: after a crash of the server a number may be given twice.';
+comment on function durable._read_reports(jsonb) is
+  'The jsonb argument as typed reports, and what they are about as a whole: a turn costs mainly its statements, and most of them are for things that most turns do not do. has_many: some are not plain. is_odd: one names no run, or has an ending that this schema does not know. endings: that of each, null for none. settles: whose promises they may settle. A report that names another run than has its number is of none: after a crash of the server a number may be given twice.';
 
-create or replace function durable._check_sizes(p_bundles durable._bundle[])
+create or replace function durable._check_sizes(p_reports durable._run_report[])
 returns void language plpgsql stable
 as $$
 declare
@@ -49,7 +49,7 @@ declare
   v_bytes integer;
 begin
   select b.id, octet_length(x.payload) into v_id, v_bytes
-  from unnest(p_bundles) b
+  from unnest(p_reports) b
   cross join lateral (
     select unnest(array[f.value, f.param]), v_limit from unnest(b.outcomes) f
     union all
@@ -65,26 +65,26 @@ begin
   end if;
 end
 $$;
-comment on function durable._check_sizes(durable._bundle[]) is
+comment on function durable._check_sizes(durable._run_report[]) is
   'Raises WF008 for a payload over the limit; an error may always have 4096 bytes. Called only for turns that are larger than the limit as a whole.';
 
-create or replace function durable._check_depths(p_bundles durable._bundle[])
+create or replace function durable._check_depths(p_reports durable._run_report[])
 returns void language plpgsql stable
 as $$
 begin
   perform durable._check_depth(format('A payload of run %L', x.id), x.payload)
   from (
     select b.id, unnest(array[f.value, f.param, f.error]) as payload
-    from unnest(p_bundles) b cross join lateral unnest(b.outcomes) f
+    from unnest(p_reports) b cross join lateral unnest(b.outcomes) f
     union all
-    select b.id, unnest(array[a.param, a.value]) from unnest(p_bundles) b cross join lateral unnest(b.commands) a
+    select b.id, unnest(array[a.param, a.value]) from unnest(p_reports) b cross join lateral unnest(b.commands) a
     union all
-    select b.id, unnest(array[(b.ending).value, (b.ending).error]) from unnest(p_bundles) b
+    select b.id, unnest(array[(b.ending).value, (b.ending).error]) from unnest(p_reports) b
   ) x
   where octet_length(x.payload) > 1000;
 end
 $$;
-comment on function durable._check_depths(durable._bundle[]) is
+comment on function durable._check_depths(durable._run_report[]) is
   'Raises WF004 for a payload that is too deep, which our workers refuse before they report it.';
 
 create or replace function durable._outcome_type(
@@ -131,7 +131,7 @@ $$;
 comment on function durable._outcome_data(boolean, bigint, text, text, text, text, bigint) is
   'Journal data of an outcome: input or failed attempt, each with the retry policy if the worker told it, error or result.';
 
-create or replace function durable._outcome_events(p_bundles durable._bundle[], p_now bigint)
+create or replace function durable._outcome_events(p_reports durable._run_report[], p_now bigint)
 returns durable._event[] language plpgsql stable
 as $$
 begin
@@ -146,7 +146,7 @@ begin
                  coalesce(lag(case when u.begun then u.attempt when u.retry_in is not null then -u.attempt - 1 else 0 end)
                             over (partition by b.execution, u.child order by u.ord), o.attempt),
                  u.child >= h.next_child or u.child = any (h.reserved)) as type
-        from unnest(p_bundles) b
+        from unnest(p_reports) b
         join durable._executions h
           on h.execution = any (array[case when b.outcomes <> '{}' and not durable._is_plain(b.commands, b.outcomes)
                                            then b.execution end])
@@ -161,8 +161,8 @@ begin
     order by g.execution, g.ord);
 end
 $$;
-comment on function durable._outcome_events(durable._bundle[], bigint) is
-  'Journal rows for the outcomes of bundles that are not plain, if they fit; an outcome that was recorded before, by a turn whose answer got lost, does not.';
+comment on function durable._outcome_events(durable._run_report[], bigint) is
+  'Journal rows for the outcomes of reports that are not plain, if they fit; an outcome that was recorded before, by a turn whose answer got lost, does not.';
 
 create or replace function durable._outcome_event(
   p_execution bigint, p_type "char", p_outcome durable._step_outcome, p_now bigint)
@@ -217,7 +217,8 @@ $$;
 comment on function durable._command_type(text) is
   'Row type of a command; null for a receive, whose row comes with the signal.';
 
-create or replace function durable._check_bundles(p_bundles durable._bundle[], p_commands boolean, p_odd boolean, p_size integer)
+create or replace function durable._check_reports(
+  p_reports durable._run_report[], p_commands boolean, p_odd boolean, p_size integer)
 returns void language plpgsql stable
 as $$
 declare
@@ -225,34 +226,34 @@ declare
 begin
   if p_size > 1000 then
     if p_size > durable._setting_int('payload_max_bytes') then
-      perform durable._check_sizes(p_bundles);
+      perform durable._check_sizes(p_reports);
     end if;
-    perform durable._check_depths(p_bundles);
+    perform durable._check_depths(p_reports);
   end if;
   if p_odd then
-    v_what := (select format('an ending %L', (b.ending)."do") from unnest(p_bundles) b where durable._is_odd(b.ending) limit 1);
+    v_what := (select format('an ending %L', (b.ending)."do") from unnest(p_reports) b where durable._is_odd(b.ending) limit 1);
     if v_what is null then
-      perform durable._fail_invalid('A bundle does not name its run.', 'Its id goes with its number.');
+      perform durable._fail_invalid('A report does not name its run.', 'Its id goes with its number.');
     end if;
   end if;
   if p_commands then
     v_what := coalesce(v_what, (
-      select format('a command %L', a."do") from unnest(p_bundles) b cross join lateral unnest(b.commands) a
+      select format('a command %L', a."do") from unnest(p_reports) b cross join lateral unnest(b.commands) a
       where durable._command_type(a."do") is null and a."do" is distinct from 'receive' limit 1));
   end if;
   if v_what is not null then
-    perform durable._fail_invalid(format('There is no such thing as %s in a bundle.', v_what),
+    perform durable._fail_invalid(format('There is no such thing as %s in a report.', v_what),
                                   'A newer worker needs a newer schema: pyengine db migrate.');
-  elsif cardinality(p_bundles) > 1 and (select count(distinct b.execution) < count(*) from unnest(p_bundles) b) then
-    perform durable._fail_invalid('A run stands in two bundles of one turn.',
+  elsif cardinality(p_reports) > 1 and (select count(distinct b.execution) < count(*) from unnest(p_reports) b) then
+    perform durable._fail_invalid('A run stands in two reports of one turn.',
                                   'A worker reports a run again when its turn is back.');
   end if;
 end
 $$;
-comment on function durable._check_bundles(durable._bundle[], boolean, boolean, integer) is
-  'Door checks of a turn of p_size bytes, of which _read_bundles has told that it has commands, and an ending that is odd, before any state is looked at. WF008, and WF004 for a command or an ending that this schema does not know, and for a bundle that does not name its run: what is left out silently would be lost. WF004 also for two bundles of one run.';
+comment on function durable._check_reports(durable._run_report[], boolean, boolean, integer) is
+  'Door checks of a turn of p_size bytes, of which _read_reports has told that it has commands, and an ending that is odd, before any state is looked at. WF008, and WF004 for a command or an ending that this schema does not know, and for a report that does not name its run: what is left out silently would be lost. WF004 also for two reports of one run.';
 
-create or replace function durable._command_events(p_bundles durable._bundle[], p_now bigint)
+create or replace function durable._command_events(p_reports durable._run_report[], p_now bigint)
 returns durable._event[] language plpgsql stable
 as $$
 begin
@@ -264,7 +265,7 @@ begin
              then jsonb_build_object('duration', a.duration, 'fire_at', durable._later(p_now, a.duration))::text
            when a."do" = 'intent' then durable._outcome_data(true, null, a.param, null, null, a.retry, p_now)
            when a."do" in ('random', 'time', 'transaction') then a.value end)::durable._event
-    from unnest(p_bundles) b
+    from unnest(p_reports) b
     cross join lateral unnest(b.commands) with ordinality
       as a ("do", child, name, version, queue, hash, param, timeout, detached, duration, value, "set", abandon, retry, ord)
     cross join lateral durable._command_type(a."do") as k (type)
@@ -272,7 +273,7 @@ begin
     order by b.execution, a.ord);
 end
 $$;
-comment on function durable._command_events(durable._bundle[], bigint) is 'Journal rows for what the coroutines of accepted bundles did.';
+comment on function durable._command_events(durable._run_report[], bigint) is 'Journal rows for what the coroutines of accepted reports did.';
 
 create or replace function durable._strayed(p_waiting_on integer[])
 returns durable._ending language sql immutable
@@ -282,7 +283,7 @@ as $$
 $$;
 comment on function durable._strayed(integer[]) is 'Ending for a blocked run that was offered again and did not wait for the same (R20).';
 
-create or replace function durable._misfits(p_bundles durable._bundle[])
+create or replace function durable._misfits(p_reports durable._run_report[])
 returns bigint[] language plpgsql stable
 as $$
 begin
@@ -290,13 +291,13 @@ begin
     select u.execution
     from (
       select b.execution, a.child, h.next_child, h.reserved
-      from unnest(p_bundles) b
+      from unnest(p_reports) b
       join durable._executions h on h.execution = any (array[case when b.commands <> '{}' then b.execution end])
       cross join lateral unnest(b.commands) a
       where a."do" not in ('submit', 'take')
       union all
       select distinct b.execution, f.child, h.next_child, h.reserved
-      from unnest(p_bundles) b
+      from unnest(p_reports) b
       join durable._executions h
         on h.execution = any (array[case when b.outcomes <> '{}' and not durable._is_plain(b.commands, b.outcomes)
                                          then b.execution end])
@@ -307,8 +308,8 @@ begin
     having count(*) <> count(distinct u.child) or not bool_and(u.child >= u.next_child or u.child = any (u.reserved)));
 end
 $$;
-comment on function durable._misfits(durable._bundle[]) is
-  'Executions whose bundle, which is not plain, takes a child number that is taken. Commands are known by number, not by place, so rows between do no harm.';
+comment on function durable._misfits(durable._run_report[]) is
+  'Executions whose report, which is not plain, takes a child number that is taken. Commands are known by number, not by place, so rows between do no harm.';
 
 create or replace function durable._misshapen(p_commands durable._command[])
 returns durable._ending language sql immutable
@@ -345,47 +346,47 @@ as $$
 $$;
 comment on function durable._judged(
   integer, integer, boolean, durable._executions, durable._tasks, text, boolean, bigint) is
-  'The verdict on a bundle: lost (drop it), moved (replay from the journal) or ok. What was done without having seen a request of cancellation does not count. p_does: it has outcomes, commands or an ending; p_has_moved: its child numbers are taken.';
+  'The verdict on a report: lost (drop it), moved (replay from the journal) or ok. What was done without having seen a request of cancellation does not count. p_does: it has outcomes, commands or an ending; p_has_moved: its child numbers are taken.';
 
-create or replace function durable._judge_ends(p_bundles durable._bundle[], p_worker text, p_now bigint)
-returns durable._bundle[] language plpgsql stable
+create or replace function durable._judge_ends(p_reports durable._run_report[], p_worker text, p_now bigint)
+returns durable._run_report[] language plpgsql stable
 as $$
 begin
   return array(
     select row(b.execution, b.version, b.seen, b.outcomes, b.commands, b.ending, b.id,
                durable._judged(b.version, b.seen, (b.ending)."do" is not null, h, t, p_worker, false, p_now), 'acquired',
-               h.next_seq, h.next_seq, null)::durable._bundle
-    from unnest(p_bundles) b
+               h.next_seq, h.next_seq, null)::durable._run_report
+    from unnest(p_reports) b
     left join durable._executions h on h.execution = any (array[b.execution])
     left join durable._tasks t on t.id = any (array[b.id]));
 end
 $$;
-comment on function durable._judge_ends(durable._bundle[], text, bigint) is
-  'A verdict for each of bundles that bring no outcomes and no commands. The caller holds tasks and heads.';
+comment on function durable._judge_ends(durable._run_report[], text, bigint) is
+  'A verdict for each of reports that bring no outcomes and no commands. The caller holds tasks and heads.';
 
-create or replace function durable._judge(p_bundles durable._bundle[], p_worker text, p_many boolean, p_now bigint)
-returns durable._bundle[] language plpgsql stable
+create or replace function durable._judge(p_reports durable._run_report[], p_worker text, p_many boolean, p_now bigint)
+returns durable._run_report[] language plpgsql stable
 as $$
 declare
   v_misfits bigint[] := '{}';
 begin
   if p_many then
-    v_misfits := durable._misfits(p_bundles);
+    v_misfits := durable._misfits(p_reports);
   end if;
   -- "offset 0" keeps what is used more than once from being worked out again at each place
   return array(
     select case
         when v.verdict = 'ok' and h.status = 'blocked' and (b.commands <> '{}' or b.outcomes <> '{}')
           then row(b.execution, b.version, b.seen, '{}', '{}', durable._strayed(h.waiting_on), b.id, 'ok', 'halted',
-                   h.next_seq, h.next_seq, null)::durable._bundle
+                   h.next_seq, h.next_seq, null)::durable._run_report
         when v.verdict = 'ok' and (m.ending)."do" is not null
           then row(b.execution, b.version, b.seen, '{}', '{}', m.ending, b.id, 'ok', 'halted',
-                   h.next_seq, h.next_seq, null)::durable._bundle
+                   h.next_seq, h.next_seq, null)::durable._run_report
         else row(b.execution, b.version, b.seen, b.outcomes, b.commands, b.ending, b.id, v.verdict, 'acquired',
                  h.next_seq, h.next_seq + case when r.type is null then 0 else durable._width(r.type) end,
                  case when r.type is not null
-                      then durable._outcome_event(b.execution, r.type, f.one, p_now) end)::durable._bundle end
-    from unnest(p_bundles) b
+                      then durable._outcome_event(b.execution, r.type, f.one, p_now) end)::durable._run_report end
+    from unnest(p_reports) b
     left join durable._executions h on h.execution = any (array[b.execution])
     left join durable._tasks t on t.id = any (array[b.id])
     cross join lateral (select case when durable._is_plain(b.commands, b.outcomes) then b.outcomes[1] end offset 0) as f (one)
@@ -403,10 +404,10 @@ begin
     cross join lateral (select case when b.commands <> '{}' then durable._misshapen(b.commands) end) as m (ending));
 end
 $$;
-comment on function durable._judge(durable._bundle[], text, boolean, bigint) is
-  'A verdict for each bundle, and the row that the outcome of a plain one becomes. p_many: some are not plain. The caller holds tasks and heads.';
+comment on function durable._judge(durable._run_report[], text, boolean, bigint) is
+  'A verdict for each report, and the row that the outcome of a plain one becomes. p_many: some are not plain. The caller holds tasks and heads.';
 
-create or replace function durable._make_children(p_bundles durable._bundle[], p_now bigint)
+create or replace function durable._make_children(p_reports durable._run_report[], p_now bigint)
 returns text[] language plpgsql volatile
 as $$
 declare
@@ -419,7 +420,7 @@ begin
            durable._later(p_now, case when a."do" = 'timer' then a.duration else a.timeout end) as timeout_at,
            coalesce(a.abandon, false) or coalesce(a.detached, false) as abandoned,
            case when a."do" = 'run' then durable._next_execution() end as head
-    from unnest(p_bundles) b
+    from unnest(p_reports) b
     left join durable._tasks t on t.id = any (array[b.id])
     join durable._executions h on h.execution = any (array[b.execution])
     cross join lateral unnest(b.commands) a
@@ -448,21 +449,21 @@ begin
   return v_queues;
 end
 $$;
-comment on function durable._make_children(durable._bundle[], bigint) is
+comment on function durable._make_children(durable._run_report[], bigint) is
   'Creates the promises of new children, the tasks and heads of child runs, and the parent''s callbacks. Returns the queues of child runs.';
 
-create or replace function durable._adopted_by(p_bundles durable._bundle[])
+create or replace function durable._adopted_by(p_reports durable._run_report[])
 returns text[] language plpgsql stable
 as $$
 begin
-  return array(select a.name from unnest(p_bundles) b cross join lateral unnest(b.commands) a
+  return array(select a.name from unnest(p_reports) b cross join lateral unnest(b.commands) a
                where a."do" = 'adopt' and (select count(*) from durable._promises p where p.id = a.name) > 0);
 end
 $$;
-comment on function durable._adopted_by(durable._bundle[]) is
-  'Promises of others that these bundles want to wait for and that exist; locked before anything is judged. One that is made after this look is none: nobody has locked it.';
+comment on function durable._adopted_by(durable._run_report[]) is
+  'Promises of others that these reports want to wait for and that exist; locked before anything is judged. One that is made after this look is none: nobody has locked it.';
 
-create or replace function durable._circles(p_bundles durable._bundle[], p_now bigint)
+create or replace function durable._circles(p_reports durable._run_report[], p_now bigint)
 returns durable._event[] language plpgsql stable
 as $$
 declare
@@ -473,14 +474,14 @@ declare
   v_events durable._event[] := '{}';
 begin
   select array_agg(a.name), array_agg(b.id) into v_awaited, v_awaiters
-  from unnest(p_bundles) b cross join lateral unnest(b.commands) a where b.verdict = 'ok' and a."do" = 'adopt';
+  from unnest(p_reports) b cross join lateral unnest(b.commands) a where b.verdict = 'ok' and a."do" = 'adopt';
   if not durable._may_close_circle(v_awaited, v_awaiters, p_now) then
     return '{}';
   end if;
   v_awaited := '{}';
   v_awaiters := '{}';
   for v_command in select b.execution, b.id, a.child, a.name
-               from unnest(p_bundles) b cross join lateral unnest(b.commands) a
+               from unnest(p_reports) b cross join lateral unnest(b.commands) a
                where b.verdict = 'ok' and a."do" = 'adopt' order by b.id, a.child loop
     v_circle := durable._circle(v_command.name, v_command.id, v_awaited, v_awaiters, p_now);
     if v_circle is null then
@@ -495,56 +496,56 @@ begin
   return v_events;
 end
 $$;
-comment on function durable._circles(durable._bundle[], bigint) is
+comment on function durable._circles(durable._run_report[], bigint) is
   'Errors for the adoptions by which a run would wait for itself. Several of one turn are judged one after the other, once it is known that some of them could.';
 
-create or replace function durable._refused(p_bundles durable._bundle[], p_known text[], p_now bigint)
+create or replace function durable._refused(p_reports durable._run_report[], p_known text[], p_now bigint)
 returns durable._event[] language plpgsql stable
 as $$
 begin
   return array(
     select row(b.execution, 'D', a.child, 1, null, null,
                durable._refusal('NotFound', format('There is no promise %L to wait for.', a.name), '{}'))::durable._event
-    from unnest(p_bundles) b cross join lateral unnest(b.commands) a
+    from unnest(p_reports) b cross join lateral unnest(b.commands) a
     where b.verdict = 'ok' and a."do" = 'adopt'
       and (a.name <> all (p_known) or (select count(*) from durable._promises p where p.id = a.name) = 0)
-      and not exists (select from unnest(p_bundles) n cross join lateral unnest(n.commands) m
+      and not exists (select from unnest(p_reports) n cross join lateral unnest(n.commands) m
                       where n.verdict = 'ok' and m."do" in ('run', 'timer', 'promise', 'until')
                         and n.id || '.' || m.child = a.name))
-    || durable._circles(p_bundles, p_now);
+    || durable._circles(p_reports, p_now);
 end
 $$;
-comment on function durable._refused(durable._bundle[], text[], bigint) is
-  'What is wrong with an adoption is its outcome: the invocation is complete, and its row holds the error, since no promise does. Missing is what is not among the known promises, which are locked, or was removed before that, and what no bundle of this turn makes.';
+comment on function durable._refused(durable._run_report[], text[], bigint) is
+  'What is wrong with an adoption is its outcome: the invocation is complete, and its row holds the error, since no promise does. Missing is what is not among the known promises, which are locked, or was removed before that, and what no report of this turn makes.';
 
-create or replace function durable._adopt(p_bundles durable._bundle[], p_known text[], p_now bigint)
+create or replace function durable._adopt(p_reports durable._run_report[], p_known text[], p_now bigint)
 returns bigint[] language plpgsql volatile
 as $$
 declare
-  v_ends durable._event[] := durable._refused(p_bundles, p_known, p_now);
+  v_ends durable._event[] := durable._refused(p_reports, p_known, p_now);
   v_numbers text[] := array(select e.execution || '.' || e.child from unnest(v_ends) e);
 begin
   v_ends := v_ends || array(
     select row(b.execution, 'D', a.child, 1, a.name, null, null)::durable._event
-    from unnest(p_bundles) b
+    from unnest(p_reports) b
     cross join lateral unnest(b.commands) a
     join durable._promises p on p.id = any (array[a.name])
     where b.verdict = 'ok' and a."do" = 'adopt' and p.state <> 'pending' and b.execution || '.' || a.child <> all (v_numbers));
   perform durable._append(v_ends, p_now);
   insert into durable._callbacks (awaited_id, awaiter_id, child)
   select a.name, b.id, a.child
-  from unnest(p_bundles) b
+  from unnest(p_reports) b
   cross join lateral unnest(b.commands) a
   join durable._promises p on p.id = any (array[a.name])
   where b.verdict = 'ok' and a."do" = 'adopt' and p.state = 'pending' and b.execution || '.' || a.child <> all (v_numbers);
   update durable._promises p set external = true
-  where p.id = any (array(select a.name from unnest(p_bundles) b cross join lateral unnest(b.commands) a
+  where p.id = any (array(select a.name from unnest(p_reports) b cross join lateral unnest(b.commands) a
                           where b.verdict = 'ok' and a."do" = 'adopt' and b.execution || '.' || a.child <> all (v_numbers)))
     and p.state = 'pending' and not p.external;
   return array(select distinct e.execution from unnest(v_ends) e);
 end
 $$;
-comment on function durable._adopt(durable._bundle[], text[], bigint) is
+comment on function durable._adopt(durable._run_report[], text[], bigint) is
   'Registers runs for promises that are not theirs (R13): a settled one is complete at once, and so is one that cannot be adopted. Answers the executions of those.';
 
 create or replace function durable._has_ended(p_verdict text, p_ending durable._ending)
@@ -561,26 +562,26 @@ as $$
   select coalesce(durable._has_ended(p_verdict, p_ending) and p_event.type in ('L', 'E', 'c', 'e', 'k', 'K'), false)
 $$;
 comment on function durable._is_last(text, durable._ending, durable._event) is
-  'The row of a bundle is a result by which its run ends: both are appended together, so that the head is written once.';
+  'The row of a report is a result by which its run ends: both are appended together, so that the head is written once.';
 
-create or replace function durable._has_seen(p_bundle durable._bundle, p_head durable._executions)
+create or replace function durable._has_seen(p_report durable._run_report, p_head durable._executions)
 returns boolean language sql stable
 as $$
-  select (p_bundle.seen = p_bundle.seq and p_bundle.next = p_head.next_seq) or not exists (
+  select (p_report.seen = p_report.seq and p_report.next = p_head.next_seq) or not exists (
     select from durable._journal j
     join durable.journal_types() y on y.type = j.type
-    where j.execution = p_head.execution and j.bucket = p_head.bucket and j.seq >= p_bundle.seen
-      and (j.seq < p_bundle.seq or j.seq >= p_bundle.next) and (y.resolves or j.type = 'Q'))
+    where j.execution = p_head.execution and j.bucket = p_head.bucket and j.seq >= p_report.seen
+      and (j.seq < p_report.seq or j.seq >= p_report.next) and (y.resolves or j.type = 'Q'))
 $$;
-comment on function durable._has_seen(durable._bundle, durable._executions) is
-  'Nothing was resolved, nor a cancellation requested, that the coroutine has not seen, neither before its bundle nor in answer to it.';
+comment on function durable._has_seen(durable._run_report, durable._executions) is
+  'Nothing was resolved, nor a cancellation requested, that the coroutine has not seen, neither before its report nor in answer to it.';
 
 create or replace function durable._answer(
-  p_now bigint, p_bundles json, p_tails json, p_tasks json, p_hints text[], p_settled boolean, p_due_in bigint,
+  p_now bigint, p_verdicts json, p_tails json, p_tasks json, p_hints text[], p_settled boolean, p_due_in bigint,
   p_busy bigint[] default '{}', p_held text[] default '{}', p_rests boolean default false)
 returns json language sql stable
 as $$
-  select json_build_object('now', p_now, 'bundles', p_bundles, 'tails', p_tails, 'tasks', p_tasks, 'hints', p_hints,
+  select json_build_object('now', p_now, 'verdicts', p_verdicts, 'tails', p_tails, 'tasks', p_tasks, 'hints', p_hints,
                            'settled', p_settled, 'due_in', p_due_in, 'busy', p_busy, 'held', p_held, 'rests', p_rests)
 $$;
 comment on function durable._answer(bigint, json, json, json, text[], boolean, bigint, bigint[], text[], boolean) is 'What worker_turn_v1 answers, whichever way a turn goes.';

@@ -83,27 +83,27 @@ $$;
 comment on function durable._continue_as_new(text, bigint, integer, integer[], text, bigint) is
   'Ends a journal and begins the next one of the same run, with new arguments. The caller holds promise, task and head. Answers the queue of the task, which is ready.';
 
-create or replace function durable._end_continues(p_bundles durable._bundle[], p_now bigint)
+create or replace function durable._end_continues(p_reports durable._run_report[], p_now bigint)
 returns text[] language plpgsql volatile
 as $$
 declare
   v_queues text[] := '{}';
-  v_bundle durable._bundle;
+  v_report durable._run_report;
 begin
-  for v_bundle in
-    select b.* from unnest(p_bundles) b
+  for v_report in
+    select b.* from unnest(p_reports) b
     join durable._executions h on h.execution = any (array[b.execution])
     where b.verdict = 'ok' and (b.ending)."do" = 'continue' and h.status = 'running'
-      and durable._has_seen(row(b.*)::durable._bundle, h) order by b.id
+      and durable._has_seen(row(b.*)::durable._run_report, h) order by b.id
   loop
     v_queues := v_queues || durable._continue_as_new(
-      v_bundle.id, v_bundle.execution, coalesce((v_bundle.ending)."on"[1], 0), coalesce((v_bundle.ending)."on"[2:], '{}'),
-      (v_bundle.ending).value, p_now);
+      v_report.id, v_report.execution, coalesce((v_report.ending)."on"[1], 0), coalesce((v_report.ending)."on"[2:], '{}'),
+      (v_report.ending).value, p_now);
   end loop;
   return v_queues;
 end
 $$;
-comment on function durable._end_continues(durable._bundle[], bigint) is
+comment on function durable._end_continues(durable._run_report[], bigint) is
   'Continues the runs that ask for it and have seen everything; the first element of "on" is where their child numbers go on, the others are receives whose signals the code never saw. One by one: it is rare, and long journals hang on it.';
 
 create or replace function durable.generations(id text)

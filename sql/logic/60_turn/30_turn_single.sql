@@ -2,17 +2,17 @@
 -- turn. Plain statements of one row each, for a quarter of what the way for many costs. What is out of the ordinary in any way is
 -- left to that way, untouched.
 
-create or replace function durable._is_lone_end(p_bundles jsonb)
+create or replace function durable._is_lone_end(p_reports jsonb)
 returns boolean language plpgsql immutable parallel safe
 as $$
 begin
-  return jsonb_array_length(p_bundles) = 1 and pg_column_size(p_bundles) <= 1000
-     and coalesce(p_bundles #>> '{0,end,do}' in ('complete', 'fail'), false)
-     and p_bundles #> '{0,outcomes,1}' is null and coalesce(p_bundles #> '{0,commands}', '[]') = '[]';
+  return jsonb_array_length(p_reports) = 1 and pg_column_size(p_reports) <= 1000
+     and coalesce(p_reports #>> '{0,end,do}' in ('complete', 'fail'), false)
+     and p_reports #> '{0,outcomes,1}' is null and coalesce(p_reports #> '{0,commands}', '[]') = '[]';
 end
 $$;
 comment on function durable._is_lone_end(jsonb) is
-  'The turn brings one bundle, which ends its run by its code, with no more than its last outcome; and is far below the limit of payloads.';
+  'The turn brings one report, which ends its run by its code, with no more than its last outcome; and is far below the limit of payloads.';
 
 create or replace function durable._is_awaited(p_id text, p_execution bigint)
 returns boolean language plpgsql stable
@@ -44,18 +44,18 @@ $$;
 comment on function durable._last_event(durable._executions, durable._step_outcome, bigint) is
   'The row of a result that comes with the end of its run, as _judge makes it; null if it is no result, or one that does not fit.';
 
-create or replace function durable._end_lone(p_worker text, p_bundle jsonb, p_tells boolean, p_rests_ms integer)
+create or replace function durable._end_lone(p_worker text, p_report jsonb, p_tells boolean, p_rests_ms integer)
 returns json language plpgsql volatile
 as $$
 declare
-  v_execution bigint := (p_bundle ->> 'execution')::bigint;
-  v_id text := p_bundle ->> 'id';
+  v_execution bigint := (p_report ->> 'execution')::bigint;
+  v_id text := p_report ->> 'id';
   v_task durable._tasks;
   v_head durable._executions;
   v_event durable._event;
   v_next integer;
-  v_state text := case p_bundle #>> '{end,do}' when 'complete' then 'resolved' else 'rejected' end;
-  v_value text := coalesce(p_bundle #>> '{end,error}', p_bundle #>> '{end,value}');
+  v_state text := case p_report #>> '{end,do}' when 'complete' then 'resolved' else 'rejected' end;
+  v_value text := coalesce(p_report #>> '{end,error}', p_report #>> '{end,value}');
   v_rests boolean;
   v_now bigint;
 begin
@@ -73,12 +73,12 @@ begin
   v_head := durable._take_head(v_execution);
   v_next := v_head.next_seq;
   v_now := durable._now_ms();
-  if durable._judged((p_bundle ->> 'version')::integer, (p_bundle ->> 'seen')::integer, true, v_head, v_task, p_worker, false,
+  if durable._judged((p_report ->> 'version')::integer, (p_report ->> 'seen')::integer, true, v_head, v_task, p_worker, false,
                      v_now) <> 'ok' then
     return null;
   end if;
-  if p_bundle #> '{outcomes,0}' is not null then
-    v_event := durable._last_event(v_head, jsonb_populate_record(null::durable._step_outcome, p_bundle #> '{outcomes,0}'), v_now);
+  if p_report #> '{outcomes,0}' is not null then
+    v_event := durable._last_event(v_head, jsonb_populate_record(null::durable._step_outcome, p_report #> '{outcomes,0}'), v_now);
     if v_event.type is null then
       return null;
     end if;
@@ -86,9 +86,9 @@ begin
     v_next := v_next + durable._width(v_event.type);
   end if;
   perform durable._settle_lone(v_id, v_head.execution, v_state, v_value, v_task.version, v_now);
-  if p_tells and p_bundle ? 'reply' then
-    -- the bundle is small, so this is too
-    perform durable._note(p_bundle ->> 'reply', json_build_array(
+  if p_tells and p_report ? 'reply' then
+    -- the report is small, so this is too
+    perform durable._note(p_report ->> 'reply', json_build_array(
       v_id, v_state, case when v_state = 'resolved' then v_value end,
       case when v_state = 'rejected' then durable._error_of(v_state, v_value) end)::text);
   end if;
@@ -99,4 +99,4 @@ begin
 end
 $$;
 comment on function durable._end_lone(text, jsonb, boolean, integer) is
-  'Ends a run that nobody waits for, notes that to the process which started it if the turn tells of it (p_tells) and the bundle says where (reply), lets its worker rest again for p_rests_ms, and answers as worker_turn_v1; null if the turn has to be taken the way for many: the run is a child, is awaited, somebody else has it locked, or the bundle is stale or brings what does not fit. It has locked then what that way locks too, and written nothing.';
+  'Ends a run that nobody waits for, notes that to the process which started it if the turn tells of it (p_tells) and the report says where (reply), lets its worker rest again for p_rests_ms, and answers as worker_turn_v1; null if the turn has to be taken the way for many: the run is a child, is awaited, somebody else has it locked, or the report is stale or brings what does not fit. It has locked then what that way locks too, and written nothing.';

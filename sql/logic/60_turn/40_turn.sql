@@ -1,5 +1,5 @@
 -- The worker's turn: one call, one transaction, for every execution that moved. It composes what lies below.
--- Order, once for all bundles: promises, tasks, the claim (SKIP LOCKED), heads, the clock, a verdict each, the writes.
+-- Order, once for all reports: promises, tasks, the claim (SKIP LOCKED), heads, the clock, a verdict each, the writes.
 
 create or replace function durable._rows(
   p_execution bigint, p_bucket integer, p_id text, p_from integer, p_upto integer)
@@ -129,8 +129,8 @@ $$;
 comment on function durable._take_claim(text, text[], text[], integer) is
   'Locks up to p_want ready tasks with their heads and those of their owners. A run whose head or owner is missed is left out, without costing another its place; if there are many, they are put back for half a second.';
 
-create or replace function durable._take_bundles(
-  p_bundles durable._bundle[], p_settle text[], p_adopted text[],
+create or replace function durable._take_reports(
+  p_reports durable._run_report[], p_settle text[], p_adopted text[],
   out busy bigint[], out held text[], out awaiters text[], out owned boolean)
 language plpgsql volatile
 as $$
@@ -138,7 +138,7 @@ declare
   v_promises text[] := '{}';
   v_tasks text[] := '{}';
   v_others text[];
-  v_heads bigint[] := array(select b.execution from unnest(p_bundles) b);
+  v_heads bigint[] := array(select b.execution from unnest(p_reports) b);
   v_owners bigint[] := '{}';
 begin
   busy := '{}'; held := '{}'; awaiters := '{}';
@@ -149,7 +149,7 @@ begin
     awaiters := durable._awaiters_of(p_settle);
     v_tasks := durable._take_tasks(p_settle, true);
   end if;
-  v_others := array(select b.id from unnest(p_bundles) b where b.id <> all (p_settle));
+  v_others := array(select b.id from unnest(p_reports) b where b.id <> all (p_settle));
   if awaiters <> '{}' then
     v_others := array(select unnest(v_others) union select unnest(awaiters) except select unnest(p_settle));
   end if;
@@ -169,20 +169,20 @@ begin
   v_heads := durable._take_heads(v_heads);
   if v_promises <> '{}' or v_tasks <> '{}' or v_heads <> '{}' then
     v_others := v_promises || v_tasks || durable._hindered(p_settle, v_tasks, v_heads);
-    busy := array(select b.execution from unnest(p_bundles) b
+    busy := array(select b.execution from unnest(p_reports) b
                   where b.id = any (v_others) or b.execution = any (v_heads)
                      or exists (select from unnest(b.commands) a where a."do" = 'adopt' and a.name = any (v_promises)));
     held := durable._held_ids(v_promises || v_tasks, v_heads);
   end if;
   if p_adopted <> '{}' and not durable._try_adoptions(p_adopted) then
-    busy := busy || array(select b.execution from unnest(p_bundles) b
+    busy := busy || array(select b.execution from unnest(p_reports) b
                           where exists (select from unnest(b.commands) a where a."do" = 'adopt'));
     held := held || p_adopted;
   end if;
 end
 $$;
-comment on function durable._take_bundles(durable._bundle[], text[], text[]) is
-  'Locks what bundles need, each whole or not at all: its task and head; where it settles, its promise, who awaits it and its owner''s head; what it adopts. busy: bundles that cannot have it now, because of held. awaiters: tasks that settling p_settle may wake. owned: what is settled has owners, whose journals will tell of it.';
+comment on function durable._take_reports(durable._run_report[], text[], text[]) is
+  'Locks what reports need, each whole or not at all: its task and head; where it settles, its promise, who awaits it and its owner''s head; what it adopts. busy: reports that cannot have it now, because of held. awaiters: tasks that settling p_settle may wake. owned: what is settled has owners, whose journals will tell of it.';
 
 create or replace function durable._open_of(p_head durable._executions, p_children integer[])
 returns integer[] language plpgsql stable
@@ -214,7 +214,7 @@ $$;
 comment on function durable._wait_fits(durable._ending, durable._executions) is
   'The wait can end: all it names are open children, and a signal''s is a receive (CF-4). A run that is blocked already, having been continued after a halt, may only wait for the same again, with or without what resolved since (R20).';
 
-create or replace function durable._end_suspends(p_bundles durable._bundle[], p_now bigint)
+create or replace function durable._end_suspends(p_reports durable._run_report[], p_now bigint)
 returns void language plpgsql volatile
 as $$
 declare
@@ -227,19 +227,19 @@ begin
          coalesce(array_agg(b.id) filter (where u.fits and h.status = 'running'), '{}'),
          array_agg(b.execution) filter (where u.fits and 0 < any (h.open_attempts))
   into v_ids, v_bad, v_fresh, v_open
-  from unnest(p_bundles) b
+  from unnest(p_reports) b
   join durable._executions h on h.execution = any (array[b.execution])
   cross join lateral (select durable._wait_fits(b.ending, h)) as u (fits)
   where b.verdict = 'ok' and (b.ending)."do" = 'suspend' and h.status in ('running', 'blocked')
-    and b.outcomes = '{}' and durable._has_seen(row(b.*)::durable._bundle, h);
+    and b.outcomes = '{}' and durable._has_seen(row(b.*)::durable._run_report, h);
   if v_open is not null then
     perform durable._interrupt(v_open, 'given up', p_now);
   end if;
-  perform durable._await(array(select b.execution from unnest(p_bundles) b where b.id = any (v_fresh)),
-                         array(select b.ending from unnest(p_bundles) b where b.id = any (v_fresh)), p_now);
+  perform durable._await(array(select b.execution from unnest(p_reports) b where b.id = any (v_fresh)),
+                         array(select b.ending from unnest(p_reports) b where b.id = any (v_fresh)), p_now);
   if v_open is not null or v_ids <> v_fresh then
     update durable._executions h set suspend_seq = b.next
-    from unnest(p_bundles) b
+    from unnest(p_reports) b
     where h.execution = any (array[b.execution])
       and (b.execution = any (v_open) or (b.id = any (v_ids) and b.id <> all (v_fresh)));
   end if;
@@ -249,53 +249,53 @@ begin
     array[cardinality(v_bad)]), p_now);
 end
 $$;
-comment on function durable._end_suspends(durable._bundle[], bigint) is
-  'Suspends the runs whose coroutine has seen everything; steps that it gave up while they ran are closed first. What comes after its bundle is the tail it gets when it is warm.';
+comment on function durable._end_suspends(durable._run_report[], bigint) is
+  'Suspends the runs whose coroutine has seen everything; steps that it gave up while they ran are closed first. What comes after its report is the tail it gets when it is warm.';
 
-create or replace function durable._end_halts(p_bundles durable._bundle[], p_now bigint)
+create or replace function durable._end_halts(p_reports durable._run_report[], p_now bigint)
 returns void language plpgsql volatile
 as $$
 begin
   perform durable._halt_runs(array_agg(b.id), array_agg((b.ending).problem), p_now)
-  from unnest(p_bundles) b where b.verdict = 'ok' and (b.ending)."do" = 'halt' having count(*) > 0;
+  from unnest(p_reports) b where b.verdict = 'ok' and (b.ending)."do" = 'halt' having count(*) > 0;
 end
 $$;
-comment on function durable._end_halts(durable._bundle[], bigint) is 'Sets runs aside, as their bundles or their judge ask for.';
+comment on function durable._end_halts(durable._run_report[], bigint) is 'Sets runs aside, as their reports or their judge ask for.';
 
-create or replace function durable._end_releases(p_bundles durable._bundle[], p_now bigint)
+create or replace function durable._end_releases(p_reports durable._run_report[], p_now bigint)
 returns text[] language plpgsql volatile
 as $$
 declare
   v_free text[];
   v_queues text[];
 begin
-  v_free := array(select b.id from unnest(p_bundles) b where b.verdict = 'ok' and (b.ending)."do" = 'release' order by b.id);
+  v_free := array(select b.id from unnest(p_reports) b where b.verdict = 'ok' and (b.ending)."do" = 'release' order by b.id);
   if v_free = '{}' then
     return '{}';
   end if;
-  perform durable._interrupt(array(select b.execution from unnest(p_bundles) b where b.id = any (v_free)), 'released', p_now);
+  perform durable._interrupt(array(select b.execution from unnest(p_reports) b where b.id = any (v_free)), 'released', p_now);
   update durable._executions h set suspend_seq = case when b.seen < b.seq then b.seen else b.next end
-  from unnest(p_bundles) b where b.id = any (v_free) and h.execution = any (array[b.execution]) and (b.ending).retry_in > 0;
+  from unnest(p_reports) b where b.id = any (v_free) and h.execution = any (array[b.execution]) and (b.ending).retry_in > 0;
   v_queues := durable._let_go(
-    v_free, array(select (b.ending).retry_in from unnest(p_bundles) b where b.id = any (v_free) order by b.id), p_now);
+    v_free, array(select (b.ending).retry_in from unnest(p_reports) b where b.id = any (v_free) order by b.id), p_now);
   with early as (
     update durable._tasks t set retry_at = p_now
-    from unnest(p_bundles) b
+    from unnest(p_reports) b
     join durable._executions h on h.execution = any (array[b.execution])
     where b.id = any (v_free) and t.id = any (array[b.id]) and t.retry_at > p_now
-      and not durable._has_seen(row(b.*)::durable._bundle, h)
+      and not durable._has_seen(row(b.*)::durable._run_report, h)
     returning t.queue
   )
   select v_queues || coalesce(array_agg(distinct e.queue), '{}') into v_queues from early e;
   update durable._tasks t set preference = null
-  from unnest(p_bundles) b where b.id = any (v_free) and t.id = any (array[b.id]) and b.seen < b.seq and b.seq < b.next;
+  from unnest(p_reports) b where b.id = any (v_free) and t.id = any (array[b.id]) and b.seen < b.seq and b.seq < b.next;
   return v_queues;
 end
 $$;
-comment on function durable._end_releases(durable._bundle[], bigint) is
-  'Releases what the bundles ask for, not later than now if something came that the coroutine has not seen; returns queues of released tasks that are ready. A worker that comes back to a run of its own gets what its coroutine has not seen, or all of it if rows of others lie before its own.';
+comment on function durable._end_releases(durable._run_report[], bigint) is
+  'Releases what the reports ask for, not later than now if something came that the coroutine has not seen; returns queues of released tasks that are ready. A worker that comes back to a run of its own gets what its coroutine has not seen, or all of it if rows of others lie before its own.';
 
-create or replace function durable._end_settles(p_bundles durable._bundle[], p_now bigint)
+create or replace function durable._end_settles(p_reports durable._run_report[], p_now bigint)
 returns text[] language plpgsql volatile
 as $$
 declare
@@ -313,7 +313,7 @@ begin
          array_agg(case when (b.ending)."do" = 'cancel' then durable._cancelled(durable._cancel_reason(h))
                         else coalesce((b.ending).error, (b.ending).value) end)
   into v_ids, v_versions, v_states, v_data
-  from unnest(p_bundles) b
+  from unnest(p_reports) b
   left join durable._executions h on h.execution = any (array[case when (b.ending)."do" = 'cancel' then b.execution end])
   where durable._has_ended(b.verdict, b.ending);
   if v_ids is null then
@@ -321,23 +321,23 @@ begin
   end if;
   return durable._settle(
     v_ids, v_states, array_fill(null::jsonb, array[cardinality(v_ids)]), v_data, p_now, p_versions => v_versions,
-    p_last => array(select b.event from unnest(p_bundles) b where durable._is_last(b.verdict, b.ending, b.event)));
+    p_last => array(select b.event from unnest(p_reports) b where durable._is_last(b.verdict, b.ending, b.event)));
 end
 $$;
-comment on function durable._end_settles(durable._bundle[], bigint) is 'Settles the promises of runs that completed, failed or cleaned up after a request of cancellation.';
+comment on function durable._end_settles(durable._run_report[], bigint) is 'Settles the promises of runs that completed, failed or cleaned up after a request of cancellation.';
 
-create or replace function durable._renew(p_bundles durable._bundle[], p_now bigint)
+create or replace function durable._renew(p_reports durable._run_report[], p_now bigint)
 returns void language plpgsql volatile
 as $$
 begin
   update durable._tasks t set expires_at = p_now + t.ttl, crashes = 0
-  where t.id = any (array(select b.id from unnest(p_bundles) b where b.verdict = 'ok'))
+  where t.id = any (array(select b.id from unnest(p_reports) b where b.verdict = 'ok'))
     and durable._holds(t, t.version, p_now)
     and (t.expires_at - p_now < t.ttl / 2
-         or (t.crashes > 0 and t.id = any (array(select b.id from unnest(p_bundles) b where b.outcomes <> '{}'))));
+         or (t.crashes > 0 and t.id = any (array(select b.id from unnest(p_reports) b where b.outcomes <> '{}'))));
 end
 $$;
-comment on function durable._renew(durable._bundle[], bigint) is
+comment on function durable._renew(durable._run_report[], bigint) is
   'Renews leases in their second half only: a renewal in every turn costs an eighth more WAL and buys nothing.';
 
 create or replace function durable._hand_out(p_executions bigint[], p_warm text[])
@@ -398,7 +398,7 @@ $$;
 comment on function durable._claim(text[], boolean, text, integer, text[], text[], text[], bigint) is
   'Acquires locked tasks and hands them out with input and journal; rows are none for a run that has done nothing yet; a worker that has the coroutine warm gets what came after its suspend.';
 
-create or replace function durable._verdicts(p_bundles durable._bundle[])
+create or replace function durable._verdicts(p_reports durable._run_report[])
 returns json language plpgsql stable
 as $$
 begin
@@ -408,25 +408,25 @@ begin
                              when t.state is null then 'done'
                              when t.state = 'pending' or t.version > b.version then 'released' else t.state end),
       'seq', json_agg(b.seq), 'next', json_agg(b.next))
-    from unnest(p_bundles) b
+    from unnest(p_reports) b
     cross join lateral (select b.verdict = 'ok' and (b.ending)."do" is null) as k (goes_on)
     left join durable._tasks t
       on t.id = any (array[case when not k.goes_on and not durable._has_ended(b.verdict, b.ending) then b.id end]));
 end
 $$;
-comment on function durable._verdicts(durable._bundle[]) is 'The answer to each bundle, as parallel arrays: a third cheaper for both sides than an object each.';
+comment on function durable._verdicts(durable._run_report[]) is 'The answer to each report, as parallel arrays: a third cheaper for both sides than an object each.';
 
-create or replace function durable._tails(p_bundles durable._bundle[], p_news boolean, p_now bigint)
+create or replace function durable._tails(p_reports durable._run_report[], p_news boolean, p_now bigint)
 returns json language plpgsql stable
 as $$
 begin
   -- the plan of the answer reaches into every partition of the journal, and mostly there is nothing to tell
-  if not p_news and not exists (select from unnest(p_bundles) b where b.seen < b.seq) then
+  if not p_news and not exists (select from unnest(p_reports) b where b.seen < b.seq) then
     return '[]';
   end if;
   return (
     select coalesce(json_agg(json_build_array(b.execution, x."rows", y."rows")), '[]')
-    from unnest(p_bundles) b
+    from unnest(p_reports) b
     join durable._executions h
       on h.execution = any (array[case when not durable._has_ended(b.verdict, b.ending) then b.execution end])
     left join durable._tasks t on t.id = any (array[b.id])
@@ -435,113 +435,113 @@ begin
     where b.verdict = 'ok' and durable._holds(t, b.version, p_now) is true and (b.seen < b.seq or b.next < h.next_seq));
 end
 $$;
-comment on function durable._tails(durable._bundle[], boolean, bigint) is
-  'For held runs: rows that others appended before and after what the bundle wrote, [execution, before, after]. p_news: this turn itself may have brought them some.';
+comment on function durable._tails(durable._run_report[], boolean, bigint) is
+  'For held runs: rows that others appended before and after what the report wrote, [execution, before, after]. p_news: this turn itself may have brought them some.';
 
-create or replace function durable._write_bundles(
-  p_bundles durable._bundle[], p_commands boolean, p_many boolean, p_now bigint)
-returns durable._bundle[] language plpgsql volatile
+create or replace function durable._write_reports(
+  p_reports durable._run_report[], p_commands boolean, p_many boolean, p_now bigint)
+returns durable._run_report[] language plpgsql volatile
 as $$
 declare
-  v_events durable._event[] := array(select b.event from unnest(p_bundles) b where b.event is distinct from null
+  v_events durable._event[] := array(select b.event from unnest(p_reports) b where b.event is distinct from null
                                      and not durable._is_last(b.verdict, b.ending, b.event));
 begin
   if p_commands then
-    v_events := v_events || durable._command_events(p_bundles, p_now);
+    v_events := v_events || durable._command_events(p_reports, p_now);
   end if;
   if p_many then
-    v_events := v_events || durable._outcome_events(p_bundles, p_now);
+    v_events := v_events || durable._outcome_events(p_reports, p_now);
   end if;
   perform durable._check_retries(v_events);
   perform durable._append(v_events, p_now, true);
   if not p_many then
-    return p_bundles;
+    return p_reports;
   end if;
   return array(
     select row(b.execution, b.version, b.seen, b.outcomes, b.commands, b.ending, b.id, b.verdict, b.state, b.seq,
                case when durable._is_last(b.verdict, b.ending, b.event) then b.next else coalesce(h.next_seq, b.next) end,
-               b.event)::durable._bundle
-    from unnest(p_bundles) b left join durable._executions h on h.execution = any (array[b.execution]) order by b.id);
+               b.event)::durable._run_report
+    from unnest(p_reports) b left join durable._executions h on h.execution = any (array[b.execution]) order by b.id);
 end
 $$;
-comment on function durable._write_bundles(durable._bundle[], boolean, boolean, bigint) is
-  'Appends commands and outcomes, of which there are some, but not the last result of a run that ends by it; answers the bundles with where their rows end. p_many: some are not plain.';
+comment on function durable._write_reports(durable._run_report[], boolean, boolean, bigint) is
+  'Appends commands and outcomes, of which there are some, but not the last result of a run that ends by it; answers the reports with where their rows end. p_many: some are not plain.';
 
-create or replace function durable._answer_commands(p_bundles durable._bundle[], p_adopted text[], p_now bigint)
-returns durable._bundle[] language plpgsql volatile
+create or replace function durable._answer_commands(p_reports durable._run_report[], p_adopted text[], p_now bigint)
+returns durable._run_report[] language plpgsql volatile
 as $$
 declare
   v_news bigint[];
 begin
-  if not exists (select from unnest(p_bundles) b cross join lateral unnest(b.commands) a
+  if not exists (select from unnest(p_reports) b cross join lateral unnest(b.commands) a
                  where a."do" in ('receive', 'adopt', 'until')) then
-    return p_bundles;
+    return p_reports;
   end if;
-  v_news := durable._adopt(p_bundles, p_adopted, p_now) || durable._take_buffered(p_bundles, p_now)
-            || durable._await_rows(p_bundles, p_now);
+  v_news := durable._adopt(p_reports, p_adopted, p_now) || durable._take_buffered(p_reports, p_now)
+            || durable._await_rows(p_reports, p_now);
   return array(
     select row(b.execution, b.version, b.seen, b.outcomes, b.commands,
                case when (b.ending)."do" = 'suspend' and b.execution = any (v_news) then null else b.ending end,
-               b.id, b.verdict, b.state, b.seq, b.next, b.event)::durable._bundle
-    from unnest(p_bundles) b order by b.id);
+               b.id, b.verdict, b.state, b.seq, b.next, b.event)::durable._run_report
+    from unnest(p_reports) b order by b.id);
 end
 $$;
-comment on function durable._answer_commands(durable._bundle[], text[], bigint) is
+comment on function durable._answer_commands(durable._run_report[], text[], bigint) is
   'What can be answered at once, is: buffered signals, promises of others that are settled or cannot be awaited. Who got something does not suspend, it comes in the tail.';
 
-create or replace function durable._end_bundles(p_bundles durable._bundle[], p_endings text[], p_now bigint)
+create or replace function durable._end_reports(p_reports durable._run_report[], p_endings text[], p_now bigint)
 returns text[] language plpgsql volatile
 as $$
 declare
   v_queues text[] := '{}';
 begin
   if 'suspend' = any (p_endings) then
-    perform durable._end_suspends(p_bundles, p_now);
+    perform durable._end_suspends(p_reports, p_now);
   end if;
   if p_endings && '{complete,fail,cancel}' then
-    v_queues := durable._end_settles(p_bundles, p_now);
+    v_queues := durable._end_settles(p_reports, p_now);
   end if;
   if 'halt' = any (p_endings) then
-    perform durable._end_halts(p_bundles, p_now);
+    perform durable._end_halts(p_reports, p_now);
   end if;
   if 'release' = any (p_endings) then
-    v_queues := v_queues || durable._end_releases(p_bundles, p_now);
+    v_queues := v_queues || durable._end_releases(p_reports, p_now);
   end if;
   if 'continue' = any (p_endings) then
-    v_queues := v_queues || durable._end_continues(p_bundles, p_now);
+    v_queues := v_queues || durable._end_continues(p_reports, p_now);
   end if;
   if p_endings && '{suspend,continue}' or array_position(p_endings, null) is not null then
-    perform durable._renew(p_bundles, p_now);
+    perform durable._renew(p_reports, p_now);
   end if;
   return v_queues;
 end
 $$;
-comment on function durable._end_bundles(durable._bundle[], text[], bigint) is
-  'Ends what the bundles end, by kind, and renews the leases of those that go on: with no ending, or with one that may have been refused. Returns the queues that got ready tasks.';
+comment on function durable._end_reports(durable._run_report[], text[], bigint) is
+  'Ends what the reports end, by kind, and renews the leases of those that go on: with no ending, or with one that may have been refused. Returns the queues that got ready tasks.';
 
 create or replace function durable._write_turn(
-  p_bundles durable._bundle[], p_worker text, p_commands boolean, p_outcomes boolean, p_many boolean, p_endings text[],
-  p_adopted text[], p_now bigint, out bundles durable._bundle[], out queues text[])
+  p_reports durable._run_report[], p_worker text, p_commands boolean, p_outcomes boolean, p_many boolean, p_endings text[],
+  p_adopted text[], p_now bigint, out reports durable._run_report[], out queues text[])
 language plpgsql volatile
 as $$
 begin
   queues := '{}';
   if not (p_commands or p_outcomes) then
-    bundles := durable._judge_ends(p_bundles, p_worker, p_now);
+    reports := durable._judge_ends(p_reports, p_worker, p_now);
   else
-    bundles := durable._write_bundles(durable._judge(p_bundles, p_worker, p_many, p_now), p_commands, p_many, p_now);
+    reports := durable._write_reports(durable._judge(p_reports, p_worker, p_many, p_now), p_commands, p_many, p_now);
     -- the judge sets runs aside for what they did
     p_endings := p_endings || 'halt'::text;
   end if;
   if p_commands then
-    queues := durable._make_children(bundles, p_now);
-    bundles := durable._answer_commands(bundles, p_adopted, p_now);
+    queues := durable._make_children(reports, p_now);
+    reports := durable._answer_commands(reports, p_adopted, p_now);
   end if;
-  queues := queues || durable._end_bundles(bundles, p_endings, p_now);
+  queues := queues || durable._end_reports(reports, p_endings, p_now);
 end
 $$;
-comment on function durable._write_turn(durable._bundle[], text, boolean, boolean, boolean, text[], text[], bigint) is
-  'Judges bundles and does what they ask for, given what _read_bundles found in them. Answers them as they are now, and the queues that got ready tasks. The caller holds all locks.';
+comment on function durable._write_turn(durable._run_report[], text, boolean, boolean, boolean, text[], text[], bigint) is
+  'Judges reports and does what they ask for, given what _read_reports found in them. Answers them as they are now, and the queues that got ready tasks. The caller holds all locks.';
 
 create or replace function durable._distinct(p_texts text[])
 returns text[] language plpgsql immutable parallel safe
@@ -628,25 +628,25 @@ begin
 end
 $$;
 comment on function durable._claim_alone(text, text[], text[], text[], integer, integer) is
-  'A turn without bundles: claims, in the order of all turns, and answers as they do.';
+  'A turn without reports: claims, in the order of all turns, and answers as they do.';
 
-create or replace function durable._without(p_bundles jsonb, p_executions bigint[])
+create or replace function durable._without(p_reports jsonb, p_executions bigint[])
 returns jsonb language sql immutable parallel safe
 as $$
-  select coalesce(jsonb_agg(b), '[]') from jsonb_array_elements(p_bundles) b
+  select coalesce(jsonb_agg(b), '[]') from jsonb_array_elements(p_reports) b
   where (b ->> 'execution')::bigint <> all (p_executions)
 $$;
-comment on function durable._without(jsonb, bigint[]) is 'The bundles of all other runs.';
+comment on function durable._without(jsonb, bigint[]) is 'The reports of all other runs.';
 
 create or replace function durable._turn(
-  p_worker text, p_queues text[], p_codes text[], p_digests text[], p_want integer, p_bundles jsonb, p_ttl_ms integer,
+  p_worker text, p_queues text[], p_codes text[], p_digests text[], p_want integer, p_reports jsonb, p_ttl_ms integer,
   p_tells boolean)
 returns json language plpgsql volatile
 as $$
 declare
   v_read record;
   v_taken record;
-  v_bundles durable._bundle[];
+  v_reports durable._run_report[];
   v_adopted text[] := '{}';
   v_queues text[];
   v_claim text[] := '{}';
@@ -656,24 +656,24 @@ declare
   v_tasks json := '[]';
   v_now bigint;
 begin
-  select * into v_read from durable._read_bundles(p_bundles);
-  perform durable._check_bundles(v_read.bundles, v_read.has_commands, v_read.is_odd, pg_column_size(p_bundles));
+  select * into v_read from durable._read_reports(p_reports);
+  perform durable._check_reports(v_read.reports, v_read.has_commands, v_read.is_odd, pg_column_size(p_reports));
   if v_read.has_commands then
-    v_adopted := durable._adopted_by(v_read.bundles);
+    v_adopted := durable._adopted_by(v_read.reports);
   end if;
   perform durable._mark_turn();
-  select * into v_taken from durable._take_bundles(v_read.bundles, v_read.settles, v_adopted) t;
+  select * into v_taken from durable._take_reports(v_read.reports, v_read.settles, v_adopted) t;
   if v_taken.busy <> '{}' then
     -- from here on the turn is what it would be without them
-    select * into v_read from durable._read_bundles(durable._without(p_bundles, v_taken.busy));
+    select * into v_read from durable._read_reports(durable._without(p_reports, v_taken.busy));
   end if;
   if p_want > 0 then
     select c.ids, c.warm, c.owned, c.missed into v_claim, v_warm, v_owned, v_missed
     from durable._take_claim(p_worker, p_queues, p_codes, p_want) c;
   end if;
   v_now := durable._now_ms();
-  select t.bundles, t.queues into v_bundles, v_queues
-  from durable._write_turn(v_read.bundles, p_worker, v_read.has_commands, v_read.has_outcomes, v_read.has_many, v_read.endings,
+  select t.reports, t.queues into v_reports, v_queues
+  from durable._write_turn(v_read.reports, p_worker, v_read.has_commands, v_read.has_outcomes, v_read.has_many, v_read.endings,
                            v_adopted, v_now) t;
   if v_claim <> '{}' or (v_taken.awaiters <> '{}' and p_want >= 0) then
     v_tasks := durable._claim_turn(p_worker, p_ttl_ms, v_claim, v_owned, v_warm,
@@ -683,32 +683,32 @@ begin
     perform durable._tell('durable_settled');
   end if;
   return durable._answer(
-    v_now, durable._verdicts(v_bundles),
-    durable._tails(v_bundles, v_read.has_commands or v_taken.owned or v_taken.awaiters <> '{}' or v_owned, v_now), v_tasks,
+    v_now, durable._verdicts(v_reports),
+    durable._tails(v_reports, v_read.has_commands or v_taken.owned or v_taken.awaiters <> '{}' or v_owned, v_now), v_tasks,
     durable._distinct(v_queues), v_read.settles <> '{}',
-    case when p_want > 0 or v_read.has_commands or cardinality(v_bundles) > 1
+    case when p_want > 0 or v_read.has_commands or cardinality(v_reports) > 1
          then coalesce(durable._due_in(v_now), durable._never()) end,
     v_taken.busy, durable._held_ids(v_taken.held, v_missed));
 end
 $$;
 comment on function durable._turn(text, text[], text[], text[], integer, jsonb, integer, boolean) is
-  'A turn that brings bundles, any number of them, and may claim. p_codes: what the worker can run.';
+  'A turn that brings reports, any number of them, and may claim. p_codes: what the worker can run.';
 
 create or replace function durable.worker_turn_v1(
-  p_worker text, p_queues text[], p_codes text[], p_digests text[], p_want integer, p_bundles jsonb, p_ttl_ms integer,
+  p_worker text, p_queues text[], p_codes text[], p_digests text[], p_want integer, p_reports jsonb, p_ttl_ms integer,
   p_tells boolean default false, p_rests_ms integer default 0)
 returns json language plpgsql volatile
 as $$
 declare
   v_answer json;
 begin
-  if coalesce(p_bundles, '[]') = '[]' then
+  if coalesce(p_reports, '[]') = '[]' then
     return durable._claim_alone(p_worker, p_queues, p_codes, p_digests, p_want, p_ttl_ms);
-  elsif p_want <= 0 and durable._is_lone_end(p_bundles) then
-    v_answer := durable._end_lone(p_worker, p_bundles -> 0, p_tells, p_rests_ms);
+  elsif p_want <= 0 and durable._is_lone_end(p_reports) then
+    v_answer := durable._end_lone(p_worker, p_reports -> 0, p_tells, p_rests_ms);
   end if;
   if v_answer is null then
-    return durable._turn(p_worker, p_queues, p_codes, p_digests, p_want, p_bundles, p_ttl_ms, p_tells);
+    return durable._turn(p_worker, p_queues, p_codes, p_digests, p_want, p_reports, p_ttl_ms, p_tells);
   elsif p_tells then
     perform durable._tell('durable_settled');
   end if;
@@ -717,7 +717,7 @@ end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.worker_turn_v1(text, text[], text[], text[], integer, jsonb, integer, boolean, integer) is
-  'One round trip of a worker: reports bundles (outcomes, commands, ending), claims up to p_want tasks, renews. p_codes: what it can run, as worker_hello_v1 answered; p_digests: of that code, at the same places. p_want < 0 claims nothing, not even what this turn woke. Verdicts ok, moved, lost; a stale bundle never spoils the others. due_in: milliseconds to the next deadline of all, 2^53-1 for none; null: a lone report did not look. p_tells: it sends the hint that something settled with its own commit. p_rests_ms > 0: if this ends one run and does nothing else, its worker rests again for so long, as by worker_rest_v1; rests: it does.';
+  'One round trip of a worker: takes reports (outcomes, commands, ending), claims up to p_want tasks, renews. p_codes: what it can run, as worker_hello_v1 answered; p_digests: of that code, at the same places. p_want < 0 claims nothing, not even what this turn woke. Verdicts ok, moved, lost; a stale report never spoils the others. due_in: milliseconds to the next deadline of all, 2^53-1 for none; null: a lone report did not look. p_tells: it sends the hint that something settled with its own commit. p_rests_ms > 0: if this ends one run and does nothing else, its worker rests again for so long, as by worker_rest_v1; rests: it does.';
 
 create or replace function durable.worker_watch_v1(p_worker text)
 returns integer language sql stable
