@@ -1,9 +1,9 @@
 """The futures that workflow code awaits.
 
-What lives here: `Call`, the pending side of one durable call, `Received`, a receive with a limit, and the two
-waits that tell the database more than asyncio could: `Gathering` (all of these) and `First` (any of these).
-What may not: journal rows, commands. A `Call` is a future and a coroutine at once, so that a step reads like
-the async function it wraps: it can be awaited, gathered, or given to `create_task`.
+Lives here: `Call`, the pending side of one durable call; `TimedReceive`, a receive with a limit; the waits
+for several calls: `Gathering` (all), `First` (any), `CompletionIterator` (one after the other).
+Not here: journal rows, commands. A `Call` is a future and a coroutine at once, so that a step reads
+like the async function it wraps: it can be awaited, gathered, or given to `create_task`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,22 @@ from typing import Any, Literal, Protocol, TypeAlias, cast
 from pyengine.loop.event_loop import DeterministicFuture, DeterministicLoop
 from pyengine.values.codec import TypeCodec
 
-__all__ = ["Call", "CallKind", "Completed", "First", "Gathering", "ReceiveCall", "Received", "Whole"]
+__all__ = [
+    "AllWait",
+    "Call",
+    "CallKind",
+    "CompletionIterator",
+    "First",
+    "Gathering",
+    "ReceiveCall",
+    "TimedReceive",
+    "next_order",
+]
 
 CallKind: TypeAlias = Literal["step", "child run", "detached run", "promise", "timer", "receive"]
 
 
-class Whole(Protocol):
+class AllWait(Protocol):
     """A wait that ends when every member is done."""
 
     @property
@@ -30,8 +40,8 @@ class Whole(Protocol):
     def done(self) -> bool: ...
 
 
-class Watch(Protocol):
-    """Who keeps a callback on calls also while nobody waits there."""
+class CallCollector(Protocol):
+    """Keeps a callback on its member calls, even while no code waits through it: a join set."""
 
     @property
     def waiting(self) -> bool: ...
@@ -66,10 +76,10 @@ class Waitable(DeterministicFuture):
         return steps.throw(kind if value is None else value)
 
     def close(self) -> None:
-        """Do nothing: a call is not undone by not waiting for it."""
+        """Do nothing: the call stays even if no code waits for it."""
 
     def fail(self, error: BaseException) -> None:
-        """Complete with an error; nobody is blamed for not looking at it, the journal holds it."""
+        """Complete with an error; asyncio logs no warning if no code reads it, since the journal holds it."""
         self.set_exception(error)
         self._log_traceback = False
 
@@ -82,55 +92,55 @@ class Call(Waitable):
 
     Attributes:
         child: child number.
-        kind: what was called.
+        kind: kind of the call.
         name: step, workflow, promise or signal name.
-        codec: reads the recorded result.
-        noted: for a step: called with the child number when the call is given up.
-        alias: id of the promise that it stands for, if that is not the run's own.
-        watch: the join set that it was submitted to, if any.
-        done_at: its place among the completions of the run, once it is complete.
+        codec: decodes the recorded result.
+        on_cancel: for a step: called with the child number when the call is cancelled.
+        adopted_id: id of the promise, if the run adopted it.
+        collector: the join set that it was submitted to, if any.
+        done_at: its position among the completions of the run, once it is complete.
     """
 
-    __slots__ = ("alias", "child", "codec", "done_at", "kind", "name", "noted", "watch")
+    __slots__ = ("adopted_id", "child", "codec", "collector", "done_at", "kind", "name", "on_cancel")
     child: int
     codec: TypeCodec
     kind: CallKind
     name: str
-    noted: Callable[[int], object]
-    alias: str
-    watch: Watch
+    on_cancel: Callable[[int], object]
+    adopted_id: str
+    collector: CallCollector
     done_at: int
 
     def cancel(self, msg: Any = None) -> bool:
-        """Give the call up: its completion will be ignored."""
-        given_up = super().cancel(msg)
-        if given_up and self.kind == "step":
-            self.noted(self.child)
-        return given_up
+        """Cancel the call: its completion will be ignored."""
+        cancelled = super().cancel(msg)
+        if cancelled and self.kind == "step":
+            self.on_cancel(self.child)
+        return cancelled
 
     @property
     def id(self) -> str:
-        """Id of what is waited for: run id, dot, child number; an adopted promise keeps its own."""
-        own = f"{cast('DeterministicLoop', self.get_loop()).origin_name}.{self.child}"
-        return getattr(self, "alias", own)
+        """Id of the promise behind the call: run id, dot, child number; an adopted promise has its own."""
+        own = f"{cast('DeterministicLoop', self.get_loop()).run_id}.{self.child}"
+        return getattr(self, "adopted_id", own)
 
     @property
     def awaited(self) -> bool:
-        """Whether anybody waits for it: a task, a gather, a callback, a join set that is asked."""
+        """Whether some code waits for it: a task, a gather, a callback, or through a join set."""
         callbacks = self._callbacks
         if not callbacks:
             return False
-        watch: Watch | None = getattr(self, "watch", None)
-        return watch is None or len(callbacks) > 1 or watch.waiting
+        collector: CallCollector | None = getattr(self, "collector", None)
+        return collector is None or len(callbacks) > 1 or collector.waiting
 
 
-class _Looked(Waitable):
-    """A future that knows whether anybody has looked at what came of it."""
+class _Consumable(Waitable):
+    """A future that notices when code reads its result."""
 
     __slots__ = ()
 
-    def look(self) -> None:
-        """Note that somebody has."""
+    def consume(self) -> None:
+        """Called when code reads the result."""
 
     def __await__(self) -> Generator[Any, None, Any]:
         try:
@@ -138,39 +148,39 @@ class _Looked(Waitable):
         except asyncio.CancelledError:
             raise
         except BaseException:
-            self.look()
+            self.consume()
             raise
-        self.look()
+        self.consume()
         return result
 
     def result(self) -> Any:
-        """Return what came."""
-        self.look()
+        """Return the result, and mark it consumed."""
+        self.consume()
         return super().result()
 
     def exception(self) -> BaseException | None:
-        """Return the error that came, if it was one."""
-        self.look()
+        """Return the error, if it is one, and mark it consumed."""
+        self.consume()
         return super().exception()
 
 
-class ReceiveCall(_Looked, Call):
+class ReceiveCall(_Consumable, Call):
     """A receive.
 
     Attributes:
-        looked: somebody has looked at the signal that came.
+        consumed: code has read the signal that came.
     """
 
-    __slots__ = ("looked",)
-    looked: bool
+    __slots__ = ("consumed",)
+    consumed: bool
 
-    def look(self) -> None:
-        """Note that somebody has looked; at a receive that was given up there is nothing to see."""
-        self.looked = self.done() and not self.cancelled()
+    def consume(self) -> None:
+        """Mark the signal consumed; a pending or cancelled receive has none."""
+        self.consumed = self.done() and not self.cancelled()
 
 
-class Received(_Looked):
-    """A receive with a limit: done with the signal, or with TimeoutError, which gives the receive up.
+class TimedReceive(_Consumable):
+    """A receive with a limit: done with the signal, or with TimeoutError, which cancels the receive.
 
     Args:
         call: the receive.
@@ -181,7 +191,7 @@ class Received(_Looked):
 
     def __init__(self, loop: DeterministicLoop, call: ReceiveCall, timer: Call) -> None:
         super().__init__(loop=loop)
-        self.order = place_in_sets(loop)
+        self.order = next_order(loop)
         self._call, self._timer = call, timer
         call.add_done_callback(self._call_done)
         timer.add_done_callback(self._timer_done)
@@ -193,16 +203,16 @@ class Received(_Looked):
         if call.cancelled():
             super().cancel()
             return
-        # not by the methods of the receive, for nobody has looked yet
+        # the base methods: those of the receive would mark the signal consumed
         error = asyncio.Future.exception(call)
         if error is not None:
             self.fail(error)
         else:
             self.set_result(asyncio.Future.result(call))
 
-    def look(self) -> None:
-        """Note that somebody has looked at the signal."""
-        self._call.look()
+    def consume(self) -> None:
+        """Mark the signal consumed."""
+        self._call.consume()
 
     def _timer_done(self, timer: asyncio.Future[Any]) -> None:
         self._leave()
@@ -218,7 +228,7 @@ class Received(_Looked):
         self._timer.remove_done_callback(self._timer_done)
 
     def cancel(self, msg: Any = None) -> bool:
-        """Give the receive up; the signal waits for the next one."""
+        """Cancel the receive; the signal is kept for the next receive."""
         self._leave()
         self._call.cancel()
         return super().cancel(msg)
@@ -233,7 +243,7 @@ class Gathering(DeterministicFuture):
         self, loop: DeterministicLoop, awaitables: Iterable[Awaitable[Any]], *, return_exceptions: bool
     ) -> None:
         super().__init__(loop=loop)
-        self.order = place_in_sets(loop)
+        self.order = next_order(loop)
         self._return_exceptions = return_exceptions
         self._cancelling = False
         self.members = _futures(loop, awaitables)
@@ -258,11 +268,11 @@ class Gathering(DeterministicFuture):
             self.set_result([one for _, one in outcomes])
 
     def cancel(self, msg: Any = None) -> bool:
-        """Give up every member; cancelled when they are all done."""
+        """Cancel every member; this future is cancelled when all of them are done."""
         if self.done():
             return False
-        asked = [member.cancel(msg) for member in self.members]
-        self._cancelling = self._cancelling or any(asked)
+        cancelled = [member.cancel(msg) for member in self.members]
+        self._cancelling = self._cancelling or any(cancelled)
         return self._cancelling
 
 
@@ -273,7 +283,7 @@ class First(DeterministicFuture):
 
     def __init__(self, loop: DeterministicLoop, awaitables: Iterable[Awaitable[Any]]) -> None:
         super().__init__(loop=loop)
-        self.order = place_in_sets(loop)
+        self.order = next_order(loop)
         self._members = _futures(loop, awaitables)
         for member in self._members:
             member.add_done_callback(self._member_done)
@@ -298,7 +308,7 @@ class First(DeterministicFuture):
         return super().cancel(msg)
 
 
-class Completed:
+class CompletionIterator:
     """Iterates over awaitables of results, in the order in which they complete."""
 
     def __init__(self, loop: DeterministicLoop, awaitables: Iterable[Awaitable[Any]]) -> None:
@@ -321,8 +331,8 @@ class Completed:
         return (await self._done.get()).result()
 
 
-def place_in_sets(loop: DeterministicLoop) -> int:
-    """Return a number for the place in a set, the same at every replay."""
+def next_order(loop: DeterministicLoop) -> int:
+    """Return the next number by which futures are ordered in a set, the same at every replay."""
     return hash(loop.create_future())
 
 

@@ -72,13 +72,13 @@ class DeterministicLoop(_EventLoop):
 
     Args:
         timers: makes and cancels durable timers.
-        origin_name: id of the run; salts the hashes and stands in messages. The same at every replay.
+        run_id: id of the run; salts the hashes and stands in messages. The same at every replay.
     """
 
-    def __init__(self, timers: Timers, origin_name: str) -> None:
-        self.origin_name = origin_name
+    def __init__(self, timers: Timers, run_id: str) -> None:
+        self.run_id = run_id
         self.closing = False  # true from eviction on: every durable call and log line is dead
-        self.piercing = False  # while true no shield keeps a cancellation away
+        self.ignoring_shields = False  # while true no shield keeps a cancellation away
         self.unhandled: list[UnhandledError] = []
         self._durable = timers
         self._ready: deque[Ready | Timer] = deque()
@@ -92,13 +92,13 @@ class DeterministicLoop(_EventLoop):
         self._draining = self._closed = False
         # The salt stands above the counters: small sets iterate in order of creation, and the tasks of many
         # runs do not collide in the weak set that asyncio keeps of all tasks.
-        salt = int.from_bytes(hashlib.blake2b(origin_name.encode(), digest_size=5).digest(), "big")
+        salt = int.from_bytes(hashlib.blake2b(run_id.encode(), digest_size=5).digest(), "big")
         self._first_order = self._order = salt << 20
         self._call_order = self._order + (1 << 19)
 
     # Driven by the replay machine
 
-    def run_until_quiet(self) -> None:
+    def run_until_idle(self) -> None:
         """Run ready callbacks, first in, first out, until none is left.
 
         Raises:
@@ -114,7 +114,7 @@ class DeterministicLoop(_EventLoop):
                 self._drain(_CALLBACKS_MAX)
 
     def installed(self) -> Installation:
-        """Return a context in which many run_until_quiet share one change of loops; await nothing in it."""
+        """Return a context in which many run_until_idle share one change of loops; await nothing in it."""
         if self._installation is None:
             self._installation = Installation(self, (self._track_generator, self._finish_generator))
         return self._installation
@@ -170,7 +170,7 @@ class DeterministicLoop(_EventLoop):
             raise Evicted
 
     @property
-    def spent(self) -> bool:
+    def has_only_main_task(self) -> bool:
         """Whether nothing is left, but the first task, that could run or be freed with user code in it."""
         return not (self._ready or self._generators or self._timers or self._tasks[1:] or self.pending_tasks)
 
@@ -186,9 +186,9 @@ class DeterministicLoop(_EventLoop):
         if self._closed:
             return
         if self._draining:
-            raise RuntimeError(f"the loop of run {self.origin_name!r} cannot be closed from inside")
+            raise RuntimeError(f"the loop of run {self.run_id!r} cannot be closed from inside")
         self._prune()  # reports the errors that nobody received; later ones come from the eviction
-        self.closing = self.piercing = True
+        self.closing = self.ignoring_shields = True
         try:
             if self.is_running():
                 self._unwind()
@@ -255,7 +255,7 @@ class DeterministicLoop(_EventLoop):
         """Return a new future."""
         caller = sys._getframe(1)
         if caller.f_code is restrictions.WAIT or caller.f_code is restrictions.WRAP_FUTURE:
-            restrictions.check_future(caller, self.origin_name)
+            restrictions.check_future(caller, self.run_id)
         future = DeterministicFuture(loop=self)
         future.order = self._order = self._order + 1
         return future
@@ -271,7 +271,7 @@ class DeterministicLoop(_EventLoop):
         """Start a task, named the same at every replay; while closing, one that only receives Evicted."""
         caller = sys._getframe(1)
         if caller.f_code is restrictions.ENSURE_FUTURE:
-            restrictions.check_task(caller, coro, self.origin_name)
+            restrictions.check_task(caller, coro, self.run_id)
         if self.closing:
             coro.close()
             return self._spawn(self._blocked(), name=name, context=context)
@@ -319,7 +319,7 @@ class DeterministicLoop(_EventLoop):
 
     def _drain(self, callbacks_max: int) -> None:
         if self._draining:
-            raise RuntimeError(f"the loop of run {self.origin_name!r} cannot be advanced from inside")
+            raise RuntimeError(f"the loop of run {self.run_id!r} cannot be advanced from inside")
         ready = self._ready
         self._draining = True
         try:
@@ -338,7 +338,7 @@ class DeterministicLoop(_EventLoop):
         finally:
             self._draining = False
         instead = "await asyncio.sleep() with a delay, an asyncio.Event, or a step"
-        restrictions.refuse(self.origin_name, "asyncio.sleep(0) in a loop without end", instead)
+        restrictions.refuse(self.run_id, "asyncio.sleep(0) in a loop without end", instead)
 
     def _unwind(self) -> None:
         interrupt: BaseException | None = None

@@ -73,14 +73,14 @@ class DeterministicFuture(asyncio.Future[Any]):
 class DeterministicTask(asyncio.Task[Any]):
     """A task whose place in a set does not depend on its address, and which may stand in a shield."""
 
-    __slots__ = ("_birth", "_waiting", "order", "shield")
+    __slots__ = ("_initial_shield", "_waiting", "order", "shield")
     order: int
     shield: Shield | None
     _must_cancel: bool
 
     def __init__(self, coro: Any, order: int, **options: Any) -> None:
         self.order = order  # first: until Python 3.12 the constructor puts the task into a weak set
-        self._birth = self.shield = shield_in(options.get("context"))
+        self._initial_shield = self.shield = shield_in(options.get("context"))
         self._waiting: list[tuple[Shield | None, Any]] = []
         super().__init__(coro, **options)
 
@@ -92,17 +92,17 @@ class DeterministicTask(asyncio.Task[Any]):
         """
         if self.shield is not None and not self.done():
             source = current_shield()
-            if not (reaches(source, self.shield) or self.get_loop().piercing):  # type: ignore[attr-defined]
+            if not (reaches(source, self.shield) or self.get_loop().ignoring_shields):  # type: ignore[attr-defined]
                 self._waiting.append((source, msg))
-                return reaches(source, self._birth)
+                return reaches(source, self._initial_shield)
         return super().cancel(msg)
 
     @property
-    def is_spared(self) -> bool:
+    def has_deferred_cancel(self) -> bool:
         """Whether a shield keeps a cancellation away from it."""
         return bool(self._waiting)
 
-    def pierce(self) -> None:
+    def deliver_deferred(self) -> None:
         """Let the cancellations that wait get through the shields."""
         waiting, self._waiting = self._waiting, []
         for _, msg in waiting:

@@ -90,7 +90,7 @@ def _refusal(name: str, instead: str) -> Callable[..., NoReturn]:
 
     def refused(self: Any, *args: Any, **options: Any) -> NoReturn:
         _close_coroutines(args)
-        refuse(self.origin_name, what, instead)
+        refuse(self.run_id, what, instead)
 
     refused.__name__ = refused.__qualname__ = name
     return refused

@@ -1,7 +1,7 @@
-"""What one advance of a coroutine gives.
+"""The result of one advance of a coroutine.
 
-What lives here: `Advance`, the commands that the journal does not hold yet, the steps to execute, and how the
-advance ended; `StepCall`, one step to execute. What may not: making them (machine.py).
+Lives here: `Advance`: the commands that the journal does not hold yet, the steps to execute, and how the
+advance ended; `StepCall`: one step to execute. Not here: making them (machine.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class StepCall(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         child: child number.
         step: its definition.
-        args: positional arguments, read back from `param` (a copy, never the workflow's own objects).
+        args: positional arguments, decoded from `param` (a copy, never the workflow's own objects).
         kwargs: keyword arguments, likewise.
         name: step name.
         hash: input hash.
@@ -31,9 +31,9 @@ class StepCall(msgspec.Struct, frozen=True, kw_only=True):
         failures: failed attempts that count for the retry policy.
         retry_at_ms: not before this epoch millisecond, or None.
         begun: the journal holds an open intent or start of this very attempt.
-        interrupted: the previous attempt was cut off, which is no failure of the function.
-        recorded_retry: JSON text of the policy that the journal holds for the step, which wins over that of
-            the code; "" if it was begun without one, None if the journal does not know the step.
+        interrupted: the previous attempt was cut off by a crash, which does not count as a failure.
+        recorded_retry: JSON text of the retry policy in the journal, which wins over that of the code; "" if
+            the step was begun without one, None if the journal holds no row of the step.
     """
 
     child: int
@@ -55,12 +55,13 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     """What is new since the last advance.
 
     Args:
-        commands: to be recorded, in this order, in which the code did them.
+        commands: to be recorded, in the order of the code.
         steps: local steps to execute once the commands are recorded.
-        end: how the advance ended; None while local steps are outstanding, and while a cancelled run
-            waits for anything in its clean-up, for it cannot be suspended any more.
-        waiting_steps: local steps outstanding, new ones included, given-up ones not.
-        given_up: steps handed out earlier whose result nobody wants any more; the worker may cancel them.
+        end: how the advance ended; None while local steps are open, and while the clean-up of a cancelled
+            run waits, since such a run is not suspended any more.
+        waiting_steps: number of open local steps, new ones included.
+        given_up: child numbers of steps handed out earlier whose calls were cancelled; the worker may cancel
+            their attempts.
     """
 
     commands: tuple[Command, ...] = ()

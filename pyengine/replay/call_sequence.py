@@ -1,41 +1,38 @@
-"""Numbers: what the next call of a run gets, and whether the journal agrees.
+"""Child numbers: which one the next call of a run gets, and whether the journal agrees with the call.
 
-What lives here: `CallSequence`, the counter of child numbers, the commands that are new, and the judgement
-whether a call is recorded, new, overtaken, or in disagreement with the journal. What may not: what a call
-means (call_matcher.py, signal_inbox.py, join_sets.py, recorded_values.py), driving the coroutine
-(machine.py). The theory: every call takes the next number. Commands are recorded in the turn that they
-happened in, in the order of the code; a step when an attempt of it ended; a receive when its signal came. So
-a missing row below recorded ones is a step or a receive, and anything else there is a disagreement.
-
-A request of cancellation stands in the journal at one place, and the coroutine learns of it there, live and
-in replay alike. What the code did before that place and the journal does not hold was overtaken: the turn
-that was to record it was refused. Such a call has its number, as it had when it was made, but is not made any
-more: nothing is recorded, it never completes, and it is cancelled when the request is applied. So is what
-came after it; a step before it was running, and goes on. What stands in a shield is made all the same.
+Lives here: `CallSequence`: the counter of child numbers, the new commands, the pending calls, and the
+comparison of a call with the row of its number. Not here: the meaning of a call (call_matcher.py,
+signal_inbox.py, join_sets.py, recorded_values.py, transaction_log.py), driving the coroutine (machine.py).
+The theory: every call takes the next number. Commands are recorded in the turn in which the code made them,
+in the order of the code; a step when an attempt of it ended; a receive when its signal came. So a missing row
+below recorded ones is a step or a receive, and anything else there is a disagreement.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from pyengine.definitions.current_run import RunInfo
 from pyengine.errors import Evicted, InvalidRequest
-from pyengine.loop.awaitables import Call, CallKind, Whole
+from pyengine.loop.awaitables import AllWait, Call, CallKind
 from pyengine.loop.event_loop import DeterministicLoop
-from pyengine.loop.futures import Timers
 from pyengine.loop.shield import current_shield
 from pyengine.protocol.commands import Command, Submit, Take, WaitKind
 from pyengine.protocol.journal import Row
-from pyengine.replay.history import History, describe, mark_described
+from pyengine.replay.cancellation_cursor import CancellationCursor
+from pyengine.replay.history import History, describe_operation, describe_row
 from pyengine.values.codec import TypeCodec, type_codec
 
-__all__ = ["NOTHING", "CallSequence", "told_end"]
+__all__ = ["NOTHING", "CallSequence", "Match", "describe_end", "ignore_cancel"]
 
 C = TypeVar("C", bound=Call)
+
+Match: TypeAlias = Literal["agrees", "discarded", "disagrees"]
+"""How a command compares with the journal: recorded or new, without effect, or a reason to halt."""
 
 NOTHING = type_codec(None)
 _BRIEF = 500
@@ -43,174 +40,158 @@ _ADVICE = "deploy the code that began the run, or give the change a new version"
 
 
 class CallSequence:
-    """Gives numbers away, and keeps what is new.
+    """Numbers the calls of one run and collects its new commands.
 
     Args:
         run: which run this is.
         history: its journal; may grow.
-        timers: makes the timers of the run's loop.
+        loop: drives its code.
+
+    Attributes:
+        next_child: the next child number.
+        at_seq: logical number of the row that the coroutine was advanced by last; -1 at the beginning.
+        dead: the coroutine was evicted or the run halted: every call fails from now on.
+        restricted: a call must ask `admit` first; kept so that the hot path reads one flag.
+        cancellation: where the code stands relative to a cancellation request.
+        problem: JSON text of the first disagreement with the journal.
+        commands: commands that the journal does not hold, in the order of the code.
+        calls: calls that are not completed, by child number; cancelled ones stay until their rows come.
+        all_waits: waits for all of several calls.
+        in_transaction: name of the open transaction; no durable call fits inside.
+        capture_inside: while a transaction is open: records captured values in its row.
     """
 
-    def __init__(self, run: RunInfo, history: History, timers: Timers) -> None:
-        self._run = run
-        self._history = history
-        self._allocated = history.allocated
-        self.loop = DeterministicLoop(timers, run.id)
+    def __init__(self, run: RunInfo, history: History, loop: DeterministicLoop) -> None:
+        self.run = run
+        self.history = history
+        self.loop = loop
         self.next_child = run.first_child
-        self.dead = False
-        """Set when the coroutine is thrown away or halted: every call fails from then on."""
-        self.barred = False
-        """Whether a call must ask `bar` first: dead, or a request of cancellation is known."""
-        self.cancelling = False
-        """Set when the request of cancellation is applied."""
-        self.problem: str | None = None
-        """JSON text of the first disagreement with the journal."""
         self.at_seq = -1
-        """The row that the coroutine was advanced by last."""
-        self.calls: dict[int, Call] = {}
-        """Calls that are not completed, given-up ones included."""
-        self.overtaken: dict[int, Call] = {}
-        """Calls that a request of cancellation overtook."""
+        self.dead = False
+        self.restricted = False
+        self.cancellation = CancellationCursor(history)
+        self.problem: str | None = None
         self.commands: list[Command] = []
-        self.wholes: list[Whole] = []
-        """Waits for every one of some calls."""
+        self.calls: dict[int, Call] = {}
+        self.all_waits: list[AllWait] = []
         self.in_transaction: str | None = None
-        """Name of the transaction that is open: no durable call fits inside."""
-        self.keep_inside: Callable[[str, Callable[[], str] | None], str | None] | None = None
-        """While a transaction is open: keeps captured values in its record."""
-        self._overtook = False
-        self._marked = 0
+        self.capture_inside: Callable[[str, Callable[[], str] | None], str | None] | None = None
+        self._operations = 0
 
-    @property
-    def run(self) -> RunInfo:
-        """Which run this is."""
-        return self._run
+    # -- which calls are allowed
 
-    @property
-    def history(self) -> History:
-        """Its journal."""
-        return self._history
-
-    # -- judgement
-
-    def bar(self, kind: CallKind, name: str) -> Call | None:
-        """Return a dead call if the code is dead, or None if the call may be made.
+    def admit(self, kind: CallKind, name: str) -> Call | None:
+        """Return None if the call may be made, or the dead call that the code gets instead.
 
         Raises:
-            asyncio.CancelledError: the run is being cancelled, and the call is not in a shield.
+            asyncio.CancelledError: the run is being cancelled, and the caller is in no shield.
             InvalidRequest: a transaction is open.
         """
         if self.dead:
             return self.dead_call(kind, name)
         self.refuse_in_transaction(f"{kind} {name}".rstrip())
-        if self.cancelling and current_shield() is None:
+        if self.cancellation.applied and current_shield() is None:
             raise asyncio.CancelledError
         return None
 
-    def set_bar(self) -> None:
-        """Find out whether a call must ask `bar` first."""
-        known = self._history.cancel_seq is not None
-        self.barred = self.dead or known or self.in_transaction is not None
+    def update_restricted(self) -> None:
+        """Find out whether a call must ask `admit` first."""
+        self.restricted = self.dead or self.cancellation.requested or self.in_transaction is not None
 
-    def refuse_in_transaction(self, what: str) -> None:
+    def refuse_in_transaction(self, call: str) -> None:
         """Refuse a durable call inside a transaction.
+
+        Args:
+            call: the call, for the error.
 
         Raises:
             InvalidRequest: a transaction is open.
         """
         if self.in_transaction is not None:
             raise InvalidRequest(
-                f"run {self._run.id}: {what} inside transaction {self.in_transaction}, which is open",
+                f"run {self.run.id}: {call} inside transaction {self.in_transaction}, which is open",
                 hint="a transaction holds locks: call it before or after `async with ctx.transaction()`; "
                 "inside, use the connection, tx.start, tx.signal, tx.resolve",
             )
 
+    # -- comparison with the journal
+
     def row(self) -> Row | None:
-        """Return what the journal holds under the next number."""
-        return self._allocated.get(self.next_child)
+        """Return the row of the next number, if the journal holds one."""
+        return self.history.allocated.get(self.next_child)
 
     def is_new(self, row: Row | None) -> bool:
-        """Whether a command with the next number is new: nothing is recorded for it, nor after it."""
-        return row is None and self.next_child > self._history.max_child
+        """Whether a command with the next number is new: the journal holds nothing there, nor above."""
+        return row is None and self.next_child > self.history.max_child
+
+    def match_unrecorded(self, row: Row | None, got: str, make: Callable[[], Command]) -> Match:
+        """Match a command with the next number whose row is missing or of something else.
+
+        Args:
+            row: the row of that number, if there is one.
+            got: how the command reads in an error.
+            make: makes it; called if it is new.
+        """
+        if self.cancellation.discards_command(self.next_child, row):
+            return "discarded"
+        if not self.is_new(row):
+            self.halt(got, row)
+            return "disagrees"
+        self.commands.append(make())
+        return "agrees"
 
     def at_frontier(self) -> bool:
-        """Whether the journal does not show that the code was past this point before."""
-        return self.next_child > self._history.max_child and self._history.await_seq <= self.at_seq
+        """Whether nothing in the journal shows that the code was past this point before."""
+        return self.next_child > self.history.max_child and self.history.suspend_seq <= self.at_seq
 
-    def is_overtaken(self, row: Row | None, *, command: bool) -> bool:
-        """Whether a request of cancellation overtook a call with the next number.
+    def match_operation(self, operation: Submit | Take, *, before: Command | None = None) -> bool:
+        """Match an operation on a join set; false if it is discarded or in disagreement.
 
-        Args:
-            row: what the journal holds for it.
-            command: whether it is recorded in the turn it happens in; a step is not.
-        """
-        if row is not None or not self._before_request() or not (command or self._overtook):
-            return False
-        self._overtook = self.next_child > self._history.sealed_child
-        return self._overtook
-
-    def is_transaction_overtaken(self) -> bool:
-        """Whether a request of cancellation overtook a transaction that has no row; it was not committed."""
-        if not self._before_request():
-            return False
-        self._overtook = self._overtook or self.next_child > self._history.sealed_child
-        return True
-
-    def _before_request(self) -> bool:
-        """Whether the code has not come to the request of cancellation yet, and is in no shield."""
-        known = self._history.cancel_seq is not None
-        return known and not self.cancelling and current_shield() is None
-
-    def mark(self, command: Submit | Take, *, before: Command | None = None) -> bool:
-        """Match a command that takes no number; false if it does not count, being overtaken or in
-        disagreement.
-
-        Such commands are compared one after the other: the journal holds them in the order of the code.
+        Operations take no number: the journal holds them in the order of the code.
 
         Args:
-            command: what the code does to a join set.
-            before: has to be recorded before it, if it is new.
+            operation: what the code does to the set.
+            before: a command to record before it, if it is new.
         """
         self.refuse_in_transaction("a join set was used")
-        history = self._history
-        row = history.marks[self._marked] if self._marked < len(history.marks) else None
-        kind, verb = ("u", "submit") if isinstance(command, Submit) else ("a", "take")
-        if self._before_request() and (row is None or row.seq > (history.cancel_seq or 0)):
-            if self.next_child > history.sealed_child:
-                self._overtook = True
+        row = self.unmatched_operation()
+        kind, verb = ("u", "submit") if isinstance(operation, Submit) else ("a", "take")
+        if self.cancellation.is_ahead_of(row):
+            if self.cancellation.discard(self.next_child):
                 return False
         elif row is not None and (row.type, row.child, row.attempt) == (
             kind,
-            command.child,
-            command.join_set,
+            operation.child,
+            operation.join_set,
         ):
-            self._marked += 1
+            self._operations += 1
             return True
         elif row is None and self.at_frontier():
             if before is not None:
                 self.commands.append(before)
-            self.commands.append(command)
+            self.commands.append(operation)
             return True
-        self.halt(mark_described(verb, command.child, command.join_set), row, child=command.child)
+        got = describe_operation(verb, operation.child, operation.join_set)
+        self.halt(got, row, child=operation.child)
         self.loop.raise_evicted()
         return False
 
-    def unmatched(self) -> Row | None:
-        """Return the first recorded operation on a join set that the code did not do."""
-        marks = self._history.marks
-        return marks[self._marked] if self._marked < len(marks) else None
+    def unmatched_operation(self) -> Row | None:
+        """Return the first recorded operation on a join set that the code did not do yet."""
+        operations = self.history.set_operations
+        return operations[self._operations] if self._operations < len(operations) else None
 
     # -- calls
 
-    def take_call(self, kind: CallKind, name: str, codec: TypeCodec, *, overtaken: bool = False) -> Call:
+    def take_call(self, kind: CallKind, name: str, codec: TypeCodec, *, discarded: bool = False) -> Call:
         """Return a pending call under the next number."""
         call = self.make_call(Call, kind, name, codec, self.next_child)
-        (self.overtaken if overtaken else self.calls)[self.next_child] = call
+        (self.cancellation.calls if discarded else self.calls)[self.next_child] = call
         self.next_child += 1
         return call
 
     def make_call(self, cls: type[C], kind: CallKind, name: str, codec: TypeCodec, child: int) -> C:
-        """Return a pending call that nobody knows of yet."""
+        """Return a pending call that is not registered under its number."""
         call = cls(loop=self.loop)
         call.order = call.child = child
         call.kind = kind
@@ -223,72 +204,72 @@ class CallSequence:
         answer = self.loop.dead_call()
         call = self.make_call(Call, kind, name, NOTHING, -1)
         call.order = hash(answer)
-        call.noted = _nothing
+        call.on_cancel = ignore_cancel
         if answer.done():
             answer.exception()
             call.fail(Evicted())
         return call
 
-    def add_whole(self, whole: Whole) -> None:
-        """Note a wait for every one of some calls."""
-        self.wholes = [one for one in self.wholes if not one.done()]
-        self.wholes.append(whole)
+    def add_all_wait(self, wait: AllWait) -> None:
+        """Register a wait for all of several calls."""
+        self.all_waits = [one for one in self.all_waits if not one.done()]
+        self.all_waits.append(wait)
 
     def wait_kind(self, waiting: set[int]) -> WaitKind:
-        """Return what ends a wait for these children.
+        """Return which completions of these children end a wait.
 
         Args:
-            waiting: all that the code waits for, by number.
+            waiting: numbers of all children that the code waits for.
         """
         if len(waiting) == 1:
             call = self.calls.get(next(iter(waiting)))
             return "signal" if call is not None and call.kind == "receive" else "single"
-        for whole in self.wholes:
-            members = [one for one in whole.members if not one.done()]
+        for wait in self.all_waits:
+            members = [one for one in wait.members if not one.done()]
             if (
-                not whole.done()
+                not wait.done()
                 and all(isinstance(one, Call) for one in members)
                 and {one.child for one in members if isinstance(one, Call)} == waiting
             ):
                 return "all"
         return "any"
 
-    # -- the end of it
+    # -- the end
 
     def die(self) -> None:
-        """From now on every call fails."""
-        self.dead = self.barred = True
+        """Make every call fail from now on."""
+        self.dead = self.restricted = True
 
     def disagree(self, got: str, row: Row | None, kind: CallKind, name: str) -> Call:
-        """Halt at the next number, and return what the code gets instead of a call."""
+        """Halt at the next number, and return the dead call that the code gets."""
         self.halt(got, row)
         return self.dead_call(kind, name)
 
     def halt(self, got: str, row: Row | None, *, child: int | None = None) -> None:
-        """Note that code and journal disagree; the first disagreement counts.
+        """Record that code and journal disagree; only the first disagreement counts.
 
         Args:
             got: what the code did.
-            row: what the journal holds there, or None if it holds nothing.
+            row: the row of the number, or None if the journal holds none.
             child: child number; the next one by default.
         """
         if self.problem is not None:
             return
         child = self.next_child if child is None else child
         if row is not None:
-            expected = describe(row)
-        elif child in self._history.receiving:
+            expected = describe_row(row)
+        elif child in self.history.open_receives:
             expected = "a receive that still waits"
         else:
             expected = "a step or a receive that is not finished"
         self.problem = _problem_text(
-            self._run, child=child, expected=expected, got=got, neighbours=self._history.neighbours(child)
+            self.run, child=child, expected=expected, got=got, neighbours=self.history.neighbours(child)
         )
         self.die()
 
 
-def told_end(main: asyncio.Task[Any]) -> str:
-    """Return what code did that made fewer calls than the journal has, and why it ended if it was an error.
+def describe_end(main: asyncio.Task[Any]) -> str:
+    """Return how code ended that made fewer calls than the journal holds.
 
     Args:
         main: the workflow's own task.
@@ -298,18 +279,18 @@ def told_end(main: asyncio.Task[Any]) -> str:
     error = None if main.cancelled() else main.exception()
     if error is None:
         return "no more calls: the workflow ended"
-    why = " ".join(str(error).split())
-    return f"no more calls: the workflow ended with {type(error).__name__}: {why[:_BRIEF]}"
+    message = " ".join(str(error).split())
+    return f"no more calls: the workflow ended with {type(error).__name__}: {message[:_BRIEF]}"
 
 
-def _nothing(child: int) -> None:
-    """What a dead call does when it is given up."""
+def ignore_cancel(child: int) -> None:
+    """Do nothing when a dead or discarded call is cancelled."""
 
 
 def _problem_text(run: RunInfo, *, child: int, expected: str, got: str, neighbours: tuple[str, ...]) -> str:
     """Return the JSON text of a disagreement, which also reads back as a NondeterminismError."""
     message = f"run {run.id}, child {child}: the journal expects {expected}, the code made {got}"
-    details = {
+    fields = {
         "run_id": run.id,
         "child": child,
         "expected": expected,
@@ -320,12 +301,8 @@ def _problem_text(run: RunInfo, *, child: int, expected: str, got: str, neighbou
         "type": "NondeterminismError",
         "module": "pyengine.errors",
         "message": message,
-        **details,
+        **fields,
         "args": [message],
-        "data": {
-            **details,
-            "detail": None,
-            "hint": _ADVICE,
-        },
+        "data": {**fields, "detail": None, "hint": _ADVICE},
     }
     return msgspec.json.encode(record).decode()

@@ -1,13 +1,13 @@
 """Cancellation of a run, as its code sees it.
 
-What lives here: `Cancellation`: the request reaches the code, and code that cannot go on is asked again. What
-may not: the end of the grace, which is the database's. The theory: the request is applied where it stands in
-the journal: the main task is cancelled, once, as asyncio does it; from then on every durable call outside a
-shield is refused, so code that goes on regardless is stopped at its next call. A run that is being cancelled
-is not suspended any more: it is held while code in a shield waits for something that can still come. When
-nothing can come, cancellations that wait for the end of a shield get through, and if there is none the main
-task is cancelled again. That is decided after each row, from the state of the code alone, so a replay decides
-the same.
+Lives here: `Cancellation`: the request reaches the code, and code that waits for something impossible is
+cancelled again. Not here: which calls a request discards (cancellation_cursor.py); the grace period, which is
+the database's. The theory: the request is applied at its place in the journal: the main task is cancelled,
+once, as asyncio does it. From then on every durable call outside a shield is refused, so code that goes on
+regardless is stopped at its next call. A run that is being cancelled is not suspended any more: it stays
+leased while shielded code waits for something that can still complete. When nothing can, deferred
+cancellations are delivered; if there are none, the main task is cancelled again. That is decided after each
+row from the state of the code alone, so a replay decides the same.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pyengine.loop.event_loop import DeterministicTask
 from pyengine.protocol.journal import Row
 from pyengine.replay.call_matcher import CallMatcher
 
-__all__ = ["REQUESTS_MAX", "Cancellation"]
+__all__ = ["REPEATS_MAX", "Cancellation"]
 
-REQUESTS_MAX = 100
+REPEATS_MAX = 100
 """How often the main task is cancelled again, in all."""
 
 
@@ -39,75 +39,75 @@ class Cancellation:
 
     def __init__(self, matcher: CallMatcher) -> None:
         self._matcher = matcher
+        self._cursor = matcher.sequence.cancellation
         self._loop = matcher.loop
-        self._requests = 0
+        self._repeats = 0
 
     @property
-    def is_stubborn(self) -> bool:
-        """Whether the code goes on waiting for what cannot come, however often it is cancelled."""
-        return self._requests > REQUESTS_MAX
+    def is_ignored(self) -> bool:
+        """Whether the code goes on waiting for something impossible, however often it is cancelled."""
+        return self._repeats > REPEATS_MAX
 
     def apply(self, row: Row, main: DeterministicTask) -> None:
-        """Let the code see a request of cancellation; what it overtook is cancelled with it."""
-        matcher = self._matcher
-        matcher.cancelling = True
-        main.cancel(_words(row))
-        overtaken, matcher.overtaken = matcher.overtaken, {}
-        for call in overtaken.values():
+        """Deliver the request to the code, and cancel the calls that it discards."""
+        cursor = self._cursor
+        cursor.applied = True
+        main.cancel(_message(row))
+        discarded, cursor.calls = cursor.calls, {}
+        for call in discarded.values():
             call.cancel()
-        matcher.overtaken = overtaken
+        cursor.calls = discarded
 
-    def press(self, main: DeterministicTask, settle_down: Callable[[], None]) -> None:
-        """Cancel again, as long as nothing that the code waits for can come.
+    def repeat(self, main: DeterministicTask, run_ready: Callable[[], None]) -> None:
+        """Cancel again, as long as nothing that the code waits for can complete.
 
         Args:
             main: the main task.
-            settle_down: lets all that is ready run.
+            run_ready: runs everything that is ready.
         """
         loop = self._loop
-        while not (main.done() or self._matcher.dead or self.is_stubborn or self._can_wake()):
-            self._requests += 1
-            spared = [task for task in loop.pending_tasks if task.is_spared]
-            loop.piercing = True
+        while not (main.done() or self._matcher.sequence.dead or self.is_ignored or self._can_wake()):
+            self._repeats += 1
+            shielded = [task for task in loop.pending_tasks if task.has_deferred_cancel]
+            loop.ignoring_shields = True
             try:
-                for task in spared:
-                    task.pierce()
-                if not spared:
+                for task in shielded:
+                    task.deliver_deferred()
+                if not shielded:
                     self._cancel_all(main)
             finally:
-                loop.piercing = False
-            settle_down()
+                loop.ignoring_shields = False
+            run_ready()
 
     def _cancel_all(self, main: DeterministicTask) -> None:
-        """Cancel the main task; the second time also those that it waits for without passing it on.
+        """Cancel the main task; from the second time on also tasks that do not get its cancellation.
 
-        A group that gives up its members already keeps further cancellations from them.
+        A task group that is cancelling its members already does not pass further cancellations on.
         """
-        for task in self._loop.pending_tasks if self._requests > 1 else ():
+        for task in self._loop.pending_tasks if self._repeats > 1 else ():
             if task is not main and task.shield is None:
                 task.cancel()
         main.cancel()
 
     def _can_wake(self) -> bool:
-        """Whether some task stands in a shield, and a completion is to come that somebody waits for."""
+        """Whether some task is shielded, and something that the code waits for can still complete."""
         if not any(task.shield is not None for task in self._loop.pending_tasks):
             return False
         matcher = self._matcher
-        timers = set(self._loop.pending_timers) - matcher.overtaken_timers
+        timers = set(self._loop.pending_timers) - self._cursor.timers
         if matcher.open_steps or (matcher.transacting and matcher.transactions.live) or timers:
             return True
-        return any(
-            call.kind != "receive" and call.awaited and not call.done() for call in matcher.calls.values()
-        )
+        calls = matcher.sequence.calls.values()
+        return any(call.kind != "receive" and call.awaited and not call.done() for call in calls)
 
 
-def _words(row: Row) -> str | None:
+def _message(row: Row) -> str | None:
     """Return the reason as the message of the CancelledError: a text as it is, else its JSON text."""
     try:
-        reason = msgspec.json.decode(row.data or "{}", type=_Request).reason
-        told = msgspec.json.decode(reason)
+        text = msgspec.json.decode(row.data or "{}", type=_Request).reason
+        reason = msgspec.json.decode(text)
     except msgspec.DecodeError:
         return None
-    if told is None:
+    if reason is None:
         return None
-    return told if isinstance(told, str) else bytes(reason).decode()
+    return reason if isinstance(reason, str) else bytes(text).decode()

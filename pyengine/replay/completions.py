@@ -1,9 +1,8 @@
-"""What a row makes of a call: a value, or an error of the right class.
+"""The result of a call, read from its completion row: a value, or an error of the right class.
 
-What lives here: from a completion row to what workflow code sees. What may not: which call a row is about
+Lives here: from a completion row to what workflow code sees. Not here: which call a row belongs to
 (machine.py). The theory: code sees what the journal holds, read by the annotation that the code declares
-today; and an error that the database gave because nobody else did (a deadline, a cancellation) becomes the
-class that Python people expect.
+today. An error that the database made itself (a deadline, a cancellation) becomes the Python class for it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ["complete", "fire_at_ms", "read_into"]
 _VALUES = frozenset("Lckv")
 _ERRORS = frozenset("EeK")
 _CHILDREN = frozenset("dD")
-_ENDED_FROM_OUTSIDE: dict[str | None, tuple[type[RunFailed], str]] = {
+_ENDED_BY_DATABASE: dict[str | None, tuple[type[RunFailed], str]] = {
     "Timeout": (RunTimedOut, "did not end before its deadline"),
     "Cancelled": (RunCancelled, "was cancelled"),
 }
@@ -36,7 +35,7 @@ class _FireAt(msgspec.Struct):
 
 
 def complete(call: Call, row: Row, codec: Codec) -> None:
-    """Complete a call as a row says."""
+    """Complete a call with the value or error of a row."""
     kind = row.type
     if kind in _VALUES or (kind in _CHILDREN and row.ok):
         read_into(call, row)
@@ -53,7 +52,7 @@ def read_into(call: Call, row: Row) -> None:
     try:
         call.set_result(call.codec.unpack(row.data or "null"))
     except _UNREADABLE as error:
-        run = cast("DeterministicLoop", call.get_loop()).origin_name
+        run = cast("DeterministicLoop", call.get_loop()).run_id
         where = f"the recorded result of {call.kind} {call.name} (run {run}, child {call.child})"
         call.fail(unreadable(where, call.codec.annotation, error))
 
@@ -61,13 +60,13 @@ def read_into(call: Call, row: Row) -> None:
 def _child_error(call: Call, row: Row, codec: Codec) -> BaseException:
     """Return what a child run or promise that was not resolved raises in the code that waits for it."""
     error = codec.decode_error(row.data)
-    # what the database says when nobody gave an error has no module
-    said = error.type if isinstance(error, RemoteError) and error.module is None else None
+    # an error that the database made itself has no module
+    name = error.type if isinstance(error, RemoteError) and error.module is None else None
     if call.kind == "promise":
-        return TimeoutError(f"promise {call.id} timed out") if said == "Timeout" else error
-    if said in _ENDED_FROM_OUTSIDE:
-        cls, words = _ENDED_FROM_OUTSIDE[said]
-        return cls(f"run {call.id} of workflow {call.name} {words}", run_id=call.id, workflow=call.name)
+        return TimeoutError(f"promise {call.id} timed out") if name == "Timeout" else error
+    if name in _ENDED_BY_DATABASE:
+        cls, reason = _ENDED_BY_DATABASE[name]
+        return cls(f"run {call.id} of workflow {call.name} {reason}", run_id=call.id, workflow=call.name)
     failed = RunFailed(
         f"run {call.id} of workflow {call.name} failed: {error}", run_id=call.id, workflow=call.name
     )
@@ -76,7 +75,7 @@ def _child_error(call: Call, row: Row, codec: Codec) -> BaseException:
 
 
 def fire_at_ms(row: Row, history: History) -> int | None:
-    """Return the nominal instant of a timer that fired, if the journal tells; epoch milliseconds."""
+    """Return the nominal instant of a timer that fired, epoch milliseconds; None if no row holds it."""
     started = history.allocated.get(row.child) if row.child is not None else None
     for data in (row.data, started.data if started is not None else None):
         instant = msgspec.json.decode(data, type=_FireAt).fire_at if data else None

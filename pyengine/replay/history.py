@@ -1,9 +1,8 @@
 """The journal of one run, indexed for replay.
 
-What lives here: which row gave a child number away, which rows the coroutine is advanced by and in what
-order, what was done to join sets, what is known of the attempts of a step, and how a row reads in an error.
-What may not: a coroutine, a decision whether code and journal agree (call_sequence.py). Rows are only ever
-added at the end.
+Lives here: the row that allocated each child number, the rows that advance the coroutine and their order, the
+operations on join sets, the attempts of a step, and how a row reads in an error. Not here: a coroutine, the
+decision whether code and journal agree (call_sequence.py). Rows are only ever added at the end.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import msgspec
 from pyengine.protocol.commands import StepOutcome
 from pyengine.protocol.journal import ALLOCATING, RESOLVING, ROW_WIDTH, Row
 
-__all__ = ["Attempts", "History", "add_outcomes", "describe", "described", "mark_described"]
+__all__ = ["Attempts", "History", "add_outcomes", "describe_call", "describe_operation", "describe_row"]
 
 _KINDS = {
     "L": "step",
@@ -34,31 +33,31 @@ _KINDS = {
 }
 _ATTEMPT = frozenset("flsrt")
 _MADE_BY_CODE = frozenset("IXTnmAjua")
-_MARKS = {"u": "submit", "a": "take"}
+_SET_OPERATIONS = {"u": "submit", "a": "take"}
 
 
 class _Retrying(msgspec.Struct):
-    """The data of a row that ends an attempt which is followed by another one."""
+    """The data of a row that ends an attempt and schedules another one."""
 
     retry_at: int | None = None
     interrupted: bool = False
 
 
 class _Begun(msgspec.Struct):
-    """The data of the first row of a step that has more than one; with the policy, if it has one."""
+    """The data of the first row of a step that has several; with its retry policy, if it has one."""
 
     retry: msgspec.Raw = msgspec.Raw(b"")
 
 
 class _Awaiting(msgspec.Struct):
-    """The data of a row that blocks the run."""
+    """The data of a row that suspends the run."""
 
     on: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempts:
-    """What the journal knows of the attempts of one open step; fields as in StepCall."""
+    """The recorded attempts of one open step; fields as in StepCall."""
 
     attempt: int = 1
     failures: int = 0
@@ -72,46 +71,55 @@ _FIRST = Attempts()
 
 
 class History:
-    """Journal rows in order, and where to find what in them."""
+    """Journal rows in order, with indexes for replay.
+
+    Attributes:
+        allocated: the row that allocated a child number, by that number.
+        completions: rows that advance the coroutine: completions of children, and a cancellation request.
+        set_operations: submissions and takes of join sets, which have no numbers of their own.
+        open_receives: numbers that the run was suspended on and that no row allocated.
+        next_seq: the logical number that the next row will have.
+        max_child: the highest child number that a row allocated or the run was suspended on; -1 if none.
+        last_command_seq: the last row that the code itself caused, other than by calling a step; -1 if none.
+        suspend_seq: the last row that suspended the run; -1 if none.
+        cancel_seq: the first cancellation request, if there is one.
+        max_child_at_cancel: `max_child` before that request.
+    """
 
     __slots__ = (
         "_attempts",
         "allocated",
-        "await_seq",
         "cancel_seq",
-        "made_seq",
-        "marks",
+        "completions",
+        "last_command_seq",
         "max_child",
+        "max_child_at_cancel",
         "next_seq",
-        "receiving",
-        "resolvers",
-        "sealed_child",
+        "open_receives",
+        "set_operations",
+        "suspend_seq",
     )
 
     def __init__(self) -> None:
         self.allocated: dict[int, Row] = {}
-        self.resolvers: list[Row] = []
-        """What the coroutine is advanced by: completions of children, and the request of cancellation."""
-        self.marks: list[Row] = []
-        """What the code did to join sets; such rows have no number of their own."""
-        self.receiving: set[int] = set()
-        """Numbers that the run was blocked on although no row gave them away: receives."""
+        self.completions: list[Row] = []
+        self.set_operations: list[Row] = []
+        self.open_receives: set[int] = set()
         self.next_seq = 0
-        """The logical number that the next row will have."""
         self.max_child = -1
-        """The highest child number that a row has given away or the run was blocked on."""
-        self.made_seq = -1
-        """The last row that the coroutine itself brought about, other than by calling a step."""
-        self.await_seq = -1
-        """The last row that blocked the run."""
+        self.last_command_seq = -1
+        self.suspend_seq = -1
         self.cancel_seq: int | None = None
-        """The request of cancellation, if there is one."""
-        self.sealed_child = -1
-        """`max_child` as it was before the request of cancellation."""
+        self.max_child_at_cancel = -1
         self._attempts: dict[int, list[Row]] = {}
 
     def add(self, rows: Iterable[Row], next_seq: int = 0) -> None:
-        """Append rows, in journal order; next_seq: where the journal goes on, if rows of it are left out."""
+        """Append rows, in journal order.
+
+        Args:
+            rows: the rows.
+            next_seq: logical number after them, if rows at the end are left out.
+        """
         row = None
         for row in rows:
             kind, child = row.type, row.child
@@ -121,33 +129,33 @@ class History:
                     if child > self.max_child:
                         self.max_child = child
                 if kind in RESOLVING:
-                    self.resolvers.append(row)
+                    self.completions.append(row)
                 elif kind in _ATTEMPT:
                     self._attempts.setdefault(child, []).append(row)
             elif kind == "Q" and self.cancel_seq is None:
-                self.cancel_seq, self.sealed_child = row.seq, self.max_child
-                self.resolvers.append(row)
+                self.cancel_seq, self.max_child_at_cancel = row.seq, self.max_child
+                self.completions.append(row)
             elif kind == "A":
-                self._block(row)
+                self._add_suspension(row)
             if kind in _MADE_BY_CODE:
-                self.made_seq = row.seq
-                if kind in _MARKS:
-                    self.marks.append(row)
+                self.last_command_seq = row.seq
+                if kind in _SET_OPERATIONS:
+                    self.set_operations.append(row)
         if row is not None:
             self.next_seq = row.seq + ROW_WIDTH.get(row.type, 1)
         if next_seq > self.next_seq:
             self.next_seq = next_seq
 
-    def _block(self, row: Row) -> None:
-        self.await_seq = row.seq
+    def _add_suspension(self, row: Row) -> None:
+        self.suspend_seq = row.seq
         if not row.data:
             return
         on = msgspec.json.decode(row.data, type=_Awaiting).on
-        self.receiving.update(set(on).difference(self.allocated))
+        self.open_receives.update(set(on).difference(self.allocated))
         self.max_child = max(self.max_child, *on, -1)
 
     def attempts(self, child: int) -> Attempts:
-        """Return what is known of the attempts of a step that is not completed."""
+        """Return the recorded attempts of a step that is not completed."""
         if child not in self._attempts:
             return _FIRST
         ended, failures, begun = 0, 0, 0
@@ -173,11 +181,11 @@ class History:
     def neighbours(self, child: int) -> tuple[str, ...]:
         """Return one line for each recorded child from the one before to the one after."""
         around = range(max(0, child - 1), child + 2)
-        return tuple(f"{n}: {describe(self.allocated[n])}" for n in around if n in self.allocated)
+        return tuple(f"{n}: {describe_row(self.allocated[n])}" for n in around if n in self.allocated)
 
 
 def _recorded_retry(row: Row) -> str | None:
-    """Return the policy that the first row of a step tells; "" if it was begun without one."""
+    """Return the retry policy in the first row of a step; "" if it was begun without one, None if unknown."""
     if row.type not in "lf" or not row.data:
         return None
     try:
@@ -187,40 +195,38 @@ def _recorded_retry(row: Row) -> str | None:
     return "" if policy == "null" else policy
 
 
-def describe(row: Row) -> str:
+def describe_row(row: Row) -> str:
     """Return how a row reads in an error: kind, name and input hash."""
-    if row.type in _MARKS:
-        return mark_described(_MARKS[row.type], row.child, row.attempt)
-    return described(_KINDS.get(row.type, f"row of type {row.type}"), row.name, row.hash)
+    if row.type in _SET_OPERATIONS:
+        return describe_operation(_SET_OPERATIONS[row.type], row.child, row.attempt)
+    return describe_call(_KINDS.get(row.type, f"row of type {row.type}"), row.name, row.hash)
 
 
-def described(kind: str, name: str | None, input_hash: str | None) -> str:
+def describe_call(kind: str, name: str | None, input_hash: str | None) -> str:
     """Return how a call reads in an error."""
-    words = [kind]
+    parts = [kind]
     if name:
-        words.append(name)
+        parts.append(name)
     if input_hash:
-        words.append(f"(input {input_hash})")
-    return " ".join(words)
+        parts.append(f"(input {input_hash})")
+    return " ".join(parts)
 
 
-def mark_described(verb: str, child: int | None, join_set: int | None) -> str:
+def describe_operation(verb: str, child: int | None, join_set: int | None) -> str:
     """Return how an operation on a join set reads in an error."""
     return f"{verb} of child {child} by join set {join_set}"
 
 
 def outcome_row(outcome: StepOutcome, seq: int, history: History) -> Row:
-    """Return the row that an outcome becomes when a turn takes it.
+    """Return the row that a turn records for a step outcome.
 
     Args:
-        outcome: what the worker reported.
+        outcome: the outcome that the worker reported.
         seq: logical number of the row.
-        history: the journal before it, which decides between fused and separate forms.
+        history: the journal before it, which decides between fused and separate row types.
     """
     first = outcome.child not in history.allocated
-    alone = (
-        not first and not history.attempts(outcome.child).begun
-    )  # nothing told that this attempt had begun
+    alone = not first and not history.attempts(outcome.child).begun  # no row says that the attempt began
     data: str | None
     if outcome.begun:
         policy = f', "retry": {outcome.retry}' if outcome.retry else ""
@@ -235,6 +241,6 @@ def outcome_row(outcome: StepOutcome, seq: int, history: History) -> Row:
 
 
 def add_outcomes(history: History, outcomes: Sequence[StepOutcome]) -> None:
-    """Append the rows of outcomes that a turn took."""
+    """Append the rows that a turn recorded for step outcomes."""
     for outcome in outcomes:
         history.add((outcome_row(outcome, history.next_seq, history),))

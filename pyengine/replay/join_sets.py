@@ -1,11 +1,10 @@
 """Join sets: calls whose results are taken in the order in which they complete.
 
-What lives here: `JoinSet`, what workflow code gets from `ctx.join_set()`. What may not: journal rows (what
-was submitted and taken is matched in call_sequence.py), other waits. The theory: a set has a number;
-submitting and taking are commands without one. Whose result is taken next is no choice of the code: it is the
-member that completed first, and completions have an order in the journal. A result is taken in the moment in
-which the code that asked for it gets it, so a wait that is cancelled takes nothing. The first wait closes the
-set.
+Lives here: `JoinSet`, the result of `ctx.join_set()`. Not here: journal rows (submissions and takes are
+matched in call_sequence.py), other waits. The theory: a set has a child number; submitting and taking are
+commands without one. The code does not choose the next result: it is that of the member that completed first,
+and completions have an order in the journal. A result is taken at the moment at which the waiting code gets
+it, so a wait that is cancelled takes nothing. The first wait closes the set.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from pyengine.errors import InvalidRequest
-from pyengine.loop.awaitables import Call, place_in_sets
+from pyengine.loop.awaitables import Call, next_order
 from pyengine.loop.event_loop import DeterministicFuture
 from pyengine.protocol.commands import Intend, Submit, Take
 from pyengine.replay.call_sequence import CallSequence
@@ -28,7 +27,7 @@ C = TypeVar("C")
 F = TypeVar("F", bound=DeterministicFuture)
 
 Intent: TypeAlias = Callable[[int], Intend | None]
-"""From a child number to what must be recorded of it, if it is a step that the journal does not know."""
+"""Given a child number, returns the command that announces it, if it is a step without a row."""
 
 _KINDS = ("step", "child run", "promise")
 
@@ -50,52 +49,53 @@ class JoinSet(Generic[T]):
             ...
 
     Args:
-        ledger: numbers of the run.
+        sequence: numbers and commands of the run.
         child: number of the set; below 0 if the code is dead.
-        intent: returns what has to be recorded of a step before it is submitted, if anything.
-        overtaken: the set is not recorded, because a request of cancellation overtook it.
+        intent: returns the command to record before a step is submitted, if one is needed.
+        discarded: a cancellation request discards the set, so it is not recorded.
     """
 
     __slots__ = (
+        "_all_waits",
+        "_cancelled",
         "_child",
         "_closed",
-        "_given_up",
+        "_discarded",
         "_intent",
-        "_ledger",
         "_members",
-        "_overtaken",
         "_pending",
         "_ready",
+        "_sequence",
         "_waiters",
-        "_wholes",
     )
 
-    def __init__(self, ledger: CallSequence, child: int, intent: Intent, *, overtaken: bool) -> None:
-        self._ledger = ledger
+    def __init__(self, sequence: CallSequence, child: int, intent: Intent, *, discarded: bool) -> None:
+        self._sequence = sequence
         self._child = child
         self._intent = intent
-        self._overtaken = overtaken
+        self._discarded = discarded
         self._closed = False
-        self._given_up = 0
+        self._cancelled = 0
         self._members: dict[int, int] = {}
-        """Members by number, with their places in the order of submission."""
+        """Position in the order of submission, by child number."""
         self._pending: dict[int, Call] = {}
         self._ready: list[tuple[int, int, Call]] = []
-        """Members that are complete and not taken, by their place among the completions."""
+        """Completed members that were not taken, as (position in the journal, child number, call)."""
         self._waiters: list[DeterministicFuture] = []
-        self._wholes: list[_AllDone] = []
+        self._all_waits: list[_AllDone] = []
 
     def __len__(self) -> int:
         """Number of members whose results were not taken yet."""
         return len(self._pending) + len(self._ready)
 
     def __repr__(self) -> str:
-        return f"<join set {self._ledger.run.id}.{self._child}: {len(self)} of {len(self._members)} to come>"
+        run = self._sequence.run
+        return f"<join set {run.id}.{self._child}: {len(self)} of {len(self._members)} to come>"
 
     @property
     def waiting(self) -> bool:
-        """Whether anybody waits for a member through this set."""
-        return any(not one.done() for one in self._waiters) or any(not one.done() for one in self._wholes)
+        """Whether some code waits for a member through this set."""
+        return any(not one.done() for one in self._waiters) or any(not one.done() for one in self._all_waits)
 
     # -- what workflow code calls
 
@@ -106,19 +106,19 @@ class JoinSet(Generic[T]):
             call: a step call, child run or promise, as the call returned it; it may be complete already.
 
         Raises:
-            InvalidRequest: it is something else, in a set already or given up; or this set is closed.
+            InvalidRequest: it is something else, in a set already or cancelled; or this set is closed.
         """
-        ledger = self._ledger
-        if ledger.dead or self._child < 0:
-            ledger.loop.raise_evicted()
+        sequence = self._sequence
+        if sequence.dead or self._child < 0:
+            sequence.loop.raise_evicted()
             return call
-        self._check_alive()
+        self._check_usable()
         member = self._checked(call)
-        if not self._overtaken and member.child not in ledger.overtaken:
+        if not self._discarded and member.child not in sequence.cancellation.calls:
             submission = Submit(child=member.child, join_set=self._child)
-            ledger.mark(submission, before=self._intent(member.child))
+            sequence.match_operation(submission, before=self._intent(member.child))
         self._members[member.child] = len(self._members)
-        member.watch = self
+        member.collector = self
         if member.done():
             self._add_ready(member)
         else:
@@ -135,7 +135,7 @@ class JoinSet(Generic[T]):
         """
         if (dead := self._close()) is not None:
             return dead
-        self._check_left()
+        self._check_not_empty()
         return self._next()
 
     def all(self, *, return_exceptions: bool = False) -> Coroutine[None, None, list[T]]:
@@ -150,7 +150,7 @@ class JoinSet(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        if not len(self) and not self._ledger.dead:
+        if not len(self) and not self._sequence.dead:
             self._close()
             raise StopAsyncIteration
         return await self.next()
@@ -160,7 +160,7 @@ class JoinSet(Generic[T]):
     def _checked(self, call: object) -> Call:
         if self._closed:
             raise InvalidRequest(
-                f"join set {self._child} of run {self._ledger.run.id} is closed: a result was asked for",
+                f"join set {self._child} of run {self._sequence.run.id} is closed: a result was asked for",
                 hint="submit everything first, or make another set",
             )
         if not isinstance(call, Call) or call.kind not in _KINDS:
@@ -169,11 +169,11 @@ class JoinSet(Generic[T]):
                 f"a join set cannot hold {kind}",
                 hint="submit what calling a step, ctx.start or ctx.promise returned, not a task around it",
             )
-        if call.get_loop() is not self._ledger.loop:
+        if call.get_loop() is not self._sequence.loop:
             raise InvalidRequest(f"{call.kind} {call.name} belongs to another run")
         if call.cancelled():
             raise InvalidRequest(f"{call.kind} {call.name} ({call.id}) was given up; its result never comes")
-        if getattr(call, "watch", None) is not None:
+        if getattr(call, "collector", None) is not None:
             raise InvalidRequest(f"{call.kind} {call.name} ({call.id}) is in a join set already")
         return call
 
@@ -181,12 +181,12 @@ class JoinSet(Generic[T]):
         assert isinstance(future, Call)
         del self._pending[future.child]
         if future.cancelled():
-            self._given_up += 1
+            self._cancelled += 1
         else:
             self._add_ready(future)
         waiters, self._waiters = self._waiters, []
         if not self._pending:
-            waiters, self._wholes = [*waiters, *self._wholes], []
+            waiters, self._all_waits = [*waiters, *self._all_waits], []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -196,50 +196,49 @@ class JoinSet(Generic[T]):
 
     # -- waiting
 
-    def _check_alive(self) -> None:
-        self._ledger.bar("step", "")
-        if self._overtaken and self._ledger.cancelling:
-            # it is in no journal, so it can be neither filled nor emptied
+    def _check_usable(self) -> None:
+        self._sequence.admit("step", "")
+        if self._discarded and self._sequence.cancellation.applied:
+            # the journal does not hold the set, so its operations cannot be recorded
             raise asyncio.CancelledError
 
     def _close(self) -> Call | None:
-        """Close the set for submissions; a dead call if the code is dead."""
-        if self._ledger.dead or self._child < 0:
-            return self._ledger.dead_call("step", "join set")
-        self._check_alive()
+        """Close the set for submissions; returns a dead call if the code is dead."""
+        if self._sequence.dead or self._child < 0:
+            return self._sequence.dead_call("step", "join set")
+        self._check_usable()
         self._closed = True
         return None
 
-    def _check_left(self) -> None:
+    def _check_not_empty(self) -> None:
         if not len(self):
-            what = self._exhausted()
+            reason = self._why_empty()
             raise InvalidRequest(
-                f"join set {self._child} of run {self._ledger.run.id} has nothing to wait for: {what}",
+                f"join set {self._child} of run {self._sequence.run.id} has nothing to wait for: {reason}",
                 hint="`async for result in join_set` ends by itself",
             )
 
-    def _exhausted(self) -> str:
+    def _why_empty(self) -> str:
         if not self._members:
             return "nothing was submitted"
-        if self._given_up == len(self._members):
+        if self._cancelled == len(self._members):
             return "every member was given up"
-        return f"every result was taken{' or given up' * bool(self._given_up)}"
+        return f"every result was taken{' or given up' * bool(self._cancelled)}"
 
     async def _next(self) -> T:
         while not self._ready:
-            # members may have gone because the run was cancelled
-            self._check_alive()
-            self._check_left()
-            waiter = self._waiter(DeterministicFuture)
-            await _wait(waiter, self._waiters)
+            # the run may have been cancelled meanwhile, and members with it
+            self._check_usable()
+            self._check_not_empty()
+            await _wait(self._waiter(DeterministicFuture), self._waiters)
         return self._take().result()  # type: ignore[no-any-return]
 
     async def _all(self, return_exceptions: bool) -> list[T]:
         while self._pending:
             waiter = self._waiter(_AllDone)
             waiter.members = list(self._pending.values())
-            self._ledger.add_whole(waiter)
-            await _wait(waiter, self._wholes)
+            self._sequence.add_all_wait(waiter)
+            await _wait(waiter, self._all_waits)
         taken = [self._take() for _ in range(len(self._ready))]
         taken.sort(key=lambda member: self._members[member.child])
         results: list[Any] = []
@@ -251,14 +250,14 @@ class JoinSet(Generic[T]):
         return results
 
     def _waiter(self, cls: type[F]) -> F:
-        waiter = cls(loop=self._ledger.loop)
-        waiter.order = place_in_sets(self._ledger.loop)
+        waiter = cls(loop=self._sequence.loop)
+        waiter.order = next_order(self._sequence.loop)
         return waiter
 
     def _take(self) -> Call:
         member = self._ready.pop(0)[2]
-        if not self._overtaken and member.child not in self._ledger.overtaken:
-            self._ledger.mark(Take(child=member.child, join_set=self._child))
+        if not self._discarded and member.child not in self._sequence.cancellation.calls:
+            self._sequence.match_operation(Take(child=member.child, join_set=self._child))
         return member
 
 

@@ -1,12 +1,12 @@
-"""The replay machine: journal rows in, moves out.
+"""The replay machine: journal rows in, commands out.
 
-What lives here: `Replay`, which drives a coroutine by its journal. What may not: asyncpg, threads, real time,
-real randomness (both are handed in), sending anything. The theory: one counter for each run gives every call
-its child number in call order (call_matcher.py); the coroutine is advanced by completion rows only, one at a
-time, in journal order, each until nothing is ready any more; a request of cancellation is such a row too. So
-a live run and any later replay of its journal make the same calls with the same numbers, whatever the
-branches inside. Results are always read from their recorded text, so live code sees what a replay will see.
-Where code and journal disagree the run halts and nothing is lost.
+Lives here: `Replay`, which drives a coroutine by its journal. Not here: asyncpg, threads, real time, real
+randomness (both are passed in), sending anything. The theory: one counter for each run gives every call its
+child number in call order (call_sequence.py). The coroutine is advanced by completion rows only, one at a
+time, in journal order, each until nothing is ready any more; a cancellation request is such a row too. So a
+live run and any later replay of its journal make the same calls with the same numbers, whatever the branches
+inside. Results are always read from their recorded text, so live code sees what a replay will see. Where code
+and journal disagree the run halts and nothing is lost.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from pyengine.protocol.commands import (
 )
 from pyengine.protocol.journal import Row
 from pyengine.replay.advance import Advance, StepCall
-from pyengine.replay.call_matcher import CallMatcher, StartAnew
-from pyengine.replay.call_sequence import told_end
-from pyengine.replay.cancellation import REQUESTS_MAX, Cancellation
+from pyengine.replay.call_matcher import CallMatcher, ContinueAsNewRequest
+from pyengine.replay.call_sequence import describe_end
+from pyengine.replay.cancellation import REPEATS_MAX, Cancellation
 from pyengine.replay.completions import complete, fire_at_ms
 from pyengine.replay.history import History, add_outcomes
 from pyengine.replay.transaction_log import Transactions
@@ -66,8 +66,9 @@ class Replay:
     Attributes:
         finished: the workflow returned, raised, left or was halted; it cannot be advanced any more.
 
-    The worker loads rows and calls `advance`; it sends what the `Advance` say in a turn; if the turn took
-    them it calls `accept`, if it answers `moved` or `lost` it calls `evict` and forgets this object.
+    The worker loads rows and calls `advance`; it reports the `Advance` in a turn. If the turn accepts the
+    report it calls `accept`; if the verdict is stale or the lease is lost it calls `evict` and drops this
+    object.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Replay:
         self._matcher = CallMatcher(
             workflow, run, self._history, now_ms=now_ms, randomness=randomness, codec=codec
         )
+        self._sequence = self._matcher.sequence
         self._loop = self._matcher.loop
         self._main: DeterministicTask | None = None
         self._end: End | None = None
@@ -105,7 +107,7 @@ class Replay:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether its code is in a transaction, or waits to begin one: it gets nothing else meanwhile."""
+        """Whether its code is in a transaction, or waits to begin one: no other row advances it meanwhile."""
         return bool(self._matcher.transacting) and self.transactions.live
 
     @property
@@ -122,8 +124,8 @@ class Replay:
         """Append journal rows: those of a claim, up to next_seq, or the tail that a turn returned."""
         self._history.add(rows, next_seq)
 
-    def expect(self, outcomes: Sequence[StepOutcome]) -> None:
-        """Load what these outcomes will be in the journal, if nothing comes before them."""
+    def predict(self, outcomes: Sequence[StepOutcome]) -> None:
+        """Load the rows that these outcomes become, provided that no other row comes before them."""
         add_outcomes(self._history, outcomes)
 
     def accept(
@@ -135,12 +137,12 @@ class Replay:
         next_seq: int,
         now_ms: int,
     ) -> None:
-        """Note that a turn took a report.
+        """Load what a turn recorded of a report.
 
         Args:
             tail: rows that others appended before it.
             commands: its commands.
-            outcomes: its outcomes that were taken, in their order.
+            outcomes: its outcomes that were recorded, in their order.
             next_seq: the logical number after the rows of the report.
             now_ms: the turn's own time, at which its timers were started.
         """
@@ -167,32 +169,32 @@ class Replay:
                 self.finished = True
                 self.evict()
         elif isinstance(self._end, ContinueAsNew):
-            self._end = self._begin_anew(self._end.value)
-        return self._moves()
+            self._end = self._continue_as_new(self._end.value)
+        return self._collect()
 
     def evict(self) -> None:
-        """Throw the coroutine away: its `finally` blocks run, and every durable call in them is dead.
+        """Drop the coroutine: its `finally` blocks run, and every durable call in them is dead.
 
         Raises:
             KeyboardInterrupt, SystemExit: raised by workflow code meanwhile.
         """
         if not self._evicted:
             self._evicted = True
-            self._matcher.die()
+            self._sequence.die()
             try:
-                if self._loop.spent:
+                if self._loop.has_only_main_task:
                     self._loop.evict()
                 else:
                     # the loop may close a coroutine outside of its task: there, too, calls must be dead
-                    self._inside().run(self._loop.evict)
+                    self._context().run(self._loop.evict)
             finally:
                 self._report_unhandled()
-                self._matcher.calls.clear()
+                self._sequence.calls.clear()
 
     # -- driving
 
     def _drive(self) -> End | None:
-        self._matcher.set_bar()
+        self._sequence.update_restricted()
         try:
             with self._loop.installed():
                 self._apply_rows()
@@ -200,42 +202,42 @@ class Replay:
             # a workflow has no process to leave
             return self._halted() or Fail(error=self._codec.encode_error(error))
         waits = self.in_transaction
-        halted = self._halted() or (None if waits else self._unreached())
+        halted = self._halted() or (None if waits else self._missing_calls())
         if halted is not None:
             return halted
         main = self._main
         if main is None or main.done():
             return self._end if main is None else self._result(main)
-        return self._stuck() if waits else self._wait()
+        return self._stuck_in_transaction() if waits else self._suspend()
 
     def _apply_rows(self) -> None:
         """Advance by one completion row at a time, each until nothing is ready."""
-        matcher, resolvers = self._matcher, self._history.resolvers
+        sequence, completions = self._sequence, self._history.completions
         main = self._main or self._start()
         if main is None:
             return
-        if not self._loop.idle or matcher.transacting or matcher.cancelling:
-            self._come_to_rest(main)
-        while self._applied < len(resolvers) and not (main.done() or matcher.dead or self.in_transaction):
-            row = resolvers[self._applied]
+        if not self._loop.idle or self._matcher.transacting or sequence.cancellation.applied:
+            self._run_until_idle(main)
+        while self._applied < len(completions) and not (main.done() or sequence.dead or self.in_transaction):
+            row = completions[self._applied]
             self._applied += 1
-            matcher.at_seq = row.seq
+            sequence.at_seq = row.seq
             if row.type == "Q":
                 self._cancellation.apply(row, main)
             else:
                 self._apply(row)
-            self._come_to_rest(main)
+            self._run_until_idle(main)
 
-    def _come_to_rest(self, main: DeterministicTask) -> None:
-        self._settle_down()
-        if self._matcher.cancelling:
-            self._cancellation.press(main, self._settle_down)
+    def _run_until_idle(self, main: DeterministicTask) -> None:
+        self._run_ready()
+        if self._sequence.cancellation.applied:
+            self._cancellation.repeat(main, self._run_ready)
 
-    def _settle_down(self) -> None:
-        """Let all that is ready run, with the answers that recorded transactions got."""
-        self._loop.run_until_quiet()
-        while self._matcher.transacting and self.transactions.serve():
-            self._loop.run_until_quiet()
+    def _run_ready(self) -> None:
+        """Run everything that is ready, and answer recorded transactions from the journal."""
+        self._loop.run_until_idle()
+        while self._matcher.transacting and self.transactions.answer_recorded():
+            self._loop.run_until_idle()
 
     def _start(self) -> DeterministicTask | None:
         try:
@@ -244,10 +246,10 @@ class Replay:
         except EngineError as error:
             self._end = Fail(error=self._codec.encode_error(error))
             return None
-        self._main = self._loop.create_task(coroutine, name=self.run.workflow, context=self._inside())
+        self._main = self._loop.create_task(coroutine, name=self.run.workflow, context=self._context())
         return self._main
 
-    def _inside(self) -> Context:
+    def _context(self) -> Context:
         """Return a context in which code belongs to this run and sees nothing of the worker's own."""
         context = Context()
         context.run(scope.set, self._matcher)
@@ -256,17 +258,17 @@ class Replay:
     def _apply(self, row: Row) -> None:
         child = row.child
         assert child is not None
-        call = self._matcher.calls.pop(child, None)
+        call = self._sequence.calls.pop(child, None)
         kind = row.type
         if call is None:
-            if child >= self._matcher.next_child:
-                self._matcher.halt("no such call yet", self._history.allocated.get(child, row), child=child)
+            if child >= self._sequence.next_child:
+                self._sequence.halt("no such call yet", self._history.allocated.get(child, row), child=child)
             elif kind == "Z" and self._loop.fire(TimerToken(child)):
                 self._loop.advance_to(self._virtual_s(row))
             return
         self._matcher.open_steps.pop(child, None)
         self._handed_out.discard(child)
-        if kind == "v" and not self._matcher.inboxes.arrive(call, row):
+        if kind == "v" and not self._matcher.inboxes.deliver(call, row):
             return
         if call.done():
             return
@@ -276,7 +278,7 @@ class Replay:
         complete(call, row, self._codec)
 
     def _virtual_s(self, row: Row) -> float:
-        """Return the virtual time of a timer: its nominal instant, not when it was noticed."""
+        """Return the virtual time of a timer, in seconds: its nominal instant, not when it fired."""
         assert row.child is not None
         instant_ms = fire_at_ms(row, self._history)
         if instant_ms is None:
@@ -288,34 +290,35 @@ class Replay:
     # -- how it ended
 
     def _halted(self) -> Halt | None:
-        problem = self._matcher.problem
+        problem = self._sequence.problem
         return None if problem is None else Halt(problem=problem)
 
-    def _unreached(self) -> Halt | None:
-        """Halt if the journal holds calls that the code did not make, though it was advanced by every row."""
-        matcher, history = self._matcher, self._history
+    def _missing_calls(self) -> Halt | None:
+        """Halt if the journal holds calls that the code did not make, though every row was applied."""
+        sequence, history = self._sequence, self._history
         if self._main is None:
             return None
-        row = matcher.unmatched()
-        if matcher.next_child <= history.max_child:
-            child = min(n for n in (*history.allocated, *history.receiving) if n >= matcher.next_child)
+        row = sequence.unmatched_operation()
+        if sequence.next_child <= history.max_child:
+            child = min(n for n in (*history.allocated, *history.open_receives) if n >= sequence.next_child)
             row = history.allocated.get(child)
         elif row is None:
             return None
         else:
             child = row.child or 0
-        matcher.halt(told_end(self._main), row, child=child)
+        sequence.halt(describe_end(self._main), row, child=child)
         return self._halted()
 
     def _result(self, main: DeterministicTask) -> End:
-        asked = self._history.cancel_seq is not None
         if main.cancelled():
-            words = f"run {self.run.id}: the workflow cancelled itself (asyncio.CancelledError)"
-            return Cancelled() if asked else self._failed(EngineError(words))
+            if self._sequence.cancellation.requested:
+                return Cancelled()
+            message = f"run {self.run.id}: the workflow cancelled itself (asyncio.CancelledError)"
+            return self._failed(EngineError(message))
         error = main.exception()
-        anew = only_error(error)
-        if isinstance(anew, StartAnew):
-            return self._begin_anew(anew.param)
+        request = only_error(error)
+        if isinstance(request, ContinueAsNewRequest):
+            return self._continue_as_new(request.param)
         if error is None:
             where = f"the result of workflow {self.run.workflow} (run {self.run.id})"
             try:
@@ -327,37 +330,41 @@ class Replay:
             error.add_note(hint)
         return self._failed(error)
 
-    def _begin_anew(self, param: str) -> End:
-        """Return the ending of a run that continues as new, by all that is in the journal now."""
-        if self._history.cancel_seq is not None:
-            # who was asked to end does not begin again
+    def _continue_as_new(self, param: str) -> End:
+        """Return the ending of a run that continues as new, by all rows in the journal now."""
+        if self._sequence.cancellation.requested:
+            # a run that was asked to end does not begin again
             return Cancelled()
-        late = [row.child for row in self._history.resolvers[self._applied :] if row.type == "v"]
-        kept = (*self._matcher.inboxes.unread(), *(child for child in late if child is not None))
-        return ContinueAsNew(value=param, next_child=self._matcher.next_child, kept=tuple(sorted(kept)))
+        late = [row.child for row in self._history.completions[self._applied :] if row.type == "v"]
+        kept = (*self._matcher.inboxes.unconsumed(), *(child for child in late if child is not None))
+        return ContinueAsNew(value=param, next_child=self._sequence.next_child, kept=tuple(sorted(kept)))
 
     def _failed(self, error: BaseException) -> Fail:
         return Fail(error=self._codec.encode_error(error))
 
-    def _stuck(self) -> Fail | None:
-        """A transaction is open: the run waits for its answers, unless its code asks for nothing."""
+    def _stuck_in_transaction(self) -> Fail | None:
+        """Return the failure of code that waits for something else inside a transaction; None if it asks."""
         if not self.transactions.stuck:
             return None
-        words = f"run {self.run.id}: transaction {self._matcher.in_transaction} waits for something else"
+        message = f"run {self.run.id}: transaction {self._sequence.in_transaction} waits for something else"
         return self._failed(
-            NotAwaitable(words, hint="while it is open nothing else happens in the run: await its statements")
+            NotAwaitable(
+                message, hint="while it is open nothing else happens in the run: await its statements"
+            )
         )
 
-    def _wait(self) -> End | None:
-        """Return what a coroutine that is not done waits for; None while steps are open or it cleans up."""
-        if self._matcher.cancelling and self._cancellation.is_stubborn:
-            words = f"run {self.run.id}: the workflow was cancelled {REQUESTS_MAX} times and goes on waiting"
+    def _suspend(self) -> End | None:
+        """Return what the coroutine waits for; None while steps are open or a cancelled run cleans up."""
+        cancelling = self._sequence.cancellation.applied
+        if cancelling and self._cancellation.is_ignored:
+            message = f"run {self.run.id}: the workflow was cancelled {REPEATS_MAX} times and goes on waiting"
             return self._failed(
-                NotAwaitable(words, hint="let asyncio.CancelledError out; nothing it waits for can come")
+                NotAwaitable(message, hint="let asyncio.CancelledError out; nothing it waits for can come")
             )
-        if self._matcher.open_steps or self._matcher.cancelling:
+        if self._matcher.open_steps or cancelling:
             return None
-        waiting = {child for child, call in self._matcher.calls.items() if not call.done() and call.awaited}
+        calls = self._sequence.calls
+        waiting = {child for child, call in calls.items() if not call.done() and call.awaited}
         waiting.update(self._loop.pending_timers)
         if not waiting:
             stuck = NotAwaitable(
@@ -365,23 +372,25 @@ class Replay:
                 hint="no step, child run, timer, promise or signal is pending; who should set that event?",
             )
             return self._failed(stuck)
-        return Suspend(on=tuple(sorted(waiting)), kind=self._matcher.wait_kind(waiting))
+        return Suspend(on=tuple(sorted(waiting)), kind=self._sequence.wait_kind(waiting))
 
-    def _moves(self) -> Advance:
-        matcher, end = self._matcher, self._end
+    # -- what is new
+
+    def _collect(self) -> Advance:
+        matcher, sequence, end = self._matcher, self._sequence, self._end
         if isinstance(end, Halt):
             return Advance(end=end)
-        commands, matcher.commands = tuple(matcher.commands), []
+        commands, sequence.commands = tuple(sequence.commands), []
         open_steps = matcher.open_steps
-        given_up, matcher.given_up = matcher.given_up, []
-        dropped = tuple([child for child in given_up if child in self._handed_out])
+        cancelled, matcher.given_up = matcher.given_up, []
+        given_up = tuple([child for child in cancelled if child in self._handed_out])
         if self.finished:
             if isinstance(end, _WITHOUT_STEPS):
-                dropped += tuple(child for child in open_steps if child in self._handed_out)
-            return Advance(commands=commands, end=end, given_up=dropped)
+                given_up += tuple(child for child in open_steps if child in self._handed_out)
+            return Advance(commands=commands, end=end, given_up=given_up)
         steps = self._new_steps() if matcher.new_steps else ()
         count = len(open_steps) + self.in_transaction
-        return Advance(commands=commands, steps=steps, end=end, waiting_steps=count, given_up=dropped)
+        return Advance(commands=commands, steps=steps, end=end, waiting_steps=count, given_up=given_up)
 
     def _new_steps(self) -> tuple[StepCall, ...]:
         new, self._matcher.new_steps = self._matcher.new_steps, []
@@ -389,9 +398,9 @@ class Replay:
         if len(new) == 1 and new[0] in open_steps and not self.in_transaction:
             self._handed_out.add(new[0])
             return (open_steps[new[0]].call(new[0], self._history.attempts(new[0])),)
-        # what an open transaction keeps from the coroutine is recorded, and must not run again
-        kept = self._applied if self.in_transaction else len(self._history.resolvers)
-        done = {row.child for row in self._history.resolvers[kept:]}
+        # rows that an open transaction defers are recorded, and their steps must not run again
+        applied = self._applied if self.in_transaction else len(self._history.completions)
+        done = {row.child for row in self._history.completions[applied:]}
         new = [child for child in new if child in open_steps and child not in done]
         self._handed_out.update(new)
         return tuple([open_steps[child].call(child, self._history.attempts(child)) for child in new])

@@ -1,7 +1,7 @@
 """Steps that were called and have no result yet.
 
-What lives here: `PendingStep`, what a run keeps of such a call, and how a worker is asked to execute it. What
-may not: a number given away (call_matcher.py), the attempts themselves (worker/step_runner.py).
+Lives here: `PendingStep`, the state of such a call, and the `StepCall` made of it for the worker. Not here:
+numbers (call_matcher.py), the attempts themselves (worker/step_runner.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class PendingStep:
         step: its definition.
         input_hash: of the call.
         packed: JSON text of its arguments.
-        args: positional and keyword arguments, read back from there; None if they were not read yet.
+        args: positional and keyword arguments decoded from `packed`; None if they were not decoded yet.
     """
 
     __slots__ = ("args", "hash", "packed", "step")
@@ -40,11 +40,11 @@ class PendingStep:
         self.args = args
 
     def call(self, child: int, attempts: Attempts) -> StepCall:
-        """Return what the worker is to execute.
+        """Return the step for the worker to execute.
 
         Args:
             child: its number.
-            attempts: what the journal knows of its attempts.
+            attempts: the attempts that the journal holds.
         """
         step = self.step
         args, kwargs = self.args or step.signature.decode(self.packed)

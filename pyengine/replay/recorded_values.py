@@ -1,8 +1,8 @@
-"""Values that a replay must find again: time, randomness, and which code a run has taken.
+"""Values that a replay must find again: time, randomness, and which side of a code change a run took.
 
-What lives here: `RecordedValues`. What may not: calls that wait. The theory: such a value is a command of its
-own with a number of its own, recorded in the turn that it happened in; and since the code goes on with it at
-once, it is recorded also where a request of cancellation has overtaken everything else.
+Lives here: `RecordedValues`. Not here: calls that wait. The theory: each value is a command with a number of
+its own, recorded in the turn in which the code took it. The code goes on with the value at once, so it is
+recorded even where a cancellation request discards other commands.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import msgspec
 from pyengine.definitions.retry import Randomness
 from pyengine.protocol.commands import Captured
 from pyengine.replay.call_sequence import CallSequence
-from pyengine.replay.history import described
+from pyengine.replay.history import describe_call
 
 __all__ = ["RecordedValues"]
 
 
 class RecordedValues:
-    """Takes values once and finds them again.
+    """Takes each value once, and reads it from the journal afterwards.
 
     Args:
-        ledger: numbers of the run.
+        sequence: numbers and commands of the run.
         now_ms: reads the clock, epoch milliseconds; asked for new values only.
         randomness: source of new random values.
     """
 
-    def __init__(self, ledger: CallSequence, now_ms: Callable[[], int], randomness: Randomness) -> None:
-        self._ledger = ledger
+    def __init__(self, sequence: CallSequence, now_ms: Callable[[], int], randomness: Randomness) -> None:
+        self._sequence = sequence
         self._now_ms = now_ms
         self._randomness = randomness
         self._patched: dict[str, bool] = {}
@@ -56,19 +56,19 @@ class RecordedValues:
     def patched(self, change: str) -> bool:
         """Return whether the run takes the new side of a change of code; the first answer stays.
 
-        It does if it comes here for the first time, or took it then.
+        True if the run comes here for the first time, or took the new side when it did.
         """
         known = self._patched.get(change)
         if known is not None:
             return known
-        ledger, name = self._ledger, f"patched:{change}"
-        if ledger.keep_inside is not None and not ledger.dead:
-            self._patched[change] = ledger.keep_inside(name, None) is not None
+        sequence, name = self._sequence, f"patched:{change}"
+        if sequence.capture_inside is not None and not sequence.dead:
+            self._patched[change] = sequence.capture_inside(name, None) is not None
             return self._patched[change]
-        row = ledger.row()
+        row = sequence.row()
         taken = row is not None and (row.type, row.name) == ("n", name)
-        if not ledger.dead and not taken and not (row is None and ledger.at_frontier()):
-            # the old code was past this point, and recorded nothing here
+        if not sequence.dead and not taken and not (row is None and sequence.at_frontier()):
+            # the old code was past this point and recorded nothing here
             self._patched[change] = False
             return False
         self._capture("random", name, lambda: "true")
@@ -77,24 +77,25 @@ class RecordedValues:
 
     def _capture(self, kind: Literal["random", "time"], name: str, make: Callable[[], str]) -> str:
         """Return the JSON text recorded for a value, or make a new one."""
-        ledger = self._ledger
-        if ledger.dead:
-            ledger.loop.raise_evicted()
+        sequence = self._sequence
+        if sequence.dead:
+            sequence.loop.raise_evicted()
             return make()
-        if ledger.keep_inside is not None:
-            # a transaction's row holds what was captured inside, so that they are recorded together or not
-            return ledger.keep_inside(name, make) or make()
-        row = ledger.row()
+        if sequence.capture_inside is not None:
+            # the transaction's row holds the value, so that both are recorded or neither
+            return sequence.capture_inside(name, make) or make()
+        row = sequence.row()
         if row is not None and row.type == ("n" if kind == "random" else "m"):
             text = row.data or "null"
-            # rows without a name are told apart by their values: only a UUID is a text
+            # a row without a name is recognised by its value: only a UUID is a text
             same = row.name == name if row.name else (name == "uuid4") is text.startswith('"')
         else:
-            same, text = ledger.is_new(row), make()
+            same, text = sequence.is_new(row), make()
             if same:
-                ledger.commands.append(Captured(child=ledger.next_child, kind=kind, name=name, value=text))
+                command = Captured(child=sequence.next_child, kind=kind, name=name, value=text)
+                sequence.commands.append(command)
         if not same:
-            ledger.halt(described("time" if kind == "time" else "random value", name, None), row)
-            ledger.loop.raise_evicted()
-        ledger.next_child += 1
+            sequence.halt(describe_call("time" if kind == "time" else "random value", name, None), row)
+            sequence.loop.raise_evicted()
+        sequence.next_child += 1
         return text

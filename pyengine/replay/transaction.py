@@ -1,12 +1,12 @@
 """`Transaction`: the user's own rows and the journal in one commit.
 
-What lives here: what `async with ctx.transaction() as tx` gives to workflow code. What may not: a connection;
-statements are asked for (transaction_log.py), and a worker's connection answers
-(worker/transaction_runner.py). The theory: the block of code is one call of the run. What its statements
-answered stands in the call's journal row, which is written by the commit that makes the user's rows visible,
-under the fence of the lease; so a replay runs the block again and finds the same answers, and a worker that
-lost its lease cannot commit. What it asks of the engine, to start, signal or settle, is done at the end,
-where all locks can be taken in their one order; so what is wrong with that is raised when the block is left.
+Lives here: `tx` of `async with ctx.transaction() as tx`. Not here: a connection; statements are requested in
+transaction_log.py, and a worker's connection answers them (worker/transaction_runner.py). The theory: the
+block of code is one call of the run. The outcomes of its statements stand in the call's journal row, which is
+written by the commit that makes the user's rows visible, under the fence of the lease. So a replay runs the
+block again and finds the same outcomes, and a worker that lost its lease cannot commit. Starts, signals and
+settlements are done at the end, where all locks can be taken in their one order; so their errors are raised
+when the block is left.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Transaction:
         self._name = name
         self._timeout_ms = timeout_ms
         self._log: TransactionLog | None = None
-        self._over = False
+        self._left = False
         self._savepoints = 0
 
     async def __aenter__(self) -> Self:
-        if self._log is not None or self._over:
+        if self._log is not None or self._left:
             raise InvalidRequest(
                 f"transaction {self._name} was entered before", hint="call ctx.transaction() for each block"
             )
@@ -63,7 +63,7 @@ class Transaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        log, self._over = self._log, True
+        log, self._left = self._log, True
         assert log is not None
         try:
             if error is not None:
@@ -128,7 +128,7 @@ class Transaction:
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
-        """Undo what is done inside if an error leaves the block; the transaction goes on."""
+        """Roll back the statements inside if an error leaves the block; the transaction goes on."""
         self._savepoints += 1
         name = f"pyengine_{self._savepoints}"
         await self.execute(f"savepoint {name}")
@@ -155,12 +155,12 @@ class Transaction:
     ) -> str:
         """Start a run when the transaction commits, and return its id.
 
-        It is a run of its own: nothing of this run waits for it. `ctx.promise(id=...)` does, afterwards.
+        This run does not wait for it; `ctx.promise(id=...)` does, afterwards.
 
         Args:
             workflow: the workflow, or its name.
             args: its arguments.
-            id: id of the run; by default one that is this transaction's own.
+            id: id of the run; by default one derived from this transaction.
             queue, version, delay, timeout, priority: as for `Client.start`.
             kwargs: its arguments by name.
 
@@ -177,7 +177,7 @@ class Transaction:
         else:
             raise InvalidRequest(
                 f"tx.start takes a workflow, or the name of one, not {workflow!r}",
-                hint="arguments of a workflow that is known by name only are all by position, or all by name",
+                hint="give the arguments of a workflow named by a text all by position, or all by name",
             )
         if queue is not None:
             check_queue(queue, what="tx.start")
@@ -209,8 +209,8 @@ class Transaction:
         Args:
             run_id: run id.
             signal: the signal, or its name.
-            payload: what it carries.
-            dedup: the same key again is the same signal.
+            payload: its payload.
+            dedup: deduplication key: a second signal with the same key is ignored.
 
         Raises:
             EncodeError: the payload does not fit the signal's type.
@@ -242,7 +242,7 @@ class Transaction:
 
         Args:
             promise_id: its id.
-            error: what went wrong.
+            error: the error, or its message.
 
         Raises:
             NotFound, Conflict: as `resolve`.
@@ -255,19 +255,19 @@ class Transaction:
         log.effects.append({"do": "settle", "id": promise_id, "state": state, "value": text})
 
     def _new_id(self, log: TransactionLog) -> str:
-        """Return an id that no other start has, the same at every replay."""
+        """Return an id that is unique to this start and the same at every replay."""
         number = sum(one["do"] == "start" for one in log.effects)
         made = f"{self._run_id}:{log.child}-{number}"
         if len(made.encode()) > _ID_BYTES_MAX:
             raise InvalidRequest(
-                f"run {self._run_id}: its id is too long to name others after", hint="give tx.start an id"
+                f"run {self._run_id}: its id is too long to derive another one", hint="give tx.start an id"
             )
         return made
 
     # -- asking
 
     def _open(self, verb: str) -> TransactionLog:
-        if self._log is None or self._over:
+        if self._log is None or self._left:
             when = "before it began" if self._log is None else "after its end"
             raise InvalidRequest(
                 f"transaction {self._name}: tx.{verb} was used {when}",

@@ -1,13 +1,13 @@
-"""What the transactions of a run have done, matched with the journal.
+"""The transactions of a run, matched with the journal.
 
-What lives here: `Transactions`, the queue of a run's open transactions, and `TransactionLog`, what one of
-them asked and was answered. What may not: a connection (worker/transaction_runner.py), what code sees
-(transaction.py). The theory: a transaction is one call with one row, which holds the answers of all its
-statements. It is read like a captured value: by its number, at the moment when the code comes to it. So that
-a replay finds the same order, the coroutine gets nothing else from the moment it has asked for a transaction
-until that is over: rows of others wait, in live and in replay alike; and nothing that takes a number is
-allowed inside: values that are captured there stand in the transaction's own record. A transaction that was
-rolled back is recorded like a captured value, too, with what made it end.
+Lives here: `Transactions`, the queue of a run's open transactions, and `TransactionLog`, the statements of
+one of them and their outcomes. Not here: a connection (worker/transaction_runner.py), the interface for
+workflow code (transaction.py). The theory: a transaction is one call with one row, which holds the outcomes
+of all its statements. It is read like a captured value: by its number, when the code comes to it. From the
+moment at which the code asks for a transaction until the transaction is over, no other row advances the
+coroutine, live and in replay alike, so a replay finds the same order. No call that takes a number is allowed
+inside; values captured there stand in the transaction's own row. A transaction that was rolled back is
+recorded too, with the error of its commit.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import msgspec
 from pyengine.errors import Evicted
 from pyengine.protocol.commands import RolledBack
 from pyengine.protocol.journal import Row
-from pyengine.replay.call_sequence import NOTHING, CallSequence
-from pyengine.replay.history import described
+from pyengine.replay.call_sequence import NOTHING, CallSequence, ignore_cancel
+from pyengine.replay.history import describe_call
 from pyengine.values.codec import Codec
 from pyengine.values.sql_values import error_of
 
@@ -32,27 +32,27 @@ __all__ = ["Ask", "AskKind", "Outcome", "TransactionLog", "Transactions"]
 AskKind: TypeAlias = Literal["begin", "execute", "executemany", "fetch", "fetchval", "commit", "rollback"]
 
 Outcome: TypeAlias = tuple[Literal["value", "database", "engine"], Any]
-"""How an ask ended, as JSON: its value, the fields of a database error, or the text of another error."""
+"""How an ask ended, as JSON: its value, the fields of a database error, or the JSON text of another error."""
 
 NO_VALUE: Outcome = ("value", None)
 
 
-class _Record(msgspec.Struct, omit_defaults=True):
+class _Record(msgspec.Struct, omit_defaults=True, rename={"outcomes": "said"}):
     """The data of a transaction's row.
 
     Args:
-        committed: or rolled back.
-        said: for each statement the hash of its text, and its outcome.
-        end: what the commit failed with, if it did.
+        committed: false if it was rolled back.
+        outcomes: (hash of its text, outcome) of each statement; "said" in the journal.
+        end: the error of the commit, if it failed.
     """
 
     committed: bool
-    said: list[tuple[str, Outcome]]
+    outcomes: list[tuple[str, Outcome]]
     end: Outcome | None = None
 
 
 class Ask:
-    """What the code of a transaction waits for.
+    """A request of transaction code that waits for its answer.
 
     Attributes:
         kind: begin, a statement, commit or rollback.
@@ -77,15 +77,16 @@ class TransactionLog:
         child: its number.
         name: a label for people.
         hash: input hash of its row.
-        timeout_ms: it may take so long.
-        effects: what it asks of the engine, done at its commit.
-        ask: what its code waits for now.
-        committed: its commit has been answered.
-        size: bytes of what its statements answered, as the journal holds them.
+        timeout_ms: limit from its begin to its commit, milliseconds.
+        effects: starts, signals and settlements to do at its commit, as JSON objects.
+        ask: the request that its code waits for now.
+        committed: its commit succeeded.
+        outcomes: (hash of its text, outcome) of each statement that was answered live.
+        size: bytes of its outcomes in the journal.
     """
 
     __slots__ = (
-        "_place",
+        "_next",
         "_record",
         "ask",
         "child",
@@ -93,7 +94,7 @@ class TransactionLog:
         "effects",
         "hash",
         "name",
-        "said",
+        "outcomes",
         "size",
         "timeout_ms",
     )
@@ -107,27 +108,27 @@ class TransactionLog:
         self.ask: Ask | None = None
         self.committed = False
         self.size = 1024
-        self.said: list[tuple[str, Outcome]] = []
+        self.outcomes: list[tuple[str, Outcome]] = []
         self._record = record
-        self._place = 0
+        self._next = 0
 
     @property
     def live(self) -> bool:
-        """Whether the journal does not know it yet."""
+        """Whether the journal holds no row of it yet."""
         return self._record is None
 
     def data(self, *, committed: bool, end: Outcome | None = None) -> str:
-        """Return JSON text for its row."""
-        return msgspec.json.encode(_Record(committed, self.said, end)).decode()
+        """Return the JSON text of its row."""
+        return msgspec.json.encode(_Record(committed, self.outcomes, end)).decode()
 
     def recorded(self, ask: Ask) -> Outcome | None:
-        """Return the recorded outcome of an ask; None if the record does not go on so."""
+        """Return the recorded outcome of an ask; None if the record holds another one there."""
         record = self._record
         assert record is not None
         if ask.kind == "begin":
             return NO_VALUE
         if ask.kind in ("commit", "rollback"):
-            over = self._place == len(record.said)
+            over = self._next == len(record.outcomes)
             if ask.kind == "commit":
                 fits = record.committed or record.end is not None
             else:
@@ -136,73 +137,73 @@ class TransactionLog:
         return self.take(_digest(ask.kind, ask.query))
 
     def take(self, digest: str) -> Outcome | None:
-        """Return the next recorded outcome, if it is of this statement or captured value."""
+        """Return the next recorded outcome, if it belongs to this statement or captured value."""
         record = self._record
         assert record is not None
-        if self._place == len(record.said) or record.said[self._place][0] != digest:
+        if self._next == len(record.outcomes) or record.outcomes[self._next][0] != digest:
             return None
-        self._place += 1
-        return record.said[self._place - 1][1]
+        self._next += 1
+        return record.outcomes[self._next - 1][1]
 
 
 class Transactions:
-    """The transactions that the code of a run is in, or waits to begin, in the order in which it asked.
+    """The transactions that the code of a run is in, or waits to begin, in the order of asking.
 
     Args:
-        ledger: numbers of the run.
-        codec: reads errors.
-        queue: those transactions; empty.
+        sequence: numbers and commands of the run.
+        codec: decodes errors.
+        queue: holds those transactions; empty at first.
     """
 
-    def __init__(self, ledger: CallSequence, codec: Codec, queue: list[TransactionLog]) -> None:
-        self._ledger = ledger
+    def __init__(self, sequence: CallSequence, codec: Codec, queue: list[TransactionLog]) -> None:
+        self._sequence = sequence
         self._codec = codec
         self._queue = queue
 
     @property
     def front(self) -> TransactionLog | None:
-        """The one that is open, or begins next."""
+        """The transaction that is open, or begins next."""
         return self._queue[0] if self._queue else None
 
     @property
     def live(self) -> bool:
-        """Whether the coroutine gets nothing until a worker has answered."""
-        return bool(self._queue) and self._queue[0].live and not self._ledger.dead
+        """Whether the coroutine is not advanced until a worker has answered."""
+        return bool(self._queue) and self._queue[0].live and not self._sequence.dead
 
     @property
     def stuck(self) -> bool:
-        """Whether the code of the open transaction waits for something else, which cannot come."""
+        """Whether the code of the open transaction waits for something else, which cannot happen."""
         return self.live and self._queue[0].ask is None
 
     @property
-    def overtaken(self) -> bool:
-        """Whether a request of cancellation is known, so that what is not recorded yet does not count."""
-        return self._ledger.history.cancel_seq is not None
+    def cancel_requested(self) -> bool:
+        """Whether a cancellation is requested, so that unrecorded commands have no effect."""
+        return self._sequence.cancellation.requested
 
-    # -- what the code does
+    # -- requests of the code
 
     async def begin(self, name: str, timeout_ms: int) -> TransactionLog:
-        """Take the next number, and return when it is this one's turn.
+        """Take the next number, and return when the transaction has begun.
 
         Raises:
             InvalidRequest: another one is open.
             asyncio.CancelledError: the run is being cancelled.
         """
-        ledger = self._ledger
-        if ledger.barred and (dead := ledger.bar("step", name)) is not None:
+        sequence = self._sequence
+        if sequence.restricted and (dead := sequence.admit("step", name)) is not None:
             await dead
         digest = sha256(f"transaction\0{name}".encode()).hexdigest()[:16]
-        row, child = ledger.row(), ledger.next_child
+        row, child = sequence.row(), sequence.next_child
         record = None
-        if row is not None or child in ledger.history.receiving:
+        if row is not None or child in sequence.history.open_receives:
             record = _read(row, name, digest)
             if record is None:
-                await ledger.disagree(described("transaction", name, digest), row, "step", name)
-        elif ledger.barred and ledger.is_transaction_overtaken():
-            call = ledger.take_call("step", name, NOTHING, overtaken=True)
-            call.noted = _nothing
+                await sequence.disagree(describe_call("transaction", name, digest), row, "step", name)
+        elif sequence.restricted and sequence.cancellation.discards_transaction(child):
+            call = sequence.take_call("step", name, NOTHING, discarded=True)
+            call.on_cancel = ignore_cancel
             await call
-        ledger.next_child = child + 1
+        sequence.next_child = child + 1
         log = TransactionLog(child, name, digest, timeout_ms, record)
         self._queue.append(log)
         try:
@@ -218,11 +219,11 @@ class Transactions:
         """Ask for a statement, or for the end, and return the answer.
 
         Raises:
-            asyncpg.PostgresError, EngineError: what it failed with.
+            asyncpg.PostgresError, EngineError: the error that it failed with.
         """
-        if self._ledger.dead:
-            await self._ledger.dead_call("step", log.name)
-        ask = log.ask = Ask(kind, query, args, self._ledger.loop.new_future())
+        if self._sequence.dead:
+            await self._sequence.dead_call("step", log.name)
+        ask = log.ask = Ask(kind, query, args, self._sequence.loop.new_future())
         try:
             return await ask.future
         finally:
@@ -230,24 +231,24 @@ class Transactions:
                 log.ask = None
 
     def leave(self, log: TransactionLog) -> None:
-        """Note that the code is out of it."""
+        """Remove a transaction whose block the code has left."""
         if log in self._queue:
             self._queue.remove(log)
-        self._ledger.in_transaction = self._ledger.keep_inside = None
-        self._ledger.set_bar()
+        self._sequence.in_transaction = self._sequence.capture_inside = None
+        self._sequence.update_restricted()
 
-    def keep(self, name: str, make: Callable[[], str] | None) -> str | None:
-        """Return a value captured inside the open transaction, from its record or into it.
+    def capture(self, name: str, make: Callable[[], str] | None) -> str | None:
+        """Return a value captured inside the open transaction: from its row, or new and added to it.
 
         Args:
-            name: what is captured.
-            make: makes a new value; None for a mark, which is missing where the code was past this point.
+            name: name of the value.
+            make: makes a new value; None for `patched`, which the row lacks if the old code was past here.
         """
         log = self._queue[0]
         digest = _digest("capture", name)
         if log.live:
             text = "true" if make is None else make()
-            log.said.append((digest, ("value", text)))
+            log.outcomes.append((digest, ("value", text)))
             return text
         outcome = log.take(digest)
         if outcome is None:
@@ -256,12 +257,12 @@ class Transactions:
             return None
         return str(outcome[1])
 
-    # -- what it is answered
+    # -- answers
 
-    def serve(self) -> bool:
-        """Answer from the journal what the code waits for; false if there is nothing to be answered so."""
+    def answer_recorded(self) -> bool:
+        """Answer the code from the journal; false if it waits for nothing that is recorded."""
         log = self.front
-        if log is None or log.live or log.ask is None or self._ledger.dead:
+        if log is None or log.live or log.ask is None or self._sequence.dead:
             return False
         ask = log.ask
         outcome = log.recorded(ask)
@@ -270,27 +271,27 @@ class Transactions:
             log.ask = None
             ask.future.set_exception(Evicted())
         else:
-            self._give(log, ask, outcome)
+            self._deliver(log, ask, outcome)
         return True
 
-    def _disagree(self, log: TransactionLog, what: str) -> None:
-        row = self._ledger.history.allocated.get(log.child)
-        self._ledger.halt(f"another statement in it: {what}", row, child=log.child)
+    def _disagree(self, log: TransactionLog, got: str) -> None:
+        row = self._sequence.history.allocated.get(log.child)
+        self._sequence.halt(f"another statement in it: {got}", row, child=log.child)
 
     def answer(self, ask: Ask, outcome: Outcome) -> bool:
-        """Give the code what a worker found; false if nobody waits for it any more."""
+        """Deliver the outcome that a worker found; false if the code does not wait for it any more."""
         log = self.front
         if log is None or log.ask is not ask or ask.future.done():
             return False
         if ask.kind == "rollback":
-            self._ledger.commands.append(self._rolled_back(log, None))
+            self._sequence.commands.append(self._rolled_back(log, None))
         elif ask.kind == "commit":
             log.committed = outcome[0] == "value"
             if not log.committed:
-                self._ledger.commands.append(self._rolled_back(log, outcome))
+                self._sequence.commands.append(self._rolled_back(log, outcome))
         elif ask.kind != "begin":
-            log.said.append((_digest(ask.kind, ask.query), outcome))
-        self._give(log, ask, outcome)
+            log.outcomes.append((_digest(ask.kind, ask.query), outcome))
+        self._deliver(log, ask, outcome)
         return True
 
     @staticmethod
@@ -298,11 +299,11 @@ class Transactions:
         text = log.data(committed=False, end=end)
         return RolledBack(child=log.child, name=log.name, hash=log.hash, value=text)
 
-    def _give(self, log: TransactionLog, ask: Ask, outcome: Outcome) -> None:
+    def _deliver(self, log: TransactionLog, ask: Ask, outcome: Outcome) -> None:
         if ask.kind == "begin":
-            self._ledger.in_transaction = log.name
-            self._ledger.keep_inside = self.keep
-            self._ledger.barred = True
+            self._sequence.in_transaction = log.name
+            self._sequence.capture_inside = self.capture
+            self._sequence.restricted = True
         log.ask = None
         kind, value = outcome
         if kind == "value":
@@ -317,14 +318,10 @@ def _digest(kind: str, query: str) -> str:
 
 
 def _read(row: Row | None, name: str, digest: str) -> _Record | None:
-    """Return what the row of a transaction says; None if it is the row of something else."""
+    """Return the record in the row of a transaction; None if the row is of something else."""
     if row is None or (row.type, row.name, row.hash) != ("L", name, digest):
         return None
     try:
         return msgspec.json.decode(row.data or "", type=_Record)
     except msgspec.DecodeError:
         return None
-
-
-def _nothing(child: int) -> None:
-    """What an overtaken transaction does when it is given up."""

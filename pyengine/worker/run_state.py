@@ -261,13 +261,13 @@ class LeasedRun:
         if self.seen is not None:
             self.seen = None
             return next_seq == replay.next_seq and not (before or after)
-        counts = not self.commands or replay.transactions.overtaken
+        counts = not self.commands or replay.transactions.cancel_requested
         replay.accept(
             tail=before, commands=flight.commands, outcomes=flight.outcomes, next_seq=next_seq, now_ms=now_ms
         )
         if after:
             replay.load(after)
-        return counts or not replay.transactions.overtaken
+        return counts or not replay.transactions.cancel_requested
 
     @property
     def fits_one_bundle(self) -> bool:

@@ -66,7 +66,7 @@ class Speculation:
 
     def _go_on(self, held: LeasedRun) -> None:
         held.seen = held.replay.next_seq
-        held.replay.expect(held.outcomes)
+        held.replay.predict(held.outcomes)
         moves = self.drive(held)
         if isinstance(moves.end, _ENDS) and not moves.commands and not moves.given_up:
             held.end = moves.end

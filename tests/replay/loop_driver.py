@@ -54,19 +54,19 @@ class Driver:
             future.set_exception(value)
         elif not future.done():
             future.set_result(value)
-        self.loop.run_until_quiet()
+        self.loop.run_until_idle()
 
     def fire_next(self) -> None:
         """Fire the timer that falls due first and run until quiet."""
         token = min(self.timers.due_s, key=lambda each: (self.timers.due_s[each], each))
         self.loop.advance_to(self.timers.due_s.pop(token))
         self.loop.fire(token)
-        self.loop.run_until_quiet()
+        self.loop.run_until_idle()
 
     def start(self, program: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Start the main task, run until quiet, and return the task."""
         task = self.loop.create_task(program())
-        self.loop.run_until_quiet()
+        self.loop.run_until_idle()
         return task
 
     def run(self, program: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

@@ -1,8 +1,8 @@
 """A run in memory: a journal as the database would keep it, and the turns between it and the replay machine.
 
-It knows the row types and nothing about coroutines: commands become rows, outcomes become rows, signals wait
-in inboxes, time passes by hand; what the database would refuse fails here. `warm` is the replay that lives
-through all of it; `cold` makes a second one from the journal alone.
+It knows the row types and nothing about coroutines: commands and outcomes become rows, signals wait in
+inboxes, time passes by hand; a report that the database would refuse fails here. `warm` is the replay that
+lives through all of it; `cold` makes a second one from the journal alone.
 """
 
 from __future__ import annotations

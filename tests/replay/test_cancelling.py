@@ -12,7 +12,7 @@ import pytest
 from pyengine.errors import EngineError, InvalidRequest, NotAwaitable
 from pyengine.protocol.commands import Cancelled, Captured, Complete, Fail, RunChild, StartTimer, Suspend
 from pyengine.protocol.journal import Row
-from pyengine.replay.cancellation import REQUESTS_MAX
+from pyengine.replay.cancellation import REPEATS_MAX
 from pyengine.workflow.context import ctx
 from tests.replay.memory_run import Asked, MemoryRun, Sent, add, greet, problem_of, ship, workflow
 
@@ -460,8 +460,8 @@ def test_stubborn_code_fails(shielded: bool) -> None:
 
     run = MemoryRun(workflow(started))
     run.cancel()
-    assert isinstance(run.error, NotAwaitable) and f"cancelled {REQUESTS_MAX} times" in str(run.error)
-    assert times[0] >= REQUESTS_MAX
+    assert isinstance(run.error, NotAwaitable) and f"cancelled {REPEATS_MAX} times" in str(run.error)
+    assert times[0] >= REPEATS_MAX
     assert run.cold().end == run.end
 
 
@@ -558,10 +558,8 @@ def test_a_request_before_the_first_line() -> None:
     check(run)
 
 
-def test_a_command_that_should_be_there_is_still_missed() -> None:
-    """A request excuses only what came last before it: a missing command below recorded ones halts the
-    run.
-    """
+def test_a_missing_command_below_recorded_ones_halts() -> None:
+    """A request discards only commands after the recorded ones: one missing below them halts the run."""
 
     async def before() -> None:
         await greet("a")

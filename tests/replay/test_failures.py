@@ -116,7 +116,7 @@ def test_own_allocation_is_not_run() -> None:
 
 
 def test_shape_that_does_not_fit() -> None:
-    """An attribute of another type, or one that is missing, makes it foreign, with all its facts."""
+    """An attribute of another type, or one that is missing, makes it foreign, with all its fields."""
     text = ExceptionCodec().encode(Declined(5))
     for change in ({"data": {"reason": "x"}}, {"data": {"amount": "many", "reason": "x"}}, {"args": 5}):
         back = ExceptionCodec().decode(json.dumps({**json.loads(text), **change}))

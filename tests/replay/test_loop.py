@@ -41,7 +41,7 @@ def test_callbacks_run_first_in_first_out_until_quiet() -> None:
     driver.loop.call_soon(seen.append, 0).cancel()
     driver.loop.call_soon(seen.append, 2)
     assert not driver.loop.idle
-    driver.loop.run_until_quiet()
+    driver.loop.run_until_idle()
     assert seen == [1, 2, 3]
     assert driver.loop.idle
 
@@ -211,7 +211,7 @@ def test_a_timer_cancelled_between_firing_and_running_does_not_run() -> None:
     handles = [driver.loop.call_later(1, seen.append, 1)]
     driver.loop.call_soon(handles[0].cancel)
     driver.loop.fire(TimerToken(0))
-    driver.loop.run_until_quiet()
+    driver.loop.run_until_idle()
     assert seen == []
     assert driver.timers.cancelled == []
 
@@ -412,7 +412,7 @@ def test_the_machine_cannot_be_driven_from_inside() -> None:
 
     async def program() -> list[str]:
         texts = []
-        for call in (driver.loop.run_until_quiet, driver.loop.evict):
+        for call in (driver.loop.run_until_idle, driver.loop.evict):
             with pytest.raises(RuntimeError) as refused:
                 call()
             texts.append(str(refused.value))
@@ -451,7 +451,7 @@ def test_the_outer_loop_is_left_as_it_was(
         inner = driver.loop.create_task(program())
         fatal = failure is not None and not issubclass(failure, Exception)
         with pytest.raises(failure) if failure and fatal else contextlib.nullcontext():
-            driver.loop.run_until_quiet()
+            driver.loop.run_until_idle()
         assert failure is None or isinstance(inner.exception(), failure)
         assert asyncio.get_running_loop() is loop
         assert asyncio.current_task() is task
@@ -500,9 +500,9 @@ def test_an_interrupt_keeps_the_rest_ready() -> None:
     task = driver.loop.create_task(interrupted())
     driver.loop.call_soon(seen.append, "rest")
     with pytest.raises(KeyboardInterrupt):
-        driver.loop.run_until_quiet()
+        driver.loop.run_until_idle()
     assert isinstance(task.exception(), KeyboardInterrupt)
-    driver.loop.run_until_quiet()
+    driver.loop.run_until_idle()
     assert seen == ["rest"]
 
 

@@ -396,7 +396,7 @@ def test_a_closed_loop_ignores_what_comes_late() -> None:
     driver.loop.call_soon(trace.append, "late")
     driver.loop.call_later(1, trace.append, "late")
     assert not any(driver.loop.fire(token) for token in due)
-    driver.loop.run_until_quiet()
+    driver.loop.run_until_idle()
     driver.loop.evict()
     driver.loop.close()
     assert len(trace) == length

@@ -137,7 +137,7 @@ def test_table(code: Any, child: int, expected: str, got: str) -> None:
 
 
 def test_problem_reads_back_as_an_error() -> None:
-    """The problem is also the JSON of a NondeterminismError with the same facts."""
+    """The problem is also the JSON of a NondeterminismError with the same fields."""
     run = history()
     moves = run.cold(workflow(other_step))
     error = run.codec.decode_error(moves.end.problem)  # type: ignore[union-attr]

@@ -235,9 +235,7 @@ def test_type_given_twice() -> None:
 
 
 def test_a_receive_that_waits_is_a_gap() -> None:
-    """Rows above the number of a receive that still waits are no disagreement; another command there is
-    one.
-    """
+    """Rows above the number of a waiting receive are no disagreement; another command there is one."""
 
     async def before() -> Any:
         return (await asyncio.gather(ctx.receive("a"), ctx.sleep(1), greet("x")))[0]
