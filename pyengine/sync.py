@@ -1,4 +1,4 @@
-"""The client for programs that block: Django, Flask, scripts, notebooks, threads.
+"""The client for blocking programs: Django, Flask, scripts, notebooks, threads.
 
     from pyengine.sync import Client
 
@@ -6,15 +6,15 @@
         run = client.start("checkout", 42, id="order-42")
         print(run.result(timeout="1m"))
 
-What lives here: `Client`, `SyncRun` and `Promises`, each verb of which is derived from the one of the same
-name that awaits, with its signature, its documentation and its errors. What may not: a verb of its own. The
-theory: a verb awaits its asker and nothing else (client/transport.py), and client/psycopg_transport.py has
-one that never lets anybody wait. So the coroutine of the verb runs to its end when it is first sent to, with
-no event loop. A verb that is new there is added here as one line, and a test fails until it is.
+Lives here: `Client`, `SyncRun` and `Promises`, whose verbs are derived from the asynchronous ones of the same
+name, with signature, documentation and errors. May not: a verb of its own. Design: a verb awaits its
+transport and nothing else (client/transport.py), and the one of client/psycopg_transport.py never suspends.
+So the first `send` runs the coroutine of a verb to its end, without an event loop. A new verb is added here
+as one line; a test fails until it is.
 
-Threads may share a client. A process that was forked may go on with the client of its parent; it makes
-connections of its own. Inside an event loop these verbs work as well, and keep the loop from all else. Steps
-that are plain functions may use them; workflow code may not.
+Threads may share a client. A forked process may use the client of its parent; it makes its own connections.
+Inside an event loop these verbs work too, and block the loop. Steps that are plain functions may use them;
+workflow code may not.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ R = TypeVar("R")
 
 
 def _driven(coroutine: Coroutine[Any, Any, R]) -> R:
-    """Run a coroutine that never waits, and return what it returns.
+    """Run a coroutine that never suspends, and return its result.
 
     Raises:
-        EngineError: it waits for something.
+        EngineError: it suspends.
     """
     try:
         coroutine.send(None)
@@ -59,11 +59,11 @@ def _driven(coroutine: Coroutine[Any, Any, R]) -> R:
         result: R = stop.value
         return result
     coroutine.close()
-    raise EngineError("a verb of the client waits for something else than its asker")
+    raise EngineError("a verb of the client waits for something else than its transport")
 
 
 def _derive(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that calls a verb on what its object is made around, and waits for it."""
+    """Return a blocking method that calls a verb of the inner object."""
 
     @functools.wraps(verb)
     def derived(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -112,10 +112,10 @@ def _of_promises(
 
 
 class SyncRun(Generic[T]):
-    """A handle of one run, as `pyengine.Run`, with verbs that block.
+    """A handle of one run, as `pyengine.Run`, with blocking verbs.
 
     Args:
-        inner: the handle with verbs that await.
+        inner: the asynchronous handle.
     """
 
     def __init__(self, inner: Run[T]) -> None:
@@ -128,7 +128,7 @@ class SyncRun(Generic[T]):
 
     @property
     def created(self) -> bool | None:
-        """Whether this start made it; None if the handle was made for a run that exists."""
+        """Whether this start created the run; None for a handle of an existing run."""
         return self._inner.created
 
     result = _of_run(Run.result)
@@ -149,7 +149,7 @@ class Promises:
     """Creates promises, completes them, and waits for them by callback, as `Client.promises`.
 
     Args:
-        inner: the one with verbs that await.
+        inner: the asynchronous promises.
     """
 
     def __init__(self, inner: awaiting_promises.Promises) -> None:
@@ -166,18 +166,18 @@ class Promises:
 
 
 class Client:
-    """Starts runs, waits for them, and steers them, as `pyengine.Client`, with verbs that block.
+    """Starts runs, waits for them, and controls them, as `pyengine.Client`, with blocking verbs.
 
     Args:
-        database: URL of the database. It is not asked before the first verb without `conn`.
+        database: URL of the database. The first verb without `conn` connects to it.
         registry: code known here, `app.registry`: types of results by workflow name, and error classes.
-        connections: connections for statements, at most; one more listens while somebody waits for long.
+        connections: the largest number of connections for statements; one more listens during long waits.
 
     Attributes:
-        promises: durable promises by themselves: created, completed, awaited by callback.
+        promises: creates and completes durable promises, and waits for them by callback.
 
     `conn` of the verbs is a blocking connection: psycopg's, an SQLAlchemy Session or Connection over it, or
-    Django's `connection`. Use the client in a `with` block, call `close` at the end, or keep one for the
+    Django's `connection`. Use the client in a `with` block, call `close` at the end, or share one in the
     whole process.
     """
 

@@ -1,10 +1,10 @@
-"""Starting runs, waiting for them and steering them, from any process.
+"""Starting runs, waiting for them and controlling them, from any process.
 
-Lives here: the verbs of a client, their two transports (programs that await, programs that block), and
-handles. May not: running anything; a client needs no worker in its process and no code of workflows.
+Lives here: the verbs of a client, its transports for asynchronous and for blocking programs, and handles of
+runs. May not: running workflows. A client needs neither a worker in its process nor the code of a workflow.
 
 The way of a start: `Client.start` (client.py) reads the options and encodes the arguments, a transport sends
-one statement (asyncpg_transport.py), and `Run.result` waits until the poller hears of the end (results.py).
+one statement (asyncpg_transport.py), and `Run.result` waits until the poller finds the result (results.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The transport of programs that await.
+"""The transport of asynchronous programs.
 
-What lives here: `AsyncpgTransport`, which runs statements on a pool of asyncpg connections, listens for
-hints, and waits for results. What may not: a verb, SQL text.
+Lives here: `AsyncpgTransport`, which runs statements on a pool of asyncpg connections, listens for hints, and
+waits for results. May not: a verb, SQL text.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ __all__ = ["AsyncpgTransport"]
 
 
 class AsyncpgTransport:
-    """Asks on connections of asyncpg.
+    """Runs statements on connections of asyncpg.
 
     Args:
-        database: where to.
-        listener: receives hints, and sends them.
-        connections: connections for statements, at most.
+        database: the database.
+        listener: receives and sends hints.
+        connections: the largest number of connections for statements.
     """
 
     def __init__(self, database: Database, listener: Listener, connections: int) -> None:
         self._database = database
         self._listener = listener
-        self._links = ConnectionPool(database, "client", connections)
-        self._waiting = ResultPoller(self._links, listener)
+        self._pool = ConnectionPool(database, "client", connections)
+        self._results = ResultPoller(self._pool, listener)
         self._opening = asyncio.Lock()
         self._closed = False
 
@@ -59,65 +59,65 @@ class AsyncpgTransport:
             EngineError: by SQLSTATE; Unavailable if the database cannot be reached.
         """
         refuse_workflow()
-        caller_connection.checked(procedure, values)
+        caller_connection.check_values(procedure, values)
         await self.open()
-        return await self._links.rows(procedure, *values)
+        return await self._pool.rows(procedure, *values)
 
-    async def within(self, conn: Any, procedure: Procedure, *values: Any) -> Any:
+    async def run_on(self, conn: Any, procedure: Procedure, *values: Any) -> Any:
         """Run a procedure on an asynchronous connection of the caller's.
 
         Raises:
-            EngineError: as `rows`; InvalidRequest if that is no connection which is taken.
+            EngineError: as `rows`; InvalidRequest if the connection is of an unsupported kind.
         """
         refuse_workflow()
-        return await caller_connection.ask(conn, procedure, *values)
+        return await caller_connection.run_on(conn, procedure, *values)
 
     async def start(self, values: tuple[Any, ...], *, fresh: bool) -> Any:
-        """Start a run, tell of it, and listen for ends from now on.
+        """Start a run, notify workers, and listen for results from now on.
 
         Raises:
             EngineError: as `rows`.
         """
         refuse_workflow()
-        caller_connection.checked(START, (*values, fresh, False, None))
+        caller_connection.check_values(START, (*values, fresh, False, None))
         await self.open()
-        sent = self.along("durable_ready")
-        reply = self._waiting.reply if sent else None
-        (row,) = await self._links.rows(START, *values, fresh, sent, reply)
+        with_commit = self.with_commit("durable_ready")
+        address = self._results.address if with_commit else None
+        (row,) = await self._pool.rows(START, *values, fresh, with_commit, address)
         if row["handed"]:
-            self._listener.one_more("durable_ready")
-            await self._waiting.listen()
+            self._listener.allow_next("durable_ready")
+            await self._results.listen()
         elif row["created"]:
-            await self.hint("durable_ready", sent=sent)
+            await self.announce("durable_ready", with_commit=with_commit)
         return row
 
     @property
-    def heard(self) -> int | None:
-        """How many hints that promises settled have come; None before anybody listens."""
-        return self._waiting.heard
+    def hint_count(self) -> int | None:
+        """The number of hints that a promise settled; None while not listening."""
+        return self._results.hint_count
 
-    def along(self, channel: Channel) -> bool:
-        """Whether a statement may send this hint itself, with its commit."""
-        return self._listener.along(channel)
+    def with_commit(self, channel: Channel) -> bool:
+        """Return whether a statement may send this hint with its commit."""
+        return self._listener.with_commit(channel)
 
-    async def hint(self, channel: Channel, *, sent: bool = False) -> None:
-        """Tell subscribers of this process and, unless they were, of others to look again, soon."""
-        await self._waiting.listen()
-        self._listener.announce(channel, sent=sent)
+    async def announce(self, channel: Channel, *, with_commit: bool) -> None:
+        """Wake this process and, unless a commit has sent the hint, the others, soon."""
+        await self._results.listen()
+        self._listener.announce(channel, with_commit=with_commit)
 
-    async def ended(self, id: str, timeout_s: float | None, since: int | None = None) -> Any:
-        """Wait for the end of a run that was started when so many hints had come.
+    async def ended(self, id: str, timeout_s: float | None, hint_count: int | None = None) -> Any:
+        """Wait until a run has ended; `hint_count` is the property's value before its start.
 
         Raises:
             TimeoutError: it has not ended in time.
-            InvalidRequest: that can be no id.
+            InvalidRequest: the id is invalid.
         """
         refuse_workflow()
         await self.open()
-        return await self._waiting.wait(id, timeout_s, since)
+        return await self._results.wait(id, timeout_s, hint_count)
 
     async def close(self) -> None:
-        """Close the connections; whoever still waits for a result gets a CancelledError."""
+        """Close the connections; waits for results raise CancelledError."""
         self._closed = True
-        await self._waiting.close()
-        await self._links.close()
+        await self._results.close()
+        await self._pool.close()

@@ -1,11 +1,11 @@
-"""A verb of ours on a connection of the caller's, inside the transaction that is open there.
+"""Procedures on a connection of the caller's, inside the transaction that is open there.
 
-What lives here: which connections and sessions are taken (`ask`, `ask_now`), how a procedure is run on each,
-and the check of what it is given. What may not: a commit, a rollback, a savepoint, a setting, a close; the
-connection is the caller's before and afterwards. No driver but asyncpg is imported: whoever has an object of
-another one has imported it. The theory: the caller's transaction is the transaction. What the verb wrote, and
-its hint, become visible when the caller commits; a rollback leaves nothing of either. A request that is wrong
-in itself is refused before it leaves, because an error of the database ends the caller's transaction.
+Lives here: the supported kinds of connections and sessions (`run_on`, `run_on_sync`), how a procedure is run
+on each, and the check of its values. May not: a commit, a rollback, a savepoint, a setting, a close; the
+connection stays the caller's. No driver but asyncpg is imported: an object of another one exists only if its
+module is loaded. Design: rows and hint of a verb become visible when the caller commits; a rollback leaves
+nothing of either. Invalid values are rejected before they are sent, because an error of the database aborts
+the caller's transaction.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyengine.database.error_mapping import NO_SCHEMA, answered, no_schema, unre
 from pyengine.database.statements.procedures import Procedure
 from pyengine.errors import EngineError, InvalidRequest
 
-__all__ = ["ask", "ask_now", "checked", "psycopg_error", "unwritable"]
+__all__ = ["check_values", "psycopg_error", "run_on", "run_on_sync", "unwritable"]
 
 _WHERE = "the database of your connection"
 _ASYNCPG = (asyncpg.Connection, asyncpg.pool.PoolConnectionProxy)
@@ -41,25 +41,25 @@ _BLOCKING = (
     ("sqlalchemy.orm", "Session", "scoped_session"),
     *_DJANGO,
 )
-_TAKEN = "asyncpg, psycopg, or an SQLAlchemy session or connection over one of them"
+_SUPPORTED = "asyncpg, psycopg, or an SQLAlchemy session or connection over one of them"
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _INTEGERS = {"integer": 1 << 31, "bigint": 1 << 63}
 _CLASSES: dict[str, type] = {"boolean": bool, "timestamptz": datetime}
-_ENDED_BEFORE = "25P02"
+_ABORTED_TRANSACTION = "25P02"
 
 
-async def ask(conn: Any, procedure: Procedure, *values: Any) -> Any:
+async def run_on(conn: Any, procedure: Procedure, *values: Any) -> Any:
     """Run a procedure on an asynchronous connection and return its first row.
 
     Args:
         conn: an asyncpg connection, a psycopg AsyncConnection, an AsyncSession or AsyncConnection.
-        procedure: what to run.
-        values: what it takes.
+        procedure: the procedure.
+        values: its parameters.
 
     Raises:
-        EngineError: by SQLSTATE; InvalidRequest if a value or the connection is not taken.
+        EngineError: by SQLSTATE; InvalidRequest if a value does not fit or the connection is not supported.
     """
-    checked(procedure, values)
+    check_values(procedure, values)
     if isinstance(conn, _ASYNCPG):
         try:
             return await conn.fetchrow(procedure.sql, *values)
@@ -72,7 +72,7 @@ async def ask(conn: Any, procedure: Procedure, *values: Any) -> Any:
                 await cursor.execute(procedure.sql, values)
                 return await cursor.fetchone()
         except psycopg.Error as error:
-            raise _told(psycopg_error(error, _WHERE, closed=conn.closed), error.sqlstate) from error
+            raise _advised(psycopg_error(error, _WHERE, closed=conn.closed), error.sqlstate) from error
     if not isinstance(conn, _all(_ASYNC)):
         _refuse(conn, procedure, blocking=False)
     try:
@@ -86,18 +86,18 @@ async def ask(conn: Any, procedure: Procedure, *values: Any) -> Any:
         raise _sqlalchemy_error(error) from error
 
 
-def ask_now(conn: Any, procedure: Procedure, *values: Any) -> Any:
+def run_on_sync(conn: Any, procedure: Procedure, *values: Any) -> Any:
     """Run a procedure on a blocking connection and return its first row.
 
     Args:
         conn: a psycopg Connection, an SQLAlchemy Session or Connection, or Django's connection.
-        procedure: what to run.
-        values: what it takes.
+        procedure: the procedure.
+        values: its parameters.
 
     Raises:
-        EngineError: as `ask`.
+        EngineError: as `run_on`.
     """
-    checked(procedure, values)
+    check_values(procedure, values)
     if isinstance(conn, _all(_DJANGO)):
         conn.ensure_connection()
         conn = conn.connection
@@ -108,7 +108,7 @@ def ask_now(conn: Any, procedure: Procedure, *values: Any) -> Any:
                 cursor.execute(procedure.sql, values)
                 return cursor.fetchone()
         except psycopg.Error as error:
-            raise _told(psycopg_error(error, _WHERE, closed=conn.closed), error.sqlstate) from error
+            raise _advised(psycopg_error(error, _WHERE, closed=conn.closed), error.sqlstate) from error
     if not isinstance(conn, _all(_BLOCKING)):
         _refuse(conn, procedure, blocking=True)
     try:
@@ -122,16 +122,16 @@ def ask_now(conn: Any, procedure: Procedure, *values: Any) -> Any:
         raise _sqlalchemy_error(error) from error
 
 
-def checked(procedure: Procedure, values: tuple[Any, ...]) -> None:
-    """Check values by the types that a procedure takes, alike for every driver.
+def check_values(procedure: Procedure, values: tuple[Any, ...]) -> None:
+    """Check values by the procedure's parameter types, the same for every driver.
 
     Raises:
-        InvalidRequest: one is of another type, or none that Postgres can hold.
+        InvalidRequest: one is of another type, or cannot be stored by Postgres.
     """
     if procedure.takes is None:
         return
     for number, (kind, value) in enumerate(zip(_kinds(procedure.takes), values, strict=True), 1):
-        reason = None if value is None else _misfit(kind, value)
+        reason = None if value is None else _type_error(kind, value)
         if reason is not None:
             shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:60]}..."
             raise InvalidRequest(
@@ -145,14 +145,14 @@ def _kinds(takes: str) -> tuple[str, ...]:
     return tuple(takes.split())
 
 
-def _misfit(kind: str, value: Any) -> str | None:
+def _type_error(kind: str, value: Any) -> str | None:
     """Return why a value is not of a type of Postgres; None if it is."""
     if kind == "text":
         if not isinstance(value, str):
             return f"a text is expected, not {type(value).__name__}"
         return "a text has no NUL and no half of a surrogate pair" if unwritable(value) else None
     if kind == "text[]":
-        return next((found for each in value if (found := _misfit("text", each))), None)
+        return next((found for each in value if (found := _type_error("text", each))), None)
     if kind in _INTEGERS:
         if not isinstance(value, int) or isinstance(value, bool):
             return f"a whole number is expected, not {type(value).__name__}"
@@ -162,7 +162,7 @@ def _misfit(kind: str, value: Any) -> str | None:
 
 
 def unwritable(text: str) -> bool:
-    """Whether Postgres cannot hold the text: it has a NUL or half of a surrogate pair."""
+    """Return whether Postgres cannot store the text: it has a NUL or half of a surrogate pair."""
     return "\0" in text or (not text.isascii() and _SURROGATES.search(text) is not None)
 
 
@@ -175,9 +175,9 @@ def psycopg_error(error: Any, where: str, *, closed: bool) -> EngineError:
         closed: whether the connection is gone.
     """
     if error.sqlstate is not None:
-        told = error.diag
+        diag = error.diag
         return answered(
-            where, error.sqlstate, told.message_primary or str(error), told.message_detail, told.message_hint
+            where, error.sqlstate, diag.message_primary or str(error), diag.message_detail, diag.message_hint
         )
     if closed or isinstance(error, sys.modules["psycopg"].OperationalError):
         return unreachable(where, str(error) or type(error).__name__)
@@ -188,38 +188,38 @@ def _asyncpg_error(error: BaseException, conn: Any) -> EngineError:
     if isinstance(error, asyncpg.InterfaceError):
         try:
             closed = conn.is_closed()
-        except asyncpg.InterfaceError:  # given back to its pool
+        except asyncpg.InterfaceError:  # it was released to its pool
             closed = False
         if not closed:
             return InvalidRequest(
                 f"{_WHERE}: {error}", hint="a connection does one thing at a time, and not after its release"
             )
-    return _told(mapped(error, _WHERE), getattr(error, "sqlstate", None))
+    return _advised(mapped(error, _WHERE), getattr(error, "sqlstate", None))
 
 
 def _sqlalchemy_error(error: Any) -> EngineError:
-    """Return the engine's error for one that SQLAlchemy has wrapped, from what the driver raised."""
+    """Return the engine's error for the driver's error that SQLAlchemy has wrapped."""
     cause = error.orig
     if not isinstance(cause, _classes("psycopg", "Error")):
         cause = cause.__cause__ or cause
     if isinstance(cause, _classes("psycopg", "Error")):
-        return _told(psycopg_error(cause, _WHERE, closed=error.connection_invalidated), cause.sqlstate)
-    return _told(mapped(cause, _WHERE), getattr(cause, "sqlstate", None))
+        return _advised(psycopg_error(cause, _WHERE, closed=error.connection_invalidated), cause.sqlstate)
+    return _advised(mapped(cause, _WHERE), getattr(cause, "sqlstate", None))
 
 
-def _told(error: EngineError, code: str | None) -> EngineError:
-    """Return the error with the advice that only a caller's own connection needs."""
+def _advised(error: EngineError, code: str | None) -> EngineError:
+    """Return the error with a hint where a caller's connection needs another one."""
     if code in NO_SCHEMA and type(error) is EngineError:
         return no_schema(_WHERE)
-    if code == _ENDED_BEFORE:
+    if code == _ABORTED_TRANSACTION:
         error.hint = "roll back first; a savepoint around the statement that failed would have kept the rest"
     return error
 
 
 def _for_sqlalchemy(conn: Any, procedure: Procedure, values: tuple[Any, ...]) -> tuple[str, Any]:
-    """Return statement and parameters as the driver below SQLAlchemy takes them.
+    """Return statement and parameters in the form of the driver below SQLAlchemy.
 
-    It goes through SQLAlchemy and not past it, because that begins the transaction when it first speaks.
+    The statement must go through SQLAlchemy, which begins the transaction with its first statement.
     """
     dialect = conn.dialect
     if (dialect.name, dialect.driver) == ("postgresql", "asyncpg"):
@@ -238,9 +238,9 @@ def _named_parameters(sql: str) -> str:
 
 
 def _classes(module: str, *names: str) -> tuple[Any, ...]:
-    """Return classes of a module, if anybody has imported it."""
-    home: Any = sys.modules.get(module)
-    return tuple(getattr(home, name) for name in names if hasattr(home, name))
+    """Return classes of a module, if it is loaded."""
+    loaded: Any = sys.modules.get(module)
+    return tuple(getattr(loaded, name) for name in names if hasattr(loaded, name))
 
 
 def _all(known: tuple[tuple[str, ...], ...]) -> tuple[Any, ...]:
@@ -263,7 +263,7 @@ def _refuse(conn: Any, procedure: Procedure, *, blocking: bool) -> NoReturn:
             f"conn is a {kind}, which is asynchronous, and this verb blocks",
             hint="pyengine.Client has the same verbs for asynchronous connections",
         )
-    hint = f"it is a connection of {_TAKEN}; over another driver {_in_sql(procedure)}"
+    hint = f"it is a connection of {_SUPPORTED}; over another driver {_in_sql(procedure)}"
     if kind.startswith("psycopg2."):
         hint = f"psycopg (version 3) is taken, psycopg2 is not: use that, or {_in_sql(procedure)}"
     raise InvalidRequest(f"conn is a {kind} and no connection that is taken here", hint=hint)

@@ -1,11 +1,10 @@
 """Starting runs and waiting for them, from any process.
 
-What lives here: `ClientApi`: starting and looking; what else people do to a run stands in run.py; and
-`Client`, the verbs for programs that await (sync.py has those for programs that block). What may not: running
-anything; a client needs no worker in its process and no code, a workflow's name will do. The theory: a start
-is idempotent, because every run has an id before it is sent; so after a lost connection it is simply sent
-again. A verb awaits its transport (transport.py) and nothing else, which is what makes it good for both
-kinds.
+Lives here: `ClientApi`, which starts and lists runs and has the verbs of run.py and many_runs.py; and
+`Client`, for asynchronous programs (sync.py has the one for blocking programs). May not: running workflows;
+a workflow's name is enough to start one. Design: a start is idempotent, because every run has an id before
+the request is sent; so after a lost connection it is sent again. A verb awaits its transport (transport.py)
+and nothing else, so both kinds of programs share the verbs.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from pyengine.errors import InvalidRequest
 from pyengine.values.codec import Codec
 
 if TYPE_CHECKING:
-    # a workflow that is only named says nothing of its result: that is Any and not unknown
+    # the result of a workflow that is only named is Any, not unknown
     from typing_extensions import TypeVar
 
     T = TypeVar("T", default=Any)
@@ -47,34 +46,34 @@ __all__ = ["Client", "ClientApi", "Run", "RunState", "RunStatus"]
 
 
 class ClientApi(RunControl, ManyRuns):
-    """Starts runs, waits for them, and steers them.
+    """Starts runs, waits for them, and controls them.
 
     Args:
-        asker: how to reach the database.
+        transport: the way to the database.
         registry: code known here: types of results by workflow name, and error classes.
 
     Attributes:
-        promises: durable promises by themselves: created, completed, awaited by callback.
+        promises: creates and completes durable promises, and waits for them by callback.
     """
 
-    def __init__(self, asker: Transport, registry: Registry | None) -> None:
-        self._asker = asker
+    def __init__(self, transport: Transport, registry: Registry | None) -> None:
+        self._transport = transport
         self._registry = registry or Registry()
         self._codec = Codec(self._registry.errors)
-        self.promises = Promises(asker, self._codec)
+        self.promises = Promises(transport, self._codec)
 
     async def open(self) -> None:
-        """Check the database; every other method does that at its first use.
+        """Check the database; the first call of any other method does that too.
 
         Raises:
             Unavailable: it cannot be reached.
             SchemaMismatch: its schema does not fit.
         """
-        await self._asker.open()
+        await self._transport.open()
 
     async def close(self) -> None:
-        """Close the connections; whoever still waits for a result gets a CancelledError."""
-        await self._asker.close()
+        """Close the connections; waits for results raise CancelledError."""
+        await self._transport.close()
 
     # -- starting
 
@@ -93,25 +92,25 @@ class ClientApi(RunControl, ManyRuns):
         conn: Any = None,
         **kwargs: Any,
     ) -> Run[T]:
-        """Start a run, or find the one that has this id or key.
+        """Start a run, or find the one that has this id or key; `durable.start` in SQL.
 
         Args:
             workflow: the workflow, or its name, or a service in SQL like "sql://billing.close_month".
             args: its arguments.
-            id: id of the run, up to 512 bytes; the same id is the same run.
+            id: id of the run, up to 512 bytes; a second start with it finds the run.
             key: idempotency key, unique for the workflow.
             queue: None means the workflow's own queue, or "default".
             version: None means the workflow's own version, or "1".
-            delay: not to be begun before.
-            timeout: the run times out after this; None means the workflow's own deadline, or none.
+            delay: the run does not start before this duration is over.
+            timeout: the run times out after this duration; None means the workflow's deadline, or none.
             priority: smaller is claimed first.
             conn: a connection of yours, in whose transaction the run is started: a rollback leaves nothing.
-                Of asyncpg or psycopg, or an SQLAlchemy session or connection over one of them.
+                It is of asyncpg or psycopg, or an SQLAlchemy session or connection over one of them.
             kwargs: its arguments by name.
 
         Raises:
             InvalidRequest: the arguments do not fit the workflow, or an option is wrong.
-            NotFound: no worker ever registered a workflow of this name, while others are known.
+            NotFound: no worker has registered this workflow, while others are known.
             RunConflict: a run with this id or key exists and has other input.
             Unavailable: the database cannot be reached.
         """
@@ -144,7 +143,7 @@ class ClientApi(RunControl, ManyRuns):
         priority: int = 0,
         conn: Any = None,
     ) -> Run[T]:
-        """Do what `start` does, for arguments whose names are names of options too.
+        """Start a run like `start`, with arguments whose names may be names of options too.
 
         Raises:
             EngineError: as `start`.
@@ -179,13 +178,13 @@ class ClientApi(RunControl, ManyRuns):
             "",
             definition is not None,
         )
-        heard = self._asker.heard
+        hint_count = self._transport.hint_count
         if conn is None:
-            row = await self._asker.start(values, fresh=fresh)
+            row = await self._transport.start(values, fresh=fresh)
         else:
-            row = await self._asker.within(conn, START_WITHIN, *values, fresh)
-        codec, since = result_codec(definition), heard if row["created"] else None
-        return Run(self, row["id"], codec, created=row["created"], since=since)
+            row = await self._transport.run_on(conn, START_WITHIN, *values, fresh)
+        codec, created = result_codec(definition), row["created"]
+        return Run(self, row["id"], codec, created=created, hint_count=hint_count if created else None)
 
     def _definition(self, workflow: Workflow[..., Any] | str, version: str | None) -> WorkflowDef | None:
         if isinstance(workflow, Workflow):
@@ -205,7 +204,7 @@ class ClientApi(RunControl, ManyRuns):
             )
         return self._codec.encode(list(args) if args or not kwargs else kwargs, where="the arguments")
 
-    # -- looking
+    # -- reading
 
     async def list(
         self, *, workflow: str | None = None, state: RunState | None = None, limit: int = 100
@@ -213,9 +212,9 @@ class ClientApi(RunControl, ManyRuns):
         """Return runs, newest first.
 
         Args:
-            workflow: only of this workflow.
-            state: only in this state.
-            limit: at most so many.
+            workflow: only runs of this workflow.
+            state: only runs in this state.
+            limit: the largest number of runs.
 
         Raises:
             InvalidRequest: there is no such state.
@@ -228,17 +227,17 @@ class ClientApi(RunControl, ManyRuns):
             view = LIST_RUNS
         else:
             view = LIST_FAILED if state in ("failed", "timed_out", "cancelled") else LIST_LIVE
-        return [self._status(row) for row in await self._asker.rows(view, workflow, state, limit)]
+        return [self._status(row) for row in await self._transport.rows(view, workflow, state, limit)]
 
 
 class Client(ClientApi):
-    """Starts runs, waits for them, and steers them.
+    """Starts runs, waits for them, and controls them.
 
     Args:
         database: the database or its URL.
         registry: code known here: types of results by workflow name, and error classes.
         listener: shared with the worker of this process.
-        connections: connections for statements, at most; one more listens for hints.
+        connections: the largest number of connections for statements; one more listens for hints.
 
     Use it as an async context manager, or call `close` at the end.
     """
@@ -265,5 +264,5 @@ class Client(ClientApi):
 
 
 def _new_id() -> str:
-    """Return an id that no other run has; `durable._fresh_id`."""
+    """Return a new random run id that grows with time; `durable._fresh_id`."""
     return f"{time.time_ns() // 1_000_000:012x}{os.urandom(10).hex()}"

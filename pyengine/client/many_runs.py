@@ -1,16 +1,16 @@
-"""What people do to many runs or promises at once: signal, cancel, pause, resume, settle.
+"""Batch verbs: signal, cancel, pause and resume many runs, and settle many promises.
 
-What lives here: `RunFilter`, `Steered`, and `ManyRuns`, these verbs of a client. What may not: SQL
-text, a decision; what becomes of each id is decided in SQL, in one statement that takes its locks in order.
-The theory: without a connection of the caller's, what is named goes in portions, each in a transaction of its
-own, so that no transaction holds more than a portion of what others want. With one, all of it goes in one
-statement, since two statements of one transaction would take their locks one after the other.
+Lives here: `RunFilter`, `Steered`, and `ManyRuns`, the batch verbs of a client. May not: SQL text, a
+decision; SQL decides the outcome of each id, in one statement that takes its locks in order. Design: ids are
+sent in batches, each in a transaction of its own, so that no transaction holds many locks. On a connection of
+the caller's all ids are one statement, since two statements of one transaction would take their locks out of
+order.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import msgspec
 
 from pyengine.client.run_status import RunState
-from pyengine.client.transport import Transport
+from pyengine.client.transport import Transport, first_row
 from pyengine.database.statements.many_runs import (
     CANCEL_MANY,
     MATCHING_RUNS,
@@ -36,15 +36,15 @@ from pyengine.values.codec import Codec
 __all__ = ["ManyRuns", "Outcome", "RunFilter", "Steered"]
 
 T = TypeVar("T")
-PORTION = 1000
-"""Runs of one transaction."""
+BATCH = 1000
+"""The largest number of runs in one transaction."""
 
 Outcome: TypeAlias = Literal["done", "already", "ended", "refused", "not_found"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Which of the runs that have not ended are meant, child runs too; None means any.
+    """Selects runs that have not ended, child runs too; None means any.
 
     Args:
         workflow: of this workflow.
@@ -63,13 +63,13 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steered:
-    """What a verb for many did to one run or promise.
+    """The outcome of a batch verb for one run or promise.
 
     Args:
         id: its id.
-        outcome: "done"; "already", it was so before; "ended", it has ended otherwise; "refused", it is a step
-            that its worker completes; "not_found".
-        state: where the run or promise stands now; None for a signal, and if there is none.
+        outcome: "done"; "already", it was in that state before; "ended", it has ended otherwise; "refused",
+            it is a step, which only its worker completes; "not_found".
+        state: the state of the run or promise now; None for a signal, and if it does not exist.
         delivery: number of the signal among those of its name that the run was sent.
     """
 
@@ -80,14 +80,14 @@ class Steered:
 
 
 class ManyRuns:
-    """The verbs for many of a client; it is mixed into one, which says how statements leave.
+    """The batch verbs of a client, as a mixin; the client has the transport.
 
-    `runs` are ids or a `RunFilter`. What matches is asked for first, so what a filter finds is as of then.
-    Without `conn` 1000 at a time are steered in a transaction of their own; with it all of them are steered
-    in the caller's, by one statement. `conn` is a connection as `start` takes it.
+    `runs` are ids or a `RunFilter`, which is evaluated once, first. Without `conn` the ids are sent in
+    batches of 1000, each in its own transaction; with it they are one statement in the caller's transaction.
+    `conn` is a connection as `start` takes it.
     """
 
-    _asker: Transport
+    _transport: Transport
     _codec: Codec
 
     async def signal_many(
@@ -104,30 +104,28 @@ class ManyRuns:
         Args:
             runs: ids, a filter, or payloads by id.
             signal: the signal, or its name.
-            payload: what it carries, where it has none of its own.
-            dedup: the same key again is the same signal of a run.
+            payload: its payload, unless `runs` has one for each id.
+            dedup: deduplication key: a run receives signals with the same key once.
             conn: a connection of yours, in whose transaction it is sent: a rollback leaves nothing.
 
         Returns:
-            What became of each id.
+            The outcome of each id.
 
         Raises:
             EncodeError: a payload does not fit the signal's type.
-            InvalidRequest, PayloadTooLarge: name, key or a payload cannot be taken.
+            InvalidRequest, PayloadTooLarge: name, key or a payload is invalid.
         """
         if not isinstance(signal, Signal):
             signal = Signal(signal)
-        said, where = signal, f"a payload of signal {signal.name}"
-        text = self._codec.encode(payload, said.annotation, where=where)
+        name, annotation = signal.name, signal.annotation
+
+        def encode(value: Any) -> str:
+            return self._codec.encode(value, annotation, where=f"a payload of signal {name}")
+
         key = secrets.token_hex(16) if dedup is None and conn is None else dedup
-        told: list[Steered] = []
-        for ids in _portions(await self._ids(runs, conn), conn):
-            texts = None
-            if isinstance(runs, Mapping):
-                texts = [self._codec.encode(runs[id], said.annotation, where=where) for id in ids]
-            rows = await self._told(SIGNAL_MANY, conn, ids, said.name, text, key, texts)
-            told += [Steered(id=id, outcome=outcome, delivery=number) for id, outcome, number in rows]
-        return told
+        return await self._run_batches(
+            SIGNAL_MANY, runs, conn, name, encode(payload), key, encode=encode, field="delivery"
+        )
 
     async def cancel_many(
         self,
@@ -148,14 +146,14 @@ class ManyRuns:
             conn: a connection of yours, in whose transaction it is done.
 
         Returns:
-            What became of each id.
+            The outcome of each id.
 
         Raises:
-            InvalidRequest: the filter or the grace cannot be taken.
+            InvalidRequest: the filter or the grace is invalid.
         """
         text = None if reason is None else self._codec.encode(reason, where="the reason to cancel")
         grace_ms = optional_duration(grace, what="grace")
-        return await self._steer(CANCEL_MANY, runs, conn, text, grace_ms, force)
+        return await self._run_batches(CANCEL_MANY, runs, conn, text, grace_ms, force)
 
     async def pause_many(self, runs: Iterable[str] | RunFilter, *, conn: Any = None) -> list[Steered]:
         """Set many runs aside until they are resumed.
@@ -165,12 +163,12 @@ class ManyRuns:
             conn: a connection of yours, in whose transaction it is done.
 
         Returns:
-            What became of each id.
+            The outcome of each id.
 
         Raises:
-            InvalidRequest: the filter cannot be taken.
+            InvalidRequest: the filter is invalid.
         """
-        return await self._steer(PAUSE_MANY, runs, conn)
+        return await self._run_batches(PAUSE_MANY, runs, conn)
 
     async def resume_many(self, runs: Iterable[str] | RunFilter, *, conn: Any = None) -> list[Steered]:
         """Let many runs go on that are paused, halted or dead.
@@ -180,12 +178,12 @@ class ManyRuns:
             conn: a connection of yours, in whose transaction it is done.
 
         Returns:
-            What became of each id.
+            The outcome of each id.
 
         Raises:
-            InvalidRequest: the filter cannot be taken.
+            InvalidRequest: the filter is invalid.
         """
-        return await self._steer(RESUME_MANY, runs, conn)
+        return await self._run_batches(RESUME_MANY, runs, conn)
 
     async def settle_many(
         self,
@@ -199,75 +197,84 @@ class ManyRuns:
 
         Args:
             promises: ids, or values by id.
-            value: what they are resolved with, where they have no value of their own.
-            error: what they are rejected with instead: an exception, or a plain JSON value.
+            value: the value to resolve with, unless `promises` has one for each id.
+            error: rejects them with this instead: an exception, or a plain JSON value.
             conn: a connection of yours, in whose transaction it is done.
 
         Returns:
-            What became of each id.
+            The outcome of each id.
 
         Raises:
-            EncodeError, PayloadTooLarge: a value or the error cannot be taken.
+            EncodeError, PayloadTooLarge: a value or the error is invalid.
             InvalidRequest: there are values and an error.
         """
         if error is not None and (value is not None or isinstance(promises, Mapping)):
             raise InvalidRequest("promises are settled with values or with an error, not with both")
-        what, verdict = (value, "resolved") if error is None else (error, "rejected")
-        text = self._value(what)
-        told: list[Steered] = []
-        for ids in _portions(await self._ids(promises, conn), conn):
-            texts = [self._value(promises[id]) for id in ids] if isinstance(promises, Mapping) else None
-            rows = await self._told(SETTLE_MANY, conn, ids, verdict, text, texts)
-            told += [Steered(id=id, outcome=outcome, state=state) for id, outcome, state in rows]
-        return told
 
-    async def _steer(
-        self, procedure: Procedure, runs: Iterable[str] | RunFilter, conn: Any, *values: Any
+        def encode(value: Any) -> str:
+            if isinstance(value, BaseException):
+                return self._codec.encode_error(value)
+            return self._codec.encode(value, where="a value of a promise")
+
+        state, text = ("resolved", encode(value)) if error is None else ("rejected", encode(error))
+        return await self._run_batches(SETTLE_MANY, promises, conn, state, text, encode=encode)
+
+    async def _run_batches(
+        self,
+        procedure: Procedure,
+        runs: Iterable[str] | Mapping[str, Any] | RunFilter,
+        conn: Any,
+        *values: Any,
+        encode: Callable[[Any], str] | None = None,
+        field: Literal["state", "delivery"] = "state",
     ) -> list[Steered]:
-        told: list[Steered] = []
-        for ids in _portions(await self._ids(runs, conn), conn):
-            rows = await self._told(procedure, conn, ids, *values)
-            told += [Steered(id=id, outcome=outcome, state=state) for id, outcome, state in rows]
-        return told
+        """Run a procedure for all ids and return their outcomes.
 
-    async def _ids(self, named: Iterable[str] | RunFilter, conn: Any) -> list[str]:
-        """Return the ids that are meant, each once."""
-        if isinstance(named, str):
-            raise InvalidRequest(f"many are named by a list of ids, not by the text {named[:60]!r}")
-        if not isinstance(named, RunFilter):
-            return list(dict.fromkeys(named))
-        for instant in (named.started_after, named.started_before):
+        Args:
+            procedure: takes ids, `values` and, if there is `encode`, an encoded value for each id, or None.
+            runs: ids, a filter, or values by id.
+            conn: a connection of the caller's, or None.
+            values: the parameters that all ids share.
+            encode: makes a value a text.
+            field: the field of `Steered` that the procedure returns.
+        """
+        outcomes: list[Steered] = []
+        for ids in _batches(await self._ids(runs, conn), conn):
+            own: tuple[Any, ...] = ()
+            if encode is not None:
+                own = ([encode(runs[id]) for id in ids] if isinstance(runs, Mapping) else None,)
+            row = await first_row(self._transport, conn, procedure, ids, *values, *own)
+            outcomes += [
+                Steered(id=id, outcome=outcome, **{field: value})
+                for id, outcome, value in msgspec.json.decode(row["outcomes"])
+            ]
+        return outcomes
+
+    async def _ids(self, runs: Iterable[str] | RunFilter, conn: Any) -> list[str]:
+        """Return the ids, each once."""
+        if isinstance(runs, str):
+            raise InvalidRequest(f"many are named by a list of ids, not by the text {runs[:60]!r}")
+        if not isinstance(runs, RunFilter):
+            return list(dict.fromkeys(runs))
+        for instant in (runs.started_after, runs.started_before):
             if instant is not None and instant.tzinfo is None:
                 raise InvalidRequest(
                     "a filter's instant has a time zone",
                     hint="datetime.now(timezone.utc)",
                 )
-        tags = None if named.tags is None else msgspec.json.encode(dict(named.tags)).decode()
-        wanted = (named.workflow, named.state, tags, named.started_after, named.started_before)
-        found: list[str] = []
+        tags = None if runs.tags is None else msgspec.json.encode(dict(runs.tags)).decode()
+        wanted = (runs.workflow, runs.state, tags, runs.started_after, runs.started_before)
+        ids: list[str] = []
         while True:
-            page = (await self._row(MATCHING_RUNS, conn, *wanted, found[-1] if found else "", PORTION))["ids"]
-            found += page
-            if len(page) < PORTION:
-                return found
-
-    async def _told(self, procedure: Procedure, conn: Any, *values: Any) -> list[Any]:
-        told: list[Any] = msgspec.json.decode((await self._row(procedure, conn, *values))["told"])
-        return told
-
-    async def _row(self, procedure: Procedure, conn: Any, *values: Any) -> Any:
-        if conn is None:
-            return (await self._asker.rows(procedure, *values))[0]
-        return await self._asker.within(conn, procedure, *values)
-
-    def _value(self, value: Any) -> str:
-        if isinstance(value, BaseException):
-            return self._codec.encode_error(value)
-        return self._codec.encode(value, where="a value of a promise")
+            last = ids[-1] if ids else ""
+            row = await first_row(self._transport, conn, MATCHING_RUNS, *wanted, last, BATCH)
+            ids += row["ids"]
+            if len(row["ids"]) < BATCH:
+                return ids
 
 
-def _portions(ids: list[str], conn: Any) -> Iterator[list[str]]:
-    """Yield what one statement takes: all of it inside a transaction of the caller's."""
-    size = PORTION if conn is None else max(len(ids), 1)
+def _batches(ids: list[str], conn: Any) -> Iterator[list[str]]:
+    """Yield the ids of each statement; inside a transaction of the caller's there is only one."""
+    size = BATCH if conn is None else max(len(ids), 1)
     for first in range(0, len(ids), size):
         yield ids[first : first + size]

@@ -1,8 +1,8 @@
-"""What is told about durable promises: records, and the error of who came second.
+"""Records of durable promises, and the error of a conflicting request.
 
-What lives here: how the older API's answers become records. What may not: requests (promises.py), SQL. The
-theory: a record is what the database answered at one instant; it never changes. Payloads are kept as stored,
-because any peer may have written them; `param` and `value` read them as plain JSON.
+Lives here: the conversion of the older API's answers into records. May not: requests (promises.py), SQL.
+Design: a record is a promise at one instant, and immutable. Payloads are stored texts, because any peer may
+have written them; `param` and `value` read them as plain JSON.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ _YEAR_10000_MS = 253_402_300_800_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromiseRecord:
-    """A promise as it was answered.
+    """A promise at the instant of the request.
 
     Args:
         id: promise id.
-        state: where it stands.
-        param_data: what it was created with, as stored.
-        param_headers: what was said about it.
-        value_data: what it was completed with, as stored; an error as JSON text if it was rejected.
-        value_headers: what was said about it.
+        state: its state.
+        param_data: the parameter of its creation, as stored.
+        param_headers: headers of the parameter.
+        value_data: the value of its completion, as stored; an error as JSON text if it was rejected.
+        value_headers: headers of the value.
         tags: tags of its creation.
-        timeout: when it times out; None means never.
-        created_on: when it was created.
-        completed_on: when it was completed.
+        timeout: the instant at which it times out; None means never.
+        created_on: the instant of its creation.
+        completed_on: the instant of its completion.
         idempotency_key_for_create: key of its creation.
         idempotency_key_for_complete: key of its completion; none if it timed out.
-        deduplicated: the request that was answered with this had been done before.
+        deduplicated: an earlier request with the same key had done the work.
     """
 
     id: str
@@ -77,17 +77,17 @@ class PromiseRecord:
 
     @property
     def param(self) -> Any:
-        """What it was created with: a plain JSON value, or the text itself where that is no JSON."""
-        return _plain(self.param_data)
+        """The parameter of its creation: a plain JSON value, or the text itself if it is not JSON."""
+        return _json_or_text(self.param_data)
 
     @property
     def value(self) -> Any:
-        """What it was completed with: a plain JSON value, or the text itself where that is no JSON."""
-        return _plain(self.value_data)
+        """The value of its completion: a plain JSON value, or the text itself if it is not JSON."""
+        return _json_or_text(self.value_data)
 
 
 class PromiseConflict(Conflict):
-    """The promise is there already, or is completed already, by somebody else.
+    """Another request has created or completed the promise already.
 
     Args:
         promise: the promise as it is.
@@ -120,13 +120,13 @@ class PromisePage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Callback:
-    """A callback that was registered.
+    """A registered callback.
 
     Args:
         id: callback id.
-        promise_id: the promise that it waits for.
+        promise_id: the awaited promise.
         root_promise_id: the promise whose task is resumed.
-        timeout: from then on it is dropped instead; None means never.
+        timeout: the instant at which the callback is dropped; None means never.
         recv: address of the resume.
     """
 
@@ -139,59 +139,53 @@ class Callback:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What came of a callback.
+    """The result of registering a callback.
 
     Args:
-        callback: the callback; None if nothing was registered: its id is known, or one of the two promises
-            is completed.
-        promise: the awaited promise; if it is completed, its awaiter goes on at once.
+        callback: the callback; None if its id is known or one of the two promises is completed.
+        promise: the awaited promise; if it is completed, its awaiter continues at once.
     """
 
     callback: Callback | None
     promise: PromiseRecord
 
 
-def record_of(about: dict[str, Any], deduplicated: bool) -> PromiseRecord:
-    """Return the record of an answer.
-
-    Args:
-        about: the promise in its older shape.
-        deduplicated: the request had been done before.
-    """
+def record_of(promise: dict[str, Any], deduplicated: bool) -> PromiseRecord:
+    """Return the record of a promise in the form of the older API."""
     return PromiseRecord(
-        id=about["id"],
-        state=about["state"],
-        param_data=about["param"].get("data"),
-        param_headers=about["param"].get("headers", {}),
-        value_data=about["value"].get("data"),
-        value_headers=about["value"].get("headers", {}),
-        tags=about["tags"],
-        timeout=_instant(about["timeout"]),
-        created_on=EPOCH + about["createdOn"] * MILLISECOND,
-        completed_on=_instant(about.get("completedOn")),
-        idempotency_key_for_create=about.get("idempotencyKeyForCreate"),
-        idempotency_key_for_complete=about.get("idempotencyKeyForComplete"),
+        id=promise["id"],
+        state=promise["state"],
+        param_data=promise["param"].get("data"),
+        param_headers=promise["param"].get("headers", {}),
+        value_data=promise["value"].get("data"),
+        value_headers=promise["value"].get("headers", {}),
+        tags=promise["tags"],
+        timeout=_instant(promise["timeout"]),
+        created_on=EPOCH + promise["createdOn"] * MILLISECOND,
+        completed_on=_instant(promise.get("completedOn")),
+        idempotency_key_for_create=promise.get("idempotencyKeyForCreate"),
+        idempotency_key_for_complete=promise.get("idempotencyKeyForComplete"),
         deduplicated=deduplicated,
     )
 
 
-def callback_of(about: dict[str, Any]) -> Callback:
-    """Return the callback of an answer."""
+def callback_of(callback: dict[str, Any]) -> Callback:
+    """Return the callback in the form of the older API."""
     return Callback(
-        id=about["id"],
-        promise_id=about["promiseId"],
-        root_promise_id=about["rootPromiseId"],
-        timeout=_instant(about["timeout"]),
-        recv=about["recv"],
+        id=callback["id"],
+        promise_id=callback["promiseId"],
+        root_promise_id=callback["rootPromiseId"],
+        timeout=_instant(callback["timeout"]),
+        recv=callback["recv"],
     )
 
 
 def _instant(ms: int | None) -> datetime | None:
-    """Return an instant; Python's years end with 9999, and what is later counts as never."""
+    """Return an instant; Python's years end with 9999, and a later one counts as never."""
     return None if ms is None or ms >= _YEAR_10000_MS else EPOCH + ms * MILLISECOND
 
 
-def _plain(data: str | None) -> Any:
+def _json_or_text(data: str | None) -> Any:
     if data is None:
         return None
     try:

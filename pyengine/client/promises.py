@@ -1,12 +1,11 @@
-"""Durable promises from Python: created here, completed there, each once.
+"""Durable promises from Python: created and completed once each.
 
-What lives here: `Promises`, which a client has as `promises`. What may not: a decision; the table of what is
-answered stands in SQL (55_promises_v0), and the records that carry it in promise_records.py. The theory: a
-promise is created once and completed once, and idempotency keys tell the one who did it from everybody else.
-A request that is sent again under its key is answered as the first time; one that finds the work done by
-somebody else raises `PromiseConflict` with the promise as it is. `strict` narrows "done before" to a promise
-that is still in the state that the request asks for. A request without a key gets one of its own, so that it
-may be sent again after a lost connection; nobody else can match it.
+Lives here: `Promises`, the attribute `promises` of a client. May not: a decision; SQL decides every outcome
+(80_v0/10_promises_v0.sql), and promise_records.py has the records of the answers. Design: a promise is
+created once and completed once, and idempotency keys identify the requests that did it. A request repeated
+with its key gets the first answer; if another request has done the work, it raises `PromiseConflict` with the
+promise. `strict` accepts the first answer only while the promise is in the requested state. A request without
+a key gets a random one, so that it can be sent again after a lost connection.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from pyengine.client.promise_records import (
     callback_of,
     record_of,
 )
-from pyengine.client.transport import Transport
+from pyengine.client.transport import Transport, first_row
 from pyengine.database.statements.procedures import Procedure
 from pyengine.database.statements.promises import (
     PROMISE_CALLBACK,
@@ -55,7 +54,7 @@ _CODEC = {"codec": "json"}
 
 
 class Opaque(str):
-    """Text that is stored as it is, for peers that write their payloads in another way than plain JSON."""
+    """Text that is stored as it is, for peers whose payloads are not plain JSON."""
 
     __slots__ = ()
 
@@ -64,14 +63,14 @@ class Promises:
     """Creates promises, completes them, and waits for them by callback.
 
     Args:
-        asker: how to reach the database.
-        codec: how values and errors become text.
+        transport: the way to the database.
+        codec: encodes values and errors.
 
     `conn` is a connection of the caller's, as `Client.start` takes it: a rollback leaves nothing.
     """
 
-    def __init__(self, asker: Transport, codec: Codec) -> None:
-        self._asker = asker
+    def __init__(self, transport: Transport, codec: Codec) -> None:
+        self._transport = transport
         self._codec = codec
 
     # -- downstream and upstream
@@ -96,7 +95,7 @@ class Promises:
             timeout: when it times out: a duration from now, an instant with a time zone, or None for never.
             idempotency_key: the same key finds the promise that it made.
             strict: only while that promise is pending.
-            headers: what is said about the parameter.
+            headers: headers of the parameter.
             tags: e.g. {"resonate:target": "poll://any@workers"} gives it a task.
             conn: a connection of yours, in whose transaction it is created.
 
@@ -105,22 +104,20 @@ class Promises:
             InvalidRequest: an argument is malformed.
             Unavailable: the database cannot be reached.
         """
-        data, said = self._written(param, headers, f"the parameter of promise {id}")
-        instant_ms, span_ms = _deadline(timeout)
-        own = secrets.token_hex(16) if idempotency_key is None else None
-        row = await self._ask(
-            PROMISE_CREATE,
+        payload = self._payload(param, headers, f"the parameter of promise {id}")
+        random_key = secrets.token_hex(16) if idempotency_key is None else None
+        row = await first_row(
+            self._transport,
             conn,
+            PROMISE_CREATE,
             id,
-            own or idempotency_key,
-            data,
-            said,
-            instant_ms,
-            span_ms,
+            random_key or idempotency_key,
+            *payload,
+            *_deadline(timeout),
             strict,
             _json(tags or {}),
         )
-        return self._judged(row, id, own)
+        return self._record(row, id, random_key)
 
     async def resolve(
         self,
@@ -139,7 +136,7 @@ class Promises:
             value: a plain JSON value, or `Opaque` text.
             idempotency_key: the same key finds the completion that it made.
             strict: only if that was a resolve; otherwise any, and a promise that timed out is no conflict.
-            headers: what is said about the value.
+            headers: headers of the value.
             conn: a connection of yours, in whose transaction it is completed.
 
         Raises:
@@ -148,8 +145,8 @@ class Promises:
             InvalidRequest: an argument is malformed.
             Unavailable: the database cannot be reached.
         """
-        data, said = self._written(value, headers, f"the value of promise {id}")
-        return await self._complete(PROMISE_RESOLVE, conn, id, data, said, key=idempotency_key, strict=strict)
+        payload = self._payload(value, headers, f"the value of promise {id}")
+        return await self._complete(PROMISE_RESOLVE, conn, id, payload, idempotency_key, strict=strict)
 
     async def reject(
         self,
@@ -168,14 +165,14 @@ class Promises:
             error: an exception, a plain JSON value, or `Opaque` text.
             idempotency_key: as in `resolve`.
             strict: as in `resolve`.
-            headers: what is said about the error.
+            headers: headers of the error.
             conn: as in `resolve`.
 
         Raises:
             EngineError: as `resolve`.
         """
-        data, said = self._written(error, headers, f"the error of promise {id}")
-        return await self._complete(PROMISE_REJECT, conn, id, data, said, key=idempotency_key, strict=strict)
+        payload = self._payload(error, headers, f"the error of promise {id}")
+        return await self._complete(PROMISE_REJECT, conn, id, payload, idempotency_key, strict=strict)
 
     async def cancel(
         self,
@@ -187,21 +184,21 @@ class Promises:
         headers: Mapping[str, str] | None = None,
         conn: Any = None,
     ) -> PromiseRecord:
-        """Cancel a promise; its creator does not want it any more.
+        """Cancel a promise that its creator does not need any more.
 
         Args:
             id: promise id.
             error: as in `reject`.
             idempotency_key: as in `resolve`.
             strict: as in `resolve`.
-            headers: what is said about the error.
+            headers: headers of the error.
             conn: as in `resolve`.
 
         Raises:
             EngineError: as `resolve`.
         """
-        data, said = self._written(error, headers, f"the error of promise {id}")
-        return await self._complete(PROMISE_CANCEL, conn, id, data, said, key=idempotency_key, strict=strict)
+        payload = self._payload(error, headers, f"the error of promise {id}")
+        return await self._complete(PROMISE_CANCEL, conn, id, payload, idempotency_key, strict=strict)
 
     # -- waiting
 
@@ -215,46 +212,47 @@ class Promises:
         timeout: Duration | datetime | None = None,
         conn: Any = None,
     ) -> Registration:
-        """Have the task of a promise resumed when another promise is completed.
+        """Resume the task of a promise when another promise is completed.
 
         Args:
             id: callback id; the same id is the same callback.
             promise_id: the promise to wait for.
             root_promise_id: the promise whose task waits.
-            recv: where the resume goes.
-            timeout: from then on the callback is dropped instead.
+            recv: address of the resume.
+            timeout: drops the callback afterwards.
             conn: a connection of yours, in whose transaction it is registered.
 
         Raises:
             NotFound: there is no such promise to wait for.
-            NotTargeted: who waits has no task.
-            NotAwaitable: nobody outside completes that promise.
+            NotTargeted: the promise that waits has no task.
+            NotAwaitable: the awaited promise can only be completed by its worker.
             InvalidRequest: an argument is malformed.
             Unavailable: the database cannot be reached.
         """
-        instant_ms, span_ms = _deadline(timeout)
-        row = await self._ask(
-            PROMISE_CALLBACK, conn, id, promise_id, root_promise_id, instant_ms, span_ms, _json(recv)
-        )
-        promise = self._judged(row, promise_id, None)
+        ids, deadline = (id, promise_id, root_promise_id), _deadline(timeout)
+        row = await first_row(self._transport, conn, PROMISE_CALLBACK, *ids, *deadline, _json(recv))
+        promise = self._record(row, promise_id)
         made = None if row["callback"] is None else callback_of(msgspec.json.decode(row["callback"]))
         return Registration(callback=made, promise=promise)
 
     async def subscribe(self, promise_id: str, recv: Receiver, *, conn: Any = None) -> PromiseRecord:
-        """Have somebody told when a promise is completed; if it is already, the answer tells.
+        """Notify an address when a promise is completed, unless it is completed already.
 
         Args:
             promise_id: the promise to wait for.
-            recv: who is told.
+            recv: the address.
             conn: as in `callback`.
+
+        Returns:
+            The promise; if it is completed, no notification follows.
 
         Raises:
             EngineError: as `callback`.
         """
-        row = await self._ask(PROMISE_SUBSCRIBE, conn, promise_id, _json(recv))
-        return self._judged(row, promise_id, None)
+        row = await first_row(self._transport, conn, PROMISE_SUBSCRIBE, promise_id, _json(recv))
+        return self._record(row, promise_id)
 
-    # -- looking
+    # -- reading
 
     async def get(self, id: str) -> PromiseRecord:
         """Return a promise as it is now.
@@ -262,7 +260,7 @@ class Promises:
         Raises:
             NotFound: there is no such promise.
         """
-        return self._judged(await self._ask(PROMISE_READ, None, id), id, None)
+        return self._record((await self._transport.rows(PROMISE_READ, id))[0], id)
 
     async def search(
         self,
@@ -277,10 +275,10 @@ class Promises:
 
         Args:
             id: pattern in which * stands for any characters.
-            state: only in this state; REJECTED includes canceled and timed out.
-            tags: only with all of these.
-            limit: at most so many, up to 1000.
-            cursor: what the page before gave.
+            state: only promises in this state; REJECTED includes canceled and timed out.
+            tags: only promises with all of these tags.
+            limit: the largest number of promises, up to 1000.
+            cursor: the cursor of the page before.
 
         Raises:
             InvalidRequest: there is no such state, or an argument is malformed.
@@ -289,7 +287,7 @@ class Promises:
             raise InvalidRequest(
                 f"there is no state {state!r}", hint=f"the states are {', '.join(get_args(PromiseState))}"
             )
-        row = await self._ask(PROMISE_SEARCH, None, id, state, _json(tags or {}), limit, cursor)
+        (row,) = await self._transport.rows(PROMISE_SEARCH, id, state, _json(tags or {}), limit, cursor)
         found = msgspec.json.decode(row["promises"])
         return PromisePage(promises=tuple(record_of(each, False) for each in found), cursor=row["cursor"])
 
@@ -300,25 +298,19 @@ class Promises:
         procedure: Procedure,
         conn: Any,
         id: str,
-        data: str | None,
-        said: str | None,
-        *,
+        payload: tuple[str | None, str | None],
         key: str | None,
+        *,
         strict: bool,
     ) -> PromiseRecord:
-        own = secrets.token_hex(16) if key is None else None
-        row = await self._ask(procedure, conn, id, own or key, data, said, strict)
-        return self._judged(row, id, own)
+        random_key = secrets.token_hex(16) if key is None else None
+        row = await first_row(self._transport, conn, procedure, id, random_key or key, *payload, strict)
+        return self._record(row, id, random_key)
 
-    async def _ask(self, procedure: Procedure, conn: Any, *values: Any) -> Any:
-        if conn is None:
-            return (await self._asker.rows(procedure, *values))[0]
-        return await self._asker.within(conn, procedure, *values)
-
-    def _written(
+    def _payload(
         self, value: Any, headers: Mapping[str, str] | None, where: str
     ) -> tuple[str | None, str | None]:
-        """Return the text of a payload and of its headers; ours names how it was written."""
+        """Return the texts of a payload and of its headers, which name our codec unless it is opaque."""
         if value is None or isinstance(value, Opaque):
             return value, None if headers is None else _json(headers)
         if isinstance(value, BaseException):
@@ -327,19 +319,21 @@ class Promises:
             text = self._codec.encode(value, where=where)
         return text, _json(_CODEC | dict(headers or {}))
 
-    def _judged(self, row: Any, id: str, own: str | None) -> PromiseRecord:
-        """Return the promise of an answer, or raise what it says.
+    def _record(self, row: Any, id: str, random_key: str | None = None) -> PromiseRecord:
+        """Return the promise of an answer, or raise its error.
 
         Args:
             row: status, word and promise.
-            id: named in the error.
-            own: a key that nobody else has: what it did before was this very request.
+            id: promise id, for the error.
+            random_key: the key of this request, if it is random: then only this request can have done the
+                work, and it is not reported as deduplicated.
         """
         if row["promise"] is None:
             raise NotFound(f"there is no promise {id!r}")
-        about = msgspec.json.decode(row["promise"])
-        keys = (about.get("idempotencyKeyForCreate"), about.get("idempotencyKeyForComplete"))
-        record = record_of(about, row["word"] == "deduplicated" and (own is None or own not in keys))
+        promise = msgspec.json.decode(row["promise"])
+        keys = (promise.get("idempotencyKeyForCreate"), promise.get("idempotencyKeyForComplete"))
+        is_own = random_key is not None and random_key in keys
+        record = record_of(promise, row["word"] == "deduplicated" and not is_own)
         if row["status"] in (403, 409):
             raise PromiseConflict(
                 f"promise {id!r} is {row['word']}",
@@ -350,7 +344,7 @@ class Promises:
 
 
 def _deadline(timeout: Duration | datetime | None) -> tuple[int | None, int | None]:
-    """Return an instant or a span, in milliseconds; the database adds the span to its own now."""
+    """Return an instant or a span, in milliseconds; the database adds the span to its clock."""
     if not isinstance(timeout, datetime):
         return None, optional_duration(timeout, what="timeout")
     if timeout.tzinfo is None:

@@ -1,11 +1,10 @@
-"""How the verbs of a client reach the database in a program that blocks.
+"""The transport of blocking programs.
 
-What lives here: `PsycopgTransport`, on connections of psycopg, a few of which threads take in turn.
-What may not: a verb (client.py has them), SQL text. The theory: its functions are coroutines by name only.
-They block where others await, so a coroutine that awaits nothing else runs from its first line to its last in
-one go, and sync.py can drive it without an event loop. Waiting for a run is looking, as in results.py; only a
-wait that gets long listens for hints, on one connection that all threads share for as long as one of them
-waits. A process that was forked does not touch the connections of its parent: it makes its own.
+Lives here: `PsycopgTransport`, with a few connections of psycopg that threads take in turn. May not: a verb
+(client.py), SQL text. Design: its functions are coroutines that never suspend; they block instead. So
+sync.py runs a verb to its end without an event loop. Waiting for a run is polling, as in results.py; only a
+long wait listens for hints, on one connection that all waiting threads share. A forked process does not use
+the connections of its parent: it makes its own.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,7 +23,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from pyengine.client import caller_connection
-from pyengine.client.results import refuse_no_text
+from pyengine.client.results import POLL_LONGEST_S, RETRY_S, check_run_id
 from pyengine.client.transport import refuse_workflow
 from pyengine.database.connection import CONNECT_TIMEOUT_S, Database
 from pyengine.database.error_mapping import (
@@ -45,9 +44,8 @@ __all__ = ["PsycopgTransport"]
 
 logger = logging.getLogger("pyengine.blocking")
 
-_LONGEST_S = 3.0
-_AGAIN_S = 1.0
-_WORTH_LISTENING_S = 0.3
+_LISTEN_FROM_S = 0.3
+"""Shorter pauses do not listen for hints."""
 _KEEP_ALIVE: dict[str, Any] = {
     "keepalives": 1,
     "keepalives_idle": 15,
@@ -60,11 +58,11 @@ _Connection = psycopg.Connection[dict[str, Any]]
 
 
 class PsycopgTransport:
-    """Asks on connections of psycopg; any number of threads may use it.
+    """Runs statements on connections of psycopg; any number of threads may use it.
 
     Args:
         dsn: URL of the database.
-        connections: connections for statements, at most; one more listens while somebody waits for long.
+        connections: the largest number of connections for statements; one more listens during long waits.
     """
 
     def __init__(self, dsn: str, connections: int) -> None:
@@ -72,33 +70,33 @@ class PsycopgTransport:
         self._where = Database(dsn).where
         self._connections = connections
         self._inherited: list[_Connection] = []
-        self._forget()
+        self._reset()
         _ALIVE.add(self)
         self._finalizer = weakref.finalize(self, _close_all, self._all)
 
-    def _forget(self) -> None:
-        """Begin anew: at birth, and in a forked process, to which neither locks nor connections belong."""
+    def _reset(self) -> None:
+        """Initialise: also in a forked process, which owns neither the locks nor the connections."""
         self._all: list[_Connection] = []
         self._free: list[_Connection] = []
         self._slots = threading.BoundedSemaphore(self._connections)
         self._opening = threading.Lock()
         self._hints = _Hints(self)
-        self._pace = NotifyThrottle()
+        self._throttle = NotifyThrottle()
         self._pooled = True
         self._odd = False
         self._opened = False
         self._closed = False
 
     def forked(self) -> None:
-        """Leave the connections to the parent process, and do not let them be closed from here."""
+        """Leave the connections to the parent process, and never close them here."""
         closed = self._closed
         self._inherited += self._all
         self._finalizer.detach()
-        self._forget()
+        self._reset()
         self._closed = closed
         self._finalizer = weakref.finalize(self, _close_all, self._all)
 
-    # -- what the verbs ask for
+    # -- Transport
 
     async def open(self) -> None:
         """Check the database, once.
@@ -123,95 +121,92 @@ class PsycopgTransport:
             self._opened = True
 
     async def rows(self, procedure: Procedure, *values: Any) -> list[Any]:
-        """Run a procedure that may be run twice, and return its rows; tried again if the connection was dead.
+        """Run a procedure that may be run twice, and return its rows; retried once if the connection was
+        lost.
 
         Raises:
             EngineError: by SQLSTATE; Unavailable if the database cannot be reached.
         """
         refuse_workflow()
-        caller_connection.checked(procedure, values)
+        caller_connection.check_values(procedure, values)
         await self.open()
         try:
-            with self._taken() as conn:
-                return self._fetched(conn, procedure, *values)
+            return self._rows(procedure, values)
         except Unavailable:
-            with self._taken() as conn:
-                return self._fetched(conn, procedure, *values)
+            return self._rows(procedure, values)
 
-    def _fetched(self, conn: _Connection, procedure: Procedure, *values: Any) -> list[Any]:
-        if not self._odd:
-            return _fetch(conn, procedure, *values)
-        with _transaction(conn):
+    def _rows(self, procedure: Procedure, values: tuple[Any, ...]) -> list[Any]:
+        with self._taken() as conn, _transaction(conn) if self._odd else nullcontext():
             return _fetch(conn, procedure, *values)
 
-    async def within(self, conn: Any, procedure: Procedure, *values: Any) -> Any:
+    async def run_on(self, conn: Any, procedure: Procedure, *values: Any) -> Any:
         """Run a procedure on a blocking connection of the caller's.
 
         Raises:
-            EngineError: as `rows`; InvalidRequest if that is no connection which is taken.
+            EngineError: as `rows`; InvalidRequest if the connection is of an unsupported kind.
         """
         refuse_workflow()
-        return caller_connection.ask_now(conn, procedure, *values)
+        return caller_connection.run_on_sync(conn, procedure, *values)
 
     async def start(self, values: tuple[Any, ...], *, fresh: bool) -> Any:
-        """Start a run, tell of it, and return the row of `START`."""
-        sent = self.along("durable_ready")
-        # notes are for programs that await
-        row = (await self.rows(START, *values, fresh, sent, None))[0]
+        """Start a run, notify workers, and return the row of `START`."""
+        with_commit = self.with_commit("durable_ready")
+        # only asynchronous programs receive direct messages
+        (row,) = await self.rows(START, *values, fresh, with_commit, None)
         if row["handed"]:
-            self._pace.one_more("durable_ready")
+            self._throttle.allow_next("durable_ready")
         elif row["created"]:
-            await self.hint("durable_ready", sent=sent)
+            await self.announce("durable_ready", with_commit=with_commit)
         return row
 
     @property
-    def heard(self) -> int | None:
-        """Nobody listens before somebody waits."""
+    def hint_count(self) -> int | None:
+        """None: a blocking program listens only during long waits."""
         return None
 
-    def along(self, channel: Channel) -> bool:
-        """Whether a statement may send this hint itself, with its commit."""
-        return self._pace.along(channel, time.monotonic())
+    def with_commit(self, channel: Channel) -> bool:
+        """Return whether a statement may send this hint with its commit."""
+        return self._throttle.with_commit(channel, time.monotonic())
 
-    async def hint(self, channel: Channel, *, sent: bool = False) -> None:
-        """Tell workers and clients to look again, unless they were told; a hint may be lost."""
-        if sent:
+    async def announce(self, channel: Channel, *, with_commit: bool) -> None:
+        """Send a hint, unless a commit has sent it; a hint may be lost."""
+        if with_commit:
             return
         try:
             await self.rows(HINT, channel == "durable_ready", channel == "durable_settled")
         except EngineError as error:
             logger.debug("hint not sent: %s", error.message)
 
-    async def ended(self, id: str, timeout_s: float | None, since: int | None = None) -> Any:
-        """Wait for the end of a run.
+    async def ended(self, id: str, timeout_s: float | None, hint_count: int | None = None) -> Any:
+        """Wait until a run has ended.
 
         Raises:
             TimeoutError: it has not ended in time.
-            InvalidRequest: that can be no id.
+            InvalidRequest: the id is invalid.
         """
-        refuse_no_text(id)
+        check_run_id(id)
         await self.open()
         until_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
-        looks = PollSchedule(longest_s=_LONGEST_S)
+        schedule = PollSchedule(longest_s=POLL_LONGEST_S)
         with self._hints:
             while True:
-                pause_s, heard = _AGAIN_S, self._hints.count
+                pause_s, hints = RETRY_S, self._hints.count
                 try:
                     rows = await self.rows(RESULTS, [id])
                     if rows:
                         return rows[0]
-                    looks.looked(time.monotonic(), found=False)
-                    pause_s = looks.at - time.monotonic()
+                    schedule.polled(time.monotonic(), found=False)
+                    pause_s = schedule.at - time.monotonic()
                 except Unavailable as error:
                     logger.warning("waiting for run %s: %s", id, error.message)
                 left_s = until_s - time.monotonic()
                 if left_s <= 0:
                     raise TimeoutError(f"run {id} has not ended after {timeout_s:g} s; it goes on")
-                if self._hints.wait(min(pause_s, left_s), heard):
-                    looks.hinted(time.monotonic())
+                if self._hints.wait(min(pause_s, left_s), hints):
+                    schedule.hinted(time.monotonic())
 
     async def close(self) -> None:
-        """Close the connections; what other threads are doing on one of them fails."""
+        """Close the connections; statements of other threads on them fail."""
         self._closed = True
         _close_all(self._all)
 
@@ -219,7 +214,7 @@ class PsycopgTransport:
 
     @property
     def pooled(self) -> bool:
-        """Whether a pooler stands before the database; known once it is open."""
+        """Whether a pooler is in between; known once `open` has returned."""
         return self._pooled
 
     def connect(self, role: str) -> _Connection:
@@ -227,7 +222,7 @@ class PsycopgTransport:
 
         Raises:
             Unavailable: the server cannot be reached, or is starting or full.
-            EngineError: the server refuses us: no such database, wrong password.
+            EngineError: the server refuses the connection: no such database, wrong password.
         """
         try:
             conn = psycopg.connect(
@@ -264,109 +259,109 @@ class PsycopgTransport:
 
     @contextmanager
     def _taken(self) -> Iterator[_Connection]:
-        """Give a connection to one thread; afterwards it is kept for the next, unless it was found dead."""
+        """Take a connection for one thread; afterwards it is free again, unless it was lost."""
         with self._slots:
             # last in, first out: as many connections as are needed and no more
             try:
                 conn = self._free.pop()
             except IndexError:
                 conn = self.connect("client")
-            kept = False
+            usable = False
             try:
                 yield conn
-                kept = True
+                usable = True
             except psycopg.Error as error:
-                kept = not conn.broken and not conn.closed
+                usable = not conn.broken and not conn.closed
                 if error.sqlstate in NO_SCHEMA:
                     raise no_schema(self._where) from None
                 raise caller_connection.psycopg_error(error, self._where, closed=conn.closed) from error
             except EngineError:
-                kept = True
+                usable = True
                 raise
             finally:
-                # what was under way when a thread was interrupted may still hold the connection
-                if kept and not self._closed:
+                # after an interrupt a statement may still be running on the connection
+                if usable and not self._closed:
                     self._free.append(conn)
                 else:
                     self.drop(conn)
 
 
 class _Hints:
-    """Pauses of threads that wait; long ones end when a hint comes.
+    """Pauses of waiting threads; a hint ends the long ones.
 
-    One of the threads listens, on a connection that is there while somebody waits, and tells the others.
+    One of the threads listens and wakes the others. The connection is open while a thread waits.
     """
 
-    def __init__(self, asker: PsycopgTransport) -> None:
-        self._asker = weakref.ref(asker)
-        self._told = threading.Condition()
+    def __init__(self, transport: PsycopgTransport) -> None:
+        self._transport = weakref.ref(transport)
+        self._received = threading.Condition()
         self._waiting = 0
         self._count = 0
         self._listening = False
         self._conn: _Connection | None = None
 
     def __enter__(self) -> None:
-        with self._told:
+        with self._received:
             self._waiting += 1
 
     def __exit__(self, *_: object) -> None:
-        with self._told:
+        with self._received:
             self._waiting -= 1
             if not self._waiting:
-                self._hang_up()
+                self._disconnect()
 
     @property
     def count(self) -> int:
-        """How many hints have come; to be read before a look, which may miss what a later one tells of."""
+        """The number of hints received; read it before a poll, so that no hint during the poll is missed."""
         return self._count
 
-    def wait(self, seconds: float, heard: int) -> bool:
-        """Wait so long at most, and return whether a hint has come since there were `heard`."""
-        asker = self._asker()
-        if seconds < _WORTH_LISTENING_S or asker is None or asker.pooled:
+    def wait(self, seconds: float, count: int) -> bool:
+        """Wait for at most so many seconds, and return whether there are more hints than `count`."""
+        transport = self._transport()
+        if seconds < _LISTEN_FROM_S or transport is None or transport.pooled:
             time.sleep(max(0.0, seconds))
             return False
-        with self._told:
-            if self._count != heard:
+        with self._received:
+            if self._count != count:
                 return True
             if self._listening:
-                self._told.wait(seconds)
-                return self._count != heard
+                self._received.wait(seconds)
+                return self._count != count
             self._listening = True
-        came = False
+        received = False
         try:
-            came = self._listen(asker, seconds)
+            received = self._listen(transport, seconds)
         except (psycopg.Error, EngineError) as error:
             logger.debug("hints: %s", error)
-            self._hang_up()
+            self._disconnect()
             time.sleep(seconds)
         except BaseException:
-            self._hang_up()
+            self._disconnect()
             raise
         finally:
-            with self._told:
+            with self._received:
                 self._listening = False
-                self._count += came
-                self._told.notify_all()
-        return came
+                self._count += received
+                self._received.notify_all()
+        return received
 
-    def _listen(self, asker: PsycopgTransport, seconds: float) -> bool:
+    def _listen(self, transport: PsycopgTransport, seconds: float) -> bool:
         if self._conn is None:
-            self._conn = asker.connect("listen")
+            self._conn = transport.connect("listen")
             self._conn.execute(LISTEN.sql.encode())
-            # what settled before the session listened has to be looked for
+            # a promise that settled before the LISTEN has to be polled for
             return True
         return any(True for _ in self._conn.notifies(timeout=seconds, stop_after=1))
 
-    def _hang_up(self) -> None:
-        conn, self._conn, asker = self._conn, None, self._asker()
-        if conn is not None and asker is not None:
-            asker.drop(conn)
+    def _disconnect(self) -> None:
+        conn, self._conn, transport = self._conn, None, self._transport()
+        if conn is not None and transport is not None:
+            transport.drop(conn)
 
 
 @contextmanager
 def _transaction(conn: _Connection) -> Iterator[None]:
-    """A transaction as ours are, in whatever session; as in database/sessions.py."""
+    """Run the block in a transaction with the engine's settings; as in database/sessions.py."""
     conn.execute(f"{BEGIN.sql}; {SETTINGS_WITHIN.sql}".encode())
     try:
         yield
@@ -378,12 +373,12 @@ def _transaction(conn: _Connection) -> Iterator[None]:
 
 
 def _prepared_after(pooled: bool) -> int | None:
-    """Return after how many uses a statement is prepared: behind a pooler it might be in another session."""
+    """Return after how many uses a statement is prepared: never behind a pooler, which shares sessions."""
     return None if pooled else 5
 
 
 def _fetch(conn: _Connection, procedure: Procedure, *values: Any) -> list[dict[str, Any]]:
-    """Run a procedure and return its rows, with instants in UTC whatever the session's time zone is."""
+    """Run a procedure and return its rows, with instants in UTC."""
     return [
         {name: each.astimezone(UTC) if isinstance(each, datetime) else each for name, each in row.items()}
         for row in conn.execute(procedure.sql.encode(), values).fetchall()
@@ -399,8 +394,8 @@ _ALIVE: weakref.WeakSet[PsycopgTransport] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    for asker in tuple(_ALIVE):
-        asker.forked()
+    for transport in tuple(_ALIVE):
+        transport.forked()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,8 +1,8 @@
-"""Waiting for the ends of runs.
+"""Waiting for results of runs.
 
-What lives here: `ResultPoller`, one loop for all runs that a client waits for. What may not: what an end
-means (run.py). The theory: waiting is polling. One query asks for all runs at once: at each hint that
-something settled, and without one after growing pauses. A database that is down is waited for as well.
+Lives here: `ResultPoller`, one loop for all runs that a client waits for. May not: the meaning of a result
+(run.py). Design: waiting is polling. One query asks for all runs at once, at each hint that a promise settled
+and after growing pauses without one. While the database is down, the waits go on.
 """
 
 from __future__ import annotations
@@ -15,56 +15,58 @@ from typing import Any
 import msgspec
 
 from pyengine.client.caller_connection import unwritable
-from pyengine.database.listener import Listener, note_address
+from pyengine.database.listener import Listener, message_address
 from pyengine.database.poll_schedule import PollSchedule
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import RESULTS
 from pyengine.errors import EngineError, InvalidRequest
 from pyengine.protocol.turn import decode_result
 
-__all__ = ["ResultPoller", "refuse_no_text"]
+__all__ = ["ResultPoller", "check_run_id"]
 
 logger = logging.getLogger("pyengine.results")
 
-_LONGEST_S = 3.0
-_AGAIN_S = 1.0
-_MANY = 50
-_PAUSE_MAX_S = 0.2
-_EARLY_MAX = 100
+POLL_LONGEST_S = 3.0
+RETRY_S = 1.0
+"""Pause after a poll that failed."""
+_LARGE_POLL = 50
+_LARGE_POLL_PAUSE_MAX_S = 0.2
+_UNCLAIMED_MAX = 100
 
 
 class ResultPoller:
-    """Waits for runs, all with one loop that begins with the first of them.
+    """Waits for runs, all with one loop, which starts with the first wait.
 
     Args:
-        links: connections to ask on.
-        listener: hints.
+        pool: the connections to poll on.
+        listener: receives hints and direct messages.
     """
 
-    def __init__(self, links: ConnectionPool, listener: Listener) -> None:
-        self._links = links
+    def __init__(self, pool: ConnectionPool, listener: Listener) -> None:
+        self._pool = pool
         self._listener = listener
         self._futures: dict[str, list[asyncio.Future[Any]]] = {}
-        self._looks = PollSchedule(longest_s=_LONGEST_S)
+        self._schedule = PollSchedule(longest_s=POLL_LONGEST_S)
         self._wake = asyncio.Event()
         self._starting = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
-        self._heard = 0
-        self._early: OrderedDict[str, dict[str, Any]] = OrderedDict()
-        self._address = note_address()
+        self._hint_count = 0
+        # results that came by message before `wait` was called, oldest first
+        self._unclaimed: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self._address = message_address()
 
     @property
-    def heard(self) -> int | None:
-        """How many hints have come so far; None while nobody listens."""
-        return None if self._task is None else self._heard
+    def hint_count(self) -> int | None:
+        """The number of hints received so far; None while not listening."""
+        return None if self._task is None else self._hint_count
 
     @property
-    def reply(self) -> str | None:
-        """Where the end of a run may be noted; None while nobody listens there."""
-        return self._address if self._task is not None and self._listener.hears(self._address) else None
+    def address(self) -> str | None:
+        """The address to which a worker may send a result directly; None while not listening there."""
+        return self._address if self._task is not None and self._listener.receives(self._address) else None
 
     async def listen(self) -> None:
-        """Begin to listen for hints; they can be sent from then on too.
+        """Start listening for hints; they can be sent from then on too.
 
         Raises:
             EngineError: the database cannot be reached.
@@ -73,52 +75,53 @@ class ResultPoller:
             return
         async with self._starting:
             if self._task is None:
-                self._listener.subscribe("durable_settled", self._hinted)
-                self._listener.receive(self._address, self._noted, self._hinted)
+                self._listener.subscribe("durable_settled", self._on_hint)
+                self._listener.add_receiver(self._address, self._on_message, self._on_hint)
                 try:
                     await self._listener.start()
                 except BaseException:
-                    self._leave()
+                    self._unsubscribe()
                     raise
                 self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Stop; whoever still waits gets a CancelledError."""
+        """Stop; waits that are under way raise CancelledError."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-            self._leave()
+            self._unsubscribe()
             await self._listener.stop()
         for futures in self._futures.values():
             for future in futures:
                 future.cancel()
         self._futures.clear()
 
-    async def wait(self, id: str, timeout_s: float | None, since: int | None = None) -> Any:
+    async def wait(self, id: str, timeout_s: float | None, hint_count: int | None = None) -> Any:
         """Return the row of a run that has ended: state (None if there is no such run), value, error.
 
         Args:
-            id: the run.
-            timeout_s: for how long.
-            since: `heard` before the run was started; without a hint since then there is no hurry to look.
+            id: run id.
+            timeout_s: how long to wait.
+            hint_count: the property's value before the run was started; if no hint has come since then,
+                the first poll can wait a little.
 
         Raises:
             TimeoutError: it has not ended in time.
-            InvalidRequest: that can be no id.
+            InvalidRequest: the id is invalid.
         """
-        refuse_no_text(id)
-        if id in self._early:
-            return self._early.pop(id)
+        check_run_id(id)
+        if id in self._unclaimed:
+            return self._unclaimed.pop(id)
         await self.listen()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._futures.setdefault(id, []).append(future)
-        if since is not None and since == self._heard:
+        if hint_count is not None and hint_count == self._hint_count:
             alone = len(self._futures) == len(self._futures[id]) == 1
-            self._looks.begun(asyncio.get_running_loop().time(), alone=alone)
+            self._schedule.wait_begun(asyncio.get_running_loop().time(), alone=alone)
             self._wake.set()
         else:
-            self._look_now()
+            self._poll_now()
         try:
             async with asyncio.timeout(timeout_s):
                 return await future
@@ -131,73 +134,73 @@ class ResultPoller:
                 if not futures:
                     del self._futures[id]
 
-    def _leave(self) -> None:
-        self._listener.unsubscribe("durable_settled", self._hinted)
-        self._listener.receive_no_more(self._address)
+    def _unsubscribe(self) -> None:
+        self._listener.unsubscribe("durable_settled", self._on_hint)
+        self._listener.remove_receiver(self._address)
 
-    def _noted(self, words: str) -> None:
-        """A run that was started here has ended, and its worker has noted how."""
+    def _on_message(self, message: str) -> None:
+        """Take the result of a run that was started here, sent by its worker."""
         try:
-            row = msgspec.structs.asdict(decode_result(words))
+            row = msgspec.structs.asdict(decode_result(message))
         except msgspec.DecodeError:
-            # the hint that comes with it is enough
-            logger.exception("a note cannot be read")
+            # a hint comes with it, so the poll finds the result
+            logger.exception("a direct message cannot be read")
             return
         if not self._settle(row):
-            # the answer of its start is still under way, perhaps; what has ended stays as it is
-            self._early[row["id"]] = row
-            if len(self._early) > _EARLY_MAX:
-                self._early.popitem(last=False)
+            # the start may not have returned yet; a result never changes
+            self._unclaimed[row["id"]] = row
+            if len(self._unclaimed) > _UNCLAIMED_MAX:
+                self._unclaimed.popitem(last=False)
 
     def _settle(self, row: Any) -> bool:
-        """Give a row to those who wait for it; false if nobody does."""
+        """Give a row to the waits for its run; return false if there are none."""
         futures = self._futures.pop(row["id"], None)
         for future in futures or ():
             if not future.done():
                 future.set_result(row)
         return futures is not None
 
-    def _hinted(self) -> None:
-        self._heard += 1
-        self._look_now()
+    def _on_hint(self) -> None:
+        self._hint_count += 1
+        self._poll_now()
 
-    def _look_now(self) -> None:
+    def _poll_now(self) -> None:
         if self._futures:
-            self._looks.hinted(asyncio.get_running_loop().time())
+            self._schedule.hinted(asyncio.get_running_loop().time())
             self._wake.set()
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            if not self._futures or self._looks.at > loop.time():
+            if not self._futures or self._schedule.at > loop.time():
                 self._wake.clear()
-                handle = loop.call_at(self._looks.at, self._wake.set) if self._futures else None
+                handle = loop.call_at(self._schedule.at, self._wake.set) if self._futures else None
                 await self._wake.wait()
                 if handle is not None:
                     handle.cancel()
                 continue
             try:
-                await self._look(loop)
+                await self._poll(loop)
             except EngineError as error:
                 logger.warning("waiting for %d runs: %s", len(self._futures), error.message)
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(RETRY_S)
 
-    async def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _poll(self, loop: asyncio.AbstractEventLoop) -> None:
         ids, began_s = list(self._futures), loop.time()
-        self._looks.looked(began_s, found=False)
-        rows = await self._links.rows(RESULTS, ids)
+        self._schedule.polled(began_s, found=False)
+        rows = await self._pool.rows(RESULTS, ids)
         for row in rows:
             self._settle(row)
-        if len(ids) > _MANY:
-            # a long look must not follow a long look at every hint
-            await asyncio.sleep(min(_PAUSE_MAX_S, 2 * (loop.time() - began_s)))
+        if len(ids) > _LARGE_POLL:
+            # hints must not make large polls follow each other without a pause
+            await asyncio.sleep(min(_LARGE_POLL_PAUSE_MAX_S, 2 * (loop.time() - began_s)))
 
 
-def refuse_no_text(id: object) -> None:
-    """Refuse what can be no id: all are asked for in one query, where it would keep the others waiting.
+def check_run_id(id: object) -> None:
+    """Reject an invalid id early: all waits share one query, and one bad id would fail it for every wait.
 
     Raises:
-        InvalidRequest: it is no text, or one that Postgres cannot read.
+        InvalidRequest: it is not a text, or one that Postgres cannot store.
     """
     if not isinstance(id, str) or unwritable(id):
         raise InvalidRequest(f"{id!r} can be no run id: an id is a text without NUL")

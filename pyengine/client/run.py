@@ -1,11 +1,11 @@
-"""One run that exists: its handle, and all that a client does to it.
+"""The handle of a run, and the verbs of a client for one run.
 
-What lives here: `Run`, which holds an id and no state, so any number of them may stand for one run, in any
-process; and `RunControl`, the verbs behind it: look, wait, signal, cancel, pause, resume, redrive, fork. What
-may not: a connection, SQL text, a decision; whether a run can be cancelled or forked is decided in SQL, and a
-refusal comes back by class. The theory: every verb is one statement, in a transaction of its own or in the
-caller's (`conn`). One that is sent again after a lost connection does no harm: a signal carries a key, a fork
-the id of its copy, and the rest ask for a state.
+Lives here: `Run`, which has an id and no state, so there can be several for one run, in any process; and
+`RunControl`, its verbs: get, wait, signal, cancel, pause, resume, redrive, fork. May not: a connection, SQL
+text, a decision; SQL decides whether a run can be cancelled or forked, and each refusal has its class of
+error. Design: every verb is one statement, in a transaction of its own or in the caller's (`conn`). A verb
+can be repeated after a lost connection: a signal has a key, a fork has the id of the new run, and the others
+request a state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 import msgspec
 
 from pyengine.client.run_status import RunMoment, RunStatus
-from pyengine.client.transport import Transport
+from pyengine.client.transport import Transport, first_row
+from pyengine.database.poll_schedule import Channel
 from pyengine.database.statements.procedures import (
     AS_OF,
     CANCEL,
@@ -29,7 +30,6 @@ from pyengine.database.statements.procedures import (
     RUN,
     SIGNAL,
     SIGNAL_WITHIN,
-    Procedure,
 )
 from pyengine.definitions.definition import WorkflowDef
 from pyengine.definitions.registry import Registry, Workflow
@@ -39,7 +39,7 @@ from pyengine.errors import Conflict, InvalidRequest, NotFound, RunCancelled, Ru
 from pyengine.values.codec import Codec, TypeCodec, type_codec
 
 if TYPE_CHECKING:
-    # a workflow that is only named says nothing of its result: that is Any and not unknown
+    # the result of a workflow that is only named is Any, not unknown
     from typing_extensions import TypeVar
 
     T = TypeVar("T", default=Any)
@@ -64,7 +64,7 @@ class Run(Generic[T]):
 
     Attributes:
         id: run id.
-        created: whether this start made it; None if the handle was made for a run that exists.
+        created: whether this start created the run; None for a handle of an existing run.
     """
 
     def __init__(
@@ -74,27 +74,28 @@ class Run(Generic[T]):
         codec: TypeCodec,
         *,
         created: bool | None = None,
-        since: int | None = None,
+        hint_count: int | None = None,
     ) -> None:
         self._client = client
-        self._since = since
         self._codec = codec
+        self._hint_count = hint_count
         self.id = id
         self.created = created
 
     async def result(self, *, timeout: Duration | None = None) -> T:
-        """Wait for the end of the run and return what its workflow returned.
+        """Wait for the end of the run and return its result.
 
         Args:
-            timeout: how long to wait; the run goes on when the wait is over.
+            timeout: how long to wait; the run continues when the wait is over.
 
         Raises:
-            RunFailed: it failed; its error is the cause. RunTimedOut, RunCancelled: it ended so.
+            RunFailed: it failed; its error is the cause.
+            RunTimedOut, RunCancelled: it timed out, or was cancelled.
             TimeoutError: it has not ended yet.
             NotFound: there is no such run.
             DecodeError: its result does not fit the annotation.
         """
-        return cast("T", await self._client._result(self.id, self._codec, timeout, self._since))
+        return cast("T", await self._client._result(self.id, self._codec, timeout, self._hint_count))
 
     async def get(self) -> RunStatus:
         """Return the run as it is now.
@@ -117,15 +118,15 @@ class Run(Generic[T]):
         return await self._client.cancel(self.id, reason, grace=grace, force=force, conn=conn)
 
     async def pause(self, *, conn: Any = None) -> None:
-        """Set it aside until `resume`; as `Client.pause`."""
+        """Pause it until `resume`; as `Client.pause`."""
         await self._client.pause(self.id, conn=conn)
 
     async def resume(self, *, conn: Any = None) -> None:
-        """Let it go on after a pause or a halt; as `Client.resume`."""
+        """Continue it after a pause or a halt; as `Client.resume`."""
         await self._client.resume(self.id, conn=conn)
 
     async def redrive(self, *, conn: Any = None) -> None:
-        """Revive it from the dead; as `Client.redrive`."""
+        """Continue it after it was dead; as `Client.redrive`."""
         await self._client.redrive(self.id, conn=conn)
 
     async def fork(
@@ -139,7 +140,7 @@ class Run(Generic[T]):
         version: str | None = None,
         conn: Any = None,
     ) -> Run[T]:
-        """Begin a new run that takes over what this one did up to a position; as `Client.fork`."""
+        """Start a new run with a copy of this run's journal up to a position; as `Client.fork`."""
         made = await self._client.fork(
             self.id, seq=seq, step=step, set=set, id=id, queue=queue, version=version, conn=conn
         )
@@ -148,7 +149,7 @@ class Run(Generic[T]):
     async def as_of(
         self, *, seq: int | None = None, at: datetime | None = None, generation: int | None = None
     ) -> RunMoment:
-        """Return what was known of it at an earlier moment; as `Client.as_of`."""
+        """Return its state at an earlier moment; as `Client.as_of`."""
         return await self._client.as_of(self.id, seq=seq, at=at, generation=generation)
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -159,21 +160,21 @@ class Run(Generic[T]):
 
 
 class RunControl:
-    """The verbs of a client; it is mixed into one, which says how statements and hints leave.
+    """The verbs of a client for one run, as a mixin; the client has the transport.
 
     `conn` is a connection of the caller's, as `start` takes it.
     """
 
-    _asker: Transport
+    _transport: Transport
     _codec: Codec
     _registry: Registry
 
     def run(self, id: str, workflow: Workflow[..., T] | None = None) -> Run[T]:
-        """Return a handle for a run that exists.
+        """Return a handle of an existing run.
 
         Args:
             id: run id.
-            workflow: gives the type of the result; without it that is plain JSON.
+            workflow: gives the type of the result; without it the result is plain JSON.
         """
         return Run(self, id, result_codec(None if workflow is None else workflow.definition))
 
@@ -183,16 +184,10 @@ class RunControl:
         Raises:
             NotFound: there is no such run.
         """
-        rows = await self._asker.rows(RUN, id)
+        rows = await self._transport.rows(RUN, id)
         if not rows:
             raise NotFound(f"there is no run {id!r}")
         return self._status(rows[0])
-
-    async def _ask(self, procedure: Procedure, conn: Any, *values: Any) -> Any:
-        """Run a statement and return its first row, in the caller's transaction if `conn` is given."""
-        if conn is None:
-            return (await self._asker.rows(procedure, *values))[0]
-        return await self._asker.within(conn, procedure, *values)
 
     async def signal(
         self,
@@ -203,35 +198,38 @@ class RunControl:
         dedup: str | None = None,
         conn: Any = None,
     ) -> int:
-        """Send a signal to a run; it waits there until the code receives it, in the order of sending.
+        """Send a signal to a run, which receives its signals in the order of sending; `durable.signal` in
+        SQL.
 
         Args:
             run_id: run id.
             signal: the signal, or its name.
-            payload: what it carries: of the signal's type, or plain JSON if only its name is given.
-            dedup: the same key again is the same signal.
+            payload: its payload: of the signal's type, or plain JSON if only its name is given.
+            dedup: deduplication key: a run receives signals with the same key once.
             conn: a connection of yours, in whose transaction it is sent: a rollback leaves nothing.
 
         Returns:
-            Its number among the signals of this name that the run was sent, from 1.
+            Its number among the signals of this name that were sent to the run, from 1.
 
         Raises:
             NotFound: there is no such run.
             Conflict: it has ended.
             EncodeError: the payload does not fit the signal's type.
-            InvalidRequest, PayloadTooLarge: name, key or payload cannot be taken.
+            InvalidRequest, PayloadTooLarge: name, key or payload is invalid.
         """
         if not isinstance(signal, Signal):
             signal = Signal(signal)
         name, annotation = signal.name, signal.annotation
         text = self._codec.encode(payload, annotation, where=f"the payload of signal {name} to run {run_id}")
         if conn is not None:
-            return int((await self._ask(SIGNAL_WITHIN, conn, run_id, name, text, dedup))["delivery"])
+            row = await self._transport.run_on(conn, SIGNAL_WITHIN, run_id, name, text, dedup)
+            return int(row["delivery"])
         key = secrets.token_hex(16) if dedup is None else dedup
-        sent = self._asker.along("durable_ready")
-        row = await self._ask(SIGNAL, None, run_id, name, text, key, sent)
+        with_commit = self._transport.with_commit("durable_ready")
+        (row,) = await self._transport.rows(SIGNAL, run_id, name, text, key, with_commit)
         if row["created"]:
-            await self._asker.hint("durable_ready" if row["woken"] else "durable_settled", sent=sent)
+            channel: Channel = "durable_ready" if row["woken"] else "durable_settled"
+            await self._transport.announce(channel, with_commit=with_commit)
         return int(row["delivery"])
 
     async def cancel(
@@ -243,17 +241,17 @@ class RunControl:
         force: bool = False,
         conn: Any = None,
     ) -> str:
-        """Cancel a run and its child runs: their code sees a CancelledError and may clean up.
+        """Cancel a run and its child runs: their code gets a CancelledError and may clean up.
 
         Args:
             run_id: run id.
             reason: why: a text, or any plain JSON value.
-            grace: for how long they may; None means the setting cancel_grace_ms of the database.
+            grace: how long they may clean up; None means the setting cancel_grace_ms of the database.
             force: end all of them now, without any clean-up.
             conn: a connection of yours, in whose transaction it is done.
 
         Returns:
-            "cancelling", or "cancelled" if it has ended so; asking again is no error.
+            "cancelling", or "cancelled" if it was cancelled before; repeating the request is no error.
 
         Raises:
             NotFound: there is no such run.
@@ -261,11 +259,11 @@ class RunControl:
         """
         text = None if reason is None else self._codec.encode(reason, where=f"the reason to cancel {run_id}")
         grace_ms = optional_duration(grace, what="grace")
-        row = await self._ask(CANCEL, conn, run_id, text, grace_ms, force)
+        row = await first_row(self._transport, conn, CANCEL, run_id, text, grace_ms, force)
         return str(row["state"])
 
     async def pause(self, run_id: str, *, conn: Any = None) -> None:
-        """Set a run aside until `resume`; steps under way are made again then, signals go on arriving.
+        """Pause a run until `resume`; steps under way are repeated then, signals are still accepted.
 
         Args:
             run_id: run id.
@@ -275,10 +273,10 @@ class RunControl:
             NotFound: there is no such run.
             Conflict: it has ended.
         """
-        await self._ask(PAUSE, conn, run_id)
+        await first_row(self._transport, conn, PAUSE, run_id)
 
     async def resume(self, run_id: str, *, conn: Any = None) -> None:
-        """Let a run go on that is paused, halted or dead, with the code that workers have now.
+        """Continue a run that is paused, halted or dead, with the code that workers have now.
 
         Args:
             run_id: run id.
@@ -286,12 +284,12 @@ class RunControl:
 
         Raises:
             NotFound: there is no such run.
-            Conflict: it is not set aside.
+            Conflict: it is neither paused nor halted nor dead.
         """
-        await self._ask(RESUME, conn, run_id)
+        await first_row(self._transport, conn, RESUME, run_id)
 
     async def redrive(self, run_id: str | None = None, *, conn: Any = None) -> int:
-        """Revive dead runs, those whose workers were lost too often, and return how many.
+        """Continue dead runs, those whose workers were lost too often, and return their number.
 
         Args:
             run_id: run id; None means all that are dead.
@@ -301,7 +299,7 @@ class RunControl:
             NotFound: there is no such run.
             Conflict: it is not dead.
         """
-        return int((await self._ask(REDRIVE, conn, run_id))["number"])
+        return int((await first_row(self._transport, conn, REDRIVE, run_id))["number"])
 
     async def fork(
         self,
@@ -315,31 +313,33 @@ class RunControl:
         version: str | None = None,
         conn: Any = None,
     ) -> Run[Any]:
-        """Begin a new run that takes over what another one did up to a position, and goes on by itself.
+        """Start a new run with a copy of another run's journal up to a position.
 
         Args:
-            run_id: the run to take over from; it stays as it is.
-            seq: so many events of its journal are taken over.
-            step: what was before the first step, child run or promise of this name; without either, all.
-            set: results to put in place of recorded ones: by name or child number of a call, or payloads by
+            run_id: the run to copy; it does not change.
+            seq: the number of events to copy.
+            step: copies the events before the first step, child run or promise of this name; without `seq`
+                and `step` all are copied.
+            set: replaces recorded results: by name or child number of a call, or payloads by
                 "signal:<name>:<number>".
             id: id of the new run.
             queue: its queue; None means the same.
             version: its workflow version; None means the same.
-            conn: a connection of yours, in whose transaction it is begun: a rollback leaves nothing.
+            conn: a connection of yours, in whose transaction it is started: a rollback leaves nothing.
 
         Raises:
             NotFound: there is no such run, or no such step in it.
             Conflict: the new id is taken.
-            InvalidRequest: the position is none, or a value belongs to nothing there.
+            InvalidRequest: there is no such position, or a value matches nothing in the copy.
             EncodeError: a value does not fit the type of its step.
         """
         new_id = secrets.token_hex(16) if id is None else id
-        values = msgspec.json.encode({str(key): self._placed(key, one) for key, one in (set or {}).items()})
+        values = msgspec.json.encode({str(key): self._replacement(key, v) for key, v in (set or {}).items()})
+        cut = (seq, step, values.decode())
         try:
-            await self._ask(FORK, conn, run_id, seq, step, values.decode(), new_id, queue, version)
+            await first_row(self._transport, conn, FORK, run_id, *cut, new_id, queue, version)
         except Conflict:
-            # an id of our own is taken only by ourselves: the answer got lost and the request was sent again
+            # a random id can only be taken by this request, which was repeated after a lost answer
             if id is not None or conn is not None:
                 raise
             await self.get(new_id)
@@ -353,22 +353,22 @@ class RunControl:
         at: datetime | None = None,
         generation: int | None = None,
     ) -> RunMoment:
-        """Return what was known of a run at an earlier moment; now if none is given.
+        """Return the state of a run at an earlier moment, or now if none is given; `durable.as_of` in SQL.
 
         Args:
             run_id: run id.
-            seq: when its journal had so many events.
-            at: at this instant, with a time zone.
-            generation: of a run that continued as new, one before the present; an instant finds its own.
+            seq: the moment when its journal had so many events.
+            at: this instant, with a time zone.
+            generation: an earlier journal of a run that continued as new; `at` finds its generation itself.
 
         Raises:
             NotFound: there is no such run.
-            InvalidRequest: that is no moment of this run.
+            InvalidRequest: the run has no such moment.
         """
         if at is not None and at.tzinfo is None:
             raise InvalidRequest("at is an instant, so it has a time zone", hint="datetime.now(timezone.utc)")
-        row = await self._ask(AS_OF, None, run_id, seq, at, generation)
-        told = {name: msgspec.json.decode(row[name]) for name in ("running", "children", "signals")}
+        (row,) = await self._transport.rows(AS_OF, run_id, seq, at, generation)
+        decoded = {name: msgspec.json.decode(row[name]) for name in ("running", "children", "signals")}
         return RunMoment(
             generation=row["generation"],
             seq=row["seq"],
@@ -376,13 +376,13 @@ class RunControl:
             status=row["status"],
             next_child=row["next_child"],
             waits_for=tuple(row["waiting_on"]),
-            running=tuple(told["running"]),
-            children={int(child): one for child, one in told["children"].items()},
-            signals=told["signals"],
+            running=tuple(decoded["running"]),
+            children={int(child): one for child, one in decoded["children"].items()},
+            signals=decoded["signals"],
         )
 
-    def _placed(self, key: str | int, value: Any) -> msgspec.Raw:
-        """Return a value as the result of what it is set for: of its type, if that is a step known here."""
+    def _replacement(self, key: str | int, value: Any) -> msgspec.Raw:
+        """Return a value as the result of a call: of the step's type, if it is a step known here."""
         steps = {one.name: one.signature.result.annotation for one in self._registry.steps()}
         return msgspec.Raw(
             self._codec.encode(value, steps.get(str(key), Any), where=f"the value for {key}").encode()
@@ -397,9 +397,11 @@ class RunControl:
         fields["waits_for"] = tuple(row["waits_for"] or ())
         return RunStatus(**fields)
 
-    async def _result(self, id: str, codec: TypeCodec, timeout: Duration | None, since: int | None) -> Any:
+    async def _result(
+        self, id: str, codec: TypeCodec, timeout: Duration | None, hint_count: int | None
+    ) -> Any:
         timeout_s = None if timeout is None else parse_duration(timeout, what="timeout") / 1000
-        row = await self._asker.ended(id, timeout_s, since)
+        row = await self._transport.ended(id, timeout_s, hint_count)
         state = row["state"]
         if state is None:
             raise NotFound(f"there is no run {id!r}")
@@ -407,13 +409,13 @@ class RunControl:
             return self._codec.decode(
                 row["value"] or "null", codec.annotation, where=f"the result of run {id}"
             )
-        cls, words = _ENDED[state]
+        cls, ending = _ENDED[state]
         cause = self._codec.decode_error(row["error"])
         if cls is RunFailed:
             raise cls(f"run {id} failed: {cause}", run_id=id) from cause
-        raise cls(f"run {id} {words}", run_id=id)
+        raise cls(f"run {id} {ending}", run_id=id)
 
 
 def result_codec(definition: WorkflowDef | None) -> TypeCodec:
-    """Return what reads the result of a workflow; of one that is not known here, plain JSON."""
+    """Return the codec of a workflow's result: plain JSON if the workflow is not known here."""
     return type_codec(Any) if definition is None else definition.signature.result

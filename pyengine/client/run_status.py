@@ -1,7 +1,7 @@
-"""Where a run stands, as a client sees it.
+"""The state of a run, as a client sees it.
 
-What lives here: `RunStatus`, a run as it is now, and `RunMoment`, as it was. What may not: asking the
-database for them (run.py).
+Lives here: `RunStatus`, a run as it is now, and `RunMoment`, a run as it was. May not: reading them from the
+database (run.py).
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ class RunStatus:
         id: run id.
         workflow: workflow name.
         version: workflow version.
-        state: where it stands.
+        state: its state.
         queue: its queue.
         priority: smaller is claimed first.
         args: its arguments as plain JSON values.
         result: its result as a plain JSON value, once completed.
         error: its error, once it ended otherwise.
         problem: why it is paused, halted or dead.
-        worker: who works on it.
-        crashes: workers lost with it in a row.
-        waits_for: ids of what it waits for.
-        created_at: when it was started.
-        settled_at: when it ended.
-        deadline: when it times out.
+        worker: the worker that has its lease.
+        crashes: consecutive leases that ended with the loss of the worker.
+        waits_for: ids of the promises that it waits for.
+        created_at: the instant of its start.
+        settled_at: the instant of its end.
+        deadline: the instant at which it times out.
         parent: id of the run that started it.
         key: its idempotency key.
         events: length of its journal.
@@ -82,15 +82,15 @@ class RunMoment:
     """A run as it was when its journal had so many events.
 
     Args:
-        generation: which of its journals that was, from 1; more than one if it continued as new.
-        seq: events there were.
-        at: instant of the last of them.
+        generation: the number of the journal, from 1; each continue-as-new begins the next.
+        seq: number of events.
+        at: instant of the last event.
         status: running, blocked, cancelling, completed, failed or cancelled.
-        next_child: the child number that came next.
-        waits_for: ids of what it waited for.
+        next_child: the next child number.
+        waits_for: ids of the promises that it waited for.
         running: local steps that were not complete: name, child, attempt, state.
         children: by child number: kind, name, state, and value or error as plain JSON values.
-        signals: by name: how many were delivered and received.
+        signals: by name: the numbers delivered and received.
     """
 
     generation: int

@@ -1,9 +1,9 @@
-"""What the verbs of a client need to reach the database.
+"""The calls by which the verbs of a client reach the database.
 
-What lives here: `Transport`, the few calls that verbs make, and the refusal of workflow code. What may not: a
-verb, and what an answer means (client.py, run.py, promises.py). The theory: a verb awaits its transport and
-nothing else. So the same verbs, written once, serve programs that await (asyncpg_transport.py) and programs
-that block (psycopg_transport.py), whose transport never suspends.
+Lives here: `Transport`, the few calls that verbs make, and the refusal of workflow code. May not: a verb, or
+the meaning of an answer (client.py, run.py, promises.py). Design: a verb awaits its transport and nothing
+else. So the verbs are written once, for asynchronous programs (asyncpg_transport.py) and for blocking ones
+(psycopg_transport.py), whose transport never suspends.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pyengine.database.statements.procedures import Procedure
 from pyengine.definitions.current_run import scope
 from pyengine.loop.restrictions import refuse
 
-__all__ = ["Transport", "refuse_workflow"]
+__all__ = ["Transport", "first_row", "refuse_workflow"]
 
 
 def refuse_workflow() -> None:
-    """Refuse workflow code, which would ask anew at every replay.
+    """Refuse calls from workflow code, which would be repeated at every replay.
 
     Raises:
-        ForbiddenInWorkflow: it is workflow code that asks.
+        ForbiddenInWorkflow: the caller is workflow code.
     """
     workflow = scope.get()
     if workflow is not None:
@@ -30,7 +30,7 @@ def refuse_workflow() -> None:
 
 
 class Transport(Protocol):
-    """What the verbs of a client wait for."""
+    """The calls that the verbs of a client await."""
 
     async def open(self) -> None:
         """Check the database once."""
@@ -38,28 +38,49 @@ class Transport(Protocol):
     async def rows(self, procedure: Procedure, *values: Any) -> list[Any]:
         """Run a procedure that may be run twice, in a transaction of its own, and return its rows."""
 
-    async def within(self, conn: Any, procedure: Procedure, *values: Any) -> Any:
+    async def run_on(self, conn: Any, procedure: Procedure, *values: Any) -> Any:
         """Run a procedure on a connection of the caller's and return its first row."""
 
     async def start(self, values: tuple[Any, ...], *, fresh: bool) -> Any:
-        """Start a run, tell of it, and return the row of `START`; `values` are those that `START_WITHIN` has
-        too, and nobody else knows an id that is `fresh`.
+        """Start a run, notify workers, and return the row of `START`.
+
+        Args:
+            values: those of `START_WITHIN` but the last.
+            fresh: the run id is new, so no other run can have it.
         """
 
     @property
-    def heard(self) -> int | None:
-        """How many hints have come; None if nobody listens."""
+    def hint_count(self) -> int | None:
+        """The number of hints received; None while not listening."""
 
-    def along(self, channel: Channel) -> bool:
-        """Whether a statement may send this hint itself, with its commit."""
+    def with_commit(self, channel: Channel) -> bool:
+        """Return whether a statement may send this hint with its commit."""
 
-    async def hint(self, channel: Channel, *, sent: bool = False) -> None:
-        """Tell workers and clients to look again; only those of this process if the others were told."""
+    async def announce(self, channel: Channel, *, with_commit: bool) -> None:
+        """Wake this process and, unless a commit has sent the hint, the others."""
 
-    async def ended(self, id: str, timeout_s: float | None, since: int | None = None) -> Any:
-        """Wait for a run, started when so many hints had come, and return its row of `RESULTS`; raises
-        TimeoutError.
+    async def ended(self, id: str, timeout_s: float | None, hint_count: int | None = None) -> Any:
+        """Wait until a run has ended and return its row of `RESULTS`.
+
+        Args:
+            id: run id.
+            timeout_s: how long to wait.
+            hint_count: the property's value before the run was started.
+
+        Raises:
+            TimeoutError: it has not ended in time.
         """
 
     async def close(self) -> None:
         """Close the connections."""
+
+
+async def first_row(transport: Transport, conn: Any, procedure: Procedure, *values: Any) -> Any:
+    """Run a procedure and return its first row, in the caller's transaction if `conn` is given.
+
+    Raises:
+        EngineError: by SQLSTATE.
+    """
+    if conn is None:
+        return (await transport.rows(procedure, *values))[0]
+    return await transport.run_on(conn, procedure, *values)

@@ -1,11 +1,11 @@
 """How this package reaches PostgreSQL: connections, pools, notifications, errors, and every SQL text.
 
-Lives here: what all that speak to the database share. May not: what an answer means; and code of workflows
-and of replay stands before this folder, so it cannot reach a connection.
+Lives here: everything that the client and the worker share to reach the database. May not: the meaning of an
+answer. The folders of workflows and of replay come before this one, so they cannot import a connection.
 
 The way of a statement: a caller names a `Procedure` (statements/), a `ConnectionPool` (pool.py) lends a
-connection that was checked and made ours (connection.py, sessions.py), and a refusal comes back as one of our
-errors by its SQLSTATE (error_mapping.py).
+connection that was checked and configured (connection.py, sessions.py), and an error of the database becomes
+one of our errors by its SQLSTATE (error_mapping.py).
 """
 
 from __future__ import annotations

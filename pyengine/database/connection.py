@@ -1,13 +1,14 @@
-"""How this package reaches the database: connections, their checks, and what a failure of one means.
+"""Connections to the database: how they are made, checked and replaced.
 
-What lives here: `Database` (where it is, whether it fits, how to connect) and `ReconnectingConnection` (one
-connection that comes back by itself). What may not: SQL text, retries of a statement whose outcome is
-unknown; only the caller knows whether it may be sent twice. The theory: a database that is down is a state
-and not an error. Connecting goes on with growing pauses until it works or the caller gives up; a statement
-either failed in the database (its SQLSTATE becomes an error of errors.py) or its connection is gone
-(`Unavailable`). Behind a pooler a session is nobody's own, so nothing there may depend on one: no LISTEN, no
-named statement. What needs one, hints and presence, goes by a second URL if there is one, and is done without
-if there is none.
+Lives here: `Database` (its address, the check of its schema, new connections) and `ReconnectingConnection`
+(one connection that is replaced when it is lost). May not: SQL text, or retries of a statement whose outcome
+is unknown; only the caller knows whether it may be sent twice.
+
+Design: a database that is down is a state and not an error. Connecting is retried with growing pauses until
+it works or the caller gives up. A statement either failed in the database (its SQLSTATE becomes an error of
+errors.py) or lost its connection (`Unavailable`). Behind a pooler sessions are shared, so nothing may depend
+on one there: no LISTEN, no named statement. Hints and presence need a session of their own: they use the
+second URL if there is one, and are left out if not.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ _GONE = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, asyncio.T
 
 
 class NoConnection(Unavailable):
-    """The server is there, and has no connection left for us."""
+    """The server is running and has no connection left for us."""
 
 
 def backoff_s(failures: int) -> float:
-    """Return seconds to wait after so many failures in a row: from 50 ms on twice as long, at most 5 s."""
+    """Return the seconds to wait after so many failures in a row: 50 ms, doubled each time, at most 5 s."""
     ceiling: float = min(_BACKOFF_MAX_S, 0.05 * 2 ** min(failures, 10))
     return ceiling * (0.5 + random.random() / 2)
 
@@ -54,7 +55,7 @@ def mapped(error: BaseException, where: str) -> EngineError:
     """Return the engine's error for one of asyncpg's or the system's.
 
     Args:
-        error: what a statement or a connection attempt raised.
+        error: raised by a statement or a connection attempt.
         where: name of the database, without a password.
     """
     if isinstance(error, EngineError):
@@ -74,16 +75,16 @@ def mapped(error: BaseException, where: str) -> EngineError:
 
 
 class Database:
-    """Where the runs are kept.
+    """The database that stores the runs.
 
     Args:
         dsn: URL of the database, postgresql://user:password@host:port/name.
-        listen_url: URL of the same database with no pooler before it, for what needs a session of its own.
-        application_name: how its sessions show in pg_stat_activity.
+        listen_url: URL of the same database without a pooler, for hints and presence.
+        application_name: application name of its sessions in pg_stat_activity.
 
     Attributes:
-        where: how messages call it.
-        pooled: whether a pooler stands before it; known once `open` has returned.
+        where: its name in messages.
+        pooled: whether a pooler is in between; known once `open` has returned.
         opened: `open` has returned.
     """
 
@@ -101,12 +102,12 @@ class Database:
 
     @property
     def sessions(self) -> Database:
-        """The way to it for what needs a session of its own: the second URL, unless that has a pooler too."""
+        """The database by its second URL, for sessions of our own, unless that URL has a pooler too."""
         return self if self._direct is None or self._direct.pooled else self._direct
 
     @property
     def hints(self) -> bool:
-        """Whether hints can be heard here, and presence be held; known once `open` has returned."""
+        """Whether hints and presence work here; known once `open` has returned."""
         return not self.sessions.pooled
 
     async def open(self) -> None:
@@ -114,17 +115,17 @@ class Database:
 
         Raises:
             Unavailable: it cannot be reached.
-            SchemaMismatch: it has no schema of ours, or one of another time.
+            SchemaMismatch: it has no schema of this engine, or an incompatible version.
             InvalidRequest: the second URL leads to another database.
-            EngineError: it refuses us.
+            EngineError: it refuses the connection.
         """
         if self.opened:
             return
-        # no statement may be named before it is known whether the session is our own
+        # no statement may be named until the session is known to be our own
         self.pooled = True
         conn = await self.connect("check")
         try:
-            # a pooler announces a process of its own; the transaction keeps both statements in one session
+            # a pooler reports a process id of its own; the transaction runs both statements in one session
             async with transaction(conn):
                 self.pooled = conn.get_server_pid() != await conn.fetchval(SESSION.sql)
                 await self._check_version(conn)
@@ -140,7 +141,7 @@ class Database:
         self.opened = True
 
     async def _check_direct(self, conn: Any, direct: Database) -> None:
-        """See from here a mark that is left there: it is the same database, and a session there is kept."""
+        """Check that both URLs lead to one database: a lock taken there is visible from here."""
         await direct.open()
         if direct.pooled:
             logger.warning("there is a pooler before %s too: no hints, no presence", direct.where)
@@ -149,10 +150,10 @@ class Database:
         try:
             mark = random.getrandbits(31)
             await session.fetchval(LEAVE_MARK.sql, mark)
-            seen = await conn.fetchval(SEE_MARK.sql, mark)
+            visible = await conn.fetchval(SEE_MARK.sql, mark)
         finally:
             session.terminate()
-        if not seen:
+        if not visible:
             raise InvalidRequest(
                 f"the direct URL leads to {direct.where}, which is another database than {self.where}",
                 hint="listen_url or PYENGINE_LISTEN_URL names the same database, past the pooler",
@@ -171,11 +172,11 @@ class Database:
         """Return a new connection.
 
         Args:
-            role: what it is for; shows in pg_stat_activity.
+            role: its purpose, part of the application name in pg_stat_activity.
 
         Raises:
             Unavailable: the server cannot be reached, or is starting or full.
-            EngineError: the server refuses us: no such database, wrong password.
+            EngineError: the server refuses the connection: no such database, wrong password.
         """
         try:
             conn = await asyncpg.connect(
@@ -198,8 +199,8 @@ class Database:
             # the text of this error repeats the URL
             raise InvalidRequest(f"the URL of {self.where} cannot be read") from None
         except _GONE as error:
-            told = mapped(error, self.where)
-            raise type(told)(hidden(told.message, self._dsn), hint=told.hint) from None
+            ours = mapped(error, self.where)
+            raise type(ours)(hidden(ours.message, self._dsn), hint=ours.hint) from None
         keep_alive(conn)
         try:
             if not self.pooled:
@@ -213,14 +214,14 @@ class Database:
 
 
 class ReconnectingConnection:
-    """One connection for one purpose, made when it is needed and made anew when it is gone.
+    """One connection for one purpose, made when it is needed and replaced when it is lost.
 
-    Statements of a link run one after the other.
+    Its statements run one after the other.
 
     Args:
-        database: where to.
-        role: what for.
-        own: it needs a session of its own, if there is a way to have one.
+        database: the database.
+        role: its purpose.
+        own: it needs a session of its own, if one can be had.
         prepare: called with each new connection before it is used.
     """
 
@@ -243,16 +244,16 @@ class ReconnectingConnection:
 
     @property
     def database(self) -> Database:
-        """Where to; known once the database is open."""
+        """The database, by the URL that this connection uses; known once the database is open."""
         return self._database.sessions if self._own else self._database
 
     @property
     def alive(self) -> bool:
-        """Whether there is a connection that has not been found dead."""
+        """Whether there is a connection that is not known to be closed."""
         return self._conn is not None and not self._conn.is_closed()
 
     async def connected(self) -> Any:
-        """Return the connection, made anew if it is gone.
+        """Return the connection; connect if there is none.
 
         Raises:
             EngineError: it cannot be made.
@@ -272,11 +273,11 @@ class ReconnectingConnection:
                 self._conn = conn
             return self._conn
 
-    async def connected_sometime(self, *, what: str) -> Any:
-        """Return the connection, trying until there is one; every attempt that fails is logged.
+    async def connected_eventually(self, *, purpose: str) -> Any:
+        """Return the connection; retry until there is one, and log every attempt that fails.
 
         Args:
-            what: named in the log.
+            purpose: names the connection in the log.
         """
         failures = 0
         while True:
@@ -285,27 +286,27 @@ class ReconnectingConnection:
             except EngineError as error:
                 failures += 1
                 level = logging.WARNING if failures in (1, 5) or failures % 20 == 0 else logging.DEBUG
-                logger.log(level, "%s: %s (attempt %d)", what, error.message, failures)
+                logger.log(level, "%s: %s (attempt %d)", purpose, error.message, failures)
                 await asyncio.sleep(backoff_s(failures))
             else:
                 if failures:
-                    logger.warning("%s: connected to %s again", what, self.database.where)
+                    logger.warning("%s: connected to %s again", purpose, self.database.where)
                 return conn
 
     async def run(self, procedure: Procedure, *args: Any) -> Any:
         """Run a statement and return the first column of its first row.
 
         Raises:
-            EngineError: by SQLSTATE; Unavailable if the connection is gone, and then the outcome is unknown.
+            EngineError: by SQLSTATE; Unavailable if the connection was lost, and the outcome is unknown.
         """
         return await self.use(lambda conn: conn.fetchval(procedure.sql, *args))
 
     async def use(self, action: Callable[[Any], Awaitable[T]], *, transacts: bool = False) -> T:
-        """Run statements on the connection, nothing of others in between.
+        """Run statements on the connection; no other statement runs in between.
 
         Args:
             action: the statements.
-            transacts: they are transactions of ours already (sessions.py).
+            transacts: they begin and end their transactions themselves (sessions.py).
 
         Raises:
             EngineError: as `run`.
@@ -313,27 +314,27 @@ class ReconnectingConnection:
         async with self._lock:
             conn = self._conn if self.alive else await self.connected()
             try:
-                # behind a pooler too: without a name a statement is parsed and executed in one transaction,
-                # which ends with its last message, so no commit has to be sent while locks are held
+                # an unnamed statement commits with its last message, behind a pooler too, so no COMMIT has
+                # to be sent while its locks are held
                 if transacts or not self._odd:
                     return await action(conn)
                 async with transaction(conn):
                     return await action(conn)
             except asyncpg.PostgresError as error:
                 if self.database.pooled and isinstance(error, asyncpg.DataError):
-                    # perhaps refused before it was executed, and then it still holds a session of the pooler
+                    # a statement refused before its execution still occupies a session of the pooler
                     self.drop()
                 raise mapped(error, self.database.where) from error
             except _GONE as error:
                 self.drop()
                 raise mapped(error, self.database.where) from error
             except asyncio.CancelledError:
-                # what was under way may still hold the connection
+                # the statement may still be running on the connection
                 self.drop()
                 raise
 
     async def clean(self) -> None:
-        """Take back what statements of users have set in the session; a pooler's session is not ours."""
+        """Reset what statements of users have set in the session; a pooler's session is not ours."""
         if not self.alive or self.database.pooled:
             return
         try:
@@ -345,13 +346,13 @@ class ReconnectingConnection:
             self.drop()
 
     def drop(self) -> None:
-        """Break the connection off at once."""
+        """Terminate the connection at once."""
         conn, self._conn = self._conn, None
         if conn is not None:
             conn.terminate()
 
     async def close(self, *, timeout_s: float = 2.0) -> None:
-        """Close the connection in an orderly way, at once if that takes too long."""
+        """Close the connection in an orderly way; terminate it if that takes too long."""
         conn, self._conn = self._conn, None
         if conn is None:
             return

@@ -1,9 +1,8 @@
-"""What a database answers, told by every driver alike.
+"""Errors of the database as errors of this package, the same for every driver.
 
-What lives here: errors of the database and of the way to it as errors of ours, whether the schema fits this
-library, and how messages call a database. What may not: a driver, SQL text; who has a driver's error takes it
-apart first (connection.py, client/caller_connection.py, client/psycopg_transport.py). The theory: what
-happened is known by SQLSTATE, so the same thing is the same error, whoever brought the news.
+Lives here: the mapping of errors by SQLSTATE, the check of the schema's version, and the name of a database
+in messages. May not: a driver, SQL text. Callers take a driver's error apart first (connection.py,
+client/caller_connection.py, client/psycopg_transport.py).
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ __all__ = [
 
 _HOST = re.compile(r"(\[[^]]*\]|[^:]*)(:\d*)?")
 
-# libpq tells no SQLSTATE of a connection that was refused; these refusals pass
-_PASSING = ("starting up", "shutting down", "too many", "connection slots", "recovery")
+# libpq gives no SQLSTATE of a refused connection; refusals with these texts are temporary
+_TEMPORARY = ("starting up", "shutting down", "too many", "connection slots", "recovery")
 
 NO_SCHEMA = frozenset({"3F000", "42883", "42P01"})
-"""SQLSTATEs by which a database says that it has no schema of ours: no such schema, function, table."""
+"""SQLSTATEs of a database that has no schema of this engine: no such schema, function, table."""
 
 
 def answered(
     where: str, code: str | None, message: str, detail: str | None = None, hint: str | None = None
 ) -> EngineError:
-    """Return the engine's error for one that the database answered, whichever driver tells it.
+    """Return the engine's error for one of the database's.
 
     Args:
         where: name of the database, without a password.
@@ -52,7 +51,7 @@ def answered(
     if isinstance(known, Unavailable):
         return Unavailable(f"{where} is not available: {message}")
     if code is not None and code.startswith("22"):
-        # what its type does not take: a NUL in a text, a number out of range, no text where one belongs
+        # a value that does not fit its type: a NUL in a text, a number out of range
         return InvalidRequest(f"{where} does not take that: {message}", detail=detail)
     if type(known) is EngineError:
         return EngineError(f"{where}: {message} (SQLSTATE {code})", detail=detail, hint=hint)
@@ -67,20 +66,20 @@ def unreachable(where: str, reason: str) -> Unavailable:
 
 
 def refuses(reason: str) -> bool:
-    """Return whether libpq tells of a server that does not want us, however long we wait."""
-    return "FATAL: " in reason and not any(words in reason for words in _PASSING)
+    """Return whether a reason of libpq is a permanent refusal by the server."""
+    return "FATAL: " in reason and not any(text in reason for text in _TEMPORARY)
 
 
 def no_schema(where: str) -> SchemaMismatch:
-    """Return the error for a database that has no schema of ours."""
+    """Return the error for a database that has no schema of this engine."""
     return SchemaMismatch(f"{where} has no schema of this engine", hint="type: pyengine db init")
 
 
 def refuse_version(where: str, row: Any) -> None:
-    """Check what `VERSION` answered.
+    """Check the row of `VERSION`.
 
     Raises:
-        SchemaMismatch: schema and library are of different times.
+        SchemaMismatch: schema and library have no common worker protocol.
     """
     lowest, highest = row["lowest_worker_protocol"], row["highest_worker_protocol"]
     if highest < WORKER_PROTOCOL:
@@ -98,10 +97,7 @@ def refuse_version(where: str, row: Any) -> None:
 
 
 def readable(dsn: str) -> bool:
-    """Return whether host and port stand in a URL where they are expected.
-
-    A password with / ? or # in it is cut, and its parts stand in their place.
-    """
+    """Return whether a URL has host and port in their places, which an unquoted / ? # in a password moves."""
     try:
         netloc = urlsplit(dsn).netloc
     except ValueError:  # a bracket that is not closed
@@ -111,7 +107,7 @@ def readable(dsn: str) -> bool:
 
 
 def named(dsn: str) -> str:
-    """Return how messages call the database: its name and host, never a user's password."""
+    """Return the database's name in messages: its name and host, never a password."""
     try:
         parts = urlsplit(dsn)
     except ValueError:

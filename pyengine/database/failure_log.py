@@ -1,9 +1,8 @@
-"""What fails again and again, told once and then louder.
+"""Repeated failures of one operation, logged with growing severity.
 
-What lives here: `FailureLog`, one thing that is done over and over. What may not: doing it, or what its
-failure means. The theory: one failure is nothing, since the next try mends it; two running are a warning;
-what has not worked for a minute is an error, said once a minute with the next thing to type, until it works
-again. Nobody looks at a log that says nothing, and nobody reads one that says the same each second.
+Lives here: `FailureLog`, for an operation that is done over and over. May not: doing it, or knowing what its
+failure means. Design: a single failure is logged for debugging only, since the next try repairs it; two in a
+row are a warning. After a minute of failures an error is logged once a minute, with the next command to type.
 """
 
 from __future__ import annotations
@@ -18,53 +17,53 @@ _NEXT = "pyengine db status"
 
 
 class FailureLog:
-    """Failures in a row of one thing.
+    """Failures in a row of one operation.
 
     Args:
-        logger: where it is told.
-        what: what fails, as the log calls it.
-        type_next: what to type to find out more.
+        logger: the logger to write to.
+        operation: what fails, as the log calls it.
+        type_next: the command to type to find out more.
     """
 
-    def __init__(self, logger: logging.Logger, what: str, *, type_next: str = _NEXT) -> None:
+    def __init__(self, logger: logging.Logger, operation: str, *, type_next: str = _NEXT) -> None:
         self._logger = logger
-        self._what = what
+        self._operation = operation
         self._type_next = type_next
         self._failures = 0
-        self._since_s = self._error_s = 0.0
+        self._first_s = self._error_s = 0.0
 
     @property
     def failures(self) -> int:
-        """How often running it has failed by now."""
+        """The number of failures in a row so far."""
         return self._failures
 
     def failed(self, reason: str) -> None:
-        """It has failed once more."""
+        """Record one more failure."""
         now_s = time.monotonic()
         self._failures += 1
         if self._failures == 1:
-            self._since_s, self._error_s = now_s, now_s + _ERROR_AFTER_S
-            self._logger.debug("%s: %s", self._what, reason)
+            self._first_s, self._error_s = now_s, now_s + _ERROR_AFTER_S
+            self._logger.debug("%s: %s", self._operation, reason)
         elif now_s >= self._error_s:
             self._error_s = now_s + _ERROR_AFTER_S
             self._logger.error(
                 "%s has failed for %.0f s, %d times: %s; type: %s",
-                self._what,
-                now_s - self._since_s,
+                self._operation,
+                now_s - self._first_s,
                 self._failures,
                 reason,
                 self._type_next,
             )
         elif self._failures == 2:
-            self._logger.warning("%s has failed twice: %s", self._what, reason)
+            self._logger.warning("%s has failed twice: %s", self._operation, reason)
 
-    def over(self) -> None:
-        """It has worked."""
+    def succeeded(self) -> None:
+        """Record a success, which ends the row of failures."""
         failures, self._failures = self._failures, 0
         if failures > 1:
             self._logger.warning(
                 "%s works again, after %d failures in %.1f s",
-                self._what,
+                self._operation,
                 failures,
-                time.monotonic() - self._since_s,
+                time.monotonic() - self._first_s,
             )

@@ -1,10 +1,10 @@
 """The LISTEN connection of a process: hints and direct messages.
 
-What lives here: `Listener`. What may not: rows; when to poll (poll_schedule.py). A hint says nothing but
-"look again". It may be lost, and it may come for nothing: pollers find everything without it, only later. A
-direct message says what is so. It begins with a secret that only roles which may read the tables know, and
-may be lost too. A pooler passes neither on, so behind one the connection goes past it if `Database.sessions`
-says how; otherwise everything is found by polling.
+Lives here: `Listener`. May not: reading rows; when to poll (poll_schedule.py). Design: a hint means "poll
+now" and carries no data. It may be lost, and it may be superfluous: pollers find everything without it, only
+later. A direct message carries data, starts with a secret that only roles with access to the tables can read,
+and may be lost too. A pooler forwards neither, so the connection bypasses it if `Database.sessions` can;
+otherwise everything is found by polling.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyengine.database.poll_schedule import Channel, NotifyThrottle
 from pyengine.database.statements.procedures import HINT
 from pyengine.errors import EngineError
 
-__all__ = ["Listener", "note_address"]
+__all__ = ["Listener", "message_address"]
 
 logger = logging.getLogger("pyengine.listen")
 
@@ -28,25 +28,25 @@ _HINT_PAUSE_S = 0.002
 _HINT_PAUSE_MAX_S = 0.02
 
 
-def note_address() -> str:
-    """Return a channel and the word that begins each note to it, which nobody else knows; `durable._note`."""
+def message_address() -> str:
+    """Return a random address for direct messages: a channel, and the secret that starts each of them."""
     return f"durable_to_{secrets.token_hex(16)}:{secrets.token_hex(16)}"
 
 
 class Listener:
-    """Receives hints for a whole process, and sends those of its workers and clients.
+    """Receives hints and direct messages for a whole process, and sends hints.
 
     Args:
-        database: where to.
+        database: the database.
 
-    A subscriber is called in the event loop's thread, also when a channel began to be listened to after
-    `start` and each time the connection had to be made anew, because hints may have been missed. A channel is
-    not listened to before somebody subscribes to it: a client would be woken by every start of all others.
+    Subscribers are called in the event loop's thread: at each hint, and after each new LISTEN and each new
+    connection, because hints may have been missed. A channel without subscribers is not listened to, so a
+    client is not woken by every start of other clients.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._link = ReconnectingConnection(database, "listen", own=True, prepare=self._listen)
+        self._connection = ReconnectingConnection(database, "listen", own=True, prepare=self._listen)
         self._subscribers: dict[Channel, list[Callable[[], None]]] = {
             "durable_ready": [],
             "durable_settled": [],
@@ -54,59 +54,63 @@ class Listener:
         self._receivers: dict[str, tuple[str, Callable[[str], None], Callable[[], None]]] = {}
         self._session = 0
         self._lost = asyncio.Event()
-        self._more = asyncio.Event()
-        self._heard_on: set[str] = set()
+        self._changed = asyncio.Event()
+        self._channels: set[str] = set()
         self._pending: set[Channel] = set()
         self._send_soon = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._users = 0
-        self._changing = asyncio.Lock()
-        self._pace = NotifyThrottle()
+        self._starting = asyncio.Lock()
+        self._throttle = NotifyThrottle()
 
     def subscribe(self, channel: Channel, subscriber: Callable[[], None]) -> None:
         """Call `subscriber` at each hint."""
         self._subscribers[channel].append(subscriber)
-        self._more.set()
+        self._changed.set()
 
     def unsubscribe(self, channel: Channel, subscriber: Callable[[], None]) -> None:
-        """Do not call it any more."""
+        """Do not call `subscriber` any more."""
         if subscriber in self._subscribers[channel]:
             self._subscribers[channel].remove(subscriber)
 
-    def receive(self, address: str, receiver: Callable[[str], None], missed: Callable[[], None]) -> None:
-        """Call `receiver` with each note that comes to an address of `note_address`, and `missed` when the
-        connection is lost and when there is a new one.
+    def add_receiver(self, address: str, receiver: Callable[[str], None], missed: Callable[[], None]) -> None:
+        """Receive the direct messages to an address.
+
+        Args:
+            address: as `message_address` makes it.
+            receiver: called with each message, without the secret.
+            missed: called when the connection is lost and when there is a new one.
         """
-        channel, _, word = address.partition(":")
-        self._receivers[channel] = word, receiver, missed
-        self._more.set()
+        channel, _, secret = address.partition(":")
+        self._receivers[channel] = secret, receiver, missed
+        self._changed.set()
 
-    def receive_no_more(self, address: str) -> None:
-        """Do not listen there any more."""
+    def remove_receiver(self, address: str) -> None:
+        """Stop receiving the messages to an address."""
         self._receivers.pop(address.partition(":")[0], None)
-        self._more.set()
+        self._changed.set()
 
-    def hears(self, address: str) -> bool:
-        """Whether notes to that address come here at this moment."""
-        heard = address.partition(":")[0] in self._heard_on
-        return heard and self._database.hints and self._link.alive
+    def receives(self, address: str) -> bool:
+        """Return whether messages to that address are received at this moment."""
+        listening = address.partition(":")[0] in self._channels
+        return listening and self._database.hints and self._connection.alive
 
     async def start(self) -> None:
-        """Begin to listen; may be called by several users, each of which calls `stop`.
+        """Start listening; may be called by several users, each of which calls `stop`.
 
         Raises:
             EngineError: the database cannot be reached.
         """
-        async with self._changing:
+        async with self._starting:
             if not self._users:
-                await self._link.connected()
-                loops = (self._keep_listening, self._listen_to_more, self._send_hints)
+                await self._connection.connected()
+                loops = (self._reconnect, self._change_channels, self._send_hints)
                 self._tasks = [asyncio.create_task(each()) for each in loops]
             self._users += 1
 
     async def stop(self) -> None:
-        """End listening once the last user stops."""
-        async with self._changing:
+        """Stop listening once the last user stops."""
+        async with self._starting:
             self._users -= 1
             if self._users:
                 return
@@ -114,102 +118,100 @@ class Listener:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self._tasks = []
-            await self._link.close()
+            await self._connection.close()
 
-    def tell(self, channel: Channel) -> None:
+    def wake(self, channel: Channel) -> None:
         """Call the subscribers of this process directly."""
         for subscriber in tuple(self._subscribers[channel]):
             subscriber()
 
-    def along(self, channel: Channel) -> bool:
-        """Whether a statement may send this hint itself, with its commit; if not, `send` it afterwards."""
-        return self._pace.along(channel, asyncio.get_running_loop().time())
+    def with_commit(self, channel: Channel) -> bool:
+        """Return whether a statement may send this hint with its commit; if not, `announce` it afterwards."""
+        return self._throttle.with_commit(channel, asyncio.get_running_loop().time())
 
-    def one_more(self, channel: Channel) -> None:
-        """The next such hint may go along however soon it comes."""
-        self._pace.one_more(channel)
+    def allow_next(self, channel: Channel) -> None:
+        """Let the next such hint be sent with its commit, however soon it comes."""
+        self._throttle.allow_next(channel)
 
     def send(self, channel: Channel) -> None:
         """Send a hint to the other processes, soon and together with others."""
         self._pending.add(channel)
         self._send_soon.set()
 
-    def announce(self, channel: Channel, *, sent: bool = False) -> None:
-        """Tell this process and, unless they were told with a commit, the others."""
-        self.tell(channel)
-        if not sent:
+    def announce(self, channel: Channel, *, with_commit: bool = False) -> None:
+        """Wake this process and, unless a commit has sent the hint, the others."""
+        self.wake(channel)
+        if not with_commit:
             self.send(channel)
 
     async def send_now(self, channel: Channel) -> None:
-        """Send a hint and wait until it is sent, or not."""
+        """Send a hint and wait for the attempt to end; a failure is only logged."""
         try:
-            await self._link.run(HINT, channel == "durable_ready", channel == "durable_settled")
+            await self._connection.run(HINT, channel == "durable_ready", channel == "durable_settled")
         except EngineError as error:
             logger.debug("hint not sent: %s", error.message)
 
     async def _listen(self, conn: Any) -> None:
-        self._heard_on.clear()
+        self._channels.clear()
         self._session = conn.get_server_pid()
-        await self._listen_to(conn)
+        await self._adjust_channels(conn)
         conn.add_termination_listener(lambda _: self._lost.set())
 
-    async def _listen_to(self, conn: Any) -> list[Channel]:
-        """Listen to each channel that somebody has subscribed to by now; return those of hints that are
-        new.
-        """
-        hints = [one for one, who in self._subscribers.items() if who and one not in self._heard_on]
-        notes = [one for one in self._receivers if one not in self._heard_on]
-        gone = self._heard_on.difference(self._subscribers, self._receivers)
+    async def _adjust_channels(self, conn: Any) -> list[Channel]:
+        """LISTEN to the channels that have subscribers or receivers now; return the new ones of hints."""
+        hints = [one for one, users in self._subscribers.items() if users and one not in self._channels]
+        addresses = [one for one in self._receivers if one not in self._channels]
+        removed = self._channels.difference(self._subscribers, self._receivers)
         if self._database.hints:
             for channel in hints:
-                await conn.add_listener(channel, self._heard)
-            for note in notes:
-                await conn.add_listener(note, self._received)
-            for note in gone:
-                await conn.remove_listener(note, self._received)
-            if notes:
-                # the last statement of a session can be read by whoever watches the server
+                await conn.add_listener(channel, self._on_hint)
+            for address in addresses:
+                await conn.add_listener(address, self._on_message)
+            for address in removed:
+                await conn.remove_listener(address, self._on_message)
+            if addresses:
+                # pg_stat_activity shows the last statement of a session, and the address is a secret
                 await conn.execute("select")
-        self._heard_on.update(hints, notes)
-        self._heard_on -= gone
+        self._channels.update(hints, addresses)
+        self._channels -= removed
         return hints
 
-    async def _listen_to_more(self) -> None:
+    async def _change_channels(self) -> None:
         while True:
-            await self._more.wait()
-            self._more.clear()
+            await self._changed.wait()
+            self._changed.clear()
             try:
-                fresh = await self._link.use(self._listen_to)
+                added = await self._connection.use(self._adjust_channels)
             except EngineError as error:
-                # the connection is made anew by another task, and listens to all then
-                self._link.drop()
+                # `_reconnect` makes a new connection, which listens to all channels
+                self._connection.drop()
                 self._lost.set()
                 logger.debug("not listening yet: %s", error.message)
             else:
-                for channel in fresh:
-                    self.tell(channel)
+                for channel in added:
+                    self.wake(channel)
 
-    def _heard(self, conn: Any, pid: int, channel: Channel, payload: str) -> None:
-        # not asked of the connection, which may be closed by now
+    def _on_hint(self, conn: Any, pid: int, channel: Channel, payload: str) -> None:
+        # the pid was read before: the connection may be closed by now
         if pid != self._session:
-            self.tell(channel)
+            self.wake(channel)
 
-    def _received(self, conn: Any, pid: int, channel: str, words: str) -> None:
-        word, receiver, _ = self._receivers.get(channel, ("", None, None))
-        if receiver is not None and secrets.compare_digest(words[: len(word)].encode(), word.encode()):
-            receiver(words[len(word) :])
+    def _on_message(self, conn: Any, pid: int, channel: str, message: str) -> None:
+        secret, receiver, _ = self._receivers.get(channel, ("", None, None))
+        if receiver is not None and secrets.compare_digest(message[: len(secret)].encode(), secret.encode()):
+            receiver(message[len(secret) :])
 
-    async def _keep_listening(self) -> None:
+    async def _reconnect(self) -> None:
         while True:
             await self._lost.wait()
             self._lost.clear()
-            self._tell_missed()
-            await self._link.connected_sometime(what="hints")
+            self._report_gap()
+            await self._connection.connected_eventually(purpose="hints")
             for channel in self._subscribers:
-                self.tell(channel)
-            self._tell_missed()
+                self.wake(channel)
+            self._report_gap()
 
-    def _tell_missed(self) -> None:
+    def _report_gap(self) -> None:
         for _, _, missed in tuple(self._receivers.values()):
             missed()
 
@@ -220,10 +222,10 @@ class Listener:
             self._send_soon.clear()
             channels, self._pending = self._pending, set()
             try:
-                await self._link.run(HINT, "durable_ready" in channels, "durable_settled" in channels)
+                await self._connection.run(HINT, "durable_ready" in channels, "durable_settled" in channels)
             except EngineError as error:
-                # a hint may be lost; the connection is made anew by the other task
+                # a hint may be lost; `_reconnect` makes a new connection
                 logger.debug("hint not sent: %s", error.message)
-            # the first one goes at once; where one follows the other they go together
+            # the first hint is sent at once; hints in quick succession are sent together
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _HINT_PAUSE_MAX_S) if self._pending else _HINT_PAUSE_S

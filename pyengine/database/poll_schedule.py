@@ -1,9 +1,9 @@
-"""When to poll, and when a hint goes along with a commit.
+"""When to poll, and whether a NOTIFY is part of the commit that causes it.
 
-What lives here: `PollSchedule`, the times at which somebody who waits polls, and `NotifyThrottle`, which
-limits how often a notification holds up other commits. What may not: polling, sending. The theory: after a
-hint the row may not be visible yet, or may be gone again. So one polls at once and after 5, 20, 30, 80, 320
-ms and 1 s, then after growing pauses.
+Lives here: `PollSchedule`, the times at which a waiter polls, and `NotifyThrottle`, which limits how often a
+notification delays other commits. May not: polling, sending. Design: after a hint the row may not be visible
+yet, or may be gone again. So a waiter polls at once and after 5, 20, 30, 80, 320 ms and 1 s, then after
+growing pauses.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ __all__ = ["Channel", "NotifyThrottle", "PollSchedule"]
 
 Channel: TypeAlias = Literal["durable_ready", "durable_settled"]
 
-# SQL sends one hint in 50 ms (`durable._hint`): the fourth look finds what was started without one
+# SQL sends one hint in 50 ms (`durable._hint`): the fourth poll finds runs that started without one
 _AFTER_HINT_S = (0.0, 0.005, 0.02, 0.03, 0.08, 0.32, 1.0)
-_APART_S = 0.01
+_MIN_GAP_S = 0.01
 _RETRY_S = 0.1
 
 
 class PollSchedule:
-    """The times to look, told in seconds of a monotonic clock.
+    """Polling times, in seconds of a monotonic clock.
 
     Args:
         longest_s: the longest pause, in seconds.
@@ -36,26 +36,31 @@ class PollSchedule:
 
     @property
     def at(self) -> float:
-        """When to look next."""
+        """The time of the next poll."""
         return self._at
 
     def hinted(self, now: float) -> None:
-        """Look at once, and soon again."""
+        """Poll at once, and soon again."""
         self._steps = 0
         self._at = min(self._at, now) if self._at else now
 
-    def again(self, now: float, pause_s: float) -> None:
-        """Look after that pause at the latest: something could not be had just now."""
+    def poll_within(self, now: float, pause_s: float) -> None:
+        """Poll after that pause at the latest: a row was not available just now."""
         self._at = min(self._at, now + pause_s)
 
-    def begun(self, now: float, *, alone: bool) -> None:
-        """Look soon: what is waited for has only begun, and a hint will tell; nothing else is, if alone."""
+    def wait_begun(self, now: float, *, alone: bool) -> None:
+        """Poll soon for a run that has just started; its end will send a hint.
+
+        Args:
+            now: the time.
+            alone: there is no other waiter, so a poll that is due earlier may be delayed.
+        """
         soon = now + _AFTER_HINT_S[1]
         if alone or self._at > soon:
             self._steps, self._at = 1, soon
 
-    def looked(self, now: float, *, found: bool) -> None:
-        """Note that one has looked; where something was found there may be more."""
+    def polled(self, now: float, *, found: bool) -> None:
+        """Record a poll; if it found rows there may be more, so the next one comes soon."""
         if found:
             self._steps = 0
         self._steps += 1
@@ -68,29 +73,33 @@ class PollSchedule:
 
 
 class NotifyThrottle:
-    """Whether a hint goes along with the commit that gives reason for it.
+    """Decides whether a hint is part of the commit that causes it, which saves a round trip.
 
-    That saves a round trip. But a notification takes a lock of the whole database until its commit is on
-    disk, so only one in a while may; those that follow go after their commits, in a transaction that writes
-    nothing. After a start that an idle worker was handed the next one may go along at once: few others can be
-    sending then. In a stream without pauses one in 100 ms goes along, to find a worker that is idle again.
+    A notification locks the whole database until its commit is on disk. So only one per 10 ms is sent with
+    its commit; the others follow in a transaction that writes nothing. After a hand-off the next one may be
+    sent with its commit at once, because few others can be sending then. In a stream without pauses one per
+    100 ms is sent with its commit, to find a worker that is idle again.
     """
 
     def __init__(self) -> None:
         self._last_s: dict[Channel, float] = {}
         self._retry_at_s: dict[Channel, float] = {}
-        self._one_more: set[Channel] = set()
+        self._next_allowed: set[Channel] = set()
 
-    def along(self, channel: Channel, now_s: float) -> bool:
-        """Whether this one may; then it is taken to be sent."""
+    def with_commit(self, channel: Channel, now_s: float) -> bool:
+        """Return whether the hint may be part of the commit; if so, it counts as sent."""
         last_s = self._last_s.get(channel, -inf)
-        may = channel in self._one_more or now_s - last_s >= _APART_S or now_s >= self._retry_at_s[channel]
-        self._one_more.discard(channel)
+        allowed = (
+            channel in self._next_allowed
+            or now_s - last_s >= _MIN_GAP_S
+            or now_s >= self._retry_at_s[channel]
+        )
+        self._next_allowed.discard(channel)
         self._last_s[channel] = now_s
-        if may:
+        if allowed:
             self._retry_at_s[channel] = now_s + _RETRY_S
-        return may
+        return allowed
 
-    def one_more(self, channel: Channel) -> None:
-        """The next one may go along however soon it comes."""
-        self._one_more.add(channel)
+    def allow_next(self, channel: Channel) -> None:
+        """Let the next hint be sent with its commit, however soon it comes."""
+        self._next_allowed.add(channel)

@@ -1,11 +1,10 @@
 """A few connections for many callers.
 
-What lives here: `ConnectionPool`. What may not: what a connection is and what its failure means
-(connection.py). The theory: connections are what a server has least of. So a pool makes one when a caller
-needs it and all that it has are taken, and closes what nobody has needed for a while. Where the server gives
-no more, those that it has given are taken in turn; who gets none of them in time is told so (`NoConnection`),
-and can leave its work to a process that has one. A server that is away is waited for, because nobody has one
-then.
+Lives here: `ConnectionPool`. May not: how a connection is made and what its failure means (connection.py).
+Design: connections are the scarcest resource of a server. A pool makes one only when a caller needs it and
+all others are in use, and closes connections that are idle for a while. If the server gives no more, callers
+share those that it has given; a caller that gets none in time gets `NoConnection`, and can leave its work to
+another process. If the server is down, callers wait, because no process has a connection then.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from pyengine.database.connection import Database, NoConnection, ReconnectingConnection, backoff_s
@@ -28,46 +26,46 @@ logger = logging.getLogger("pyengine.connection")
 
 T = TypeVar("T")
 
+# while connections are handed from caller to caller, a caller waits up to so many times its patience longer
 _PROGRESS = 3
-_LOOK_AGAIN_S = 0.5
 
 
 class ConnectionPool:
-    """A few links that callers take in turn.
+    """A few connections that callers take in turn.
 
     Args:
-        database: where to.
-        role: what for.
-        size: connections at a time, at most.
-        keep: so many stay open when nobody needs them.
+        database: the database.
+        role: the purpose of the connections.
+        size: the largest number of connections.
+        min_open: the number of idle connections that stay open.
 
     Attributes:
-        idle_s: the others are closed after so many seconds.
-        patience_s: so long is waited for a server that gives no further connection.
+        idle_s: seconds after which other idle connections are closed.
+        patience_s: seconds that `taken` waits for a server that gives no further connection.
     """
 
     idle_s = 10.0
     patience_s = 5.0
 
-    def __init__(self, database: Database, role: str, size: int, *, keep: int = 0) -> None:
+    def __init__(self, database: Database, role: str, size: int, *, min_open: int = 0) -> None:
         self._database = database
         self._role = role
-        self._size = size
-        self._keep = keep
+        self._min_open = min_open
+        self._slots = asyncio.Semaphore(size)
         # last in, first out: as many connections as are needed and no more
         self._free: list[tuple[ReconnectingConnection, float]] = []
         self._taken = 0
-        self._short_until_s = self._handed_s = 0.0
-        self._away = False
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._tidying: set[asyncio.Task[None]] = set()
+        self._short_until_s = self._last_taken_s = 0.0
+        self._is_down = False
+        self._returned = asyncio.Event()
+        self._background: set[asyncio.Task[None]] = set()
         self._trim_handle: asyncio.TimerHandle | None = None
         self._trouble = FailureLog(logger, f"connecting for {role}")
         self._closed = False
 
     @property
     def where(self) -> str:
-        """How messages call the database."""
+        """The database's name in messages."""
         return self._database.where
 
     # -- statements
@@ -78,7 +76,7 @@ class ConnectionPool:
         Raises:
             EngineError: as `ReconnectingConnection.run`.
         """
-        return await self._once(lambda link: link.run(procedure, *args))
+        return await self._once(lambda connection: connection.run(procedure, *args))
 
     async def rows(self, procedure: Procedure, *args: Any) -> list[Any]:
         """Run a statement that may be run twice, and return its rows.
@@ -90,161 +88,145 @@ class ConnectionPool:
         return result
 
     async def use(self, action: Callable[[Any], Awaitable[T]]) -> T:
-        """Run statements that may be run twice; tried once more if the connection was found dead.
+        """Run statements that may be run twice; retried once if the connection was lost.
 
         Raises:
             EngineError: by SQLSTATE; Unavailable if the database cannot be reached.
         """
         try:
-            return await self._once(lambda link: link.use(action))
+            return await self._once(lambda connection: connection.use(action))
         except NoConnection:
             raise
         except Unavailable:
-            return await self._once(lambda link: link.use(action))
+            return await self._once(lambda connection: connection.use(action))
 
     async def _once(self, action: Callable[[ReconnectingConnection], Awaitable[T]]) -> T:
-        link = await self._take(None)
+        connection = await self._take(None)
         try:
-            return await action(link)
+            return await action(connection)
         finally:
-            self._give_back(link)
+            self._give_back(connection)
 
-    # -- links
+    # -- connections
 
     @contextlib.asynccontextmanager
     async def taken(self, *, clean: bool = True) -> AsyncIterator[ReconnectingConnection]:
-        """Take a link that is connected for as long as the block lasts, once the database is there.
+        """Take a connection for the block, once the database is available.
 
         Args:
-            clean: what users' statements left in its session goes.
+            clean: reset afterwards what statements of users have set in its session.
 
         Raises:
-            NoConnection: the server gave none in time. Waiting for others, who have all that the pool may
-                have, does not count.
-            EngineError: the server refuses us.
+            NoConnection: the server gave none in time. Time during which the pool's own callers use all its
+                connections does not count.
+            EngineError: the server refuses the connection.
         """
-        link = await self._take(self.patience_s)
+        connection = await self._take(self.patience_s)
         try:
-            yield link
+            yield connection
         finally:
             if clean:
-                tidying = asyncio.get_running_loop().create_task(self._tidy(link))
-                self._tidying.add(tidying)
-                tidying.add_done_callback(self._tidying.discard)
+                self._run_in_background(self._clean(connection))
             else:
-                self._give_back(link)
+                self._give_back(connection)
 
     async def close(self) -> None:
         """Close all connections."""
         self._closed = True
         if self._trim_handle is not None:
             self._trim_handle.cancel()
-        await asyncio.gather(*self._tidying, return_exceptions=True)
+        await asyncio.gather(*self._background, return_exceptions=True)
         free, self._free = self._free, []
-        await asyncio.gather(*(link.close() for link, _ in free))
+        await asyncio.gather(*(connection.close() for connection, _ in free))
 
     async def _take(self, patience_s: float | None) -> ReconnectingConnection:
-        """Take a link that is connected; without patience the first failure is the answer, unless others of
-        the pool have links that they will give back.
+        await self._slots.acquire()
+        try:
+            return await self._connected(patience_s)
+        except BaseException:
+            self._slots.release()
+            raise
+
+    async def _connected(self, patience_s: float | None) -> ReconnectingConnection:
+        """Return a connection, with a slot taken for it.
+
+        Args:
+            patience_s: None raises the first failure, unless other callers have connections that they will
+                give back.
         """
-        loop, begun_s = asyncio.get_running_loop(), 0.0
+        loop, waiting_since_s = asyncio.get_running_loop(), 0.0
         while True:
             while self._free:
-                link, _ = self._free.pop()
-                if link.alive:
+                connection, _ = self._free.pop()
+                if connection.alive:
                     self._taken += 1
-                    self._handed_s = loop.time()
-                    return link
-            # who is woken may leave without a link, so nobody relies on it alone
-            now_s, pause_s = loop.time(), _LOOK_AGAIN_S
-            at_once = patience_s is None and not self._taken
-            if self._taken >= self._size:
-                begun_s = 0.0
-            elif at_once or now_s >= self._short_until_s:
+                    self._last_taken_s = loop.time()
+                    return connection
+            now_s, is_only_caller = loop.time(), patience_s is None and not self._taken
+            if is_only_caller or now_s >= self._short_until_s:
                 try:
-                    return await self._made()
+                    return await self._new()
                 except Unavailable as error:
-                    self._away = not isinstance(error, NoConnection)
-                    if at_once or (patience_s is None and self._away):
+                    self._is_down = not isinstance(error, NoConnection)
+                    if is_only_caller or (patience_s is None and self._is_down):
                         raise
                     self._trouble.failed(error.message)
                     self._short_until_s = loop.time() + backoff_s(self._trouble.failures)
                 continue
-            else:
-                pause_s = min(pause_s, self._short_until_s - now_s)
-                if patience_s is not None and not self._away:
-                    begun_s = begun_s or now_s
-                    # while those that there are go from hand to hand, it is worth waiting for longer
-                    until_s = min(max(begun_s, self._handed_s), begun_s + _PROGRESS * patience_s) + patience_s
-                    if now_s >= until_s:
-                        raise NoConnection(
-                            f"{self._database.where} gave no connection for {self._role} in {patience_s:g} s"
-                        )
-                    pause_s = min(pause_s, until_s - now_s)
-            await self._wait(pause_s)
+            pause_s = self._short_until_s - now_s
+            if patience_s is not None and not self._is_down:
+                since_s = waiting_since_s = waiting_since_s or now_s
+                last_s = min(max(since_s, self._last_taken_s), since_s + _PROGRESS * patience_s)
+                if now_s >= last_s + patience_s:
+                    raise NoConnection(
+                        f"{self._database.where} gave no connection for {self._role} in {patience_s:g} s"
+                    )
+                pause_s = min(pause_s, last_s + patience_s - now_s)
+            self._returned.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._returned.wait()
 
-    async def _made(self) -> ReconnectingConnection:
-        link = ReconnectingConnection(self._database, self._role)
+    async def _new(self) -> ReconnectingConnection:
+        connection = ReconnectingConnection(self._database, self._role)
         self._taken += 1
         try:
-            await link.connected()
+            await connection.connected()
         except BaseException:
             self._taken -= 1
-            self._wake()
             raise
-        self._trouble.over()
-        return link
+        self._trouble.succeeded()
+        return connection
 
-    async def _wait(self, pause_s: float) -> None:
-        """Wait until a link is given back, or so long at most."""
-        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiting)
-        try:
-            async with asyncio.timeout(pause_s):
-                await waiting
-        except TimeoutError:
-            pass
-        except asyncio.CancelledError:
-            if waiting.done() and not waiting.cancelled():
-                self._wake()  # it was for somebody
-            raise
-        finally:
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
-
-    def _wake(self) -> None:
-        while self._waiting:
-            waiting = self._waiting.popleft()
-            if not waiting.done():
-                waiting.set_result(None)
-                return
-
-    def _give_back(self, link: ReconnectingConnection) -> None:
+    def _give_back(self, connection: ReconnectingConnection) -> None:
         self._taken -= 1
         if self._closed:
-            link.drop()
-            return
-        loop = asyncio.get_running_loop()
-        if link.alive:
-            self._free.append((link, loop.time()))
-            if self._trim_handle is None and len(self._free) > self._keep:
+            connection.drop()
+        elif connection.alive:
+            loop = asyncio.get_running_loop()
+            self._free.append((connection, loop.time()))
+            if self._trim_handle is None and len(self._free) > self._min_open:
                 self._trim_handle = loop.call_later(self.idle_s, self._trim)
-        self._wake()
+        # callers that have a slot come before those that wait for one
+        self._returned.set()
+        self._slots.release()
 
     def _trim(self) -> None:
-        """Close what nobody has needed for a while; those at the front are the ones."""
+        """Close connections that were idle for a while; the oldest are at the front."""
         self._trim_handle = None
         loop = asyncio.get_running_loop()
-        late_s = loop.time() - self.idle_s
-        while len(self._free) > self._keep and self._free[0][1] <= late_s:
-            closing = loop.create_task(self._free.pop(0)[0].close())
-            self._tidying.add(closing)
-            closing.add_done_callback(self._tidying.discard)
-        if len(self._free) > self._keep:
+        while len(self._free) > self._min_open and self._free[0][1] <= loop.time() - self.idle_s:
+            self._run_in_background(self._free.pop(0)[0].close())
+        if len(self._free) > self._min_open:
             self._trim_handle = loop.call_at(self._free[0][1] + self.idle_s, self._trim)
 
-    async def _tidy(self, link: ReconnectingConnection) -> None:
+    async def _clean(self, connection: ReconnectingConnection) -> None:
         try:
-            await link.clean()
+            await connection.clean()
         finally:
-            self._give_back(link)
+            self._give_back(connection)
+
+    def _run_in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)

@@ -1,10 +1,10 @@
-"""What is done to the session of a connection: made ours, kept alive, cleaned; and transactions as ours are.
+"""Sessions of connections: configured, kept alive and cleaned; and the engine's transactions.
 
-What lives here: functions on a connection of asyncpg. What may not: making one, or knowing what it is for.
-The theory: a session begins as its role and database wish, and we rely on some of that, so a session of our
-own is told all of it (database/statements/sessions.py). Behind a pooler a session is nobody's: there each
-transaction says it, if the session is found odd. Statements of users may change settings, the role, temporary
-tables and advisory locks of the session that they run in; the next user of the connection must not see that.
+Lives here: functions on a connection of asyncpg. May not: making one, or knowing its purpose. Design: role
+and database can set defaults for a session, and the engine relies on some of these settings, so it sets them
+all in its own sessions (database/statements/sessions.py). Behind a pooler sessions are shared: there each
+transaction sets them, if the session's differ. Statements of users may change settings, the role, temporary
+tables and advisory locks of their session; the next user of the connection must not see that.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ _CLEAN_S = 5.0
 
 
 async def fit(conn: Any, role: str) -> None:
-    """Set what we rely on in a session of our own; `role` says what it is for."""
+    """Set the settings that the engine relies on in a session of its own; `role` is its purpose."""
     await conn.execute(SETTINGS.get(role, WORKER_SETTINGS).sql)
 
 
 async def is_odd(conn: Any) -> bool:
-    """Return whether transactions of a session that is not ours must say how they begin and end."""
+    """Return whether a shared session has other settings, so that each transaction must set its own."""
     return bool(await conn.fetchval(IS_ODD.sql))
 
 
 async def begin(conn: Any) -> None:
-    """Begin a transaction as ours are, in whatever session."""
+    """Begin a transaction with the engine's settings, in any session."""
     await conn.execute(f"{BEGIN.sql}; {SETTINGS_WITHIN.sql}")
 
 
 @contextlib.asynccontextmanager
 async def transaction(conn: Any) -> AsyncIterator[None]:
-    """Run the block in such a transaction, which an error rolls back."""
+    """Run the block in a transaction with the engine's settings; an error rolls it back."""
     await begin(conn)
     try:
         yield
@@ -60,7 +60,7 @@ async def transaction(conn: Any) -> AsyncIterator[None]:
 
 
 async def clean_session(conn: Any) -> bool:
-    """Take back what statements have set in a session; false if it cannot be used any more."""
+    """Reset what statements have set in a session; return false if it cannot be used any more."""
     try:
         async with asyncio.timeout(_CLEAN_S):
             await conn.execute(CLEAN.sql)
@@ -76,7 +76,7 @@ async def clean_session(conn: Any) -> bool:
 
 
 def keep_alive(conn: Any) -> None:
-    """Let the kernel notice within a minute that the other side is gone without a word."""
+    """Let the kernel detect a dead peer within a minute."""
     transport = getattr(conn, "_transport", None)
     sock = transport.get_extra_info("socket") if transport is not None else None
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):

@@ -169,7 +169,7 @@ class Dispatcher:
         bundles = load.bundles
         tells = 0 < len(bundles) <= _FEW and any(isinstance(one.end, _SETTLES) for one in bundles)
         # what was handed over comes one by one, and its end is waited for
-        tells = tells and (self._parts.listener.along("durable_settled") or _is_noted(bundles))
+        tells = tells and (self._parts.listener.with_commit("durable_settled") or _is_noted(bundles))
         asked, self._wanted = self._asked, want
         sent_s = self._loop.time()
         self._is_away = True
@@ -235,7 +235,7 @@ class Dispatcher:
             parts.listener.send("durable_ready")
         claimed = sum(len(answer.tasks) for answer in answers)
         if want > 0:
-            self._looks.looked(now_s, found=claimed > 0)
+            self._looks.polled(now_s, found=claimed > 0)
             if claimed >= want:
                 self._looks.hinted(now_s)
         for answer in answers:
@@ -246,7 +246,7 @@ class Dispatcher:
             if answer.hints:
                 self._pass_on(answer.hints)
             if answer.settled:
-                parts.listener.announce("durable_settled", sent=told)
+                parts.listener.announce("durable_settled", with_commit=told)
         if claimed:
             parts.housekeeper.note_activity(now_s)
         self._answers.extend(answers)
@@ -267,7 +267,7 @@ class Dispatcher:
             self._parts.blocked.seen(answer.held, now_s)
         if answer.held and not answer.busy:
             self._vain_claims += 1
-            self._looks.again(now_s, pause_s(self._vain_claims))
+            self._looks.poll_within(now_s, pause_s(self._vain_claims))
         elif not answer.held:
             self._vain_claims = 0
 
@@ -313,7 +313,7 @@ class Dispatcher:
         if self._parts.housekeeper.others or len(mine) < len(queues):
             self._parts.listener.send("durable_ready")
         if any(queue.startswith(SERVICE) for queue in queues):
-            self._parts.listener.tell("durable_ready")
+            self._parts.listener.wake("durable_ready")
 
     async def apply(self) -> None:
         """Have answers worked through, one after the other, for ever."""

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from pyengine.database.listener import Listener, note_address
+from pyengine.database.listener import Listener, message_address
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import REST
 from pyengine.errors import EngineError
@@ -53,7 +53,7 @@ class Handoff:
     def __init__(self, link: ConnectionPool, listener: Listener, identity: Identity) -> None:
         self._link = link
         self._listener = listener
-        self._address = note_address()
+        self._address = message_address()
         self.words = (identity.worker, self._address, *identity.serves, identity.ttl_ms)
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.TimerHandle | None = None
@@ -66,7 +66,7 @@ class Handoff:
 
     def begin(self) -> None:
         """Listen for notes."""
-        self._listener.receive(self._address, self._noted, self._lost)
+        self._listener.add_receiver(self._address, self._noted, self._lost)
 
     def quiet(self) -> None:
         """There is a slot and nothing to do at this moment: if that lasts, say so."""
@@ -85,7 +85,7 @@ class Handoff:
         """Return for how many ms the turn that is about to leave, and ends the only run, may say so; 0 if
         it was said already, or cannot be.
         """
-        if self._is_said or self._ended or not self._listener.hears(self._address):
+        if self._is_said or self._ended or not self._listener.receives(self._address):
             return 0
         # perhaps: the answer may get lost
         self._believed_until_s = self._loop.time() + _FOR_MS / 1000
@@ -141,14 +141,14 @@ class Handoff:
         """Take no notes any more."""
         self.stirred()
         self._ended = True
-        self._listener.receive_no_more(self._address)
+        self._listener.remove_receiver(self._address)
         if self._saying is not None:
             self._saying.cancel()
             await asyncio.gather(self._saying, return_exceptions=True)
 
     def _say(self) -> None:
         self._handle = None
-        if self._listener.hears(self._address):
+        if self._listener.receives(self._address):
             self._saying = self._loop.create_task(self._say_so(_FOR_MS))
         else:
             self._say_later()
@@ -192,7 +192,7 @@ class Handoff:
             self.handed(answer)
 
     def _lost(self) -> None:
-        if self._listener.hears(self._address):
+        if self._listener.receives(self._address):
             self.forgotten()
         else:
             self.withdraw()

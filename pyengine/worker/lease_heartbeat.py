@@ -179,7 +179,7 @@ class Heartbeat:
 
     async def _back(self, link: ReconnectingConnection) -> bool:
         """Come back after the connection was lost: the worker may have been forgotten meanwhile."""
-        await link.connected_sometime(what="heartbeat")
+        await link.connected_eventually(purpose="heartbeat")
         try:
             await say_hello(link, self._vitals.hello)
         except EngineError as error:
@@ -198,7 +198,7 @@ class Heartbeat:
             # the session behind a pooler is not ours: the leases decide
             await asyncio.Event().wait()
         while True:
-            await link.connected_sometime(what="presence")
+            await link.connected_eventually(purpose="presence")
             try:
                 await self._declare(link)
                 await gone.wait()

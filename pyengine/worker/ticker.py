@@ -224,11 +224,11 @@ class Ticker:
             self._ticked(answer)
 
     def _worked(self, schedules: bool, answer: TickAnswer) -> None:
-        self._troubles[schedules].over()
+        self._troubles[schedules].succeeded()
         if answer.problem is not None:
             self._problem.failed(answer.problem)
         else:
-            self._problem.over()
+            self._problem.succeeded()
 
     def _left_out(self, held: list[str], now_s: float) -> None:
         """Come back soon for what somebody has locked, and more and more seldom while nothing changes."""

@@ -134,7 +134,7 @@ class TurnSender:
                 unknown += 1
                 timeouts += _timed_out(error)
                 self._trouble.failed(f"outcome unknown ({len(bundles)} bundles): {error.message}")
-                await self._link.connected_sometime(what="turn")
+                await self._link.connected_eventually(purpose="turn")
             except EngineError as error:
                 failures += 1
                 timeouts += _timed_out(error)
@@ -147,7 +147,7 @@ class TurnSender:
                     want = -1 if bundles else -(-want // 2)
                 self._trouble.failed(f"refused by {self._where}: {error}")
             else:
-                self._trouble.over()
+                self._trouble.succeeded()
                 return [answer]
             if timeouts >= _TIMEOUTS_MAX:
                 if len(bundles) > 1:

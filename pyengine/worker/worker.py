@@ -144,7 +144,7 @@ class Worker:
         about = {"host": socket.gethostname(), "process": os.getpid(), "python": platform.python_version()}
         digests = [one.digest(loop_version) for one in workflows]
         hello = (self.id, list(self.queues), names, versions, msgspec.json.encode(about).decode(), digests)
-        self._side = ConnectionPool(self._database, "side", _SIDE, keep=1)
+        self._side = ConnectionPool(self._database, "side", _SIDE, min_open=1)
         self._work = ConnectionPool(self._database, "work", _WORK)
         answer = await say_hello(self._side, hello)
         settings = {name: int(value) for name, value in answer["settings"].items() if str(value).isdigit()}
@@ -294,7 +294,7 @@ class Worker:
             await self._stop_heartbeat()
             async with asyncio.timeout(_GOODBYE_S):
                 if await self._side.run(BYE, self.id):
-                    self._listener.tell("durable_ready")
+                    self._listener.wake("durable_ready")
                     await self._listener.send_now("durable_ready")
         except (EngineError, TimeoutError) as error:
             reason = str(error) or "no answer"

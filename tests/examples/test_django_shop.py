@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from pyengine.client.caller_connection import ask_now
+from pyengine.client.caller_connection import run_on_sync
 from pyengine.database.statements.procedures import PAUSE
 from pyengine.errors import InvalidRequest
 from pyengine.sync import Client
@@ -103,5 +103,5 @@ def test_other_databases_of_django_are_refused() -> None:
 
     other = DatabaseWrapper({**connections["default"].settings_dict, "NAME": ":memory:"}, "other")
     with pytest.raises(InvalidRequest, match="sqlite3"):
-        ask_now(other, PAUSE, "a")
+        run_on_sync(other, PAUSE, "a")
     other.close()

@@ -138,8 +138,8 @@ def test_a_request_that_is_sent_twice(dsn: str, monkeypatch: pytest.MonkeyPatch)
             await original(procedure, *values)
             return await original(procedure, *values)
 
-        original = promises._asker.rows
-        monkeypatch.setattr(promises._asker, "rows", rows)
+        original = promises._transport.rows
+        monkeypatch.setattr(promises._transport, "rows", rows)
         for key in (None, "k"):
             id_ = f"p-{key}"
             made = await promises.create(id_, 1, idempotency_key=key)

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from pyengine import App, Client, Worker
-from pyengine.database.poll_schedule import _APART_S
+from pyengine.database.poll_schedule import _MIN_GAP_S
 from pyengine.definitions.registry import Workflow
 from pyengine.worker.dispatcher import Dispatcher
 
@@ -31,7 +31,7 @@ async def resting(conn: Connection, workers: int = 1) -> None:
     """Wait until so many workers are believed to rest, and until a start may tell of itself with its
     commit again.
     """
-    await asyncio.sleep(_APART_S)
+    await asyncio.sleep(_MIN_GAP_S)
     await until(
         conn, f"(select count(*) from durable._resting where ends_at > durable._now_ms()) = {workers}"
     )

@@ -15,7 +15,7 @@ from sqlalchemy import create_engine, make_url
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from pyengine import Client, RunFilter, Steered
-from pyengine.client.caller_connection import checked
+from pyengine.client.caller_connection import check_values
 from pyengine.database.statements.procedures import CANCEL, RESULTS, START, Procedure
 from pyengine.errors import (
     Conflict,
@@ -507,5 +507,5 @@ def test_procedures_take_what_the_server_says(dsn: str) -> None:
 def test_values_are_checked_by_type(procedure: Procedure, values: tuple[Any, ...], words: str) -> None:
     """A value of another type than the parameter's is refused with its place and what is expected."""
     with pytest.raises(InvalidRequest, match=words) as caught:
-        checked(procedure, values)
+        check_values(procedure, values)
     assert procedure.signature.split(" ->")[0] in (caught.value.hint or "")

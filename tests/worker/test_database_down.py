@@ -198,7 +198,7 @@ def test_a_hint_that_comes_while_the_connection_closes_is_heard(dsn: str) -> Non
         listener = Listener(database)
         listener.subscribe("durable_ready", lambda: heard.append(1))
         await listener.start()
-        conn = listener._link._conn
+        conn = listener._connection._conn
         conn.terminate()
         before = len(heard)
         listener._heard(conn, 1, "durable_ready", "")

@@ -24,7 +24,7 @@ def pauses(looks: PollSchedule, now: float, count: int) -> list[float]:
     found = []
     for _ in range(count):
         at = looks.at
-        looks.looked(at, found=False)
+        looks.polled(at, found=False)
         found.append(round(looks.at - at, 3))
     return found
 
@@ -46,7 +46,7 @@ def test_a_hint_brings_the_next_look_forward_and_never_puts_it_off() -> None:
     """Hints that come while one is about to look change nothing."""
     looks = PollSchedule(longest_s=5.0)
     looks.hinted(100.0)
-    looks.looked(100.0, found=False)
+    looks.polled(100.0, found=False)
     looks.hinted(100.001)
     assert looks.at == 100.001
     looks.hinted(100.5)
@@ -56,30 +56,30 @@ def test_a_hint_brings_the_next_look_forward_and_never_puts_it_off() -> None:
 def test_what_has_only_begun_is_looked_for_soon() -> None:
     """After 5 ms, not at once, and without putting off what others wait for; a hint comes before that."""
     looks = PollSchedule(longest_s=5.0)
-    looks.begun(100.0, alone=True)
+    looks.wait_begun(100.0, alone=True)
     assert looks.at == 100.005
     looks.hinted(100.001)
     assert looks.at == 100.001
-    looks.begun(100.0015, alone=False)
+    looks.wait_begun(100.0015, alone=False)
     assert looks.at == 100.001
-    looks.begun(100.0015, alone=True)
+    looks.wait_begun(100.0015, alone=True)
     assert round(looks.at, 4) == 100.0065
     assert pauses(looks, looks.at, 2) == [0.02, 0.03]
-    looks.begun(100.2, alone=False)
+    looks.wait_begun(100.2, alone=False)
     assert round(looks.at, 4) == 100.0565
     pauses(looks, looks.at, 20)
-    looks.begun(101.0, alone=False)
+    looks.wait_begun(101.0, alone=False)
     assert looks.at == 101.005
 
 
 def test_only_one_hint_in_a_while_goes_along_with_its_commit() -> None:
     """The first of each channel may; one that follows within 10 ms may not, and keeps the next one back."""
     pace = NotifyThrottle()
-    assert pace.along("durable_ready", 1.0)
-    assert pace.along("durable_settled", 1.0)
-    assert not pace.along("durable_ready", 1.009)
-    assert not pace.along("durable_ready", 1.018)
-    assert pace.along("durable_ready", 1.03)
+    assert pace.with_commit("durable_ready", 1.0)
+    assert pace.with_commit("durable_settled", 1.0)
+    assert not pace.with_commit("durable_ready", 1.009)
+    assert not pace.with_commit("durable_ready", 1.018)
+    assert pace.with_commit("durable_ready", 1.03)
 
 
 def test_what_comes_without_a_pause_is_tried_again_after_a_while() -> None:
@@ -87,11 +87,11 @@ def test_what_comes_without_a_pause_is_tried_again_after_a_while() -> None:
     does, and no more.
     """
     pace = NotifyThrottle()
-    along = [n for n in range(60) if pace.along("durable_ready", 1.0 + n / 128)]
+    along = [n for n in range(60) if pace.with_commit("durable_ready", 1.0 + n / 128)]
     assert along == [0, 13, 26, 39, 52]
-    pace.one_more("durable_ready")
-    assert pace.along("durable_ready", 1.46)
-    assert not pace.along("durable_ready", 1.46)
+    pace.allow_next("durable_ready")
+    assert pace.with_commit("durable_ready", 1.46)
+    assert not pace.with_commit("durable_ready", 1.46)
 
 
 @pytest.mark.session("hints")
@@ -235,14 +235,14 @@ def test_nobody_hears_hints_that_he_does_not_wait_for(
     async def go() -> int:
         return 1
 
-    plain = Listener._heard
+    plain = Listener._on_hint
 
     def noted(self: Listener, session: Any, pid: int, channel: Any, payload: str) -> None:
         heard.append(channel)
         plain(self, session, pid, channel, payload)
 
     async def main() -> list[str]:
-        monkeypatch.setattr(Listener, "_heard", noted)
+        monkeypatch.setattr(Listener, "_on_hint", noted)
         async with app.client() as client:
             run = await client.start(go, id="first")
             with pytest.raises(TimeoutError):
@@ -278,13 +278,13 @@ def test_who_begins_to_listen_late_looks_once(dsn: str, conn: Connection) -> Non
         await listener.start()
         await listener.start()
         try:
-            plain = listener._listen_to
+            plain = listener._adjust_channels
 
             async def broken(session: Any) -> Any:
-                listener._listen_to = plain  # type: ignore[method-assign]
+                listener._adjust_channels = plain  # type: ignore[method-assign]
                 await session.execute("select 1/0")
 
-            listener._listen_to = broken  # type: ignore[method-assign]
+            listener._adjust_channels = broken  # type: ignore[method-assign]
             listener.subscribe("durable_ready", lambda: calls.append("ready"))
             async with asyncio.timeout(20):
                 while not calls:
@@ -301,7 +301,7 @@ def test_who_begins_to_listen_late_looks_once(dsn: str, conn: Connection) -> Non
                     await asyncio.sleep(0.01)
         finally:
             await listener.stop()
-        assert not listener._tasks and not listener._link.alive
+        assert not listener._tasks and not listener._connection.alive
         return sorted(calls)
 
     assert asyncio.run(main()) == ["ready", "settled"]

@@ -226,11 +226,11 @@ def turns_of(monkeypatch: pytest.MonkeyPatch, once: Any) -> TurnSender:
     who = Identity(worker="w", queues=[], names=[], codes=[], digests=[], ttl_ms=1)
     turns = TurnSender(Database("postgresql://127.0.0.1:1/shop"), who)
 
-    async def connected(*, what: str) -> None:
+    async def connected(*, purpose: str) -> None:
         pass
 
     monkeypatch.setattr(turns, "_once", once)
-    monkeypatch.setattr(turns._link, "connected_sometime", connected)
+    monkeypatch.setattr(turns._link, "connected_eventually", connected)
     return turns
 
 

@@ -155,9 +155,9 @@ def test_who_is_gone_is_listened_for_no_more(dsn: str, conn: Connection) -> None
                         assert await (await goes.start(go)).result(timeout=20) == 5
                 assert await (await stays.start(go)).result(timeout=20) == 5
             async with asyncio.timeout(20):
-                while len(listener._heard_on) > 3:
+                while len(listener._channels) > 3:
                     await asyncio.sleep(0.01)
-            heard = await listener._link.use(
+            heard = await listener._connection.use(
                 lambda each: each.fetch("select pg_listening_channels() as name")
             )
             return {row["name"] for row in heard}
@@ -174,7 +174,7 @@ def test_a_note_that_gets_lost_is_made_good(
     """
     app = App(dsn)
     lost: list[str] = []
-    plain = Listener._received
+    plain = Listener._on_message
 
     @app.workflow
     async def go() -> int:
@@ -188,7 +188,7 @@ def test_a_note_that_gets_lost_is_made_good(
         session.terminate()
 
     async def main() -> int:
-        monkeypatch.setattr(Listener, "_received", loses)
+        monkeypatch.setattr(Listener, "_on_message", loses)
         async with apart(app, dsn) as (_, client):
             await resting(conn)
             return await (await client.start(go, id="r")).result(timeout=12)
@@ -208,14 +208,14 @@ def test_words_that_nobody_can_read_are_passed_over(
         async with apart(app, dsn) as (_, client):
             await (await client.start(go)).result(timeout=20)
             await resting(conn)
-            waiting: ResultPoller = client._asker._waiting  # type: ignore[attr-defined]
+            waiting: ResultPoller = client._transport._results  # type: ignore[attr-defined]
             async with asyncio.timeout(15):
-                while waiting.reply is None:
+                while waiting.address is None:
                     await asyncio.sleep(0.005)
             conn.execute("select durable._note(r.address, '[1]') from durable._resting r")
-            conn.execute("select durable._note(%s, '{')", (waiting.reply,))
+            conn.execute("select durable._note(%s, '{')", (waiting.address,))
             async with asyncio.timeout(15):
-                while caplog.text.count("a note cannot be read") < 2:
+                while caplog.text.count("cannot be read") < 2:
                     await asyncio.sleep(0.005)
             await resting(conn)
             return await (await client.start(go)).result(timeout=20)
@@ -247,7 +247,7 @@ def test_behind_a_pooler_nobody_rests(
     async def main() -> int:
         async with apart(app, dsn) as (_, client):
             found = await (await client.start(go)).result(timeout=20)
-            assert client._asker._waiting.reply is None
+            assert client._transport._results.address is None
             await asyncio.sleep(0.1)
             return found
 

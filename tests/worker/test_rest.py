@@ -141,12 +141,12 @@ def test_a_result_that_is_asked_for_later_is_found(
     async def main() -> None:
         async with apart(app, dsn) as (_, client):
             assert await (await client.start(go)).result(timeout=20) == 7
-            waiting: ResultPoller = client._asker._waiting  # type: ignore[attr-defined]
+            waiting: ResultPoller = client._transport._results  # type: ignore[attr-defined]
             for _ in range(20):
                 await resting(conn)
                 run = await client.start(go)
                 async with asyncio.timeout(15):
-                    while run.id not in waiting._early:
+                    while run.id not in waiting._unclaimed:
                         await asyncio.sleep(0.005)
                 await asyncio.sleep(0.02)
                 said.clear()
@@ -157,7 +157,7 @@ def test_a_result_that_is_asked_for_later_is_found(
                 assert "client" in said
             for number in range(1000):
                 waiting._noted(json.dumps([f"x{number}", "resolved", "1", None]))
-            assert len(waiting._early) == 100 and "x999" in waiting._early
+            assert len(waiting._unclaimed) == 100 and "x999" in waiting._unclaimed
 
     asyncio.run(main())
     assert len(handed) >= 20

@@ -20,7 +20,7 @@ EARLIER = datetime.now(UTC) - timedelta(days=1)
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Portions of three."""
-    monkeypatch.setattr(many_runs, "PORTION", 3)
+    monkeypatch.setattr(many_runs, "BATCH", 3)
 
 
 def transactions(conn: Connection, kind: str) -> int:

@@ -129,7 +129,7 @@ def test_a_verb_that_waits_for_something_else_is_found() -> None:
     class Client(sync.Client):
         get = sync._of_client(Slow.get)  # type: ignore[assignment, arg-type]
 
-    with pytest.raises(EngineError, match="something else than its asker"):
+    with pytest.raises(EngineError, match="something else than its transport"):
         Client("postgresql://127.0.0.1:1/shop").get("a")
 
 
@@ -348,7 +348,7 @@ def test_threads_share_a_client(dsn: str) -> None:
         with ThreadPoolExecutor(12) as pool:
             found = list(pool.map(lambda n: client.start("price", 4 * n).result(timeout=60), range(60)))
         assert found == [Decimal(n) for n in range(60)]
-        assert 1 <= len(client._inner._asker._all) <= 3  # type: ignore[attr-defined]
+        assert 1 <= len(client._inner._transport._all) <= 3  # type: ignore[attr-defined]
 
 
 @pytest.mark.session("a session is ended under its owner")
@@ -373,24 +373,24 @@ def test_a_forked_process_makes_its_own_connections(dsn: str) -> None:
     """
     with sync.Client(dsn) as client:
         client.start("price", 1, id="before")
-        asker: Any = client._inner._asker
-        (own,) = asker._all
-        asker._opening.acquire()
+        transport: Any = client._inner._transport
+        (own,) = transport._all
+        transport._opening.acquire()
         child = os.fork()
         if child == 0:
             code = 1
             try:
                 assert client.get("before").id == "before"
                 client.start("price", 1, id="child")
-                assert own not in asker._all
+                assert own not in transport._all
                 client.close()
                 code = 0
             finally:
                 os._exit(code)
-        asker._opening.release()
+        transport._opening.release()
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert client.get("child").id == "child"
-        assert asker._all == [own]
+        assert transport._all == [own]
 
 
 def test_it_works_inside_an_event_loop(dsn: str) -> None:
@@ -452,7 +452,7 @@ def test_a_client_that_is_closed_says_so(dsn: str, conn: Connection) -> None:
         client.get("a")
     forgotten = sync.Client(dsn)
     forgotten.get("a")
-    connections: list[Any] = forgotten._inner._asker._all  # type: ignore[attr-defined]
+    connections: list[Any] = forgotten._inner._transport._all  # type: ignore[attr-defined]
     assert len(connections) == 1
     del forgotten
     assert connections == []

@@ -23,9 +23,9 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 class Never(PollSchedule):
     """Looks that come so late that only a hint can end a wait in time."""
 
-    def looked(self, now: float, *, found: bool) -> None:
+    def polled(self, now: float, *, found: bool) -> None:
         """Note that one has looked."""
-        super().looked(now, found=found)
+        super().polled(now, found=found)
         self._at = now + 600
 
 
@@ -45,8 +45,8 @@ class Looked:
     def rows(self) -> Callable[..., Any]:
         """In the place of `PsycopgTransport.rows`."""
 
-        async def rows(asker: PsycopgTransport, procedure: Procedure, *values: Any) -> list[Any]:
-            found = await self.answer(asker, procedure, *values)
+        async def rows(transport: PsycopgTransport, procedure: Procedure, *values: Any) -> list[Any]:
+            found = await self.answer(transport, procedure, *values)
             if procedure is RESULTS and values == (["other"],):
                 with self.more:
                     self.others += 1

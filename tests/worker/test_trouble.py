@@ -32,12 +32,12 @@ def test_two_failures_are_a_warning_and_a_minute_an_error(
     """Said once each, the error once a minute, and the end of it too; one failure is nothing."""
     trouble = FailureLog(logger, "turn")
     trouble.failed("once")
-    trouble.over()
+    trouble.succeeded()
     assert [one.levelno for one in caplog.records] == []
     for _ in range(1, 131):
         trouble.failed("no space")
         now_s[0] += 1
-    trouble.over()
+    trouble.succeeded()
     told = [(one.levelname, one.getMessage()) for one in caplog.records]
     assert [level for level, _ in told] == ["WARNING", "ERROR", "ERROR", "WARNING"]
     assert told[0][1] == "turn has failed twice: no space"

@@ -198,7 +198,7 @@ def by_hints_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def look_no_more(looks: PollSchedule, now: float, *, found: bool) -> None:
         looks._at = now + 1e6
 
-    monkeypatch.setattr(PollSchedule, "looked", look_no_more)
+    monkeypatch.setattr(PollSchedule, "polled", look_no_more)
     monkeypatch.setattr(ticker, "WATCH_EVERY_S", 1e6)
     monkeypatch.setattr(ticker, "IDLE_EVERY_S", 1e6)
 

@@ -1,7 +1,7 @@
 """Every SQL text of workers and clients, and nothing else.
 
-Lives here: records that name a statement, say what it takes and gives, and hold its text. May not: a
-connection, a value.
+Lives here: one record for each statement: its name, its parameters and its text. May not: a connection, a
+value.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Every SQL text of the asynchronous side about many runs or promises at once.
+"""The statements about many runs or promises at once.
 
-What lives here: the procedures of the verbs for many, as procedures.py has the others. What may not: a loop,
-a decision. Each answers one row, so that it goes through any connection of a caller's.
+Lives here: the procedures of the batch verbs, in the form of procedures.py. May not: a loop, a decision. Each
+returns one row, as procedures that run on a caller's connection do.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from pyengine.database.statements.procedures import Procedure
 
 __all__ = ["CANCEL_MANY", "MATCHING_RUNS", "PAUSE_MANY", "RESUME_MANY", "SETTLE_MANY", "SIGNAL_MANY"]
 
-_TOLD = "select coalesce(json_agg(json_build_array(m.id, m.outcome, m.{})), '[]')::text as told from durable."
-_OF_RUNS = _TOLD.format("state")
+_OUTCOMES = (
+    "select coalesce(json_agg(json_build_array(m.id, m.outcome, m.{})), '[]')::text as outcomes from durable."
+)
+_OF_RUNS = _OUTCOMES.format("state")
 
 MATCHING_RUNS = Procedure(
     name="matching_runs",
@@ -24,7 +26,8 @@ SIGNAL_MANY = Procedure(
     name="signal_many",
     signature="(ids[], name, payload jsonb, dedup, payloads jsonb[]) -> json [[id, outcome, delivery]]",
     sql=(
-        f"{_TOLD.format('delivery')}signal_many($1::text[], $2, $3::text::jsonb, $4, $5::text[]::jsonb[]) m"
+        _OUTCOMES.format("delivery")
+        + "signal_many($1::text[], $2, $3::text::jsonb, $4, $5::text[]::jsonb[]) m"
     ),
     takes="text[] text text text text[]",
 )

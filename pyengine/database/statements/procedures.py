@@ -1,9 +1,8 @@
-"""Every SQL text of the asynchronous side, and nothing else.
+"""The statements of workers and clients.
 
-What lives here: one `Procedure` for each function of schema `durable` that workers and clients call: its
-name, what it takes and answers, and the statement with `$n`. What may not: a connection, a decision; what
-the command line asks (admin/queries.py). Names that end in `_v1` are the worker protocol: they live two
-releases, so old and new processes share a database.
+Lives here: one `Procedure` for each function of schema `durable` that workers and clients call. May not: a
+connection, a decision, the queries of the command line (admin/queries.py). Names that end in `_v1` are the
+worker protocol: they live for two releases, so old and new processes can share a database.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ __all__ = [
 ]
 
 WORKER_PROTOCOL = 1
-"""The `_vN` that this package speaks."""
+"""The version of the worker protocol that this package speaks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +60,11 @@ class Procedure:
     """One statement.
 
     Args:
-        name: what errors and logs call it.
-        signature: what it takes and answers, for readers.
+        name: its name in errors and logs.
+        signature: parameters and results, for readers.
         sql: the statement with `$n`.
-        takes: types of its parameters as the server tells them, in order; None if the caller is a worker of
-            ours. What clients send is checked by them before it leaves, for every driver alike
-            (client/caller_connection.py).
+        takes: types of its parameters, in order, by which values of clients are checked before they are sent
+            (client/caller_connection.py); None if only workers call it.
     """
 
     name: str
@@ -76,7 +74,7 @@ class Procedure:
 
     @property
     def verb(self) -> str:
-        """What people call it in SQL."""
+        """The function's name without its version, as users call it in SQL."""
         return self.name.removesuffix("_v1")
 
 
@@ -89,20 +87,20 @@ VERSION = Procedure(
 
 SESSION = Procedure(
     name="session",
-    signature="() -> the server's process of this session; behind a pooler another one than was announced",
+    signature="() -> process id of this session; behind a pooler it is not the one that was reported",
     sql="select pg_backend_pid()",
     takes="",
 )
 
 LEAVE_MARK = Procedure(
     name="mark",
-    signature="(number): leaves a mark in this session, until it ends",
+    signature="(number): takes a lock in this session, until it ends",
     sql="select pg_advisory_lock(1685417571, $1)",
 )
 
 SEE_MARK = Procedure(
     name="mark",
-    signature="(number) -> boolean, true if another session of this database left that mark",
+    signature="(number) -> boolean, true if another session of this database has that lock",
     sql="select not pg_try_advisory_xact_lock_shared(1685417571, $1)",
 )
 
@@ -218,18 +216,17 @@ HINT = Procedure(
 
 LISTEN = Procedure(
     name="listen",
-    signature="() for the session: hints that a promise settled, from now on",
+    signature="() for the session: receives hints that a promise settled, from now on",
     sql="listen durable_settled",
     takes="",
 )
 
-# A driver, or the user of a connection, may have said how json is written and read; text is text everywhere:
-# so what clients send is cast here, and what they get.
+# a driver or a user may have set up its own conversion of json, so JSON crosses clients' connections as text
 START = Procedure(
     name="start_v1",
     signature=(
         "(workflow, args, id, key, queue, version, delay_ms, timeout_ms, priority, tags jsonb, tenant, "
-        "any_workflow, fresh id, tell workers, where the result is noted) -> (id, created, handed)"
+        "any_workflow, fresh id, with the hint, address for the result) -> (id, created, handed)"
     ),
     sql=(
         "select s.id, s.created, s.handed from durable.start_v1("
@@ -332,7 +329,7 @@ RESULTS = Procedure(
     takes="text[]",
 )
 
-# Python's years end with 9999: a later deadline, and none, which is infinity, is told as none
+# Python's years end with 9999: a later deadline counts as none, as infinity does
 _STATUS = (
     "select id, workflow, version, state, queue, priority, args::text, result::text, error::text, "
     "problem::text, worker, crashes, waits_for, created_at, settled_at, "

@@ -1,7 +1,7 @@
-"""Every SQL text of the asynchronous side about durable promises by themselves.
+"""The statements of the older promise API.
 
-What lives here: procedures of the older promise API, as procedures.py has the others. What may not: runs,
-workers, a decision.
+Lives here: procedures about durable promises, in the form of procedures.py. May not: runs, workers, a
+decision.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = [
     "PROMISE_SUBSCRIBE",
 ]
 
-# a promise's deadline: an instant, or a span from the database's now; neither means never
+# a promise's deadline: an instant, or a span from the database's clock; neither means never
 PROMISE_CREATE = Procedure(
     name="promise_create_v0",
     signature=(

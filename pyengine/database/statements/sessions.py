@@ -1,11 +1,10 @@
-"""What our sessions set for themselves, whatever their role and database set. Part of procedures.py.
+"""The settings of the engine's sessions, whatever their role and database set.
 
-What lives here: the settings that the engine relies on, once, and the statements that say them. What may not:
-when they are said (database/sessions.py). The theory: who runs the database sets roles and databases up for
-other programs, and none of that may change what we do. Three kinds of sessions differ: those of workers wait
-for no lock for long, those of clients may wait, and in those where functions and statements of users run only
-what begins, ends and bounds a transaction is ours. What the SQL of the engine needs in order to be read
-rightly it pins itself, so that it holds where a session is nobody's own.
+Lives here: the settings that the engine relies on, once, and the statements that set them. May not: when they
+are set (database/sessions.py). Design: roles and databases are configured for other programs, and that must
+not change how the engine works. Sessions of workers do not wait long for a lock; those of clients may. Where
+functions and statements of users run, only the settings of transactions and timeouts are the engine's. Its
+SQL functions pin what their text depends on, so they also work in shared sessions.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ _TEXTS = {
     "bytea_output": "hex",
     "extra_float_digits": "1",
 }
-# what drivers rely on that read texts
+# drivers that read values as texts rely on these
 _READ = {"datestyle": "ISO, MDY", "intervalstyle": "postgres"}
-# a statement that the client has given up after 60 s ends too, and no lock is waited for that long
+# the client gives a statement up after 60 s: then the server ends it too
 _PATIENCE = {"lock_timeout": "1s", "statement_timeout": "65s"}
-# of version 17
+# new in version 17
 _NEWER = frozenset({"transaction_timeout"})
 
 
@@ -80,7 +79,7 @@ USER_SETTINGS = Procedure(
 )
 
 SETTINGS = {"client": CLIENT_SETTINGS, "work": USER_SETTINGS}
-"""By what a connection is for; all others are of workers."""
+"""By the purpose of a connection; all others are of workers."""
 
 CLEAN = Procedure(
     name="clean session",
@@ -93,7 +92,7 @@ CLEAN = Procedure(
 
 BEGIN = Procedure(
     name="begin",
-    signature="() -> nothing; a transaction as ours are",
+    signature="() -> nothing; begins a transaction with the engine's settings",
     sql="begin isolation level read committed read write not deferrable",
     takes="",
 )
@@ -109,7 +108,7 @@ SETTINGS_WITHIN = Procedure(
 
 IS_ODD = Procedure(
     name="odd session",
-    signature="() -> boolean, true if a transaction would begin or end otherwise than ours do",
+    signature="() -> boolean, true if the session's defaults differ from the engine's settings",
     sql=(
         "select bool_or(not starts_with(s.setting || ',', w.value || ',')) from pg_settings s join (values "
         + ", ".join(

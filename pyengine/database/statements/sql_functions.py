@@ -1,4 +1,4 @@
-"""The SQL texts for functions of the user's: steps in SQL, and services. Part of procedures.py."""
+"""The statements that run SQL functions of users: steps in SQL, and services."""
 
 from __future__ import annotations
 
