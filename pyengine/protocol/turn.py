@@ -143,7 +143,7 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
 
     Args:
         execution: number of the run.
-        verdict: ok, moved or lost.
+        verdict: ok, stale or lost.
         state: state of its task now.
         seq: logical number at which the rows of the report begin.
         next: logical number after them.

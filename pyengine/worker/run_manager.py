@@ -4,7 +4,7 @@ What lives here: `RunManager`: the runs that the worker holds, those it keeps wa
 means for them. What may not: SQL, connections, when a turn is sent (dispatcher.py), how a step is run
 (step_runner.py). The theory: a claimed run is replayed from its journal or, if its coroutine is still warm,
 continued with what came after its suspend. `ok`: the bundle's rows and those around it are loaded and the
-coroutine goes on. `moved`: the journal holds what the coroutine has not seen, so it is thrown away and
+coroutine goes on. `stale`: the journal holds what the coroutine has not seen, so it is thrown away and
 replayed; attempts under way go on if the replay asks for them again. `lost`: the run is somebody else's
 now, so everything of it stops here and nothing of it is reported.
 """
@@ -121,7 +121,7 @@ class RunManager:
         held.busy = 0
         if verdict.verdict == "ok":
             self._taken(held, verdict, tail, now_ms)
-        elif verdict.verdict == "moved":
+        elif verdict.verdict == "stale":
             self.replay_anew(held)
         else:
             logger.info("run.lost", extra={"run_id": held.info.id, "version": held.version})

@@ -91,7 +91,7 @@ class LeasedRun:
         outside: others may wake its code: it has child runs, timers, promises or receives, or is cancelling.
         dropped: it is not ours any more.
         ahead: its coroutine did what was refused and is not known, so nothing can go on with it.
-        moved_at: next_seq at the last verdict `moved`.
+        moved_at: next_seq at the last verdict `stale`.
         sent_s: when its last bundle left, by the loop's clock.
         weight: bytes of what its last bundle carried.
     """

@@ -7,7 +7,7 @@ all of them have just ended, nothing but a request to stop can come before their
 them is known before they have left. If it ends, its end goes out in the same bundle: a run costs one turn and
 one commit less, and one with a single step two instead of three. Anything else is kept back until the rows
 are there, so no step begins before what it depends on is recorded. If something did come before them, what
-the coroutine did is thrown away and it is replayed from its journal, as after any verdict `moved`. To go on
+the coroutine did is thrown away and it is replayed from its journal, as after any verdict `stale`. To go on
 early costs a little and saves nothing unless the run ends, so it does after steps after which runs of its
 workflow have ended before.
 """

@@ -39,7 +39,7 @@ logger = logging.getLogger("pyengine.steps")
 _UNLIMITED_S = 1e7
 _USERS = "durable._call_function("
 _CONFLICTS = frozenset({"40001", "40P01"})
-_BUSY, _CANCELED, _LOST, _MOVED = "55P03", "57014", "WF002", "WF006"
+_BUSY, _CANCELED, _LOST, _STALE = "55P03", "57014", "WF002", "WF006"
 _QUIET_S = 0.005
 _TICK_S = 0.005
 _STOPS_S = 0.5
@@ -114,7 +114,7 @@ class SqlStepRunner:
             logger.debug("sql step %s of run %s: %s", run.call.name, held.info.id, error.message)
             if word == "lost":
                 return partial(self.holdings.lose, [held.lease]), spent_s
-            if word == "moved" and held.replay.next_seq == seen:
+            if word == "stale" and held.replay.next_seq == seen:
                 await _quiet(run)
                 return partial(self._replay, held), spent_s
             return None, spent_s
@@ -157,7 +157,7 @@ class SqlStepRunner:
 
 
 def _judged(error: EngineError, run: StepAttempt, *, over: bool) -> str:
-    """Return what an error means: again, lost, moved; or raise what is the outcome of the attempt."""
+    """Return what an error means: again, lost, stale; or raise what is the outcome of the attempt."""
     cause: Any = error.__cause__
     if isinstance(cause, TimeoutError) and cause.errno is None and over:
         raise too_long(run.call) from None
@@ -176,7 +176,7 @@ def _judged(error: EngineError, run: StepAttempt, *, over: bool) -> str:
             table=getattr(cause, "table_name", None),
         ) from None
     # of the engine's own statements: a lock or a time that somebody has bounded is no fault of the run
-    words = {_BUSY: "again", _CANCELED: "again", _LOST: "lost", _MOVED: "moved"}
+    words = {_BUSY: "again", _CANCELED: "again", _LOST: "lost", _STALE: "stale"}
     if state not in words:
         raise error
     return words[state]

@@ -4,7 +4,7 @@ What lives here: `TurnSender`, which sends one turn at a time and sees to it tha
 how a turn is written (protocol/turn.py), what a bundle means for a run (run_manager.py), when to send
 (dispatcher.py). The theory: a turn is idempotent. What it recorded cannot be recorded again, so when a
 connection is lost and the outcome is unknown the same bundles are sent again: what arrived the first time is
-then answered with `moved` or `lost`, and the journal tells. Only tasks that the lost turn claimed are unknown
+then answered with `stale` or `lost`, and the journal tells. Only tasks that the lost turn claimed are unknown
 here; the worker gives those back (`uncertain`). A bundle that the database refuses with an error must not
 spoil the others: the batch is halved until it stands alone, and its run is halted with that error as its
 problem; what it had to record before its end is kept, unless that is refused too. A batch that does not get

@@ -230,7 +230,7 @@ class Shadow:
         return complete() if kind < 12 else fail() if kind < 14 else None
 
     def take_answer(self, turn: Turn) -> str:
-        """Advance by the answer to the report that was sent; tells acquired, suspended (and warm), moved,
+        """Advance by the answer to the report that was sent; tells acquired, suspended (and warm), stale,
         gone."""
         held = Held(execution=self.execution, id=self.id, version=self.version, next=self.next)
         verdict, state = turn.of(held)
@@ -238,7 +238,7 @@ class Shadow:
         if self.busy:
             return "acquired"
         if verdict != "ok":
-            return "moved" if verdict == "moved" and state == "acquired" else "gone"
+            return "stale" if verdict == "stale" and state == "acquired" else "gone"
         for command in self.sent["commands"]:
             self._note_command(command)
         for outcome in self.sent["outcomes"]:

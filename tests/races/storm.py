@@ -465,7 +465,7 @@ class Sailor:
         del self.held[shadow.execution]
         if state == "suspended":
             self.warm[shadow.execution] = shadow
-        elif state == "moved":
+        elif state == "stale":
             about = {"execution": shadow.execution, "id": shadow.id, "first_child": shadow.first}
             await self.replay(Held(version=shadow.version, next=0, **about))
 

@@ -82,7 +82,7 @@ def cancel_against_suspend(world: World) -> Scene:
         if verdict == ("ok", "suspended"):
             assert (found, types_of(world.conn, world.id)) == (("pending", 1, None), "SXAQ")
         else:
-            assert verdict == ("moved", "acquired")
+            assert verdict == ("stale", "acquired")
             assert (found, types_of(world.conn, world.id)) == (("acquired", 1, "W"), "SXQ")
 
     return Scene(
@@ -101,7 +101,7 @@ def cancel_against_end(world: World) -> Scene:
     def judge(endings: Endings) -> None:
         verdict = Turn(raw=endings["worker"].answer()).of(held)
         if endings["hand"].won:
-            assert (verdict, state(world, world.id)) == (("moved", "acquired"), "cancelling")
+            assert (verdict, state(world, world.id)) == (("stale", "acquired"), "cancelling")
         else:
             assert endings["hand"].errors == ["WF003"]
             assert (verdict, state(world, world.id)) == (("ok", "done"), "completed")
@@ -199,8 +199,8 @@ def cancel_against_two_generations(world: World) -> Scene:
     def judge(endings: Endings) -> None:
         nobody_fails(endings)
         born = Turn(raw=endings["worker"].answer())
-        assert born.of(held)[0] in ("ok", "moved")
-        assert born.of(kid)[0] in ("ok", "moved", "lost")
+        assert born.of(held)[0] in ("ok", "stale")
+        assert born.of(kid)[0] in ("ok", "stale", "lost")
         assert state(world, held.id) == "cancelling"
         cleaned = take_turn(world.conn, "W", *clean_up)
         assert cleaned.of(held)[0] == "ok"
@@ -228,7 +228,7 @@ def cancel_against_the_end_of_a_child(world: World) -> Scene:
     def judge(endings: Endings) -> None:
         nobody_fails(endings)
         verdict = Turn(raw=endings["child"].answer()).of(kid)
-        assert verdict in (("ok", "done"), ("moved", "acquired"))
+        assert verdict in (("ok", "done"), ("stale", "acquired"))
         assert state(world, kid.id) == ("completed" if verdict[0] == "ok" else "cancelling")
         assert task_of(world.conn, world.id) == ("pending", 1, None)
 
@@ -291,7 +291,7 @@ def cancel_against_generation(world: World) -> Scene:
         nobody_fails(endings)
         assert state(world, world.id) == "cancelling"
         verdict = Turn(raw=endings["worker"].answer()).of(held)
-        assert verdict in (("ok", "released"), ("moved", "acquired"))
+        assert verdict in (("ok", "released"), ("stale", "acquired"))
         fresh = verdict[0] == "ok"
         assert (task_of(world.conn, world.id) or ("",))[0] == ("pending" if fresh else "acquired")
 
@@ -547,5 +547,5 @@ def test_a_parent_asks_in_the_order_of_locks(conn: Connection, stage: Stage) -> 
     assert [answer.of(one)[0] for one in (*kids, held)] == ["busy", "busy", "busy"]
     hand.commit().rows()
     answer = take_turn(conn, "W", *(report(kid, end=complete()) for kid in kids), report(held))
-    assert [answer.of(kid)[0] for kid in kids] == ["moved", "moved"]
+    assert [answer.of(kid)[0] for kid in kids] == ["stale", "stale"]
     assert answer.of(held) == ("ok", "acquired")

@@ -120,4 +120,4 @@ def test_two_workers_serve_each_others_children(dsn: str, conn: Connection, turn
     assert not stranded
     assert conn.execute("select count(*) from durable._promises where state <> 'resolved'").fetchone() == (0,)
     assert sum(worker.woken_in_turn for worker in workers) > turns // 20
-    assert not {"moved"} & (set(workers[0].ends) | set(workers[1].ends))
+    assert not {"stale"} & (set(workers[0].ends) | set(workers[1].ends))

@@ -201,7 +201,7 @@ class MemoryRun:
             self.warm.load(came)
 
     def _start_over(self) -> None:
-        """The report was answered `moved`: replay from the journal."""
+        """The report was answered `stale`: replay from the journal."""
         self.warm.evict()
         self.warm = self.replay()
         self.warm.load(self.rows)

@@ -351,11 +351,11 @@ def test_a_client_closes_a_circle(conn: Connection) -> None:
 
 
 def test_a_report_that_is_not_taken_adopts_nothing(conn: Connection) -> None:
-    """A lost or moved report leaves the foreign promise as it was."""
+    """A lost or stale report leaves the foreign promise as it was."""
     ask(conn, create("x"))
     held = begin_run(conn, "r")
     take_turn(conn, "W", report(held, commands=[promise(0)]))
-    assert take_turn(conn, "W", report(held, commands=[adopt(0, "x")])).of(held)[0] == "moved"
+    assert take_turn(conn, "W", report(held, commands=[adopt(0, "x")])).of(held)[0] == "stale"
     assert take_turn(conn, "V", report(held, commands=[adopt(1, "x")])).of(held)[0] == "lost"
     assert (types_of(conn, "r"), adopted(conn)) == ("SX", [])
     assert ask(conn, ("select external from durable._promises where id = 'x'", ())) == (False,)

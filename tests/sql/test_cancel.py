@@ -164,11 +164,11 @@ def test_the_code_may_still_win(conn: Connection, end: dict[str, Any], word: str
     ],
     ids=["complete", "fail", "release", "suspend", "command", "command_and_complete"],
 )
-def test_who_has_not_seen_the_request_is_moved(conn: Connection, more: dict[str, Any]) -> None:
+def test_a_report_that_has_not_seen_the_request_is_stale(conn: Connection, more: dict[str, Any]) -> None:
     """What code did without having seen the request does not count: it is replayed with it."""
     held = begin_run(conn, "r")
     ask(conn, cancel("r"))
-    assert take_turn(conn, "W", report(held, **more)).of(held) == ("moved", "acquired")
+    assert take_turn(conn, "W", report(held, **more)).of(held) == ("stale", "acquired")
     assert types_of(conn, "r") == "SQ"
 
 
@@ -178,7 +178,7 @@ def test_results_are_kept(conn: Connection) -> None:
     take_turn(conn, "W", report(held, outcomes=[begun(0)]))
     ask(conn, cancel("r"))
     answer = take_turn(conn, "W", report(held, outcomes=[done(0), done(1), broken(2, retry_in=5)]))
-    assert answer.of(held) == ("moved", "acquired")
+    assert answer.of(held) == ("stale", "acquired")
     assert types_of(conn, "r") == "SlQcLf"
 
 

@@ -298,7 +298,7 @@ def test_a_request_comes_before_an_unseen_continue(conn: Connection, clock: Cloc
     seen = story.next_seq
     ask(conn, ("select durable.cancel('r')", ()))
     answer = take_turn(conn, "W", report(story.held, end=continued([], 0), seen=seen))
-    assert answer.of(story.held) == ("moved", "acquired")
+    assert answer.of(story.held) == ("stale", "acquired")
     assert len(generations(conn, "r")) == 1
 
 

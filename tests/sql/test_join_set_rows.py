@@ -230,7 +230,7 @@ def test_what_a_worker_may_not_report(conn: Connection, name: str) -> None:
     state = (types_of(conn, "r"), sets(conn), members(conn))
     call = turn("W", report(held, commands=BAD[name]))
     if name == "a set made twice":
-        assert take_turn(conn, "W", report(held, commands=BAD[name])).of(held)[0] == "moved"
+        assert take_turn(conn, "W", report(held, commands=BAD[name])).of(held)[0] == "stale"
     else:
         assert refusal(conn, call) == "WF006"
     assert (types_of(conn, "r"), sets(conn), members(conn)) == state

@@ -222,7 +222,7 @@ def test_a_turn_sent_again_writes_nothing_twice(conn: Connection, story: str, se
         (before,) = head(conn, "next_seq")
         verdict_on(conn, held, outcomes=outcomes)
         again = report(held, outcomes=outcomes, seen=before if seen == "old" else head(conn, "next_seq")[0])
-        assert take_turn(conn, "W", again).of(held)[0] in ("ok", "moved")
+        assert take_turn(conn, "W", again).of(held)[0] in ("ok", "stale")
     assert types_of(conn, "r") == f"S{types}"
     assert head(conn, "open_attempts") == (open_attempts,)
 
@@ -242,13 +242,13 @@ def test_what_follows_an_outcome_sent_again_is_taken(conn: Connection) -> None:
     assert head(conn, "open_steps", "open_attempts") == ([1], [2])
 
 
-def test_commands_sent_again_are_moved(conn: Connection) -> None:
-    """Commands whose numbers are taken by the same report's first arrival are refused as moved, and nobody is
+def test_commands_sent_again_are_stale(conn: Connection) -> None:
+    """Commands whose numbers are taken by the same report's first arrival are refused as stale, and nobody is
     born twice."""
     held = begin_run(conn, "r")
     commands = [run(0), timer(1, 5), promise(2), captured(3)]
     assert verdict_on(conn, held, commands=commands) == "ok"
-    assert verdict_on(conn, held, commands=commands) == "moved"
+    assert verdict_on(conn, held, commands=commands) == "stale"
     assert types_of(conn, "r") == "SITXn"
     assert len(conn.execute("select from durable._promises where execution is not null").fetchall()) == 3
 
@@ -271,19 +271,19 @@ def test_commands_sent_again_are_moved(conn: Connection) -> None:
     ],
 )
 def test_a_number_is_taken_once(conn: Connection, outcomes: list[Outcome], commands: list[Outcome]) -> None:
-    """A report that takes a number twice, or one that is taken, has moved; its commands are not written."""
+    """A report that takes a number twice, or one that is taken, is stale; its commands are not written."""
     held = begin_run(conn, "r")
     verdict_on(conn, held, outcomes=[done(0)], commands=[captured(1)])
-    assert verdict_on(conn, held, outcomes=outcomes, commands=commands) == "moved"
+    assert verdict_on(conn, held, outcomes=outcomes, commands=commands) == "stale"
     assert types_of(conn, "r").replace("L", "", 1).replace("n", "", 1) in ("S", "SL")
     assert conn.execute("select from durable._promises where execution is not null").fetchall() == []
 
 
-def test_outcomes_of_a_moved_report_are_taken(conn: Connection) -> None:
+def test_outcomes_of_a_stale_report_are_taken(conn: Connection) -> None:
     """Work that was done is not lost because the coroutine's next commands do not fit."""
     held = begin_run(conn, "r")
     verdict_on(conn, held, outcomes=[begun(0)], commands=[captured(1)])
-    assert verdict_on(conn, held, outcomes=[done(0)], commands=[timer(1, 5)]) == "moved"
+    assert verdict_on(conn, held, outcomes=[done(0)], commands=[timer(1, 5)]) == "stale"
     assert types_of(conn, "r") == "Snlc"
 
 
@@ -300,11 +300,11 @@ def test_reserved_numbers(conn: Connection) -> None:
 
 
 def test_a_stale_report_spoils_nobody(conn: Connection) -> None:
-    """Lost and moved reports in one turn with good ones: each gets its own verdict, the good ones are
+    """Lost and stale reports in one turn with good ones: each gets its own verdict, the good ones are
     written."""
-    good, moved, lost, gone = (begin_run(conn, name) for name in ("good", "moved", "lost", "gone"))
+    good, stale, lost, gone = (begin_run(conn, name) for name in ("good", "stale", "lost", "gone"))
     other = begin_run(conn, "other", "V")
-    take_turn(conn, "W", report(moved, commands=[captured(0)]))
+    take_turn(conn, "W", report(stale, commands=[captured(0)]))
     ask(conn, ("select durable.task_release('lost', 1)", ()))
     ask(conn, ("select durable.promise_settle('gone', 'resolved')", ()))
     nowhere = Held(execution=10**9, id="?", version=1, next=1)
@@ -312,23 +312,23 @@ def test_a_stale_report_spoils_nobody(conn: Connection) -> None:
         conn,
         "W",
         report(good, outcomes=[done(0)], commands=[promise(1)]),
-        report(moved, commands=[timer(0, 5)], end=complete()),
+        report(stale, commands=[timer(0, 5)], end=complete()),
         *(
             report(each, outcomes=[done(0)], commands=[promise(1)], end=complete())
             for each in (lost, gone, other, nowhere)
         ),
     )
     assert answer.of(good) == ("ok", "acquired")
-    assert answer.of(moved) == ("moved", "acquired")
+    assert answer.of(stale) == ("stale", "acquired")
     assert [answer.of(each) for each in (lost, gone, other, nowhere)] == [("lost", "lost")] * 4
-    assert [types_of(conn, name) for name in ("good", "moved", "lost", "gone", "other")] == [
+    assert [types_of(conn, name) for name in ("good", "stale", "lost", "gone", "other")] == [
         "SXL",
         "Sn",
         "S",
         "SC",
         "S",
     ]
-    assert promise_of(conn, "moved") == ("pending", None)
+    assert promise_of(conn, "stale") == ("pending", None)
 
 
 @pytest.mark.parametrize("version", [0, 2])

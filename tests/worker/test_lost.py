@@ -338,11 +338,11 @@ def test_a_run_that_cannot_move_is_begun_from_its_journal(
     async def go() -> str:
         ctx.random()
         await ctx.sleep("10ms")
-        return "moved"
+        return "stale"
 
     async def play() -> str:
         async with app.worker(), app.client() as client:
             return await (await client.start(go, id="r")).result(timeout=30)
 
-    assert asyncio.run(play()) == "moved"
+    assert asyncio.run(play()) == "stale"
     assert len(spoilt) == 2

@@ -333,20 +333,20 @@ comment on function durable._misshapen(durable._command[]) is
 
 create or replace function durable._judged(
   p_version integer, p_seen integer, p_does boolean, p_head durable._executions, p_task durable._tasks, p_worker text,
-  p_has_moved boolean, p_now bigint)
+  p_is_stale boolean, p_now bigint)
 returns text language sql immutable
 as $$
   select case
     when p_head.execution is null or p_task.pid is distinct from p_worker
          or not coalesce(durable._holds(p_task, p_version, p_now), false)
       then 'lost'
-    when p_has_moved then 'moved'
-    when p_does and p_head.status = 'cancelling' and p_seen <= p_head.cancel_seq then 'moved'
+    when p_is_stale then 'stale'
+    when p_does and p_head.status = 'cancelling' and p_seen <= p_head.cancel_seq then 'stale'
     else 'ok' end
 $$;
 comment on function durable._judged(
   integer, integer, boolean, durable._executions, durable._tasks, text, boolean, bigint) is
-  'The verdict on a report: lost (drop it), moved (replay from the journal) or ok. What was done without having seen a request of cancellation does not count. p_does: it has outcomes, commands or an ending; p_has_moved: its child numbers are taken.';
+  'The verdict on a report: lost (drop it), stale (replay from the journal) or ok. What was done without having seen a request of cancellation does not count. p_does: it has outcomes, commands or an ending; p_is_stale: its child numbers are taken.';
 
 create or replace function durable._judge_ends(p_reports durable._run_report[], p_worker text, p_now bigint)
 returns durable._run_report[] language plpgsql stable
