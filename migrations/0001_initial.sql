@@ -280,7 +280,7 @@ create table durable._resumes (
   constraint resumes_pk primary key (task_id, awaited_id)
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 comment on table durable._resumes is
-  'Wake reasons not yet handed to a worker: awaited settled for this task. Cleared by acquire, suspend and settlement.';
+  'Wake reasons that no worker has seen yet: an awaited promise settled. Cleared by acquire, suspend and settlement.';
 comment on column durable._resumes.task_id is 'The task that was woken or that will find the settled promise when it looks.';
 comment on column durable._resumes.awaited_id is 'The promise that settled.';
 
@@ -322,11 +322,11 @@ comment on column durable._workers.held is
 comment on column durable._workers.blocked is
   'Runs and promises that its turns, claims and ticks leave out, because somebody has them locked. The view durable.blocked tells who.';
 
--- Laws of single columns, asked where those are written: a start that hands a run over changes ends_at alone, and laws of the
--- table would be parsed and asked again each time.
-create domain durable._note_address as text
-  constraint note_address_is_drawn check (value ~ '^durable_to_[0-9a-f]{32}:[0-9a-f]{32}$');
-comment on domain durable._note_address is 'A channel and the word that begins each note to it, both drawn by lot; durable._note sends there.';
+-- Laws of single columns, checked only where the column is written: a hand-off changes idle_until alone, and constraints of the
+-- table would be parsed and checked each time.
+create domain durable._message_address as text
+  constraint message_address_is_random check (value ~ '^durable_to_[0-9a-f]{32}:[0-9a-f]{32}$');
+comment on domain durable._message_address is 'Where a direct message goes: a channel and the secret that begins each message, both random. durable._send_message sends there.';
 create domain durable._lease_ms as bigint
   constraint lease_ms_positive check (value > 0);
 comment on domain durable._lease_ms is 'Length of a lease in ms.';
@@ -334,26 +334,26 @@ create domain durable._code_digests as jsonb
   constraint code_digests_are_an_object check (jsonb_typeof(value) = 'object');
 comment on domain durable._code_digests is 'Digests of code, in hex, by the code that durable._code names.';
 
-create unlogged table durable._resting (
-  ends_at durable.epoch_ms,
+create unlogged table durable._idle_workers (
+  idle_until durable.epoch_ms,
   ttl durable._lease_ms not null,
   number integer not null,
   worker text collate "C" not null,
-  address durable._note_address not null,
+  address durable._message_address not null,
   queues text[] not null,
   digests durable._code_digests not null,
-  commits text not null,
-  constraint resting_pk primary key (worker)
+  synchronous_commit text not null,
+  constraint idle_workers_pk primary key (worker)
 ) with (fillfactor = 50);
-comment on table durable._resting is
-  'Workers that had nothing to do, to each of which a start may hand one run. Losing it is harmless: what is started then is claimed.';
-comment on column durable._resting.commits is 'How its commits wait for the disk: synchronous_commit of the session that said that it rests.';
-comment on column durable._resting.ends_at is 'Until when it is believed to rest; null from the run that is handed to it until it rests again.';
-comment on column durable._resting.ttl is 'Length of its leases, in ms.';
-comment on column durable._resting.number is 'Its number in _workers, key of the presence lock.';
-comment on column durable._resting.address is 'Where its notes go: a channel and a word that begins each note, both drawn by lot, so that nobody else can send it work or hear of it.';
-comment on column durable._resting.queues is 'Queues that it serves.';
-comment on column durable._resting.digests is 'What it can run, workflows with their versions, and the digest of each.';
+comment on table durable._idle_workers is
+  'Idle workers: a start may hand one run off to each. Losing this table is harmless: runs are claimed then.';
+comment on column durable._idle_workers.synchronous_commit is 'How durable its commits are: synchronous_commit of the session that registered it.';
+comment on column durable._idle_workers.idle_until is 'Until when the worker is believed to be idle; null from a hand-off until it registers again.';
+comment on column durable._idle_workers.ttl is 'Length of its leases, in ms.';
+comment on column durable._idle_workers.number is 'Its number in _workers, key of the presence lock.';
+comment on column durable._idle_workers.address is 'Where its direct messages go: random, so that no other role can send it work or read along.';
+comment on column durable._idle_workers.queues is 'Queues that it serves.';
+comment on column durable._idle_workers.digests is 'What it can run, workflows with their versions, and the digest of each.';
 
 create table durable._workflows (
   seen_at durable.epoch_ms not null,
@@ -362,7 +362,7 @@ create table durable._workflows (
   digest bytea,
   constraint workflows_pk primary key (name, version)
 );
-comment on table durable._workflows is 'Workflows that some worker said it can run: tells a typing error from work that waits for its worker.';
+comment on table durable._workflows is 'Workflows that some worker can run: they distinguish a misspelt name from work that waits for its worker.';
 comment on column durable._workflows.seen_at is 'Last hello of a worker that has it.';
 comment on column durable._workflows.digest is 'Digest of its code there. Runs begin with it, so that a claim by that code need not write it.';
 
@@ -450,9 +450,9 @@ create domain durable._lawful_execution as durable._execution_form
     check ((value).cancel_until is null or (value).status = 'cancelling');
 comment on domain durable._lawful_execution is 'The laws of a row of _executions, which asks for it in executions_are_lawful.';
 
-create type durable.start_record as (id text, created boolean, handed boolean);
+create type durable.start_record as (id text, created boolean, handed_off boolean);
 comment on type durable.start_record is
-  'What became of a start: created, or it was there before; handed: a worker at rest has it. Null: nothing was written.';
+  'The result of a start. created: false if the run existed before; handed_off: an idle worker has it. Null: nothing was written.';
 
 create table durable._executions (
   execution bigint not null generated by default as identity,

@@ -84,7 +84,7 @@ class AsyncpgTransport:
         with_commit = self.with_commit("durable_ready")
         address = self._results.address if with_commit else None
         (row,) = await self._pool.rows(START, *values, fresh, with_commit, address)
-        if row["handed"]:
+        if row["handed_off"]:
             self._listener.allow_next("durable_ready")
             await self._results.listen()
         elif row["created"]:

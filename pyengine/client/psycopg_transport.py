@@ -153,7 +153,7 @@ class PsycopgTransport:
         with_commit = self.with_commit("durable_ready")
         # only asynchronous programs receive direct messages
         (row,) = await self.rows(START, *values, fresh, with_commit, None)
-        if row["handed"]:
+        if row["handed_off"]:
             self._throttle.allow_next("durable_ready")
         elif row["created"]:
             await self.announce("durable_ready", with_commit=with_commit)

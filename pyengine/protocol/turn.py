@@ -50,7 +50,7 @@ __all__ = [
     "Verdict",
     "Verdicts",
     "decode_answer",
-    "decode_handed",
+    "decode_handoff",
     "decode_journal",
     "decode_result",
     "encode_reports",
@@ -87,7 +87,7 @@ class RunReport(msgspec.Struct, omit_defaults=True, gc=False):
         outcomes: what became of steps.
         commands: what the coroutine did.
         end: how it leaves the task, if it does.
-        reply: where the end is to be noted.
+        reply: address to which the end is to be sent.
     """
 
     execution: int
@@ -172,9 +172,9 @@ class Verdicts(msgspec.Struct, gc=False):
 
 
 class ClaimedRun(msgspec.Struct, array_like=True, gc=False):
-    """A claimed task with its run's journal, or the end of it; on the wire an array (`durable._handed`).
+    """A claimed task with its run's journal, or the end of it; on the wire an array (`durable._claimed_run`).
 
-    What was handed over says where its result is to be noted.
+    A run that was handed off says where its result is to be sent.
     """
 
     execution: int
@@ -194,12 +194,12 @@ class ClaimedRun(msgspec.Struct, array_like=True, gc=False):
 
 
 class HandedOff(msgspec.Struct, array_like=True, gc=False):
-    """The note by which a worker at rest gets a run (`durable._hand_over`).
+    """The direct message by which an idle worker gets a run (`durable._hand_off`).
 
     Args:
         task: the run, as a claim would answer it.
         timeout: milliseconds until its deadline; None if it has none.
-        reply: where its result is to be noted.
+        reply: address to which its result is to be sent.
     """
 
     task: ClaimedRun
@@ -213,7 +213,7 @@ class HandedOff(msgspec.Struct, array_like=True, gc=False):
 
 
 class EndedRun(msgspec.Struct, array_like=True, gc=False):
-    """The note by which a client gets the end of a run (`durable._end_lone`): a row of `RESULTS`."""
+    """The direct message by which a client gets the end of a run: a row of `RESULTS`."""
 
     id: str
     state: str
@@ -234,7 +234,7 @@ class Answer(msgspec.Struct):
         due_in: milliseconds to the next deadline, maybe `NEVER_MS`; None where the turn did not look.
         busy: runs of which nothing was written, because somebody has locked what their reports need.
         held: ids of what is locked, for the sake of reports and claims.
-        rests: the worker rests again, since this turn.
+        idle: the worker is idle again, since this turn.
     """
 
     now: int
@@ -246,7 +246,7 @@ class Answer(msgspec.Struct):
     due_in: int | None
     busy: list[int] = []
     held: list[str] = []
-    rests: bool = False
+    idle: bool = False
 
 
 class Journal(msgspec.Struct):
@@ -259,7 +259,7 @@ class Journal(msgspec.Struct):
 _encode = msgspec.json.Encoder().encode
 decode_journal = msgspec.json.Decoder(Journal).decode
 decode_answer = msgspec.json.Decoder(Answer).decode
-decode_handed = msgspec.json.Decoder(HandedOff).decode
+decode_handoff = msgspec.json.Decoder(HandedOff).decode
 decode_result = msgspec.json.Decoder(EndedRun).decode
 
 

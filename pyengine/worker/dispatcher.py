@@ -173,11 +173,11 @@ class Dispatcher:
         asked, self._wanted = self._asked, want
         sent_s = self._loop.time()
         self._is_away = True
-        rests_ms = self._rests_ms(bundles, want, sent_s)
-        answers = await self._turns.send(bundles, want, text=load.text, tells=tells, rests_ms=rests_ms)
+        idle_ms = self._rests_ms(bundles, want, sent_s)
+        answers = await self._turns.send(bundles, want, text=load.text, tells=tells, idle_ms=idle_ms)
         self._is_away = False
-        if rests_ms:
-            self._parts.rest.resumed(believed=any(answer.rests for answer in answers))
+        if idle_ms:
+            self._parts.rest.resumed(believed=any(answer.idle for answer in answers))
         self._wanted = 0
         self._came_back(answers, want, sent_s, told=tells)
         if self._asked != asked:

@@ -21,9 +21,9 @@ import msgspec
 
 from pyengine.database.listener import Listener, message_address
 from pyengine.database.pool import ConnectionPool
-from pyengine.database.statements.procedures import REST
+from pyengine.database.statements.procedures import IDLE
 from pyengine.errors import EngineError
-from pyengine.protocol.turn import Answer, decode_handed
+from pyengine.protocol.turn import Answer, decode_handoff
 from pyengine.worker.turn_sender import Identity
 
 __all__ = ["Handoff"]
@@ -45,7 +45,7 @@ class Handoff:
         identity: who rests, and what it can run.
 
     Attributes:
-        words: what `REST` is told, all but for how long.
+        words: what `IDLE` is told, all but for how long.
         handed: called with a run that was handed over, as the answer of a turn that had claimed it.
         missed: called when notes may have been lost.
     """
@@ -135,7 +135,7 @@ class Handoff:
         if self._saying is not None:
             await self._saying
         if self._loop.time() < self._believed_until_s:
-            await self._link.run(REST, *self.words, 0)
+            await self._link.run(IDLE, *self.words, 0)
 
     async def close(self) -> None:
         """Take no notes any more."""
@@ -165,7 +165,7 @@ class Handoff:
         # perhaps: the answer may get lost
         self._believed_until_s = self._loop.time() + for_ms / 1000 if for_ms else 0.0
         try:
-            believed = await self._link.run(REST, *self.words, for_ms)
+            believed = await self._link.run(IDLE, *self.words, for_ms)
         except EngineError as error:
             logger.debug("rest: %s", error.message)
             believed = False
@@ -183,7 +183,7 @@ class Handoff:
         self._notes += 1
         self._again_s = self._believed_until_s = 0.0
         try:
-            answer = decode_handed(words).answer()
+            answer = decode_handoff(words).answer()
         except msgspec.DecodeError:
             # of a start of another release, perhaps; others can claim what it tells of
             logger.exception("a note cannot be read; what came with it is given back")

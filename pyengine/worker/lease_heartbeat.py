@@ -28,7 +28,7 @@ import msgspec
 
 from pyengine.database.connection import Database, ReconnectingConnection
 from pyengine.database.pool import ConnectionPool
-from pyengine.database.statements.procedures import HEARTBEAT, HELLO, PRESENT, REST, TAKE_PRESENCE
+from pyengine.database.statements.procedures import HEARTBEAT, HELLO, IDLE, PRESENT, TAKE_PRESENCE
 from pyengine.errors import EngineError, Unavailable
 from pyengine.protocol.turn import Lease
 
@@ -242,4 +242,4 @@ class Heartbeat:
                 if first:
                     # what a start would hand over now would not be heard
                     with contextlib.suppress(EngineError):
-                        await link.run(REST, *self._vitals.rest, 0)
+                        await link.run(IDLE, *self._vitals.rest, 0)

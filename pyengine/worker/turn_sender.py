@@ -114,7 +114,7 @@ class TurnSender:
         *,
         text: str | None = None,
         tells: bool = False,
-        rests_ms: int = 0,
+        idle_ms: int = 0,
     ) -> list[Answer]:
         """Send a turn, again and again if need be, and return its answer, or the answers of its parts.
 
@@ -123,12 +123,12 @@ class TurnSender:
             want: how many tasks to claim; 0 only what this turn wakes, less than 0 none.
             text: the bundles, if they are written already.
             tells: it sends the hint that something settled, with its commit.
-            rests_ms: if it ends one run and does nothing else, the worker rests again for so long.
+            idle_ms: if it ends one run and does nothing else, the worker rests again for so long.
         """
         failures = unknown = timeouts = 0
         while True:
             try:
-                answer = await self._once(bundles, want, tells, text, rests_ms)
+                answer = await self._once(bundles, want, tells, text, idle_ms)
             except Unavailable as error:
                 self.uncertain = True
                 unknown += 1
@@ -167,11 +167,11 @@ class TurnSender:
         return await self._once(bundles, want, False)
 
     async def _once(
-        self, bundles: list[RunReport], want: int, tells: bool, text: str | None = None, rests_ms: int = 0
+        self, bundles: list[RunReport], want: int, tells: bool, text: str | None = None, idle_ms: int = 0
     ) -> Answer:
         text = text or encode_reports(bundles)
         answer: Any = await self._link.run(
-            TURN, self._worker, *self._serves, want, text, self._ttl_ms, tells, rests_ms
+            TURN, self._worker, *self._serves, want, text, self._ttl_ms, tells, idle_ms
         )
         return decode_answer(answer)
 

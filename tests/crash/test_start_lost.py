@@ -31,10 +31,10 @@ from tests.crash.processes import start, until, worker
 
 CODE = "4:echo1"
 START = (
-    "select handed from durable.start_v1("
+    "select handed_off from durable.start_v1("
     "'echo', %s, %s, null, 'default', '1', null, null, 0, '{}', '', true, true, true)"
 )
-RESTS = "select exists (select from durable._resting where ends_at > durable._now_ms())"
+IDLE = "select exists (select from durable._idle_workers where idle_until > durable._now_ms())"
 NO_NUMBERS_AHEAD = (
     "select setval('durable._executions_execution_seq', max(execution)) from durable._executions"
 )
@@ -134,7 +134,7 @@ def test_a_start_that_was_lost_is_taken_for_no_other_run(
     log = tmp_path / "worker.log"
     with log.open("wb") as out, worker(committing(dsn, waits), log=out) as process:
         start(dsn, "first", "echo", '["first"]')
-        until(dsn, RESTS)
+        until(dsn, IDLE)
         with psycopg.connect(dsn, autocommit=True) as conn:
             # with them the log would know that the lost number was given
             conn.execute(NO_NUMBERS_AHEAD)
@@ -175,7 +175,7 @@ def test_no_step_runs_for_a_start_that_is_lost(dsn: str, tmp_path: Path, door: D
     mark = tmp_path / "mark"
     with worker(committing(dsn, "on")):
         start(dsn, "first", "echo", '["first"]')
-        until(dsn, RESTS)
+        until(dsn, IDLE)
         with psycopg.connect(dsn, autocommit=True) as conn, unlogged(conn):
             door(committing(dsn, "off"), "leaving", str(mark))
             deadline = time.monotonic() + 60

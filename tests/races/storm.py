@@ -25,11 +25,11 @@ from tests.support.verbs import (
     Call,
     Held,
     Turn,
-    adrift,
     cancel,
     complete,
     create,
     journal,
+    release_unknown,
     report,
     send,
     settle,
@@ -419,7 +419,7 @@ class Sailor:
             self.held.clear()
             self.warm.clear()
             await self.ask(turn(self.name, *reports))
-            await self.ask(adrift(self.name))
+            await self.ask(release_unknown(self.name))
             return
         for shadow in moving:
             self.note_recorded(shadow, Turn(raw=answer))

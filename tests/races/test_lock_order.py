@@ -167,7 +167,7 @@ def test_whoever_takes_the_right_away_waits_for_the_fence(
     assert getattr(late.error, "sqlstate", "") == "WF002"
 
 
-@pytest.mark.parametrize("call", ["worker_bye_v1('W')", "worker_adrift_v1('W', '{}', '{}')"])
+@pytest.mark.parametrize("call", ["worker_bye_v1('W')", "worker_release_unknown_v1('W', '{}', '{}')"])
 def test_a_worker_gives_back_what_no_fence_holds(conn: Connection, stage: Stage, call: str) -> None:
     """A goodbye leaves a task that a user's transaction has fenced to its lease, and waits for nobody."""
     held, _ = begin_run(conn, "r"), begin_run(conn, "s")

@@ -28,7 +28,16 @@ REPLACED = {
     "function durable._debug(jsonb)",
     "function durable._debug_time(jsonb)",
 }
-KEPT = {"settings", "migrations", "_workers", "_resting", "_workflows", "_buckets", "_watches", "_services"}
+KEPT = {
+    "settings",
+    "migrations",
+    "_workers",
+    "_idle_workers",
+    "_workflows",
+    "_buckets",
+    "_watches",
+    "_services",
+}
 
 
 @pytest.fixture(scope="module")

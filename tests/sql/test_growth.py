@@ -43,7 +43,7 @@ HISTORY = {
 """Tables that grow with finished runs."""
 FEW = {
     "_retention",
-    *("_workers", "_resting", "_workflows", "_hints", "_schedules", "_services", "_watches", "_buckets"),
+    *("_workers", "_idle_workers", "_workflows", "_hints", "_schedules", "_services", "_watches", "_buckets"),
     *("settings", "migrations"),
 }
 """Tables with a row for each thing that somebody has set up."""

@@ -27,7 +27,6 @@ from tests.support.verbs import (
     Held,
     acquire,
     adopt,
-    adrift,
     anew,
     ask,
     begin_run,
@@ -47,6 +46,7 @@ from tests.support.verbs import (
     promise,
     receive,
     release,
+    release_unknown,
     report,
     run,
     send,
@@ -325,7 +325,7 @@ def calls(conn: Connection, tag: str, runs: dict[str, Held]) -> Iterator[tuple[s
     yield "tick", ("select durable.tick_v1(500)", ())
     yield "watch", ("select durable.worker_watch_v1(%s)", (tag,))
     yield "tick_for_people", ("select durable.tick()", ())
-    yield "adrift", adrift(tag, *runs.values())
+    yield "release unknown", release_unknown(tag, *runs.values())
     yield "bye", ("select durable.worker_bye_v1(%s)", (tag,))
     yield "cancel", settle(f"{tag}r4", state="rejected_canceled")
     yield from kept_calls(tag)

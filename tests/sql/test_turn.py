@@ -16,7 +16,6 @@ from tests.support.verbs import (
     Connection,
     Held,
     Turn,
-    adrift,
     ask,
     begin_run,
     begun,
@@ -32,6 +31,7 @@ from tests.support.verbs import (
     promise_of,
     refusal,
     release,
+    release_unknown,
     report,
     run,
     settle,
@@ -511,18 +511,18 @@ def test_bye_gives_everything_back(conn: Connection) -> None:
     assert ask(conn, ("select durable.worker_bye_v1('W')", ())) == (0,)
 
 
-def test_adrift(conn: Connection) -> None:
+def test_unknown_leases_are_released(conn: Connection) -> None:
     """After a lost answer a worker gives back what it holds and does not know of, and keeps what it knows."""
     known = begin_run(conn, "known")
     other = begin_run(conn, "unknown")
-    assert ask(conn, adrift("W", known)) == ([other.id],)
-    assert ask(conn, adrift("W", known)) == ([],)
+    assert ask(conn, release_unknown("W", known)) == ([other.id],)
+    assert ask(conn, release_unknown("W", known)) == ([],)
     other = claim(conn, "W", "q-unknown")
-    assert ask(conn, adrift("W", replace(known, id="lost"), other)) == ([known.id],)
+    assert ask(conn, release_unknown("W", replace(known, id="lost"), other)) == ([known.id],)
     known = claim(conn, "W", "q-known")
-    assert ask(conn, adrift("W", replace(known, execution=other.execution), other)) == ([known.id],)
+    assert ask(conn, release_unknown("W", replace(known, execution=other.execution), other)) == ([known.id],)
     known = claim(conn, "W", "q-known")
-    ask(conn, adrift("W", known))
+    ask(conn, release_unknown("W", known))
     assert (task_of(conn, "known"), task_of(conn, "unknown")) == (("acquired", 3, "W"), ("pending", 2, None))
 
 

@@ -320,28 +320,31 @@ def test_resumes_go_with_the_task(conn: Connection, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("present", [True, False])
-def test_its_worker_rests_again_with_it(conn: Connection, clock: Clock, present: bool) -> None:
-    """If the turn asks for it, if it is present and has rested before; the answer says whether it does."""
+def test_its_worker_is_idle_again_with_it(conn: Connection, clock: Clock, present: bool) -> None:
+    """If the turn asks for it, if the worker is present and was idle before; the answer says whether it
+    is.
+    """
     ask(conn, ("select durable.worker_hello_v1('W', '{default}', '{w}', '{1}', null, '{ab}')", ()))
     conn.execute("update durable._workers set present = %s where id = 'W'", (present,))
     conn.execute(
-        "insert into durable._resting (worker, number, address, queues, digests, ttl, ends_at, commits) "
+        "insert into durable._idle_workers "
+        "(worker, number, address, queues, digests, ttl, idle_until, synchronous_commit) "
         "select id, number, %s, '{default}', '{}', 1000, null, 'remote_write' from durable._workers "
         "where id = 'W'",
         (f"durable_to_{'0a' * 16}:{'5e' * 16}",),
     )
     for asked in (0, 5000):
         held = begin_run(conn, f"r{asked}")
-        raw = ask(conn, turn("W", report(held, end=complete()), rests_ms=asked))[0]
-        assert raw["rests"] is (asked > 0 and present)
+        raw = ask(conn, turn("W", report(held, end=complete()), idle_ms=asked))[0]
+        assert raw["idle"] is (asked > 0 and present)
     found = conn.execute(
-        "select ends_at - durable._now_ms(), commits = current_setting('synchronous_commit') "
-        "from durable._resting"
+        "select idle_until - durable._now_ms(), synchronous_commit = current_setting('synchronous_commit') "
+        "from durable._idle_workers"
     ).fetchone()
     assert found == ((5000, True) if present else (None, False))
     two = [begin_run(conn, "a"), begin_run(conn, "b")]
-    raw = ask(conn, turn("W", *[report(each, end=complete()) for each in two], rests_ms=9000))[0]
-    assert raw["rests"] is False
+    raw = ask(conn, turn("W", *[report(each, end=complete()) for each in two], idle_ms=9000))[0]
+    assert raw["idle"] is False
 
 
 def test_signals_are_kept(conn: Connection) -> None:

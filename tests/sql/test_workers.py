@@ -1,5 +1,5 @@
-"""Law: a start hands its run to a worker that rests, as a claim would have; to no other, and one for each
-rest."""
+"""Law: a start hands its run to an idle worker, as a claim would have; to no other, and one for each
+idle registration."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ def hello(worker: str = "W", queues: str = "{default}", digest: str = "ab") -> C
     return "select durable.worker_hello_v1(%s, %s, '{w}', '{1}', null, %s)", (worker, queues, [digest])
 
 
-def rest(
+def idle(
     worker: str = "W", *, for_ms: int = REST_MS, queues: str = "{default}", digest: str = "ab", **more: Any
 ) -> Call:
     """Its word that it has nothing to do."""
     words = (worker, more.get("address", ADDRESS), queues, [code("w")], [digest], TTL_MS, for_ms)
-    return "select durable.worker_rest_v1(%s, %s, %s, %s, %s, %s, %s)", words
+    return "select durable.worker_idle_v1(%s, %s, %s, %s, %s, %s, %s)", words
 
 
 def begin(id_: str | None, args: str = "[1]", *, tells: bool = True, **more: Any) -> Call:
     """A client's start: id, whether it was made, whether a worker was handed it."""
     return (
-        "select id, created, handed from durable.start_v1("
+        "select id, created, handed_off from durable.start_v1("
         "%s, %s, %s, %s, %s, '1', %s, %s, 3, '{}', '', true, false, %s, %s)",
         (
             *(more.get("workflow", "w"), args, id_, more.get("key"), more.get("queue", "default")),
@@ -100,9 +100,9 @@ def conn(dsn: str) -> Iterator[Connection]:
 
 @pytest.fixture
 def ears(dsn: str, conn: Connection) -> Iterator[Ears]:
-    """The ears of worker W, which is present and rests."""
+    """The ears of worker W, which is present and idle."""
     ears = present(dsn, conn)
-    assert ask(conn, rest()) == (True,)
+    assert ask(conn, idle()) == (True,)
     yield ears
     ears.conn.close()
 
@@ -175,14 +175,14 @@ def test_what_was_handed_over_is_reported_as_any_other(dsn: str, conn: Connectio
 
 @pytest.mark.session("notes")
 def test_one_run_for_each_rest(dsn: str, conn: Connection, ears: Ears) -> None:
-    """The second start tells all of its run; after the next rest one is handed over again, whatever the
-    worker does with the first.
+    """The second start tells all of its run; once the worker is idle again the next run is handed off,
+    whatever the worker does with the first.
     """
     assert handed(conn, "a")
     assert note(ears)[0][1] == "a"
     assert not handed(conn, "b")
     assert ears.heard() == [("durable_ready", "")]
-    assert ask(conn, rest()) == (True,)
+    assert ask(conn, idle()) == (True,)
     assert handed(conn, "c")
     assert note(ears)[0][1] == "c"
     assert task_of(conn, "b") == ("pending", 0, None)
@@ -202,7 +202,7 @@ UNSUITED: dict[str, dict[str, Any]] = {
 @pytest.mark.session("notes")
 @pytest.mark.parametrize("why", UNSUITED)
 def test_what_does_not_suit_is_left_to_claims(dsn: str, conn: Connection, ears: Ears, why: str) -> None:
-    """The task is pending, the hint is sent if the start tells, and the worker still rests."""
+    """The task is pending, the hint is sent if the start tells, and the worker is still idle."""
     assert not handed(conn, "r", **UNSUITED[why])
     assert task_of(conn, "r") == ("pending", 0, None)
     assert ears.heard() == ([] if "tells" in UNSUITED[why] else [("durable_ready", "")])
@@ -213,14 +213,14 @@ def test_what_does_not_suit_is_left_to_claims(dsn: str, conn: Connection, ears: 
 def test_nobody_is_handed_what_other_code_wrote(dsn: str, conn: Connection) -> None:
     """A worker whose code differs from that of the last hello would have to write that down: it claims."""
     ears = present(dsn, conn)
-    assert ask(conn, rest(digest="cd")) == (True,)
+    assert ask(conn, idle(digest="cd")) == (True,)
     assert not handed(conn, "r")
     assert ears.heard() == [("durable_ready", "")]
     ears.conn.close()
 
 
 @pytest.mark.session("notes")
-def test_who_has_died_at_rest_gets_nothing(dsn: str, conn: Connection, ears: Ears) -> None:
+def test_a_dead_idle_worker_gets_nothing(dsn: str, conn: Connection, ears: Ears) -> None:
     """Its presence lock is free at once, so no run waits for its lease."""
     ears.conn.execute("select pg_advisory_unlock_all()")
     assert not handed(conn, "r")
@@ -228,18 +228,18 @@ def test_who_has_died_at_rest_gets_nothing(dsn: str, conn: Connection, ears: Ear
 
 
 @pytest.mark.session("notes")
-def test_a_rest_ends(dsn: str, conn: Connection, clock: Clock, ears: Ears) -> None:
+def test_an_idle_registration_ends(dsn: str, conn: Connection, clock: Clock, ears: Ears) -> None:
     """By its time, and by the worker's word."""
     clock.advance(REST_MS)
     assert not handed(conn, "a")
-    assert ask(conn, rest()) == (True,)
-    assert ask(conn, rest(for_ms=0)) == (True,)
+    assert ask(conn, idle()) == (True,)
+    assert ask(conn, idle(for_ms=0)) == (True,)
     assert not handed(conn, "b")
 
 
 @pytest.mark.session("notes")
 def test_above_read_committed_nothing_is_handed_over(dsn: str, conn: Connection, ears: Ears) -> None:
-    """There the row of a worker that rested since the snapshot could only be refused."""
+    """There the row of a worker that became idle since the snapshot could only be refused."""
     conn.execute("set default_transaction_isolation = 'repeatable read'")
     assert ask(conn, begin(None))[1:] == (True, False)
     conn.execute("reset default_transaction_isolation")
@@ -260,7 +260,7 @@ def test_the_longest_notes_fit(dsn: str, conn: Connection, ears: Ears, text: str
 def test_sent_again_it_is_the_same_run(dsn: str, conn: Connection, ears: Ears) -> None:
     """A start whose answer got lost is sent twice: the second is handed to nobody, and tells nobody."""
     assert handed(conn, "r", key="k")
-    assert ask(conn, rest()) == (True,)
+    assert ask(conn, idle()) == (True,)
     assert ask(conn, begin("r", key="k")) == ("r", False, False)
     assert len(ears.heard()) == 1
 
@@ -299,7 +299,7 @@ def test_only_who_waits_for_the_disk_as_the_worker_does_hands_over(
     What is left to a claim is as safe as that is. This server has no standbys.
     """
     conn.execute(f"set synchronous_commit = {worker}".encode())
-    assert ask(conn, rest()) == (True,)
+    assert ask(conn, idle()) == (True,)
     conn.execute(f"set synchronous_commit = {caller}".encode())
     assert handed(conn, "r") is (caller != "off" or worker == "off")
     assert ask(conn, ("show synchronous_commit", ())) == (caller,)
@@ -308,7 +308,7 @@ def test_only_who_waits_for_the_disk_as_the_worker_does_hands_over(
 @pytest.mark.parametrize("standbys", ["", "*"])
 def test_levels_of_safety(conn: Connection, standbys: str) -> None:
     """With standbys each waits for more than the one before it; without them there is only the disk."""
-    safe = "select durable._is_as_safe(%s, %s, %s)"
+    safe = "select durable._is_as_durable(%s, %s, %s)"
     for high, caller in enumerate(LEVELS):
         for low, worker in enumerate(LEVELS):
             expected = high >= low if standbys else high > 0 or low == 0
@@ -316,16 +316,16 @@ def test_levels_of_safety(conn: Connection, standbys: str) -> None:
 
 
 @pytest.mark.session("notes")
-def test_of_two_that_rest_the_one_whose_commits_wait_for_no_more_is_handed_it(
+def test_of_two_idle_workers_the_one_whose_commits_wait_for_no_more_is_handed_it(
     dsn: str, conn: Connection, ears: Ears
 ) -> None:
-    """Whichever of them said first that it rests."""
+    """Whichever registered first."""
     conn.execute("set synchronous_commit = on")
     other = present(dsn, conn, "A")
-    assert ask(conn, rest("A")) == ask(conn, rest()) == (True,)
+    assert ask(conn, idle("A")) == ask(conn, idle()) == (True,)
     conn.execute("set synchronous_commit = off")
     assert not handed(conn, "r")
-    assert ask(conn, rest()) == (True,)
+    assert ask(conn, idle()) == (True,)
     assert handed(conn, "s")
     assert task_of(conn, "s") == ("acquired", 1, "W")
     other.conn.close()
@@ -350,14 +350,14 @@ def test_in_a_transaction_of_the_callers_nothing_is_handed_over(
 @pytest.mark.session("notes")
 def test_two_starts_do_not_wait_for_one_worker(stage: Stage, conn: Connection, ears: Ears) -> None:
     """The second leaves its run to claims, while the first has the worker's row; so does the worker's word
-    that it rests.
+    that it is idle.
     """
     first, second = stage.player("first"), stage.player("second")
     first.begin()
     assert first.do(*begin("a")).rows() == [("a", True, True)]
     later = second.do(*begin("b"))
     assert not later.blocked and later.rows() == [("b", True, False)]
-    said = second.do(*rest())
+    said = second.do(*idle())
     assert not said.blocked and said.value() is False
     first.commit()
     assert [channel for channel, _ in ears.heard()] == ["durable_ready", CHANNEL]
@@ -380,15 +380,15 @@ def test_a_goodbye_waits_for_no_start(stage: Stage, conn: Connection, clock: Clo
     clock.advance(1000)
     assert tick(conn)["leases"] == 1
     assert task_of(conn, "r") == ("pending", 1, None)
-    assert ask(conn, ("select count(*) from durable._resting", ())) == (0,)
+    assert ask(conn, ("select count(*) from durable._idle_workers", ())) == (0,)
     assert ask(conn, ("select count(*) from durable._workers", ())) == (0,)
 
 
 @pytest.mark.session("notes")
 def test_two_workers_get_one_each(dsn: str, stage: Stage, conn: Connection, ears: Ears) -> None:
-    """Two starts at the same time, two workers that rest."""
+    """Two starts at the same time, two idle workers."""
     other = present(dsn, conn, "X")
-    assert ask(conn, rest("X", address=REPLY)) == (True,)
+    assert ask(conn, idle("X", address=REPLY)) == (True,)
     first, second = stage.player("first"), stage.player("second")
     first.begin()
     assert first.do(*begin("a")).rows() == [("a", True, True)]
@@ -403,11 +403,11 @@ def test_two_workers_get_one_each(dsn: str, stage: Stage, conn: Connection, ears
 
 
 def test_only_who_is_present_rests(dsn: str, conn: Connection) -> None:
-    """Whose death nobody would notice at once, behind a pooler, does not rest; nor does a stranger."""
+    """Whose death nobody would notice at once, behind a pooler, is not idle; nor is a stranger."""
     ask(conn, hello())
-    assert ask(conn, rest()) == (False,)
-    assert ask(conn, rest("stranger")) == (False,)
-    assert ask(conn, ("select count(*) from durable._resting", ())) == (0,)
+    assert ask(conn, idle()) == (False,)
+    assert ask(conn, idle("stranger")) == (False,)
+    assert ask(conn, ("select count(*) from durable._idle_workers", ())) == (0,)
 
 
 @pytest.mark.session("notes")
@@ -416,11 +416,11 @@ def test_who_was_forgotten_and_comes_back_rests_under_its_new_number(
 ) -> None:
     """The presence lock of the old number would be found free."""
     conn.execute("delete from durable._workers")
-    assert ask(conn, rest()) == (False,)
+    assert ask(conn, idle()) == (False,)
     ears.conn.close()
     ears = present(dsn, conn)
     assert not handed(conn, "a")
-    assert ask(conn, rest()) == (True,)
+    assert ask(conn, idle()) == (True,)
     assert handed(conn, "b")
     ears.conn.close()
 
@@ -429,17 +429,17 @@ def test_who_was_forgotten_and_comes_back_rests_under_its_new_number(
 def test_a_tick_forgets_the_rests_of_forgotten_workers(dsn: str, conn: Connection, ears: Ears) -> None:
     """And keeps those of the others."""
     tick(conn)
-    assert ask(conn, ("select count(*) from durable._resting", ())) == (1,)
+    assert ask(conn, ("select count(*) from durable._idle_workers", ())) == (1,)
     conn.execute("delete from durable._workers")
     tick(conn)
-    assert ask(conn, ("select count(*) from durable._resting", ())) == (0,)
+    assert ask(conn, ("select count(*) from durable._idle_workers", ())) == (0,)
 
 
 @pytest.mark.parametrize(
     ("broken", "law"),
     [
         ("ttl = 0", "lease_ms_positive"),
-        ("address = 'durable_ready:' || repeat('a', 32)", "note_address_is_drawn"),
+        ("address = 'durable_ready:' || repeat('a', 32)", "message_address_is_random"),
         ("digests = '[]'", "code_digests_are_an_object"),
     ],
 )
@@ -447,34 +447,34 @@ def test_a_tick_forgets_the_rests_of_forgotten_workers(dsn: str, conn: Connectio
 def test_the_laws_of_a_rest(conn: Connection, ears: Ears, broken: str, law: str) -> None:
     """Of its columns: a start that only ends the rest does not ask them again."""
     with pytest.raises(psycopg.errors.CheckViolation) as refused:
-        conn.execute(f"update durable._resting set {broken}".encode())
+        conn.execute(f"update durable._idle_workers set {broken}".encode())
     assert refused.value.diag.constraint_name == law
 
 
 def test_rests_are_written_to_no_log(conn: Connection) -> None:
     """Losing them is harmless, and a worker says so after each lone run."""
     assert ask(
-        conn, ("select relpersistence from pg_class where oid = 'durable._resting'::regclass", ())
+        conn, ("select relpersistence from pg_class where oid = 'durable._idle_workers'::regclass", ())
     ) == ("u",)
 
 
 def test_rests_stay_in_their_page(alone: str) -> None:
-    """Nothing that resting and handing over change is indexed: the versions of a row go when it is next
+    """Nothing that a hand-off changes is indexed: the versions of a row go when it is next
     read, without a vacuum, and a start finds its worker by the index.
     """
     with psycopg.connect(alone, autocommit=True) as conn:
         ears = present(alone, conn)
-        assert ask(conn, rest()) == (True,)
+        assert ask(conn, idle()) == (True,)
         conn.execute("select pg_stat_reset()")
         for number in range(200):
             assert handed(conn, f"r{number}")
-            assert ask(conn, rest()) == (True,)
+            assert ask(conn, idle()) == (True,)
         conn.execute("select pg_stat_force_next_flush()")
         found = ask(
             conn,
             (
                 "select n_tup_upd, n_tup_hot_upd, seq_scan, pg_relation_size(relid) "
-                "from pg_stat_user_tables where relname = '_resting'",
+                "from pg_stat_user_tables where relname = '_idle_workers'",
                 (),
             ),
         )
@@ -486,7 +486,7 @@ def test_rests_stay_in_their_page(alone: str) -> None:
 def test_an_address_that_could_be_guessed_is_refused(dsn: str, conn: Connection) -> None:
     """Who knows the name could send the worker runs that nobody has started."""
     ears = present(dsn, conn)
-    assert refusal(conn, rest(address="durable_to_me")) == "23514"
+    assert refusal(conn, idle(address="durable_to_me")) == "23514"
     ears.conn.close()
 
 
@@ -582,7 +582,7 @@ def test_without_a_commit_that_tells_nothing_is_noted(dsn: str, conn: Connection
         f"x{REPLY[:-1]}",
     ],
 )
-def test_what_is_no_address_gets_no_note(dsn: str, conn: Connection, ears: Ears, address: str) -> None:
+def test_an_invalid_address_gets_no_message(dsn: str, conn: Connection, ears: Ears, address: str) -> None:
     """A caller's odd word spoils no turn, and nobody is woken by it."""
     assert handed(conn, "r", reply=address)
     task, _, reply = note(ears)
@@ -596,5 +596,5 @@ def test_what_is_no_address_gets_no_note(dsn: str, conn: Connection, ears: Ears,
 def test_what_is_too_long_for_a_note_is_not_sent(dsn: str, conn: Connection, ears: Ears) -> None:
     """Postgres would refuse the whole transaction."""
     for size in (7900, 10_000, 7899):
-        ask(conn, ("select count(*) from durable._note(%s, %s)", (ADDRESS, "x" * size)))
+        ask(conn, ("select count(*) from durable._send_message(%s, %s)", (ADDRESS, "x" * size)))
     assert ears.heard() == [(CHANNEL, WORD + "x" * 7899)]

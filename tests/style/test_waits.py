@@ -13,7 +13,13 @@ import pytest
 
 LOGIC = Path(__file__).parent.parent.parent / "sql" / "logic"
 DOORS = (
-    *("worker_turn_v1", "worker_heartbeat_v1", "worker_adrift_v1", "worker_bye_v1", "worker_rest_v1"),
+    *(
+        "worker_turn_v1",
+        "worker_heartbeat_v1",
+        "worker_release_unknown_v1",
+        "worker_bye_v1",
+        "worker_idle_v1",
+    ),
     *(
         "worker_present_v1",
         "worker_hello_v1",

@@ -233,7 +233,7 @@ def turn(
     workflows: Sequence[str] = ("w",),
     ttl_ms: int = TTL_MS,
     tells: bool = False,
-    rests_ms: int = 0,
+    idle_ms: int = 0,
 ) -> Call:
     """A worker's turn; it claims nothing unless `want` says so."""
     names = list(workflows)
@@ -246,7 +246,7 @@ def turn(
         json.dumps(reports),
         ttl_ms,
         tells,
-        rests_ms,
+        idle_ms,
     )
 
 
@@ -266,10 +266,10 @@ def journal(worker: str, held: Held) -> Call:
     return "select durable.worker_journal_v1(%s, %s, %s, %s)", given
 
 
-def adrift(worker: str, *known: Held) -> Call:
+def release_unknown(worker: str, *known: Held) -> Call:
     """Give back what a worker holds and does not know; answers which."""
     numbers, ids = [one.execution for one in known], [one.id for one in known]
-    return "select durable.worker_adrift_v1(%s, %s, %s)", (worker, numbers, ids)
+    return "select durable.worker_release_unknown_v1(%s, %s, %s)", (worker, numbers, ids)
 
 
 def commit(

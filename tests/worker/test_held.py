@@ -38,7 +38,7 @@ HANDS = {
     "all heads of one that waits": "select from durable._executions where id = 's' for update",
     "adoptions": "select pg_advisory_xact_lock(1685417575, 0)",
     "workers": "select from durable._workers for update",
-    "rests": "select from durable._resting for update",
+    "idle": "select from durable._idle_workers for update",
     "inboxes": "select from durable._inboxes for update",
     "callbacks": "select from durable._callbacks where awaiter_id = 's' for update",
     "signals": "select from durable._signals for update",

@@ -13,7 +13,7 @@ from pyengine import App, Worker, ctx
 from pyengine.errors import EngineError
 from pyengine.protocol.turn import RunReport
 from pyengine.worker.run_state import LeasedRun
-from tests.support.resting import until
+from tests.support.idle import until
 
 Connection = psycopg.Connection[tuple[object, ...]]
 

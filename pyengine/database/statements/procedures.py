@@ -20,6 +20,7 @@ __all__ = [
     "HEARTBEAT",
     "HELLO",
     "HINT",
+    "IDLE",
     "JOURNAL",
     "JOURNALS",
     "JOURNAL_LIST",
@@ -32,7 +33,6 @@ __all__ = [
     "PRESENT",
     "REDRIVE",
     "RELEASE_UNKNOWN",
-    "REST",
     "RESULTS",
     "RESUME",
     "RUN",
@@ -117,14 +117,14 @@ BLOCKED = Procedure(
     sql="select durable.worker_blocked_v1($1, $2)",
 )
 
-REST = Procedure(
-    name="worker_rest_v1",
+IDLE = Procedure(
+    name="worker_idle_v1",
     signature=(
         "(worker, address, queues[], codes[] of hello, digests[], all three as text, ttl_ms, for ms) "
         "-> boolean, true if it is believed"
     ),
     sql=(
-        "select durable.worker_rest_v1($1, $2, $3::text::text[], $4::text::text[], $5::text::text[], $6, $7)"
+        "select durable.worker_idle_v1($1, $2, $3::text::text[], $4::text::text[], $5::text::text[], $6, $7)"
     ),
 )
 
@@ -132,7 +132,7 @@ TURN = Procedure(
     name="worker_turn_v1",
     signature=(
         "(worker, queues[], codes[] of hello, digests[], all three as text, want, reports jsonb, ttl_ms, "
-        "with the hint, rests for ms) -> json"
+        "with the hint, idle for ms) -> json"
     ),
     sql=(
         "select durable.worker_turn_v1($1, $2::text::text[], $3::text::text[], $4::text::text[], "
@@ -183,9 +183,9 @@ PRESENT = Procedure(
 )
 
 RELEASE_UNKNOWN = Procedure(
-    name="worker_adrift_v1",
+    name="worker_release_unknown_v1",
     signature="(worker, known executions[], ids[] of those) -> ids[] given back",
-    sql="select durable.worker_adrift_v1($1, $2, $3)",
+    sql="select durable.worker_release_unknown_v1($1, $2, $3)",
 )
 
 BYE = Procedure(
@@ -226,10 +226,10 @@ START = Procedure(
     name="start_v1",
     signature=(
         "(workflow, args, id, key, queue, version, delay_ms, timeout_ms, priority, tags jsonb, tenant, "
-        "any_workflow, fresh id, with the hint, address for the result) -> (id, created, handed)"
+        "any_workflow, fresh id, with the hint, address for the result) -> (id, created, handed_off)"
     ),
     sql=(
-        "select s.id, s.created, s.handed from durable.start_v1("
+        "select s.id, s.created, s.handed_off from durable.start_v1("
         "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11, $12, $13, $14, $15) s"
     ),
     takes="text text text text text text bigint bigint integer text text boolean boolean boolean text",

@@ -1,6 +1,6 @@
--- Messages: hints (look again), notes (to one process) and unblocks (a promise settled). Nothing else says NOTIFY.
--- Hints and notes may be lost; rows are the truth. A committing notification takes a database-wide lock, so workers send most
--- of theirs in a transaction of their own, and plain SQL callers at most one a channel in 50 ms.
+-- Notifications: hints (poll again), direct messages (data for one process), unblocks (a promise settled).
+-- Hints and direct messages may be lost; rows are the truth. A commit that notifies takes a database-wide lock, so workers send
+-- most hints in a transaction of their own, and plain SQL callers at most one per channel in 50 ms.
 
 create or replace function durable.hint_v1(p_ready boolean, p_settled boolean)
 returns void language plpgsql volatile
@@ -15,23 +15,23 @@ begin
 end
 $$ set search_path = '' set jit = off set quote_all_identifiers = off;
 comment on function durable.hint_v1(boolean, boolean) is
-  'For processes of ours, after their commit and alone in a transaction: tasks became ready, promises settled.';
+  'Sends hints for workers and clients, after their commit and alone in a transaction: tasks became ready, promises settled.';
 
-create or replace function durable._tell(p_channel text)
+create or replace function durable._notify(p_channel text)
 returns void language sql volatile
 as $$ select pg_notify(p_channel, '') $$;
-comment on function durable._tell(text) is
-  'A hint of a statement of ours, which goes along with its commit. Inlined: hint_v1 has a setting of its own, which costs more than the hint.';
+comment on function durable._notify(text) is
+  'A hint that leaves with the commit of the statement which sends it. Inlined: hint_v1 has settings of its own, which cost more than the hint.';
 
-create or replace function durable._note(p_address text, p_words text)
+create or replace function durable._send_message(p_address text, p_message text)
 returns void language sql volatile
 as $$
-  select pg_notify(split_part(p_address, ':', 1), split_part(p_address, ':', 2) || p_words)
+  select pg_notify(split_part(p_address, ':', 1), split_part(p_address, ':', 2) || p_message)
   where starts_with(p_address, 'durable_to_') and length(p_address) = 76 and octet_length(p_address) = 76
-    and strpos(p_address, ':') = 44 and octet_length(p_words) < 7900
+    and strpos(p_address, ':') = 44 and octet_length(p_message) < 7900
 $$;
-comment on function durable._note(text, text) is
-  'A note to one process: what is so from this commit on. It may be lost, as a hint. The channel was drawn by lot, so that nobody else listens to it; who may read the statements of others can see its name, so each note begins with the second half of the address, which no statement shows. What is no address, and what is too long for Postgres, is not sent: it must spoil no turn.';
+comment on function durable._send_message(text, text) is
+  'Sends data to one process, with this commit. Like a hint it may be lost. The address is random: a channel and a secret. Roles that can read the statements of others can see the channel, but not the secret, which stands only in tables and parameters; the receiver drops a message that does not begin with it. An invalid address or a message that is too long for Postgres sends nothing, because neither may fail a turn.';
 
 create or replace function durable._hint(p_channel text, p_now bigint)
 returns void language plpgsql volatile
@@ -63,7 +63,7 @@ begin
 end
 $$;
 comment on function durable._hint(text, bigint) is
-  'For plain SQL callers, inside their transaction. Whoever does not get the advisory lock leaves it to the one who has it and to polling.';
+  'A hint of a plain SQL caller, inside the caller''s transaction. A session that does not get the advisory lock sends none: the session that has it sends one, and workers poll.';
 
 create or replace function durable._unblock(p_settled text[], p_now bigint)
 returns void language plpgsql volatile

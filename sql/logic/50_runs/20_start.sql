@@ -354,7 +354,7 @@ comment on function durable._take_back(text) is
 create or replace function durable._start_plain(
   p_workflow text, p_args jsonb, p_text text, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
   p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text, p_any_workflow boolean, p_fresh boolean default false,
-  p_tells boolean default false, p_reply text default null)
+  p_notify boolean default false, p_reply text default null)
 returns durable.start_record language plpgsql volatile
 as $$
 declare
@@ -363,7 +363,7 @@ declare
   v_execution bigint;
   v_digest bytea;
   v_head durable._executions;
-  v_handed durable.start_record;
+  v_handed_off durable.start_record;
 begin
   if durable._is_plain(p_workflow, p_args, octet_length(p_text), p_id, p_key, p_queue, p_version, p_delay_ms, p_timeout_ms,
                        p_priority, p_tags, p_tenant) is not true then
@@ -398,22 +398,22 @@ begin
   if v_head.execution is null then
     return durable._take_back(v_run);
   end if;
-  if p_tells and p_delay_ms is null then
-    v_handed := durable._hand_over(v_head, p_text, p_queue, p_priority, p_timeout_ms, p_reply, v_now);
-    if v_handed.id is not null then
-      return v_handed;
+  if p_notify and p_delay_ms is null then
+    v_handed_off := durable._hand_off(v_head, p_text, p_queue, p_priority, p_timeout_ms, p_reply, v_now);
+    if v_handed_off.id is not null then
+      return v_handed_off;
     end if;
   end if;
   insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, workflow, workflow_version)
   values (v_run, v_execution, durable._later(v_now, p_timeout_ms), v_now + coalesce(p_delay_ms, 0), p_queue, p_priority,
           p_workflow, p_version);
-  perform durable._tell('durable_ready') where p_tells;
+  perform durable._notify('durable_ready') where p_notify;
   return (v_run, true, false);
 end
 $$;
 comment on function durable._start_plain(
   text, jsonb, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean, boolean, boolean, text) is
-  'A run that is new and that nothing has to be said about, in statements for one row: the same rows as _start_all makes, for a third of its time. p_fresh: the id was drawn by lot for this start, so nothing can be known of it. p_tells: a worker at rest gets it at once, with p_reply, or all get the hint. handed: the worker has it. Null: nothing was written, and _start_one decides.';
+  'A run that is new and that nothing has to be said about, in statements for one row: the same rows as _start_all makes, for a third of its time. p_fresh: the id was drawn by lot for this start, so nothing can be known of it. p_notify: a worker at rest gets it at once, with p_reply, or all get the hint. handed: the worker has it. Null: nothing was written, and _start_one decides.';
 
 create or replace function durable._start_one(
   p_workflow text, p_args jsonb, p_text text, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
@@ -460,14 +460,14 @@ comment on function durable._check_descent(text[]) is
 create or replace function durable.start_v1(
   p_workflow text, p_args text, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
   p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text, p_any_workflow boolean, p_fresh boolean default false,
-  p_tells boolean default false, p_reply text default null)
+  p_notify boolean default false, p_reply text default null)
 returns durable.start_record language plpgsql volatile
 as $$
 declare
   v_args jsonb := case when p_fresh then p_args::jsonb else durable._json(p_args) end;
   v_started durable.start_record := durable._start_plain(
     p_workflow, v_args, p_args, p_id, p_key, p_queue, p_version, p_delay_ms, p_timeout_ms, p_priority, p_tags, p_tenant,
-    p_any_workflow, p_fresh, p_tells, p_reply);
+    p_any_workflow, p_fresh, p_notify, p_reply);
 begin
   if v_started.id is not null then
     return v_started;
@@ -475,8 +475,8 @@ begin
   select s.id, s.created, false into v_started
   from durable._start_one(p_workflow, v_args, p_args, p_id, p_key, p_queue, p_version, p_delay_ms, p_timeout_ms, p_priority,
                           p_tags, p_tenant, p_any_workflow) s;
-  if p_tells and v_started.created then
-    perform durable._tell('durable_ready');
+  if p_notify and v_started.created then
+    perform durable._notify('durable_ready');
   end if;
   return v_started;
 end
@@ -484,7 +484,7 @@ $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collap
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.start_v1(
   text, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean, boolean, boolean, text) is
-  'For our clients: starts a run, or finds the one that has this id or key; two starts with one key wait for each other. p_any_workflow: the caller has the code. p_fresh: it has drawn the id by lot for this start, and what it sends is JSON. p_tells: it is alone in its transaction, which is to tell workers of it: one at rest gets the run at once, else all get the hint. p_reply: address of the caller''s, to which that worker then notes [id, state, value, error]. handed: a worker has it, so nobody else need look. WF001, WF003, WF004, WF008, WF009.';
+  'For our clients: starts a run, or finds the one that has this id or key; two starts with one key wait for each other. p_any_workflow: the caller has the code. p_fresh: it has drawn the id by lot for this start, and what it sends is JSON. p_notify: it is alone in its transaction, which is to tell workers of it: one at rest gets the run at once, else all get the hint. p_reply: address of the caller''s, to which that worker then notes [id, state, value, error]. handed: a worker has it, so nobody else need look. WF001, WF003, WF004, WF008, WF009.';
 
 create or replace function durable.start_many(
   workflow text, args jsonb[], ids text[] default null, keys text[] default null, queue text default 'default',

@@ -578,10 +578,10 @@ comment on function durable._has_seen(durable._run_report, durable._executions) 
 
 create or replace function durable._answer(
   p_now bigint, p_verdicts json, p_tails json, p_tasks json, p_hints text[], p_settled boolean, p_due_in bigint,
-  p_busy bigint[] default '{}', p_held text[] default '{}', p_rests boolean default false)
+  p_busy bigint[] default '{}', p_held text[] default '{}', p_is_idle boolean default false)
 returns json language sql stable
 as $$
   select json_build_object('now', p_now, 'verdicts', p_verdicts, 'tails', p_tails, 'tasks', p_tasks, 'hints', p_hints,
-                           'settled', p_settled, 'due_in', p_due_in, 'busy', p_busy, 'held', p_held, 'rests', p_rests)
+                           'settled', p_settled, 'due_in', p_due_in, 'busy', p_busy, 'held', p_held, 'idle', p_is_idle)
 $$;
 comment on function durable._answer(bigint, json, json, json, text[], boolean, bigint, bigint[], text[], boolean) is 'What worker_turn_v1 answers, whichever way a turn goes.';

@@ -44,7 +44,7 @@ $$;
 comment on function durable._last_event(durable._executions, durable._step_outcome, bigint) is
   'The row of a result that comes with the end of its run, as _judge makes it; null if it is no result, or one that does not fit.';
 
-create or replace function durable._end_lone(p_worker text, p_report jsonb, p_tells boolean, p_rests_ms integer)
+create or replace function durable._end_lone(p_worker text, p_report jsonb, p_notify boolean, p_idle_ms integer)
 returns json language plpgsql volatile
 as $$
 declare
@@ -56,7 +56,7 @@ declare
   v_next integer;
   v_state text := case p_report #>> '{end,do}' when 'complete' then 'resolved' else 'rejected' end;
   v_value text := coalesce(p_report #>> '{end,error}', p_report #>> '{end,value}');
-  v_rests boolean;
+  v_is_idle boolean;
   v_now bigint;
 begin
   if not exists (select from durable._executions h where h.execution = v_execution and h.id = v_id) then
@@ -86,17 +86,17 @@ begin
     v_next := v_next + durable._width(v_event.type);
   end if;
   perform durable._settle_lone(v_id, v_head.execution, v_state, v_value, v_task.version, v_now);
-  if p_tells and p_report ? 'reply' then
+  if p_notify and p_report ? 'reply' then
     -- the report is small, so this is too
-    perform durable._note(p_report ->> 'reply', json_build_array(
+    perform durable._send_message(p_report ->> 'reply', json_build_array(
       v_id, v_state, case when v_state = 'resolved' then v_value end,
       case when v_state = 'rejected' then durable._error_of(v_state, v_value) end)::text);
   end if;
-  v_rests := p_rests_ms > 0 and durable._rest_again(p_worker, v_now + p_rests_ms);
+  v_is_idle := p_idle_ms > 0 and durable._renew_idle(p_worker, v_now + p_idle_ms);
   return durable._answer(
     v_now, json_build_object('execution', array[v_execution], 'verdict', array['ok'], 'state', array['done'],
-                             'seq', array[v_head.next_seq], 'next', array[v_next]), '[]', '[]', '{}', true, null, '{}', '{}', v_rests);
+                             'seq', array[v_head.next_seq], 'next', array[v_next]), '[]', '[]', '{}', true, null, '{}', '{}', v_is_idle);
 end
 $$;
 comment on function durable._end_lone(text, jsonb, boolean, integer) is
-  'Ends a run that nobody waits for, notes that to the process which started it if the turn tells of it (p_tells) and the report says where (reply), lets its worker rest again for p_rests_ms, and answers as worker_turn_v1; null if the turn has to be taken the way for many: the run is a child, is awaited, somebody else has it locked, or the report is stale or brings what does not fit. It has locked then what that way locks too, and written nothing.';
+  'Ends a run that nobody waits for, notes that to the process which started it if the turn tells of it (p_notify) and the report says where (reply), lets its worker rest again for p_idle_ms, and answers as worker_turn_v1; null if the turn has to be taken the way for many: the run is a child, is awaited, somebody else has it locked, or the report is stale or brings what does not fit. It has locked then what that way locks too, and written nothing.';

@@ -345,7 +345,7 @@ returns json[] language plpgsql stable
 as $$
 begin
   return array(
-    select durable._handed(t, h, f.seq,
+    select durable._claimed_run(t, h, f.seq,
              case when h.previous is null then p.param_data
                   else coalesce(r.input, (durable._first_row(h.execution, h.bucket)).input) end,
              coalesce(r.started_at, (durable._first_row(h.execution, h.bucket)).started_at), r."rows")
@@ -371,7 +371,7 @@ declare
   v_begun bigint[];
   v_other bigint[];
 begin
-  select array_agg(durable._handed(t, h, 0, p.param_data, p.created_at, '[]') order by h.execution) filter (where n.is_new),
+  select array_agg(durable._claimed_run(t, h, 0, p.param_data, p.created_at, '[]') order by h.execution) filter (where n.is_new),
          array_agg(h.execution) filter (where not n.is_new),
          array_agg(h.execution) filter (where durable._code(t.workflow, t.workflow_version) = any (p_codes)
            and encode(h.digest, 'hex') is distinct from durable._digest_of(t.workflow, t.workflow_version, p_codes, p_digests))
@@ -595,7 +595,7 @@ begin
     return '[]';
   end if;
   select * into v_promise from durable._promises p where p.id = p_id;
-  return json_build_array(durable._handed(v_task, p_head, 0, v_promise.param_data, v_promise.created_at, '[]'));
+  return json_build_array(durable._claimed_run(v_task, p_head, 0, v_promise.param_data, v_promise.created_at, '[]'));
 end
 $$;
 comment on function durable._claim_new(text, durable._executions, text, integer, text[], text[], bigint) is
@@ -640,7 +640,7 @@ comment on function durable._without(jsonb, bigint[]) is 'The reports of all oth
 
 create or replace function durable._turn(
   p_worker text, p_queues text[], p_codes text[], p_digests text[], p_want integer, p_reports jsonb, p_ttl_ms integer,
-  p_tells boolean)
+  p_notify boolean)
 returns json language plpgsql volatile
 as $$
 declare
@@ -679,8 +679,8 @@ begin
     v_tasks := durable._claim_turn(p_worker, p_ttl_ms, v_claim, v_owned, v_warm,
                                    case when p_want >= 0 then v_taken.awaiters else '{}' end, p_codes, p_digests, v_now);
   end if;
-  if p_tells and v_read.settles <> '{}' then
-    perform durable._tell('durable_settled');
+  if p_notify and v_read.settles <> '{}' then
+    perform durable._notify('durable_settled');
   end if;
   return durable._answer(
     v_now, durable._verdicts(v_reports),
@@ -696,7 +696,7 @@ comment on function durable._turn(text, text[], text[], text[], integer, jsonb, 
 
 create or replace function durable.worker_turn_v1(
   p_worker text, p_queues text[], p_codes text[], p_digests text[], p_want integer, p_reports jsonb, p_ttl_ms integer,
-  p_tells boolean default false, p_rests_ms integer default 0)
+  p_notify boolean default false, p_idle_ms integer default 0)
 returns json language plpgsql volatile
 as $$
 declare
@@ -705,19 +705,19 @@ begin
   if coalesce(p_reports, '[]') = '[]' then
     return durable._claim_alone(p_worker, p_queues, p_codes, p_digests, p_want, p_ttl_ms);
   elsif p_want <= 0 and durable._is_lone_end(p_reports) then
-    v_answer := durable._end_lone(p_worker, p_reports -> 0, p_tells, p_rests_ms);
+    v_answer := durable._end_lone(p_worker, p_reports -> 0, p_notify, p_idle_ms);
   end if;
   if v_answer is null then
-    return durable._turn(p_worker, p_queues, p_codes, p_digests, p_want, p_reports, p_ttl_ms, p_tells);
-  elsif p_tells then
-    perform durable._tell('durable_settled');
+    return durable._turn(p_worker, p_queues, p_codes, p_digests, p_want, p_reports, p_ttl_ms, p_notify);
+  elsif p_notify then
+    perform durable._notify('durable_settled');
   end if;
   return v_answer;
 end
 $$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
 comment on function durable.worker_turn_v1(text, text[], text[], text[], integer, jsonb, integer, boolean, integer) is
-  'One round trip of a worker: takes reports (outcomes, commands, ending), claims up to p_want tasks, renews. p_codes: what it can run, as worker_hello_v1 answered; p_digests: of that code, at the same places. p_want < 0 claims nothing, not even what this turn woke. Verdicts ok, stale, lost; none of them spoils the others. due_in: milliseconds to the next deadline of all, 2^53-1 for none; null: a lone report did not look. p_tells: it sends the hint that something settled with its own commit. p_rests_ms > 0: if this ends one run and does nothing else, its worker rests again for so long, as by worker_rest_v1; rests: it does.';
+  'One round trip of a worker: takes reports (outcomes, commands, ending), claims up to p_want tasks, renews. p_codes: what it can run, as worker_hello_v1 answered; p_digests: of that code, at the same places. p_want < 0 claims nothing, not even what this turn woke. Verdicts ok, stale, lost; none of them spoils the others. due_in: milliseconds to the next deadline of all, 2^53-1 for none; null: a lone report did not look. p_notify: it sends the hint that something settled with its own commit. p_idle_ms > 0: if this ends one run and does nothing else, its worker rests again for so long, as by worker_idle_v1; rests: it does.';
 
 create or replace function durable.worker_watch_v1(p_worker text)
 returns integer language sql stable

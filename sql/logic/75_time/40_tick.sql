@@ -30,8 +30,8 @@ begin
     where ((x.id = any (p_gone) and x.missing_at is not null) or (x.seen_at < p_now - 3600000 and not x.present))
       and not exists (select from durable._tasks t where t.pid = x.id and t.state = 'acquired')
     for update skip locked));
-  delete from durable._resting r where r.worker = any (array(
-    select x.worker from durable._resting x
+  delete from durable._idle_workers i where i.worker = any (array(
+    select x.worker from durable._idle_workers x
     where x.worker >= '' and not exists (select from durable._workers w where w.id = x.worker) for update skip locked));
 end
 $$;

@@ -15,7 +15,7 @@ from pyengine.client.results import ResultPoller
 from pyengine.database.connection import ReconnectingConnection
 from pyengine.errors import RunFailed, RunTimedOut
 from pyengine.worker.handoff import Handoff
-from tests.support.resting import apart, note_handed, resting, until
+from tests.support.idle import apart, idle, note_handoffs, until
 from tests.support.turns import Send, carries, intercept
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.session("notes")
 @pytest.fixture
 def handed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Ids of runs that workers of this process were handed."""
-    return note_handed(monkeypatch)
+    return note_handoffs(monkeypatch)
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_lone_run_takes_two_statements(
             assert await (await client.start(double, 1)).result(timeout=20) == 2
             found = []
             for n in range(20):
-                await resting(conn)
+                await idle(conn)
                 said.clear()
                 assert await (await client.start(double, n)).result(timeout=20) == 2 * n
                 found.append(" ".join(role for role in said if role in ("client", "turn", "listen")))
@@ -85,7 +85,7 @@ def test_every_lone_run_is_handed_over(dsn: str, conn: Connection, handed: list[
         ids = []
         async with apart(app, dsn) as (_, client):
             for n in range(12):
-                await resting(conn)
+                await idle(conn)
                 run = await client.start(go, n)
                 ids.append(run.id)
                 if n % 3:
@@ -143,7 +143,7 @@ def test_a_result_that_is_asked_for_later_is_found(
             assert await (await client.start(go)).result(timeout=20) == 7
             waiting: ResultPoller = client._transport._results  # type: ignore[attr-defined]
             for _ in range(20):
-                await resting(conn)
+                await idle(conn)
                 run = await client.start(go)
                 async with asyncio.timeout(15):
                     while run.id not in waiting._unclaimed:
@@ -187,7 +187,7 @@ def test_what_is_handed_over_goes_on_as_any_run(dsn: str, conn: Connection, hand
     async def main() -> int:
         async with apart(app, dsn) as (_, client):
             await client.start(child, 1)
-            await resting(conn)
+            await idle(conn)
             return await (await client.start(go, 1)).result(timeout=20)
 
     assert asyncio.run(main()) == 40
@@ -208,7 +208,7 @@ def test_its_deadline_is_kept(dsn: str, conn: Connection, handed: list[str]) -> 
 
     async def main() -> None:
         async with apart(app, dsn) as (worker, client):
-            await resting(conn)
+            await idle(conn)
             run = await client.start(go, timeout="300ms")
             await until(conn, f"exists (select from durable._tasks where id = '{run.id}' and version = 1)")
             async with asyncio.timeout(30):
@@ -247,10 +247,10 @@ def test_a_worker_of_one_slot_takes_one_run_at_a_time(
 
     async def main() -> list[int]:
         async with apart(app, dsn, concurrency=1) as (_, client):
-            await resting(conn)
+            await idle(conn)
             conn.execute("select durable.start('go', '[1]', id => 'claimed')")
             await until(conn, "(select state = 'acquired' from durable._tasks where id = 'claimed')")
-            await resting(conn)
+            await idle(conn)
             conn.execute("listen durable_ready")
             second = await client.start(go, 2, id="handed")
             await until(
@@ -285,9 +285,9 @@ def test_who_has_no_slot_left_rests_no_more(dsn: str, conn: Connection, handed: 
 
     async def main() -> None:
         async with apart(app, dsn, concurrency=1) as (_, client):
-            await resting(conn)
+            await idle(conn)
             conn.execute("select durable.start('go', id => 'claimed')")
-            await until(conn, "(select ends_at <= durable._now_ms() from durable._resting)")
+            await until(conn, "(select idle_until <= durable._now_ms() from durable._idle_workers)")
             run = await client.start(go)
             assert handed == []
             free.set()
@@ -329,7 +329,7 @@ def test_a_claim_under_way_has_its_slots(
     async def main() -> None:
         async with apart(app, dsn, concurrency=1) as (_, client):
             for rival in (True, False):
-                await resting(conn)
+                await idle(conn)
                 runs = []
 
                 async def start_two(rival: bool = rival, runs: list[Any] = runs) -> None:
@@ -364,11 +364,13 @@ def test_nothing_is_handed_to_a_loop_that_is_blocked(dsn: str, conn: Connection)
 
     async def main() -> None:
         async with apart(app, dsn):
-            await resting(conn)
+            await idle(conn)
             over = time.monotonic() + 20
             while not seen and time.monotonic() < over:
                 time.sleep(0.05)
-                seen.extend(conn.execute("select 1 from durable._resting where ends_at <= durable._now_ms()"))
+                seen.extend(
+                    conn.execute("select 1 from durable._idle_workers where idle_until <= durable._now_ms()")
+                )
 
     asyncio.run(main())
     assert seen
@@ -402,9 +404,9 @@ def test_who_stops_rests_no_more(dsn: str, conn: Connection, handed: list[str]) 
             await worker.start()
             await client.start(hangs)
             await began.wait()
-            await resting(conn)
+            await idle(conn)
             stopping = asyncio.create_task(worker.stop())
-            await until(conn, "(select bool_and(ends_at <= durable._now_ms()) from durable._resting)")
+            await until(conn, "(select bool_and(idle_until <= durable._now_ms()) from durable._idle_workers)")
             handed.clear()
             await client.start(go, id="later")
             assert conn.execute("select state from durable._tasks where id = 'later'").fetchone() == (
@@ -415,7 +417,7 @@ def test_who_stops_rests_no_more(dsn: str, conn: Connection, handed: list[str]) 
 
     asyncio.run(main())
     assert handed == []
-    assert conn.execute("select count(*) from durable._resting").fetchone() == (0,)
+    assert conn.execute("select count(*) from durable._idle_workers").fetchone() == (0,)
     assert conn.execute("select distinct state, crashes from durable._tasks").fetchall() == [("pending", 0)]
 
 
@@ -437,9 +439,9 @@ def test_two_workers_of_a_process_get_their_own(dsn: str, conn: Connection, hand
         alone = {"concurrency": 1}
         async with app.client() as client, app.worker(**alone) as one, app.worker(**alone) as other:
             assert one._listener is other._listener
-            await resting(conn, 2)
+            await idle(conn, 2)
             runs = [await client.start(go)]
-            await resting(conn, 1)
+            await idle(conn, 1)
             runs.append(await client.start(go))
             async with asyncio.timeout(15):
                 while len(handed) < 2:

@@ -27,13 +27,13 @@ async def until(conn: Connection, condition: str) -> None:
             await asyncio.sleep(0.005)
 
 
-async def resting(conn: Connection, workers: int = 1) -> None:
+async def idle(conn: Connection, workers: int = 1) -> None:
     """Wait until so many workers are believed to rest, and until a start may tell of itself with its
     commit again.
     """
     await asyncio.sleep(_MIN_GAP_S)
     await until(
-        conn, f"(select count(*) from durable._resting where ends_at > durable._now_ms()) = {workers}"
+        conn, f"(select count(*) from durable._idle_workers where idle_until > durable._now_ms()) = {workers}"
     )
 
 
@@ -55,7 +55,7 @@ async def apart(app: App, dsn: str, **options: Any) -> AsyncIterator[tuple[Worke
         yield worker, client
 
 
-def note_handed(patch: pytest.MonkeyPatch) -> list[str]:
+def note_handoffs(patch: pytest.MonkeyPatch) -> list[str]:
     """Ids of runs that workers of this process are handed from now on."""
     ids: list[str] = []
     plain = Dispatcher._handed

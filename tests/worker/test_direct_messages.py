@@ -13,10 +13,10 @@ from pyengine import App, Client, Worker
 from pyengine.client.results import ResultPoller
 from pyengine.database.connection import Database, ReconnectingConnection
 from pyengine.database.listener import Listener
-from pyengine.database.statements.procedures import RELEASE_UNKNOWN, REST, TURN, Procedure
+from pyengine.database.statements.procedures import IDLE, RELEASE_UNKNOWN, TURN, Procedure
 from pyengine.worker.dispatcher import Dispatcher
 from pyengine.worker.ticker import DatabaseClock
-from tests.support.resting import apart, five, note_handed, resting, until
+from tests.support.idle import apart, five, idle, note_handoffs, until
 
 Connection = psycopg.Connection[tuple[object, ...]]
 pytestmark = pytest.mark.session("notes")
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.session("notes")
 @pytest.fixture
 def handed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Ids of runs that workers of this process were handed."""
-    return note_handed(monkeypatch)
+    return note_handoffs(monkeypatch)
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -59,7 +59,7 @@ def test_a_note_of_what_was_given_back_counts_for_nothing(
     async def main() -> int:
         monkeypatch.setattr(Dispatcher, "_handed", kept)
         async with apart(app, dsn) as (worker, client):
-            await resting(conn)
+            await idle(conn)
             runs: list[Any] = []
 
             async def run(self: ReconnectingConnection, procedure: Procedure, *args: Any) -> Any:
@@ -121,8 +121,8 @@ def test_a_forged_note_is_passed_over(
     async def main() -> None:
         async with apart(app, dsn) as (_, client):
             await client.start(go)
-            await resting(conn)
-            row = conn.execute("select address from durable._resting").fetchone()
+            await idle(conn)
+            row = conn.execute("select address from durable._idle_workers").fetchone()
             channel, word = str(row[0]).split(":") if row else ("", "")
             task = json.dumps([[9, "x", 1, "go", "1", "[]", 0, 1, [], 0, 1, "default", 0], None, None])
             for words in ("", task, word[:-1] + task, "0" * 32 + task, f" {word}{task}"):
@@ -190,7 +190,7 @@ def test_a_note_that_gets_lost_is_made_good(
     async def main() -> int:
         monkeypatch.setattr(Listener, "_on_message", loses)
         async with apart(app, dsn) as (_, client):
-            await resting(conn)
+            await idle(conn)
             return await (await client.start(go, id="r")).result(timeout=12)
 
     assert asyncio.run(main()) == 5
@@ -207,17 +207,17 @@ def test_words_that_nobody_can_read_are_passed_over(
     async def main() -> int:
         async with apart(app, dsn) as (_, client):
             await (await client.start(go)).result(timeout=20)
-            await resting(conn)
+            await idle(conn)
             waiting: ResultPoller = client._transport._results  # type: ignore[attr-defined]
             async with asyncio.timeout(15):
                 while waiting.address is None:
                     await asyncio.sleep(0.005)
-            conn.execute("select durable._note(r.address, '[1]') from durable._resting r")
-            conn.execute("select durable._note(%s, '{')", (waiting.address,))
+            conn.execute("select durable._send_message(i.address, '[1]') from durable._idle_workers i")
+            conn.execute("select durable._send_message(%s, '{')", (waiting.address,))
             async with asyncio.timeout(15):
                 while caplog.text.count("cannot be read") < 2:
                     await asyncio.sleep(0.005)
-            await resting(conn)
+            await idle(conn)
             return await (await client.start(go)).result(timeout=20)
 
     assert asyncio.run(main()) == 5
@@ -252,4 +252,4 @@ def test_behind_a_pooler_nobody_rests(
             return found
 
     assert asyncio.run(main()) == 5
-    assert TURN.name in asked and REST.name not in asked and handed == []
+    assert TURN.name in asked and IDLE.name not in asked and handed == []
