@@ -201,8 +201,8 @@ def test_a_hint_that_comes_while_the_connection_closes_is_heard(dsn: str) -> Non
         conn = listener._connection._conn
         conn.terminate()
         before = len(heard)
-        listener._heard(conn, 1, "durable_ready", "")
-        listener._heard(conn, listener._session, "durable_ready", "")
+        listener._on_hint(conn, 1, "durable_ready", "")
+        listener._on_hint(conn, listener._session, "durable_ready", "")
         after = len(heard)
         await listener.stop()
         return after - before

@@ -156,7 +156,7 @@ def test_a_result_that_is_asked_for_later_is_found(
                 assert await asyncio.gather(first, second) == [7, 7]
                 assert "client" in said
             for number in range(1000):
-                waiting._noted(json.dumps([f"x{number}", "resolved", "1", None]))
+                waiting._on_message(json.dumps([f"x{number}", "resolved", "1", None]))
             assert len(waiting._unclaimed) == 100 and "x999" in waiting._unclaimed
 
     asyncio.run(main())
