@@ -1,8 +1,8 @@
-"""Which run, and which attempt of a step, the code that is running here belongs to.
+"""The run, and the attempt of a step, that the running code belongs to.
 
-What lives here: what `ctx.run` and `ctx.step` show, the two context variables that hold it, and the protocol
-of what a workflow offers to the calls inside it. What may not: an implementation; that is the replay
-machine's (replay/call_matcher.py), behind the protocol so that steps and `ctx` need not import it.
+Lives here: `RunInfo` and `StepInfo`, the two context variables that hold the current ones, and the protocol
+`WorkflowRuntime` of the calls that workflow code makes. Not here: its implementation, which is the replay
+machine's (replay/call_matcher.py), so that steps and `ctx` need not import it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from uuid import UUID
 import msgspec
 
 from pyengine.definitions.definition import StepDef, WorkflowDef
+from pyengine.errors import InvalidRequest
 from pyengine.values.codec import TypeCodec
 
-__all__ = ["RunInfo", "StepInfo", "StepToken", "WorkflowRuntime", "current_step", "scope"]
+__all__ = ["RunInfo", "StepInfo", "StepToken", "WorkflowRuntime", "current_step", "scope", "within_run"]
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Which run this is.
+    """The identity of a run and its lease.
 
     Args:
         id: run id, which is its promise id.
@@ -33,8 +34,8 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
         param: JSON text of the arguments.
         started_at_ms: epoch milliseconds of the first event; virtual time 0.
         queue: its queue.
-        crashes: how many workers died with it.
-        first_child: its first child number; after a continue-as-new its predecessors used those below.
+        crashes: number of workers that died while they had it.
+        first_child: its first child number; above 0 after a continue-as-new.
     """
 
     id: str
@@ -50,10 +51,10 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepToken:
-    """Whether the outcome of an attempt is still wanted; read in the thread of the step.
+    """Whether the outcome of an attempt is still needed; read in the thread of the step.
 
     Attributes:
-        cancelled: set, once and for good, in the worker's thread.
+        cancelled: set once, in the worker's thread.
     """
 
     __slots__ = ("cancelled",)
@@ -63,7 +64,7 @@ class StepToken:
 
 
 class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Which attempt of which step is being executed (`ctx.step`)."""
+    """The attempt of a step that is being executed (`ctx.step`)."""
 
     run_id: str
     child: int
@@ -73,9 +74,9 @@ class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody wants the outcome any more: the call was given up or timed out, the run was
+        """Whether the outcome is not needed any more: the call was cancelled or timed out, the run was
         cancelled or has ended, its lease was lost, the worker stops. A plain `def` step cannot be stopped
-        from outside; one that takes long looks here and returns.
+        from outside; a long one checks this and returns.
         """
         return self.token.cancelled
 
@@ -86,7 +87,7 @@ class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkflowRuntime(Protocol):
-    """What a workflow that is being driven by its journal offers to the calls inside it."""
+    """Receives the calls that the code of one run makes."""
 
     @property
     def run(self) -> RunInfo: ...
@@ -151,7 +152,24 @@ class WorkflowRuntime(Protocol):
 
 
 scope: ContextVar[WorkflowRuntime | None] = ContextVar("pyengine_scope", default=None)
-"""The run whose workflow code is running here, if any."""
+"""The run whose workflow code is running, if any."""
 
 current_step: ContextVar[StepInfo | None] = ContextVar("pyengine_current_step", default=None)
-"""The attempt of a step that is running here, if any; set by the worker."""
+"""The attempt of a step that is running, if any; set by the worker."""
+
+
+def within_run(method: str, instead: str) -> WorkflowRuntime:
+    """Return the run whose workflow code is running.
+
+    Args:
+        method: method of `ctx`, for the error.
+        instead: the alternative elsewhere, for the error.
+
+    Raises:
+        InvalidRequest: this is no workflow code.
+    """
+    within = scope.get()
+    if within is not None:
+        return within
+    where = "inside a step" if current_step.get() is not None else "outside a workflow"
+    raise InvalidRequest(f"ctx.{method} was used {where}", hint=f"in workflow code only; here use {instead}")

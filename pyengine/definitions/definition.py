@@ -1,7 +1,6 @@
-"""What the engine knows of a decorated function.
+"""Definitions of decorated functions.
 
-What lives here: `StepDef` and `WorkflowDef`, immutable. What may not: calling them (registry.py), finding
-them.
+Lives here: `StepDef` and `WorkflowDef`, immutable. Not here: calling or finding them (registry.py).
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ OnInterrupt: TypeAlias = Literal["retry", "fail"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDef:
-    """What the engine knows of a step.
+    """The definition of a step.
 
     Args:
         fn: the plain function.
-        name: recorded in the journal; renaming a step is a change of code.
-        retry: its policy.
-        timeout_ms: an attempt that takes longer fails with StepTimeout; None means no limit.
+        name: its name in the journal; a new name is a change of code.
+        retry: its retry policy.
+        timeout_ms: limit of one attempt, milliseconds, which then fails with StepTimeout; None means none.
         intent: record the attempt and its arguments before it begins.
-        on_interrupt: whether an attempt cut off by a crash is made again.
+        on_interrupt: "retry" if an attempt cut off by a crash is made again.
         is_async: whether `fn` returns an awaitable.
-        signature: binds, writes and reads its arguments and result.
-        key: what the hash of its calls begins with (see `input_hash`), made once.
+        signature: binds, encodes and decodes its arguments and result.
+        key: the prefix of its calls' hash input (see `input_hash`).
     """
 
     fn: Callable[..., Any]
@@ -50,16 +49,16 @@ class StepDef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowDef:
-    """What the engine knows of a workflow.
+    """The definition of a workflow.
 
     Args:
         fn: the plain async function.
-        name: what runs are started by.
+        name: the name by which runs are started.
         version: claims match name and version.
-        queue: queue of its runs unless the starter names one; None means the default, for a child run the
+        queue: queue of its runs unless the start names one; None means the default, for a child run the
             parent's.
-        deadline_ms: a run that takes longer times out; None means no limit.
-        signature: binds, writes and reads its arguments and result.
+        deadline_ms: limit of a whole run, milliseconds; a longer one times out; None means no limit.
+        signature: binds, encodes and decodes its arguments and result.
     """
 
     fn: Callable[..., Coroutine[Any, Any, Any]]

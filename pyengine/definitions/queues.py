@@ -1,8 +1,8 @@
-"""Names of queues: which texts are one.
+"""Names of queues: which texts are valid.
 
-What lives here: the one check, for every door through which Python code names a queue. What may not: queues
-themselves, which are rows. The theory: a queue is part of an address (`poll://any@<queue>`), so it has no
-slash, no @ and nothing that cannot be seen; the schema checks the same once more.
+Lives here: the one check, used by every function that takes a queue name. Not here: queues themselves, which
+are rows. The theory: a queue is part of an address (`poll://any@<queue>`), so its name has no slash, no @ and
+no invisible character; the schema repeats the check.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyengine.errors import InvalidRequest
 __all__ = ["check_queue"]
 
 _BYTES_MAX = 256
-# what the schema takes for a blank (durable._has_blank), NUL, and what is no character
+# blanks as the schema defines them (durable._has_blank), NUL, and lone surrogates
 _FORBIDDEN = re.compile(
     r"[/@\x00-\x20\x7f\x85\xa0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u2060\u3000\ufeff\ud800-\udfff]"
 )
@@ -24,11 +24,11 @@ def check_queue(queue: object, *, what: str) -> str:
     """Return the name of a queue.
 
     Args:
-        queue: what was given as one.
-        what: where, for the error.
+        queue: the name to check.
+        what: the caller, for the error.
 
     Raises:
-        InvalidRequest: it is none.
+        InvalidRequest: it is not valid.
     """
     if not isinstance(queue, str) or _FORBIDDEN.search(queue) or not 1 <= len(queue.encode()) <= _BYTES_MAX:
         shown = f"{queue[:60]!r}" if isinstance(queue, str) else repr(queue)

@@ -1,7 +1,7 @@
-"""Steps and workflows as callables, and where they are found by name.
+"""Steps and workflows as callables, and the registry that finds them by name.
 
-What lives here: `Step` and `Workflow`, the typed callables around a definition (definition.py), and the
-`Registry` that finds them. What may not: a decision about a run. A call inside a workflow goes to the replay
+Lives here: `Step` and `Workflow`, the typed callables around a definition (definition.py), and the
+`Registry` that finds them. Not here: a decision about a run. A call inside a workflow goes to the replay
 machine (current_run.py); outside one it just runs the function, so unit tests need no engine.
 """
 
@@ -29,14 +29,14 @@ __all__ = [
     "make_workflow",
 ]
 
-# Calls return Coroutine[None, None, R]: with Any for what is sent, type checkers cannot tell the overloads of
-# gather apart.
+# Calls return Coroutine[None, None, R]: with Any as the second argument, type checkers cannot distinguish the
+# overloads of gather.
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 BUILT_IN_STEPS = frozenset({"http"})
-"""Names in the journal that tell readers a kind of their own."""
+"""Reserved names: readers of the journal show steps of these names as a kind of their own."""
 
 
 class Step(Generic[P, R]):
@@ -195,8 +195,8 @@ def make_workflow(
 
     Args:
         fn: the async function.
-        name: what runs are started by; the function's name by default.
-        version: raise it when runs under way must stay with the old code.
+        name: the name by which runs are started; the function's name by default.
+        version: raise it when existing runs must stay with the old code.
         queue: queue of its runs.
         deadline: limit of a whole run.
 
@@ -233,7 +233,7 @@ class Registry:
         """Register a step, and the error classes that its retry policy names.
 
         Raises:
-            InvalidRequest: another function has that name, or the engine itself.
+            InvalidRequest: another function, or the engine, has that name.
         """
         definition = step.definition
         if definition.name in BUILT_IN_STEPS:
@@ -265,7 +265,7 @@ class Registry:
         return cls
 
     def find(self, name: str, version: str | None = None) -> WorkflowDef | None:
-        """Return a workflow by name, or None; a version need not be told if there is only one."""
+        """Return a workflow by name, or None; without a version: version "1", or the only one."""
         if version is not None:
             return self._workflows.get((name, version))
         versions = self._versions(name)
@@ -275,7 +275,11 @@ class Registry:
         return {version: one for (named, version), one in self._workflows.items() if named == name}
 
     def workflow(self, name: str, version: str | None = None) -> WorkflowDef:
-        """Return a workflow by name, as `find`; raises NotFound, whose message names those that are near."""
+        """Return a workflow by name, as `find`.
+
+        Raises:
+            NotFound: there is none; the message lists similar names.
+        """
         if (found := self.find(name, version)) is not None:
             return found
         if versions := self._versions(name):
@@ -290,7 +294,7 @@ class Registry:
         """Return a step by name.
 
         Raises:
-            NotFound: there is none; the message names those that are near.
+            NotFound: there is none; the message lists similar names.
         """
         if name not in self._steps:
             raise NotFound(f"no step is named {name!r}", hint=_near(name, set(self._steps)))
@@ -306,7 +310,7 @@ class Registry:
 
 
 def _refuse_second(known: Callable[..., Any], fn: Callable[..., Any], what: str) -> None:
-    # the same place in the same module is a reload, not a clash
+    # the same position in the same module is a reload, not a conflict
     def place(one: Callable[..., Any]) -> tuple[Any, ...]:
         return (one.__module__, one.__qualname__, one.__code__.co_firstlineno)
 

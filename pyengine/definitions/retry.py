@@ -1,10 +1,9 @@
-"""When a failed step is tried again, and how durations are written.
+"""Retry policies of steps, and durations.
 
-What lives here: `Retry`, the policy of a step, how it is recorded, and `parse_duration`. What may not:
-sleeping, clocks, counting. The policy answers one question, how many milliseconds until the next attempt,
-from the number of failures so far; the journal does the counting. Attempts that were cut off (lease lost,
-worker released) are no failures and never reach a policy. A step that was begun keeps the policy it was
-begun with: the journal holds it, and code that was changed meanwhile has no say in it.
+Lives here: `Retry`, its recorded form, and `parse_duration`. Not here: sleeping, clocks, counting. A policy
+gives the milliseconds until the next attempt from the number of failures so far; the journal counts them. An
+attempt that was cut off (lease lost, run released) is not a failure and never reaches a policy. A step keeps
+the policy with which its first attempt began: the journal holds it, and later code does not change it.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def parse_duration(duration: Duration, *, what: str = "duration") -> int:
 
     Args:
         duration: "250ms", "30s", "5m", "1h30m", "2d", "1w", or a number of seconds, or a timedelta.
-        what: what it is for, named in the error.
+        what: its purpose, for the error.
 
     Raises:
         InvalidRequest: the text cannot be read, or the duration is negative, infinite or absurdly long.
@@ -72,7 +71,7 @@ def parse_duration(duration: Duration, *, what: str = "duration") -> int:
     return math.ceil(round(ms, 6))
 
 
-_ASKED_MAX_MS = 86_400_000
+_RETRY_AFTER_MAX_MS = 86_400_000
 _HINT = 'write "250ms", "30s", "5m", "1h30m", "2d", a number of seconds, or a timedelta'
 
 
@@ -95,7 +94,7 @@ def optional_limit(duration: Duration | None, *, what: str) -> int | None:
     """Return a limit in milliseconds, more than 0, or None for None.
 
     Raises:
-        InvalidRequest: it is none; what has no time at all never happens.
+        InvalidRequest: it is not valid, or 0.
     """
     ms = optional_duration(duration, what=what)
     if ms == 0:
@@ -115,7 +114,7 @@ def _exception_types(types: object, what: str) -> tuple[type[BaseException], ...
 class Retry:
     """How often and when a failed step is tried again.
 
-    A step without a policy is tried once: only the author of a step knows whether it may run twice. `Retry()`
+    A step without a policy is tried once, because only its author knows whether it may run twice. `Retry()`
     tries five times.
 
     Args:
@@ -123,13 +122,13 @@ class Retry:
         initial: delay after the first failure.
         backoff: factor from one delay to the next, at least 1.
         max_delay: no computed delay is longer.
-        jitter: up to this share of a delay (0 to 1) is cut off at random, so that many do not return at once.
+        jitter: up to this share of a delay (0 to 1) is cut off at random, to spread retries.
         only: errors worth trying again; empty means all.
         unless: errors not worth trying again; wins over `only`.
 
     An error whose attribute `retryable` is False is final. An error with an attribute `retry_after` (seconds
-    or timedelta) sets its own delay in place of the computed one, at most a day or `max_delay`, if that is
-    longer: what a server asks for is not ours to trust.
+    or timedelta) sets its own delay in place of the computed one: at most a day, or `max_delay` if that is
+    longer, since a server may ask for anything.
     """
 
     max_attempts: int | None = 5
@@ -155,7 +154,7 @@ class Retry:
         parse_duration(self.max_delay, what="Retry(max_delay=...)")
 
     def retries(self, error: BaseException) -> bool:
-        """Whether an error of this kind is worth another attempt at all."""
+        """Whether an error of this class is worth another attempt."""
         if getattr(error, "retryable", True) is False or isinstance(error, self.unless):
             return False
         return not self.only or isinstance(error, self.only)
@@ -172,12 +171,12 @@ class Retry:
             return None
         if not self.retries(error):
             return None
-        asked = _retry_after_ms(error)
+        after = _retry_after_ms(error)
         ceiling = parse_duration(self.max_delay)
-        if asked is not None:
-            return min(asked, max(ceiling, _ASKED_MAX_MS))
+        if after is not None:
+            return min(after, max(ceiling, _RETRY_AFTER_MAX_MS))
         delay: float = parse_duration(self.initial)
-        # past the ceiling the power only grows, and would overflow
+        # above the ceiling the power is not computed: it would overflow
         if delay and self.backoff > 1 and failures - 1 > math.log(max(1.0, ceiling / delay), self.backoff):
             delay = ceiling
         else:
@@ -200,12 +199,12 @@ def _retry_after_ms(error: BaseException) -> int | None:
 
 
 NO_RETRY = Retry(max_attempts=1)
-"""The policy of a step that names none."""
+"""The policy of a step without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRetry(Retry):
-    """A policy read back from the journal: it knows error classes by name only.
+    """A policy read back from the journal, with error classes by name only.
 
     Args:
         only_names: full names of errors worth trying again; empty means all.
@@ -216,7 +215,7 @@ class RecordedRetry(Retry):
     unless_names: tuple[str, ...] = ()
 
     def retries(self, error: BaseException) -> bool:
-        """Whether an error of this kind, or of a kind it derives from, is worth another attempt."""
+        """Whether an error of this class, or of one of its base classes, is worth another attempt."""
         if getattr(error, "retryable", True) is False:
             return False
         names = {_full_name(cls) for cls in type(error).__mro__}
@@ -226,7 +225,7 @@ class RecordedRetry(Retry):
 
 
 class _Policy(msgspec.Struct, omit_defaults=True):
-    """A policy as the journal holds it; every number is written, for defaults may change."""
+    """A policy as the journal holds it; every number is written, since defaults may change."""
 
     max_attempts: int | None
     initial_ms: int
@@ -239,7 +238,7 @@ class _Policy(msgspec.Struct, omit_defaults=True):
 
 @lru_cache(maxsize=1024)
 def policy_text(policy: Retry) -> str | None:
-    """Return a policy as the journal records it (JSON text); None for one that tries once."""
+    """Return the recorded form of a policy (JSON text); None for a policy that tries once."""
     if policy.max_attempts == 1:
         return None
     only, unless = tuple(map(_full_name, policy.only)), tuple(map(_full_name, policy.unless))
@@ -259,7 +258,7 @@ def policy_text(policy: Retry) -> str | None:
 
 @lru_cache(maxsize=1024)
 def recorded_policy(text: str) -> Retry:
-    """Return the policy of a recorded text; what cannot be read, written by others, tries once."""
+    """Return the policy of a recorded text; a text that cannot be read gives a policy that tries once."""
     try:
         record = msgspec.json.decode(text, type=_Policy)
         return RecordedRetry(

@@ -1,8 +1,8 @@
-"""Signals: names by which others tell a run something while it runs.
+"""Signals: typed messages to a run, by name.
 
-What lives here: `Signal`, a name with the type of what is sent. What may not: sending (client/client.py),
-receiving (replay/signal_inbox.py). The theory: a signal is declared once and used by both sides, so that type
-checkers see what is sent and what is received. It is a name, not a channel: nothing is kept in it.
+Lives here: `Signal`, a name with the type of its payload. Not here: sending (client/client.py), receiving
+(replay/signal_inbox.py). The theory: a signal is declared once and used by both sides, so that type checkers
+see the type of the payload on both. It is a name, not a channel: it holds no messages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def check_signal_name(name: object) -> str:
     """Return the name of a signal.
 
     Raises:
-        InvalidRequest: it is none.
+        InvalidRequest: it is not valid.
     """
     if not isinstance(name, str):
         raise InvalidRequest(f"the name of a signal is a text, not {name!r}")
@@ -38,8 +38,8 @@ class Signal(Generic[T]):
     """A signal: `approve = Signal[Decision]("approve")`, or `Signal("approve", Decision)`.
 
     Args:
-        name: what it is sent and received by.
-        type: type of what is sent; plain JSON if neither this nor the subscript says more.
+        name: the name by which it is sent and received.
+        type: type of the payload; plain JSON if neither this nor the subscript is given.
 
     Raises:
         InvalidRequest: the name is empty or longer than 256 bytes.
@@ -53,7 +53,7 @@ class Signal(Generic[T]):
 
     @property
     def annotation(self) -> Any:
-        """Type of what is sent; `Any` if it was not declared."""
+        """Type of the payload; `Any` if it was not declared."""
         if self._type is not None:
             return self._type
         declared = get_args(getattr(self, "__orig_class__", None))
@@ -61,7 +61,7 @@ class Signal(Generic[T]):
 
     @property
     def codec(self) -> TypeCodec:
-        """Writes and reads what is sent.
+        """Encodes and decodes the payload.
 
         Raises:
             DecodeError: values of its type can never be read back.

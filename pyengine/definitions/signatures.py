@@ -1,10 +1,10 @@
 """The arguments of a call, by the signature of the function that takes them.
 
-What lives here: `Signature`: binding, writing and reading arguments. What may not: what a call means
-(registry, replay). The form: a JSON array when every bound argument is positional, else a JSON object by
-name; defaults are left out, so that changing one does not disturb runs under way. Reading takes both forms,
-so psql users write '["world"]' or '{"name": "world"}'. Wrong arguments are an `InvalidRequest` that names the
-function and the parameter, raised before anything is recorded.
+Lives here: `Signature`: binding, encoding and decoding arguments. Not here: the meaning of a call (registry,
+replay). The form: a JSON array if every bound argument is positional, else a JSON object by name. Defaults
+are left out, so that a changed default does not affect existing runs. Decoding takes both forms, so psql
+users write '["world"]' or '{"name": "world"}'. Wrong arguments raise an `InvalidRequest` that names the
+function and the parameter, before anything is recorded.
 
 Annotations are resolved at first use, so that a module may define its types after its steps.
 """
@@ -40,11 +40,11 @@ _WRONG = (msgspec.ValidationError, msgspec.DecodeError)
 
 
 class Signature:
-    """Binds, writes and reads the arguments of one function.
+    """Binds, encodes and decodes the arguments of one function.
 
     Args:
         fn: the function.
-        subject: how errors name it, e.g. "step charge".
+        subject: its name in errors, e.g. "step charge".
     """
 
     def __init__(self, fn: Callable[..., Any], subject: str) -> None:
@@ -96,7 +96,7 @@ class Signature:
 
     @cached_property
     def _pack(self) -> Callable[[Any], bytes]:
-        # one encoder for all arguments if there is one that writes each as its own codec does
+        # one encoder for all arguments, if it writes each of them exactly as their own codecs do
         packs = {PLAIN.encode, *(codec.pack for codec in self._taken)}
         if packs <= {PLAIN.encode}:
             return PLAIN.encode
@@ -104,7 +104,7 @@ class Signature:
         return SORTED.encode if simple and packs <= {PLAIN.encode, SORTED.encode} else self._pack_each
 
     def _pack_each(self, form: tuple[Any, ...] | dict[str, Any]) -> bytes:
-        """Return the JSON text of arguments, each written by its own codec."""
+        """Return the JSON text of arguments, each encoded by its own codec."""
         each = [(name, msgspec.Raw(codec.pack(value))) for name, value, codec in self._each(form)]
         return PLAIN.encode(dict(each) if isinstance(form, dict) else [raw for _, raw in each])
 
@@ -113,7 +113,7 @@ class Signature:
 
         Raises:
             InvalidRequest: the arguments do not fit the signature.
-            EncodeError: an argument cannot be written at all.
+            EncodeError: an argument cannot be encoded at all.
         """
         simple = not kwargs and self._fewest <= len(args) <= self._most
         form = args if simple else self._form(args, kwargs)
@@ -170,7 +170,7 @@ class Signature:
     def check(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], packed: bytes
     ) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-        """Return the text of a call and a copy of its arguments read back from it.
+        """Return the text of a call and a copy of its arguments decoded from it.
 
         Args:
             args: positional arguments, as given to `pack`.
@@ -192,7 +192,7 @@ class Signature:
             for name, value, codec in self._each(self._form(args, kwargs)):
                 where = f"argument {name!r} of {self.subject}"
                 codec.check(value, pack_value(codec, value, where), where)
-            # a name among extra arguments may hold one too
+            # the name of an extra keyword argument may hold one too
             refuse_nul(text, f"an argument of {self.subject}", kwargs)
         return text, *back
 
@@ -206,17 +206,17 @@ class Signature:
     def _by_name(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[dict[str, Any], tuple[Any, ...]]:
-        """Return the arguments in a form that does not tell whether they were given by name."""
+        """Return the arguments in one form, whether they were given by name or by position."""
         return dict(zip(self._positional, args, strict=False)) | kwargs, args[len(self._positional) :]
 
     def _copy(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], packed: bytes
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return what `decode` returns; faster for what was packed just now."""
+        """Return what `decode` returns; faster, since the form of the packed text is known."""
         try:
             if kwargs and packed[:1] == b"{":
                 return self.decode(packed)
-            # in an array each argument has its place
+            # in an array each argument has its position
             count = len(args) + len(kwargs)
             known = self._arrays.get(count) or self._array(count)
             return known[0].unpack(packed), {}
@@ -233,7 +233,7 @@ class Signature:
         """Return the arguments of a JSON array or object, typed by the annotations.
 
         Raises:
-            InvalidRequest: it is neither, or it does not fit the signature.
+            InvalidRequest: it is neither, or does not fit the signature.
         """
         try:
             raw = _decode_call(text or "[]")
@@ -259,8 +259,8 @@ class Signature:
         args: list[Any] = []
         rest = values.pop(self._rest, []) if self._rest is not None else []
         for name in self._positional:
-            only_by_place = self._parameters[name].kind is inspect.Parameter.POSITIONAL_ONLY
-            if name not in values or not (rest or only_by_place):
+            positional_only = self._parameters[name].kind is inspect.Parameter.POSITIONAL_ONLY
+            if name not in values or not (rest or positional_only):
                 break
             args.append(values.pop(name))
         args.extend(rest)

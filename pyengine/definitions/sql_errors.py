@@ -1,8 +1,8 @@
-"""What database functions raise.
+"""Errors that database functions raise.
 
-What lives here: `SqlError` and the classes that users derive from it. What may not: asyncpg, who called the
-function. The theory: an error keeps the SQLSTATE that it was raised with, in the journal too, so Python and
-SQL branch on the same five characters. A class that names a SQLSTATE stands for the errors that carry it.
+Lives here: `SqlError`, and the classes that users derive from it, by SQLSTATE. Not here: asyncpg, the caller
+of the function. The theory: an error keeps its SQLSTATE, in the journal too, so Python and SQL
+branch on the same five characters. A class that names a SQLSTATE stands for the errors that have it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class SqlError(Exception):
         hint: its HINT, if any.
         constraint: the constraint that was violated, if it is one.
         table: the table of that constraint.
-        retryable: false if the call itself is wrong, so that trying again would end the same.
+        retryable: false if the call itself is wrong, so that another attempt would fail the same way.
 
     A class of your own gets the errors of one SQLSTATE: `class NoFunds(SqlError, sqlstate="BK001"): ...`
     """
@@ -71,9 +71,9 @@ def sql_error(
     constraint: str | None,
     table: str | None,
 ) -> SqlError:
-    """Return (not raise) the error of a SQLSTATE, by the class that stands for it; arguments as its own."""
+    """Return (not raise) the error of a SQLSTATE, of the class for it; arguments as for `SqlError`."""
     if sqlstate.startswith("WF") and detail:
-        # of ours, as for an unknown function: the message says only which kind of error it is
+        # an error of the engine, such as an unknown function: its message only names the kind of error
         message, detail = detail, None
     error = SqlError(
         message,
@@ -82,11 +82,11 @@ def sql_error(
         hint=hint,
         constraint=constraint,
         table=table,
-        # the function _is_final of the schema has the same list
+        # the schema's function _is_final has the same list
         retryable=sqlstate[:2] not in ("0A", "42", "WF"),
     )
     cls = SqlError._classes.get(sqlstate)
     if cls is not None:
-        # not by its own __init__, which may take anything
+        # without its __init__, which may have any signature
         error.__class__ = cls
     return error

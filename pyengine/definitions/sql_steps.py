@@ -1,10 +1,10 @@
 """Database functions as steps: `ctx.sql`.
 
-What lives here: the definition of such a step, and how Python values become arguments. What may not: a
+Lives here: the definition of such a step, and the conversion of Python values to arguments. Not here: a
 connection; the worker calls the function (worker/sql_step_runner.py). The theory: the step's recorded input
-is the JSON that the function is called with, an array by position or an object by name, and Postgres converts
-each value to the declared type of its parameter. So whatever Postgres reads from a text is written as that
-text.
+is the JSON with which the function is called, an array by position or an object by name, and Postgres
+converts each value to the declared type of its parameter. So every type that Postgres reads from a text is
+written as that text.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from pyengine.values.pydantic_models import write_unknown
 __all__ = ["SERVICE", "SqlStep", "service_call", "sql_arguments", "sql_step"]
 
 SERVICE = "sql://"
-"""How the name of a service begins."""
+"""The prefix of the name of a service."""
 
 _FUNCTION = re.compile(r"[^()]+\.[^()]+(\(.*\))?", re.DOTALL)
 _BYTES = (bytes, bytearray, memoryview)
 
 
 class SqlStep(StepDef):
-    """A step whose body is a database function: its name is the function's."""
+    """A step whose body is the database function of its name."""
 
     __slots__ = ()
 
@@ -63,10 +63,10 @@ def sql_step(function: str, retry: Retry | None, timeout_ms: int | None, annotat
     if retry is not None and not isinstance(retry, Retry):
         raise InvalidRequest(f"ctx.sql: retry is a Retry(...), not {retry!r}")
     try:
-        return _cached(function.strip(), retry or NO_RETRY, timeout_ms, annotation)
+        return _cached_step(function.strip(), retry or NO_RETRY, timeout_ms, annotation)
     except TypeError:
-        # an annotation that cannot be hashed
-        return _made(function.strip(), retry or NO_RETRY, timeout_ms, annotation)
+        # the annotation cannot be hashed
+        return _make_step(function.strip(), retry or NO_RETRY, timeout_ms, annotation)
 
 
 def _body(name: str, annotation: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
@@ -77,7 +77,7 @@ def _body(name: str, annotation: Any) -> Callable[..., Coroutine[Any, Any, Any]]
     return call
 
 
-def _made(name: str, retry: Retry, timeout_ms: int | None, annotation: Any) -> SqlStep:
+def _make_step(name: str, retry: Retry, timeout_ms: int | None, annotation: Any) -> SqlStep:
     call = _body(name, annotation)
     return SqlStep(
         fn=call,
@@ -89,7 +89,7 @@ def _made(name: str, retry: Retry, timeout_ms: int | None, annotation: Any) -> S
     )
 
 
-_cached = lru_cache(maxsize=1024)(_made)
+_cached_step = lru_cache(maxsize=1024)(_make_step)
 
 
 def sql_arguments(
@@ -103,8 +103,8 @@ def sql_arguments(
         kwargs: by name.
 
     Raises:
-        InvalidRequest: there are both.
-        EncodeError: a value has no such form.
+        InvalidRequest: there are arguments of both kinds.
+        EncodeError: a value has no JSON form.
     """
     if args and kwargs:
         raise InvalidRequest(
@@ -123,7 +123,7 @@ def _plain(value: Any, where: str) -> Any:
 
 
 def _hex(value: Any) -> Any:
-    """Return a value with bytes as bytea reads them."""
+    """Return a value with bytes written in the input format of bytea."""
     if isinstance(value, _BYTES):
         return "\\x" + bytes(value).hex()
     if isinstance(value, dict):
@@ -140,13 +140,13 @@ def service_call(
 
     Args:
         service: sql://schema.function.
-        queue: None; a service is its own queue.
+        queue: must be None; a service is its own queue.
         args: by position.
         kwargs: by name.
 
     Raises:
-        InvalidRequest: it is no service, or there are a queue, or arguments of both kinds.
-        EncodeError: an argument has no form in JSON.
+        InvalidRequest: it is no service, a queue is given, or arguments of both kinds are.
+        EncodeError: an argument has no JSON form.
     """
     function = service[len(SERVICE) :]
     if (

@@ -1,14 +1,14 @@
 """The deterministic event loop that workflow code runs on.
 
-Lives here: the loop, its futures, tasks and handles, and the way to throw a coroutine away. Not here: journal
-rows, child numbers, what a step is (``replay/machine.py`` decides that and drives this loop), the database,
-threads, clocks; what the loop refuses, and the reasons (``restrictions.py``).
+Lives here: the loop, and the eviction of its coroutines. Not here: journal rows, child numbers, steps
+(``replay/machine.py`` drives this loop), the database, threads, clocks; the methods that the loop refuses
+(``restrictions.py``).
 
 The theory. A replay repeats a run if the same completions, applied one at a time in the same order, wake
-the same callbacks in the same order. So ready callbacks run first in, first out, until none is left; time
-is a number that only the replay machine moves; a timer is a durable timer, made and cancelled through
-``Timers``; tasks and futures hash by a counter, because asyncio keeps them in sets. The worker's own loop
-goes on around this one: while callbacks run, this loop stands in its place (``futures.py``).
+the same callbacks in the same order. So ready callbacks run first in, first out, until none is left. Time is
+a number that only the replay machine advances. A timer is a durable timer, made and cancelled through
+``Timers``. Tasks and futures hash by a counter, because asyncio stores them in sets. The worker's own loop
+continues around this one: while callbacks run, this loop takes its place (``futures.py``).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class DeterministicLoop(_EventLoop):
     def __init__(self, timers: Timers, run_id: str) -> None:
         self.run_id = run_id
         self.closing = False  # true from eviction on: every durable call and log line is dead
-        self.ignoring_shields = False  # while true no shield keeps a cancellation away
+        self.ignoring_shields = False  # while true no shield defers a cancellation
         self.unhandled: list[UnhandledError] = []
         self._durable = timers
         self._ready: deque[Ready | Timer] = deque()
@@ -91,7 +91,7 @@ class DeterministicLoop(_EventLoop):
         self._dead_calls = 0
         self._draining = self._closed = False
         # The salt stands above the counters: small sets iterate in order of creation, and the tasks of many
-        # runs do not collide in the weak set that asyncio keeps of all tasks.
+        # runs do not collide in asyncio's weak set of all tasks.
         salt = int.from_bytes(hashlib.blake2b(run_id.encode(), digest_size=5).digest(), "big")
         self._first_order = self._order = salt << 20
         self._call_order = self._order + (1 << 19)
@@ -102,8 +102,8 @@ class DeterministicLoop(_EventLoop):
         """Run ready callbacks, first in, first out, until none is left.
 
         Raises:
-            ForbiddenInWorkflow: the workflow goes round without ever waiting for anything.
-            KeyboardInterrupt, SystemExit: raised by workflow code; what was ready stays ready.
+            ForbiddenInWorkflow: the workflow loops without ever waiting.
+            KeyboardInterrupt, SystemExit: raised by workflow code; ready callbacks stay ready.
         """
         if not (self._ready or self._draining):
             return
@@ -114,7 +114,7 @@ class DeterministicLoop(_EventLoop):
                 self._drain(_CALLBACKS_MAX)
 
     def installed(self) -> Installation:
-        """Return a context in which many run_until_idle share one change of loops; await nothing in it."""
+        """Return a context in which this loop is the running one; await nothing in it."""
         if self._installation is None:
             self._installation = Installation(self, (self._track_generator, self._finish_generator))
         return self._installation
@@ -126,12 +126,12 @@ class DeterministicLoop(_EventLoop):
 
     @property
     def pending_timers(self) -> tuple[TimerToken, ...]:
-        """Durable timers that somebody waits for, in the order they were made."""
+        """Durable timers that code waits for, in the order in which they were made."""
         return tuple(self._timers)
 
     @property
     def pending_tasks(self) -> tuple[DeterministicTask, ...]:
-        """Tasks that are not done, in the order they were made."""
+        """Tasks that are not done, in the order in which they were made."""
         return tuple(task for task in self._tasks if not task.done())
 
     def advance_to(self, time_s: float) -> None:
@@ -139,22 +139,22 @@ class DeterministicLoop(_EventLoop):
         self._time_s = max(self._time_s, time_s)
 
     def fire(self, token: TimerToken) -> bool:
-        """Make the callback of a durable timer ready; false if nobody waits for it any more."""
+        """Make the callback of a durable timer ready; false if no code waits for it any more."""
         timer = self._timers.pop(token, None)
         if timer is not None:
             self._ready.append(timer)
         return timer is not None
 
     def new_future(self) -> DeterministicFuture:
-        """Return a future for a durable call; it counts apart from those of asyncio and workflow code."""
+        """Return a future for a durable call; its counter is not that of asyncio and workflow code."""
         future = DeterministicFuture(loop=self)
         future.order = self._call_order = self._call_order + 1
         return future
 
     def dead_call(self) -> DeterministicFuture:
-        """Return what a durable call has to await while closing: it raises Evicted.
+        """Return the future that a durable call awaits while closing: it raises Evicted.
 
-        The later ones block instead, so that a ``while True`` around ``except BaseException`` gives way.
+        Later ones block instead, which stops a ``while True`` around ``except BaseException``.
         """
         future = self.new_future()
         try:
@@ -171,23 +171,23 @@ class DeterministicLoop(_EventLoop):
 
     @property
     def has_only_main_task(self) -> bool:
-        """Whether nothing is left, but the first task, that could run or be freed with user code in it."""
+        """Whether only the main task is left: no other task, callback, timer or generator holds user code."""
         return not (self._ready or self._generators or self._timers or self._tasks[1:] or self.pending_tasks)
 
     def evict(self) -> None:
-        """Throw the coroutines of this run away and close the loop.
+        """Evict the coroutines of this run and close the loop.
 
-        Evicted is thrown into each task so that finally blocks run, while ``closing`` is set. Code that
+        Evicted is raised in each task while ``closing`` is set, so that finally blocks run. Code that
         swallows it, waits or starts tasks gets it again, a bounded number of times.
 
         Raises:
-            KeyboardInterrupt, SystemExit: raised by workflow code meanwhile; all has been thrown away.
+            KeyboardInterrupt, SystemExit: raised by workflow code meanwhile; every coroutine is evicted.
         """
         if self._closed:
             return
         if self._draining:
             raise RuntimeError(f"the loop of run {self.run_id!r} cannot be closed from inside")
-        self._prune()  # reports the errors that nobody received; later ones come from the eviction
+        self._prune()  # reports errors that no code received; later ones are caused by the eviction
         self.closing = self.ignoring_shields = True
         try:
             if self.is_running():
@@ -200,7 +200,7 @@ class DeterministicLoop(_EventLoop):
             self._ready.clear()
             self._timers.clear()
             self._tasks.clear()
-            # nothing refers back to the run any more: it is freed at once, and not by the collector
+            # without references back to the run it is freed at once, not by the garbage collector
             self._installation = None
             del self._durable
 
@@ -211,7 +211,7 @@ class DeterministicLoop(_EventLoop):
     def call_soon(
         self, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        """Run callback after all that is ready now; dropped once the loop is closed."""
+        """Run callback after all callbacks that are ready now; dropped once the loop is closed."""
         handle = Ready(callback, args, copy_context() if context is None else context)
         if not self._closed:
             self._ready.append(handle)
@@ -268,7 +268,7 @@ class DeterministicLoop(_EventLoop):
         context: Context | None = None,
         **options: Any,
     ) -> DeterministicTask:
-        """Start a task, named the same at every replay; while closing, one that only receives Evicted."""
+        """Start a task, with the same name at every replay; while closing, a task that only gets Evicted."""
         caller = sys._getframe(1)
         if caller.f_code is restrictions.ENSURE_FUTURE:
             restrictions.check_task(caller, coro, self.run_id)
@@ -298,11 +298,11 @@ class DeterministicLoop(_EventLoop):
         return self._time_s
 
     def is_running(self) -> bool:
-        """Whether this loop stands in the place of the thread's running loop."""
+        """Whether this loop is the thread's running loop."""
         return asyncio._get_running_loop() is self
 
     def is_closed(self) -> bool:
-        """Whether the coroutines have been thrown away."""
+        """Whether the coroutines have been evicted."""
         return self._closed
 
     def get_debug(self) -> bool:
@@ -310,12 +310,12 @@ class DeterministicLoop(_EventLoop):
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Keep an error that nobody received in ``unhandled``; nothing is printed."""
+        """Append an error that no code received to ``unhandled``; nothing is printed."""
         if not self.closing and len(self.unhandled) < _UNHANDLED_MAX:
             error = context.get("exception")
             self.unhandled.append(UnhandledError(message=str(context.get("message")), error=error))
 
-    # The heart
+    # Running and unwinding
 
     def _drain(self, callbacks_max: int) -> None:
         if self._draining:
@@ -333,7 +333,7 @@ class DeterministicLoop(_EventLoop):
                     handle._context.run(handle._callback, *handle._args)
                 except (KeyboardInterrupt, SystemExit):
                     raise
-                except BaseException as error:  # user code, which has nobody to raise to
+                except BaseException as error:  # user code, with no caller to raise to
                     self.call_exception_handler({"message": "error in a callback", "exception": error})
         finally:
             self._draining = False
@@ -364,8 +364,8 @@ class DeterministicLoop(_EventLoop):
             raise interrupt
 
     def _wake_with_evicted(self) -> None:
-        # Children were made after their parents and go first, all before any callback runs: so each task sees
-        # Evicted at its own await, not the cancellation that a TaskGroup would hand it for another's end.
+        # Children were made after their parents and go first, before any callback runs: so each task sees
+        # Evicted at its own await, not the cancellation by which a TaskGroup reacts to another task.
         for task in reversed(self._tasks):
             waiter = task._fut_waiter  # type: ignore[attr-defined]
             if waiter is None:
@@ -389,7 +389,7 @@ class DeterministicLoop(_EventLoop):
             return
         if self.is_running():
             self._spawn(generator.aclose())
-        else:  # freed by the garbage collector at a moment that no replay repeats: nothing may run
+        else:  # freed by the garbage collector, at a moment that no replay repeats: no code may run
             message = f"{generator!r} was left open and never closed; use contextlib.aclosing()"
             self.call_exception_handler({"message": message})
 

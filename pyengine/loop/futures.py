@@ -1,10 +1,10 @@
-"""What the deterministic loop is made of: futures, tasks, handles, and the way into and out of a thread.
+"""The parts of the deterministic loop: futures, tasks, handles, and its installation in a thread.
 
-Lives here: the classes that ``event_loop.py`` makes instances of, and the protocol of its timers. Not here:
-any order of callbacks, any rule of replay. The theory: tasks and futures differ from asyncio's by their hash
-alone, so that all of asyncio works with them at the speed of its C code; and asyncio finds the running loop,
-the current task and the owner of an async generator through the thread, so a loop inside a loop must exchange
-all three, and give all three back.
+Lives here: the classes that ``event_loop.py`` instantiates, and the protocol of its timers. Not here: any
+order of callbacks, any rule of replay. The theory: tasks and futures differ from asyncio's by their hash
+alone, so that all of asyncio works with them at the speed of its C code. asyncio finds the running loop, the
+current task and the owner of an async generator through the thread, so a loop inside a loop must exchange
+all three, and restore all three.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TASK_BELONGS_TO_THREAD: Final = sys.version_info >= (3, 14)
 
 
 class Timers(Protocol):
-    """What the loop needs from the replay machine: durable timers."""
+    """Makes durable timers for the loop; the replay machine implements it."""
 
     def schedule(self, delay_s: float) -> TimerToken:
         """Make a timer that fires delay_s seconds (finite, above 0) from now; return its child number.
@@ -49,19 +49,19 @@ class Timers(Protocol):
         """
 
     def cancel(self, token: TimerToken) -> None:
-        """Take note that nobody waits for the timer any more."""
+        """Called when no code waits for the timer any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnhandledError:
-    """An error that no code was left to receive, such as that of a task nobody awaited."""
+    """An error that no code received, such as that of a task that was never awaited."""
 
     message: str
     error: BaseException | None
 
 
 class DeterministicFuture(asyncio.Future[Any]):
-    """A future whose place in a set does not depend on its address."""
+    """A future that hashes by a counter, not by its address."""
 
     __slots__ = ("order",)
     order: int
@@ -71,9 +71,9 @@ class DeterministicFuture(asyncio.Future[Any]):
 
 
 class DeterministicTask(asyncio.Task[Any]):
-    """A task whose place in a set does not depend on its address, and which may stand in a shield."""
+    """A task that hashes by a counter, not by its address, and that shields defer cancellations of."""
 
-    __slots__ = ("_initial_shield", "_waiting", "order", "shield")
+    __slots__ = ("_deferred", "_initial_shield", "order", "shield")
     order: int
     shield: Shield | None
     _must_cancel: bool
@@ -81,11 +81,11 @@ class DeterministicTask(asyncio.Task[Any]):
     def __init__(self, coro: Any, order: int, **options: Any) -> None:
         self.order = order  # first: until Python 3.12 the constructor puts the task into a weak set
         self._initial_shield = self.shield = shield_in(options.get("context"))
-        self._waiting: list[tuple[Shield | None, Any]] = []
+        self._deferred: list[tuple[Shield | None, Any]] = []
         super().__init__(coro, **options)
 
     def cancel(self, msg: Any = None) -> bool:
-        """Cancel the task, once it has left the shields that the caller does not stand in.
+        """Cancel the task, deferred until it has left every shield that does not also contain the caller.
 
         Returns:
             False if it is done, or was made inside such a shield and so never leaves it.
@@ -93,37 +93,37 @@ class DeterministicTask(asyncio.Task[Any]):
         if self.shield is not None and not self.done():
             source = current_shield()
             if not (reaches(source, self.shield) or self.get_loop().ignoring_shields):  # type: ignore[attr-defined]
-                self._waiting.append((source, msg))
+                self._deferred.append((source, msg))
                 return reaches(source, self._initial_shield)
         return super().cancel(msg)
 
     @property
     def has_deferred_cancel(self) -> bool:
-        """Whether a shield keeps a cancellation away from it."""
-        return bool(self._waiting)
+        """Whether a shield defers a cancellation of it."""
+        return bool(self._deferred)
 
     def deliver_deferred(self) -> None:
-        """Let the cancellations that wait get through the shields."""
-        waiting, self._waiting = self._waiting, []
-        for _, msg in waiting:
+        """Deliver the deferred cancellations in spite of the shields."""
+        deferred, self._deferred = self._deferred, []
+        for _, msg in deferred:
             super().cancel(msg)
 
     def uncancel(self) -> int:
-        """Take one request of cancellation back, be it one that still waits for the end of a shield."""
-        if self._waiting and not self.cancelling():
-            self._waiting.pop()
+        """Withdraw one cancellation, possibly a deferred one."""
+        if self._deferred and not self.cancelling():
+            self._deferred.pop()
         return super().uncancel()
 
     def leave_shield(self, outer: Shield | None, *, cancelled: bool) -> bool:
-        """Stand in the shield around; true if a cancellation has waited for that.
+        """Leave a shield for the one around it; true if a deferred cancellation is delivered by that.
 
         Args:
-            outer: the shield around.
-            cancelled: the code leaves because it was cancelled, which is what those that wait wanted.
+            outer: the shield around, if any.
+            cancelled: the code leaves because it was cancelled: deferred cancellations are dropped.
         """
         self.shield = outer
-        due = [msg for source, msg in self._waiting if reaches(source, outer)]
-        self._waiting = [one for one in self._waiting if not reaches(one[0], outer)]
+        due = [msg for source, msg in self._deferred if reaches(source, outer)]
+        self._deferred = [one for one in self._deferred if not reaches(one[0], outer)]
         if cancelled:
             return False
         for msg in due:
@@ -167,14 +167,14 @@ class Timer(asyncio.TimerHandle):
 
 
 class Installation:
-    """Puts a loop in the place of the thread's running loop, and takes it out on every way out.
+    """Makes a loop the thread's running loop, and restores the previous one on every exit.
 
     Args:
         loop: what asyncio.get_running_loop() returns inside.
         hooks: called when an async generator starts, and when one is freed before its end.
 
     Attributes:
-        active: the loop was put there, and not taken out yet; asyncio would ask the system for the process.
+        active: the loop is installed; asyncio's own check costs a system call for the process id.
     """
 
     __slots__ = ("_collecting", "_hooks", "_loop", "_outer", "_outer_hooks", "_outer_task", "active")
@@ -189,7 +189,7 @@ class Installation:
         if outer is self._loop:
             raise RuntimeError("this loop is running already")
         self._outer = outer
-        self._outer_task = None  # before Python 3.14 asyncio keeps current tasks by loop: nothing to exchange
+        self._outer_task = None  # before Python 3.14 current tasks are stored by loop: nothing to exchange
         if _TASK_BELONGS_TO_THREAD and outer is not None:
             self._outer_task = asyncio.current_task(outer)
         self._outer_hooks = sys.get_asyncgen_hooks()
@@ -216,21 +216,21 @@ class Installation:
 
 
 def close_coroutine(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any], *, attempts: int) -> bool:
-    """Close the coroutine of a task that nobody will run again; false if it swallows every exception.
+    """Close the coroutine of a task that will not run again; false if it swallows every exception.
 
     Args:
         loop: the running loop, which the task belongs to.
         task: not done.
-        attempts: how often it is closed before it is given up and never freed.
+        attempts: how often it is closed before it is left in memory for good.
     """
     coro: Any = task.get_coro()
     for _ in range(attempts):
-        asyncio._enter_task(loop, task)  # outside a task asyncio's calls fail at once: a loop without end
+        asyncio._enter_task(loop, task)  # outside a task asyncio's calls fail at once: an endless loop
         try:
             coro.close()
         except RuntimeError:
             continue  # it awaited although it was closed; if the error was its own, it is closed now
-        except BaseException:  # user code, thrown away
+        except BaseException:  # boundary to user code, which is being evicted
             return True
         finally:
             asyncio._leave_task(loop, task)

@@ -1,13 +1,13 @@
-"""What workflow code may not ask of its event loop, and what to use instead.
+"""The loop methods that workflow code may not call, and the alternatives to them.
 
 Lives here: the table of refused loop methods, and the three calls of asyncio that order by address or by
-thread. Not here: the loop (``event_loop.py``, which asks this module). The theory: a refusal is worth having
-only if it names the call and the way that works; so each is one row here, and none a bare NotImplementedError
+thread. Not here: the loop (``event_loop.py``, which asks this module). The theory: a useful refusal names the
+call and an alternative that works. So each method has a row here, and none raises a bare NotImplementedError
 deep inside asyncio.
 
 ``as_completed``, ``wait`` and ``wrap_future`` offer no hook, so they are recognised by the code object that
-calls into the loop. If a later Python renames them, the refusals are lost and their tests say so; nothing
-else changes.
+calls into the loop. If a later Python renames them, the refusals are lost and their tests fail; nothing else
+changes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _TABLE: Final = {
         start_tls sendfile subprocess_shell subprocess_exec add_reader remove_reader add_writer remove_writer
         sock_recv sock_recv_into sock_recvfrom sock_recvfrom_into sock_sendall sock_sendto
         sock_connect sock_accept sock_sendfile""",
-    "ctx.promise() for what others tell a run; signals to the process belong to the worker": """
+    "ctx.receive() or ctx.promise(); signals to the process belong to the worker": """
         add_signal_handler remove_signal_handler""",
     "await the coroutine; the worker drives this loop": """
         run_forever run_until_complete stop shutdown_asyncgens""",
@@ -68,7 +68,7 @@ def refuse(run: str, what: str, instead: str) -> NoReturn:
     Args:
         run: name of the run.
         what: the call, as the user would write it.
-        instead: what works.
+        instead: the alternative.
 
     Raises:
         ForbiddenInWorkflow: always.
@@ -143,7 +143,7 @@ def _close_coroutines(values: tuple[Any, ...]) -> None:
 
 
 def nested_loop_hint(error: BaseException) -> str | None:
-    """Return what to do instead if error says that workflow code started a second loop, else None."""
+    """Return the alternative, for an error of workflow code that started a second loop; else None."""
     texts = ("cannot be called from a running event loop", "while another loop is running")
     if isinstance(error, RuntimeError) and any(text in str(error) for text in texts):
         return "use instead: await the coroutine; workflow code already runs in a loop of its own"

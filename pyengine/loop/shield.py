@@ -1,12 +1,11 @@
-"""Shields: where a cancellation from outside has to wait.
+"""Shields: scopes that defer cancellations from outside.
 
-What lives here: `Shield`, the scope that code stands in, `reaches`, which tells whether a cancellation gets
-through, and `ShieldScope`, the context manager behind `ctx.shield`. What may not: tasks (futures.py),
-rows, child numbers. The theory: shields nest, and who cancels stands in a shield as well, or in none: the
-code that calls `cancel`, or the callback of a timeout or of a group, which runs in the context that it was
-made in. A cancellation from inside the innermost shield of a task is that task's own business and gets
-through; one from further out waits until the task has left every shield that lies between. A task begins
-inside the shield that it was made in, and never leaves that one.
+Lives here: `Shield`, one such scope; `reaches`, whether a cancellation gets through; `ShieldScope`, the
+context manager behind `ctx.shield`. Not here: tasks (futures.py), rows, child numbers. The theory: shields
+nest. The canceller has an innermost shield too, or none: it is the code that calls `cancel`, or the callback
+of a timeout or task group, which runs in the context that it was made in. A cancellation from inside the
+innermost shield of a task gets through; one from further out is deferred until the task has left every shield
+in between. A task begins inside the shield that it was made in, and never leaves that one.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _shield: ContextVar[Shield | None] = ContextVar("pyengine_shield", default=None)
 
 
 def current_shield() -> Shield | None:
-    """Return the innermost shield around the code that asks."""
+    """Return the innermost shield around the caller."""
     return _shield.get()
 
 
@@ -42,14 +41,14 @@ def shield_in(context: Context | None) -> Shield | None:
 
 
 def reaches(source: Shield | None, target: Shield | None) -> bool:
-    """Whether a cancellation that comes from inside `source` gets through to what stands in `target`."""
+    """Whether a cancellation made inside `source` gets through to code inside `target`."""
     while source is not None and source is not target:
         source = source.outer
     return source is target
 
 
 class _Shielded(Protocol):
-    """What a shield needs of the task that enters it."""
+    """A task that can enter a shield."""
 
     shield: Shield | None
     _must_cancel: bool
@@ -58,7 +57,7 @@ class _Shielded(Protocol):
 
 
 class ShieldScope:
-    """Keeps cancellations away from the code inside; they are raised when it leaves the outermost shield.
+    """Defers cancellations of the code inside; they are raised when it leaves the outermost shield.
 
     Args:
         timeout_s: TimeoutError is raised inside after so many seconds; None means never.
@@ -76,7 +75,7 @@ class ShieldScope:
         self._entered = True
         self._task = task = cast("_Shielded", asyncio.current_task())
         if task._must_cancel:
-            # what came before the shield does not wait for its end
+            # a cancellation made before the shield is not deferred by it
             await asyncio.sleep(0)
         task.shield = self._shield = Shield(task.shield)
         _shield.set(self._shield)
@@ -91,19 +90,19 @@ class ShieldScope:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        due = False
+        deferred = False
         try:
             if self._timeout is not None:
                 await self._timeout.__aexit__(kind, error, trace)
         finally:
-            due = self._leave(cancelled=isinstance(error, asyncio.CancelledError))
-        if due and error is None:
-            # raised here and not at some later await
+            deferred = self._leave(cancelled=isinstance(error, asyncio.CancelledError))
+        if deferred and error is None:
+            # raise it here, not at some later await
             await asyncio.sleep(0)
 
     def _leave(self, *, cancelled: bool) -> bool:
         outer = self._shield.outer
-        # code that is thrown away may be closed in a context that is not its own
+        # evicted code may be closed in another context than its own
         if _shield.get() is self._shield:
             _shield.set(outer)
         return self._task.leave_shield(outer, cancelled=cancelled)

@@ -1,7 +1,7 @@
 """Values to JSON text and back, such that what comes back is equal to what went in.
 
-What lives here: one value at a time, by its annotation (`TypeCodec`), the limits on its size (`Codec`), and
-the hash that replay compares. What may not: signatures (definitions/signatures.py), exceptions
+Lives here: one value at a time, by its annotation (`TypeCodec`), the limits on its size (`Codec`), and
+the hash that replay compares. Not here: signatures (definitions/signatures.py), exceptions
 (exceptions.py), SQL, how the kinds of values are written (values_*.py). The theory: values are written and
 read by type, so a dataclass, a datetime, a set or a model comes back as itself when the code declares it.
 Where nothing is declared (no annotation, `Any`, a bare `list`) a value is accepted only if plain JSON gives

@@ -1,7 +1,7 @@
 """How deep JSON may be nested.
 
-What lives here: `is_deep`, which tells of a JSON text what the database asks of every payload (15_payloads).
-What may not: a parser; it counts brackets.
+Lives here: `is_deep`, which tells of a JSON text what the database asks of every payload (15_payloads).
+Not here: a parser; it counts brackets.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Exceptions to JSON text and back.
 
-What lives here: `ExceptionCodec`, and `error_kind`. What may not: retry decisions, values of steps. The form
+Lives here: `ExceptionCodec`, and `error_kind`. Not here: retry decisions, values of steps. The form
 is `{"type", "module", "message", "kind", "args", "data"?, "exceptions"?, "traceback"?, "cause"?, "retryable",
 "lossy"?}`: `args` and `data` are the exception's arguments and attributes as plain JSON. Reading never runs
 an unknown `__init__`: an exception is rebuilt by allocating it and putting arguments and attributes back, as

@@ -1,6 +1,6 @@
 """What an annotation is made of: the types of a class's fields, and what msgspec would get wrong.
 
-What lives here: looking at annotations. What may not: writing and reading values (shapes.py). The
+Lives here: looking at annotations. Not here: writing and reading values (shapes.py). The
 theory: msgspec is fast and reads nearly every annotation as people mean it. `is_native` tells the rest
 apart: unions of which JSON cannot tell the members, sets whose items msgspec cannot put in order, dataclasses
 and constraints of pydantic, and whatever holds one of them.

@@ -1,6 +1,6 @@
 """Where in a value something stands: its parts, with labels, and what differs between a value and its copy.
 
-What lives here: walks through values of any library, for equality and for error messages. What may not:
+Lives here: walks through values of any library, for equality and for error messages. Not here:
 writing and reading (codec.py, shapes.py). The theory: `==` decides whether a value came back, since
 that is what users mean by equal, and it is fast. Only where `==` says no are two values compared part by
 part: to name the place, and to forgive what `==` cannot see: classes without an `__eq__` of their own, and

@@ -1,6 +1,6 @@
 """Models of pydantic, as pydantic itself writes and reads them.
 
-What lives here: all that knows of pydantic. What may not: importing it. The theory: a value can only be a
+Lives here: all that knows of pydantic. Not here: importing it. The theory: a value can only be a
 model if its code has imported pydantic, so the library is looked up in `sys.modules` and is never loaded on
 its account. What pydantic writes is its JSON form with field names, complete (defaults too, since code may
 change them) and without computed fields; what it reads may use field names or aliases, because people write

@@ -1,6 +1,6 @@
 """The tree of shapes of an annotation.
 
-What lives here: `shape_of`. What may not: writing and reading (shapes.py, unions.py). The
+Lives here: `shape_of`. Not here: writing and reading (shapes.py, unions.py). The
 theory: an annotation is a tree; what msgspec understands is a leaf, and only what stands above a leaf that it
 does not understand is taken apart.
 """

@@ -1,6 +1,6 @@
 """Values whose annotation msgspec cannot read alone: how each kind of them is written and read.
 
-What lives here: the shapes, and the encoders that all writing uses. What may not: limits, equality, errors of
+Lives here: the shapes, and the encoders that all writing uses. Not here: limits, equality, errors of
 the engine (codec.py). The theory: a shape reads JSON text and writes what msgspec can encode; so no part of a
 value is written or read twice, and whatever msgspec understands is left to it (`Native`).
 """

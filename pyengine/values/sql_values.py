@@ -1,7 +1,7 @@
 """What a statement of a transaction answers, as JSON and back.
 
-What lives here: `Record`, one row as workflow code sees it; the JSON form of the values that asyncpg returns,
-and of the errors that the database raises. What may not: a connection, a journal. The theory: code must see
+Lives here: `Record`, one row as workflow code sees it; the JSON form of the values that asyncpg returns,
+and of the errors that the database raises. Not here: a connection, a journal. The theory: code must see
 the same when it runs and when it is replayed, so what a statement answers goes through its JSON form in both;
 what JSON does not know carries the name of its type, and a type that has no form here is refused at once.
 """

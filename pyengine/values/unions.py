@@ -1,6 +1,6 @@
 """Unions of which JSON alone cannot tell the members, such as two dataclasses, or a date and a text.
 
-What lives here: `OneOf`. What may not: the other shapes (shapes.py). The theory: a union is written as
+Lives here: `OneOf`. Not here: the other shapes (shapes.py). The theory: a union is written as
 the plain JSON of its member if that is read back as the same, and else with the member's name:
 `{"$type": "Refund", "value": {...}}`. Reading tries the members, the narrow ones first, and takes the first
 that would be written exactly as it stands; if there is none, the first that can be read. The order of the

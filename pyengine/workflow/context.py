@@ -1,9 +1,9 @@
-"""`ctx`: what workflow code gets from the engine.
+"""`ctx`: the interface of the engine for workflow code.
 
-What lives here: the object that people import, typed and documented. What may not: a decision; every method
-hands over to the run that the code belongs to (definitions/current_run.py). Workflow code takes time,
-randomness, ids and waits from here and from nowhere else, because a replay must find them again. Outside a
-workflow the methods raise `InvalidRequest` and say what to use there.
+Lives here: the object that people import, typed and documented. Not here: a decision; every method calls the
+run that the code belongs to (definitions/current_run.py). Workflow code takes time, randomness, ids and waits
+only from here, because a replay must find them again. Outside a workflow the methods raise `InvalidRequest`,
+whose hint names the alternative there.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast, overload
 from uuid import UUID
 
-from pyengine.definitions.current_run import StepInfo, current_step, scope
+from pyengine.definitions.current_run import StepInfo, current_step, scope, within_run
 from pyengine.definitions.queues import check_queue
 from pyengine.definitions.registry import Workflow
 from pyengine.definitions.retry import Duration, Retry, optional_duration, optional_limit, parse_duration
 from pyengine.definitions.signals import Signal, check_signal_name
-from pyengine.definitions.sql_steps import service_call
+from pyengine.definitions.sql_steps import service_call, sql_arguments, sql_step
 from pyengine.errors import InvalidRequest
 from pyengine.values.codec import type_codec
-from pyengine.workflow.context_sql import ContextSql
-from pyengine.workflow.context_waits import ContextWaits, within_run
+from pyengine.workflow.context_waits import ContextWaits
 from pyengine.workflow.handles import ChildRun, DurablePromise, RunLogger
 from pyengine.workflow.http import DEFAULT_RETRY, http_request, http_step
 from pyengine.workflow.http_records import HttpResponse, Secret
@@ -38,14 +37,14 @@ T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def _text(value: object, bytes_max: int, what: str) -> str:
+def _text(value: object, bytes_max: int, kind: str) -> str:
     if not isinstance(value, str) or not value or "\0" in value or len(value.encode()) > bytes_max:
-        raise InvalidRequest(f"{value!r} is not {what}", hint=f"a text of 1 to {bytes_max} bytes, no NUL")
+        raise InvalidRequest(f"{value!r} is not {kind}", hint=f"a text of 1 to {bytes_max} bytes, no NUL")
     return value
 
 
-class Context(ContextWaits, ContextSql):
-    """What workflow code gets from the engine; use the module's `ctx`."""
+class Context(ContextWaits):
+    """The interface of the engine for workflow code; use the module's `ctx`."""
 
     __slots__ = ()
 
@@ -73,7 +72,7 @@ class Context(ContextWaits, ContextSql):
         if info is None:
             where = "outside a step" if scope.get() is None else "in workflow code"
             raise InvalidRequest(
-                f"ctx.step was used {where}", hint="it says which attempt of which step is running"
+                f"ctx.step was used {where}", hint="it is the attempt of the step that is running"
             )
         return info
 
@@ -135,13 +134,13 @@ class Context(ContextWaits, ContextSql):
     def promise(
         self, type: Any = Any, *, timeout: Duration | None = None, name: str = "", id: str | None = None
     ) -> DurablePromise[Any]:
-        """Make a promise that somebody outside settles, or wait for one that is there already.
+        """Make a promise that is settled from outside, or wait for one that exists already.
 
         Args:
             type: type of its value.
             timeout: awaiting it raises TimeoutError if it is not settled by then; None means no limit.
             name: a label for people.
-            id: a promise or run of others: it is waited for as it is, so without timeout and name.
+            id: an existing promise or run to wait for; it has its own deadline, so no timeout and name here.
 
         Raises:
             InvalidRequest: the id is this run's own, a child's of this run, or waited for already.
@@ -189,12 +188,12 @@ class Context(ContextWaits, ContextSql):
         """Start a child run without waiting for it; await the handle for its result.
 
         Args:
-            workflow: what to run; "sql://schema.function" for a service in SQL (durable.serve).
+            workflow: the workflow to run; "sql://schema.function" for a service in SQL (durable.serve).
             args: its arguments.
             queue: queue of the child; the workflow's own or the parent's by default.
             timeout: its deadline; the workflow's own by default.
-            detached: nothing of this run waits for it, and it outlives this run.
-            on_cancel: "abandon" if it goes on when this run is cancelled; else it is cancelled with it.
+            detached: this run cannot wait for it, and it outlives this run.
+            on_cancel: "abandon" if the child goes on when this run is cancelled; else it is cancelled too.
             kwargs: its arguments by name, except those named here, which can only go by position.
 
         Raises:
@@ -243,17 +242,17 @@ class Context(ContextWaits, ContextSql):
     ) -> Coroutine[None, None, Any]:
         """Receive the next signal of a name, in the order of sending.
 
-        A signal that came before is received at once. A receive that was given up loses nothing: the next
-        one of that name gets what it would have got.
+        A signal that came before is received at once. A cancelled receive loses nothing: the next receive of
+        that name gets the signal.
 
         Args:
-            signal: what to receive, or its name.
-            type: with a name: type of what is sent.
+            signal: the signal to receive, or its name.
+            type: with a name: type of the payload.
             timeout: TimeoutError is raised if none comes by then; None means no limit.
 
         Raises:
             InvalidRequest: another receive of that name waits in this run.
-            asyncio.CancelledError: the run is being cancelled; nothing comes any more, not even in a shield.
+            asyncio.CancelledError: the run is being cancelled and receives no more, not even in a shield.
         """
         within = within_run("receive()", "run.signal() to send one")
         timeout_ms = optional_duration(timeout, what="ctx.receive")
@@ -268,7 +267,7 @@ class Context(ContextWaits, ContextSql):
     # -- the life of the run
 
     def shield(self, timeout: Duration | None = None) -> AbstractAsyncContextManager[None]:
-        """Keep cancellation away from the code inside: `async with ctx.shield("30s"): await undo()`.
+        """Defer cancellation of the code inside: `async with ctx.shield("30s"): await undo()`.
 
         A cancellation from outside, of the run or of the task, is raised when the outermost shield is left.
         While a run is being cancelled, durable calls work in shields only; tasks made inside are shielded.
@@ -283,9 +282,9 @@ class Context(ContextWaits, ContextSql):
     def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
         """End here and begin again with these arguments and an empty journal; never returns.
 
-        The run keeps its id; signals that were not received are kept; steps that are running are given up,
-        and children that are running go on without it. Call it in the workflow's own flow, not in a `try`
-        with a bare `except`.
+        The run keeps its id and the signals that it did not receive. Steps that are running are cancelled;
+        children that are running go on. Call it in the workflow's own flow, not in a `try` with a bare
+        `except`.
 
         Args:
             args: arguments of the workflow.
@@ -299,8 +298,8 @@ class Context(ContextWaits, ContextSql):
     def patched(self, change: str) -> bool:
         """Return whether to run the new side of a change of code: `if ctx.patched("fee-2"): ... else: ...`.
 
-        True for runs that come here for the first time, which is recorded; false for those that were past
-        this point when the change was deployed. The first answer for a name stays for the run.
+        True, and recorded, for runs that come here for the first time; false for runs that were past this
+        point when the change was deployed. The first answer for a name stays for the run.
 
         Args:
             change: name of the change.
@@ -313,11 +312,11 @@ class Context(ContextWaits, ContextSql):
     ) -> AbstractAsyncContextManager[Transaction]:
         """Write rows of your own: `async with ctx.transaction() as tx: await tx.execute(...)`.
 
-        The rows, the run's journal and what tx.start, tx.signal and tx.resolve ask for are committed together
-        or not at all, once, whatever happens to the worker. An error that leaves the block rolls back. The
-        block is one call of the run: a replay runs it again and finds the recorded answers. It runs again,
-        too, when another transaction got in its way (SQLSTATE 40...). While it is open the run does nothing
-        else, so no step, child run, timer or signal fits inside.
+        The rows, the run's journal and the effects of tx.start, tx.signal and tx.resolve are committed
+        together or not at all, exactly once, even if the worker crashes. An error that leaves the block rolls
+        back. The block is one call of the run: a replay runs it again with the recorded results. It also runs
+        again after a conflict with another transaction (SQLSTATE 40...). While it is open the run does
+        nothing else, so no step, child run, timer or signal is allowed inside.
 
         Args:
             name: a label for people.
@@ -334,7 +333,64 @@ class Context(ContextWaits, ContextSql):
             raise InvalidRequest("ctx.transaction: a timeout is more than 0")
         return within.transaction(_text(name, 200, "the name of a transaction"), timeout_ms)
 
-    # -- the world outside
+    # -- database functions and HTTP
+
+    @overload
+    def sql(
+        self,
+        function: str,
+        /,
+        *args: Any,
+        type: type[T],
+        retry: Retry | None = None,
+        timeout: Duration | None = "30s",
+        **kwargs: Any,
+    ) -> Coroutine[None, None, T]: ...
+    @overload
+    def sql(
+        self,
+        function: str,
+        /,
+        *args: Any,
+        type: Any = Any,
+        retry: Retry | None = None,
+        timeout: Duration | None = "30s",
+        **kwargs: Any,
+    ) -> Coroutine[None, None, Any]: ...
+    def sql(
+        self,
+        function: str,
+        /,
+        *args: Any,
+        type: Any = Any,
+        retry: Retry | None = None,
+        timeout: Duration | None = "30s",
+        **kwargs: Any,
+    ) -> Coroutine[None, None, Any]:
+        """Call a database function as a step named like it, and return its result.
+
+        The writes of the function and the record of the step commit together or not at all, and only while
+        this worker has the lease, so they happen exactly once. A call takes one round trip. After a
+        serialization failure, a deadlock or a lost connection the function is called again; these are no
+        failures of the step.
+
+        Args:
+            function: "schema.function", with argument types if several have that name.
+            args: its arguments; Postgres converts each to its declared type. Write dates, decimals and uuids
+                as such, arrays as lists, composite values as dicts or objects.
+            type: type of the result as JSON: of a set a list, of a row a dict, of nothing None.
+            retry: when a failed attempt is made again; None means never.
+            timeout: limit of one attempt; None means no limit.
+            kwargs: its arguments by name, except those named here, which can only go by position.
+
+        Raises (when awaited):
+            SqlError: the function raised it, or cannot be called so.
+            StepTimeout: it took too long.
+            InvalidRequest: an option is wrong; raised at once, nothing is recorded.
+        """
+        within = within_run("sql()", "a connection of your own")
+        step = sql_step(function, retry, optional_duration(timeout, what="ctx.sql"), type)
+        return within.call_step(step, *sql_arguments(step.name, args, kwargs))
 
     def http(
         self,
@@ -359,16 +415,16 @@ class Context(ContextWaits, ContextSql):
             url: https://host/path; it is recorded.
             headers: a text is recorded, `Secret("env:NAME", "Bearer {}")` only by its name.
             json: body, as JSON.
-            content: body, as it is.
+            content: body, unchanged.
             timeout: limit of one attempt.
-            retry: when an attempt that failed is made again; None means never.
+            retry: when a failed attempt is made again; None means never.
             expect: statuses to return instead of raising; 200 to 299 by default.
 
         Raises (when awaited):
             HttpStatusError: the answer has another status.
             HttpConnectionError: no answer came.
             StepTimeout: it took too long.
-            InvalidRequest: something is wrong with the request; raised at once, nothing is recorded.
+            InvalidRequest: the request is not valid; raised at once, nothing is recorded.
         """
         within = within_run("http()", "httpx")
         request = http_request(method, url, headers=headers, json=json, content=content, expect=expect)
@@ -377,4 +433,4 @@ class Context(ContextWaits, ContextSql):
 
 
 ctx = Context()
-"""What workflow code gets from the engine."""
+"""The interface of the engine for workflow code."""

@@ -1,7 +1,7 @@
 """The waits of `ctx`: for all, for any, one after the other, join sets, and rows of tables.
 
-What lives here: what `ctx` offers to wait for several things at once, or for a row, and how its methods find
-the run that they belong to. What may not: a decision; that is the run's (definitions/current_run.py).
+Lives here: the part of `ctx` that waits for several calls at once, or for a row. Not here: a decision; every
+method calls the run that the code belongs to (definitions/current_run.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 import msgspec
 
-from pyengine.definitions.current_run import WorkflowRuntime, current_step, scope
+from pyengine.definitions.current_run import within_run
 from pyengine.definitions.retry import Duration, optional_duration
 from pyengine.errors import InvalidRequest
 from pyengine.workflow.handles import DurablePromise
@@ -19,7 +19,7 @@ from pyengine.workflow.handles import DurablePromise
 if TYPE_CHECKING:
     from pyengine.replay.join_sets import JoinSet
 
-__all__ = ["ContextWaits", "within_run"]
+__all__ = ["ContextWaits"]
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -28,23 +28,6 @@ C = TypeVar("C")
 D = TypeVar("D")
 
 _encode_key = msgspec.json.Encoder(order="sorted", decimal_format="number").encode
-
-
-def within_run(method: str, instead: str) -> WorkflowRuntime:
-    """Return the run whose workflow code is running here.
-
-    Args:
-        method: method of `ctx`, for the error.
-        instead: what to use in other places.
-
-    Raises:
-        InvalidRequest: this is no workflow code.
-    """
-    within = scope.get()
-    if within is not None:
-        return within
-    where = "inside a step" if current_step.get() is not None else "outside a workflow"
-    raise InvalidRequest(f"ctx.{method} was used {where}", hint=f"in workflow code only; here use {instead}")
 
 
 def _key_text(key: Mapping[str, Any]) -> str:
@@ -58,7 +41,7 @@ def _key_text(key: Mapping[str, Any]) -> str:
 
 
 class ContextWaits:
-    """The part of `ctx` that waits for several things, and for rows."""
+    """The part of `ctx` that waits for several calls, and for rows."""
 
     __slots__ = ()
 
@@ -89,8 +72,8 @@ class ContextWaits:
     ) -> DurablePromise[Any]:
         """Wait for a row of a table of yours: `order = await ctx.until("orders", "paid", key={"id": 42})`.
 
-        The table's owner has said with `durable.watch` what "paid" means. A row that is so already ends the
-        wait at once; else the commit that makes it so. It costs nothing meanwhile.
+        The table's owner defined "paid" with `durable.watch`. The wait ends at once if the row satisfies the
+        condition, else at the commit that makes it do so. A waiting run uses no worker.
 
         Args:
             table: its name as it was watched, with or without its schema.
@@ -100,8 +83,8 @@ class ContextWaits:
             type: type of the row; a dict of its columns by default. Columns are written as `to_jsonb` does.
 
         Raises (when awaited):
-            NotFound: there is no such watch, or it or its table was taken away meanwhile.
-            InvalidRequest: the key is none of that watch; or at once, if it is no key at all.
+            NotFound: there is no such watch, or it or its table was dropped meanwhile.
+            InvalidRequest: the key does not fit the watch; or at once, if it is not a valid key.
             Conflict: the condition cannot be evaluated.
         """
         within = within_run("until()", "a query")
@@ -138,8 +121,8 @@ class ContextWaits:
     def gather(self, *awaitables: Awaitable[Any], return_exceptions: bool = False) -> Awaitable[Any]:
         """Wait for all of these and return their results as a list, in the order given.
 
-        Unlike `asyncio.gather` it always waits for every one, then raises the first error in that order; and
-        a run that waits for many children or promises is woken once, not once for each.
+        Unlike `asyncio.gather` it always waits for every one, then raises the first error in that order. A
+        run that waits for many children or promises is woken once, not once for each.
 
         Args:
             awaitables: steps, child runs, promises, sleeps, coroutines.

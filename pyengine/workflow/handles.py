@@ -1,7 +1,7 @@
-"""What `ctx` hands out: handles that workflow code awaits, and its logger.
+"""Handles that `ctx` returns to workflow code, and its logger.
 
-What lives here: the types that people see; the objects are the replay machine's own (loop/awaitables.py).
-What may not: a decision. The theory: a handle has an id, which is where everybody finds the thing, and it can
+Lives here: the types that people see; the objects are the replay machine's own (loop/awaitables.py). Not
+here: a decision. The theory: a handle has the id by which the run or promise is found everywhere, and it can
 be awaited.
 """
 
@@ -28,20 +28,20 @@ class ChildRun(Protocol[T_co]):
         """Its run id."""
 
     def done(self) -> bool:
-        """Whether it has ended, as far as this run has seen."""
+        """Whether it has ended, according to this run's journal."""
 
     def __await__(self) -> Generator[Any, None, T_co]: ...
 
 
 class DurablePromise(Protocol[T_co]):
-    """A promise that somebody outside settles: hand out its id, await it for its value."""
+    """A promise that is settled from outside: pass its id on, await it for its value."""
 
     @property
     def id(self) -> str:
-        """What `durable.resolve(id, ...)` takes."""
+        """Its id, for `durable.resolve(id, ...)`."""
 
     def done(self) -> bool:
-        """Whether it is settled, as far as this run has seen."""
+        """Whether it is settled, according to this run's journal."""
 
     def __await__(self) -> Generator[Any, None, T_co]: ...
 
@@ -53,7 +53,7 @@ else:
 
 
 class RunLogger(_LoggerAdapter):
-    """A logger that says each thing once: silent while replaying and while being thrown away."""
+    """A logger that logs each message once: silent while replaying and while being evicted."""
 
     def __init__(self, within: WorkflowRuntime) -> None:
         run = within.run
@@ -61,7 +61,7 @@ class RunLogger(_LoggerAdapter):
         self._within = within
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name that logging calls
-        """Whether a message of this level would be said now."""
+        """Whether a message of this level would be logged now."""
         return self._within.alive and not self._within.replaying and super().isEnabledFor(level)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:

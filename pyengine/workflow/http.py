@@ -1,11 +1,11 @@
 """HTTP requests as steps: `ctx.http`.
 
-What lives here: the built-in step "http" and the check of what it is called with. What may not: httpx at
-import (only those who make requests wait for it), anything of a run. The theory: the request is the step's
-recorded input, so that it can be made again after a crash, by another worker, with the same idempotency key.
-An answer that says "not now" and an answer that never came are tried again, as the policy allows; where the
-server names a time, that is the delay. Any other status that the caller did not expect is the step's error.
-Redirects are not followed: they could carry headers to somebody else.
+Lives here: the built-in step "http" and the check of its arguments. Not here: an import of httpx (only
+processes that make requests pay for it), state of a run. The theory: the request is the step's recorded
+input, so that another worker can repeat it after a crash with the same idempotency key. A temporary status or
+a missing answer is retried, as the policy allows; if the server names a time, that is the delay. Any other
+status that the caller did not expect is the step's error. Redirects are not followed: they could carry
+headers to another server.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_RETRY", "http_request", "http_step", "retry_after_s"]
 
 RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Statuses that mean "not now"."""
+"""Temporary statuses, which are retried."""
 
 DEFAULT_RETRY = Retry()
 
@@ -66,7 +66,7 @@ def http_request(
     """Return a checked request; arguments as for `ctx.http`.
 
     Raises:
-        InvalidRequest: something is wrong with it.
+        InvalidRequest: it is not valid.
         EncodeError: the JSON body cannot be written.
     """
     _check_url(url)
@@ -131,7 +131,7 @@ def _check_header(name: Any, value: Any) -> None:
     if not (isinstance(name, str) and _TOKEN.fullmatch(name)):
         raise InvalidRequest(f"ctx.http: {name!r} is no name of a header")
     if not isinstance(value, Secret) and not (isinstance(value, str) and one_line(value)):
-        # the value may be one that nobody should see
+        # the value is not shown: it may be a secret
         raise InvalidRequest(f"ctx.http: header {name} is one line of ASCII or a Secret")
 
 
@@ -156,7 +156,7 @@ def _has(headers: Mapping[str, Any], name: str) -> bool:
 async def _http(request: HttpRequest) -> HttpResponse:
     """Make one attempt."""
     if "httpx" not in sys.modules:
-        # takes a while, and reads files
+        # importing it takes a while and reads files
         await asyncio.to_thread(_tls)
     import httpx
 
@@ -179,9 +179,9 @@ async def _http(request: HttpRequest) -> HttpResponse:
     except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
         raise HttpError(f"{method} {url}: {error}", method=method, url=url) from None
     except httpx.HTTPError as error:
-        # not as the cause: it holds the request with all its headers
-        words = f"{method} {url}: {type(error).__name__}: {error}"
-        raise HttpConnectionError(words, method=method, url=url, retryable=True) from None
+        # without the cause, which holds the request with all its headers
+        message = f"{method} {url}: {type(error).__name__}: {error}"
+        raise HttpConnectionError(message, method=method, url=url, retryable=True) from None
     if request.expect is None and 200 <= response.status <= 299:
         return response
     if request.expect is not None and response.status in request.expect:
@@ -232,7 +232,7 @@ def _response(answer: httpx.Response, body: bytes) -> HttpResponse:
     charset = str(declared.get_content_charset("utf-8"))
     try:
         text = body.decode(charset)
-        # Postgres has no NUL, and the body must come back as it was
+        # Postgres has no NUL, and the text must encode to the same body
         if "\0" not in text and text.encode(charset) == body:
             return HttpResponse(status=status, headers=headers, text=text, charset=charset)
     except (LookupError, UnicodeError):
@@ -258,12 +258,11 @@ def _unexpected(request: HttpRequest, response: HttpResponse) -> HttpStatusError
 
 
 def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Return for how many seconds a server asks to be left alone; None if it does not say.
+    """Return the delay in seconds that a server asks for; None if it asks for none.
 
     Args:
-        headers: of its answer, names in lower case. A date is compared with the server's own clock, if it
-            tells that.
-        now: the instant, if it does not.
+        headers: of its answer, names in lower case. A Retry-After date is compared with the Date header.
+        now: the current instant, used if there is no Date header.
     """
     text = headers.get("retry-after", "").strip()
     if text.isascii() and text.isdigit():

@@ -1,9 +1,9 @@
-"""What requests of `ctx.http` are made of, and what comes back.
+"""Requests and responses of `ctx.http`.
 
-What lives here: `Secret`, the request and the response as they are recorded, and the errors. What may not:
-making a request (http.py). The theory: what is recorded can be read by whoever reads the journal, and stays
-there. So a header that must not be read is a `Secret`, which is recorded by name; errors show a URL without
-its query, where keys often are, and never a header that was sent.
+Lives here: `Secret`, the request and the response as they are recorded, and the errors. Not here: making a
+request (http.py). The theory: every reader of the journal can read a recorded value, for good. So a secret
+header is a `Secret`, which is recorded by its name; errors show a URL without its query, which often holds
+keys, and never a header that was sent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def one_line(value: str) -> bool:
 
 
 class HttpError(EngineError):
-    """An HTTP request did not give what was asked for.
+    """An HTTP request failed.
 
     Args:
         method: method of the request.
@@ -87,7 +87,7 @@ class Secret(msgspec.Struct, frozen=True):
 
     Args:
         source: "env:NAME", a variable in the environment of the worker, or "file:/path", a file there.
-        form: what to send; `{}` stands for the value, e.g. "Bearer {}".
+        form: template of the header; `{}` stands for the value, e.g. "Bearer {}".
     """
 
     source: str
@@ -106,16 +106,18 @@ class Secret(msgspec.Struct, frozen=True):
         """Return the value.
 
         Raises:
-            HttpError: it is not there.
+            HttpError: it is missing, or not one line of ASCII.
         """
         kind, _, name = self.source.partition(":")
         try:
             value = os.environ[name] if kind == "env" else Path(name).read_text(encoding="utf-8").strip()
         except (KeyError, OSError, UnicodeError) as error:
-            why = "is not set" if isinstance(error, KeyError) else f"cannot be read ({type(error).__name__})"
-            words = f"{self.source} {why} where this worker runs"
+            reason = (
+                "is not set" if isinstance(error, KeyError) else f"cannot be read ({type(error).__name__})"
+            )
+            message = f"{self.source} {reason} where this worker runs"
             raise HttpError(
-                words, hint="a Secret is looked up by the worker that makes the request"
+                message, hint="a Secret is looked up by the worker that makes the request"
             ) from None
         sent = self.form.replace("{}", value)
         if not one_line(sent):
@@ -137,7 +139,7 @@ class HttpRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def place(self) -> str:
-        """The URL as errors show it: without the query, where keys often are."""
+        """The URL as errors show it: without the query, which often holds keys."""
         return self.url.partition("?")[0]
 
 
@@ -160,17 +162,17 @@ class HttpResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def content(self) -> bytes:
-        """The body as it came."""
+        """The body as bytes."""
         return self.text.encode(self.charset) if self.data is None else self.data
 
     def json(self, type: Any = Any) -> Any:
         """Return the body read as JSON.
 
         Args:
-            type: what to make of it: any type that the result of a step may have.
+            type: type of the value: any type that the result of a step may have.
 
         Raises:
-            DecodeError: it is no JSON, or does not fit the type.
+            DecodeError: it is not JSON, or does not fit the type.
         """
         try:
             return msgspec.json.decode(self.content if self.data is not None else self.text, type=type)
