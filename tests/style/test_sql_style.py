@@ -95,11 +95,11 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
         )
     ],
     "search_path": [
-        ("logic/10_a", function("begin end", name="f", **PLPGSQL), "without set search_path"),
+        ("logic/10_a", function("begin end", name="f", after=PINNED, **PLPGSQL), "99_entry_points"),
         ("logic/10_a", function("select 1", after=" set search_path = ''"), "never inlined"),
         (
             "logic/10_a",
-            function("begin end", name="f", after=" set search_path = durable", **PLPGSQL),
+            function("begin end", after=" set search_path = durable", **PLPGSQL),
             "pinned to ''",
         ),
         (
@@ -299,11 +299,10 @@ SOUND = {
         "insert into durable._boxes as b (id) values ('insert into boxes') on conflict do nothing;\n"
         "perform durable._settle_rows(p_a); end",
         name="claim",
-        after=PINNED,
         **PLPGSQL,
     ),
     "logic/98_protocol/10_rpc": function(
-        "begin null; exception when others then raise; end", name="rpc", after=PINNED, **PLPGSQL
+        "begin null; exception when others then raise; end", name="rpc", **PLPGSQL
     ),
     "debug/10_clock": function("select clock_timestamp()", name="_now"),
     "logic/72_wait": procedure(
@@ -409,11 +408,21 @@ CATALOGUE = {
         select t.oid::regtype::text from pg_type t left join pg_class c on c.oid = t.typrelid
         where t.typnamespace = %(schema)s::regnamespace and (t.typtype = 'd' or c.relkind = 'c')
           and obj_description(t.oid, 'pg_type') is null""",
-    "search_path pinned on entry points in PL/pgSQL": """
-        select p.oid::regprocedure::text from pg_proc p join pg_language l on l.oid = p.prolang
-        where p.pronamespace = %(schema)s::regnamespace and p.proname !~ '^_' and l.lanname = 'plpgsql'
-          and p.prokind <> 'p'
-          and not coalesce('search_path=""' = any (p.proconfig), false)""",
+    "entry points pin the path, compiling and quoting": """
+        select p.oid::regprocedure::text from pg_proc p
+        where p.pronamespace = %(schema)s::regnamespace and p.proname !~ '^_' and p.prokind <> 'p'
+          -- the first two are inlined, the others run code of users under the settings of the session
+          and p.proname not in ('error_codes', 'journal_types', 'tick', 'watch', 'serve_v1', 'worker_sql_v1')
+          and not coalesce(
+            p.proconfig @> '{"search_path=\\"\\"",jit=off,quote_all_identifiers=off}', false)""",
+    "what forbids plans never compiles one": """
+        select p.oid::regprocedure::text from pg_proc p
+        where p.pronamespace = %(schema)s::regnamespace and not coalesce('jit=off' = any (p.proconfig), false)
+          and exists (select from unnest(p.proconfig) as c (set) where starts_with(c.set, 'enable_'))""",
+    "security definer searches no temporary schema first": """
+        select p.oid::regprocedure::text from pg_proc p
+        where p.pronamespace = %(schema)s::regnamespace and p.prosecdef
+          and not coalesce('search_path=pg_catalog, pg_temp' = any (p.proconfig), false)""",
     "search_path never pinned on helpers in SQL": """
         select p.oid::regprocedure::text from pg_proc p join pg_language l on l.oid = p.prolang
         where p.pronamespace = %(schema)s::regnamespace and p.proname ~ '^_' and l.lanname = 'sql'
@@ -448,6 +457,7 @@ create view lab.view as select 1 as one;
 create function lab.entry() returns void language plpgsql security definer as $$ begin end $$;
 create function lab.spread() returns text language plpgsql
 as $$ begin return (select (pg_control_init()).*); end $$;
+create function lab._slow() returns void language plpgsql set enable_sort = off as $$ begin end $$;
 create function lab._helper() returns int language sql set search_path = '' as $$ select 1 $$;
 """
 

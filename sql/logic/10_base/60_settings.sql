@@ -65,6 +65,6 @@ begin
   update durable.settings s set value = $2 where s.name = $1;
   return v_old;
 end
-$$ set search_path = '' set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.set_setting(text, text) is
   'Changes a knob and returns its old value. WF001 for an unknown name, WF004 for a value of the wrong type.';

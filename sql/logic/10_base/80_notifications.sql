@@ -1,6 +1,6 @@
 -- Notifications: hints (poll again), direct messages (data for one process), unblocks (a promise settled).
 -- Hints and direct messages may be lost; rows are the truth. A commit that notifies takes a database-wide lock, so workers send
--- most hints in a transaction of their own, and plain SQL callers at most one per channel in 50 ms.
+-- most hints in a transaction of their own, and plain SQL callers at most one per channel in 50 ms. No other file notifies.
 
 create or replace function durable.hint_v1(p_ready boolean, p_settled boolean)
 returns void language plpgsql volatile
@@ -13,7 +13,7 @@ begin
     perform pg_notify('durable_settled', '');
   end if;
 end
-$$ set search_path = '' set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.hint_v1(boolean, boolean) is
   'Sends hints for workers and clients, after their commit and alone in a transaction: tasks became ready, promises settled.';
 

@@ -63,8 +63,7 @@ begin
   end if;
   return durable._promise_record(v_promise);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.promise_get(text) is
   'The promise as it is now. One found past its deadline is settled first, so that "timed out" is always a stored fact. WF001 if there is none.';
 
@@ -219,8 +218,7 @@ begin
   end if;
   return durable.promise_get(p_id);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.promise_create(text, bigint, text, jsonb, jsonb) is
   'Creates a free-standing promise, or returns the one that has this id, unchanged. With the tag resonate:target it gets a task. A timeout in the past makes it settled at birth. WF004, WF008.';
 
@@ -270,8 +268,7 @@ begin
   perform durable._lock_settlement(array[p_id]);
   return durable._settle_one(p_id, p_state, p_value_data, p_value_headers, durable._now_ms());
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.promise_settle(text, text, text, jsonb) is
   'Settles a pending promise and runs the settlement chain. One that is settled already, or past its deadline, is returned as it is: read its state. WF001, WF003 it is a step that a worker completes, WF004, WF008.';
 
@@ -291,8 +288,7 @@ begin
   end if;
   return $1;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.create_promise(text, interval, jsonb) is
   'For people: a promise that anybody may settle with durable.resolve or durable.reject, and a run may wait for. The same id again is the same promise, as it is. Two of these in one transaction hold the first id while they wait for the second, so who crosses another deadlocks (40P01): create them in the order of their ids. WF003 the id is a run''s, WF004.';
 
@@ -319,8 +315,7 @@ as $$
 begin
   return durable._settle_once($1, 'resolved', $2);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.resolve(text, jsonb) is
   'For people: settles a promise with a value: select durable.resolve(''invoice-7'', ''{"paid": true}''). The same again is no error; WF003 if it has another outcome, its deadline included. Two of these in one transaction hold the first while they wait for the second, so who crosses another deadlocks (40P01): durable.settle_many does many at once. WF001, WF004, WF008.';
 
@@ -330,8 +325,7 @@ as $$
 begin
   return durable._settle_once($1, 'rejected', $2);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.reject(text, jsonb) is
   'For people: settles a promise with an error {"type", "message"}: select durable.reject(''invoice-7'', ''{"type": "Declined"}''). The same again is no error; WF003 if it has another outcome, its deadline included. Two of these in one transaction hold the first while they wait for the second, so who crosses another deadlocks (40P01): durable.settle_many does many at once. WF001, WF004, WF008.';
 

@@ -79,8 +79,7 @@ begin
   end if;
   return durable._answer_registration(v_awaited, v_now);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.promise_register_callback(text, text) is
   'Resume the task of p_awaiter when p_awaited settles. If the answer is settled, nothing was registered: go on at once. WF001, WF004, WF005, WF010.';
 
@@ -105,7 +104,6 @@ begin
   end if;
   return durable._answer_registration(v_awaited, v_now);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.promise_register_listener(text, text) is
   'Send unblock to an address when the promise settles. If the answer is settled, it is the notification. The strict profile takes addresses in full only: http(s)://..., poll://...@... WF001, WF004, WF005.';

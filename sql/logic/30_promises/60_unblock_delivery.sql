@@ -44,8 +44,7 @@ begin
   from claimed c join durable._promises p on p.id = any (array[c.promise_id])
   order by c.promise_id, c.address;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.unblock_claim(text, integer, integer) is
   'Messages "this promise settled" for an address (null: for any), to be delivered now. Each is handed out again after p_ttl_ms, twice that, and so on up to an hour, until unblock_acknowledge. WF004.';
 
@@ -56,7 +55,6 @@ begin
   delete from durable._unblocks u where u.promise_id = p_promise_id and u.address is not distinct from p_address;
   return found;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.unblock_acknowledge(text, text) is
   'The listener has the message: it is not sent again. False if somebody acknowledged it before.';

@@ -180,8 +180,7 @@ begin
                                 p_limit);
   return query select * from durable._search_promises(p_state, p_tags, p_limit, p_cursor, p_prefix);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.promise_search(text, jsonb, integer, text, text) is
   'Promises in the order of ids: in that state now, with all of p_tags, after p_cursor (the last id of the page before), ids beginning with p_prefix. Local steps of runs are not among them. WF004.';
 
@@ -211,7 +210,6 @@ begin
     where x.bytes <= 8388608
     order by r.id;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.promise_preload(text) is
   'What a worker that takes a task is spared to ask for: the other promises with the same tag resonate:branch, by id. It waits for nobody, because its caller holds a task: what somebody settles at this moment is left out, and so is what is beyond 1000 promises or 8 MiB.';

@@ -44,8 +44,7 @@ begin
   perform durable._lock_fence($1);
   perform durable._hold_lease($1, $2, durable._now_ms());
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.fence(text, integer) is
   'For a transaction of your own: commits only while that lease is held. Renewals pass; a takeover waits for your commit. Call it last, for one task: it locks a task, and what starts, settles or awaits locks promises, which come before tasks, so that is refused afterwards. Outside a transaction block it would guard nothing: WF003. WF001, WF002, WF003.';
 
@@ -157,8 +156,7 @@ begin
         and durable._holds(t, p_versions[array_position(p_executions, t.execution)], v_now)))
     order by e);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.worker_heartbeat_v1(text, bigint[], text[], integer[], bigint) is
   'Renews the leases of what the worker really runs, for the ttl it asked for; answers the executions it has lost. Waits for nobody: what is locked at this moment is neither renewed nor lost; it is noted with the worker, and no sweep takes it while the worker is heard of.';
 
@@ -185,8 +183,7 @@ begin
   get diagnostics v_count = row_count;
   return v_count;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.task_heartbeat(text, text[], integer[]) is
   'Renews leases of a process; pairs that it does not hold are skipped. No pair at all means all that it holds, as an SDK means it; in the strict profile it means none. Answers how many were renewed. WF004.';
 

@@ -32,8 +32,7 @@ begin
   end if;
   return v_record;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.task_get(text) is 'The task as it is now; fulfilled once its promise is settled or past its deadline. WF001.';
 
 create or replace function durable._page_of_live_tasks(p_state text, p_limit integer, p_cursor text, p_now bigint)
@@ -131,8 +130,7 @@ begin
   perform durable._check_search(p_state, array['pending', 'acquired', 'suspended', 'halted', 'fulfilled'], p_limit);
   return query select * from durable._search_tasks(p_state, p_limit, p_cursor);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.task_search(text, integer, text) is
   'Tasks in the order of ids: in that state now, after p_cursor (the last id of the page before). WF004.';
 
@@ -206,8 +204,7 @@ begin
   perform from durable._acquire(array[p_id], p_pid, p_ttl, v_now);
   return durable._task_record(p_id);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.task_acquire(text, integer, text, bigint) is
   'Takes a pending task at exactly this version; the answer carries the new one, which every later call names. WF001, WF003, WF004.';
 
@@ -255,8 +252,7 @@ begin
   end if;
   return durable._task_record(p_id);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.task_create(text, bigint, text, bigint, text, jsonb, jsonb) is
   'Creates a targeted promise whose task the caller holds from birth, at version 1. If the id is taken, a pending task is acquired and a fulfilled one is answered; WF003 if somebody has it. WF004, WF008, WF010.';
 
@@ -315,8 +311,7 @@ begin
   end if;
   perform durable._hint('durable_ready', v_now);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.task_release(text, integer) is
   'Gives a task back. It is offered to others at once; to who gave it back, or names nobody, at once too the first time, then after 0.1, 0.5, 2 and 5 s, until somebody suspends it. WF001, WF002.';
 
@@ -437,8 +432,7 @@ begin
   perform durable._suspend(array[p_id]);
   return true;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.task_suspend(text, integer, text[]) is
   'Suspends until one of the promises settles. False (the protocol''s 300): one is settled already, nothing was registered, go on. WF001, WF002, WF003 its journal waits for something else or is being cancelled, WF004, WF005, WF012 a run would wait for itself.';
 
@@ -455,8 +449,7 @@ begin
   perform durable._hold_lease(p_id, p_version, v_now);
   return durable._settle_one(p_id, p_state, p_value_data, p_value_headers, v_now);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.task_fulfill(text, integer, text, text, jsonb) is
   'Settles the task''s own promise under its lease. Not idempotent: the second call gets WF002. WF001, WF002, WF004, WF008.';
 
@@ -492,8 +485,7 @@ begin
   perform durable._hold_lease(p_id, p_version, v_now);
   return durable._settle_one(p_promise_id, p_state, p_value_data, p_value_headers, v_now);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.task_fence_settle(text, integer, text, text, text, jsonb) is
   'Settles another promise only if the lease is held, in one transaction. The lease is not touched. WF001, WF002, WF003 it is a step that a worker completes, WF004, WF008.';
 
@@ -526,8 +518,7 @@ begin
   end if;
   return durable._stored_promise(p_promise_id);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.task_fence_create(text, integer, text, bigint, text, jsonb, jsonb) is
   'Creates a promise only if the lease is held: a lost lease undoes the creation. Locks what an expired promise of that id needs before it looks. WF001, WF002, WF004, WF008.';
 
@@ -597,8 +588,7 @@ begin
     perform durable._halt_runs(array[p_id], array['{"type": "Halted", "message": "set aside by hand"}'], v_now);
   end if;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.task_halt(text) is
   'Sets a task aside: not dispatched until task_continue. Wake reasons are kept. WF001, WF003.';
 
@@ -641,8 +631,7 @@ begin
   end if;
   perform durable._hint('durable_ready', v_now);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.task_continue(text) is 'Makes a halted task pending again. WF001, WF003.';
 
 create or replace function durable.task_offer(p_queue text, p_limit integer default 100, p_pid text default null)
@@ -667,7 +656,6 @@ begin
   )
   select o.id, o.version, o.recv_headers from offered o order by o.ord;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.task_offer(text, integer, text) is
   'Execute messages for processes that acquire by message: due tasks of a queue, never runs of the engine, which its own workers claim; for p_pid without those that prefer another worker for now or that it has just given back, with the headers that an http receiver asked for. Each is offered again after retry_offer_ms, unless acquired.';

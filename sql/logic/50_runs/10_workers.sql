@@ -52,8 +52,7 @@ begin
   return jsonb_build_object('number', v_number, 'now', v_now, 'codes', durable._codes(p_workflows, p_versions),
     'settings', (select jsonb_object_agg(s.name, s.value) from durable.settings s));
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.worker_hello_v1(text, text[], text[], text[], jsonb, text[]) is
   'Registers a worker process under its fresh id, with what it can run; answers the key of its presence lock, the settings, and the codes that its turns name.';
 
@@ -69,8 +68,7 @@ begin
   returning w.present into v_present;
   return coalesce(v_present, false);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.worker_present_v1(text, boolean) is
   'Declares or withdraws presence. Call it from another session than the one that holds the lock: it is believed only if the lock is seen held.';
 
@@ -102,8 +100,7 @@ begin
   perform durable._let_go(v_ids, array_fill(0::bigint, array[cardinality(v_ids)]), v_now);
   return v_ids;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.worker_release_unknown_v1(text, bigint[], text[]) is
   'Releases the tasks that this worker holds without knowing: a turn''s answer or a hand-off was lost. p_executions, p_ids: the runs that it knows. Not to be called while a turn is in flight. Answers the released ids; a hand-off of one of them that arrives later is void. A task that is locked at this moment is left to the next call, or to its lease.';
 
@@ -141,8 +138,7 @@ begin
   on conflict do nothing;
   return found;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.worker_idle_v1(text, text, text[], text[], text[], bigint, bigint) is
   'Registers a present worker as idle: for p_for_ms one run may be handed off to it, by a direct message to p_address. One registration is good for one run. 0 ms withdraws it: the worker is full, stops, or its listener is down. p_codes, p_digests: as in its turns. synchronous_commit must be that of all its sessions. False if the worker is not present, or if a start has its row locked.';
 
@@ -212,7 +208,6 @@ begin
   end if;
   return cardinality(durable.worker_release_unknown_v1(p_worker, '{}', '{}'));
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.worker_bye_v1(text) is
   'Orderly end: releases all tasks of the worker and removes its registration; answers how many tasks. Never waits: a task that is locked is left to durable.tick(). While a start is handing a run to it the row of the worker stays, so that its presence lock shows that it is gone.';

@@ -480,8 +480,7 @@ begin
   end if;
   return v_started;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.start_v1(
   text, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean, boolean, boolean, text) is
   'For our clients: starts a run, or finds the one that has this id or key; two starts with one key wait for each other. p_any_workflow: the caller has the code. p_fresh: it has drawn the id by lot for this start, and what it sends is JSON. p_notify: it is alone in its transaction, which is to tell workers of it: one at rest gets the run at once, else all get the hint. p_reply: address of the caller''s, to which that worker then notes [id, state, value, error]. handed: a worker has it, so nobody else need look. WF001, WF003, WF004, WF008, WF009.';
@@ -526,8 +525,7 @@ begin
   end if;
   return query select r.id, r.created from unnest(v_runs, v_created) with ordinality as r (id, created, n) order by r.n;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.start_many(
   text, jsonb[], text[], text[], text, text, interval, interval, integer, jsonb, text, boolean) is
   'Starts many runs of one workflow at once, one for each element of args: an object is arguments by name, an array arguments by position. select durable.start_many(''mail.send'', array_agg(to_jsonb(m)), keys => array_agg(m.id::text)) from outbox m. Answers id and created in the order given; no args, no runs. As so many calls of durable.start in your transaction, but all or none; an error says which element, from 1. ids and keys are as long as args, null where there is none. Other starts wait for your commit only where they have one of these ids or keys; with more than 1000 of them so does who makes a run or a promise below an id that does not exist, and while he has not committed it is 55P03 after 2 s. WF001, WF003, WF004, WF008, WF009.';
@@ -554,8 +552,7 @@ begin
   end if;
   return v_run.id;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.start(text, jsonb, text, text, text, text, interval, interval, integer, jsonb, text, boolean) is
   'Starts a run of a workflow and answers its id: select durable.start(''hello'', ''["world"]''). In your transaction: a rollback leaves nothing. The same id or key again is the same run; with other input it is WF009. A name that no worker ever registered is refused (WF001) unless any_workflow. Two starts by id or key in one transaction hold the first while they wait for the second, so who crosses another deadlocks (40P01): durable.start_many starts many at once. WF004, WF008.';
 
@@ -571,8 +568,7 @@ begin
     case when v_record.state = 'pending' then null
          when v_record.state like 'rejected%' then durable._json(durable._error_of(v_record.state, v_record.value_data)) end;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.result(text) is 'State, value and error of a run or promise as it is now; never waits. WF001.';
 
 create or replace function durable._uncommitted()
@@ -603,7 +599,7 @@ begin
   end if;
   return durable._later(durable._now_ms(), durable._ms(p_timeout));
 end
-$$ set search_path = '' set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable._wait_until(interval, text) is
   'Instant at which a wait that begins now ends. p_words: what its caller was told when it tried to commit inside of a subtransaction, which never works, but is refused in other words where no commit works. WF003, WF004.';
 
@@ -616,13 +612,13 @@ begin
            least((array[5, 20, 80, 320])[p_looks], 1000, p_until - durable._now_ms()), 0), 0) end
   from durable.result(p_id) r;
 end
-$$ set search_path = '' set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable._look(text, integer, bigint) is
   'One look of a wait: what durable.result tells, and how long to sleep before the look after it; null if this is the last one.';
 
 create or replace function durable._sleep(p_ms bigint)
 returns void language plpgsql volatile
-as $$ begin perform pg_sleep(p_ms / 1000.0); end $$ set search_path = '' set jit = off set quote_all_identifiers = off;
+as $$ begin perform pg_sleep(p_ms / 1000.0); end $$;
 comment on function durable._sleep(bigint) is 'Sleeps.';
 
 create or replace procedure durable.wait(
@@ -659,8 +655,7 @@ comment on procedure durable.wait(text, interval, text, jsonb, jsonb) is
 create or replace function durable.version()
 returns table (schema_version integer, lowest_worker_protocol integer, highest_worker_protocol integer)
 language sql stable
-as $$ select coalesce(max(m.id), 0), 1, 1 from durable.migrations m $$
-set search_path = '' set jit = off set quote_all_identifiers = off;
+as $$ select coalesce(max(m.id), 0), 1, 1 from durable.migrations m $$;
 comment on function durable.version() is
   'Last migration applied, and the worker protocols (the _vN of worker functions) served. Programs check it on connect.';
 
@@ -682,7 +677,6 @@ begin
   left join durable._promises p on p.id = i.id
   where p.state is distinct from 'pending';
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.results_v1(text[]) is
   'For our clients: those of the promises that are settled, payloads as text; state null where there is no such promise. A deadline that has passed is settled before it is told: who settles at this moment may still win.';

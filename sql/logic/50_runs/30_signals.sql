@@ -194,8 +194,7 @@ begin
   return query select d.deliveries[1], true, d.woken
   from durable._deliver(array[v_head.execution], p_name, array[p_payload], p_key, v_now) d;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.signal_v1(text, text, text, text) is
   'For our clients: delivers a signal; created is false for a key that was delivered before, also to a run that has ended since. Sends no hint. WF001, WF003, WF004, WF008.';
 
@@ -211,8 +210,7 @@ begin
   end if;
   return v_signal.delivery;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.signal(text, text, jsonb, text) is
   'Sends a signal to a run and answers its number among those of that name: select durable.signal(''order-42'', ''approve'', ''{"ok": true}''). It waits until it is received, in the order of sending. The same dedup again is the same signal. Two of these in one transaction hold the first while they wait for the second, so who crosses another deadlocks (40P01): durable.signal_many does many at once. WF001 no such run, WF003 it has ended, WF004, WF008.';
 

@@ -176,8 +176,7 @@ begin
   return query select case when exists (select from durable._tasks t where t.id = p_id) then 'cancelling' else 'cancelled' end,
                       v_queues <> '{}';
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.cancel_v1(text, text, bigint, boolean) is
   'For our clients: requests the cancellation of a run and of the live runs below it; ready: some wait for a worker. Sends no hint. WF001, WF003, WF004.';
 
@@ -195,8 +194,7 @@ begin
   perform durable._hint('durable_settled', durable._now_ms());
   return v_answer.state;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.cancel(text, jsonb, interval, boolean) is
   'Cancels a run and its children: select durable.cancel(''order-42'', ''"customer called"''). Its code sees the request and may clean up for the grace (setting cancel_grace_ms), then it ends. What never ran ends at once; force ends everything at once. Answers cancelling or cancelled; asking again is no error. Two of these in one transaction hold the first while they wait for the second, so who crosses another deadlocks (40P01): durable.cancel_many does many at once. WF001, WF003 it has ended otherwise, WF004.';
 
@@ -221,8 +219,7 @@ begin
     perform durable._halt_runs(array[$1], array[durable._paused_by_hand()], v_now);
   end if;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.pause(text) is
   'Sets a run aside until durable.resume(id): its worker is fenced, steps under way will run again, promises and signals go on arriving. One that is halted already stays as it is. Two of these in one transaction hold the first while they wait for the second, so who crosses another deadlocks (40P01): durable.pause_many does many at once. WF001, WF003.';
 
@@ -244,8 +241,7 @@ begin
   end if;
   perform durable.task_continue($1);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.resume(text) is
   'Lets a paused, halted or dead run go on, with the old code or the new. Two of these in one transaction hold the first while they wait for the second, so who crosses another deadlocks (40P01): durable.resume_many does many at once. WF001, WF003 it has ended, or nothing keeps it from going on.';
 
@@ -287,6 +283,6 @@ begin
   perform durable._hint('durable_ready', durable._now_ms()) where v_dead <> '{}';
   return cardinality(v_dead);
 end
-$$ set search_path = '' set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.redrive(text) is
   'Revives dead runs, those whose workers were lost too often: one, or all (id null). They go on from their journals. Answers how many. WF001, WF003.';

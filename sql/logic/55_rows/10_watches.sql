@@ -466,6 +466,6 @@ begin
   insert into durable._row_events (xid, watch) values (pg_current_xact_id(), v_watch.id);
   return (select count(*) from durable._row_waits w where w.watch = v_watch.id);
 end
-$$ set search_path = '' set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.unwatch(text, text) is
   'For the owner of a table: takes a watch and its triggers away; runs that wait get an error. Answers how many do: select durable.unwatch(''orders'', ''paid''). WF001, WF004.';

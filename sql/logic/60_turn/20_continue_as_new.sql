@@ -129,6 +129,6 @@ begin
        and e.type in ('C', 'F', 'Y')
   order by c.depth desc;
 end
-$$ set search_path = '' set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.generations(text) is
   'The journals of a run, oldest first: one for each time that it continued as new, and the present one. Those before are closed; what they started goes on by itself. WF001.';

@@ -40,8 +40,7 @@ as $$
   from durable._executions h
   join durable._tasks t on t.id = any (array[h.id])
   where h.execution = p_execution and h.id = p_id and t.pid = p_worker and durable._holds(t, p_version, durable._now_ms())
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.worker_journal_v1(text, bigint, text, integer) is
   'The whole journal of a held run, to replay it from the start; null if the lease is lost.';
 
@@ -714,8 +713,7 @@ begin
   end if;
   return v_answer;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.worker_turn_v1(text, text[], text[], text[], integer, jsonb, integer, boolean, integer) is
   'One round trip of a worker: takes reports (outcomes, commands, ending), claims up to p_want tasks, renews. p_codes: what it can run, as worker_hello_v1 answered; p_digests: of that code, at the same places. p_want < 0 claims nothing, not even what this turn woke. Verdicts ok, stale, lost; none of them spoils the others. due_in: milliseconds to the next deadline of all, 2^53-1 for none; null: a lone report did not look. p_notify: it sends the hint that something settled with its own commit. p_idle_ms > 0: if this ends one run and does nothing else, its worker rests again for so long, as by worker_idle_v1; rests: it does.';
 
@@ -724,7 +722,6 @@ returns integer language sql stable
 as $$
   select case when exists (select from durable._tasks t where t.state = 'acquired' and t.pid <> p_worker)
               then 1 else -1 end * (select count(*)::integer from durable._workers w where w.present or w.id = p_worker)
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.worker_watch_v1(text) is
   'How many workers share the watch over leases: positive while others hold tasks, so that tick is called often; else negative.';

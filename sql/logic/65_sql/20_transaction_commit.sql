@@ -105,7 +105,6 @@ begin
   end if;
   return durable._journal_from(p_execution, p_seen);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.worker_commit_v1(text, bigint, text, integer, integer, integer, text, text, text, jsonb) is
   'Last statement of a workflow''s transaction: starts, signals and settlements that its code asked for, its journal row, the fence. Answers the journal from p_seen on. An error here rolls the user''s rows back with all of it: WF002 lease lost, WF099 replay, and what start, signal and promise_settle raise.';

@@ -36,8 +36,7 @@ begin
   end if;
   return null;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable._begin_sql_step(text, bigint, text, integer, integer, integer) is
   'Before the function, without a lock: is it still to be called? Answers the journal if its completion is there already, as after a lost answer. WF002, WF003.';
 
@@ -68,8 +67,7 @@ begin
     array[row(p_execution, v_type, p_child, p_attempt, p_name, decode(p_hash, 'hex'), p_value)::durable._event], v_now, true);
   return durable._journal_from(p_execution, p_seen);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable._end_sql_step(text, bigint, text, integer, integer, integer, integer, text, text, text) is
   'After the function: the fence and the completion row. WF002 lease lost, WF003, WF006 the worker must replay, 55P03 try the whole step again; each takes back what the function wrote.';
 

@@ -25,8 +25,7 @@ begin
   perform durable._hint('durable_ready', durable._now_ms());
   return v_name;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.serve(regprocedure, integer, interval, interval) is
   'Lets a function serve runs: select durable.serve(''billing.close_month(date)''); then durable.start(''sql://billing.close_month'', ''["2026-11-01"]''). It is called by workers and by durable.tick(), with their rights, once for each run with all its writes; what fails is tried again. A worker serves one function at a time, so one without a timeout (timeout => null) may hold the serving of a worker for as long as it runs. Serve only functions whose owner you trust with the rights of whoever ticks. The timeout is held by workers; in psql, statement_timeout is. Again with other options: changes them. WF004.';
 
@@ -37,8 +36,7 @@ begin
   delete from durable._services s where s.name = durable._service_named(regexp_replace($1, '^(sql://)?', 'sql://', 'i'));
   return found;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.unserve(text) is
   'Ends a service: select durable.unserve(''billing.close_month''). What is queued for it waits until it is served again. Answers whether there was one. WF004.';
 
@@ -66,8 +64,7 @@ begin
     )
     select case when min(f.at) is not null then greatest(min(f.at) - v_now, 0) end from first f), -1);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.services_due_v1() is
   'Milliseconds until a task of a service is ready; -1: none is queued; null: nothing is served here. Reads the first task of each service and priority, however many wait.';
 
@@ -87,8 +84,7 @@ begin
       order by x.priority, x.retry_at, x.id limit 100) c
     where durable._try_serve(c.id) limit 1;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.next_service_v1() is
   'A ready task of a service that nobody serves at this moment, and how long it may take. Takes it for this transaction, by an advisory lock.';
 
@@ -106,8 +102,7 @@ begin
     left join durable._executions h on h.execution = any (array[t.execution])
     where t.id = p_id and durable._ready(t, durable._now_ms());
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable._service_of(text) is
   'How a ready task is to be served: which function, with what, in which attempt. A run counts attempts in its journal, a promise without a journal by its task''s version.';
 
@@ -167,8 +162,7 @@ begin
   end if;
   return jsonb_build_object('served', 1, 'hints', to_jsonb(v_queues), 'settled', v_retry_in is null);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable._end_service(text, durable._service_call, text, text, boolean) is
   'Settles the task''s promise with what the function returned or raised, or lets the task go until its next attempt. WF099 if it was settled, cancelled, paused or taken meanwhile, or cannot be locked: then what the function wrote must be taken back.';
 

@@ -435,7 +435,6 @@ begin
   return query select coalesce(v_seq, h.next_seq - 1), h.status, h.next_child
                from durable._executions h where h.execution = v_event.execution;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.journal_append(text, integer, text, jsonb) is
   'For a client that keeps a journal of its own: appends one event under the laws of journals and answers its number, the status and the next child. select * from durable.journal_append(''j-1'', null, ''ExecutionStarted'', ''{"component_digest": "d", "input": 1}'') makes the run, held by the client at version 1; every other event names the version of that lease. What was told before (the same start, a second CancelRequested, a TimerFired again) is answered and not appended. External invocations, timers and the end of the run are promises: whoever settles them writes the event. WF001, WF002 the lease is lost or the run has ended, WF003 workers keep that journal, WF004, WF006 it does not fit the journal, WF008, WF009.';

@@ -176,6 +176,6 @@ begin
   select * into v_head from durable._executions h where h.execution = v_past.execution;
   return durable._as_of(v_head, v_past.generation, durable._past_seq(v_head, $2, $3));
 end
-$$ set search_path = '' set join_collapse_limit = 1 set enable_seqscan = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.as_of(text, integer, timestamptz, integer) is
   'What was known of a run when its journal had seq events, or at an instant; now if neither is given: select * from durable.as_of(''order-42'', at => now() - interval ''1 hour''). generation: of a run that continued as new, one before the present; an instant finds its own. WF001, WF004 for a moment before the run began.';

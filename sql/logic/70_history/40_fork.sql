@@ -608,6 +608,6 @@ begin
   end if;
   return durable._fork($1, $2, $3, $4, $5, $6, $7);
 end
-$$ set search_path = '' set join_collapse_limit = 1 set enable_seqscan = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.fork(text, integer, text, jsonb, text, text, text) is
   'Begins a new run with what another one did: its first seq events (of a step that began and ended at once, all or none), or what was before a step, or all (no position), and answers the id of the fork: select durable.fork(''order-42'', step => ''charge'', set_values => ''{"charge": {"paid": true}}''). set_values puts results in place, by child number or name, payloads as "signal:<name>:<n>". The original stays as it is. WF001, WF003 new_id is taken, WF004, WF008.';

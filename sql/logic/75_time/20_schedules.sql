@@ -72,8 +72,7 @@ begin
   end if;
   return durable._schedule_record(v_schedule);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.schedule_get(text) is 'The schedule. WF001 if there is none.';
 
 create or replace function durable.schedule_create(
@@ -116,8 +115,7 @@ begin
   end loop;
   return durable._schedule_record(v_schedule);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.schedule_create(text, text, text, bigint, text, jsonb, jsonb, text) is
   'Creates a schedule, or returns the one that has this id, unchanged. Its first instant is strictly after now. p_promise_id may hold {{.id}} and {{.timestamp}}; without the latter it fires once, since every later instant finds the first promise. WF004, WF008.';
 
@@ -134,8 +132,7 @@ begin
   end if;
   return durable._schedule_record(v_schedule);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.schedule_delete(text) is
   'Deletes a schedule and returns what it was. Promises that it created stay. WF001 if there is none.';
 
@@ -162,8 +159,7 @@ begin
   end if;
   return durable._at(v_schedule.next_run_at);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.schedule(text, text, text, jsonb, text, interval, text, jsonb) is
   'Makes a promise at every instant of a cron expression: select durable.schedule(''nightly'', ''0 3 * * *'', target => ''reports'', timezone => ''Europe/Paris''). target: who is to resolve it, as the tag resonate:target says, a queue that protocol workers serve or sql://schema.function; without one anybody may. Answers the next instant. The same again is the same schedule; with anything else WF003. WF004, WF008.';
 
@@ -173,8 +169,7 @@ as $$
 begin
   perform durable.schedule_delete($1);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.unschedule(text) is
   'Ends a schedule; what it has made stays: select durable.unschedule(''nightly''). WF001.';
 
@@ -195,8 +190,7 @@ begin
                  where s.id > coalesce(p_cursor, '') and s.promise_tags @> p_tags order by s.id limit p_limit;
   end if;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.schedule_search(jsonb, integer, text) is
   'Schedules whose promise tags contain p_tags, by id, after the id p_cursor; null or {}: all. A full page ends with the next cursor. WF004.';
 

@@ -355,8 +355,7 @@ begin
   end loop;
   return next;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.purge(interval, integer, jsonb) is
   'Removes runs, then free-standing promises, that ended this long ago, the oldest first, each with all its children: select * from durable.purge(''30 days''). While it answers more there may be more: call it again, with after => what it answered it goes on behind what it has looked at; without, it begins anew and passes over what it kept before once again. What somebody may need stays and is counted by its reason in kept: row (a foreign key of yours), journal (another run reads the result), awaited, undelivered, busy. Ids and keys are remembered for the setting removed_ids_days: no such run starts again. By itself: set_setting(''retention_days'', ''30''). WF003 above READ COMMITTED, WF004.';
 

@@ -316,8 +316,7 @@ begin
     'hints', to_jsonb(array(select distinct q from unnest(v_settled.queues || v_leases.queues) q)),
     'problem', durable._keep_buckets(v_now));
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.tick_v1(integer, boolean) is
   'Fires schedules that are due (p_schedules: a caller that has just done so, or tested waits, says false, so that neither starves the other); if none is, tests waits for rows that are to be tested; if none is, settles due promises and those for which triggers or tests left news, ends cancelled runs whose grace is over and takes lost leases, at most p_limit of each. Answers what it did, ms until something is due, whether to call again, and the ids of what others have locked (held), for whose sake something was left out: call again in a while; and a problem that it has with itself.';
 
@@ -340,7 +339,7 @@ begin
   return v_answer || jsonb_build_object('served', 0,
     'more', (v_answer ->> 'more')::boolean or durable.services_due_v1() is not distinct from 0);
 end
-$$ set search_path = '' set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable._sweep_for_people() is 'One bounded round of housekeeping, schedules and deadlines both, with its hints.';
 
 create or replace function durable._serve_for_people()

@@ -131,8 +131,7 @@ begin
   v_promise := durable._read_v0(p_id, case when v_done then 0 else durable._now_ms() end);
   return query select a.* from durable._answer_v0('PENDING', v_done, v_promise, p_idempotency_key, p_strict) a;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.promise_create_v0(text, text, text, jsonb, bigint, boolean, jsonb) is
   'Older API: creates a promise. 201 created; 200 deduplicated: the same key made it, and it is still pending or p_strict is false; 409 already there. WF004, WF008.';
 
@@ -172,8 +171,7 @@ begin
   return query
     select a.* from durable._complete_v0(p_id, 'resolved', p_idempotency_key, p_value_data, p_value_headers, p_strict) a;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.promise_resolve_v0(text, text, text, jsonb, boolean) is
   'Older API: completes a promise with success. 201 done; 200 deduplicated: the same key completed it (if p_strict: resolved it), or it timed out and p_strict is false; 403 already completed; 404 there is none. WF004, WF008.';
 
@@ -186,8 +184,7 @@ begin
   return query
     select a.* from durable._complete_v0(p_id, 'rejected', p_idempotency_key, p_value_data, p_value_headers, p_strict) a;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.promise_reject_v0(text, text, text, jsonb, boolean) is
   'Older API: completes a promise with failure. Answers as promise_resolve_v0. WF004, WF008.';
 
@@ -200,8 +197,7 @@ begin
   return query
     select a.* from durable._complete_v0(p_id, 'rejected_canceled', p_idempotency_key, p_value_data, p_value_headers, p_strict) a;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.promise_cancel_v0(text, text, text, jsonb, boolean) is
   'Older API: cancels a promise. Answers as promise_resolve_v0. WF004, WF008.';
 
@@ -214,8 +210,7 @@ begin
   return query select case when v_promise is null then 404 else 200 end,
                       case when v_promise is null then 'not found' else 'OK' end, v_promise;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.promise_read_v0(text) is 'Older API: the promise as it is now: 200, or 404.';
 
 create or replace function durable._states_v0(p_state text)
@@ -345,8 +340,7 @@ begin
   return query
     select s.* from durable._search_v0(p_id, durable._states_v0(p_state), p_tags, p_limit, coalesce(p_cursor, '')) s;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.promise_search_v0(text, text, jsonb, integer, text) is
   'Older API: promises in the order of ids: whose id fits p_id, where * stands for any characters; in a state now (REJECTED: failed in any way); with all of p_tags. cursor: pass it on for the next page; null at the end. WF004.';
 
@@ -413,8 +407,7 @@ begin
                                             'timeout', p_timeout_at, 'recv', durable._canonical_recv(p_recv, false)) end,
     v_promise;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.promise_callback_v0(text, text, text, bigint, jsonb) is
   'Older API: resume the task of p_root_promise_id at p_recv when p_promise_id completes before p_timeout_at. 201 registered; 200 with no callback: that id is known, or one of the two is completed already, so read the promise and go on; 404 no such promise. WF004, WF005, WF010.';
 
@@ -451,7 +444,6 @@ begin
          else durable._word_v0(v_promise ->> 'state') end,
     v_promise;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.promise_subscribe_v0(text, jsonb) is
   'Older API: tell p_recv when the promise completes. 201 registered; 200 known already, or completed: then the answer is the notification; 404 no such promise. A promise and an address are one subscription, whatever id and timeout a client gives it. WF004, WF005.';

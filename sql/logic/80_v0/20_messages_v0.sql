@@ -41,7 +41,6 @@ begin
     select jsonb_build_object('type', 'notify', 'promise', durable._read_v0(u.promise_id, 0), 'address', u.address)
     from durable.unblock_claim(durable._canonical_listener(p_address), p_limit) u;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.messages_v0(text, integer) is
   'Older API: what waits for an address, at most p_limit of tasks and as many notifications. Tasks: counter is the version of the task, to be named to task_acquire, which raises it; they come again after retry_offer_ms until somebody acquires them. Notifications come again until unblock_acknowledge(promise, address). WF004.';

@@ -317,7 +317,7 @@ as $$
   join durable._all_events e on e.execution = any (array[g.execution]) and e.id = $1
   where g.generation = $2
   order by e.seq
-$$ set search_path = '' set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.generation_events(text, integer) is
   'The events of one journal of a run that continued as new: select * from durable.generation_events(''order-42'', 1). The view journal_events has those of the present one. WF001.';
 
@@ -350,7 +350,7 @@ as $$
   where not h.kept_by_client and (p_workflows is null or h.workflow = any (p_workflows))
   group by h.workflow, h.workflow_version
   order by h.workflow, h.workflow_version
-$$ set search_path = '' set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.journal_list_v1(text[], boolean) is
   'For replay-check: journals of live runs, or of all that are kept (p_all), generations that continued as new among them, with their lengths. Only reads: a standby will do.';
 
@@ -385,6 +385,6 @@ as $$
   left join durable._tasks t on t.id = any (array[h.id]) and t.execution = h.execution
   cross join lateral durable._rows(h.execution, h.bucket, h.id, 0, h.next_seq) r
   order by h.execution
-$$ set search_path = '' set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.journals_v1(bigint[]) is
   'For replay-check: whole journals with what their code began with, where each stands, and how it ended (outcome: value, error, or what was passed on). Only reads: a standby will do.';

@@ -72,7 +72,6 @@ begin
              'query', left(coalesce(a.query, ''), 200))), '[]')
     from durable._holders(p_ids) h join pg_catalog.pg_stat_activity a on a.pid = h.pid);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.worker_blocked_v1(text, text[]) is
   'A worker reports what it has left out for more than a second, because somebody has it locked; the empty array when that is over. Answers who, for its log.';

@@ -60,9 +60,7 @@ begin
       and ($2 is null or durable._run_state(p.state, t.state, t.retry_at, h.status, h.problem) = $2)
     order by t.id limit $7);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_bitmapscan = off set enable_sort = off
-set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.matching_runs(text, text, jsonb, timestamptz, timestamptz, text, integer) is
   'Ids of runs that have not ended, child runs too, for the verbs for many: select * from durable.cancel_many(durable.matching_runs(workflow => ''mail.send'', state => ''waiting'')). By workflow, state as in durable.runs, tags that they have, and when they were started (from, to before). In the order of ids, at_most so many (1000); the next portion: after => the last id. By itself it is the dry run. Reads what has not ended, not what has. WF004.';
 
@@ -169,8 +167,7 @@ begin
     else u.known end
   from unnest(v_ids, v_outcomes, v_known) with ordinality as u (id, outcome, known, n) order by u.n;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.signal_many(text[], text, jsonb, text, jsonb[]) is
   'Sends a signal to many runs at once: select * from durable.signal_many(array[''order-1'', ''order-2''], ''approve'', ''{"ok": true}''). payloads: one for each id instead. Answers for each id, once, done with the number of the signal; already, for a dedup that the run had before; ended; not_found. Two such calls never deadlock with each other. WF004, WF008.';
 
@@ -213,8 +210,7 @@ begin
   perform durable._hint('durable_settled', v_now);
   return query select o.id, o.outcome, o.state from durable._outcomes(v_ids, v_outcomes) o;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.cancel_many(text[], jsonb, interval, boolean) is
   'Cancels many runs and what is below them at once, as durable.cancel does one: select * from durable.cancel_many(durable.matching_runs(workflow => ''mail.send''), ''"stopped"''). Answers for each id, once, its state now and done; already, if it was asked before or has ended so; ended, if otherwise; not_found. Two such calls never deadlock with each other. WF004.';
 
@@ -233,8 +229,7 @@ begin
   perform durable._halt_runs(v_paused, array_fill(durable._paused_by_hand(), array[cardinality(v_paused)]), v_now);
   return query select o.id, o.outcome, o.state from durable._outcomes(v_ids, v_outcomes) o;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.pause_many(text[]) is
   'Sets many runs aside at once, as durable.pause does one: select * from durable.pause_many(durable.matching_runs(workflow => ''mail.send'')). Answers for each id, once, its state now and done; already, if it was set aside before; ended; not_found. Two such calls never deadlock with each other. WF004.';
 
@@ -254,8 +249,7 @@ begin
   perform durable._hint('durable_ready', v_now) where v_resumed <> '{}';
   return query select o.id, o.outcome, o.state from durable._outcomes(v_ids, v_outcomes) o;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.resume_many(text[]) is
   'Lets many paused, halted or dead runs go on at once: select * from durable.resume_many(durable.matching_runs(state => ''paused'')). Answers for each id, once, its state now and done; already, if nothing keeps it from going on; ended; not_found. Two such calls never deadlock with each other. WF004.';
 
@@ -307,7 +301,6 @@ begin
   left join lateral durable._step_record(u.id) s on p.id is null
   order by u.n;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.settle_many(text[], text, jsonb, jsonb[]) is
   'Settles many promises at once, as durable.resolve and durable.reject do one: select * from durable.settle_many(array[''invoice-7'', ''invoice-8''], value => ''{"paid": true}''). verdict: resolved, rejected or rejected_canceled. each_value: one for each id instead. Answers for each id, once, its state now and done; already, if it had this outcome; ended, if another one, its deadline included; refused, for a step that a worker completes; not_found. Two such calls never deadlock with each other. WF004, WF008.';

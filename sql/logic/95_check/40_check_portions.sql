@@ -181,8 +181,7 @@ begin
   end if;
   return next;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.check_portion(jsonb) is
   'One portion of durable.check(): what is broken there, how many runs and promises it had, and from where to go on (after); more is null after the last. Each portion may be a transaction of its own.';
 
@@ -212,7 +211,6 @@ begin
     exit when v_after is null;
   end loop;
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.check(text, interval) is
   'One row for each violated law: its name, the object, what was seen; none when all is well. check() reads everything, in portions, so on a big database run it on a replica or let pyengine check show how far it is. check(''order-42'') reads a run with all that lies below it; what its parent''s journal says of it is checked with the parent. check(since => ''1 hour'') reads the runs that began since then and the live ones whose journal has grown; what began before and has ended since only the whole check sees. WF001, WF004.';

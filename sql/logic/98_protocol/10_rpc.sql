@@ -584,7 +584,6 @@ begin
   end;
   return durable._wire_response(coalesce(v_kind, 'unknown'), coalesce(v_corr, '0'), v_status, v_data);
 end
-$$ set search_path = '' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set quote_all_identifiers = off;
+$$;
 comment on function durable.rpc(jsonb) is
   'The protocol in one function: {kind, head{corrId, version}, data} in, {kind, head{corrId, status, version}, data} out. A refusal is an answer with a status of 400 or more and a text; what is wrong with the database itself (a deadlock, a serialization failure) is raised, so that the whole call is made again.';
