@@ -1,7 +1,7 @@
 """What an administrator does to a database: install, migrate, lint, bundle.
 
 Lives here: everything that changes or inspects the schema itself, with psycopg and sqlglot. May not: run
-workflows, import asyncpg, or be imported by the worker. sqlglot belongs to the extra ``pyengine[admin]``;
+workflows, import asyncpg, or be imported by the worker. sqlglot belongs to the extra ``admin``;
 only ``lint`` needs it.
 """
 

@@ -1,4 +1,4 @@
-"""A FastAPI shop with a worker in its process; README.md, "In your own transaction".
+"""A FastAPI shop with a worker in its process; docs/how-to/fastapi.md.
 
 Run it with `uvicorn tests.examples.fastapi_shop:api`.
 """

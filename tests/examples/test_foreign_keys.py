@@ -1,4 +1,4 @@
-"""Users' tables that refer to runs: what the README says of them is true."""
+"""Users' tables that refer to runs: what docs/how-to/foreign-keys.md says of them is true."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import pytest
 from psycopg import errors
 
 from pyengine.admin import migrate
-from tests.examples.test_readme import README, block
+from tests.examples.pages import Page
 
 Connection = psycopg.Connection[tuple[Any, ...]]
+PAGE = Page("docs/how-to/foreign-keys.md")
 
 
 @pytest.fixture
 def shop(conn: Connection) -> Connection:
-    """A database with the table of the README's block."""
-    table, index, *_ = block("sql", "Foreign keys to runs").split(";")
+    """A database with the table of the page's block."""
+    table, index, *_ = PAGE.block("sql", "Refer to runs from your tables").split(";")
     conn.execute(table.encode())
     conn.execute(index.encode())
     return conn
@@ -86,9 +87,7 @@ def test_another_role_may_refer_with_two_grants(shop: Connection) -> None:
     shop.execute(f'create role "{role}"')
     try:
         shop.execute(f'create schema customers authorization "{role}"')
-        grants = re.findall(
-            r"`(grant [^`]*)`", README.split("## Foreign keys to runs", 1)[1].split("\n## ")[0]
-        )
+        grants = re.findall(r"`(grant [^`]*)`", PAGE.text)
         assert len(grants) == 2
         for grant in grants:
             shop.execute(grant.replace("to shop", f'to "{role}"').encode())

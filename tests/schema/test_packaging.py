@@ -18,7 +18,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 def installed() -> Distribution:
     """The installed distribution, if it is a copy of this tree (as in .ci/run) and not a link to it."""
     try:
-        found = distribution("pyengine")
+        found = distribution("pyengine-durable")
     except PackageNotFoundError:
         pytest.skip("pyengine is not installed, the checkout is used")
     if not any("_sql" in path.parts for path in found.files or ()):

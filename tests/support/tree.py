@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-LEFT_BEHIND = {"__pycache__", "build", "dist", "venv", "htmlcov", "node_modules"}
+LEFT_BEHIND = {"__pycache__", "build", "dist", "site", "venv", "htmlcov", "node_modules"}
 # hidden entries that belong to the project
 KEPT_HIDDEN = {".ci", ".gitignore", ".pre-commit-config.yaml", ".github"}
 

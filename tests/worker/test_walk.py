@@ -1,6 +1,7 @@
-"""How a run travels through the house: the README's table, stop by stop, with the rows that each stop leaves.
+"""How a run travels through the house, stop by stop, with the rows that each stop leaves.
 
-The table is read from the README, so a stop that is renamed or forgotten there fails here.
+The table is read from docs/explanation/how-a-run-travels.md, so a stop that is renamed or
+forgotten there fails here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from pyengine import App, Client, Worker, ctx
 from pyengine.database.statements.procedures import START, TURN
 
 ROOT = Path(__file__).parent.parent.parent
-STOPS = re.findall(r"^\| (\d+) \| (.*?) \| (.*?) \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
+PAGE = ROOT / "docs" / "explanation" / "how-a-run-travels.md"
+STOPS = re.findall(r"^\| (\d+) \| (.*?) \| (.*?) \|$", PAGE.read_text(encoding="utf-8"), re.M)
 
 app = App()
 
@@ -88,13 +90,13 @@ async def walk(dsn: str) -> None:
         assert rows(dsn, HEAD) == [("completed", 10, 2)]
 
 
-def test_a_run_travels_as_the_readme_says(dsn: str) -> None:
-    """Every stop of a run leaves the rows that the README's table promises."""
+def test_a_run_travels_as_the_page_says(dsn: str) -> None:
+    """Every stop of a run leaves the rows that the page's table promises."""
     asyncio.run(walk(dsn))
 
 
 def test_every_stop_of_the_walk_exists() -> None:
-    """The README's table has its fourteen stops, and every file and function that they name is there."""
+    """The page's table has its fourteen stops, and every file and function that they name is there."""
     assert [int(number) for number, _, _ in STOPS] == list(range(1, 15))
     sources = {
         path: path.read_text(encoding="utf-8")
@@ -110,6 +112,6 @@ def test_every_stop_of_the_walk_exists() -> None:
 
 
 def test_python_asks_the_functions_of_the_walk() -> None:
-    """The procedures behind the walk are the SQL functions that the README names."""
+    """The procedures behind the walk are the SQL functions that the page names."""
     assert "durable.start_v1(" in START.sql
     assert "durable.worker_turn_v1(" in TURN.sql

@@ -1,1 +1,1 @@
-"""A Django shop whose orders are fulfilled by workflows; README.md, "In your own transaction"."""
+"""A Django shop whose orders are fulfilled by workflows; docs/how-to/django.md."""

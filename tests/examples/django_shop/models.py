@@ -28,5 +28,5 @@ class Order(models.Model):
     """An order, and the run that fulfils it."""
 
     item = models.TextField()
-    # a view cannot be referenced: the constraint is made in SQL, see README.md, "Foreign keys to runs"
+    # a view cannot be referenced: the constraint is made in SQL, see docs/how-to/foreign-keys.md
     run = models.ForeignKey(Run, null=True, on_delete=models.DO_NOTHING, db_constraint=False)

@@ -1,0 +1,118 @@
+"""What the site takes from the sources while it is built: SQL functions and views, settings, commands.
+
+Lives here: replacing the lines ``{{ name }}`` of pages by Markdown that is made from the code. May not:
+connect to a database or to the network. The comments of the schema are its manual, so the reference repeats
+them and adds nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pyengine.sources import found
+
+_TEXT = r"'((?:[^']|'')*)'"
+_ROUTINE = re.compile(
+    r"^create or replace (?:function|procedure) durable\.(\w+)\((.*?)\)\s+(?:returns (.*?)\s+)?language",
+    re.M | re.S,
+)
+_COMMENT = re.compile(
+    rf"^comment on (function|procedure|view) durable\.(\w+)(?:\([^)]*\))?\s+is\s+{_TEXT};", re.M
+)
+_SETTING = re.compile(rf"^  \({_TEXT}, {_TEXT}, {_TEXT}\)", re.M)
+_MARK = re.compile(r"^\{\{ (\w+) \}\}$", re.M)
+_OUTSIDE = re.compile(r"\[([^\]]*)\]\((?:\.\./)+((?:sql|tests|bench|pyengine|migrations)/[^)]*|[A-Z]+\.md)\)")
+_RECORDS = sorted(Path(__file__).parent.glob("decisions/0*.md"))
+
+
+@functools.cache
+def _logic() -> str:
+    return "\n".join(path.read_text(encoding="utf-8") for path in found().logic_files())
+
+
+def _plain(text: str) -> str:
+    """A comment of the schema as Markdown."""
+    return re.sub(r"([<>*_|\[\]])", r"\\\1", text.replace("''", "'"))
+
+
+def _comments(*kinds: str) -> dict[str, list[str]]:
+    comments: dict[str, list[str]] = {}
+    for kind, name, text in _COMMENT.findall(_logic()):
+        if kind in kinds and not name.startswith("_"):
+            comments.setdefault(name, []).append(_plain(text))
+    return comments
+
+
+def _functions(wanted: Callable[[str], bool]) -> Iterator[str]:
+    headers: dict[str, list[str]] = {}
+    for name, parameters, result in _ROUTINE.findall(_logic()):
+        returns = f"\n  returns {' '.join(result.split())}" if result else ""
+        listed = ",\n  ".join(re.split(r",\s+(?=\w+ [\w\[\]\".]+)", " ".join(parameters.split())))
+        head = f"durable.{name}(" if len(listed) < 80 else f"durable.{name}(\n  "
+        headers.setdefault(name, []).append(f"{head}{listed}){returns}")
+    for name, texts in sorted(_comments("function", "procedure").items()):
+        if wanted(name):
+            yield f"### `{name}` {{ #{name} }}\n"
+            yield '```sql title="signature"\n' + "\n".join(headers[name]) + "\n```\n"
+            yield from (f"{text}\n" for text in texts)
+
+
+def sql_functions() -> str:
+    """The functions that people and services call."""
+    return "\n".join(_functions(lambda name: not re.search(r"_v\d+$", name)))
+
+
+def sql_versioned() -> str:
+    """Functions that programs of ours call (``_v1``) and those of the older promise API (``_v0``)."""
+    return "\n".join(_functions(lambda name: re.search(r"_v\d+$", name) is not None))
+
+
+def sql_views() -> str:
+    """The views, with their comments."""
+    views = sorted(_comments("view").items())
+    return "\n".join(f"### `{name}` {{ #view-{name} }}\n\n{texts[0]}\n" for name, texts in views)
+
+
+def settings() -> str:
+    """The settings of a database: name, default, meaning."""
+    rows = [f"| `{name}` | `{value}` | {_plain(text)} |" for name, value, text in _SETTING.findall(_logic())]
+    return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
+
+
+def commands() -> str:
+    """The command line, as typer describes it."""
+    import typer.cli
+    from typer.main import get_command
+
+    from pyengine.cli.root import app
+
+    command: Any = get_command(app)
+    with command.make_context("pyengine", [], resilient_parsing=True) as context:
+        text = typer.cli.get_docs_for_click(obj=command, ctx=context, name="pyengine")
+    return re.sub(r"^#+ ", lambda match: f"#{match[0]}", re.sub(r"\A# .*\n", "", text), flags=re.M)
+
+
+def decisions() -> str:
+    """The decision records, by number."""
+    titles = {
+        path.name: path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ") for path in _RECORDS
+    }
+    return "\n".join(f"* [{title}]({name})" for name, title in titles.items())
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Fill the marks of a page, and name files of the repository that are no pages; called by MkDocs."""
+    makers = (sql_functions, sql_versioned, sql_views, settings, commands, decisions)
+    by_name = {maker.__name__: maker for maker in makers}
+    return _OUTSIDE.sub(r"`\2`", _MARK.sub(lambda match: by_name[match[1]](), markdown))
+
+
+def on_config(config: Any) -> Any:
+    """List the decision records below their page; called by MkDocs."""
+    (section,) = (entry for entry in config.nav if "Decisions" in entry)
+    section["Decisions"] = ["decisions/index.md", *(f"decisions/{path.name}" for path in _RECORDS)]
+    return config
