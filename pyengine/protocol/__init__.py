@@ -1,4 +1,4 @@
-"""What a worker and the database say to each other: journal rows, commands, turns.
+"""The messages between a worker and the database: journal rows, commands, turns.
 
 Lives here: the records on the wire, and how they are written and read as JSON. May not: a decision, a
 connection, anything else of ours: the folder imports nothing but its own files.

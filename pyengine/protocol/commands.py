@@ -1,20 +1,21 @@
-"""What a coroutine asks for, what became of its steps, and how its run leaves the worker.
+"""Records of a run report: commands of the code, outcomes of steps, and how the run leaves the worker.
 
-What lives here: immutable records with their units in their names: a `Command` becomes one row of the
-journal, a `StepOutcome` is what an attempt of a step gave, an `Ending` is how a run leaves (completed,
-failed, suspended, given back). What may not: a decision, a clock, I/O.
+Lives here: immutable records, written to a turn as they stand here. A `Command` becomes one row of the
+journal; a `StepOutcome` is the result of one attempt of a step; an `Ending` is how a run leaves: completed,
+failed, suspended, released. Not here: a decision, a clock, I/O. On the wire `do` names the
+kind of a record, and fields with their default are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import msgspec
 
 __all__ = [
     "Adopt",
+    "AwaitRow",
     "Cancelled",
     "Captured",
     "Command",
@@ -43,50 +44,82 @@ __all__ = [
 ]
 
 
-class RunChild(msgspec.Struct, frozen=True, kw_only=True):
-    """Start a child run. `queue` None means the parent's queue; `timeout_ms` None means no deadline;
-    `abandon`: the parent's cancellation does not reach it.
+class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="do"):
+    """A record whose kind is `do` on the wire."""
+
+
+class RunChild(_Tagged, frozen=True, kw_only=True, tag="run", rename={"timeout_ms": "timeout"}):
+    """Start a child run.
+
+    Args:
+        child: child number.
+        name: workflow name.
+        version: workflow version.
+        queue: its queue; None means the parent's.
+        hash: input hash.
+        param: JSON text of the arguments.
+        timeout_ms: its deadline, milliseconds from its start; None means none.
+        detached: the parent cannot wait for it.
+        abandon: the parent's cancellation does not reach it.
     """
 
     child: int
     name: str
     version: str
-    queue: str | None
+    queue: str | None = None
     hash: str
     param: str
-    timeout_ms: int | None
-    detached: bool
+    timeout_ms: int | None = None
+    detached: bool = False
     abandon: bool = False
 
 
-class StartTimer(msgspec.Struct, frozen=True, kw_only=True):
+class StartTimer(_Tagged, frozen=True, kw_only=True, tag="timer", rename={"duration_ms": "duration"}):
     """Start a timer that fires `duration_ms` after the turn that records it."""
 
     child: int
     duration_ms: int
 
 
-class MakePromise(msgspec.Struct, frozen=True, kw_only=True):
-    """Create an external promise. `name` is a label; with a `key` (JSON text) it is the watch of that row."""
+class MakePromise(_Tagged, frozen=True, kw_only=True, tag="promise", rename={"timeout_ms": "timeout"}):
+    """Create an external promise; `name` is a label."""
 
     child: int
     name: str
-    timeout_ms: int | None
-    key: str | None = None
-    hash: str | None = None
+    timeout_ms: int | None = None
 
 
-class Captured(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that a replay must not compute again; `name` is the call that took it (now, random, uuid4)."""
+class AwaitRow(
+    _Tagged, frozen=True, kw_only=True, tag="until", rename={"timeout_ms": "timeout", "key": "param"}
+):
+    """Wait for a row of a table.
+
+    Args:
+        child: child number.
+        name: table and watch, "orders.paid".
+        hash: input hash.
+        key: JSON text of the key of the row.
+        timeout_ms: limit of the wait, milliseconds; None means none.
+    """
 
     child: int
+    name: str
+    hash: str
+    key: str
+    timeout_ms: int | None = None
+
+
+class Captured(msgspec.Struct, frozen=True, kw_only=True, rename={"kind": "do"}):
+    """A value that a replay must not compute again; `name` is the call that took it (now, random, uuid4)."""
+
     kind: Literal["random", "time"]
+    child: int
     name: str
     value: str
 
 
-class RolledBack(msgspec.Struct, frozen=True, kw_only=True):
-    """A transaction that left nothing but what its statements answered, which a replay must find again."""
+class RolledBack(_Tagged, frozen=True, kw_only=True, tag="transaction"):
+    """A transaction that was rolled back; `value` holds the outcomes of its statements for replays."""
 
     child: int
     name: str
@@ -94,42 +127,42 @@ class RolledBack(msgspec.Struct, frozen=True, kw_only=True):
     value: str
 
 
-class Adopt(msgspec.Struct, frozen=True, kw_only=True):
+class Adopt(_Tagged, frozen=True, kw_only=True, tag="adopt"):
     """Wait for a promise that the run did not make; `name` is its id."""
 
     child: int
     name: str
 
 
-class Receive(msgspec.Struct, frozen=True, kw_only=True):
-    """Receive the next signal of this name under this number; no row stands for it until it came."""
+class Receive(_Tagged, frozen=True, kw_only=True, tag="receive"):
+    """Receive the next signal of this name under this number; its row is written when the signal comes."""
 
     child: int
     name: str
 
 
-class MakeJoinSet(msgspec.Struct, frozen=True, kw_only=True):
+class MakeJoinSet(_Tagged, frozen=True, kw_only=True, tag="join_set"):
     """Make a join set."""
 
     child: int
 
 
-class Submit(msgspec.Struct, frozen=True, kw_only=True):
-    """Put a child into a join set; one that is a local step has its `Intend` before this."""
+class Submit(_Tagged, frozen=True, kw_only=True, tag="submit", rename={"join_set": "set"}):
+    """Put a child into a join set; a local step has its `Intend` before this."""
 
     child: int
     join_set: int
 
 
-class Take(msgspec.Struct, frozen=True, kw_only=True):
+class Take(_Tagged, frozen=True, kw_only=True, tag="take", rename={"join_set": "set"}):
     """Take the result of a completed member out of its join set."""
 
     child: int
     join_set: int
 
 
-class Intend(msgspec.Struct, frozen=True, kw_only=True):
-    """Record that the first attempt of a local step begins; `retry` is its policy, as outcomes tell it."""
+class Intend(_Tagged, frozen=True, kw_only=True, tag="intent"):
+    """Record that the first attempt of a local step begins; `retry` is the JSON text of its retry policy."""
 
     child: int
     name: str
@@ -138,8 +171,20 @@ class Intend(msgspec.Struct, frozen=True, kw_only=True):
     retry: str | None = None
 
 
-Made: TypeAlias = RunChild | StartTimer | MakePromise | Adopt | Receive | MakeJoinSet
-Command: TypeAlias = Made | Captured | RolledBack | Submit | Take | Intend
+Command: TypeAlias = (
+    RunChild
+    | StartTimer
+    | MakePromise
+    | AwaitRow
+    | Captured
+    | RolledBack
+    | Adopt
+    | Receive
+    | MakeJoinSet
+    | Submit
+    | Take
+    | Intend
+)
 
 
 class StepOutcome(
@@ -150,9 +195,7 @@ class StepOutcome(
     rename={"retry_in_ms": "retry_in"},
     gc=False,
 ):
-    """What became of one attempt of a local step; exactly one of value, error, begun is given.
-
-    It is written to a turn as it stands here.
+    """The result of one attempt of a local step; exactly one of value, error, begun is given.
 
     Args:
         child: child number.
@@ -161,10 +204,10 @@ class StepOutcome(
         attempt: attempt number.
         value: JSON text of the result.
         error: JSON text of the error.
-        retry_in_ms: with `error`: tried again after this many milliseconds; None means failed for good.
-        begun: an intent: the attempt has begun and has no outcome yet.
+        retry_in_ms: with `error`: milliseconds until the next attempt; None means failed for good.
+        begun: an intent: the attempt has begun and has no result yet.
         param: with `begun`: JSON text of the arguments.
-        retry: with the first row about the step, if that is not its last: JSON text of its retry policy.
+        retry: JSON text of the retry policy, in the first of several outcomes of a step.
     """
 
     child: int
@@ -182,63 +225,66 @@ class StepOutcome(
 WaitKind: TypeAlias = Literal["single", "any", "all", "signal"]
 
 
-class Suspend(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing to do until children resolve: one of `on` (single, any, signal) or every one (all)."""
+class Suspend(_Tagged, frozen=True, kw_only=True, tag="suspend"):
+    """Wait until children complete: one of `on` (single, any, signal) or every one (all)."""
 
     on: tuple[int, ...]
     kind: WaitKind
 
 
-class Complete(msgspec.Struct, frozen=True, kw_only=True):
+class Complete(_Tagged, frozen=True, kw_only=True, tag="complete"):
     """The workflow returned; `value` is JSON text."""
 
     value: str
 
 
-class Fail(msgspec.Struct, frozen=True, kw_only=True):
+class Fail(_Tagged, frozen=True, kw_only=True, tag="fail"):
     """The workflow raised; `error` is JSON text."""
 
     error: str
 
 
-class Halt(msgspec.Struct, frozen=True, kw_only=True):
+class Halt(_Tagged, frozen=True, kw_only=True, tag="halt"):
     """Code and journal disagree; `problem` is JSON text, shown by the view `durable.runs`."""
 
     problem: str
 
 
-class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
-    """The workflow ended because somebody had asked it to, after its clean-up."""
+class Cancelled(_Tagged, frozen=True, kw_only=True, tag="cancel"):
+    """The workflow ended after a cancellation request and its clean-up."""
 
 
-class ContinueAsNew(msgspec.Struct, frozen=True, kw_only=True):
+class ContinueAsNew(_Tagged, frozen=True, kw_only=True, tag="continue", rename={"children": "on"}):
     """The run goes on as a new execution with a journal of its own.
 
     Args:
         value: JSON text of its arguments.
-        next_child: where its child numbers go on.
-        kept: numbers of receives whose signals came and were never looked at; they are sent on.
+        children: its first child number, then the numbers of receives whose signals came and were not read:
+            the new execution receives these signals again.
     """
 
     value: str
-    next_child: int
-    kept: tuple[int, ...] = ()
+    children: tuple[int, ...]
 
 
 End: TypeAlias = Suspend | Complete | Fail | Halt | Cancelled | ContinueAsNew
 
 
+class Release(_Tagged, frozen=True, kw_only=True, tag="release", rename={"retry_in_ms": "retry_in"}):
+    """Give the lease back; nothing claims the run for `retry_in_ms`, unless something it awaits resolves."""
+
+    retry_in_ms: int
+
+
+Ending: TypeAlias = End | Release
+
 _WITH_PARAM = (RunChild, Intend)
-
-
 _WITH_VALUE = (Captured, RolledBack)
-
-
-_WITH_TIMEOUT = (RunChild, MakePromise)
+_WITH_TIMEOUT = (RunChild, MakePromise, AwaitRow)
 
 
 def weight(commands: Iterable[Command], end: Ending | None) -> int:
-    """Return how many bytes of payload commands and an ending carry."""
+    """Return the payload of commands and an ending, in bytes."""
     size = 0
     for command in commands:
         if isinstance(command, _WITH_PARAM):
@@ -254,26 +300,14 @@ def weight(commands: Iterable[Command], end: Ending | None) -> int:
 
 
 def text_bytes(text: str) -> int:
-    """Return how many bytes a text takes."""
+    """Return the length of a text in UTF-8, in bytes."""
     return len(text) if text.isascii() else len(text.encode())
 
 
 def deadlines_ms(commands: Iterable[Command]) -> Iterator[int]:
-    """Return in how many milliseconds what a coroutine made is due."""
+    """Return the milliseconds until each deadline that these commands set."""
     for command in commands:
         if isinstance(command, StartTimer):
             yield command.duration_ms
         elif isinstance(command, _WITH_TIMEOUT) and command.timeout_ms is not None:
             yield command.timeout_ms
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
-    """Give the task back; nobody is to take it before `retry_in_ms`, unless something it waits for
-    resolves.
-    """
-
-    retry_in_ms: int = 0
-
-
-Ending: TypeAlias = End | Release

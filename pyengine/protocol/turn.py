@@ -1,9 +1,9 @@
-"""A turn on the wire: what a worker reports and what it gets back.
+"""A turn on the wire: the reports of a worker, and the answer of the database.
 
-What lives here: the shapes of reports and answers, and how they are written and read. What may not: sending
-(worker/turn_sender.py), what a report means for a run (worker/run_manager.py). The theory: a turn is one JSON
-text each way, short enough to be read in a log: what is absent is left out, and what the database only hands
-on (arguments, results, errors) goes as text inside it.
+Lives here: the records of reports and answers, their encoding and decoding. Not here: sending
+(worker/turn_sender.py), the effect of an answer on a run (worker/run_manager.py). The theory: a turn is one
+JSON text each way, short enough to be read in a log. Absent fields are left out; arguments, results and
+errors, which the database only passes on, are texts inside it.
 """
 
 from __future__ import annotations
@@ -13,29 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pyengine.protocol.commands import (
-    Adopt,
-    Cancelled,
-    Captured,
-    Command,
-    Complete,
-    ContinueAsNew,
-    Ending,
-    Fail,
-    Halt,
-    Intend,
-    MakeJoinSet,
-    MakePromise,
-    Receive,
-    Release,
-    RolledBack,
-    RunChild,
-    StartTimer,
-    StepOutcome,
-    Submit,
-    Suspend,
-    Take,
-)
+from pyengine.protocol.commands import Command, Ending, StepOutcome
 from pyengine.protocol.journal import Row
 
 __all__ = [
@@ -59,14 +37,14 @@ __all__ = [
 
 
 NEVER_MS = 2**53 - 1
-"""What the database writes for an instant that never comes, in milliseconds."""
+"""The database's value for an instant that never comes, in milliseconds."""
 
 
 class Lease(NamedTuple):
-    """Which run a worker speaks of, and under which lease: all that it tells of a run begins with that.
+    """The lease of a run: every message of a worker about a run begins with these fields.
 
     Args:
-        execution: number of the run; after a crash of the server it may be that of another one.
+        execution: number of the run; after a crash of the server it may belong to another run.
         id: id of the run.
         version: version of the lease.
     """
@@ -77,17 +55,17 @@ class Lease(NamedTuple):
 
 
 class RunReport(msgspec.Struct, omit_defaults=True, gc=False):
-    """What one execution reports in one turn. One with nothing but outcomes is written as it stands here.
+    """The report of one run in one turn.
 
     Args:
         execution: number of the run.
         id: id of the run.
         version: version of the lease.
         seen: the logical number through which the coroutine was advanced.
-        outcomes: what became of steps.
-        commands: what the coroutine did.
-        end: how it leaves the task, if it does.
-        reply: address to which the end is to be sent.
+        outcomes: outcomes of its steps.
+        commands: commands of its code.
+        end: how it leaves the worker, if it does.
+        reply: with an end: the address to which the end is sent.
     """
 
     execution: int
@@ -97,44 +75,6 @@ class RunReport(msgspec.Struct, omit_defaults=True, gc=False):
     outcomes: Sequence[StepOutcome] = ()
     commands: Sequence[Command] = ()
     end: Ending | None = None
-    reply: str | None = None
-
-
-class _Command(msgspec.Struct, omit_defaults=True, gc=False):
-    do: str
-    child: int
-    name: str | None = None
-    version: str | None = None
-    queue: str | None = None
-    hash: str | None = None
-    param: str | None = None
-    timeout: int | None = None
-    detached: bool = False
-    duration: int | None = None
-    value: str | None = None
-    set: int | None = None
-    abandon: bool = False
-    retry: str | None = None
-
-
-class _End(msgspec.Struct, omit_defaults=True, gc=False):
-    do: str
-    on: tuple[int, ...] | None = None
-    kind: str | None = None
-    value: str | None = None
-    error: str | None = None
-    retry_in: int | None = None
-    problem: str | None = None
-
-
-class _RunReport(msgspec.Struct, omit_defaults=True, gc=False):
-    execution: int
-    id: str
-    version: int
-    seen: int
-    outcomes: Sequence[StepOutcome] = ()
-    commands: list[_Command] = []
-    end: _End | None = None
     reply: str | None = None
 
 
@@ -172,9 +112,9 @@ class Verdicts(msgspec.Struct, gc=False):
 
 
 class ClaimedRun(msgspec.Struct, array_like=True, gc=False):
-    """A claimed task with its run's journal, or the end of it; on the wire an array (`durable._claimed_run`).
+    """A claimed run with its journal from `from_seq` on; on the wire an array (`durable._claimed_run`).
 
-    A run that was handed off says where its result is to be sent.
+    A run that was handed off has a `reply`: the address to which its result is sent.
     """
 
     execution: int
@@ -197,7 +137,7 @@ class HandedOff(msgspec.Struct, array_like=True, gc=False):
     """The direct message by which an idle worker gets a run (`durable._hand_off`).
 
     Args:
-        task: the run, as a claim would answer it.
+        task: the run, as in the answer to a claim.
         timeout: milliseconds until its deadline; None if it has none.
         reply: address to which its result is to be sent.
     """
@@ -207,7 +147,7 @@ class HandedOff(msgspec.Struct, array_like=True, gc=False):
     reply: str | None
 
     def answer(self) -> Answer:
-        """Return the answer of a turn that had claimed it; it may be old, so it does not tell the time."""
+        """Return the answer of a turn that claimed the run; without a time, since the message may be old."""
         self.task.reply = self.reply
         return Answer(0, None, [], [self.task], [], False, self.timeout)
 
@@ -222,19 +162,19 @@ class EndedRun(msgspec.Struct, array_like=True, gc=False):
 
 
 class Answer(msgspec.Struct):
-    """What a turn answers.
+    """The answer of a turn.
 
     Args:
-        now: the database's time, epoch milliseconds; 0 if it does not tell.
+        now: the database's time, epoch milliseconds; 0 if unknown.
         verdicts: the answers to the reports.
         tails: rows of others, by execution, before and after those of the report.
-        tasks: what was claimed.
+        tasks: claimed runs.
         hints: queues in which runs became ready.
-        settled: something settled.
-        due_in: milliseconds to the next deadline, maybe `NEVER_MS`; None where the turn did not look.
-        busy: runs of which nothing was written, because somebody has locked what their reports need.
-        held: ids of what is locked, for the sake of reports and claims.
-        idle: the worker is idle again, since this turn.
+        settled: some promise settled.
+        due_in: milliseconds to the next deadline, possibly `NEVER_MS`; None if the turn did not look.
+        busy: runs whose reports were not written, because other sessions lock rows that they need.
+        held: ids of those locked rows, of reports and claims.
+        idle: the worker was registered as idle by this turn.
     """
 
     now: int
@@ -250,7 +190,7 @@ class Answer(msgspec.Struct):
 
 
 class Journal(msgspec.Struct):
-    """A journal, or the end of one, and the logical number after it."""
+    """Rows of a journal up to its end, and the logical number after them."""
 
     next: int
     rows: list[Row]
@@ -263,96 +203,12 @@ decode_handoff = msgspec.json.Decoder(HandedOff).decode
 decode_result = msgspec.json.Decoder(EndedRun).decode
 
 
-def _wire_command(command: Command) -> _Command:
-    match command:
-        case RunChild():
-            return _Command(
-                "run",
-                command.child,
-                command.name,
-                command.version,
-                command.queue,
-                command.hash,
-                command.param,
-                command.timeout_ms,
-                command.detached,
-                abandon=command.abandon,
-            )
-        case StartTimer():
-            return _Command("timer", command.child, duration=command.duration_ms)
-        case MakePromise():
-            do = "promise" if command.key is None else "until"
-            return _Command(
-                do,
-                command.child,
-                command.name,
-                hash=command.hash,
-                param=command.key,
-                timeout=command.timeout_ms,
-            )
-        case Captured():
-            return _Command(command.kind, command.child, command.name, value=command.value)
-        case RolledBack():
-            return _Command(
-                "transaction", command.child, command.name, hash=command.hash, value=command.value
-            )
-        case Adopt():
-            return _Command("adopt", command.child, command.name)
-        case Receive():
-            return _Command("receive", command.child, command.name)
-        case MakeJoinSet():
-            return _Command("join_set", command.child)
-        case Submit():
-            return _Command("submit", command.child, set=command.join_set)
-        case Take():
-            return _Command("take", command.child, set=command.join_set)
-        case Intend():
-            return _Command(
-                "intent",
-                command.child,
-                command.name,
-                hash=command.hash,
-                param=command.param,
-                retry=command.retry,
-            )
-
-
-def _wire_end(end: Ending) -> _End:
-    match end:
-        case Suspend():
-            return _End("suspend", end.on, end.kind)
-        case Complete():
-            return _End("complete", value=end.value)
-        case Fail():
-            return _End("fail", error=end.error)
-        case Halt():
-            return _End("halt", problem=end.problem)
-        case Cancelled():
-            return _End("cancel")
-        case ContinueAsNew():
-            return _End("continue", (end.next_child, *end.kept), value=end.value)
-        case Release():
-            return _End("release", retry_in=end.retry_in_ms)
-
-
-def _wire(report: RunReport) -> RunReport | _RunReport:
-    if not report.commands and report.end is None:
-        return report
-    wire = _RunReport(report.execution, report.id, report.version, report.seen, report.outcomes)
-    if report.commands:
-        wire.commands = [_wire_command(command) for command in report.commands]
-    if report.end is not None:
-        wire.end = _wire_end(report.end)
-        wire.reply = report.reply
-    return wire
-
-
 def encode_reports(reports: Iterable[RunReport]) -> str:
-    """Return the JSON text that the turn takes."""
-    return _encode([_wire(report) for report in reports]).decode()
+    """Return the JSON text of reports, the argument of a turn."""
+    return _encode(list(reports)).decode()
 
 
 def encode_texts(texts: Iterable[str]) -> str:
-    """Return the array literal that the database reads as text[]."""
+    """Return the Postgres array literal of texts (text[])."""
     quoted = (text.replace("\\", "\\\\").replace('"', '\\"') for text in texts)
     return "{" + ",".join(f'"{text}"' for text in quoted) + "}"

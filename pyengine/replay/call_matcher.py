@@ -26,7 +26,7 @@ from pyengine.errors import Evicted, InvalidRequest, NotAwaitable
 from pyengine.loop.awaitables import Call, CompletionIterator, First, Gathering, ReceiveCall, TimedReceive
 from pyengine.loop.event_loop import DeterministicLoop, TimerToken
 from pyengine.loop.shield import ShieldScope
-from pyengine.protocol.commands import Adopt, Intend, MakeJoinSet, MakePromise, RunChild, StartTimer
+from pyengine.protocol.commands import Adopt, AwaitRow, Intend, MakeJoinSet, MakePromise, RunChild, StartTimer
 from pyengine.replay.call_sequence import NOTHING, CallSequence, Match
 from pyengine.replay.completions import read_into
 from pyengine.replay.history import History, describe_call
@@ -225,10 +225,12 @@ class CallMatcher:
         sequence = self.sequence
         if sequence.restricted and (dead := sequence.admit("promise", name)) is not None:
             return dead
-        digest = None if key is None else input_hash(name, key)
-        child = sequence.next_child
-        command = MakePromise(child=child, name=name, timeout_ms=timeout_ms, key=key, hash=digest)
-        return self._promise(type_codec(annotation), command, digest)
+        child, codec = sequence.next_child, type_codec(annotation)
+        if key is None:
+            return self._promise(codec, MakePromise(child=child, name=name, timeout_ms=timeout_ms))
+        digest = input_hash(name, key)
+        command = AwaitRow(child=child, name=name, hash=digest, key=key, timeout_ms=timeout_ms)
+        return self._promise(codec, command, digest)
 
     def adopt(self, annotation: Any, promise_id: str) -> Call:
         """Return the call of a promise that the run did not make.
@@ -260,7 +262,9 @@ class CallMatcher:
                 f"run {run.id} waits for promise {promise_id} already", hint="await that handle"
             )
 
-    def _promise(self, codec: TypeCodec, command: MakePromise | Adopt, digest: str | None = None) -> Call:
+    def _promise(
+        self, codec: TypeCodec, command: MakePromise | AwaitRow | Adopt, digest: str | None = None
+    ) -> Call:
         sequence, name = self.sequence, command.name
         row = sequence.row()
         match: Match = "agrees"

@@ -335,9 +335,10 @@ class Replay:
         if self._sequence.cancellation.requested:
             # a run that was asked to end does not begin again
             return Cancelled()
-        late = [row.child for row in self._history.completions[self._applied :] if row.type == "v"]
-        kept = (*self._matcher.inboxes.unconsumed(), *(child for child in late if child is not None))
-        return ContinueAsNew(value=param, next_child=self._sequence.next_child, kept=tuple(sorted(kept)))
+        rows = self._history.completions[self._applied :]
+        late = [row.child for row in rows if row.type == "v" and row.child is not None]
+        unread = sorted([*self._matcher.inboxes.unconsumed(), *late])
+        return ContinueAsNew(value=param, children=(self._sequence.next_child, *unread))
 
     def _failed(self, error: BaseException) -> Fail:
         return Fail(error=self._codec.encode_error(error))

@@ -19,6 +19,7 @@ from pyengine.definitions.current_run import RunInfo
 from pyengine.definitions.registry import Step, Workflow, make_step, make_workflow
 from pyengine.protocol.commands import (
     Adopt,
+    AwaitRow,
     Captured,
     Command,
     Complete,
@@ -227,7 +228,7 @@ class MemoryRun:
         row = self._command_row(command)
         if row is not None:
             self.rows.append(row)
-        if isinstance(command, RunChild | StartTimer | MakePromise | Adopt):
+        if isinstance(command, RunChild | StartTimer | MakePromise | AwaitRow | Adopt):
             self.open[command.child] = command
         known = self.open.get(command.child)
         if isinstance(command, Intend) and isinstance(known, StepCall):
@@ -244,7 +245,7 @@ class MemoryRun:
             case StartTimer():
                 data = {"duration": command.duration_ms, "fire_at": self.now_ms + command.duration_ms}
                 return Row(seq, "T", command.child, data=json.dumps(data))
-            case MakePromise() | Adopt():
+            case MakePromise() | AwaitRow() | Adopt():
                 return Row(seq, "X", command.child, None, command.name)
             case Captured():
                 kind = "n" if command.kind == "random" else "m"

@@ -117,7 +117,7 @@ def test_continue_as_new() -> None:
 
     run = MemoryRun(workflow(code), 1)
     moves = run.complete(1)
-    assert run.end == ContinueAsNew(value='[2,"y"]', next_child=2) and run.warm.finished
+    assert run.end == ContinueAsNew(value='[2,"y"]', children=(2,)) and run.warm.finished
     assert moves.given_up == (0,), "the step that runs is given up"
     check(run)
 

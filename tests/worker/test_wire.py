@@ -106,9 +106,9 @@ def test_commands(command: Command, expected: dict[str, Any]) -> None:
         (Fail(error="{}"), {"do": "fail", "error": "{}"}),
         (Halt(problem="{}"), {"do": "halt", "problem": "{}"}),
         (Cancelled(), {"do": "cancel"}),
-        (ContinueAsNew(value="[2]", next_child=7), {"do": "continue", "value": "[2]", "on": [7]}),
+        (ContinueAsNew(value="[2]", children=(7,)), {"do": "continue", "value": "[2]", "on": [7]}),
         (
-            ContinueAsNew(value="[]", next_child=7, kept=(3, 5)),
+            ContinueAsNew(value="[]", children=(7, 3, 5)),
             {"do": "continue", "value": "[]", "on": [7, 3, 5]},
         ),
         (Release(retry_in_ms=5), {"do": "release", "retry_in": 5}),
