@@ -146,7 +146,7 @@ class CallMatcher:
         row = self._allocated.get(child)
         if row is None:
             _, copy, named = signature.check(args, kwargs, packed)
-            if len(packed) > self._codec.noted_bytes:
+            if len(packed) > self._codec.unchecked_bytes:
                 self._codec.check_size(len(packed), f"the input of step {step.name} of run {self.run.id}")
             if child in self._history.open_receives:
                 return sequence.disagree(describe_call("step", step.name, digest), row, "step", step.name)

@@ -1,15 +1,15 @@
-"""Values to JSON text and back, such that what comes back is equal to what went in.
+"""Values to JSON text and back, such that the decoded value equals the original.
 
-Lives here: one value at a time, by its annotation (`TypeCodec`), the limits on its size (`Codec`), and
-the hash that replay compares. Not here: signatures (definitions/signatures.py), exceptions
-(exceptions.py), SQL, how the kinds of values are written (values_*.py). The theory: values are written and
-read by type, so a dataclass, a datetime, a set or a model comes back as itself when the code declares it.
-Where nothing is declared (no annotation, `Any`, a bare `list`) a value is accepted only if plain JSON gives
-it back equal; all else would be one thing before a crash and another after it, and is refused with the advice
-to annotate. Text is plain JSON, so that psql can read it.
+Lives here: one value at a time, by its annotation (`TypeCodec`), the limits on its size (`Codec`), and the
+input hash of a call. Not here: signatures (definitions/signatures.py), exceptions (exceptions.py), SQL, the
+kinds of values that msgspec cannot handle alone (shapes.py). The theory: values are encoded and decoded by
+type, so a dataclass, a datetime, a set or a model comes back as itself if the code declares it. Without a
+declaration (no annotation, `Any`, a bare `list`) a value is accepted only if plain JSON gives it back equal.
+Any other value would be different after a crash, and is refused with the advice to annotate. The text is
+plain JSON, so that psql can read it.
 
-Writing is split: `pack` is fast and unchecked and suffices to compare with the journal; `check` is what a
-value passes before its text is recorded for the first time: it is read back and compared. Sets are written in
+Encoding is split: `pack` is fast and unchecked, and suffices to compare a call with the journal. `check`
+decodes the text and compares, before a value is recorded for the first time. Sets are written in a fixed
 order, because their own order differs from process to process.
 """
 
@@ -29,7 +29,7 @@ from pyengine.values.depth import MAX_DEPTH, is_deep
 from pyengine.values.exceptions import MAX_ERROR_BYTES, MIN_ERROR_BYTES, ExceptionCodec
 from pyengine.values.hints import is_blind
 from pyengine.values.paths import at, brief, difference, holds_non_finite, place
-from pyengine.values.pydantic_models import read_unknown, said
+from pyengine.values.pydantic_models import error_text, read_unknown
 from pyengine.values.shape_builder import shape_of
 from pyengine.values.shapes import PLAIN, SORTED, SORTED_KINDS, kinds_of
 
@@ -59,40 +59,40 @@ _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def input_hash(name: str, param: str | bytes) -> str:
-    """Return 16 hex digits that stand for a call: its name and the JSON text of its arguments."""
+    """Return 16 hex digits of the hash of a call: its name and the JSON text of its arguments."""
     text = param.encode() if isinstance(param, str) else param
     return sha256(b"%b\0%b" % (name.encode(), text)).hexdigest()[:16]
 
 
 UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)
 _UNREADABLE = (msgspec.ValidationError, msgspec.DecodeError, RecursionError)
-# kinds of which another order of the same members is the same value, and is written in order by `SORTED`
+# kinds whose values are equal in any order of their members, and that `SORTED` writes in order
 _MAPPINGS = {"AnyType", "CustomType", "DictType", "TypedDictType"}
 
 
 class TypeCodec:
-    """Writes and reads the values of one annotation.
+    """Encodes and decodes the values of one annotation.
 
     Args:
-        annotation: any type that msgspec or pydantic can read, any union of such; `Any` for plain JSON.
+        annotation: any type that msgspec or pydantic can decode, any union of such; `Any` for plain JSON.
 
     Raises:
-        DecodeError: values of this annotation can never be read back.
+        DecodeError: values of this annotation cannot be decoded.
     """
 
     __slots__ = ("annotation", "blind", "flat", "loose", "own", "pack", "unpack")
 
     annotation: Any
     pack: Callable[[Any], bytes]
-    """Fast and unchecked writing."""
+    """Encodes fast and unchecked."""
     unpack: Callable[[str | bytes], Any]
-    """Fast reading; raises what msgspec raises."""
+    """Decodes; raises the errors of msgspec."""
     loose: bool
-    """Whether the annotation leaves a part of the value undeclared."""
+    """Whether some part of the value has no declared type."""
     own: bool
-    """Whether a value must be written by `pack`, because an encoder for many cannot do it."""
+    """Whether only `pack` encodes it, not an encoder shared by several annotations."""
     flat: bool
-    """Whether the value is written alike by all encoders."""
+    """Whether all shared encoders give the same text."""
     blind: bool
     """Whether `==` may overlook a NaN."""
 
@@ -120,15 +120,15 @@ class TypeCodec:
             self.unpack = _guarded(decoder.decode) if "PostInit" in kinds else decoder.decode
 
     def check(self, value: Any, packed: bytes, where: str) -> tuple[str, Any]:
-        """Return the text and the value read back from it, if both say the same.
+        """Return the text, and the value decoded from it, if that equals the original.
 
         Args:
-            value: what was packed.
-            packed: what `pack` made of it.
-            where: named in the error, e.g. "result of step charge".
+            value: the original.
+            packed: the result of `pack`.
+            where: its name in errors, e.g. "result of step charge".
 
         Raises:
-            EncodeError: the text would not give the value back; says at which place in the value.
+            EncodeError: the decoded value differs; names the path of the difference.
         """
         refuse_deep(packed, where)
         text = packed.decode()
@@ -146,16 +146,16 @@ class TypeCodec:
         except Exception:  # boundary to user code: __eq__ may do anything
             equal = False
         if not equal:
-            self._refuse_other(value, back, where)
+            self._refuse_difference(value, back, where)
         if self.blind and "null" in text:
             refuse_non_finite(value, where)
-        # a backslash is found sooner, and is rare
+        # the search for one backslash is faster, and mostly suffices
         if "\\" in text and "\\u0000" in text:
             refuse_nul(text, where, value)
         return text, back
 
-    def _refuse_other(self, value: Any, back: Any, where: str) -> None:
-        """Refuse a value that its text does not give back."""
+    def _refuse_difference(self, value: Any, back: Any, where: str) -> None:
+        """Refuse a value that differs from the one decoded from its text."""
         refuse_non_finite(value, where)
         found = difference(value, back)
         if found is None:
@@ -178,7 +178,7 @@ class TypeCodec:
 
 
 def _guarded(unpack: Callable[[str | bytes], Any]) -> Callable[[str | bytes], Any]:
-    """Return reading of which users' code takes part, and may raise anything."""
+    """Return a decoder that runs users' code, with its errors as ValidationError."""
 
     def guarded(text: str | bytes) -> Any:
         try:
@@ -186,7 +186,7 @@ def _guarded(unpack: Callable[[str | bytes], Any]) -> Callable[[str | bytes], An
         except msgspec.DecodeError:
             raise
         except Exception as error:  # boundary to user code: __post_init__ may do anything
-            raise msgspec.ValidationError(said(error)) from error
+            raise msgspec.ValidationError(error_text(error)) from error
 
     return guarded
 
@@ -195,7 +195,7 @@ def pack_value(codec: TypeCodec, value: Any, where: str) -> bytes:
     """Return the unchecked bytes of a value.
 
     Raises:
-        EncodeError: the value cannot be written at all.
+        EncodeError: the value cannot be encoded at all.
     """
     try:
         return codec.pack(value)
@@ -204,7 +204,7 @@ def pack_value(codec: TypeCodec, value: Any, where: str) -> bytes:
 
 
 def unwritable(where: str, error: Exception, value: Any) -> EncodeError:
-    """Return the error for a value that could not be written; it names the place in the value."""
+    """Return the error for a value that cannot be encoded; it names the path within the value."""
     reason = str(error)
     if isinstance(error, UnicodeError):
         reason = "a text holds half a surrogate pair"
@@ -221,10 +221,10 @@ def unwritable(where: str, error: Exception, value: Any) -> EncodeError:
 
 
 def refuse_deep(packed: bytes, where: str) -> None:
-    """Refuse JSON that is nested too deep for those who read it.
+    """Refuse JSON that is nested too deep for its readers.
 
     Raises:
-        EncodeError: naming where.
+        EncodeError: it is refused; names `where`.
     """
     if len(packed) > 2 * MAX_DEPTH and is_deep(packed):
         raise EncodeError(
@@ -246,7 +246,7 @@ def refuse_nul(text: str, where: str, value: Any = None) -> None:
     """Refuse a text with a NUL character, which Postgres cannot hold.
 
     Raises:
-        EncodeError: naming where.
+        EncodeError: it is refused; names `where`.
     """
     if _NUL.search(text):
         path = at(place(value, _has_nul))
@@ -258,10 +258,10 @@ def _has_nul(value: Any) -> bool:
 
 
 def refuse_non_finite(value: Any, where: str) -> None:
-    """Refuse NaN and the infinities, which JSON cannot say; msgspec would write them as null.
+    """Refuse NaN and the infinities, which JSON lacks; msgspec would encode them as null.
 
     Raises:
-        EncodeError: naming where.
+        EncodeError: it is refused; names `where`.
     """
     if holds_non_finite(value):
         path = at(place(value, holds_non_finite))
@@ -269,7 +269,7 @@ def refuse_non_finite(value: Any, where: str) -> None:
 
 
 def unreadable(where: str, annotation: Any, error: Exception) -> DecodeError:
-    """Return the error for a recorded text that does not fit the annotation by which it is read."""
+    """Return the error for a recorded text that does not fit the annotation."""
     return DecodeError(
         f"{where} does not fit its annotation {_shown(annotation)}: {error}",
         where=where,
@@ -283,8 +283,8 @@ def _shown(annotation: Any) -> str:
     return name or str(annotation).replace("typing.", "")
 
 
-_MOST_CODECS = 4096
-_cached_codec = lru_cache(maxsize=_MOST_CODECS)(TypeCodec)
+_CODECS_MAX = 4096
+_cached_codec = lru_cache(maxsize=_CODECS_MAX)(TypeCodec)
 _unhashed: dict[int, TypeCodec] = {}
 _ANY = TypeCodec(Any)
 
@@ -294,29 +294,29 @@ def type_codec(annotation: Any) -> TypeCodec:
     if annotation is Any:
         return _ANY
     try:
-        # typed lookups: List[int] and list[int] are equal but harmlessly so; 1 and True cannot be annotations
+        # List[int] and list[int] are equal and share a codec, which is harmless
         return _cached_codec(annotation)
     except TypeError:
-        # unhashable, e.g. Annotated[int, {...}]: known by its id, which stays since the codec keeps it alive
+        # unhashable, e.g. Annotated[int, {...}]: found by its id; the codec keeps it alive
         known = _unhashed.get(id(annotation))
         if known is None:
-            if len(_unhashed) >= _MOST_CODECS:
+            if len(_unhashed) >= _CODECS_MAX:
                 _unhashed.clear()
             known = _unhashed[id(annotation)] = TypeCodec(annotation)
         return known
 
 
 class Codec:
-    """Values and errors to text and back, within limits.
+    """Encodes and decodes values and errors, within limits.
 
     Args:
-        errors: exception classes by (module, qualified name) that may be read back besides builtin and
+        errors: exception classes by (module, qualified name) that may be decoded, besides builtin and
             imported ones.
         warn_bytes: a larger text is logged.
-        max_bytes: a larger text is refused; one of an error is cut.
+        max_bytes: a larger text is refused; the text of an error is cut.
 
     Attributes:
-        noted_bytes: no text of this length or a smaller one is logged or refused.
+        unchecked_bytes: a text of this length or less passes both limits.
     """
 
     def __init__(
@@ -331,29 +331,29 @@ class Codec:
         )
         self.warn_bytes = warn_bytes
         self.max_bytes = max_bytes
-        self.noted_bytes = min(warn_bytes, max_bytes)
+        self.unchecked_bytes = min(warn_bytes, max_bytes)
 
     def encode(self, value: Any, annotation: Any = Any, *, where: str) -> str:
         """Return the JSON text of a value.
 
         Args:
-            value: what to write.
+            value: the value.
             annotation: its declared type.
-            where: named in errors, e.g. "result of step charge of run order-42".
+            where: its name in errors, e.g. "result of step charge of run order-42".
 
         Raises:
-            EncodeError: the text would not give the value back.
+            EncodeError: the value decoded from the text would differ.
             PayloadTooLarge: the text is too long.
         """
         return self.write(type_codec(annotation), value, where)
 
     def write(self, codec: TypeCodec, value: Any, where: str) -> str:
-        """Return the JSON text of a value by its codec; otherwise like `encode`."""
+        """Return the JSON text of a value of a codec; otherwise as `encode`."""
         try:
             packed = codec.pack(value)
         except UNWRITABLE as error:
             raise unwritable(where, error, value) from error
-        if len(packed) > self.noted_bytes:
+        if len(packed) > self.unchecked_bytes:
             self.check_size(len(packed), where)
         return codec.check(value, packed, where)[0]
 
@@ -369,10 +369,10 @@ class Codec:
             raise unreadable(where, annotation, error) from error
 
     def check_size(self, size: int, where: str) -> None:
-        """Refuse a text of `size` bytes if it is over the limit, log it if it is large.
+        """Refuse a text of `size` bytes that is over the limit; log a large one.
 
         Raises:
-            PayloadTooLarge: naming where.
+            PayloadTooLarge: it is over the limit; names `where`.
         """
         if size > self.max_bytes:
             raise PayloadTooLarge(
@@ -392,5 +392,5 @@ class Codec:
         return self.failures.encode(error)
 
     def decode_error(self, text: str | None) -> BaseException:
-        """Return the error of a JSON text: of its own class if that is known, else RemoteError."""
+        """Return the error of a JSON text: of its own class if that is known, else a RemoteError."""
         return self.failures.decode(text)

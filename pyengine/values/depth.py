@@ -1,6 +1,6 @@
-"""How deep JSON may be nested.
+"""The limit on the nesting of JSON.
 
-Lives here: `is_deep`, which tells of a JSON text what the database asks of every payload (15_payloads).
+Lives here: `is_deep`, the check that the database makes of every payload (sql/logic/10_base/70_payloads.sql).
 Not here: a parser; it counts brackets.
 """
 
@@ -11,22 +11,22 @@ import re
 __all__ = ["MAX_DEPTH", "is_deep"]
 
 MAX_DEPTH = 500
-"""Levels; readers fail at a thousand, mostly."""
+"""Levels; many readers fail at a thousand."""
 
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_ROUND = bytes.maketrans(b"{}", b"[]")
-_OTHERS = bytes(sorted(set(range(256)) - set(b"[]{}")))
+_AS_SQUARE = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(sorted(set(range(256)) - set(b"[]{}")))
 
 
 def is_deep(text: bytes) -> bool:
     """Return whether a JSON text is nested deeper than `MAX_DEPTH` levels."""
-    # so many levels have so many brackets
+    # each level has a bracket
     if len(text) <= 2 * MAX_DEPTH or text.count(b"[") + text.count(b"{") <= MAX_DEPTH:
         return False
-    brackets = _STRINGS.sub(b"", text).translate(_ROUND, _OTHERS)
+    brackets = _STRINGS.sub(b"", text).translate(_AS_SQUARE, _NO_BRACKETS)
     for _ in range(MAX_DEPTH):
         if not brackets:
             return False
-        # what has nothing in it goes: one level from within
+        # remove the innermost level
         brackets = brackets.replace(b"[]", b"")
     return bool(brackets)

@@ -1,13 +1,13 @@
 """Exceptions to JSON text and back.
 
-Lives here: `ExceptionCodec`, and `error_kind`. Not here: retry decisions, values of steps. The form
-is `{"type", "module", "message", "kind", "args", "data"?, "exceptions"?, "traceback"?, "cause"?, "retryable",
-"lossy"?}`: `args` and `data` are the exception's arguments and attributes as plain JSON. Reading never runs
-an unknown `__init__`: an exception is rebuilt by allocating it and putting arguments and attributes back, as
-pickle would, and only if its class is known (registered, or found in a module that is imported already) and
-its shape fits: declared attributes are read by their annotations. Whatever does not fit becomes a
-`RemoteError` that carries all of it. Writing never fails: what cannot be written is written as its `repr`,
-with "lossy"; of an error that weighs too much only class, text and traceback are kept, cut short.
+Lives here: `ExceptionCodec`, and `error_kind`. Not here: retry decisions, values of steps. The form is
+`{"type", "module", "message", "kind", "args", "data"?, "exceptions"?, "traceback"?, "cause"?, "retryable",
+"lossy"?}`: `args` and `data` are the exception's arguments and attributes as plain JSON. Decoding never runs
+an unknown `__init__`: as pickle does, it allocates the exception and sets arguments and attributes. It does
+so only if the class is known (registered, or in a module that is imported already) and the attributes fit
+their annotations. Any other record becomes a `RemoteError` with all its fields. Encoding never fails: a value
+that cannot be encoded is replaced by its `repr` and "lossy" is set; of an error over the size limit only
+class, message and traceback remain, cut short.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from pyengine.values.pydantic_models import read_unknown, write_unknown
 __all__ = ["MAX_ERROR_BYTES", "MIN_ERROR_BYTES", "ErrorKind", "ExceptionCodec", "error_kind", "only_error"]
 
 ErrorKind: TypeAlias = Literal["Trap", "UserError", "Timeout", "Cancelled", "Nondeterminism", "Uncategorized"]
-"""Who has to act on an error: its author (UserError), who runs the machines (Trap), or as the name says."""
+"""Kind of an error: its author has to act (UserError), the operator (Trap), or as the name says."""
 
 _KINDS: tuple[ErrorKind, ...] = get_args(ErrorKind)
-# records that do not say their kind: what the database writes, and rows from before there were kinds; the
-# function _error_kind of the schema holds the same table
+# kinds of records without one: errors that the database makes, and old rows; the schema's function
+# _error_kind has the same table
 _NAMED: dict[str, ErrorKind] = {
     "Rejected": "Uncategorized",
     **dict.fromkeys(("Timeout", "TimeoutError", "StepTimeout", "RunTimedOut", "Interrupted"), "Timeout"),
@@ -52,36 +52,36 @@ _CLASSED: tuple[tuple[tuple[type[BaseException], ...], ErrorKind], ...] = (
 )
 
 MAX_ERROR_BYTES = 1 << 20
-MIN_ERROR_BYTES = (
-    4096  # what any error may weigh, however low the limit of payloads: it must be able to say so
-)
 """An error whose text is longer is cut."""
+
+MIN_ERROR_BYTES = 4096
+"""The limit on errors is never lower, however low that on payloads: errors must be able to report it."""
 
 _MAX_DEPTH = 8
 _MAX_TRACEBACK = 16_000
 
 
 def error_kind(error: object) -> ErrorKind:
-    """Return the kind of an error: who has to act on it.
+    """Return the kind of an error, which says who has to act on it.
 
     - Nondeterminism: code and journal disagree (NondeterminismError).
     - Timeout: a step, a run or a promise took too long, or a lease ran out; any TimeoutError.
     - Cancelled: a run, or the code that raised it, was cancelled.
-    - Trap: the engine or the machine failed: a crash, a step cut off by one, no database, an EngineError of
-      no narrower class, what is no Exception (SystemExit).
-    - UserError: any other exception, also one by which the engine says that the code asks for what cannot be.
-    - Uncategorized: no exception, but free JSON: a promise that somebody rejected with a value of his own.
+    - Trap: the engine or the machine failed: a crash, a step cut off by one, no database, a plain
+      EngineError, an exception that is no Exception (SystemExit).
+    - UserError: any other exception, including errors of the engine about a wrong request of the code.
+    - Uncategorized: no exception but free JSON, such as a promise that was rejected with a value.
 
-    RunFailed is of the kind of its cause, and a group of the kind that all its members have.
+    RunFailed has the kind of its cause, and a group the kind that all its members have.
 
     Args:
-        error: an exception, or the JSON value recorded for one; the kind that a record names is its kind.
+        error: an exception, or the JSON value recorded for one; a record that names its kind has that kind.
     """
     return _kind(error, 0)
 
 
 def only_error(error: BaseException | None) -> BaseException | None:
-    """Return what left a task group alone, or the error itself."""
+    """Return the only member of an exception group (also of nested ones), or the error itself."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
@@ -89,8 +89,8 @@ def only_error(error: BaseException | None) -> BaseException | None:
 
 def _kind(error: object, depth: int) -> ErrorKind:
     if isinstance(error, RemoteError):
-        said = vars(error).get("kind")
-        return said if said in _KINDS else _kind_of_record({"type": error.type})
+        kind = vars(error).get("kind")
+        return kind if kind in _KINDS else _kind_of_record({"type": error.type})
     if not isinstance(error, BaseException):
         return _kind_of_record(error)
     for classes, kind in _CLASSED:
@@ -98,12 +98,12 @@ def _kind(error: object, depth: int) -> ErrorKind:
             return kind
     cause = error.__cause__
     if type(error) is errors.RunFailed and cause is not None:
-        # causes may go round
+        # causes may form a cycle
         return _kind(cause, depth + 1) if depth < _MAX_DEPTH else "UserError"
     if isinstance(error, BaseExceptionGroup):
         kinds = {_kind(one, depth + 1) for one in error.exceptions} if depth < _MAX_DEPTH else set()
         return kinds.pop() if len(kinds) == 1 else "UserError"
-    # asyncio is not for this module
+    # by name, since this module does not import asyncio
     if any(cls.__name__ == "CancelledError" for cls in type(error).__mro__):
         return "Cancelled"
     return "UserError" if isinstance(error, Exception) and type(error) is not EngineError else "Trap"
@@ -112,19 +112,19 @@ def _kind(error: object, depth: int) -> ErrorKind:
 def _kind_of_record(record: object) -> ErrorKind:
     if not isinstance(record, dict):
         return "Uncategorized"
-    said, name = record.get("kind"), record.get("type")
-    if said in _KINDS:
-        return typing.cast("ErrorKind", said)
+    kind, name = record.get("kind"), record.get("type")
+    if kind in _KINDS:
+        return typing.cast("ErrorKind", kind)
     return _NAMED.get(name, "UserError") if isinstance(name, str) else "Uncategorized"
 
 
 class ExceptionCodec:
-    """Writes and reads exceptions.
+    """Encodes and decodes exceptions.
 
     Args:
-        classes: exception classes by (module, qualified name) that may be read back besides builtin and
-            imported ones; the mapping is read at each use, so it may grow.
-        max_bytes: what the text of an error may weigh.
+        classes: exception classes by (module, qualified name) that may be decoded, besides builtin and
+            imported ones; looked up at each use, so the mapping may grow.
+        max_bytes: limit on the text of an error.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class ExceptionCodec:
         """Return the error (not raised) of a JSON text; never fails.
 
         Args:
-            text: what `encode` wrote, or what somebody else put there: any JSON, any text, nothing.
+            text: the result of `encode`, or any other JSON or text, or None.
         """
         try:
             record = msgspec.json.decode(text) if text else None
@@ -215,7 +215,7 @@ def _rebuild(cls: type[BaseException], args: list[Any], data: dict[str, Any]) ->
     if cls.__new__ is not base.__new__ or "__setattr__" in cls.__dict__:
         return None
     if issubclass(cls, EngineError) and not data:
-        # written by SQL, which knows the message only
+        # written by SQL, with a message only
         return cls(*args)
     hints = {name: hint for name, hint in get_type_hints(cls).items() if name in data}
     error = cls.__new__(cls, *args)
@@ -244,7 +244,7 @@ def _remote(record: dict[str, Any], cause: BaseException | None) -> RemoteError:
         cause=cause,
         retryable=record.get("retryable") is not False,
     )
-    # kept, so that it is handed on as it was recorded
+    # encoding the RemoteError again must give the recorded kind
     error.__dict__["kind"] = _kind_of_record(record)
     return error
 
@@ -275,7 +275,7 @@ def _describe(error: BaseException, depth: int) -> dict[str, Any]:
 
 
 def _attributes(error: BaseException, lossy: list[str]) -> dict[str, Any]:
-    """Return what the error carries besides its arguments; declared attributes are written by their type."""
+    """Return the attributes of an error as plain JSON; declared ones are encoded by their type."""
     values = dict(getattr(error, "__dict__", {}))
     declared = getattr(error, "__dataclass_fields__", {})
     values |= {name: getattr(error, name) for name in declared if hasattr(error, name)}
@@ -289,7 +289,7 @@ def _attributes(error: BaseException, lossy: list[str]) -> dict[str, Any]:
 
 
 def _describe_remote(error: RemoteError, depth: int) -> dict[str, Any]:
-    """Hand on a foreign error as what it was."""
+    """Return the record of a RemoteError: that of the original error."""
     record: dict[str, Any] = {
         "type": error.type,
         "module": error.module,
@@ -308,13 +308,13 @@ def _add_cause(record: dict[str, Any], error: BaseException, depth: int) -> None
     cause = error.__cause__
     if cause is None and not error.__suppress_context__:
         cause = error.__context__
-    # a depth instead of a set of the seen: cycles of causes are rare and a bound is needed anyway
+    # the limit on depth also ends cycles of causes
     if cause is not None and depth < _MAX_DEPTH:
         record["cause"] = _describe(cause, depth + 1)
 
 
 def _cut(record: dict[str, Any], max_bytes: int) -> dict[str, Any]:
-    """Return what may be kept of an error that weighs too much; class names fit into the last quarter."""
+    """Return a record within the limit; class names fit into the last quarter."""
     return {
         "type": record["type"],
         "module": record["module"],
@@ -327,21 +327,21 @@ def _cut(record: dict[str, Any], max_bytes: int) -> dict[str, Any]:
 
 
 def _shortened(text: str, max_bytes: int, *, end: bool = False) -> str:
-    """Return the text if it fits, else its beginning (or its end) and how long it was."""
+    """Return the text if it fits, else its beginning (or its end) and its original length."""
     if len(msgspec.json.encode(text)) <= max_bytes:
         return text
     note = f"[cut: it had {len(text)} characters]"
-    # one character may take six bytes, as an escape, or only one; so it is tried
-    keep = min(max_bytes, len(text))
+    # a character takes one to six bytes, as an escape: shorten until it fits
+    length = min(max_bytes, len(text))
     while True:
-        kept = f"{note} {text[len(text) - keep :]}" if end else f"{text[:keep]} {note}"
-        if keep == 0 or len(msgspec.json.encode(kept)) <= max_bytes:
-            return kept
-        keep = keep * 3 // 4
+        short = f"{note} {text[len(text) - length :]}" if end else f"{text[:length]} {note}"
+        if length == 0 or len(msgspec.json.encode(short)) <= max_bytes:
+            return short
+        length = length * 3 // 4
 
 
 def _arguments(error: BaseException) -> tuple[Any, ...]:
-    # the second argument of a group is its members, which are written on their own
+    # the second argument of a group is its members, which have a field of their own
     return error.args[:1] if isinstance(error, BaseExceptionGroup) else error.args
 
 
@@ -359,7 +359,7 @@ def _traceback(error: BaseException) -> str:
 
 
 def _plain(value: Any, lossy: list[str], depth: int = 0) -> Any:
-    """Return a plain JSON value, or the `repr` of what is none, noted in `lossy`."""
+    """Return a plain JSON value; one that is none is replaced by its `repr` and listed in `lossy`."""
     if value is None or type(value) in (bool, int):
         return value
     if type(value) is float and math.isfinite(value):

@@ -1,10 +1,10 @@
-"""Where in a value something stands: its parts, with labels, and what differs between a value and its copy.
+"""Paths within values: the parts of a value with their labels, and the first difference of a copy.
 
-Lives here: walks through values of any library, for equality and for error messages. Not here:
-writing and reading (codec.py, shapes.py). The theory: `==` decides whether a value came back, since
-that is what users mean by equal, and it is fast. Only where `==` says no are two values compared part by
-part: to name the place, and to forgive what `==` cannot see: classes without an `__eq__` of their own, and
-times that their zone has twice. Labels are those of msgspec, `$.items[0].price`.
+Lives here: walks through values of any library, for equality and for error messages. Not here: encoding and
+decoding (codec.py, shapes.py). The theory: `==` decides whether a value came back, since that is what users
+mean by equal, and it is fast. Only values that are not `==` are compared part by part: to name the path, and
+to accept copies that `==` cannot recognise: classes without an `__eq__`, and ambiguous times of a zone. Paths
+are written as msgspec does, `$.items[0].price`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX_DEPTH = 100
 
 
 def same(value: Any, back: Any) -> bool:
-    """Tell whether two values are equal; an `__eq__` that fails says no."""
+    """Whether two values are equal; false if `__eq__` raises."""
     try:
         return bool(value == back)
     except Exception:  # boundary to user code: __eq__ may do anything
@@ -32,7 +32,7 @@ def same(value: Any, back: Any) -> bool:
 
 
 def parts(value: Any) -> list[tuple[str, Any]] | None:
-    """Return the parts of a value with their labels; None if it has none that are known."""
+    """Return the parts of a value with their labels; None for an atom or an unknown class."""
     cls = type(value)
     if isinstance(value, Mapping):
         return [(_key(key), part) for key, part in value.items()]
@@ -62,7 +62,7 @@ def _model_parts(value: Any) -> list[tuple[str, Any]]:
     names = type(value).__pydantic_fields__
     found = [(f".{name}", part) for name, part in vars(value).items() if name in names]
     if [*names] == ["root"]:
-        # what stands for itself has no label of its own
+        # a root model is written as its root, which has no label
         return [("", part) for _, part in found]
     for more in (value.__pydantic_extra__, value.__pydantic_private__):
         found += [(_key(name), part) for name, part in (more or {}).items()]
@@ -70,14 +70,14 @@ def _model_parts(value: Any) -> list[tuple[str, Any]]:
 
 
 def difference(value: Any, back: Any, path: str = "$") -> tuple[str, Any, Any] | None:
-    """Return the first place where a copy differs, and what stands there on either side.
+    """Return the first path at which a copy differs, and both parts there; None if they are equal.
 
     Args:
         value: the original.
         back: its copy.
-        path: where both stand.
+        path: their path.
     """
-    if same(value, back) or _forgiven(value, back):
+    if same(value, back) or _is_accepted(value, back):
         return None
     mine, theirs = parts(value), parts(back)
     named = dict(theirs or ())
@@ -94,26 +94,26 @@ def difference(value: Any, back: Any, path: str = "$") -> tuple[str, Any, Any] |
             found = difference(part, named[label], path + label)
             if found is not None:
                 return found
-    # equal parts, yet not equal: so says an __eq__ that sees more than the parts, and it is believed
-    believed = all_equal and "__eq__" in {name for one in type(value).__mro__[:-1] for name in vars(one)}
-    return (path, value, back) if believed else None
+    # all parts are equal, yet the values are not: an __eq__ of the class that compares more is right
+    has_own = "__eq__" in {name for one in type(value).__mro__[:-1] for name in vars(one)}
+    return (path, value, back) if all_equal and has_own else None
 
 
-def _forgiven(value: Any, back: Any) -> bool:
+def _is_accepted(value: Any, back: Any) -> bool:
     if type(value) is not type(back):
         return False
     if isinstance(value, datetime):
-        # a time that its zone has twice is equal to no time of another zone, not even to the same instant
+        # an ambiguous time is equal to no time of another zone, not even to the same instant
         aware = value.tzinfo is not None and back.tzinfo is not None
         return aware and value.astimezone(UTC) == back.astimezone(UTC)
-    # a Decimal may be NaN, and is written as the text that it is
+    # a Decimal may be NaN, which is written as its text
     return (
         not same(value, value) and not same(back, back) and parts(value) is None and str(value) == str(back)
     )
 
 
 def holds_non_finite(value: Any, depth: int = 0) -> bool:
-    """Tell whether a value is or holds NaN or an infinity."""
+    """Whether a value is or holds NaN or an infinity."""
     if value is None or isinstance(value, str | int | bytes):
         return False
     if isinstance(value, float):
@@ -123,13 +123,13 @@ def holds_non_finite(value: Any, depth: int = 0) -> bool:
 
 
 def place(value: Any, wrong: Callable[[Any], bool], path: str = "$", depth: int = 0) -> str:
-    """Return the path of the innermost part that is wrong.
+    """Return the path of the innermost wrong part.
 
     Args:
-        value: one that is wrong.
-        wrong: tells whether a value, or a part of it, is.
-        path: where the value stands.
-        depth: how deep that is; the search ends at some depth.
+        value: a wrong value.
+        wrong: whether a value or part is wrong.
+        path: path of the value.
+        depth: its depth; the search is limited.
     """
     inner = parts(value) if depth < _MAX_DEPTH else None
     for label, part in inner or ():
@@ -139,12 +139,12 @@ def place(value: Any, wrong: Callable[[Any], bool], path: str = "$", depth: int 
 
 
 def at(path: str) -> str:
-    """Return how an error says where; nothing for the whole value."""
+    """Return the suffix of an error that names a path; empty for the whole value."""
     return "" if path == "$" else f" - at `{path}`"
 
 
 def brief(value: Any) -> str:
-    """Return a value as it is shown in an error."""
+    """Return a value as errors show it, at most 60 characters."""
     try:
         text = repr(value)
     except Exception:  # boundary to user code: __repr__ may do anything

@@ -1,11 +1,11 @@
-"""Models of pydantic, as pydantic itself writes and reads them.
+"""Models of pydantic, as pydantic itself encodes and decodes them.
 
-Lives here: all that knows of pydantic. Not here: importing it. The theory: a value can only be a
-model if its code has imported pydantic, so the library is looked up in `sys.modules` and is never loaded on
-its account. What pydantic writes is its JSON form with field names, complete (defaults too, since code may
-change them) and without computed fields; what it reads may use field names or aliases, because people write
-arguments by hand. Sets are put in order, since a call is recognised by its text and the order of a set
-differs from process to process.
+Lives here: everything about pydantic. Not here: an import of it. The theory: a value can only be a model if
+user code has imported pydantic, so the library is looked up in `sys.modules` and never imported for it. The
+text is pydantic's JSON form with field names, complete (with defaults, since code may change them) and
+without computed fields. Decoding accepts field names and aliases, because people write arguments by hand.
+Sets are sorted, since a call is recognised by its text and the order of a set differs from process to
+process.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ import msgspec
 
 __all__ = [
     "Model",
+    "error_text",
     "is_constrained",
     "is_model",
     "is_special",
     "model_of",
     "read_unknown",
-    "said",
     "write_unknown",
 ]
 
-_OLDEST = (2, 11)  # the first that reads field names and aliases alike
+_OLDEST = (2, 11)  # the first that accepts both field names and aliases
 _SHOWN_ERRORS = 3
 
 
 def is_model(cls: Any) -> bool:
-    """Tell whether a class is a model or a dataclass of pydantic."""
+    """Whether a class is a model or a dataclass of pydantic."""
     return isinstance(cls, type) and hasattr(cls, "__pydantic_validator__")
 
 
 def is_special(cls: Any) -> bool:
-    """Tell whether a class is no model, but one that only pydantic can read: a URL, a secret."""
+    """Whether a class is no model, but only pydantic can decode it: a URL, a secret."""
     return (
         isinstance(cls, type)
         and not is_model(cls)
@@ -50,21 +50,21 @@ def is_special(cls: Any) -> bool:
 
 
 def is_constrained(annotation: Any) -> bool:
-    """Tell whether an annotation says more than its type does, in words of pydantic: Field(gt=0)."""
+    """Whether an annotation has metadata of pydantic, such as Field(gt=0)."""
     if get_origin(annotation) is not Annotated or "pydantic" not in sys.modules:
         return False
-    owners = {type(word).__module__.split(".")[0] for word in get_args(annotation)[1:]}
+    owners = {type(one).__module__.split(".")[0] for one in get_args(annotation)[1:]}
     return not owners.isdisjoint({"pydantic", "annotated_types"})
 
 
 class Model:
-    """Writes and reads the values of one annotation by means of pydantic.
+    """Encodes and decodes the values of one annotation with pydantic.
 
     Args:
-        annotation: a model, or any other annotation that pydantic can read.
+        annotation: a model, or any other annotation that pydantic supports.
 
     Raises:
-        TypeError: pydantic cannot read it, is not there, or is too old.
+        TypeError: pydantic does not support it, is missing, or is too old.
     """
 
     __slots__ = ("_dump", "_has_sets", "_load")
@@ -90,10 +90,10 @@ class Model:
             raise TypeError(str(error).splitlines()[0]) from error
 
     def write(self, value: Any) -> Any:
-        """Return what stands for a value in JSON.
+        """Return the JSON form of a value.
 
         Raises:
-            TypeError: it cannot be written.
+            TypeError: it cannot be encoded.
         """
         try:
             found = self._dump(value, mode="json", by_alias=False, round_trip=True, warnings=False)
@@ -112,14 +112,14 @@ class Model:
         """Return the value of a JSON text.
 
         Raises:
-            ValueError: it does not fit; says what and where.
+            ValueError: it does not fit; names the fields.
         """
         try:
             return self._load(text, by_alias=True, by_name=True)
         except RecursionError:
             raise
         except Exception as error:  # boundary to user code: validators may do anything
-            raise ValueError(said(error)) from error
+            raise ValueError(error_text(error)) from error
 
 
 def _has_sets(schema: Any) -> bool:
@@ -129,7 +129,7 @@ def _has_sets(schema: Any) -> bool:
 
 
 def _ordered(value: Any, found: Any) -> Any:
-    """Return what pydantic wrote, with the lists that stand for sets in order."""
+    """Return pydantic's JSON form of a value, with the lists of its sets sorted."""
     if isinstance(found, list) and isinstance(value, list | tuple | set | frozenset):
         inner = found
         if len(value) == len(found):
@@ -146,8 +146,8 @@ def _ordered(value: Any, found: Any) -> Any:
     return found if root is None else _ordered(root, found)
 
 
-def said(error: Exception) -> str:
-    """Return what an error of users' code or of pydantic says, in one line."""
+def error_text(error: Exception) -> str:
+    """Return the message of an error of users' code or of pydantic, in one line."""
     listed = getattr(error, "errors", None)
     if listed is None or not hasattr(error, "error_count"):
         return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
@@ -166,10 +166,10 @@ def _cached(annotation: Hashable) -> Model:
 
 
 def model_of(annotation: Any) -> Model:
-    """Return what writes and reads an annotation, made once for each.
+    """Return the `Model` of an annotation, made once for each.
 
     Raises:
-        TypeError: pydantic cannot read it.
+        TypeError: pydantic does not support it.
     """
     try:
         hash(annotation)
@@ -179,10 +179,10 @@ def model_of(annotation: Any) -> Model:
 
 
 def write_unknown(value: Any) -> Any:
-    """Write what msgspec does not know: models of pydantic.
+    """Encode a value that msgspec does not know: a model of pydantic.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is no model.
     """
     cls = type(value)
     if is_model(cls):
@@ -191,14 +191,14 @@ def write_unknown(value: Any) -> Any:
 
 
 def read_unknown(annotation: Any, value: Any) -> Any:
-    """Read what msgspec does not know: models of pydantic.
+    """Decode a type that msgspec does not know: a model of pydantic.
 
     Raises:
-        TypeError: values of this type cannot be read.
+        TypeError: values of this type cannot be decoded.
         ValueError: the value does not fit.
     """
     if is_model(annotation):
-        # as text: in strict mode pydantic takes a text for a date only if it knows that it reads JSON
+        # from JSON text: in strict mode pydantic accepts a text as a date only in JSON
         return model_of(annotation).read(msgspec.json.encode(value))
     name = getattr(annotation, "__qualname__", annotation)
     raise TypeError(f"values of type {name} cannot be read back; use a dataclass or another plain type")

@@ -1,8 +1,8 @@
 """The tree of shapes of an annotation.
 
-Lives here: `shape_of`. Not here: writing and reading (shapes.py, unions.py). The
-theory: an annotation is a tree; what msgspec understands is a leaf, and only what stands above a leaf that it
-does not understand is taken apart.
+Lives here: `shape_of`. Not here: encoding and decoding (shapes.py, unions.py). The theory: an annotation is a
+tree. A subtree that msgspec can handle alone is one leaf, `Native`; only the nodes above other leaves have
+shapes of their own.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ class _Builder:
         raise TypeError(f"{annotation!r} is not supported")
 
     def _member(self, annotation: Any) -> Shape:
-        """Return the shape of a member of a union, whose fields must all be written to tell it from others.
+        """Return the shape of a union's member, which must write all its fields to be recognised.
 
-        msgspec leaves a field out that was left out when it read the dataclass.
+        msgspec alone leaves out a dataclass field that was missing when it decoded the value.
         """
         cls = class_of(annotation)
         if not dataclasses.is_dataclass(cls) or is_model(cls):
@@ -94,13 +94,13 @@ class _Builder:
 
 
 def shape_of(annotation: Any) -> Shape | None:
-    """Return the shape of an annotation; None if msgspec can do it alone.
+    """Return the shape of an annotation; None if msgspec can handle it alone.
 
     Raises:
         TypeError: it is not supported.
         NameError: an annotation in it cannot be resolved.
     """
     if get_origin(annotation) is None and is_model(annotation):
-        # alone, a model is read faster by pydantic from the text
+        # pydantic decodes a model faster from the text itself
         return _Builder().shape(annotation)
     return None if is_native(annotation) else _Builder().shape(annotation)

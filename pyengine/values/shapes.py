@@ -1,8 +1,8 @@
-"""Values whose annotation msgspec cannot read alone: how each kind of them is written and read.
+"""Shapes: encoding and decoding of values whose annotation msgspec cannot handle alone, one class a kind.
 
-Lives here: the shapes, and the encoders that all writing uses. Not here: limits, equality, errors of
-the engine (codec.py). The theory: a shape reads JSON text and writes what msgspec can encode; so no part of a
-value is written or read twice, and whatever msgspec understands is left to it (`Native`).
+Lives here: the shapes, and the two encoders. Not here: limits, equality, errors of the engine (codec.py). The
+theory: a shape decodes JSON text, and returns for encoding an object that msgspec can encode. So no part of a
+value is encoded or decoded twice, and everything that msgspec can handle is left to it (`Native`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NoReturn, Protocol
 import msgspec
 
 from pyengine.values.hints import field_types
-from pyengine.values.pydantic_models import Model, read_unknown, said, write_unknown
+from pyengine.values.pydantic_models import Model, error_text, read_unknown, write_unknown
 
 __all__ = [
     "PLAIN",
@@ -38,7 +38,7 @@ __all__ = [
 
 PLAIN = msgspec.json.Encoder(enc_hook=write_unknown)
 SORTED = msgspec.json.Encoder(enc_hook=write_unknown, order="deterministic")
-# what is written in order: sets have none of their own; of models it shall not matter who comes first
+# kinds that must be written in a fixed order: sets have none, and models may hold sets
 SORTED_KINDS = {"SetType", "FrozenSetType", "CustomType"}
 
 Text = str | bytes | msgspec.Raw
@@ -48,28 +48,28 @@ _dict_of_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class Shape(Protocol):
-    """Writes and reads the values of one annotation."""
+    """Encodes and decodes the values of one annotation."""
 
     def write(self, value: Any) -> Any:
-        """Return what msgspec writes for a value; a value of another type is returned as it is."""
+        """Return an object that msgspec encodes; a value of another type is returned unchanged."""
 
     def read(self, text: Text) -> Any:
         """Return the value of a JSON text; raises msgspec.ValidationError."""
 
 
-def _misfit(error: Exception, label: str = "") -> NoReturn:
-    """Raise an error once more, as that of a part of something."""
-    what, _, path = str(error).rpartition(" - at `$")
-    what, path = (what, path[:-1]) if what else (str(error), "")
-    raise msgspec.ValidationError(f"{what} - at `${label}{path}`" if label + path else what) from error
+def _invalid(error: Exception, label: str = "") -> NoReturn:
+    """Raise an error again as a ValidationError, with the label put before its path."""
+    message, _, path = str(error).rpartition(" - at `$")
+    message, path = (message, path[:-1]) if message else (str(error), "")
+    raise msgspec.ValidationError(f"{message} - at `${label}{path}`" if label + path else message) from error
 
 
 def read_part(shape: Shape, text: Text, label: str) -> Any:
-    """Return a part of a value; an error says that it stands at `label`."""
+    """Return a part of a value; an error names its path, which begins with `label`."""
     try:
         return shape.read(text)
     except msgspec.ValidationError as error:
-        _misfit(error, label)
+        _invalid(error, label)
 
 
 def kinds_of(annotation: Any) -> set[str]:
@@ -78,15 +78,15 @@ def kinds_of(annotation: Any) -> set[str]:
     "PostInit" is among them if reading runs code of users.
     """
     kinds: set[str] = set()
-    seen: set[int] = set()
+    visited: set[int] = set()
     info = msgspec.inspect.type_info(annotation)
     todo: list[Any] = [info]
     while todo:
         node = todo.pop()
         if isinstance(node, tuple | list):
             todo.extend(node)
-        elif isinstance(node, msgspec.inspect.Type | msgspec.inspect.Field) and id(node) not in seen:
-            seen.add(id(node))
+        elif isinstance(node, msgspec.inspect.Type | msgspec.inspect.Field) and id(node) not in visited:
+            visited.add(id(node))
             kinds.add(type(node).__name__)
             if hasattr(getattr(node, "cls", None), "__post_init__"):
                 kinds.add("PostInit")
@@ -95,33 +95,33 @@ def kinds_of(annotation: Any) -> set[str]:
 
 
 class Native:
-    """What msgspec writes and reads alone."""
+    """A type that msgspec handles alone."""
 
     def __init__(self, annotation: Any) -> None:
         self.read: Callable[[Any], Any] = msgspec.json.Decoder(annotation, dec_hook=read_unknown).decode
         self._sorted = not kinds_of(annotation).isdisjoint(SORTED_KINDS)
 
     def write(self, value: Any) -> Any:
-        """Return the value, or its text if something in it must be put in order."""
+        """Return the value, or its text if it holds something to be sorted."""
         return msgspec.Raw(SORTED.encode(value)) if self._sorted else value
 
 
 class Foreign:
-    """What pydantic writes and reads."""
+    """A type that pydantic handles."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
 
     def write(self, value: Any) -> Any:
-        """Return the text of what pydantic writes."""
+        """Return pydantic's text."""
         return msgspec.Raw(SORTED.encode(self._model.write(value)))
 
     def read(self, text: Text) -> Any:
-        """Return what pydantic reads."""
+        """Return the value that pydantic decodes."""
         try:
             return self._model.read(bytes(text) if isinstance(text, msgspec.Raw) else text)
         except ValueError as error:
-            _misfit(error)
+            _invalid(error)
 
 
 class Enumerated:
@@ -161,16 +161,16 @@ class Listed:
         try:
             return self._make(found)
         except TypeError as error:
-            # what cannot stand in a set
-            _misfit(error)
+            # an item that is not hashable
+            _invalid(error)
 
 
 class Fixed:
     """A tuple, or NamedTuple, with a type for each place."""
 
-    def __init__(self, items: list[Shape], make: Any, fewest: int | None = None) -> None:
+    def __init__(self, items: list[Shape], make: Any, required: int | None = None) -> None:
         self._items, self._make = items, make
-        self._fewest = len(items) if fewest is None else fewest
+        self._required = len(items) if required is None else required
 
     def write(self, value: Any) -> Any:
         """Return a list."""
@@ -181,7 +181,7 @@ class Fixed:
     def read(self, text: Text) -> Any:
         """Return a tuple."""
         raw = _list_of_raw(text)
-        if not self._fewest <= len(raw) <= len(self._items):
+        if not self._required <= len(raw) <= len(self._items):
             raise msgspec.ValidationError(f"Expected `array` of length {len(self._items)}, got {len(raw)}")
         pairs = zip(self._items, raw, strict=False)
         found = [read_part(item, one, f"[{n}]") for n, (item, one) in enumerate(pairs)]
@@ -224,9 +224,9 @@ def _same(key: Any) -> Any:
 
 
 def _may_miss(cls: Any, name: str, hint: Any) -> bool:
-    # the class itself does not know when its annotations are texts
-    said = {typing.Required: False, typing.NotRequired: True}
-    return said.get(typing.get_origin(hint), name not in cls.__required_keys__)
+    # `__required_keys__` is wrong where annotations are texts
+    declared = {typing.Required: False, typing.NotRequired: True}
+    return declared.get(typing.get_origin(hint), name not in cls.__required_keys__)
 
 
 def _has_default(one: dataclasses.Field[Any]) -> bool:
@@ -246,7 +246,7 @@ class Fields:
         self.fields: list[tuple[str, str, Shape, bool]] = []
 
     def fill(self, annotation: Any, shape: Callable[[Any], Shape]) -> None:
-        """Take the shapes of the fields; later than the rest, since a class may hold itself."""
+        """Set the shapes of the fields; after the constructor, since a class may hold itself."""
         cls, hints = self._cls, field_types(annotation)
         if self._is_dict:
             self.fields = [
@@ -300,10 +300,10 @@ class Fields:
         try:
             return self._make(**found)
         except Exception as error:  # boundary to user code: __post_init__ may do anything
-            raise msgspec.ValidationError(said(error)) from error
+            raise msgspec.ValidationError(error_text(error)) from error
 
     def _revived(self, **found: Any) -> Any:
-        """Return a dataclass as pickle and msgspec make it: an `__init__` may take other arguments."""
+        """Return a dataclass, made as pickle and msgspec do: its `__init__` may take other arguments."""
         made = self._cls.__new__(self._cls)
         for one in dataclasses.fields(self._cls):
             if one.name in found:

@@ -1,9 +1,9 @@
-"""What a statement of a transaction answers, as JSON and back.
+"""Results of the statements of a transaction, as JSON and back.
 
-Lives here: `Record`, one row as workflow code sees it; the JSON form of the values that asyncpg returns,
-and of the errors that the database raises. Not here: a connection, a journal. The theory: code must see
-the same when it runs and when it is replayed, so what a statement answers goes through its JSON form in both;
-what JSON does not know carries the name of its type, and a type that has no form here is refused at once.
+Lives here: `Record`, one row as workflow code sees it; the JSON form of the values that asyncpg returns, and
+of the errors that the database raises. Not here: a connection, a journal. The theory: code must see the same
+result live and in replay, so a result goes through its JSON form in both. A value that JSON lacks carries the
+name of its type; a type without a form here is refused at once.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def value_json(value: Any) -> Any:
     """Return a value as `msgspec.json` can write it.
 
     Raises:
-        EncodeError: it is of a type that has no form here.
+        EncodeError: its type has no form here.
     """
     if value is None or type(value) in _PLAIN:
         return value
@@ -159,7 +159,7 @@ def value_json(value: Any) -> Any:
 
 
 def read_value(written: Any) -> Any:
-    """Return the value of which `value_json` is the form."""
+    """Return the value of a form that `value_json` made."""
     if isinstance(written, list):
         return [read_value(one) for one in written]
     if isinstance(written, dict):
@@ -174,14 +174,14 @@ def records_json(rows: Sequence[Any]) -> dict[str, Any]:
         rows: asyncpg's records, of one statement.
 
     Raises:
-        EncodeError: a value is of a type that has no form here.
+        EncodeError: the type of a value has no form here.
     """
     columns = list(rows[0].keys()) if rows else []
     return {"columns": columns, "rows": [[value_json(one) for one in row.values()] for row in rows]}
 
 
 def read_records(written: dict[str, Any]) -> list[Record]:
-    """Return the rows of which `records_json` is the form."""
+    """Return the rows of a form that `records_json` made."""
     columns = written["columns"]
     return [Record(columns, [read_value(one) for one in row]) for row in written["rows"]]
 
@@ -203,12 +203,12 @@ _FIELDS = {
 
 
 def error_fields(error: asyncpg.PostgresError) -> dict[str, str]:
-    """Return what the database said of an error, by the letters of its protocol."""
-    told = error.as_dict()
-    return {letter: str(told[name]) for name, letter in _FIELDS.items() if told.get(name) is not None}
+    """Return the fields of a database error, by their letters in the protocol of Postgres."""
+    fields = error.as_dict()
+    return {letter: str(fields[name]) for name, letter in _FIELDS.items() if fields.get(name) is not None}
 
 
 def error_of(fields: dict[str, str]) -> asyncpg.PostgresError:
-    """Return the error that says this, of the class that asyncpg has for its SQLSTATE."""
+    """Return the error with these fields, of asyncpg's class for its SQLSTATE."""
     error: asyncpg.PostgresError = asyncpg.PostgresError.new(fields)
     return error

@@ -1,10 +1,10 @@
-"""Unions of which JSON alone cannot tell the members, such as two dataclasses, or a date and a text.
+"""Unions whose members look alike in JSON, such as two dataclasses, or a date and a text.
 
-Lives here: `OneOf`. Not here: the other shapes (shapes.py). The theory: a union is written as
-the plain JSON of its member if that is read back as the same, and else with the member's name:
-`{"$type": "Refund", "value": {...}}`. Reading tries the members, the narrow ones first, and takes the first
-that would be written exactly as it stands; if there is none, the first that can be read. The order of the
-members is that of their names: `A | B` and `B | A` are one type to Python.
+Lives here: `OneOf`. Not here: the other shapes (shapes.py). The theory: a value is written as the plain JSON
+of its member if that is decoded to the same value, and else with the member's name:
+`{"$type": "Refund", "value": {...}}`. Decoding tries the members, narrow types first, and takes the first one
+whose encoding is exactly this text; if there is none, the first that decodes it. Members are ordered by name:
+`A | B` and `B | A` are the same type in Python.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["OneOf"]
 
 _CANONICAL = msgspec.json.Encoder(order="sorted")
 _NONE = type(None)
-# what a note in an annotation may show of a function
+# in the repr of a function in annotation metadata
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-# a class of ours may move to another file; what it is called must not
+# a class of the engine may move to another file; its recorded name must stay
 _OURS = re.compile(r"\bpyengine(?:\.\w+)*\.(\w+)")
 
 
@@ -40,13 +40,13 @@ _read_tagged = msgspec.json.Decoder(_Tagged).decode
 
 
 class OneOf:
-    """A union of which JSON alone cannot tell the members."""
+    """A union whose members look alike in JSON."""
 
     def __init__(self) -> None:
         self._members: dict[str, tuple[Any, Shape]] = {}
 
     def fill(self, annotation: Any, shape: Callable[[Any], Shape]) -> None:
-        """Take the members; later than the rest, since a union may hold itself."""
+        """Set the members; after the constructor, since a union may hold itself."""
         members = [bare(one) if not is_constrained(one) else one for one in get_args(annotation)]
         for one in sorted(members, key=_breadth):
             name = _name(one)
@@ -57,16 +57,16 @@ class OneOf:
             self._members[name] = (class_of(one), shape(one))
 
     def write(self, value: Any) -> Any:
-        """Return the JSON of a member, with its name if it would be read as another."""
+        """Return the JSON of a member, with its name if it would be decoded as another one."""
         cls = type(value)
         exact = [(name, shape) for name, (held, shape) in self._members.items() if held is cls]
-        homes = exact or [(name, shape) for name, (_, shape) in self._members.items()]
-        for name, shape in homes:
+        candidates = exact or [(name, shape) for name, (_, shape) in self._members.items()]
+        for name, shape in candidates:
             text = PLAIN.encode(shape.write(value))
             # list[int] and list[str] are one class
-            if len(exact) == 1 or _is_again(value, shape, text):
+            if len(exact) == 1 or _comes_back(value, shape, text):
                 raw = msgspec.Raw(text)
-                return raw if _is_again(value, self, text) else {"$type": name, "value": raw}
+                return raw if _comes_back(value, self, text) else {"$type": name, "value": raw}
         return value
 
     def read(self, text: Text) -> Any:
@@ -105,8 +105,8 @@ def _canonical(text: Text) -> bytes:
     return _CANONICAL.encode(msgspec.json.decode(text))
 
 
-def _is_again(value: Any, shape: Shape, text: bytes) -> bool:
-    """Tell whether a text is read as the same value of the same type."""
+def _comes_back(value: Any, shape: Shape, text: bytes) -> bool:
+    """Whether a text is decoded to the same value of the same type."""
     try:
         back = shape.read(text)
     except msgspec.DecodeError:
@@ -124,6 +124,6 @@ def _name(annotation: Any) -> str:
 
 
 def _breadth(annotation: Any) -> tuple[int, str]:
-    """Return what sorts members: those that take any text or number last."""
+    """Return the sort key of a member: types that accept any text or number are last."""
     broad = {float: 1, str: 2, Any: 3}
     return (broad.get(annotation, 0) if annotation in list(broad) else 0, _name(annotation))
