@@ -21,6 +21,7 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 from pytest_postgresql import factories
+from pytest_postgresql.executors import NoopExecutor
 
 from tests.support import history as transitions
 from tests.support.barrier import Stage
@@ -30,14 +31,16 @@ from tests.support.cluster import (
     Server,
     begin_session,
     broken_laws,
+    create_database,
     deadlocks,
     drop_database,
     end_session,
-    fresh_database,
     install_schema,
     installed_database,
     make_folder,
+    of_worker,
 )
+from tests.support.laboratory import Laboratory
 
 if TYPE_CHECKING:
     from tests.support.pooler import Pooler
@@ -46,8 +49,7 @@ Connection = psycopg.Connection[TupleRow]
 SEED = "PYENGINE_TEST_SEED"
 RESULTS = Path(__file__).parent.parent / "bench" / "results"
 
-_template = factories.postgresql_noproc(depends_on="server", load=[install_schema], dbname="pyengine")
-_clone = factories.postgresql("_template")
+template = factories.postgresql_noproc(depends_on="server", load=[install_schema], dbname="pyengine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -90,13 +92,14 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the large sizes to --full, and with --pooled what has no database of its own: they are deselected
-    and counted, not skipped."""
+    """Leave the large sizes to --full, and with --pooled all that the pooler cannot change, because it has no
+    database of its own or needs a session of its own: they are deselected and counted, not skipped."""
 
     def left_out(item: pytest.Item) -> bool:
         if item.get_closest_marker("full") and not config.getoption("--full"):
             return True
-        return bool(config.getoption("--pooled")) and "dsn" not in getattr(item, "fixturenames", ())
+        goes_through = "dsn" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("session")
+        return bool(config.getoption("--pooled")) and not goes_through
 
     out = {id(item) for item in items if left_out(item)}
     if out:
@@ -105,21 +108,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Repeat the seed where failures are read; print the figures that tests took, and with --pooled which
-    tests did not go through the pooler."""
+    """Repeat the seed where failures are read; print the figures that tests took."""
     if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
         terminalreporter.write_line(pytest_report_header())
-    direct = []
     for report in terminalreporter.stats.get("passed", []):
         for name, value in report.user_properties:
             if name == "figures":
                 terminalreporter.write_line(value)
-            if name == "direct":
-                direct.append(value)
-    if terminalreporter.config.getoption("--pooled"):
-        terminalreporter.write_line(f"{len(direct)} tests went to the database directly (marker: session)")
-        for value in sorted(direct):
-            terminalreporter.write_line(f"  {value}")
 
 
 @pytest.fixture(scope="session")
@@ -154,6 +149,48 @@ def alone(quiet: Server) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def maintenance(server: Server) -> Iterator[Connection]:
+    """This worker's session for making and dropping databases."""
+    with psycopg.connect(server.dsn(server.maintenance_dbname), autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def database(template: NoopExecutor, maintenance: Connection) -> Iterator[str]:
+    """Name of the test's own database, a clone of this worker's template."""
+    create_database(maintenance, template.dbname, template.template_dbname)
+    yield template.dbname
+    drop_database(maintenance, template.dbname)
+
+
+@pytest.fixture(scope="session")
+def laboratory(server: Server, template: NoopExecutor, maintenance: Connection) -> Iterator[Laboratory]:
+    """A database into which nothing is ever committed, with one session for all tests."""
+    yield from _laboratory(server, template, maintenance, "laboratory")
+
+
+@pytest.fixture(scope="session")
+def laboratory_at_rest(
+    server: Server, template: NoopExecutor, maintenance: Connection
+) -> Iterator[Laboratory]:
+    """Another one, whose clock stands still: replacing a clock makes every plan void that reads it."""
+    yield from _laboratory(server, template, maintenance, "laboratory_at_rest", is_still=True)
+
+
+def _laboratory(
+    server: Server, template: NoopExecutor, maintenance: Connection, name: str, *, is_still: bool = False
+) -> Iterator[Laboratory]:
+    own = of_worker(name)
+    create_database(maintenance, own, template.template_dbname)
+    if is_still:
+        Clock(server.dsn(own)).close()
+    made = Laboratory(server.dsn(own))
+    yield made
+    made.close()
+    drop_database(maintenance, own)
+
+
+@pytest.fixture(scope="session")
 def pooler(cluster: Cluster) -> Iterator[Pooler]:
     """PgBouncer in transaction mode before that server, with few sessions."""
     from tests.support.pooler import NoPooler, Pooler
@@ -167,41 +204,32 @@ def pooler(cluster: Cluster) -> Iterator[Pooler]:
 
 
 @pytest.fixture
-def direct(request: pytest.FixtureRequest, server: Server) -> str:
+def direct(server: Server, database: str) -> str:
     """URL of the test's own database with a session of one's own, also with --pooled."""
-    clone: Connection = request.getfixturevalue("_clone")
-    clone.rollback()
-    return server.dsn(clone.info.dbname)
+    return server.dsn(database)
 
 
 @pytest.fixture
-def pooled(request: pytest.FixtureRequest, pooler: Pooler, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def pooled(database: str, pooler: Pooler, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """URL of the test's own database through the pooler, which has some sessions open."""
     from tests.support.pooler import as_users_must
 
     as_users_must(monkeypatch)
-    name = request.getfixturevalue("_clone").info.dbname
-    request.getfixturevalue("direct")
-    pooler.warm(name)
-    yield pooler.dsn(name)
-    pooler.forget(name)
+    pooler.warm(database)
+    yield pooler.dsn(database)
+    pooler.forget(database)
 
 
 @pytest.fixture
-def dsn(request: pytest.FixtureRequest, server: Server, direct: str) -> Iterator[str]:
+def dsn(request: pytest.FixtureRequest, maintenance: Connection, database: str, direct: str) -> Iterator[str]:
     """URL of the test's own database with the schema installed, for psycopg and asyncpg."""
-    session = request.node.get_closest_marker("session")
-    if request.config.getoption("--pooled") and session is None:
-        yield request.getfixturevalue("pooled")
-    else:
-        if request.config.getoption("--pooled"):
-            request.node.user_properties.append(("direct", f"{request.node.nodeid}: {session.args[0]}"))
-        yield direct
-    url, name = direct, request.getfixturevalue("_clone").info.dbname
+    yield request.getfixturevalue("pooled") if request.config.getoption("--pooled") else direct
     if request.node.get_closest_marker("unlawful") is None:
-        broken = broken_laws(url)
+        broken = broken_laws(direct)
         assert not broken, "durable.check() after the test:\n" + "\n".join(map(str, broken))
-    found = deadlocks(server, name) if request.node.get_closest_marker("circles") is None else 0
+    found = 0
+    if request.node.get_closest_marker("circles") is None:
+        found = deadlocks(maintenance, database)
     assert found == 0, f"PostgreSQL counted {found} deadlock(s): the one lock order is broken"
 
 
@@ -239,18 +267,18 @@ def stage(dsn: str, direct: str) -> Iterator[Stage]:
 
 
 @pytest.fixture
-def empty_database(request: pytest.FixtureRequest, server: Server) -> Iterator[Callable[[], str]]:
+def empty_database(server: Server, maintenance: Connection) -> Iterator[Callable[[], str]]:
     """Makes databases without any schema; each call gives the URL of another one."""
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
     made: list[str] = []
 
     def make() -> str:
-        made.append(f"empty_{worker}_{len(made)}")
-        return fresh_database(server, made[-1])
+        made.append(of_worker(f"empty_{len(made)}"))
+        create_database(maintenance, made[-1])
+        return server.dsn(made[-1])
 
     yield make
     for name in made:
-        drop_database(server, name)
+        drop_database(maintenance, name)
 
 
 @pytest.fixture

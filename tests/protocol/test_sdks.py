@@ -20,7 +20,7 @@ from typing import IO, Any
 import psycopg
 import pytest
 
-from tests.support.cluster import Server, installed_database
+from tests.support.cluster import Server, installed_database, of_worker
 from tests.support.gateway import Gateway
 from tests.support.sdks import (
     NEWEST,
@@ -178,7 +178,7 @@ def street(
 ) -> Iterator[House]:
     """A house for all tests of this file."""
     with ExitStack() as stack:
-        name = f"sdks_{os.environ.get('PYTEST_XDIST_WORKER', '')}"
+        name = of_worker("sdks")
         dsn = stack.enter_context(installed_database(server, name))
         conn = stack.enter_context(psycopg.connect(dsn, autocommit=True))
         url = stack.enter_context(Gateway(dsn)).url

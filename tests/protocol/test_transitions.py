@@ -4,22 +4,20 @@ of these laws finds the step that breaks it.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from tests.protocol.program import SCENES, Say
 from tests.support import history as transitions
 from tests.support import run_laws
 from tests.support.clock import Clock
-from tests.support.cluster import Server, installed_database
 from tests.support.hands import let_go
 from tests.support.history import EDGES
+from tests.support.laboratory import Laboratory
 from tests.support.steps import steps, task_edges
 from tests.support.verbs import Connection, ask, create, park, settle, take
 
@@ -283,24 +281,14 @@ NOT_ASSERTED = {
 }
 
 
-@pytest.fixture(scope="module")
-def laboratory(server: Server) -> Iterator[str]:
-    """URL of a database into which nothing is ever committed."""
-    name = f"transitions_{os.environ.get('PYTEST_XDIST_WORKER', '')}"
-    with installed_database(server, name) as url:
-        yield url
-
-
 @pytest.fixture
-def bench(laboratory: str) -> Iterator[Connection]:
+def bench(laboratory_at_rest: Laboratory) -> Iterator[Connection]:
     """A transaction in which there are objects in every state; it is rolled back."""
-    with psycopg.connect(laboratory) as conn:
-        conn.execute((transitions.SOURCE.parent / "clock.sql").read_bytes())
+    with laboratory_at_rest.transaction(lawful=False) as conn:
         conn.execute("update test_clock.instant set now_ms = %s", (NOW - 70_000,))
         inhabit(conn)
         conn.execute("update test_clock.instant set now_ms = %s", (NOW,))
         yield conn
-        conn.rollback()
 
 
 def inhabit(conn: Connection) -> None:

@@ -7,17 +7,13 @@ share a database: each runs in a transaction that is rolled back.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from tests.protocol.test_traps import PROFILES, TIMED_OUT, count, offered, play, state, told
 from tests.support.clock import Clock
-from tests.support.cluster import Server, installed_database
 from tests.support.envelope import (
     Json,
     Said,
@@ -32,38 +28,19 @@ from tests.support.envelope import (
     tags,
     take,
 )
+from tests.support.laboratory import ClockInside, transaction_of
 from tests.support.verbs import NEVER, Connection, refusal, tick
 
-CLOCK = Path(__file__).parent.parent / "support" / "clock.sql"
 MINUTE = 60_000
 STRICT = ("strict", 400)
 COMPATIBLE = ("compatible", 200)
 
 
-class ClockInside(Clock):
-    """The clock of a test, within its transaction."""
-
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
-        conn.execute(CLOCK.read_bytes())
-
-
-@pytest.fixture(scope="module")
-def hallway(server: Server) -> Iterator[str]:
-    """URL of a database with the schema, into which nothing is ever committed."""
-    name = f"hallway_{os.environ.get('PYTEST_XDIST_WORKER', '')}"
-    with installed_database(server, name) as url:
-        yield url
-
-
 @pytest.fixture
-def conn(hallway: str) -> Iterator[Connection]:
+def conn(request: pytest.FixtureRequest) -> Iterator[Connection]:
     """A connection within a transaction; before it is rolled back, durable.check() must be empty."""
-    with psycopg.connect(hallway) as connection:
+    with transaction_of(request) as connection:
         yield connection
-        broken = connection.execute("select * from durable.check()").fetchall()
-        assert not broken, "durable.check() after the test:\n" + "\n".join(map(str, broken))
-        connection.rollback()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from psycopg.rows import TupleRow
 from pyengine.admin import migrate
 from tests.support.barrier import Stage, interleavings
 from tests.support.clock import Clock
-from tests.support.cluster import Server, broken_laws, deadlocks
+from tests.support.cluster import broken_laws, deadlocks
 
 Connection = psycopg.Connection[TupleRow]
 TWO_ROWS = (
@@ -32,7 +32,7 @@ def test_a_broken_law_is_seen(dsn: str, conn: Connection) -> None:
     assert broken_laws(dsn)
 
 
-def test_a_deadlock_is_counted(empty_database: Callable[[], str], server: Server) -> None:
+def test_a_deadlock_is_counted(empty_database: Callable[[], str], maintenance: Connection) -> None:
     """Two sessions that lock two rows in opposite order leave a count that would fail their test."""
     dsn = empty_database()
     with psycopg.connect(dsn) as conn:
@@ -49,7 +49,7 @@ def test_a_deadlock_is_counted(empty_database: Callable[[], str], server: Server
         errors = {type(each) for each in (waiting.error, crossing.error)}
         assert psycopg.errors.DeadlockDetected in errors
     name = str(conninfo_to_dict(dsn)["dbname"])
-    assert deadlocks(server, name) == 1
+    assert deadlocks(maintenance, name) == 1
 
 
 def test_a_blocked_step_is_seen_and_goes_on(stage: Stage, conn: Connection) -> None:

@@ -4,7 +4,6 @@ the next ordinary one."""
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,8 +14,9 @@ import pytest
 from pyengine.admin import migrate
 from pyengine.cli.root import run
 from tests.support.catalogue import differences, settings, snapshot
-from tests.support.cluster import Server, installed_database
+from tests.support.cluster import Server, installed_database, of_worker
 from tests.support.envelope import Json, Said, make, say, send, settle, suspend, take
+from tests.support.laboratory import Laboratory
 from tests.support.verbs import NEVER, Connection, begin_run, refusal, report, take_turn, timer
 from tests.support.verbs import run as child
 
@@ -41,23 +41,21 @@ KEPT = {
 
 
 @pytest.fixture(scope="module")
-def playground(server: Server) -> Iterator[str]:
-    """URL of a database with the debug operations, into which nothing is ever committed."""
-    name = f"playground_{os.environ.get('PYTEST_XDIST_WORKER', '')}"
-    with installed_database(server, name) as url:
+def playground(server: Server) -> Iterator[Laboratory]:
+    """A database with the debug operations, into which nothing is ever committed."""
+    with installed_database(server, of_worker("playground")) as url:
         migrate.install(url, debug=True)
-        yield url
+        made = Laboratory(url)
+        yield made
+        made.close()
 
 
 @pytest.fixture
-def conn(playground: str) -> Iterator[Connection]:
+def conn(playground: Laboratory) -> Iterator[Connection]:
     """A connection within a transaction; before it is rolled back, durable.check() must be empty."""
-    with psycopg.connect(playground) as connection:
+    with playground.transaction() as connection:
         yield connection
         now(connection, NEVER)
-        broken = connection.execute("select * from durable.check()").fetchall()
-        assert not broken, "durable.check() after the test:\n" + "\n".join(map(str, broken))
-        connection.rollback()
 
 
 def now(conn: Connection, ms: int | None = None) -> int:
@@ -311,9 +309,9 @@ def test_the_next_ordinary_install_undoes_it(empty_database: Callable[[], str]) 
         assert now(conn) > 1_700_000_000_000
 
 
-def test_what_a_test_installation_changes(laboratory: str, playground: str) -> None:
+def test_what_a_test_installation_changes(laboratory: Laboratory, playground: Laboratory) -> None:
     """It replaces the clock and what is switched off, adds functions of its own, and touches nothing else."""
-    plain, debug = snapshot(laboratory), snapshot(playground)
+    plain, debug = snapshot(laboratory.url), snapshot(playground.url)
     assert {name for name in plain if plain[name] != debug.get(name)} <= REPLACED
     added = debug.keys() - plain.keys() - REPLACED
     assert added

@@ -5,6 +5,7 @@ from __future__ import annotations
 import psycopg
 
 from tests.support.clock import Clock
+from tests.support.laboratory import Laboratory
 from tests.support.verbs import Connection, ask
 
 ASKED = {"journal partitions", "oldest snapshot", "what is due", "ticks of workers"}
@@ -92,9 +93,9 @@ def test_a_worker_that_does_not_tick_is_told(conn: Connection, clock: Clock) -> 
     assert troubled(conn) == {}
 
 
-def test_an_old_snapshot_is_told(conn: Connection, laboratory: str) -> None:
+def test_an_old_snapshot_is_told(conn: Connection, laboratory: Laboratory) -> None:
     """Who reads the database as it was ten minutes ago is told, by process, name and state."""
-    with psycopg.connect(laboratory, application_name="report") as other:
+    with psycopg.connect(laboratory.url, application_name="report") as other:
         other.execute("set transaction isolation level repeatable read; select 1 from pg_class")
         assert troubled(conn) == {}
         conn.execute(TEN_MINUTES_ON)

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import psycopg
 
+SOURCE = Path(__file__).parent / "clock.sql"
+
 
 class Clock:
     """The instant of the test's database, in milliseconds since the epoch; starts at 1,800,000,000,000."""
 
     def __init__(self, dsn: str) -> None:
         self._conn = psycopg.connect(dsn, autocommit=True)
-        self._conn.execute((Path(__file__).parent / "clock.sql").read_bytes())
+        self._conn.execute(SOURCE.read_bytes())
 
     def close(self) -> None:
         """Close the connection; the clock stays replaced, the database is dropped anyway."""
