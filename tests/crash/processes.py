@@ -28,19 +28,24 @@ def environment(dsn: str) -> dict[str, str]:
 
 
 def launch(
-    dsn: str, *command: str, folder: Path = ROOT, log: IO[bytes] | int = subprocess.DEVNULL
+    dsn: str,
+    *command: str,
+    folder: Path = ROOT,
+    log: IO[bytes] | int | None = subprocess.DEVNULL,
+    talks: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start a Python process of ours.
 
     Args:
+        talks: whether its input and output are pipes.
         log: where it writes what it logs. No pipe: nobody reads it, so whoever fills it stands still.
     """
     return subprocess.Popen(
         [sys.executable, *command],
         cwd=folder,
         env=environment(dsn),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
+        stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
+        stdout=subprocess.PIPE if talks else subprocess.DEVNULL,
         stderr=log,
     )
 

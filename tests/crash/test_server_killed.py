@@ -9,12 +9,10 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -23,6 +21,7 @@ from pyengine.admin import migrate
 from pyengine.embedded.server import EmbeddedPostgres
 from tests.crash import effects
 from tests.crash.processes import until, worker
+from tests.support.cluster import make_folder
 
 ROUNDS = 2
 STARTS_A_ROUND = 60
@@ -31,7 +30,7 @@ STARTS_A_ROUND = 60
 @pytest.fixture
 def durable_server() -> Iterator[EmbeddedPostgres]:
     """A server of this test's own, durability on."""
-    folder = Path(tempfile.mkdtemp(prefix="pyengine-crash-", dir="/tmp"))
+    folder = make_folder()
     server = EmbeddedPostgres(folder)
     server.start()
     try:

@@ -13,7 +13,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from pyengine.admin import migrate
 from pyengine.embedded.server import EmbeddedPostgres
 from pyengine.sync import Client as SyncClient
 from tests.crash.processes import start, until, worker
+from tests.support.cluster import create_database, drop_database, make_folder
 
 CODE = "4:echo1"
 START = (
@@ -79,18 +79,29 @@ def in_a_block(dsn: str, workflow: str, argument: str) -> None:
 Door = Callable[[str, str, str], None]
 
 
-@pytest.fixture
-def dsn() -> Iterator[str]:
-    """A server of this test's own, durability on, that writes no log by itself."""
-    folder = Path(tempfile.mkdtemp(prefix="pyengine-crash-", dir="/tmp"))
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedPostgres]:
+    """A server of these tests, durability on, that writes no log by itself. The database `postgres` has the
+    schema and is only copied."""
+    folder = make_folder()
     server = EmbeddedPostgres(folder, settings={"autovacuum": "off"})
     server.start()
     try:
         migrate.install(server.dsn)
-        yield server.dsn
+        yield server
     finally:
         server.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def url(server: EmbeddedPostgres) -> Iterator[str]:
+    """The database of one test there."""
+    with psycopg.connect(server.database("template1"), autocommit=True) as conn:
+        create_database(conn, "crash", "postgres")
+    yield server.database("crash")
+    with psycopg.connect(server.database("template1"), autocommit=True) as conn:
+        drop_database(conn, "crash")
 
 
 @contextmanager
@@ -128,19 +139,19 @@ CASES = [
 
 @pytest.mark.parametrize(("door", "waits", "caller"), CASES)
 def test_a_start_that_was_lost_is_taken_for_no_other_run(
-    dsn: str, tmp_path: Path, door: Door, waits: str, caller: str
+    url: str, tmp_path: Path, door: Door, waits: str, caller: str
 ) -> None:
     """The number means another run then, held by the same worker under the same version."""
     log = tmp_path / "worker.log"
-    with log.open("wb") as out, worker(committing(dsn, waits), log=out) as process:
-        start(dsn, "first", "echo", '["first"]')
-        until(dsn, IDLE)
-        with psycopg.connect(dsn, autocommit=True) as conn:
+    with log.open("wb") as out, worker(committing(url, waits), log=out) as process:
+        start(url, "first", "echo", '["first"]')
+        until(url, IDLE)
+        with psycopg.connect(url, autocommit=True) as conn:
             # with them the log would know that the lost number was given
             conn.execute(NO_NUMBERS_AHEAD)
             stopped(process, conn)
             with unlogged(conn):
-                door(committing(dsn, caller), "echo", "lost")
+                door(committing(url, caller), "echo", "lost")
                 lost = conn.execute(LOST).fetchone()
                 # the note goes to the worker's socket after the commit
                 time.sleep(0.2)
@@ -148,18 +159,18 @@ def test_a_start_that_was_lost_is_taken_for_no_other_run(
         number, holder = lost
         assert (holder is None) == (door is by_sql or (waits, caller) == ("on", "off"))
         kept = door is not in_a_block and caller == "on"
-        until(dsn, "select exists (select from durable.runs where id = 'lost') = %s", kept)
-        start(dsn, "next", "echo", '["next"]')
+        until(url, "select exists (select from durable.runs where id = 'lost') = %s", kept)
+        start(url, "next", "echo", '["next"]')
         if holder is not None and not kept:
-            with psycopg.connect(dsn, autocommit=True) as conn:
+            with psycopg.connect(url, autocommit=True) as conn:
                 assert conn.execute(CLAIM, (holder, [CODE])).fetchone() == ("next",)
                 held = conn.execute(
                     "select execution, pid, version from durable._tasks where id = 'next'"
                 ).fetchone()
             assert held == (number, holder, 1)
         process.send_signal(signal.SIGCONT)
-        until(dsn, "select bool_and(state = 'completed') from durable.runs")
-    with psycopg.connect(dsn, autocommit=True) as conn:
+        until(url, "select bool_and(state = 'completed') from durable.runs")
+    with psycopg.connect(url, autocommit=True) as conn:
         found = conn.execute("select id, result from durable.runs order by execution").fetchall()
         names = ("first", "lost", "next") if kept else ("first", "next")
         assert found == [(name, name) for name in names]
@@ -169,20 +180,20 @@ def test_a_start_that_was_lost_is_taken_for_no_other_run(
 
 
 @pytest.mark.parametrize("door", [by_sql, by_client, by_sync_client])
-def test_no_step_runs_for_a_start_that_is_lost(dsn: str, tmp_path: Path, door: Door) -> None:
+def test_no_step_runs_for_a_start_that_is_lost(url: str, tmp_path: Path, door: Door) -> None:
     """The caller does not wait for the disk, but the worker does: what it has begun is there after the
     crash."""
     mark = tmp_path / "mark"
-    with worker(committing(dsn, "on")):
-        start(dsn, "first", "echo", '["first"]')
-        until(dsn, IDLE)
-        with psycopg.connect(dsn, autocommit=True) as conn, unlogged(conn):
-            door(committing(dsn, "off"), "leaving", str(mark))
+    with worker(committing(url, "on")):
+        start(url, "first", "echo", '["first"]')
+        until(url, IDLE)
+        with psycopg.connect(url, autocommit=True) as conn, unlogged(conn):
+            door(committing(url, "off"), "leaving", str(mark))
             deadline = time.monotonic() + 60
             while not mark.exists():
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
-        until(dsn, "select exists (select from durable.runs where id = 'lost')")
+        until(url, "select exists (select from durable.runs where id = 'lost')")
         Path(f"{mark}.go").touch()
-        until(dsn, "select bool_and(state = 'completed') from durable.runs")
+        until(url, "select bool_and(state = 'completed') from durable.runs")
     assert mark.read_text() == "x"

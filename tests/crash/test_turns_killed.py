@@ -1,8 +1,8 @@
 """A worker dies at every turn of a run: before the call, after the commit, after the answer.
 
-For each place and each turn one worker process serves a queue of its own and kills itself there; then one
-survivor serves all queues. The deaths are real SIGKILLs, and what the steps did is counted in a table that
-the engine does not know of.
+For each place and each turn one worker process serves a queue of its own and kills itself there
+(victim.py); then one survivor serves all queues. The deaths are real SIGKILLs, and what the steps did is
+counted in a table that the engine does not know of.
 """
 
 from __future__ import annotations
@@ -24,14 +24,19 @@ PLACES = ("before", "commit", "answer")
 def victims(dsn: str, place: str) -> int:
     """Kill a worker at turn 1, 2, 3, ... of a run each, until one run is over before its turn comes;
     answers the deaths."""
-    for turn in count(1):
-        name = f"{place}-{turn}"
-        start(dsn, name, "journey", f'["{name}"]', name)
-        process = launch(dsn, "-m", "tests.crash.victim", name, place, str(turn))
-        _, complaint = process.communicate(timeout=60)
-        if process.returncode == 0:
-            return turn - 1
-        assert process.returncode == -signal.SIGKILL, complaint.decode()
+    with launch(dsn, "-m", "tests.crash.victim", talks=True, log=None) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for turn in count(1):
+            name = f"{place}-{turn}"
+            start(dsn, name, "journey", f'["{name}"]', name)
+            process.stdin.write(f"{name} {place} {turn}\n".encode())
+            process.stdin.flush()
+            code = int(process.stdout.readline())
+            if code == 0:
+                process.stdin.close()
+                return turn - 1
+            assert code == -signal.SIGKILL
     raise AssertionError("unreachable")
 
 

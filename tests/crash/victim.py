@@ -1,5 +1,8 @@
-"""A worker process that kills itself with SIGKILL at a chosen place of a chosen turn: python -m
-tests.crash.victim QUEUE PLACE TURN
+"""Worker processes that kill themselves with SIGKILL at a chosen place of a chosen turn: python -m
+tests.crash.victim
+
+For each line `QUEUE PLACE TURN` that it reads, this process forks a worker and prints the worker's exit code.
+It is forked, because the imports of a new interpreter would take longer than its life.
 
 PLACE is `before` (the call was not sent), `commit` (the turn is committed, its answer was not read) or
 `answer` (the answer was read and the loop has gone on once). Only turns that carry bundles or that brought
@@ -13,6 +16,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from typing import Any
 
 import asyncpg
@@ -59,5 +63,20 @@ async def main(queue: str, place: str, turn: int) -> None:
     await conn.close()
 
 
+def fork(queue: str, place: str, turn: int) -> int:
+    """Serve one queue in a process of its own; answers its exit code."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        asyncio.run(main(queue, place, turn))
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    for line in sys.stdin:
+        queue, place, turn = line.split()
+        print(fork(queue, place, int(turn)), flush=True)

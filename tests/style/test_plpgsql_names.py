@@ -22,7 +22,7 @@ from pyengine.admin import migrate
 from pyengine.embedded.server import EmbeddedPostgres
 from tests.support import plpgsql_check
 from tests.support.cluster import SETTINGS, make_folder
-from tests.support.plpgsql import check_schema
+from tests.support.plpgsql import check_schema, definitions
 
 Connection = psycopg.Connection[TupleRow]
 
@@ -115,12 +115,17 @@ def test_every_statement_of_every_body_prepares(conn: Connection) -> None:
     assert not problems, "\n".join(map(str, problems))
 
 
-def test_every_statement_of_the_debug_operations_prepares(empty_database: Callable[[], str]) -> None:
-    """The same holds of a test installation, whose debug operations replace some functions and add others."""
+def test_every_statement_of_the_debug_operations_prepares(
+    conn: Connection, empty_database: Callable[[], str]
+) -> None:
+    """The same holds of what a test installation replaces and adds; the new names are none of the others."""
     dsn = empty_database()
     migrate.install(dsn, debug=True)
-    with psycopg.connect(dsn, autocommit=True) as conn:
-        problems = check_schema(conn, "durable")
+    with psycopg.connect(dsn, autocommit=True) as debug:
+        plain = definitions(conn, "durable")
+        added = definitions(debug, "durable") - plain
+        assert any("durable._debug(" in each for each in added)
+        problems = check_schema(debug, "durable", known=plain)
     assert not problems, "\n".join(map(str, problems))
 
 

@@ -14,7 +14,7 @@ before it sees the body.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,7 +38,7 @@ _FULL, _EXPRESSION = 0, 2
 
 
 _FUNCTIONS = """
-select p.oid from pg_proc p join pg_language l on l.oid = p.prolang
+select p.oid, pg_get_functiondef(p.oid) from pg_proc p join pg_language l on l.oid = p.prolang
 where l.lanname = 'plpgsql' and p.pronamespace = %s::regnamespace
 order by p.oid::regprocedure::text
 """
@@ -125,14 +125,23 @@ class Function:
     variables: dict[str, Variable] = field(default_factory=dict)
 
 
-def check_schema(conn: Connection, schema: str) -> list[Problem]:
-    """Check every PL/pgSQL function of a schema."""
+def check_schema(conn: Connection, schema: str, *, known: Collection[str] = ()) -> list[Problem]:
+    """Check every PL/pgSQL function of a schema, but for those whose definition is known."""
     conn.execute("set search_path = ''")
     for rows_of_trigger in ("old_rows", "new_rows"):
         # what triggers call the rows that a statement changed
         conn.execute(f"create temporary table if not exists {rows_of_trigger} (id integer)".encode())
-    rows = conn.execute(_FUNCTIONS, (schema,)).fetchall()
-    return [problem for (oid,) in rows for problem in check_function(conn, oid)]
+    return [
+        problem
+        for oid, definition in conn.execute(_FUNCTIONS, (schema,)).fetchall()
+        if definition not in known
+        for problem in check_function(conn, oid)
+    ]
+
+
+def definitions(conn: Connection, schema: str) -> set[str]:
+    """The PL/pgSQL functions of a schema."""
+    return {definition for _, definition in conn.execute(_FUNCTIONS, (schema,)).fetchall()}
 
 
 def check_function(conn: Connection, oid: int) -> list[Problem]:
