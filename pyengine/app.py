@@ -24,7 +24,7 @@ from pyengine.definitions.definition import OnInterrupt
 from pyengine.definitions.registry import Registry, Step, Workflow, make_step, make_workflow
 from pyengine.definitions.retry import Duration, Retry
 from pyengine.errors import EngineError, InvalidRequest
-from pyengine.worker.foreground import serve
+from pyengine.foreground import serve
 from pyengine.worker.worker import Worker
 
 __all__ = ["App"]

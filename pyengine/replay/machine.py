@@ -111,6 +111,11 @@ class Replay:
         return bool(self._matcher.transacting) and self.transactions.live
 
     @property
+    def evicted(self) -> bool:
+        """Whether its coroutine was thrown away."""
+        return self._evicted
+
+    @property
     def next_seq(self) -> int:
         """The logical number after the last row that was loaded."""
         return self._history.next_seq

@@ -1,15 +1,16 @@
-"""What others have locked, as far as this worker has to leave it out.
+"""Runs and promises that transactions of users have locked.
 
-What lives here: `BlockedRuns`, which counts how long, reports it to the database, and says once who holds it.
-What may not: leaving out (SQL), trying again (dispatcher.py, ticker.py). The theory: no turn, claim or
-tick waits for a transaction of a user, so nothing stands still but what that transaction holds; and since
-nobody waits, nobody but the worker knows. What lasts for a moment is no news: mostly it is another worker's
-turn.
+What lives here: `BlockedRuns`, which measures for how long, reports it to the database, and logs once which
+session holds them; and the pauses after which they are tried again. What may not: leaving them out (SQL),
+trying again (turn_loop.py, ticker.py). The theory: no turn, claim or tick waits for a transaction of a user,
+so only the rows that it has locked stand still; and since no session waits for them, only the worker knows. A
+lock that lasts for a moment is not reported: mostly it belongs to another worker's turn.
 """
 
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,7 +20,7 @@ from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import BLOCKED
 from pyengine.errors import EngineError
 
-__all__ = ["BlockedRuns", "pause_s"]
+__all__ = ["BlockedRuns", "pause_s", "resend_pause_s"]
 
 logger = logging.getLogger("pyengine.blocked")
 
@@ -33,12 +34,17 @@ _PAUSE_MAX_S = 0.4
 
 
 def pause_s(tries: int) -> float:
-    """Return how long to leave alone what somebody else had locked so many times in a row."""
+    """Return how long to leave out what has been found locked so many times in a row."""
     return min(_PAUSE_S * 2.0 ** (tries - 1), _PAUSE_MAX_S)
 
 
+def resend_pause_s(tries: int) -> float:
+    """Return the same with jitter, so that reports do not come back all at once."""
+    return pause_s(tries) * (0.75 + 0.5 * random.random())
+
+
 class _Holder(msgspec.Struct):
-    """A session that holds one of them, as `durable.worker_blocked_v1` tells of it."""
+    """A session that holds one of them, as `durable.worker_blocked_v1` returns it."""
 
     id: str
     pid: int
@@ -49,10 +55,10 @@ class _Holder(msgspec.Struct):
 
 
 class BlockedRuns:
-    """What this worker leaves out.
+    """Locked runs and promises that this worker leaves out.
 
     Args:
-        link: a connection for asking who holds it.
+        link: for asking which sessions hold the locks.
         worker: id of this worker.
     """
 
@@ -64,15 +70,15 @@ class BlockedRuns:
         self._reported: list[str] = []
         self._warned: set[int] = set()
 
-    def seen(self, ids: Iterable[str], now_s: float) -> None:
-        """Note ids of runs and promises that were left out just now, by the loop's clock."""
+    def note(self, ids: Iterable[str], now_s: float) -> None:
+        """Note the ids of runs and promises that were left out at this time of the loop's clock."""
         for one in ids:
             if len(self._first_s) < _IDS_MAX or one in self._first_s:
                 self._first_s.setdefault(one, now_s)
                 self._last_s[one] = now_s
 
-    async def look(self, now_s: float) -> None:
-        """Report what has been left out for long; called about once a second."""
+    async def report(self, now_s: float) -> None:
+        """Report to the database what has been left out for long; called about once a second."""
         for one in [one for one, last_s in self._last_s.items() if last_s < now_s - _FORGET_AFTER_S]:
             del self._first_s[one], self._last_s[one]
         ids = sorted(one for one, first_s in self._first_s.items() if first_s <= now_s - _REPORT_AFTER_S)
@@ -88,11 +94,11 @@ class BlockedRuns:
             return
         self._reported = ids
         holders = msgspec.json.decode(rows, type=list[_Holder])
-        # who has begun only just now is not who has held it all the time
+        # a session that has begun only just now has not held it all the time
         self._warn([one for one in holders if one.id in lasting and one.age_ms >= _REPORT_AFTER_S * 1000])
 
     def _warn(self, holders: list[_Holder]) -> None:
-        """Say of each session, once, what it holds."""
+        """Log once for each session what it holds."""
         pids = {holder.pid for holder in holders}
         for pid in pids - self._warned:
             ids = [holder.id for holder in holders if holder.pid == pid]

@@ -1,9 +1,9 @@
 """How many runs a worker works on at a time.
 
-What lives here: `Capacity`. What may not: claiming (dispatcher.py), connections (database/pool.py). The
+What lives here: `Capacity`. What may not: claiming (turn_loop.py), connections (database/pool.py). The
 theory: a worker that gets no further connection has more runs than it can serve, and another may have
 connections to spare. So it claims nothing for a moment, in which others take what it gave back, and works on
-half as many; after a while on twice as many again, up to as many as it was told.
+half as many; after a while on twice as many again, up to the number that it was configured with.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+from pyengine.worker.run_state import LeasedRun
 
 __all__ = ["Capacity"]
 
@@ -19,18 +21,21 @@ logger = logging.getLogger("pyengine.worker")
 
 _PAUSE_S = 1.0
 _REGROW_S = 10.0
+_LOCKED_ENDS_MAX = 1000
 
 
 class Capacity:
     """How many runs are worked on at a time.
 
     Args:
-        most: as many as it was told to.
+        most: as many as configured.
+        leased: the runs that are being worked on.
         wake: called from time to time while there are fewer: there may be more by now.
     """
 
-    def __init__(self, most: int, wake: Callable[[], None]) -> None:
+    def __init__(self, most: int, leased: Mapping[int, LeasedRun], wake: Callable[[], None]) -> None:
         self.most = most
+        self._leased = leased
         self._wake = wake
         self._waking: asyncio.TimerHandle | None = None
         self._now = most
@@ -47,17 +52,25 @@ class Capacity:
                 logger.warning("the worker works on up to %d runs at a time again", self.most)
         return 0 if now_s < self._short_s + _PAUSE_S and self._now < self.most else self._now
 
-    def too_many(self, held: int, why: str) -> None:
-        """So many runs are more than can be served.
+    def free(self, *, packed_ends: int) -> int:
+        """Return how many slots no run is in. A run that ends by its report is out, even while somebody has
+        locked what the report needs, unless that is so for too many.
 
         Args:
-            held: runs that it has.
-            why: for the log.
+            packed_ends: reports that end a run and have not left.
         """
+        runs = self._leased.values()
+        ending = [sent for run in runs if (sent := run.report) is not None and sent.report.end is not None]
+        locked = sum([sent.busy > 0 for sent in ending])
+        leaving = len(ending) - packed_ends - max(0, locked - _LOCKED_ENDS_MAX)
+        return self.now - len(runs) + leaving
+
+    def too_many(self, why: str) -> None:
+        """Note that the runs that there are cannot all be served; `why` is for the log."""
         now_s = time.monotonic()
         if now_s >= self._halved_s + _PAUSE_S:
             self._halved_s = now_s
-            self._now = max(1, min(self._now, held) // 2)
+            self._now = max(1, min(self._now, len(self._leased)) // 2)
             logger.warning(
                 "%s; the worker gives runs back and works on %d at a time instead of %d for a while",
                 why,

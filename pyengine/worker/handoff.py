@@ -1,29 +1,24 @@
-"""Rest: a worker that waits for work says so, and is then handed a run by the very start of it.
+"""Registering a worker as idle, so that the start of a run hands the run to it.
 
-What lives here: `Handoff`, which knows when to say it and takes the note that comes. What may not: slots
-(dispatcher.py), runs (run_manager.py). The theory: to claim a run that has just been started costs two
-wake-ups and a commit, and at rest they are most of what a caller waits for. So a start looks for a worker
-that rests, makes the task that worker's in its own transaction and notes the whole run to it. One run for
-each rest, which begins anew with the turn that ends the run, if that does nothing else: so starts one after
-the other find the worker at rest each time. Who reports and claims all the time, or has no slot left, does
-not rest, and what is started then is claimed by turns, many at once. Notes may be lost with their connection;
-what was in them is then given back, as after a turn whose answer got lost. Who cannot hear says that it does
-not rest.
+What lives here: `Handoff`, which knows when to register and when to withdraw. What may not: slots and the
+runs that are handed over (turn_loop.py). The theory: to claim a run that has just been started costs two
+wake-ups and a commit, and for an idle worker they are most of what a caller waits for. So a start looks for a
+worker that is registered as idle, leases the run to it in its own transaction and sends it the whole run as a
+direct message. One run for each registration; the turn that ends the run registers the worker again, if it
+does nothing else, so starts that follow each other find the worker idle each time. A worker that reports and
+claims all the time, or has no slot left, is not registered, and what is started then is claimed by turns,
+many at once. A worker whose listener is down withdraws its registration.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-
-import msgspec
 
 from pyengine.database.listener import Listener, message_address
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import IDLE
 from pyengine.errors import EngineError
-from pyengine.protocol.turn import Answer, decode_handoff
 from pyengine.worker.turn_sender import Identity
 
 __all__ = ["Handoff"]
@@ -37,163 +32,148 @@ _VAIN_MAX = 6
 
 
 class Handoff:
-    """The rests of one worker.
+    """The idle registration of one worker.
 
     Args:
-        link: to say so on.
-        listener: hears the notes.
-        identity: who rests, and what it can run.
+        link: to register on.
+        listener: receives direct messages.
+        identity: the worker, and what it can run.
 
     Attributes:
-        words: what `IDLE` is told, all but for how long.
-        handed: called with a run that was handed over, as the answer of a turn that had claimed it.
-        missed: called when notes may have been lost.
+        address: where direct messages to the worker are sent.
+        parameters: of `IDLE`, all but for how long.
     """
 
     def __init__(self, link: ConnectionPool, listener: Listener, identity: Identity) -> None:
         self._link = link
         self._listener = listener
-        self._address = message_address()
-        self.words = (identity.worker, self._address, *identity.serves, identity.ttl_ms)
+        self.address = message_address()
+        self.parameters = (identity.worker, self.address, *identity.serves, identity.ttl_ms)
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.TimerHandle | None = None
-        self._saying: asyncio.Task[None] | None = None
+        self._registering: asyncio.Task[None] | None = None
         self._again_s = self._believed_until_s = 0.0
-        self._notes = self._notes_before = self._vain = 0
-        self._ended = self._quiet = self._full = False
-        self.handed: Callable[[Answer], None]
-        self.missed: Callable[[], None]
+        self._used = self._used_before = self._vain = 0
+        self._ended = self._idle = self._full = False
 
-    def begin(self) -> None:
-        """Listen for notes."""
-        self._listener.add_receiver(self._address, self._noted, self._lost)
+    def idle(self) -> None:
+        """There is a slot and nothing to do at this moment: if that lasts, register."""
+        self._idle, self._full = True, False
+        if not (self._is_known or self._ended):
+            self._handle = self._loop.call_later(_AFTER_S, self._register)
 
-    def quiet(self) -> None:
-        """There is a slot and nothing to do at this moment: if that lasts, say so."""
-        self._quiet, self._full = True, False
-        if not (self._is_said or self._ended):
-            self._handle = self._loop.call_later(_AFTER_S, self._say)
-
-    def stirred(self) -> None:
+    def busy(self) -> None:
         """There may be something to do."""
-        self._quiet = False
+        self._idle = False
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
 
-    def resume(self) -> int:
-        """Return for how many ms the turn that is about to leave, and ends the only run, may say so; 0 if
-        it was said already, or cannot be.
+    def may_register(self) -> int:
+        """Return for how many ms the turn that is about to leave, and ends the only run, may register the
+        worker; 0 if it is registered already, or cannot be.
         """
-        if self._is_said or self._ended or not self._listener.receives(self._address):
+        if self._is_known or self._ended or not self._listener.receives(self.address):
             return 0
-        # perhaps: the answer may get lost
+        # assume that it is registered: the answer may get lost
         self._believed_until_s = self._loop.time() + _FOR_MS / 1000
-        self._notes_before = self._notes
+        self._used_before = self._used
         return _FOR_MS
 
-    def resumed(self, *, believed: bool) -> None:
-        """Note what the answer to that turn was."""
-        if believed:
-            self._repeat_later(self._notes_before)
+    def idle_with_turn(self, *, registered: bool) -> None:
+        """Note the answer to that turn."""
+        if registered:
+            self._renew_later(self._used_before)
+
+    def used(self) -> None:
+        """A run was handed over, which ends the registration."""
+        self._used += 1
+        self._again_s = self._believed_until_s = 0.0
 
     @property
-    def _is_said(self) -> bool:
-        """Whether it was said and still holds, or is about to be."""
-        return self._handle is not None or self._saying is not None or self._loop.time() < self._again_s
+    def _is_known(self) -> bool:
+        """Whether the worker is registered, or about to be."""
+        return self._handle is not None or self._registering is not None or self._loop.time() < self._again_s
 
-    def _repeat_later(self, notes_before: int) -> None:
-        """Say it again before it is forgotten; at once, if a run was handed over since it was said."""
-        if self._notes == notes_before:
+    def _renew_later(self, used_before: int) -> None:
+        """Renew the registration before it expires; at once, if it has been used since."""
+        if self._used == used_before:
             self._vain, self._again_s = 0, self._loop.time() + _AGAIN_S
 
     @property
-    def offered(self) -> bool:
-        """Whether a start may hand something over, or may as soon as what is being said is read."""
-        return self._saying is not None or self._loop.time() < self._believed_until_s
+    def registered(self) -> bool:
+        """Whether a start may hand something over, or may as soon as what is being sent is read."""
+        return self._registering is not None or self._loop.time() < self._believed_until_s
 
     def withdraw(self) -> None:
-        """There is no slot left, or no ear: starts are to hand nothing over."""
+        """There is no slot left, or no listener: starts are to hand nothing over."""
         self._full = True
-        if self._saying is None and self.offered:
-            self._saying = self._loop.create_task(self._say_so(0))
+        if self._registering is None and self.registered:
+            self._registering = self._loop.create_task(self._send(0))
 
     def forgotten(self) -> None:
-        """Others may have said meanwhile that this worker does not rest."""
+        """Another session may have withdrawn the registration meanwhile."""
         self._again_s = 0.0
-        if self._quiet:
-            self.quiet()
+        if self._idle:
+            self.idle()
 
-    async def end(self) -> None:
-        """Rest no more: starts are to leave what they start to others.
-
-        Raises:
-            EngineError: it could not be said; the worker is believed to rest for a while.
-        """
-        self.stirred()
-        self._ended = True
-        if self._saying is not None:
-            await self._saying
-        if self._loop.time() < self._believed_until_s:
-            await self._link.run(IDLE, *self.words, 0)
-
-    async def close(self) -> None:
-        """Take no notes any more."""
-        self.stirred()
-        self._ended = True
-        self._listener.remove_receiver(self._address)
-        if self._saying is not None:
-            self._saying.cancel()
-            await asyncio.gather(self._saying, return_exceptions=True)
-
-    def _say(self) -> None:
-        self._handle = None
-        if self._listener.receives(self._address):
-            self._saying = self._loop.create_task(self._say_so(_FOR_MS))
-        else:
-            self._say_later()
-
-    def _say_later(self) -> None:
-        """It is not present yet, mostly, or does not hear yet."""
-        if self._quiet and not self._ended:
-            self._vain = min(self._vain + 1, _VAIN_MAX)
-            self._handle = self._loop.call_later(_AFTER_S * 4**self._vain, self._say)
-
-    async def _say_so(self, for_ms: int) -> None:
-        notes = self._notes
-        self._again_s = 0.0
-        # perhaps: the answer may get lost
-        self._believed_until_s = self._loop.time() + for_ms / 1000 if for_ms else 0.0
-        try:
-            believed = await self._link.run(IDLE, *self.words, for_ms)
-        except EngineError as error:
-            logger.debug("rest: %s", error.message)
-            believed = False
-        self._saying = None
-        if for_ms and not believed:
-            self._say_later()
-        elif for_ms:
-            self._repeat_later(notes)
-        if self._full:
-            self.withdraw()
-        if self._quiet:
-            self.quiet()
-
-    def _noted(self, words: str) -> None:
-        self._notes += 1
-        self._again_s = self._believed_until_s = 0.0
-        try:
-            answer = decode_handoff(words).answer()
-        except msgspec.DecodeError:
-            # of a start of another release, perhaps; others can claim what it tells of
-            logger.exception("a note cannot be read; what came with it is given back")
-            self.missed()
-        else:
-            self.handed(answer)
-
-    def _lost(self) -> None:
-        if self._listener.receives(self._address):
+    def connection_changed(self) -> None:
+        """The connection for direct messages was lost, or is a new one."""
+        if self._listener.receives(self.address):
             self.forgotten()
         else:
             self.withdraw()
-        self.missed()
+
+    async def end(self) -> None:
+        """Withdraw for good: starts are to leave what they start to others.
+
+        Raises:
+            EngineError: that could not be sent; the worker counts as idle for a while.
+        """
+        self.busy()
+        self._ended = True
+        if self._registering is not None:
+            await self._registering
+        if self._loop.time() < self._believed_until_s:
+            await self._link.run(IDLE, *self.parameters, 0)
+
+    async def close(self) -> None:
+        """Register no more."""
+        self.busy()
+        self._ended = True
+        if self._registering is not None:
+            self._registering.cancel()
+            await asyncio.gather(self._registering, return_exceptions=True)
+
+    def _register(self) -> None:
+        self._handle = None
+        if self._listener.receives(self.address):
+            self._registering = self._loop.create_task(self._send(_FOR_MS))
+        else:
+            self._register_later()
+
+    def _register_later(self) -> None:
+        """It is not present yet, mostly, or its listener is not connected."""
+        if self._idle and not self._ended:
+            self._vain = min(self._vain + 1, _VAIN_MAX)
+            self._handle = self._loop.call_later(_AFTER_S * 4**self._vain, self._register)
+
+    async def _send(self, for_ms: int) -> None:
+        used = self._used
+        self._again_s = 0.0
+        # assume that it is registered: the answer may get lost
+        self._believed_until_s = self._loop.time() + for_ms / 1000 if for_ms else 0.0
+        try:
+            registered = await self._link.run(IDLE, *self.parameters, for_ms)
+        except EngineError as error:
+            logger.debug("rest: %s", error.message)
+            registered = False
+        self._registering = None
+        if for_ms and not registered:
+            self._register_later()
+        elif for_ms:
+            self._renew_later(used)
+        if self._full:
+            self.withdraw()
+        if self._idle:
+            self.idle()

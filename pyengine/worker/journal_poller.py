@@ -1,109 +1,160 @@
-"""When held runs are asked for although nothing of them moved.
+"""When the journals of leased runs are read: on request, and after hints.
 
-What lives here: `JournalPoller`. What may not: what a run is, turns. The theory: others append to the journal
-of a run that is held here: its children end, its timers fire, signals come, somebody asks it to stop. A
-bundle, even an empty one, brings all of that; a hint says that it may be worth sending one. So after a hint
-every held run is reported once more, unless it reports anyway: at once those whose code others can wake, a
-little later those that only wait for steps of their own, to which only a request to stop can come. How often
-is bounded by how many there are. Without hints somebody calls every few seconds.
+What lives here: `JournalFetcher`, which reads a journal as a whole; `JournalPoller`, which has runs report
+although nothing of them changed. What may not: what rows mean for a run (run_manager.py), turns. The theory:
+others append to the journal of a leased run: its children end, its timers fire, signals come, a cancellation
+is requested. A report, even an empty one, returns all of that; a hint says that it may be worth sending one.
+So after a hint every leased run is reported once more, unless a report left after the hint anyway. Runs that
+others can wake are polled at once; runs that wait only for their own steps (which only a cancellation can
+interrupt) after 0.1 s. The number of runs bounds how often. Without hints the worker polls every few seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pyengine.worker.run_state import LeasedRun
+from pyengine.database.pool import ConnectionPool
+from pyengine.database.statements.procedures import JOURNAL
+from pyengine.errors import EngineError
+from pyengine.protocol.turn import decode_journal
+from pyengine.worker.effects import FetchJournal
+from pyengine.worker.events import Event, JournalFetched, PollDue
+from pyengine.worker.run_state import Fetching, LeasedRun
 
-__all__ = ["JournalPoller"]
+__all__ = ["JournalFetcher", "JournalPoller"]
 
-_WOKEN_S = (0.0, 0.01, 0.001)
+logger = logging.getLogger("pyengine.exchange")
+
+_AGAIN_S = 1.0
+_WAKEABLE_S = (0.0, 0.01, 0.001)
 _OTHERS_S = (0.1, 0.1, 0.005)
 
 
+class JournalFetcher:
+    """Reads journals.
+
+    Args:
+        connections: to read on.
+        worker: id of the worker.
+        post: takes the journals.
+    """
+
+    def __init__(self, connections: ConnectionPool, worker: str, post: Callable[[Event], None]) -> None:
+        self._connections = connections
+        self._worker = worker
+        self._post = post
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def fetch(self, effect: FetchJournal) -> None:
+        """Read the journal of a run, again and again if need be."""
+        task = asyncio.get_running_loop().create_task(self._fetch(effect.run))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Read no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _fetch(self, run: LeasedRun) -> None:
+        while isinstance(run.phase, Fetching):
+            try:
+                text = await self._connections.run(JOURNAL, self._worker, *run.lease)
+            except EngineError as error:
+                logger.warning("journal of run %s: %s", run.info.id, error.message)
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            if text is None:
+                self._post(JournalFetched(run, None))
+            else:
+                journal = decode_journal(text)
+                self._post(JournalFetched(run, journal.rows, journal.next))
+            return
+
+
 class JournalPoller:
-    """Has held runs reported after hints.
+    """Has leased runs reported after hints.
 
     Args:
         loop: the worker's loop.
-        held: the runs, by execution.
-        news: called with a run that is to be reported.
+        leased: the runs, by execution.
+        post: takes `PollDue`.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        held: Mapping[int, LeasedRun],
-        news: Callable[[LeasedRun], None],
+        leased: Mapping[int, LeasedRun],
+        post: Callable[[Event], None],
     ) -> None:
-        self._held = held
-        self._news = news
+        self._leased = leased
+        self._post = post
         self._rounds = (
-            _Round(loop, lambda since_s: self._ask(since_s, outside=True), _WOKEN_S),
-            _Round(loop, lambda since_s: self._ask(since_s, outside=False), _OTHERS_S),
+            _Round(loop, lambda since_s: self._poll(since_s, wakeable=True), _WAKEABLE_S),
+            _Round(loop, lambda since_s: self._poll(since_s, wakeable=False), _OTHERS_S),
         )
 
     def hinted(self) -> None:
         """Something was settled, signalled or cancelled somewhere, or it is time to see."""
         for each in self._rounds:
-            each.wish()
+            each.request()
 
     def close(self) -> None:
-        """Ask no more."""
+        """Poll no more."""
         for each in self._rounds:
             each.close()
 
-    def _ask(self, since_s: float, *, outside: bool) -> int:
-        # a bundle that left after the hint brings all that it may have meant
-        runs = [one for one in self._held.values() if one.outside is outside and one.sent_s < since_s]
-        for held in runs:
-            held.keep = True
-            self._news(held)
+    def _poll(self, since_s: float, *, wakeable: bool) -> int:
+        # a report sent after the hint already returns whatever the hint announced
+        runs = [run for run in self._leased.values() if run.wakeable is wakeable and run.reported_s < since_s]
+        for run in runs:
+            self._post(PollDue(run))
         return len(runs)
 
 
 class _Round:
-    """Asks some time after it was wished, and not too often.
+    """Polls some time after a request, and not too often.
 
     Args:
         loop: the worker's loop.
-        ask: takes the time of the wish, and answers how many runs it asked for.
-        pauses_s: from the wish to asking; from one time to the next, at least; and for each run asked for.
+        poll: takes the time of the request, and returns how many runs it polled.
+        pauses_s: from the request to the poll; from one poll to the next, at least; and for each run polled.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        ask: Callable[[float], int],
+        poll: Callable[[float], int],
         pauses_s: tuple[float, float, float],
     ) -> None:
         self._loop = loop
-        self._ask = ask
+        self._poll = poll
         self._first_s, self._least_s, self._each_s = pauses_s
-        self._wished_s = self._since_s = self._next_s = 0.0
+        self._requested_s = self._since_s = self._next_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def wish(self) -> None:
-        """Ask soon."""
-        self._wished_s = self._loop.time()
+    def request(self) -> None:
+        """Poll soon."""
+        self._requested_s = self._loop.time()
         if self._timer is None:
             self._set_timer()
 
     def _set_timer(self) -> None:
-        self._since_s = self._wished_s
+        self._since_s = self._requested_s
         self._timer = self._loop.call_at(max(self._next_s, self._since_s + self._first_s), self._go)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Poll no more."""
         if self._timer is not None:
             self._timer.cancel()
 
     def _go(self) -> None:
         self._timer = None
-        asked = self._ask(self._since_s)
-        self._next_s = self._loop.time() + self._least_s + self._each_s * asked
-        if self._wished_s > self._since_s:
-            # wished again meanwhile
+        polled = self._poll(self._since_s)
+        self._next_s = self._loop.time() + self._least_s + self._each_s * polled
+        if self._requested_s > self._since_s:
+            # requested again meanwhile
             self._set_timer()

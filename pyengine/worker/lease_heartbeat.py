@@ -47,7 +47,7 @@ class Vitals:
 
     Args:
         hello: arguments of the worker's hello.
-        rest: what the worker says of its rests, all but for how long.
+        idle: parameters of the idle registration, all but for how long.
         leases: runs that are really being run.
         lost: told which of them are lost.
         ticked_s: when the worker's loop turned last, by `time.monotonic`.
@@ -57,7 +57,7 @@ class Vitals:
     """
 
     hello: tuple[Any, ...]
-    rest: tuple[Any, ...]
+    idle: tuple[Any, ...]
     leases: Callable[[], list[Lease]]
     lost: Callable[[list[Lease]], None]
     ticked_s: Callable[[], float]
@@ -242,4 +242,4 @@ class Heartbeat:
                 if first:
                     # what a start would hand over now would not be heard
                     with contextlib.suppress(EngineError):
-                        await link.run(IDLE, *self._vitals.rest, 0)
+                        await link.run(IDLE, *self._vitals.idle, 0)

@@ -1,25 +1,21 @@
-"""From answers of turns to moves of runs, and from moves to bundles.
+"""The logic of a worker: what an event changes for a run, and what is to be done then.
 
-What lives here: `RunManager`: the runs that the worker holds, those it keeps warm, and what each verdict
-means for them. What may not: SQL, connections, when a turn is sent (dispatcher.py), how a step is run
-(step_runner.py). The theory: a claimed run is replayed from its journal or, if its coroutine is still warm,
-continued with what came after its suspend. `ok`: the bundle's rows and those around it are loaded and the
-coroutine goes on. `stale`: the journal holds what the coroutine has not seen, so it is thrown away and
-replayed; attempts under way go on if the replay asks for them again. `lost`: the run is somebody else's
-now, so everything of it stops here and nothing of it is reported.
+What lives here: `RunManager`: the runs that the worker has leased, those it keeps warm, and the table of
+phases and events. What may not: SQL, connections, the event loop, a callback, a clock or randomness of its
+own. The theory: events in, effects out. A claimed run is replayed from its journal or, if its coroutine is
+still warm, continued with what came after its suspend. `ok`: the rows of the report and those around it are
+loaded and the coroutine goes on. `stale`: the journal holds what the coroutine has not seen, so the coroutine
+is thrown away and the run is replayed; attempts under way go on if the replay asks for them again. `lost`:
+the run is somebody else's, so all that it does here stops and nothing of it is reported.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Any
 
-import msgspec
-from msgspec.structs import replace
-
-from pyengine.definitions.current_run import RunInfo
 from pyengine.definitions.registry import Registry
 from pyengine.definitions.retry import Randomness
 from pyengine.protocol.commands import (
@@ -29,361 +25,474 @@ from pyengine.protocol.commands import (
     Fail,
     Halt,
     Release,
-    StepOutcome,
     deadlines_ms,
 )
 from pyengine.protocol.journal import Row
-from pyengine.protocol.turn import Answer, ClaimedRun, Lease, Verdict
-from pyengine.replay.advance import Advance, StepCall
-from pyengine.replay.machine import Replay
+from pyengine.protocol.turn import ClaimedRun, RunReport
+from pyengine.replay.advance import Advance
 from pyengine.values.codec import Codec
-from pyengine.worker.journal_poller import JournalPoller
-from pyengine.worker.run_state import Hooks, LeasedRun, evict, run_info
-from pyengine.worker.step_runner import StepRunner, next_attempt
-from pyengine.worker.ticker import DatabaseClock
+from pyengine.worker import events as on
+from pyengine.worker.attempts import Attempt, start_outcome
+from pyengine.worker.effects import Effect, NoteDeadline, ResendLater
+from pyengine.worker.run_driver import RunDriver, halt
+from pyengine.worker.run_state import (
+    Diverged,
+    Fetching,
+    Gone,
+    LeasedRun,
+    Live,
+    Speculating,
+    Warm,
+    evict,
+    run_info,
+)
 
-__all__ = ["RELEASE_AFTER_MS", "DatabaseClock", "RunManager"]
+__all__ = ["RunManager"]
 
 logger = logging.getLogger("pyengine.worker")
 
-RELEASE_AFTER_MS = 5_000
-"""An attempt that is further away than this does not keep its run here, in milliseconds."""
-
-_SLICE_S = 0.0002
-_OUTSIDE = frozenset("IXTjgvAQ")
+_STUCK_MS = 1_000
+_ELSEWHERE_MS = 100
+_TRIES_MAX = 10
+_WARN_FROM = 3
 _LAST = (Complete, Fail, Halt, Cancelled)
-_NOTHING: tuple[list[Row], list[Row]] = ([], [])
 
 
 class RunManager:
-    """All runs of this worker.
+    """All runs of a worker.
 
     Args:
         registry: the code.
         codec: values and errors.
-        clock: the database's time.
-        randomness: what `ctx.random` draws from.
-        steps: runs their steps.
-        news: called with a run that has something to report.
-        hooks: the worker.
+        now_ms: the database's time, epoch milliseconds.
+        randomness: source of `ctx.random`.
+        max_warm: suspended coroutines kept, at most.
+
+    Attributes:
+        leased: runs under a lease of this worker, by execution.
+        warm: runs whose coroutine is kept, by execution, the oldest first.
+        dirty: runs with something to report, each once, in the order in which they got it.
     """
 
     def __init__(
         self,
         registry: Registry,
-        *,
         codec: Codec,
-        clock: DatabaseClock,
+        now_ms: Callable[[], int],
         randomness: Randomness,
-        steps: StepRunner,
-        news: Callable[[LeasedRun], None],
-        hooks: Hooks,
+        *,
+        max_warm: int,
     ) -> None:
-        self._registry = registry
-        self._codec = codec
-        self._clock = clock
-        self._randomness = randomness
-        self._hooks = hooks
-        self._loop = asyncio.get_running_loop()
-        self._steps = steps
-        self.held: dict[int, LeasedRun] = {}
+        self._driver = RunDriver(registry, codec, now_ms, randomness)
+        self._max_warm = max_warm
+        self.leased: dict[int, LeasedRun] = {}
         self.warm: OrderedDict[int, LeasedRun] = OrderedDict()
-        self.news = news
-        self.keeper = JournalPoller(self._loop, self.held, news)
+        self.dirty = self._driver.dirty
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            on.RunClaimed: self._run_claimed,
+            on.JournalFetched: self._journal_fetched,
+            on.AttemptEnded: self._attempt_ended,
+            on.AttemptRunsLong: self._attempt_runs_long,
+            on.AttemptDeferred: self._attempt_deferred,
+            on.AttemptStale: self._attempt_stale,
+            on.JournalWritten: self._journal_written,
+            on.RetryDue: self._retry_due,
+            on.ReportAnswered: self._report_answered,
+            on.ReportRejected: self._report_rejected,
+            on.ReportBusy: self._report_busy,
+            on.ResendDue: self._resend_due,
+            on.PollDue: self._poll_due,
+            on.StatementAnswered: self._statement_answered,
+            on.TransactionBroken: self._transaction_broken,
+            on.ReplayDue: self._replay_due,
+            on.TransactionDeferred: self._transaction_deferred,
+            on.TransactionFailed: self._transaction_failed,
+            on.LeasesLost: self._leases_lost,
+            on.Stopping: self._stop,
+            on.Closed: self._close,
+        }
 
-    # -- what was answered
+    def apply(self, event: on.Event) -> list[Effect]:
+        """Change what an event changes, and return what is to be done then, in this order."""
+        effects = self._driver.effects = []
+        self._handlers[type(event)](event)
+        return effects
 
-    async def apply(self, answer: Answer) -> None:
-        """Do what an answer says, letting others run: who sends turns is what the database waits for."""
-        loop = self._loop
-        self._clock.set(answer.now)
-        tails = {execution: (before, after) for execution, before, after in answer.tails}
-        until_s = loop.time() + _SLICE_S
-        verdicts = answer.verdicts
-        if verdicts is not None and verdicts.execution:
-            for verdict in verdicts.each():
-                held = self.held.get(verdict.execution)
-                if held is not None and held.flight is not None:
-                    self._judged(held, verdict, tails.get(verdict.execution, _NOTHING), answer.now)
-                if loop.time() > until_s:
-                    await asyncio.sleep(0)
-                    until_s = loop.time() + _SLICE_S
-        answer.tasks.reverse()  # what is left in it has yet to come into slots
-        while answer.tasks:
-            self._claimed(answer.tasks.pop())
-            if loop.time() > until_s:
-                await asyncio.sleep(0)
-                until_s = loop.time() + _SLICE_S
+    # -- claims and journals
 
-    def _judged(
-        self, held: LeasedRun, verdict: Verdict, tail: tuple[list[Row], list[Row]], now_ms: int
-    ) -> None:
-        held.busy = 0
-        if verdict.verdict == "ok":
-            self._taken(held, verdict, tail, now_ms)
-        elif verdict.verdict == "stale":
-            self.replay_anew(held)
-        else:
-            logger.info("run.lost", extra={"run_id": held.info.id, "version": held.version})
-            self.drop(held)
-
-    def _taken(
-        self, held: LeasedRun, verdict: Verdict, tail: tuple[list[Row], list[Row]], now_ms: int
-    ) -> None:
-        """The bundle is in the journal."""
-        flight, held.flight = held.flight, None
-        assert flight is not None
-        end = flight.end
-        if end is not None and (
-            isinstance(end, _LAST) or (isinstance(end, ContinueAsNew) and verdict.state != "acquired")
-        ):
-            if isinstance(end, Halt):
-                logger.error("run.halted", extra={"run_id": held.info.id, "problem": end.problem})
-            self.drop(held)
-            return
-        before, after = tail
-        if not held.accept(flight, before, after, verdict.next, now_ms):
-            self.replay_anew(held)
-            return
-        others = bool(before or after)
-        if others and not held.outside:
-            held.outside = any(row.type in _OUTSIDE for row in (*before, *after))
-        if flight.commands:
-            for deadline_ms in deadlines_ms(flight.commands):
-                self._hooks.timer(self._loop.time() + deadline_ms / 1000)
-        if verdict.state != "acquired":
-            self._left(held, verdict.state)
-            return
-        calls = held.ready_calls(flight, now_ms)
-        if flight.outcomes or others or end is not None:
-            # what came may give up some of the calls before they begin
-            held.parked.update({call.child: call for call in calls})
-            self.advance(held)
-            calls = calls and [call for call in calls if held.parked.get(call.child) is call]
-        elif held.has_news:
-            self.news(held)
-        if calls and not held.replay.finished:
-            for call in calls:
-                held.parked.pop(call.child, None)
-                self._start_call(held, call)
-        if held.in_transaction:
-            self._hooks.transaction(held)
-
-    def _left(self, held: LeasedRun, state: str) -> None:
-        """The run is suspended or released, with its coroutine warm; or set aside, or ended by others."""
-        if state in ("suspended", "released") and not held.ahead:
-            del self.held[held.execution]
-            for child in tuple(held.steps):
-                self._steps.cancel(held, child)
-            self.warm[held.execution] = held
-            while len(self.warm) > self._hooks.max_warm:
-                self.drop(self.warm.popitem(last=False)[1])
-        else:
-            if state == "halted":
-                logger.error("run.halted", extra={"run_id": held.info.id})
-            self.drop(held)
-
-    # -- coroutines
-
-    def advance(self, held: LeasedRun) -> None:
-        """Let the coroutine of a run go on with what came, unless it has, and that is not recorded yet."""
-        if held.seen is None:
-            moves, held.kept = held.kept or self.drive(held), None
-            self._take(held, moves)
-
-    def drive(self, held: LeasedRun) -> Advance:
-        """Advance the coroutine of a run; whatever goes wrong sets the run aside."""
-        try:
-            return held.replay.advance()
-        except Exception as error:  # boundary to user code and to the machine that drives it
-            logger.exception("run.replay_failed", extra={"run_id": held.info.id})
-            problem = {"type": type(error).__name__, "message": str(error)}
-            return Advance(end=Halt(problem=msgspec.json.encode(problem).decode()))
-
-    def _take(self, held: LeasedRun, moves: Advance) -> None:
-        for child in moves.given_up:
-            self._steps.cancel(held, child)
-        held.take(moves)
-        if moves.steps and not held.commands:
-            for call in moves.steps:
-                self._start_call(held, call)
-        if held.has_news:
-            self.news(held)
-        elif held.parked:
-            self._release_if_idle(held)
-        if held.in_transaction:
-            self._hooks.transaction(held)
-
-    def _start_call(self, held: LeasedRun, call: StepCall) -> None:
-        if call.retry_at_ms is not None:
-            delay_ms = call.retry_at_ms - self._clock.now_ms()
-            if delay_ms > 0:
-                held.parked[call.child] = call
-                self._loop.call_later(delay_ms / 1000, self._unpark, held, call)
-                self._release_if_idle(held)
-                return
-        self._steps.start(held, call)
-
-    def _unpark(self, held: LeasedRun, call: StepCall) -> None:
-        if held.parked.get(call.child) is call and self.held.get(held.execution) is held:
-            del held.parked[call.child]
-            self._steps.start(held, call)
-
-    def _release_if_idle(self, held: LeasedRun) -> None:
-        """Give a run back that only waits for an attempt which is far away."""
-        if held.parked and held.idle:
-            soonest_ms = min(call.retry_at_ms or 0 for call in held.parked.values()) - self._clock.now_ms()
-            if soonest_ms > RELEASE_AFTER_MS:
-                held.end = Release(retry_in_ms=soonest_ms)
-                self.news(held)
-
-    # -- claims
-
-    def _claimed(self, task: ClaimedRun) -> None:
-        known = self.held.get(task.execution) or self.warm.get(task.execution)
+    def _run_claimed(self, event: on.RunClaimed) -> None:
+        task = event.task
+        known = self.leased.get(task.execution) or self.warm.get(task.execution)
         if known is not None:
             if known.info.id == task.id and known.version >= task.version:
-                return  # a note came late: the run was given back, and claimed since
-            warm = self.warm.pop(task.execution, None) is not None
-            if warm and task.from_seq and task.version == known.version + 1:
-                self._continue(known, task)
+                return  # a hand-off that came late: the run was given back, and claimed since
+            if isinstance(known.phase, Warm) and task.from_seq and task.version == known.version + 1:
+                self._continue(known, known.phase, task)
                 return
-            self.drop(known)
+            self._drop(known)
         info = run_info(task)
-        held = LeasedRun(info, self._replay(info), task.reply)
-        self.held[task.execution] = held
+        run = self.leased[task.execution] = LeasedRun(info, self._driver.new_replay(info), task.reply)
+        live = run.phase
+        assert isinstance(live, Live)
         if task.from_seq == 0:
-            self._loaded(held, task.rows, task.next)
+            self._driver.load(run, task.rows, task.next)
+            self._driver.advance(run, live)
+            self._driver.settle(run, live)
         else:
-            held.loading = True
-            self._hooks.fetch(held)
+            self._driver.fetch(run)
 
-    def _continue(self, held: LeasedRun, task: ClaimedRun) -> None:
-        held.version = task.version
-        self.held[task.execution] = held
-        self._load(held, task.rows)
-        parked, held.parked = held.parked, {}
-        for call in parked.values():
-            self._start_call(held, call)
-        self.advance(held)
+    def _continue(self, run: LeasedRun, warm: Warm, task: ClaimedRun) -> None:
+        """Go on with a coroutine that was kept warm."""
+        del self.warm[run.execution]
+        self.leased[run.execution] = run
+        run.version = task.version
+        live = run.phase = Live()
+        live.scheduled_retries = warm.scheduled_retries
+        self._driver.load(run, task.rows)
+        self._driver.advance(run, live)
+        calls, live.scheduled_retries = live.scheduled_retries, {}
+        self._driver.start_all(run, live, calls.values())
+        self._driver.settle(run, live)
 
-    def _loaded(self, held: LeasedRun, rows: list[Row], next_seq: int = 0) -> None:
-        self._load(held, rows, next_seq)
-        self.advance(held)
+    def _journal_fetched(self, event: on.JournalFetched) -> None:
+        run, phase = event.run, event.run.phase
+        if not isinstance(phase, Fetching):
+            return
+        if event.rows is None:
+            self._drop(run)
+            return
+        if phase.rejected and run.stale_at == event.next_seq:
+            # the database found it stale, and it was not: whoever gets the lease next may know better
+            logger.warning("run.stuck", extra={"run_id": run.info.id})
+            self._driver.cancel_all(phase.attempts)
+            run.phase = Diverged(Release(retry_in_ms=_STUCK_MS))
+            self._driver.queue_report(run)
+            return
+        if phase.rejected:
+            run.stale_at = event.next_seq
+        self._driver.replay(run, phase, event.rows)
 
-    def _load(self, held: LeasedRun, rows: list[Row], next_seq: int = 0) -> None:
-        held.replay.load(rows, next_seq)
-        if rows and not held.outside:
-            held.outside = any(row.type in _OUTSIDE for row in rows)
+    # -- steps
 
-    def _replay(self, info: RunInfo) -> Replay:
-        workflow = self._registry.workflow(info.workflow, info.workflow_version)
-        return Replay(workflow, info, self._clock.now_ms, self._randomness, self._codec)
+    def _take_off(self, attempt: Attempt) -> LeasedRun | None:
+        """Take an attempt that has ended from its run; None if its run does not want it any more."""
+        run, child = self.leased.get(attempt.execution), attempt.call.child
+        if run is None or run.phase.attempts.get(child) is not attempt:
+            return None
+        del run.phase.attempts[child]
+        return run
 
-    def recorded_outside(self, held: LeasedRun, rows: list[Row], next_seq: int) -> bool:
-        """Take what a transaction of its own, not a turn, has written for a run; true if it was advanced.
+    def _attempt_ended(self, event: on.AttemptEnded) -> None:
+        run = self._take_off(event.attempt)
+        if run is None:
+            return
+        live, outcome = run.phase, event.outcome
+        if isinstance(live, Fetching):
+            live.unrecorded[outcome.child, outcome.attempt] = outcome
+        elif isinstance(live, Live):
+            self._driver.add_outcome(live, event.attempt.call, outcome)
+            self._driver.outcome_came(run, live, outcome)
+
+    def _attempt_runs_long(self, event: on.AttemptRunsLong) -> None:
+        attempt = event.attempt
+        run = self.leased.get(attempt.execution)
+        if run is None or run.phase.attempts.get(attempt.call.child) is not attempt or attempt.begun:
+            return
+        if isinstance(run.phase, Live):
+            attempt.begun = True
+            run.phase.outcomes.append(start_outcome(attempt.call))
+            self._driver.queue_report(run)
+
+    def _attempt_deferred(self, event: on.AttemptDeferred) -> None:
+        run, call = self._take_off(event.attempt), event.attempt.call
+        if run is not None and isinstance(run.phase, Live):
+            run.phase.scheduled_retries[call.child] = call
+            run.phase.end = Release(retry_in_ms=_ELSEWHERE_MS)
+            self._driver.queue_report(run)
+
+    def _attempt_stale(self, event: on.AttemptStale) -> None:
+        run = self._take_off(event.attempt)
+        if run is not None and isinstance(run.phase, Live):
+            run.stale_at = event.seen
+            self._replay_when_quiet(run, run.phase, rejected=True)
+
+    def _journal_written(self, event: on.JournalWritten) -> None:
+        run, child = self._take_off(event.attempt), event.attempt.call.child
+        if run is None:
+            return
+        live, journal = run.phase, event.journal
+        if isinstance(live, Fetching):
+            live.poll = True
+        elif isinstance(live, Live):
+            # that it has begun is recorded, too
+            live.outcomes = [one for one in live.outcomes if one.child != child]
+            self._load_written(run, live, journal.rows, journal.next)
+            self._driver.settle(run, live)
+
+    def _load_written(self, run: LeasedRun, live: Live, rows: list[Row], next_seq: int) -> bool:
+        """Advance a run by what a transaction of its own, not a turn, has written; false if it cannot be yet.
 
         Args:
-            held: the run; the attempt in question is no longer among its steps.
+            run: the run.
+            live: its phase.
             rows: its journal from where the coroutine was when the transaction began, or later, to its end.
             next_seq: the logical number after them.
         """
-        if held.loading or held.flight is not None or held.commands or held.end or held.seen is not None:
-            # an answer is on its way or must come first; the next one brings these rows in their order
-            held.keep = True
-            self.news(held)
-        elif not held.dropped and next_seq > (seen := held.replay.next_seq):
-            self._loaded(held, [row for row in rows if row.seq >= seen])
-            return True
-        return False
+        seen = run.replay.next_seq
+        if run.report is not None or live.commands or live.end is not None:
+            # an answer must come first; the next one returns these rows in their order
+            live.poll = True
+            return False
+        if next_seq <= seen:
+            return False
+        self._driver.load(run, [row for row in rows if row.seq >= seen])
+        self._driver.advance(run, live)
+        return True
 
-    # -- starting over
+    def _retry_due(self, event: on.RetryDue) -> None:
+        run, live, call = event.run, event.run.phase, event.call
+        if isinstance(live, Live) and live.scheduled_retries.get(call.child) is call:
+            del live.scheduled_retries[call.child]
+            self._driver.start(run, live, call)
+            self._driver.settle(run, live)
 
-    def replay_anew(self, held: LeasedRun) -> None:
-        """Have the journal of a run fetched, and the run replayed from it."""
-        held.loading = True
-        held.stop_transaction()
-        self._hooks.fetch(held)
+    # -- reports
 
-    def journal_came(self, held: LeasedRun, rows: list[Row] | None, next_seq: int = 0) -> None:
-        """Replay a run from its journal.
+    def _report_answered(self, event: on.ReportAnswered) -> None:
+        run = self.leased.get(event.verdict.execution)
+        if run is None or run.report is None:
+            return
+        report, run.report = run.report.report, None
+        if event.verdict.verdict == "ok":
+            self._recorded(run, report, event)
+        elif event.verdict.verdict == "stale":
+            self._driver.fetch(run, sent=report, rejected=True)
+        else:
+            self._lose(run)
 
-        Args:
-            held: a run that was marked `loading`.
-            rows: its whole journal; None if it is lost.
-            next_seq: the logical number after them.
+    def _recorded(self, run: LeasedRun, report: RunReport, event: on.ReportAnswered) -> None:
+        """A report is in the journal."""
+        state, end, phase = event.verdict.state, report.end, run.phase
+        if isinstance(end, _LAST) or (isinstance(end, ContinueAsNew) and state != "acquired"):
+            if isinstance(end, Halt):
+                logger.error("run.halted", extra={"run_id": run.info.id, "problem": end.problem})
+            self._drop(run)
+            return
+        deferred = None
+        if isinstance(phase, Speculating):
+            live = run.phase = phase.live
+            live.poll, deferred = phase.poll, phase.deferred
+            counts = event.verdict.next == run.replay.next_seq and not (event.before or event.after)
+        elif isinstance(phase, Live):
+            live = phase
+            counts = self._accept(run, live, report, event)
+        elif state == "acquired":
+            self._driver.fetch(run)
+            return
+        else:
+            self._leave(run, state, warm=False)
+            return
+        if not counts:
+            self._driver.fetch(run)
+        elif state != "acquired":
+            self._leave(run, state, warm=not live.replay_when_quiet)
+        elif live.replay_when_quiet:
+            self._driver.fetch(run)
+        else:
+            self._go_on(run, live, report, event, deferred)
+
+    def _go_on(
+        self,
+        run: LeasedRun,
+        live: Live,
+        report: RunReport,
+        event: on.ReportAnswered,
+        deferred: Advance | None,
+    ) -> None:
+        """Go on with a run whose report is in the journal."""
+        calls = live.recorded_calls(report, event.now_ms)
+        if report.outcomes or event.before or event.after or report.end is not None:
+            advance = deferred or self._driver.drive(run)
+            self._driver.take(run, live, advance)
+            calls = [call for call in calls if call.child not in advance.given_up]
+        if calls:
+            self._driver.start_all(run, live, calls)
+        self._driver.settle(run, live)
+
+    def _accept(self, run: LeasedRun, live: Live, report: RunReport, event: on.ReportAnswered) -> bool:
+        """Load the rows of a report that was taken; false if what the code has done since does not count.
+
+        The answers of a transaction let the code go on between two turns. What it did then, before a request
+        of cancellation came into sight, is what the database refuses when it can tell.
         """
-        if held.dropped or self.held.get(held.execution) is not held:
-            return
-        if rows is None:
-            self.drop(held)
-            return
-        held.loading = False
-        if held.flight is not None and held.moved_at == next_seq:
-            # it moved, and nothing had: the next holder may know better
-            logger.warning("run.stuck", extra={"run_id": held.info.id})
-            self._steps.cancel_all(held)
-            held.forget(Release(retry_in_ms=1000))
-            self.news(held)
-            return
-        if held.flight is not None:
-            held.moved_at = next_seq
-        old = held.replay
-        unsent = held.start_over(self._replay(held.info))
-        evict(old)
-        self._load(held, rows)
-        self._take(held, self._adopt(held, self.drive(held), unsent))
+        replay, before, after = run.replay, event.before, event.after
+        counts = not live.commands or replay.transactions.cancel_requested
+        replay.accept(
+            tail=before,
+            commands=report.commands,
+            outcomes=report.outcomes,
+            next_seq=event.verdict.next,
+            now_ms=event.now_ms,
+        )
+        if after:
+            replay.load(after)
+        if before or after:
+            run.see_rows((*before, *after))
+        if report.commands:
+            self._driver.effects += [NoteDeadline(in_ms) for in_ms in deadlines_ms(report.commands)]
+        return counts or not replay.transactions.cancel_requested
 
-    def _adopt(self, held: LeasedRun, moves: Advance, unsent: dict[tuple[int, int], StepOutcome]) -> Advance:
-        """Go on with the attempts under way, and report the outcomes not taken yet, that the replay asks
-        for again.
-        """
-        new: list[StepCall] = []
-        kept: set[int] = set()
-        for call in moves.steps:
-            run = held.steps.get(call.child)
-            outcome = unsent.get((call.child, call.attempt))
-            if run is not None and run.call.hash == call.hash and run.call.attempt == call.attempt:
-                run.begun = call.begun
-                kept.add(call.child)
-            elif outcome is not None and outcome.hash == call.hash:
-                held.outcomes.append(outcome)
-                if outcome.retry_in_ms is not None:
-                    held.next_calls[call.child] = next_attempt(call)
-            else:
-                new.append(call)
-        for child in tuple(held.steps):
-            if child not in kept:
-                self._steps.cancel(held, child)
-        return replace(moves, steps=tuple(new))
+    def _report_rejected(self, event: on.ReportRejected) -> None:
+        report, run = event.report, self.leased.get(event.report.execution)
+        aside = isinstance(report.end, Halt | Release)
+        what = "to set it aside; it is given back" if aside else "what it reports; it is halted"
+        logger.error("run %s: the database refuses %s: %s", report.id, what, event.error)
+        if run is not None and aside:
+            # its lease must not be renewed, and its coroutine is ahead of the journal
+            self._drop(run)
+
+    def _report_busy(self, event: on.ReportBusy) -> None:
+        run = self.leased.get(event.execution)
+        if run is not None and run.report is not None:
+            run.report.busy += 1
+            self._driver.effects.append(ResendLater(run, run.report.busy))
+
+    def _resend_due(self, event: on.ResendDue) -> None:
+        run = event.run
+        if run.report is not None and run.report.busy and not (run.queued or run.gone):
+            run.queued = True
+            self.dirty.append(run)
+
+    def _poll_due(self, event: on.PollDue) -> None:
+        run, phase = event.run, event.run.phase
+        if isinstance(phase, Live | Speculating | Fetching):
+            phase.poll = True
+            self._driver.queue_report(run)
+
+    # -- transactions
+
+    def _statement_answered(self, event: on.StatementAnswered) -> None:
+        run, live, ask, journal = event.run, _asking(event), event.ask, event.journal
+        if live is None:
+            return
+        live.asked = None
+        if ask.kind in ("commit", "rollback"):
+            live.transaction = None
+        if run.replay.transactions.answer(ask, event.outcome):
+            if ask.kind == "commit" and event.outcome[0] == "value":
+                run.transaction_tries = 0
+            if journal is None or not self._load_written(run, live, journal.rows, journal.next):
+                self._driver.advance(run, live)
+        elif journal is not None:
+            live.poll = True
+        self._driver.settle(run, live)
+
+    def _transaction_broken(self, event: on.TransactionBroken) -> None:
+        run, live = event.run, _asking(event)
+        if live is None:
+            return
+        run.transaction_tries += event.counts
+        tries = run.transaction_tries
+        if tries > _TRIES_MAX:
+            words = f"a transaction was begun {tries} times and never came to its end: {event.problem}"
+            self._halt_transaction(run, live, words)
+            return
+        level = logging.INFO if tries < _WARN_FROM else logging.WARNING
+        logger.log(level, "transaction.again", extra={"run_id": run.info.id, "problem": event.problem})
+
+    def _replay_due(self, event: on.ReplayDue) -> None:
+        run, live = event.run, _asking(event)
+        if live is not None:
+            self._replay_when_quiet(run, live)
+
+    def _replay_when_quiet(self, run: LeasedRun, live: Live, *, rejected: bool = False) -> None:
+        """Replay a run from its journal, as soon as no report of it is on its way."""
+        if run.report is None:
+            self._driver.fetch(run, rejected=rejected)
+        else:
+            live.replay_when_quiet = True
+
+    def _transaction_deferred(self, event: on.TransactionDeferred) -> None:
+        run, live = event.run, _asking(event)
+        if live is not None:
+            live.transaction = live.asked = None
+            live.end = Release(retry_in_ms=_ELSEWHERE_MS)
+            self._driver.queue_report(run)
+
+    def _transaction_failed(self, event: on.TransactionFailed) -> None:
+        live = _asking(event)
+        if live is not None:
+            self._halt_transaction(event.run, live, event.problem)
+
+    def _halt_transaction(self, run: LeasedRun, live: Live, words: str) -> None:
+        self._driver.roll_back(run)
+        live.end = halt("TransactionProblem", words)
+        self._driver.queue_report(run)
 
     # -- the end
 
-    def drop(self, held: LeasedRun) -> None:
-        """Forget a run: its steps are cancelled and its coroutine is thrown away."""
-        held.dropped = True
-        held.stop_transaction()
-        self._steps.cancel_all(held)
-        if self.held.get(held.execution) is held:
-            del self.held[held.execution]
-        evict(held.replay)
-
-    def lose(self, leases: list[Lease]) -> None:
-        """Drop runs whose lease is lost.
-
-        Args:
-            leases: what is lost; a run that was claimed anew since is meant no more, and one whose bundle is
-                on its way gets its verdict from there.
+    def _leave(self, run: LeasedRun, state: str, *, warm: bool) -> None:
+        """A run is suspended or released, with its coroutine warm if that can be; or halted, or ended by
+        others.
         """
-        for lease in leases:
-            held = self.held.get(lease.execution)
-            if held is not None and held.lease == lease and held.flight is None:
-                logger.info("run.lost", extra={"run_id": lease.id, "version": lease.version})
-                self.drop(held)
+        live = run.phase
+        if not (isinstance(live, Live) and warm and state in ("suspended", "released")):
+            if state == "halted":
+                logger.error("run.halted", extra={"run_id": run.info.id})
+            self._drop(run)
+            return
+        self._driver.roll_back(run)
+        self._driver.cancel_all(live.attempts)
+        run.phase = Warm(live.scheduled_retries)
+        del self.leased[run.execution]
+        self.warm[run.execution] = run
+        while len(self.warm) > self._max_warm:
+            self._drop(next(iter(self.warm.values())))
 
-    def close(self) -> None:
-        """Drop everything."""
-        self.keeper.close()
-        for held in (*self.held.values(), *self.warm.values()):
-            self.drop(held)
-        self.warm.clear()
+    def _drop(self, run: LeasedRun) -> None:
+        """Forget a run: its attempts are cancelled and its coroutine is thrown away."""
+        self._driver.roll_back(run)
+        self._driver.cancel_all(run.phase.attempts)
+        run.phase, run.report = Gone(), None
+        for runs in (self.leased, self.warm):
+            if runs.get(run.execution) is run:
+                del runs[run.execution]
+        evict(run.replay)
+
+    def _lose(self, run: LeasedRun) -> None:
+        logger.info("run.lost", extra={"run_id": run.info.id, "version": run.version})
+        self._drop(run)
+
+    def _leases_lost(self, event: on.LeasesLost) -> None:
+        """Drop runs whose lease is lost. A run that was claimed again since is not meant any more, and a
+        report that is on its way gets its own verdict.
+        """
+        for lease in event.leases:
+            run = self.leased.get(lease.execution)
+            if run is not None and run.lease == lease and run.report is None:
+                self._lose(run)
+
+    def _stop(self, event: on.Stopping) -> None:
+        self._driver.stopping = True
+        for run in self.leased.values():
+            self._driver.cancel_all(run.phase.attempts)
+            self._driver.roll_back(run)
+            if isinstance(run.phase, Live):
+                run.phase.scheduled_retries.clear()
+                run.phase.attempts_after_record.clear()
+
+    def _close(self, event: on.Closed) -> None:
+        for run in (*self.leased.values(), *self.warm.values()):
+            self._drop(run)
+
+
+def _asking(
+    event: on.StatementAnswered
+    | on.TransactionBroken
+    | on.ReplayDue
+    | on.TransactionDeferred
+    | on.TransactionFailed,
+) -> Live | None:
+    """Return the phase of a run that still waits for this answer; None if the event came too late."""
+    live = event.run.phase
+    return live if isinstance(live, Live) and live.asked is event.ask else None

@@ -1,23 +1,21 @@
-"""The runs that this worker has leased.
+"""What a worker knows of one run: its phase, and its report on the way.
 
-What lives here: `LeasedRun`, everything the worker knows of one run between turns: its coroutine, what it is
-to report, its steps; `StepAttempt` and `TransactionRun`, what it has under way. What may not: the database,
-tasks of the event loop. The theory: a run is reported when something of it moved, and has at most one report
-on its way. The coroutine is advanced by rows that a turn returned; speculation.py tells when it may be
-advanced before. So a step waits until the commands of the same advance, and all before them, are recorded;
-and the next attempt of a step until the failure of the last one is.
+What lives here: `LeasedRun`; the phases, one class each, whose fields exist in no other phase; `InFlight`,
+the report that is on its way. What may not: the database, the event loop, what an event changes
+(run_manager.py). The theory: a run is reported when something of it changed, and has at most one report on
+its way. Its coroutine is advanced by rows that a turn returned; `Speculating` is the one exception. So a step
+waits until the commands of the same advance, and all before them, are recorded; and the next attempt of a
+step waits until the failure of the last one is.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from pyengine.definitions.current_run import RunInfo, StepToken
+from pyengine.definitions.current_run import RunInfo
 from pyengine.errors import EngineError
 from pyengine.protocol.commands import (
     Adopt,
@@ -38,27 +36,303 @@ from pyengine.protocol.journal import Row
 from pyengine.protocol.turn import ClaimedRun, Lease, RunReport
 from pyengine.replay.advance import Advance, StepCall
 from pyengine.replay.machine import Replay
-from pyengine.replay.transaction_log import TransactionLog
-from pyengine.worker.thread_pool import Job
+from pyengine.replay.transaction_log import Ask, TransactionLog
+from pyengine.worker.attempts import Attempt
 
 __all__ = [
-    "Hooks",
+    "TURN_BYTES_MAX",
+    "Diverged",
+    "Fetching",
+    "Gone",
+    "InFlight",
     "LeasedRun",
-    "StepAttempt",
-    "TransactionRun",
+    "Live",
+    "Phase",
+    "Speculating",
+    "Warm",
     "evict",
     "run_info",
 ]
 
 logger = logging.getLogger("pyengine.worker")
 
-FACTS_MAX = 1000
-"""Outcomes of one run in one bundle, at most."""
-
-_WAKES = (StartTimer, MakePromise, Adopt, Receive, MakeJoinSet)
+OUTCOMES_MAX = 1000
+"""Outcomes of one run in one report, at most."""
 
 TURN_BYTES_MAX = 8 << 20
-"""A turn, or the bundle of one run, that weighs this much takes nothing more."""
+"""A turn, or the report of one run, that weighs this much takes nothing more."""
+
+_WAKERS = (StartTimer, MakePromise, Adopt, Receive, MakeJoinSet)
+_WAKING_ROWS = frozenset("IXTjgvAQ")
+
+
+# -- phases
+
+
+class Phase:
+    """What a run is doing at this worker; also what it is to report and which attempts are under way, both of
+    which are empty in most phases.
+    """
+
+    __slots__ = ()
+
+    @property
+    def attempts(self) -> dict[int, Attempt]:
+        """Attempts under way, by child number."""
+        return {}
+
+    @property
+    def outcomes(self) -> Sequence[StepOutcome]:
+        """Outcomes to be reported."""
+        return ()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is anything to report."""
+        return False
+
+    def take_report(self, run: LeasedRun) -> InFlight:
+        """Return all that is to be reported, as the report on its way.
+
+        Raises:
+            EngineError: this phase reports nothing.
+        """
+        raise EngineError(f"run {run.info.id} has nothing to report while it is {type(self).__name__}")
+
+
+class Fetching(Phase):
+    """Its journal is being fetched, from which it will be replayed; there is no coroutine to advance.
+
+    Attributes:
+        attempts: they go on if the replay asks for them again.
+        unrecorded: outcomes that may not be recorded, by child and attempt; reported if asked for again.
+        rejected: the database found it stale, so the journal must hold something new.
+        poll: others may have appended meanwhile.
+    """
+
+    __slots__ = ("attempts", "poll", "rejected", "unrecorded")
+
+    def __init__(
+        self, attempts: dict[int, Attempt], outcomes: Iterable[StepOutcome], *, rejected: bool, poll: bool
+    ) -> None:
+        self.attempts = attempts  # type: ignore[misc]
+        self.unrecorded = {(one.child, one.attempt): one for one in outcomes if not one.begun}
+        self.rejected = rejected
+        self.poll = poll
+
+
+class Live(Phase):
+    """Its coroutine stands where the journal ends, or is ahead by the commands that are being recorded.
+
+    Attributes:
+        attempts: attempts under way, by child number.
+        outcomes: to be reported.
+        commands: to be reported, in the order in which the coroutine gave them.
+        end: to be reported: how the run leaves this worker.
+        poll: report it even if nothing changed, to get what others appended.
+        steps_after_commands: steps that wait until the commands are recorded.
+        attempts_after_record: attempts that wait until the last outcome of their step is recorded.
+        scheduled_retries: attempts that wait for their time, by child number.
+        transaction: what has begun, or is to begin, on a connection.
+        asked: what was last handed out for execution in it.
+        replay_when_quiet: replay it as soon as no report is on its way.
+    """
+
+    __slots__ = (
+        "asked",
+        "attempts",
+        "attempts_after_record",
+        "commands",
+        "end",
+        "outcomes",
+        "poll",
+        "replay_when_quiet",
+        "scheduled_retries",
+        "steps_after_commands",
+        "transaction",
+    )
+
+    def __init__(self) -> None:
+        self.attempts: dict[int, Attempt] = {}
+        self.outcomes: list[StepOutcome] = []
+        self.commands: tuple[Command, ...] = ()
+        self.end: Ending | None = None
+        self.poll = False
+        self.steps_after_commands: tuple[StepCall, ...] = ()
+        self.attempts_after_record: dict[int, StepCall] = {}
+        self.scheduled_retries: dict[int, StepCall] = {}
+        self.transaction: TransactionLog | None = None
+        self.asked: Ask | None = None
+        self.replay_when_quiet = False
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is anything to report."""
+        return bool(self.outcomes or self.commands or self.end is not None or self.poll)
+
+    @property
+    def waits_for_record(self) -> bool:
+        """Whether anything is to be reported, or waits until something is recorded."""
+        return bool(self.attempts_after_record or self.steps_after_commands or self.has_news)
+
+    def recorded_calls(self, report: RunReport, now_ms: int) -> list[StepCall]:
+        """Return the attempts that waited for this report to be recorded.
+
+        Args:
+            report: what is recorded.
+            now_ms: the instant of its turn, from which delays count.
+        """
+        calls: list[StepCall] = []
+        intended: set[int] = set()
+        if report.commands:
+            intended = {command.child for command in report.commands if isinstance(command, Intend)}
+            for child in intended.intersection(self.attempts):
+                self.attempts[child].begun = True
+        if self.steps_after_commands and not self.commands:
+            steps, self.steps_after_commands = self.steps_after_commands, ()
+            calls += [replace(one, begun=True) if one.child in intended else one for one in steps]
+        if self.attempts_after_record:
+            for outcome in report.outcomes:
+                call = self.attempts_after_record.get(outcome.child)
+                if call is None or outcome.begun != call.begun:
+                    continue
+                if outcome.begun or outcome.retry_in_ms is not None:
+                    del self.attempts_after_record[outcome.child]
+                    at_ms = None if outcome.begun else now_ms + (outcome.retry_in_ms or 0)
+                    calls.append(call if outcome.begun else replace(call, retry_at_ms=at_ms))
+        return calls
+
+    @property
+    def fits_one_report(self) -> bool:
+        """Whether all that is to be reported goes out together."""
+        return self._outcomes_that_fit()[0] == len(self.outcomes)
+
+    def take_report(self, run: LeasedRun) -> InFlight:
+        """Return what is to be reported, as far as it fits, as the report on its way."""
+        count, bytes = self._outcomes_that_fit()
+        outcomes, self.outcomes = self.outcomes[:count], self.outcomes[count:]
+        commands, self.commands = self.commands, ()
+        if commands and outcomes:
+            # a step takes its number once in a turn: its outcome goes with the next one
+            intended = {command.child for command in commands if isinstance(command, Intend)}
+            self.outcomes[:0] = [one for one in outcomes if one.child in intended]
+            outcomes = [one for one in outcomes if one.child not in intended]
+        end = self.end
+        if self.outcomes and isinstance(end, Suspend):
+            end = None  # it would be refused while outcomes are outstanding
+        else:
+            self.end = None
+        self.poll = False
+        return run.send_report(run.replay.next_seq, outcomes, commands, end, bytes)
+
+    def _outcomes_that_fit(self) -> tuple[int, int]:
+        """Return how many of the outcomes go with the next report, and how much it weighs."""
+        bytes = weight(self.commands, self.end) if self.commands or self.end is not None else 0
+        for count, outcome in enumerate(self.outcomes):
+            if count and (count == OUTCOMES_MAX or bytes >= TURN_BYTES_MAX):
+                return count, bytes
+            bytes += text_bytes(outcome.value or outcome.error or outcome.param or "")
+        return len(self.outcomes), bytes
+
+
+class Speculating(Phase):
+    """Its coroutine went on with outcomes that are not recorded yet.
+
+    Attributes:
+        live: the phase to return to, with nothing in it.
+        applied_seq: where the coroutine was in the journal before.
+        outcomes: these outcomes.
+        end: how the run ended by them; it leaves in the same report.
+        deferred: all that the coroutine did, if it did not end; taken once the outcomes are recorded.
+        poll: others may have appended.
+    """
+
+    __slots__ = ("applied_seq", "deferred", "end", "live", "outcomes", "poll")
+
+    def __init__(
+        self, live: Live, applied_seq: int, *, end: Ending | None = None, deferred: Advance | None = None
+    ) -> None:
+        self.live = live
+        self.applied_seq = applied_seq
+        self.outcomes, live.outcomes = live.outcomes, []  # type: ignore[misc]
+        self.poll, live.poll = live.poll, False
+        self.end = end
+        self.deferred = deferred
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is anything to report."""
+        return bool(self.outcomes or self.poll)
+
+    def take_report(self, run: LeasedRun) -> InFlight:
+        """Return the outcomes, and the end that the coroutine came to with them, as the report on its way."""
+        outcomes, self.outcomes = self.outcomes, ()  # type: ignore[misc]
+        end, self.end, self.poll = self.end, None, False
+        bytes = weight((), end) + sum([text_bytes(one.value or one.error or "") for one in outcomes])
+        return run.send_report(self.applied_seq, outcomes, (), end, bytes)
+
+
+class Diverged(Phase):
+    """The database found it stale, and the journal holds nothing new: it leaves this worker for a while, and
+    nothing of what its coroutine did counts.
+
+    Attributes:
+        end: how it leaves; None once that is on its way.
+    """
+
+    __slots__ = ("end",)
+
+    def __init__(self, end: Ending) -> None:
+        self.end: Ending | None = end
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is anything to report."""
+        return self.end is not None
+
+    def take_report(self, run: LeasedRun) -> InFlight:
+        """Return how it leaves, as the report on its way."""
+        end, self.end = self.end, None
+        return run.send_report(run.replay.next_seq, (), (), end, weight((), end))
+
+
+class Warm(Phase):
+    """It is suspended or released, and its coroutine is kept in case this worker claims it again.
+
+    Attributes:
+        scheduled_retries: attempts that waited for their time.
+    """
+
+    __slots__ = ("scheduled_retries",)
+
+    def __init__(self, scheduled_retries: dict[int, StepCall]) -> None:
+        self.scheduled_retries = scheduled_retries
+
+
+class Gone(Phase):
+    """It is not this worker's any more, or has ended."""
+
+    __slots__ = ()
+
+
+# -- the run
+
+
+class InFlight:
+    """A report on its way.
+
+    Attributes:
+        report: what is sent.
+        bytes: of what it carries.
+        busy: how often in a row it met what somebody has locked; it is sent again, as it is.
+    """
+
+    __slots__ = ("busy", "bytes", "report")
+
+    def __init__(self, report: RunReport, bytes: int) -> None:
+        self.report = report
+        self.bytes = bytes
+        self.busy = 0
 
 
 class LeasedRun:
@@ -67,93 +341,48 @@ class LeasedRun:
     Args:
         info: which run.
         replay: its coroutine.
-        reply: where the process that started it wants its end noted.
+        reply: where the process that started it wants its end reported.
 
     Attributes:
         version: version of the lease.
-        outcomes: to be reported.
-        commands: to be reported; the coroutine did them.
-        end: to be reported; how the run leaves this worker.
-        blocked: steps that wait until the commands are recorded.
-        next_calls: attempts that wait until the last outcome about their step is recorded.
-        parked: attempts that wait for their moment, by child number.
-        steps: attempts under way, by child number.
-        flight: the bundle on its way.
-        busy: how often in a row the bundle met what somebody has locked; it is sent again, as it is.
-        seen: where the coroutine was in the journal before it went on with outcomes that are not recorded.
-        kept: what it did then, other than to end.
-        last: number of the step that reported last; -1 before the first.
-        queued: it stands in the worker's queue of runs to report.
-        transaction: what answers its transactions.
-        tries: how often in a row its transactions did not come to their end.
-        keep: report it even if nothing moved, to get what others appended.
-        loading: its journal is being fetched; nothing is reported meanwhile.
-        outside: others may wake its code: it has child runs, timers, promises or receives, or is cancelling.
-        dropped: it is not ours any more.
-        ahead: its coroutine did what was refused and is not known, so nothing can go on with it.
-        moved_at: next_seq at the last verdict `stale`.
-        sent_s: when its last bundle left, by the loop's clock.
-        weight: bytes of what its last bundle carried.
+        phase: what it does.
+        report: its report on the way.
+        reported_s: when its last report was taken into a turn, by the loop's clock.
+        queued: it stands in the queue of runs to report.
+        wakeable: others may wake its code: it has child runs, timers, promises or receives, or is cancelling.
+        stale_at: logical number after the journal when the database last found it stale.
+        last_step: child number of the step that ended last; -1 before the first.
+        transaction_tries: how often in a row its transactions did not come to their end.
     """
 
     __slots__ = (
-        "ahead",
-        "blocked",
-        "busy",
-        "commands",
-        "dropped",
-        "end",
-        "flight",
         "info",
-        "keep",
-        "kept",
-        "last",
-        "loading",
-        "moved_at",
-        "next_calls",
-        "outcomes",
-        "outside",
-        "parked",
+        "last_step",
+        "phase",
         "queued",
         "replay",
         "reply",
-        "seen",
-        "sent_s",
-        "steps",
-        "transaction",
-        "tries",
+        "report",
+        "reported_s",
+        "stale_at",
+        "transaction_tries",
         "version",
-        "weight",
+        "wakeable",
     )
 
     def __init__(self, info: RunInfo, replay: Replay, reply: str | None = None) -> None:
         self.info = info
         self.version = info.version
         self.replay = replay
-        self.outcomes: list[StepOutcome] = []
-        self.commands: tuple[Command, ...] = ()
-        self.end: Ending | None = None
-        self.blocked: tuple[StepCall, ...] = ()
-        self.next_calls: dict[int, StepCall] = {}
-        self.parked: dict[int, StepCall] = {}
-        self.steps: dict[int, StepAttempt] = {}
-        self.flight: RunReport | None = None
-        self.busy = 0
-        self.seen: int | None = None
-        self.kept: Advance | None = None
-        self.last = -1
-        self.queued = False
-        self.keep = False
-        self.loading = False
-        self.outside = False
-        self.dropped = False
-        self.ahead = False
-        self.moved_at = -1
-        self.sent_s = 0.0
-        self.weight = 0
-        self.transaction: TransactionRun | None = None
-        self.tries = 0
         self.reply = reply
+        self.phase: Phase = Live()
+        self.report: InFlight | None = None
+        self.reported_s = 0.0
+        self.queued = False
+        self.wakeable = False
+        self.stale_at = -1
+        self.last_step = -1
+        self.transaction_tries = 0
 
     @property
     def execution(self) -> int:
@@ -162,207 +391,56 @@ class LeasedRun:
 
     @property
     def lease(self) -> Lease:
-        """Which run it holds, as it tells the database."""
+        """The lease, as the database is shown it."""
         return Lease(self.info.execution, self.info.id, self.version)
 
     @property
-    def has_news(self) -> bool:
-        """Whether there is anything to report."""
-        return bool(self.outcomes or self.commands or self.end is not None or self.keep)
-
-    @property
-    def idle(self) -> bool:
-        """Whether all that is left to do here is to wait for parked attempts."""
-        busy = self.steps or self.next_calls or self.blocked or self.has_news or self.in_transaction
-        return not busy and self.flight is None
-
-    def waits_for_step(self, child: int) -> bool:
-        """Whether that step, which is under way, is all that is done here for the run."""
-        busy = self.next_calls or self.blocked or self.has_news or self.in_transaction
-        return not busy and self.flight is None and list(self.steps) == [child]
-
-    @property
-    def waits_for_transaction(self) -> bool:
-        """Whether a transaction, which has not begun, is all that is done here for the run."""
-        busy = self.steps or self.next_calls or self.blocked or self.has_news or self.dropped or self.loading
-        return not busy and self.flight is None and self.in_transaction
+    def gone(self) -> bool:
+        """Whether this worker has nothing to do with it any more."""
+        return isinstance(self.phase, Gone)
 
     @property
     def in_transaction(self) -> bool:
         """Whether its code is in a transaction, or waits to begin one, with all before that recorded."""
-        return self.replay.in_transaction and self.kept is None
+        return isinstance(self.phase, Live) and self.replay.in_transaction
 
-    def stop_transaction(self) -> None:
-        """Roll back the transaction that it is in, if any."""
-        own, self.transaction = self.transaction, None
-        if own is not None:
-            own.stop()
+    def waits_only_for(self, attempt: Attempt | None) -> bool:
+        """Whether an attempt under way, or its transaction if None, is all that is done here for the run."""
+        live = self.phase
+        if not isinstance(live, Live) or live.waits_for_record or self.report is not None:
+            return False
+        if attempt is None:
+            return not live.attempts and self.in_transaction
+        return list(live.attempts.values()) == [attempt] and not self.in_transaction
 
-    def take(self, moves: Advance) -> None:
-        """Note what an advance brought; its steps are the caller's business, as soon as `blocked` is not
-        for them.
-        """
-        # more than one advance may come between two turns while a transaction is open
-        self.commands += moves.commands
-        self.end = moves.end
-        if self.commands:
-            self.blocked += moves.steps
-            if not self.outside:
-                self.outside = any(
-                    isinstance(command, _WAKES) or (isinstance(command, RunChild) and not command.detached)
-                    for command in moves.commands
-                )
+    def see_rows(self, rows: Iterable[Row]) -> None:
+        """Note whether rows of others show that they may wake its code."""
+        if not self.wakeable:
+            self.wakeable = any(row.type in _WAKING_ROWS for row in rows)
 
-    def load_bundle(self) -> RunReport:
-        """Return what is to be reported, as the bundle on its way."""
-        count = self._outcomes_that_fit()
-        if self.seen is not None:
-            count = len(self.outcomes)
-        if count == len(self.outcomes):
-            outcomes, self.outcomes = self.outcomes, []
-        else:
-            outcomes, self.outcomes = self.outcomes[:count], self.outcomes[count:]
-        commands, self.commands = self.commands, ()
-        if commands and outcomes:
-            # a step takes its number once in a turn: what became of it goes with the next one
-            intended = {command.child for command in commands if isinstance(command, Intend)}
-            self.outcomes[:0] = [outcome for outcome in outcomes if outcome.child in intended]
-            outcomes = [outcome for outcome in outcomes if outcome.child not in intended]
-        end = self.end
-        if self.outcomes and isinstance(end, Suspend):
-            end = None  # it would be refused while outcomes are outstanding
-        else:
-            self.end = None
-        seen = self.replay.next_seq if self.seen is None else self.seen
-        bundle = RunReport(self.info.execution, self.info.id, self.version, seen, outcomes, commands, end)
+    def see_commands(self, commands: Iterable[Command]) -> None:
+        """Note whether what its code made may wake it."""
+        if not self.wakeable:
+            self.wakeable = any(
+                isinstance(command, _WAKERS) or (isinstance(command, RunChild) and not command.detached)
+                for command in commands
+            )
+
+    def send_report(
+        self,
+        seen: int,
+        outcomes: Sequence[StepOutcome],
+        commands: Sequence[Command],
+        end: Ending | None,
+        bytes: int,
+    ) -> InFlight:
+        """Fill the slot of the report on its way."""
+        info = self.info
+        report = RunReport(info.execution, info.id, self.version, seen, outcomes, commands, end)
         if end is not None:
-            bundle.reply = self.reply
-        self.keep = False
-        self.flight = bundle
-        return bundle
-
-    def accept(
-        self, flight: RunReport, before: Sequence[Row], after: Sequence[Row], next_seq: int, now_ms: int
-    ) -> bool:
-        """Load the rows of a bundle that was taken; false if what the code has done since does not count.
-
-        Where the code went on before the bundle left, nothing may have come with it.
-        The answers of a transaction let the code go on between two turns. What it did then, before a request
-        of cancellation came into sight, is what the database refuses when it can tell.
-
-        Args:
-            flight: the bundle.
-            before: rows of others, from where the coroutine was to the bundle's.
-            after: rows of others behind those.
-            next_seq: the logical number after the bundle's own rows.
-            now_ms: the instant of the turn.
-        """
-        replay = self.replay
-        if self.seen is not None:
-            self.seen = None
-            return next_seq == replay.next_seq and not (before or after)
-        counts = not self.commands or replay.transactions.cancel_requested
-        replay.accept(
-            tail=before, commands=flight.commands, outcomes=flight.outcomes, next_seq=next_seq, now_ms=now_ms
-        )
-        if after:
-            replay.load(after)
-        return counts or not replay.transactions.cancel_requested
-
-    @property
-    def fits_one_bundle(self) -> bool:
-        """Whether all that is to be reported goes out together."""
-        return self._outcomes_that_fit() == len(self.outcomes)
-
-    def _outcomes_that_fit(self) -> int:
-        """Return how many of the outcomes go with the next bundle, and note how much it weighs."""
-        self.weight = weight(self.commands, self.end) if self.commands or self.end is not None else 0
-        for count, outcome in enumerate(self.outcomes):
-            if count and (count == FACTS_MAX or self.weight >= TURN_BYTES_MAX):
-                return count
-            self.weight += text_bytes(outcome.value or outcome.error or outcome.param or "")
-        return len(self.outcomes)
-
-    def ready_calls(self, flight: RunReport, now_ms: int) -> list[StepCall]:
-        """Return the attempts that waited for a bundle to be recorded."""
-        calls: list[StepCall] = []
-        intended: set[int] = set()
-        if flight.commands:
-            intended = {command.child for command in flight.commands if isinstance(command, Intend)}
-            for child in intended.intersection(self.steps):
-                self.steps[child].begun = True
-        if self.blocked and not self.commands:
-            calls += [replace(one, begun=True) if one.child in intended else one for one in self.blocked]
-            self.blocked = ()
-        if self.next_calls:
-            calls += self.recorded_calls(flight.outcomes, now_ms)
-        return calls
-
-    def recorded_calls(self, outcomes: Iterable[StepOutcome], now_ms: int) -> list[StepCall]:
-        """Return the attempts that waited for these outcomes to be recorded.
-
-        Args:
-            outcomes: recorded outcomes.
-            now_ms: the instant of the turn that recorded them, from which delays count.
-        """
-        ready = []
-        for outcome in outcomes:
-            call = self.next_calls.get(outcome.child)
-            if call is None or outcome.begun != call.begun:
-                continue
-            if outcome.begun:
-                ready.append(self.next_calls.pop(outcome.child))
-            elif outcome.retry_in_ms is not None:
-                ready.append(
-                    replace(self.next_calls.pop(outcome.child), retry_at_ms=now_ms + outcome.retry_in_ms)
-                )
-        return ready
-
-    def forget(self, end: Ending) -> None:
-        """Report nothing but how it leaves: what its code did is refused, and nobody knows why."""
-        self._clear()
-        self.end, self.ahead = end, True
-
-    def start_over(self, replay: Replay) -> dict[tuple[int, int], StepOutcome]:
-        """Take a coroutine that is being replayed from the journal in place of the old one.
-
-        What was to be reported is taken back and returned by child and attempt: the replay decides what is
-        still wanted. Attempts under way go on.
-        """
-        sent = self.flight.outcomes if self.flight is not None else ()
-        unsent = {
-            (outcome.child, outcome.attempt): outcome
-            for outcome in (*sent, *self.outcomes)
-            if not outcome.begun
-        }
-        self._clear()
-        self.replay, self.ahead = replay, False
-        self.next_calls.clear()
-        self.parked.clear()
-        return unsent
-
-    def _clear(self) -> None:
-        """Let go of all that its coroutine did and that is not known to be recorded."""
-        self.stop_transaction()
-        self.outcomes, self.commands, self.end, self.blocked, self.flight = [], (), None, (), None
-        self.seen = self.kept = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hooks:
-    """What the holdings ask of the worker.
-
-    Args:
-        max_warm: suspended coroutines kept, at most.
-        fetch: get the journal of a run, then call `journal_came`.
-        timer: a deadline of a run's own making, by the loop's clock.
-        transaction: something of a run moved that is in a transaction.
-    """
-
-    max_warm: int
-    fetch: Callable[[LeasedRun], None]
-    timer: Callable[[float], None]
-    transaction: Callable[[LeasedRun], None]
+            report.reply = self.reply
+        self.report = sent = InFlight(report, bytes)
+        return sent
 
 
 def run_info(task: ClaimedRun) -> RunInfo:
@@ -390,52 +468,3 @@ def evict(replay: Replay) -> None:
         logger.warning("run.evicted_with_exit", extra={"run_id": replay.run.id})
     except EngineError as error:
         logger.warning("run.evicted_with_error", extra={"run_id": replay.run.id, "problem": error.message})
-
-
-class StepAttempt:
-    """One attempt under way.
-
-    Attributes:
-        held: its run.
-        call: which attempt.
-        begun: the journal knows, or will know with the next turn, that it has begun.
-        started_s: when the body began, by the loop's clock; 0 while it waits for its turn.
-        wanted: somebody waits for the outcome.
-        timed_out: it was cancelled because its time was over.
-        token: tells the body whether the outcome is still wanted.
-    """
-
-    __slots__ = ("begun", "call", "held", "job", "started_s", "task", "timed_out", "timer", "token", "wanted")
-
-    def __init__(self, held: LeasedRun, call: StepCall) -> None:
-        self.held = held
-        self.call = call
-        self.begun = call.begun
-        self.started_s = 0.0
-        self.wanted = True
-        self.timed_out = False
-        self.token = StepToken()
-        self.task: asyncio.Task[None] | None = None
-        self.job: Job | None = None
-        self.timer: asyncio.TimerHandle | None = None
-
-
-class TransactionRun:
-    """The transactions of one run that are being answered.
-
-    Attributes:
-        task: the work.
-        moved: set when something of the run moved.
-        overdue: the transaction whose connection was closed because its time was over.
-    """
-
-    __slots__ = ("moved", "overdue", "task")
-    task: asyncio.Task[None]
-
-    def __init__(self) -> None:
-        self.moved = asyncio.Event()
-        self.overdue: TransactionLog | None = None
-
-    def stop(self) -> None:
-        """Roll back what is open."""
-        self.task.cancel()

@@ -1,20 +1,18 @@
 """Steps in SQL on real connections.
 
-What lives here: `SqlStepRunner`, which makes one attempt of a step that is a database function (`ctx.sql`).
-What may not: the definition of such a step (definitions/sql_steps.py), what its rows mean for the run
-(run_manager.py). The theory: one statement calls the function and writes the journal row, so an attempt
-leaves both or nothing. Asked again it answers what is recorded and calls nothing; so when an answer is lost
-it is simply asked again. What the function raises is the step's error, which a turn records; what the engine
-raises around it says who has the run now, or that the journal holds something that the coroutine has not
-seen.
+What lives here: `SqlStepRunner`, which executes one attempt of a step that is a database function
+(`ctx.sql`). What may not: the definition of such a step (definitions/sql_steps.py), what its rows mean for
+the run (run_manager.py). The theory: one statement calls the function and writes the journal row, so an
+attempt leaves both or nothing. Executed again it returns what is recorded and calls nothing, so an attempt
+whose answer was lost is simply repeated. An error of the function is the step's error, which a turn records;
+an error of the engine around it says that the lease is lost, or that the journal holds something that the
+coroutine has not seen.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import asyncpg
@@ -24,12 +22,11 @@ from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.sql_functions import SQL_STEP
 from pyengine.definitions.sql_errors import sql_error
 from pyengine.errors import EngineError, Unavailable, passes
-from pyengine.protocol.commands import Release
-from pyengine.protocol.turn import Journal, decode_journal
-from pyengine.replay.advance import StepCall
+from pyengine.protocol.turn import decode_journal
+from pyengine.worker.attempts import Attempt
 from pyengine.worker.capacity import Capacity
-from pyengine.worker.run_manager import RunManager
-from pyengine.worker.run_state import LeasedRun, StepAttempt
+from pyengine.worker.events import AttemptDeferred, AttemptStale, Event, JournalWritten, LeasesLost
+from pyengine.worker.run_state import LeasedRun
 from pyengine.worker.step_runner import too_long
 
 __all__ = ["SqlStepRunner"]
@@ -40,127 +37,100 @@ _UNLIMITED_S = 1e7
 _USERS = "durable._call_function("
 _CONFLICTS = frozenset({"40001", "40P01"})
 _BUSY, _CANCELED, _LOST, _STALE = "55P03", "57014", "WF002", "WF006"
-_QUIET_S = 0.005
+_WATCH_S = 0.005
 _TICK_S = 0.005
 _STOPS_S = 0.5
-_ELSEWHERE_MS = 100
 
 
 class SqlStepRunner:
-    """Makes attempts of steps in SQL.
+    """Executes attempts of steps in SQL.
 
     Args:
-        links: connections for functions of users; who finds none free waits.
+        links: connections for functions of users; an attempt that finds none free waits.
         worker: id of the worker.
         slots: is told when connections are short.
-
-    Attributes:
-        holdings: its runs; to be set before the first attempt.
     """
-
-    holdings: RunManager
 
     def __init__(self, links: ConnectionPool, worker: str, slots: Capacity) -> None:
         self._worker = worker
         self._slots = slots
         self._links = links
 
-    async def run(self, run: StepAttempt) -> Callable[[], object]:
-        """Make an attempt, and return what is to be done once it is off the books.
+    async def run(self, run: LeasedRun, attempt: Attempt) -> Event | None:
+        """Execute an attempt, and return the event that ends it; None if it is not wanted any more.
 
         Raises:
             SqlError: the function failed.
             StepTimeout: it took too long.
             EngineError: its result cannot be recorded.
         """
-        held, call = run.held, run.call
+        timeout_ms = attempt.call.step.timeout_ms
         # without the time that it waits for connections
-        left_s = _UNLIMITED_S if call.step.timeout_ms is None else call.step.timeout_ms / 1000
+        left_s = _UNLIMITED_S if timeout_ms is None else timeout_ms / 1000
         failures = 0
-        while run.wanted and not held.dropped:
+        while attempt.wanted:
             try:
                 async with self._links.taken() as link:
-                    done, spent_s = await self._attempt(link, run, left_s)
+                    event, spent_s = await self._once(link, run, attempt, left_s)
             except NoConnection as error:
-                self._slots.too_many(len(self.holdings.held), error.message)
-                if held.waits_for_step(call.child):
-                    return lambda: self._give_back(held, call)
+                self._slots.too_many(error.message)
+                if run.waits_only_for(attempt):
+                    return AttemptDeferred(attempt)
                 continue
-            if done is not None:
-                return done
-            run.started_s = 0.0
+            if event is not None:
+                return event
+            attempt.started_s = 0.0
             left_s -= spent_s
             failures += 1
             pause_s = min(backoff_s(failures), max(0.0, left_s))
             left_s -= pause_s
             await asyncio.sleep(pause_s)
-        return lambda: None
+        return None
 
-    async def _attempt(
-        self, link: ReconnectingConnection, run: StepAttempt, left_s: float
-    ) -> tuple[Callable[[], object] | None, float]:
-        """Ask once: what is to be done then, None for the same again, and the time that it took."""
-        loop, held = asyncio.get_running_loop(), run.held
-        began_s = loop.time()
-        run.started_s = began_s
-        seen = held.replay.next_seq
+    async def _once(
+        self, link: ReconnectingConnection, run: LeasedRun, attempt: Attempt, left_s: float
+    ) -> tuple[Event | None, float]:
+        """Execute the statement once: the event, None if it is to be repeated, and the time that it took."""
+        loop = asyncio.get_running_loop()
+        attempt.started_s = began_s = loop.time()
+        seen = run.replay.next_seq
         if left_s <= _TICK_S:
-            raise too_long(run.call)
+            raise too_long(attempt.call)
         try:
-            text = await self._ask(link, run, seen, left_s)
+            text = await self._execute(link, run, attempt, seen, left_s)
         except EngineError as error:
             spent_s = loop.time() - began_s
-            word = _judged(error, run, over=spent_s >= left_s - _TICK_S)
-            logger.debug("sql step %s of run %s: %s", run.call.name, held.info.id, error.message)
-            if word == "lost":
-                return partial(self.holdings.lose, [held.lease]), spent_s
-            if word == "stale" and held.replay.next_seq == seen:
-                await _quiet(run)
-                return partial(self._replay, held), spent_s
+            meaning = _meaning(error, attempt, over=spent_s >= left_s - _TICK_S)
+            logger.debug("sql step %s of run %s: %s", attempt.call.name, attempt.run_id, error.message)
+            if meaning == "lost":
+                return LeasesLost([run.lease]), spent_s
+            if meaning == "stale" and run.replay.next_seq == seen:
+                return AttemptStale(attempt, seen), spent_s
             return None, spent_s
-        return partial(self._recorded, run, decode_journal(text)), loop.time() - began_s
+        return JournalWritten(attempt, decode_journal(text)), loop.time() - began_s
 
-    def _give_back(self, held: LeasedRun, call: StepCall) -> None:
-        """Leave a step, and with it its run, to a worker that has a connection."""
-        if not (held.dropped or held.loading):
-            held.parked[call.child] = call
-            held.end = Release(retry_in_ms=_ELSEWHERE_MS)
-            self.holdings.news(held)
+    async def _execute(
+        self, link: ReconnectingConnection, run: LeasedRun, attempt: Attempt, seen: int, timeout_s: float
+    ) -> str:
+        call = attempt.call
+        given = (self._worker, *run.lease, seen, call.child, call.attempt, call.name, call.hash, call.param)
 
-    def _recorded(self, run: StepAttempt, journal: Journal) -> None:
-        held, child = run.held, run.call.child
-        # that it has begun is no news any more
-        held.outcomes = [outcome for outcome in held.outcomes if outcome.child != child]
-        self.holdings.recorded_outside(held, journal.rows, journal.next)
-
-    async def _ask(self, link: ReconnectingConnection, run: StepAttempt, seen: int, timeout_s: float) -> str:
-        held, call = run.held, run.call
-        given = (self._worker, *held.lease, seen, call.child, call.attempt)
-
-        async def ask(conn: Any) -> str:
+        async def execute(conn: Any) -> str:
             try:
-                answer: str = await conn.fetchval(
-                    SQL_STEP.sql, *given, call.name, call.hash, call.param, timeout=timeout_s
-                )
+                answer: str = await conn.fetchval(SQL_STEP.sql, *given, timeout=timeout_s)
             except (asyncio.CancelledError, TimeoutError):
                 await _stopped(conn)
                 raise
             return answer
 
-        return await link.use(ask)
-
-    def _replay(self, held: LeasedRun) -> None:
-        if not (held.dropped or held.loading):
-            # if its journal holds nothing new either, the run is given back for a moment
-            held.moved_at = held.replay.next_seq
-            self.holdings.replay_anew(held)
+        return await link.use(execute)
 
 
-def _judged(error: EngineError, run: StepAttempt, *, over: bool) -> str:
+def _meaning(error: EngineError, attempt: Attempt, *, over: bool) -> str:
     """Return what an error means: again, lost, stale; or raise what is the outcome of the attempt."""
     cause: Any = error.__cause__
     if isinstance(cause, TimeoutError) and cause.errno is None and over:
-        raise too_long(run.call) from None
+        raise too_long(attempt.call) from None
     if not isinstance(cause, asyncpg.PostgresError):
         return "again"
     state = getattr(cause, "sqlstate", None) or ""
@@ -175,7 +145,7 @@ def _judged(error: EngineError, run: StepAttempt, *, over: bool) -> str:
             constraint=getattr(cause, "constraint_name", None),
             table=getattr(cause, "table_name", None),
         ) from None
-    # of the engine's own statements: a lock or a time that somebody has bounded is no fault of the run
+    # of the engine's own statements; a lock or statement timeout that is set is no fault of the run
     words = {_BUSY: "again", _CANCELED: "again", _LOST: "lost", _STALE: "stale"}
     if state not in words:
         raise error
@@ -186,10 +156,4 @@ async def _stopped(conn: Any) -> None:
     """Give the driver the moment that it takes to ask the server to stop what nobody wants any more."""
     until_s = asyncio.get_running_loop().time() + _STOPS_S
     while getattr(conn, "_cancellations", None) and asyncio.get_running_loop().time() < until_s:
-        await asyncio.sleep(_QUIET_S)
-
-
-async def _quiet(run: StepAttempt) -> None:
-    """Wait until nothing of the run is on its way."""
-    while run.wanted and run.held.flight is not None:
-        await asyncio.sleep(_QUIET_S)
+        await asyncio.sleep(_WATCH_S)

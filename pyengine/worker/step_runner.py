@@ -1,40 +1,45 @@
 """Running the bodies of steps.
 
-What lives here: `StepRunner`, which makes one attempt of a step and turns its outcome into a `StepOutcome`.
-What may not: turns, the journal. The theory: an attempt ends in exactly one outcome, or in none if nobody
-wants it any more (its run was lost, given back or has ended, or the step was given up): then async bodies,
-tasks of the worker's loop, are cancelled, and sync ones, which run in threads, can see it in their token. A
-failure that the policy wants tried again is an outcome too, and the next attempt waits for it to be recorded.
-The first outcome of a step that has more than one tells its policy, which governs the step from then on.
+What lives here: `StepRunner`, which executes one attempt of a step and posts its outcome. What may not:
+turns, the journal, which attempt comes next (run_driver.py). The theory: an attempt ends in exactly one
+event, or in none if its outcome is not wanted any more (the run was lost, given back or has ended, or the
+step was given up). Then async bodies, which are tasks of the worker's loop, are cancelled, and sync ones,
+which run in threads, can see it in their token. A failure that the policy wants to be tried again is an
+outcome, too; it says after how long. The first outcome of a step that has more than one states its policy,
+which governs the step from then on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
+import queue
 import sys
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
-
-from msgspec.structs import replace
+from typing import Any, TypeAlias
 
 from pyengine.definitions.current_run import StepInfo, current_step
-from pyengine.definitions.retry import NO_RETRY, Randomness, Retry, policy_text, recorded_policy
+from pyengine.definitions.retry import Randomness, policy_text
 from pyengine.definitions.sql_steps import SqlStep
-from pyengine.errors import EncodeError, EngineError, PayloadTooLarge, StepInterrupted, StepTimeout
+from pyengine.errors import EncodeError, EngineError, PayloadTooLarge, StepTimeout
 from pyengine.protocol.commands import StepOutcome
 from pyengine.replay.advance import StepCall
 from pyengine.values.codec import Codec
-from pyengine.worker.run_state import LeasedRun, StepAttempt
-from pyengine.worker.thread_pool import ThreadPool
+from pyengine.worker.attempts import Attempt, policy_of, step_outcome
+from pyengine.worker.effects import CancelAttempt, StartAttempt
+from pyengine.worker.events import AttemptEnded, Event
+from pyengine.worker.run_state import LeasedRun
 
-__all__ = ["StepRunner", "next_attempt", "too_long"]
+__all__ = ["UNWIND_S", "StepRunner", "too_long"]
 
 logger = logging.getLogger("pyengine.steps")
 
 _EAGER = sys.version_info >= (3, 12)
+_Job: TypeAlias = tuple[contextvars.Context, Callable[[], Any], Callable[[Any, BaseException | None], None]]
 UNWIND_S = 5.0
 """How long an async body may take to end after it was cancelled, in seconds."""
 
@@ -47,27 +52,8 @@ def too_long(call: StepCall) -> StepTimeout:
     )
 
 
-def next_attempt(call: StepCall) -> StepCall:
-    """Return the attempt that follows one that failed."""
-    return replace(
-        call,
-        attempt=call.attempt + 1,
-        failures=call.failures + 1,
-        begun=False,
-        interrupted=False,
-        retry_at_ms=None,
-    )
-
-
-def policy_of(call: StepCall) -> Retry:
-    """Return the policy that governs a step: the recorded one, if any; else that of the code."""
-    if call.recorded_retry is None:
-        return call.step.retry
-    return recorded_policy(call.recorded_retry) if call.recorded_retry else NO_RETRY
-
-
 class StepRunner:
-    """Makes attempts.
+    """Executes attempts.
 
     Args:
         loop: the worker's loop.
@@ -75,8 +61,8 @@ class StepRunner:
         randomness: source of the jitter of retries.
         concurrency: async bodies at a time; more wait.
         threads: sync bodies at a time; more wait.
-        news: called when a run got an outcome to report.
-        in_sql: makes an attempt of a step in SQL, which records itself; returns what is to be done then.
+        post: takes the events.
+        in_sql: executes an attempt of a step in SQL, which records itself, and returns the event.
     """
 
     def __init__(
@@ -87,73 +73,43 @@ class StepRunner:
         randomness: Randomness,
         concurrency: int,
         threads: int,
-        news: Callable[[LeasedRun], None],
-        in_sql: Callable[[StepAttempt], Awaitable[Callable[[], object]]],
+        post: Callable[[Event], None],
+        in_sql: Callable[[LeasedRun, Attempt], Awaitable[Event | None]],
     ) -> None:
         self._loop = loop
         self._codec = codec
         self._randomness = randomness
         self._concurrency = concurrency
-        self._pool = ThreadPool(loop, threads)
-        self._news = news
+        self._pool = _ThreadPool(loop, threads)
+        self._post = post
         self._in_sql = in_sql
         self._active = 0
-        self._waiting: deque[StepAttempt] = deque()
+        self._waiting: deque[StartAttempt] = deque()
         self._unwinding: set[asyncio.Task[None]] = set()
-        self._refusing = False
 
-    def refuse(self) -> None:
-        """Start nothing any more."""
-        self._refusing = True
-
-    def start(self, held: LeasedRun, call: StepCall) -> None:
-        """Make an attempt of a step, or refuse to, according to its definition."""
-        if self._refusing:
-            return
-        step = call.step
-        if call.interrupted and step.on_interrupt == "fail":
-            error = StepInterrupted(
-                f"step {call.name} of run {held.info.id} was cut off in attempt {call.attempt - 1}; "
-                "it must not run twice",
-                step=call.name,
-                hint="find out what it did, and go on from there in the workflow",
-            )
-            self._report(held, call, error=self._codec.encode_error(error))
-        elif step.intent and not call.begun:
-            held.next_calls[call.child] = replace(call, begun=True)
-            self._report_begun(held, call)
+    def start(self, effect: StartAttempt) -> None:
+        """Execute an attempt, at once or as soon as there is room."""
+        attempt = effect.attempt
+        if not attempt.call.step.is_async:
+            self._pool.submit(partial(self._thread_body, attempt), partial(self._thread_done, attempt))
+        elif self._active < self._concurrency:
+            self._start_task(effect)
         else:
-            run = StepAttempt(held, call)
-            held.steps[call.child] = run
-            if not step.is_async:
-                self._start_in_thread(run)
-            elif self._active < self._concurrency:
-                self._start_task(run)
-            else:
-                self._waiting.append(run)
+            self._waiting.append(effect)
 
-    def note_begun(self, run: StepAttempt) -> None:
-        """Report that an attempt that takes long has begun."""
-        if run.begun or not run.started_s:
-            return
-        run.begun = True
-        self._report_begun(run.held, run.call)
-
-    def cancel(self, held: LeasedRun, child: int) -> None:
-        """Stop an attempt whose outcome nobody wants."""
-        held.parked.pop(child, None)
-        held.next_calls.pop(child, None)
-        run = held.steps.pop(child, None)
-        if run is not None:
-            self._abandon(run)
-
-    def cancel_all(self, held: LeasedRun) -> None:
-        """Stop all attempts of a run."""
-        held.parked.clear()
-        held.next_calls.clear()
-        for run in held.steps.values():
-            self._abandon(run)
-        held.steps.clear()
+    def cancel(self, effect: CancelAttempt) -> None:
+        """Stop an attempt whose outcome is not wanted any more."""
+        attempt = effect.attempt
+        attempt.wanted = False
+        attempt.token.cancelled = True
+        if attempt.timer is not None:
+            attempt.timer.cancel()
+        task = attempt.task
+        # a task that has not begun finds out by itself
+        if task is not None and attempt.started_s and not task.done():
+            self._unwinding.add(task)
+            task.add_done_callback(self._unwinding.discard)
+            task.cancel()
 
     async def unwound(self) -> None:
         """Wait until cancelled bodies have ended, within bounds."""
@@ -169,185 +125,192 @@ class StepRunner:
 
     # -- bodies
 
-    def _start_task(self, run: StepAttempt) -> None:
+    def _start_task(self, effect: StartAttempt) -> None:
         self._active += 1
-        if run.call.step.timeout_ms is not None:
-            self._set_timer(run)
+        attempt = effect.attempt
+        if attempt.call.step.timeout_ms is not None:
+            self._set_timer(attempt)
+        body = self._execute(effect.run, attempt)
         if _EAGER:
-            run.task = asyncio.Task(self._execute(run), loop=self._loop, eager_start=True)  # type: ignore[call-arg]
+            attempt.task = asyncio.Task(body, loop=self._loop, eager_start=True)  # type: ignore[call-arg]
         else:
-            run.task = self._loop.create_task(self._execute(run))
+            attempt.task = self._loop.create_task(body)
 
-    async def _execute(self, run: StepAttempt) -> None:
-        call = run.call
-        if not run.wanted:
+    async def _execute(self, run: LeasedRun, attempt: Attempt) -> None:
+        call = attempt.call
+        if not attempt.wanted:
             self._leave()
             return
         in_sql = isinstance(call.step, SqlStep)
         # a step in SQL begins when it has a connection
-        run.started_s = 0.0 if in_sql else self._loop.time()
-        current_step.set(_info(run))
+        attempt.started_s = 0.0 if in_sql else self._loop.time()
+        current_step.set(_info(attempt))
         value: Any = None
         failed: BaseException | None = None
         try:
-            value = await (self._in_sql(run) if in_sql else call.step.fn(*call.args, **call.kwargs))
+            value = await (self._in_sql(run, attempt) if in_sql else call.step.fn(*call.args, **call.kwargs))
         except asyncio.CancelledError:
             words = f"step {call.name} cancelled itself (asyncio.CancelledError)"
-            failed = too_long(call) if run.timed_out else EngineError(words)
+            failed = too_long(call) if attempt.timed_out else EngineError(words)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # boundary to user code: whatever a step raises is its outcome
             failed = error
-        # no error is being handled any more, which the next one of the run's code would refer to
+        # outside of the except block, so that a later exception does not get this one as its __context__
         self._leave()
         if failed is not None:
             try:
-                self._fail(run, failed)
+                self._fail(attempt, failed)
             finally:
                 failed = None  # it refers to this frame
         elif not in_sql:
-            self._succeed(run, value)
-        elif self._ended(run):
-            value()
+            self._succeed(attempt, value)
+        elif value is not None and self._counts(attempt):
+            self._post(value)
 
     def _leave(self) -> None:
         self._active -= 1
         while self._waiting and self._active < self._concurrency:
-            run = self._waiting.popleft()
-            if run.wanted:
-                self._start_task(run)
+            effect = self._waiting.popleft()
+            if effect.attempt.wanted:
+                self._start_task(effect)
 
-    def _start_in_thread(self, run: StepAttempt) -> None:
-        run.job = self._pool.submit(partial(self._thread_body, run), partial(self._thread_done, run))
-
-    def _thread_body(self, run: StepAttempt) -> Any:
-        call = run.call
-        run.started_s = self._loop.time()
+    def _thread_body(self, attempt: Attempt) -> Any:
+        call = attempt.call
+        if not attempt.wanted:
+            return None
+        attempt.started_s = self._loop.time()
         if call.step.timeout_ms is not None:
-            self._loop.call_soon_threadsafe(self._set_timer, run)
-        current_step.set(_info(run))
+            self._loop.call_soon_threadsafe(self._set_timer, attempt)
+        current_step.set(_info(attempt))
         return call.step.fn(*call.args, **call.kwargs)
 
-    def _thread_done(self, run: StepAttempt, value: Any, error: BaseException | None) -> None:
+    def _thread_done(self, attempt: Attempt, value: Any, error: BaseException | None) -> None:
         if error is None:
-            self._succeed(run, value)
+            self._succeed(attempt, value)
         else:
-            self._fail(run, error)
+            self._fail(attempt, error)
 
     # -- time
 
-    def _set_timer(self, run: StepAttempt) -> None:
-        timeout_ms = run.call.step.timeout_ms
-        if isinstance(run.call.step, SqlStep):
+    def _set_timer(self, attempt: Attempt) -> None:
+        timeout_ms = attempt.call.step.timeout_ms
+        if isinstance(attempt.call.step, SqlStep):
             return  # the database is asked to stop
-        if timeout_ms is not None and run.wanted and run.held.steps.get(run.call.child) is run:
-            run.timer = self._loop.call_later(timeout_ms / 1000, self._time_out, run)
+        if timeout_ms is not None and attempt.wanted:
+            attempt.timer = self._loop.call_later(timeout_ms / 1000, self._time_out, attempt)
 
-    def _time_out(self, run: StepAttempt) -> None:
-        if not run.wanted:
+    def _time_out(self, attempt: Attempt) -> None:
+        if not attempt.wanted:
             return
-        if run.task is None or run.timed_out:
+        if attempt.task is None or attempt.timed_out:
             # a thread cannot be stopped, and a body that does not give way is left behind
             logger.warning(
                 "step %s of run %s does not end at its timeout; it is left behind",
-                run.call.name,
-                run.held.info.id,
+                attempt.call.name,
+                attempt.run_id,
             )
-            self._fail(run, too_long(run.call))
-            run.wanted = False
-            run.token.cancelled = True
+            attempt.token.cancelled = True
+            self._fail(attempt, too_long(attempt.call))
             return
-        run.timed_out = run.token.cancelled = True
-        run.timer = self._loop.call_later(UNWIND_S, self._time_out, run)
-        run.task.cancel()
-
-    def _abandon(self, run: StepAttempt) -> None:
-        run.wanted = False
-        run.token.cancelled = True
-        if run.timer is not None:
-            run.timer.cancel()
-        if run.job is not None:
-            run.job.cancelled = True
-        task = run.task
-        # a task that has not begun finds out by itself
-        if task is not None and run.started_s and not task.done():
-            self._unwinding.add(task)
-            task.add_done_callback(self._unwinding.discard)
-            task.cancel()
+        attempt.timed_out = attempt.token.cancelled = True
+        attempt.timer = self._loop.call_later(UNWIND_S, self._time_out, attempt)
+        attempt.task.cancel()
 
     # -- outcomes
 
-    def _succeed(self, run: StepAttempt, value: Any) -> None:
-        if not self._ended(run):
+    def _succeed(self, attempt: Attempt, value: Any) -> None:
+        if not self._counts(attempt):
             return
-        call = run.call
-        text = problem = None
+        call = attempt.call
         try:
-            where = f"the result of step {call.name} of run {run.held.info.id}"
-            text = self._codec.write(call.step.signature.result, value, where)
+            where = f"the result of step {call.name} of run {attempt.run_id}"
+            outcome = step_outcome(call, value=self._codec.write(call.step.signature.result, value, where))
         except (EncodeError, PayloadTooLarge) as error:
             # the body would give the same again
-            problem = self._codec.encode_error(error)
-        self._report(run.held, call, value=text, error=problem)
+            outcome = step_outcome(call, error=self._codec.encode_error(error))
+        self._post(AttemptEnded(attempt, outcome))
 
-    def _fail(self, run: StepAttempt, error: BaseException) -> None:
-        if not self._ended(run):
+    def _fail(self, attempt: Attempt, error: BaseException) -> None:
+        if not self._counts(attempt):
             return
-        call, held = run.call, run.held
+        outcome = self._failure(attempt, error)
+        self._post(AttemptEnded(attempt, outcome))
+
+    def _failure(self, attempt: Attempt, error: BaseException) -> StepOutcome:
+        call = attempt.call
         policy = policy_of(call)
         delay_ms = policy.delay_ms(call.failures + 1, error, self._randomness)
         text = self._codec.encode_error(error)
         if delay_ms is None:
-            self._report(held, call, error=text)
-        else:
-            held.next_calls[call.child] = next_attempt(call)
-            retry = policy_text(policy) if call.attempt == 1 and not run.begun else None
-            self._report(held, call, error=text, retry_in_ms=delay_ms, retry=retry)
+            return step_outcome(call, error=text)
+        retry = policy_text(policy) if call.attempt == 1 and not attempt.begun else None
+        return step_outcome(call, error=text, retry_in_ms=delay_ms, retry=retry)
 
-    def _ended(self, run: StepAttempt) -> bool:
-        """Take an attempt off the books; false if nobody wants its outcome."""
-        if run.timer is not None:
-            run.timer.cancel()
-        if not run.wanted:
-            return False
-        run.held.steps.pop(run.call.child, None)
-        return True
-
-    def _report_begun(self, held: LeasedRun, call: StepCall) -> None:
-        retry = policy_text(policy_of(call)) if call.attempt == 1 else None
-        self._report(held, call, begun=True, param=call.param, retry=retry)
-
-    def _report(
-        self,
-        held: LeasedRun,
-        call: StepCall,
-        *,
-        value: str | None = None,
-        error: str | None = None,
-        retry_in_ms: int | None = None,
-        begun: bool = False,
-        param: str | None = None,
-        retry: str | None = None,
-    ) -> None:
-        held.outcomes.append(
-            StepOutcome(
-                child=call.child,
-                name=call.name,
-                hash=call.hash,
-                attempt=call.attempt,
-                value=value,
-                error=error,
-                retry_in_ms=retry_in_ms,
-                begun=begun,
-                param=param,
-                retry=retry,
-            )
-        )
-        self._news(held)
+    @staticmethod
+    def _counts(attempt: Attempt) -> bool:
+        """Whether the outcome is wanted; it is asked once, when the attempt has ended."""
+        wanted, attempt.wanted = attempt.wanted, False
+        if attempt.timer is not None:
+            attempt.timer.cancel()
+        return wanted
 
 
-def _info(run: StepAttempt) -> StepInfo:
-    call = run.call
+def _info(attempt: Attempt) -> StepInfo:
+    call = attempt.call
     return StepInfo(
-        run_id=run.held.info.id, child=call.child, attempt=call.attempt, name=call.name, token=run.token
+        run_id=attempt.run_id, child=call.child, attempt=call.attempt, name=call.name, token=attempt.token
     )
+
+
+class _ThreadPool:
+    """Runs plain functions in daemon threads, which are made when they are needed. The standard pool will not
+    do, because the interpreter waits for its threads at exit: a step that hangs would keep a worker from
+    stopping. These threads are left behind.
+
+    Args:
+        loop: gets the outcomes.
+        size: number of threads, at most.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, size: int) -> None:
+        self._loop = loop
+        self._size = size
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._threads = 0
+        self._busy = 0
+
+    def submit(self, body: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        """Call `body` in a thread, in a copy of the present context, then `done` in the loop's thread with
+        (value, None) or (None, error).
+        """
+        self._busy += 1
+        if self._busy > self._threads and self._threads < self._size:
+            self._threads += 1
+            threading.Thread(target=self._serve, name=f"pyengine-step-{self._threads}", daemon=True).start()
+        self._jobs.put((contextvars.copy_context(), body, done))
+
+    def close(self) -> None:
+        """Let idle threads end; those that are busy end when they come back."""
+        for _ in range(self._threads):
+            self._jobs.put(None)
+
+    def _serve(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            context, body, done = job
+            value, error = None, None
+            try:
+                value = context.run(body)
+            except BaseException as raised:  # boundary to user code: whatever a step raises is its outcome
+                error = raised
+            try:
+                self._loop.call_soon_threadsafe(self._finish, done, value, error)
+            except RuntimeError:
+                return  # the loop is closed
+            del job, context, body, done, value, error
+
+    def _finish(
+        self, done: Callable[[Any, BaseException | None], None], value: Any, error: BaseException | None
+    ) -> None:
+        self._busy -= 1
+        done(value, error)

@@ -23,6 +23,7 @@ from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import TICK
 from pyengine.errors import EngineError
 from pyengine.worker.blocked_runs import BlockedRuns, pause_s
+from pyengine.worker.effects import NoteDeadline
 
 __all__ = ["DatabaseClock", "TickAnswer", "Ticker"]
 
@@ -134,6 +135,10 @@ class Ticker:
             heapq.heappush(self._timers, due_s + _LATE_S)
         self._rearm(due_s)
 
+    def note_deadline(self, effect: NoteDeadline) -> None:
+        """A deadline of our own making, from now."""
+        self.note_timer(self._loop.time() + effect.in_ms / 1000)
+
     def note_due(self, asked_s: float, now_s: float, due_in_ms: int | None) -> None:
         """The next deadline of all, as a turn or a tick answers now that was sent at `asked_s`; below 0:
         something to do at once.
@@ -235,7 +240,7 @@ class Ticker:
         if not held:
             self._held.clear()
             return
-        self._blocked.seen(held, now_s)
+        self._blocked.note(held, now_s)
         self._vain_ticks = self._vain_ticks + 1 if self._held.issuperset(held) else 1
         self._held = set(held)
         again_s = now_s + pause_s(self._vain_ticks)

@@ -1,12 +1,11 @@
 """Transactions of workflows on real connections.
 
-What lives here: `TransactionRunner`, which answers what the transactions of this worker's runs ask for. What
-may not: what a transaction means for a replay (replay/transaction_log.py), turns. The theory: a transaction
-begins when all that the code did before is recorded, and commits with its journal row or not at all. Whatever
-ends it otherwise, and is not the code's business (a serialization failure, a deadlock, a connection that is
-gone, a request to replay), leaves nothing; then the run is replayed from its journal, and so the block runs
-again from its beginning. That also tells what became of a commit whose answer got lost: its row is there, or
-not.
+What lives here: `TransactionRunner`, which executes what the transactions of this worker's runs ask for. What
+may not: what a transaction means for a replay (replay/transaction_log.py), when a statement may be executed
+(run_manager.py), turns. The theory: a transaction commits with its journal row or not at all. Whatever else
+ends it, and is not the code's business (a serialization failure, a deadlock, a lost connection, a request to
+replay), leaves nothing; then the run is replayed from its journal, and so the block runs again from its
+beginning. The replay also tells whether a commit whose answer was lost succeeded: its row is there, or not.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import asyncio
 import logging
 import random
 import re
+from collections.abc import Callable
 from typing import Any
 
 import asyncpg
@@ -33,14 +33,22 @@ from pyengine.errors import (
     StepTimeout,
     passes,
 )
-from pyengine.protocol.commands import Halt, Release
 from pyengine.protocol.turn import Journal, decode_journal
 from pyengine.replay.transaction_log import Ask, Outcome, TransactionLog
 from pyengine.values.codec import Codec
 from pyengine.values.sql_values import error_fields, records_json, value_json
 from pyengine.worker.capacity import Capacity
-from pyengine.worker.run_manager import RunManager
-from pyengine.worker.run_state import LeasedRun, TransactionRun
+from pyengine.worker.effects import Execute, RollBack
+from pyengine.worker.events import (
+    Event,
+    LeasesLost,
+    ReplayDue,
+    StatementAnswered,
+    TransactionBroken,
+    TransactionDeferred,
+    TransactionFailed,
+)
+from pyengine.worker.run_state import LeasedRun
 
 __all__ = ["TransactionRunner"]
 
@@ -48,10 +56,9 @@ logger = logging.getLogger("pyengine.worker")
 
 _IDLE_MS_MAX = 10_000
 _TRIES_MAX = 10
-_ELSEWHERE_MS = 100
-_WARN_FROM = 3
-_ANEW = "WF099"
-# a lock or a time that somebody has bounded
+_EXCUSED_FROM = 3
+_REPLAY = "WF099"
+# a lock timeout or a statement timeout that is set
 _BOUNDED = frozenset({"55P03", "57014"})
 _ENDS_IT = re.compile(
     r"(?:[\s;]|--[^\n\r]*[\n\r]|/\*.*?\*/)*"
@@ -66,8 +73,9 @@ class _Again(Exception):
 
     Args:
         error: what ended it.
-        expected: it was the engine that asked for a replay.
-        passing: the server could not, whoever had asked; that may last, and is no reason to give up.
+        expected: the engine asked for a replay.
+        passing: the server could not execute it, whoever had asked; that may last, and is no reason to give
+            up.
     """
 
     def __init__(
@@ -82,41 +90,73 @@ class _Ended(Exception):
     """The transaction was ended by one of its own statements, so what they wrote may be there already."""
 
 
+class _Session:
+    """The transactions of one run, one after the other on one connection.
+
+    Attributes:
+        task: the work.
+        todo: what is to be executed next.
+        ask: the last of it.
+        log: the transaction that is open, or begins.
+        ends_s: when its time is over, by the loop's clock.
+        overdue: its connection was closed because its time was over.
+    """
+
+    __slots__ = ("ask", "ends_s", "log", "overdue", "task", "todo")
+    task: asyncio.Task[None]
+
+    def __init__(self) -> None:
+        self.todo: asyncio.Queue[Execute] = asyncio.Queue()
+        self.ask: Ask
+        self.log: TransactionLog | None = None
+        self.ends_s = 0.0
+        self.overdue = False
+
+
 class TransactionRunner:
-    """Answers the transactions of runs.
+    """Executes what transactions ask for.
 
     Args:
-        links: connections for transactions of users; who finds none free waits.
+        links: connections for transactions of users; a transaction that finds none free waits.
         worker: id of the worker.
-        holdings: its runs.
         codec: writes errors.
         slots: is told when connections are short.
+        post: takes the events.
     """
 
     def __init__(
         self,
         links: ConnectionPool,
         worker: str,
-        holdings: RunManager,
         codec: Codec,
         slots: Capacity,
+        post: Callable[[Event], None],
     ) -> None:
         self._worker = worker
-        self._holdings = holdings
         self._codec = codec
         self._slots = slots
         self._links = links
+        self._post = post
+        self._sessions: dict[LeasedRun, _Session] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def look(self, held: LeasedRun) -> None:
-        """Note that something of a run moved that is in a transaction, or waits to begin one."""
-        if held.transaction is not None:
-            held.transaction.moved.set()
-        elif held.replay.transactions.live and not (held.dropped or held.loading):
-            own = held.transaction = TransactionRun()
-            own.task = asyncio.get_running_loop().create_task(self._run(held, own))
-            self._tasks.add(own.task)
-            own.task.add_done_callback(self._tasks.discard)
+    def execute(self, effect: Execute) -> None:
+        """Execute what a transaction asks for, on the connection that the run has, or on a new one."""
+        run = effect.run
+        session = self._sessions.get(run)
+        if session is None:
+            session = self._sessions[run] = _Session()
+            session.task = asyncio.get_running_loop().create_task(self._run(run, session))
+            self._tasks.add(session.task)
+            session.task.add_done_callback(self._tasks.discard)
+        session.ask = effect.ask
+        session.todo.put_nowait(effect)
+
+    def roll_back(self, effect: RollBack) -> None:
+        """Roll back what a run has open."""
+        session = self._sessions.pop(effect.run, None)
+        if session is not None:
+            session.task.cancel()
 
     async def close(self) -> None:
         """Roll back what is open."""
@@ -126,59 +166,48 @@ class TransactionRunner:
 
     # -- one run
 
-    async def _run(self, held: LeasedRun, own: TransactionRun) -> None:
+    async def _run(self, run: LeasedRun, session: _Session) -> None:
         try:
-            async with self._links.taken() as link:
-                await self._play(link, held, own)
-        except asyncio.CancelledError:
-            raise
-        except NoConnection as error:
-            self._slots.too_many(len(self._holdings.held), error.message)
-            self._leave(held, own)
-            if held.waits_for_transaction:
-                held.end = Release(retry_in_ms=_ELSEWHERE_MS)
-                self._holdings.news(held)
-                return
-        except _Again as anew:
-            held.tries += not (anew.expected or (anew.passing and held.tries >= _WARN_FROM))
-            if held.tries > _TRIES_MAX:
-                self._halt(
-                    held, own, f"a transaction was begun {held.tries} times and never came to its end: {anew}"
-                )
-                return
-            level = logging.INFO if held.tries < _WARN_FROM else logging.WARNING
-            logger.log(level, "transaction.again", extra={"run_id": held.info.id, "problem": str(anew)})
-            await asyncio.sleep(backoff_s(held.tries) * random.random() / 4)
-            await self._replay(held, own)
+            await self._serve(run, session)
+        except _Again as again:
+            # what passes is an excuse only for a transaction that has failed before
+            excused = again.passing and run.transaction_tries >= _EXCUSED_FROM
+            counts = not (again.expected or excused)
+            self._post(TransactionBroken(run, session.ask, str(again), counts))
+            await asyncio.sleep(backoff_s(run.transaction_tries) * random.random() / 4)
+            self._post(ReplayDue(run, session.ask))
         except LeaseLost:
-            logger.info("run.lost", extra={"run_id": held.info.id, "version": held.version})
-            self._leave(held, own)
-            self._holdings.drop(held)
+            self._post(LeasesLost([run.lease]))
         except Exception as error:  # boundary: a fault of ours must not leave the run waiting for ever
-            logger.exception("transaction.failed", extra={"run_id": held.info.id})
-            self._halt(held, own, str(error))
-            return
+            logger.exception("transaction.failed", extra={"run_id": run.info.id})
+            self._post(TransactionFailed(run, session.ask, str(error)))
         finally:
-            self._leave(held, own)
-        self.look(held)
+            if self._sessions.get(run) is session:
+                del self._sessions[run]
 
-    def _halt(self, held: LeasedRun, own: TransactionRun, words: str) -> None:
-        self._leave(held, own)
-        problem = {"type": "TransactionProblem", "message": words}
-        held.end = Halt(problem=msgspec.json.encode(problem).decode())
-        self._holdings.news(held)
+    async def _serve(self, run: LeasedRun, session: _Session) -> None:
+        """Execute all that is asked for, as soon as there is a connection."""
+        while True:
+            try:
+                async with self._links.taken() as link:
+                    await self._execute_all(link, run, session)
+                    return
+            except NoConnection as error:
+                self._slots.too_many(error.message)
+                if run.waits_only_for(None):
+                    self._post(TransactionDeferred(run, session.ask))
+                    return
 
-    @staticmethod
-    def _leave(held: LeasedRun, own: TransactionRun) -> None:
-        if held.transaction is own:
-            held.transaction = None
-
-    async def _play(self, link: ReconnectingConnection, held: LeasedRun, own: TransactionRun) -> None:
-        transactions = held.replay.transactions
+    async def _execute_all(self, link: ReconnectingConnection, run: LeasedRun, session: _Session) -> None:
+        """Execute statements until a transaction is over and none follows at once."""
         conn = await link.connected()
         try:
-            while (log := transactions.front) is not None and log.live and log.ask is not None:
-                await self._play_one(conn, held, own, log)
+            while True:
+                effect = await session.todo.get()
+                outcome, journal = await self._in_time(conn, run, session, effect)
+                self._post(StatementAnswered(run, effect.ask, outcome, journal))
+                if effect.ask.kind in ("commit", "rollback") and session.todo.empty():
+                    return
         except asyncio.CancelledError:
             # what was under way may still hold the connection
             link.drop()
@@ -188,66 +217,48 @@ class TransactionRunner:
                 # whatever is under way is rolled back by the server
                 link.drop()
 
-    async def _play_one(self, conn: Any, held: LeasedRun, own: TransactionRun, log: TransactionLog) -> None:
-        """Answer one transaction from its begin to its end."""
-        transactions = held.replay.transactions
-        ends_s = asyncio.get_running_loop().time() + log.timeout_ms / 1000
-        while (ask := log.ask) is not None:
-            if ask.kind in ("begin", "commit"):
-                await self._recorded(held, own)
-            journal = None
-            try:
-                async with asyncio.timeout_at(ends_s):
-                    if ask.kind == "commit":
-                        outcome, journal = await self._commit(conn, own, held, log)
-                    else:
-                        outcome = await self._answer(conn, own, held, log, ask)
-            except TimeoutError:
-                conn.terminate()
+    async def _in_time(
+        self, conn: Any, run: LeasedRun, session: _Session, effect: Execute
+    ) -> tuple[Outcome, Journal | None]:
+        """Execute one statement, within the time that its transaction has left."""
+        log, ask = effect.log, effect.ask
+        if session.log is not log:
+            session.log, session.overdue = log, False
+            session.ends_s = asyncio.get_running_loop().time() + log.timeout_ms / 1000
+        journal = None
+        try:
+            async with asyncio.timeout_at(session.ends_s):
                 if ask.kind == "commit":
-                    raise _Again(_overdue(log).message) from None
-                own.overdue = log
-                outcome = self._refused(_overdue(log))
-            if ask.kind == "begin" and outcome[0] != "value":
-                # what the journal would not hold is nothing that the code may see
-                raise _Again(f"the transaction could not begin: {outcome[1]}")
-            if not transactions.answer(ask, outcome):
-                continue
-            if journal is None or not self._holdings.recorded_outside(held, journal.rows, journal.next):
-                self._holdings.advance(held)
-            if ask.kind in ("commit", "rollback"):
-                return
-
-    async def _recorded(self, held: LeasedRun, own: TransactionRun) -> None:
-        """Wait until all that the code did before is in the journal."""
-        while held.commands or (held.flight is not None and held.flight.commands):
-            own.moved.clear()
-            await own.moved.wait()
-
-    async def _replay(self, held: LeasedRun, own: TransactionRun) -> None:
-        """Have the run replayed from its journal, when nothing of it is on its way."""
-        while held.flight is not None:
-            own.moved.clear()
-            await own.moved.wait()
-        self._leave(held, own)
-        if not (held.dropped or held.loading):
-            self._holdings.replay_anew(held)
+                    outcome, journal = await self._commit(conn, run, session, log)
+                else:
+                    outcome = await self._statement_or_end(conn, run, session, effect)
+        except TimeoutError:
+            conn.terminate()
+            if ask.kind == "commit":
+                raise _Again(_overdue(log).message) from None
+            session.overdue = True
+            outcome = self._refused(_overdue(log))
+        if ask.kind == "begin" and outcome[0] != "value":
+            # the code must not see what the journal would not hold
+            raise _Again(f"the transaction could not begin: {outcome[1]}")
+        return outcome, journal
 
     # -- statements
 
-    async def _answer(
-        self, conn: Any, own: TransactionRun, held: LeasedRun, log: TransactionLog, ask: Ask
+    async def _statement_or_end(
+        self, conn: Any, run: LeasedRun, session: _Session, effect: Execute
     ) -> Outcome:
+        log, ask = effect.log, effect.ask
         if ask.kind == "rollback":
             if not conn.is_closed() and conn.is_in_transaction():
-                await self._reaching(conn, held, conn.execute("rollback"))
+                await self._reaching(conn, run, conn.execute("rollback"))
             return ("value", None)
-        if own.overdue is log:
+        if session.overdue:
             return self._refused(_overdue(log))
         if conn.is_closed():
             raise _Again("the connection was lost")
         if ask.kind == "begin":
-            return await self._reaching(conn, held, self._begin(conn, log.timeout_ms))
+            return await self._reaching(conn, run, self._begin(conn, log.timeout_ms))
         found = _ENDS_IT.match(ask.query)
         if found is not None:
             word = (found[1] or found[2]).lower()
@@ -257,7 +268,7 @@ class TransactionRunner:
                     hint="leave the block to commit, raise an error to roll back, or use tx.savepoint()",
                 )
             )
-        outcome = await self._reaching(conn, held, self._statement(conn, ask), ours=False)
+        outcome = await self._reaching(conn, run, self._statement(conn, ask), ours=False)
         if not (conn.is_closed() or conn.is_in_transaction()):
             raise _Ended(
                 f"transaction {log.name} was ended by {ask.query[:80]!r}; what it wrote may be there"
@@ -294,9 +305,9 @@ class TransactionRunner:
                 return value_json(await conn.fetchval(ask.query, *ask.args))
 
     async def _commit(
-        self, conn: Any, own: TransactionRun, held: LeasedRun, log: TransactionLog
+        self, conn: Any, run: LeasedRun, session: _Session, log: TransactionLog
     ) -> tuple[Outcome, Journal | None]:
-        if own.overdue is log:
+        if session.overdue:
             return self._refused(_overdue(log)), None
         if conn.is_closed():
             raise _Again("the connection was lost")
@@ -307,8 +318,8 @@ class TransactionRunner:
             text = await conn.fetchval(
                 COMMIT.sql,
                 self._worker,
-                *held.lease,
-                held.replay.next_seq,
+                *run.lease,
+                run.replay.next_seq,
                 log.child,
                 log.name,
                 log.hash,
@@ -318,14 +329,13 @@ class TransactionRunner:
             journal = decode_journal(text)
             await conn.execute("commit")
 
-        outcome = await self._reaching(conn, held, commit())
+        outcome = await self._reaching(conn, run, commit())
         if outcome[0] != "value":
-            await self._reaching(conn, held, conn.execute("rollback"))
+            await self._reaching(conn, run, conn.execute("rollback"))
             return outcome, None
-        held.tries = 0
         return outcome, journal
 
-    async def _reaching(self, conn: Any, held: LeasedRun, work: Any, *, ours: bool = True) -> Outcome:
+    async def _reaching(self, conn: Any, run: LeasedRun, work: Any, *, ours: bool = True) -> Outcome:
         """Return how a statement ended, as the code is to see it; `ours` says that it is not the user's.
 
         Raises:
@@ -337,9 +347,9 @@ class TransactionRunner:
         except asyncpg.PostgresError as error:
             code = error.sqlstate or ""
             passing = passes(code) or (ours and code in _BOUNDED)
-            if passing or code == _ANEW or code.startswith("08") or conn.is_closed():
-                raise _Again(error, expected=code == _ANEW, passing=passing) from error
-            if code.startswith("40") and held.tries < _TRIES_MAX:
+            if passing or code == _REPLAY or code.startswith("08") or conn.is_closed():
+                raise _Again(error, expected=code == _REPLAY, passing=passing) from error
+            if code.startswith("40") and run.transaction_tries < _TRIES_MAX:
                 raise _Again(error) from error
             known = mapped(error, self._links.where)
             if isinstance(known, LeaseLost):

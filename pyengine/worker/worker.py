@@ -40,18 +40,26 @@ from pyengine.protocol.turn import Lease
 from pyengine.values.codec import Codec
 from pyengine.worker.blocked_runs import BlockedRuns
 from pyengine.worker.capacity import Capacity
-from pyengine.worker.dispatcher import Dispatcher, Parts
+from pyengine.worker.dispatcher import Dispatcher
+from pyengine.worker.effects import (
+    CancelAttempt,
+    Execute,
+    FetchJournal,
+    NoteDeadline,
+    RollBack,
+    StartAttempt,
+)
+from pyengine.worker.events import AttemptRunsLong, Closed, LeasesLost, Stopping
 from pyengine.worker.handoff import Handoff
+from pyengine.worker.journal_poller import JournalFetcher, JournalPoller
 from pyengine.worker.lease_heartbeat import BLOCKED_AFTER_S, Heartbeat, Vitals, say_hello
-from pyengine.worker.report_queue import ReportQueue
 from pyengine.worker.run_manager import RunManager
-from pyengine.worker.run_state import Hooks
 from pyengine.worker.service_runner import Served, Server
-from pyengine.worker.speculation import Speculation
 from pyengine.worker.sql_step_runner import SqlStepRunner
 from pyengine.worker.step_runner import UNWIND_S, StepRunner
 from pyengine.worker.ticker import DatabaseClock, TickAnswer, Ticker
 from pyengine.worker.transaction_runner import TransactionRunner
+from pyengine.worker.turn_loop import Parts, TurnLoop
 from pyengine.worker.turn_sender import Identity, TurnSender
 
 __all__ = ["Worker"]
@@ -61,7 +69,8 @@ logger = logging.getLogger("pyengine.worker")
 _POLL_LONGEST_S = 5.0
 _POLL_ALONE_S = 2.0
 _SECOND_S = 1.0
-_KEEP_EVERY, _KEEP_EVERY_ALONE = 5, 2
+_LONG_S = 1.0
+_POLL_EVERY, _POLL_EVERY_ALONE = 5, 2
 _GOODBYE_S = 3.0
 _LOOP_TICK_S = 0.25
 _SIDE, _WORK = 3, 12
@@ -158,95 +167,89 @@ class Worker:
         )
         self._clock = DatabaseClock(self._loop)
         self._clock.set(answer["now"])
-        self._assemble(turns := TurnSender(self._database, identity), identity, settings)
+        turns = self._assemble(identity, settings)
         try:
             await turns.open()
             await self._listener.start()
         except BaseException:
-            await self._close()
+            await self.abandon()
             raise
         self._listening = True
         self._serve(hello, settings)
         logger.info("worker.started", extra={"worker": self.id, "queues": self.queues, "workflows": names})
 
-    def _assemble(self, turns: TurnSender, identity: Identity, settings: dict[str, int]) -> None:
+    def _assemble(self, identity: Identity, settings: dict[str, int]) -> TurnSender:
+        """Make the parts, each of which knows only those before it, and connect effects with them."""
         wake = asyncio.Event()
-        queue = ReportQueue(wake.set)
-        early = Speculation(queue.add)
-        slots = Capacity(self._concurrency or settings["max_in_flight"], wake.set)
-        self._server = Server(self._work, served=self._did_serve)
-        self._blocked = BlockedRuns(self._side, self.id)
-        self._housekeeper = Ticker(
-            self._side, self.id, ticked=self._did_tick, services=self._server.note_due, blocked=self._blocked
-        )
-        self._rest = Handoff(self._side, self._listener, identity)
-        self._exchange = Dispatcher(
-            Parts(
-                turns=turns,
-                side=self._side,
-                listener=self._listener,
-                housekeeper=self._housekeeper,
-                queue=queue,
-                rest=self._rest,
-                blocked=self._blocked,
-                wake=wake,
-            ),
-            identity,
-            slots=slots,
-            looks=PollSchedule(longest_s=_POLL_LONGEST_S if self._database.hints else _POLL_ALONE_S),
-        )
         limits = {"warn_bytes": settings["payload_warn_bytes"], "max_bytes": settings["payload_max_bytes"]}
         codec = Codec(self._registry.errors, **limits)
         randomness = random.SystemRandom()
-        self._sql = SqlStepRunner(self._work, self.id, slots)
+        self._runs = RunManager(
+            self._registry, codec, self._clock.now_ms, randomness, max_warm=settings["max_warm"]
+        )
+        self._dispatcher = Dispatcher(self._runs, wake.set)
+        post, leased = self._dispatcher.post, self._runs.leased
+        slots = Capacity(self._concurrency or settings["max_in_flight"], leased, wake.set)
+        self._server = Server(self._work, served=self._did_serve)
+        self._blocked = BlockedRuns(self._side, self.id)
+        self._ticker = Ticker(
+            self._side, self.id, ticked=self._did_tick, services=self._server.note_due, blocked=self._blocked
+        )
+        self._handoff = Handoff(self._side, self._listener, identity)
         self._steps = StepRunner(
             self._loop,
             codec=codec,
             randomness=randomness,
             concurrency=self._step_concurrency,
             threads=self._threads,
-            news=early.reported,
-            in_sql=self._sql.run,
+            post=post,
+            in_sql=SqlStepRunner(self._work, self.id, slots).run,
         )
-        self._holdings = self._sql.holdings = self._exchange.holdings = RunManager(
-            self._registry,
-            codec=codec,
+        self._transactions = TransactionRunner(self._work, self.id, codec, slots, post)
+        self._fetcher = JournalFetcher(self._side, self.id, post)
+        self._poller = JournalPoller(self._loop, leased, post)
+        turns = TurnSender(self._database, identity, post)
+        parts = Parts(
+            runs=self._runs,
+            dispatcher=self._dispatcher,
+            turns=turns,
+            side=self._side,
+            listener=self._listener,
             clock=self._clock,
-            randomness=randomness,
-            steps=self._steps,
-            news=early.moved,
-            hooks=Hooks(
-                max_warm=settings["max_warm"],
-                fetch=self._exchange.fetch,
-                timer=self._housekeeper.note_timer,
-                transaction=lambda held: self._committer.look(held),
-            ),
+            ticker=self._ticker,
+            handoff=self._handoff,
+            slots=slots,
+            blocked=self._blocked,
+            wake=wake,
         )
-        early.drive = self._holdings.drive
-        self._committer = TransactionRunner(self._work, self.id, self._holdings, codec, slots)
+        longest_s = _POLL_LONGEST_S if self._database.hints else _POLL_ALONE_S
+        self._turn_loop = TurnLoop(parts, identity, poll=PollSchedule(longest_s=longest_s))
+        self._dispatcher.start(
+            {
+                StartAttempt: self._steps.start,
+                CancelAttempt: self._steps.cancel,
+                FetchJournal: self._fetcher.fetch,
+                Execute: self._transactions.execute,
+                RollBack: self._transactions.roll_back,
+                NoteDeadline: self._ticker.note_deadline,
+            }
+        )
+        return turns
 
     def _serve(self, hello: tuple[Any, ...], settings: dict[str, int]) -> None:
         self._listener.subscribe("durable_ready", self._hinted)
-        self._listener.subscribe("durable_settled", self._holdings.keeper.hinted)
+        self._listener.subscribe("durable_settled", self._poller.hinted)
         self._tick_loop()
-        loop = self._loop
-
-        def lost(leases: list[Lease]) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._holdings.lose, leases)
-
         self._heartbeat = Heartbeat(
             self._database,
             Vitals(
                 hello=hello,
-                rest=self._rest.words,
+                idle=self._handoff.parameters,
                 leases=self._leases,
-                lost=lost,
+                lost=self._leases_lost,
                 ticked_s=lambda: self._ticked_s,
-                since_tick_ms=self._housekeeper.since_tick_ms,
-                declare=lambda: asyncio.run_coroutine_threadsafe(
-                    self._side.run(PRESENT, self.id, True), loop
-                ),
+                since_tick_ms=self._ticker.since_tick_ms,
+                declare=self._declare,
                 main_thread=threading.get_ident(),
             ),
             ttl_ms=settings["lease_ttl_ms"],
@@ -254,13 +257,13 @@ class Worker:
         )
         self._heartbeat.start()
         bodies = (
-            self._exchange.send,
-            self._exchange.apply,
-            self._housekeeper.run,
+            self._turn_loop.send,
+            self._turn_loop.apply,
+            self._ticker.run,
             self._server.run,
             self._each_second,
         )
-        self._tasks = [loop.create_task(self._guard(body)) for body in bodies]
+        self._tasks = [self._loop.create_task(self._guard(body)) for body in bodies]
 
     async def wait(self) -> None:
         """Return when the worker has stopped.
@@ -278,19 +281,17 @@ class Worker:
         if self._stopping or not self._tasks:
             return
         self._stopping = True
-        self._exchange.stop()
-        self._steps.refuse()
-        for held in tuple(self._holdings.held.values()):
-            self._steps.cancel_all(held)
+        self._turn_loop.stop()
+        self._dispatcher.post(Stopping())
         with contextlib.suppress(EngineError, TimeoutError):
             async with asyncio.timeout(_GOODBYE_S):
-                await self._rest.end()
-        await self._committer.close()
+                await self._handoff.end()
+        await self._transactions.close()
         await self._steps.unwound()
         try:
             async with asyncio.timeout(_GOODBYE_S):
                 await self._tasks[0]
-                await self._exchange.finish()
+                await self._turn_loop.finish()
             await self._stop_heartbeat()
             async with asyncio.timeout(_GOODBYE_S):
                 if await self._side.run(BYE, self.id):
@@ -301,7 +302,7 @@ class Worker:
             logger.warning(
                 "worker %s could not give its work back, its leases will run out: %s", self.id, reason
             )
-        await self._close()
+        await self.abandon()
         logger.info("worker.stopped", extra={"worker": self.id})
 
     async def _stop_heartbeat(self) -> None:
@@ -309,25 +310,26 @@ class Worker:
         if heartbeat is not None:
             await self._loop.run_in_executor(None, heartbeat.stop)
 
-    async def _close(self) -> None:
-        """Let go of everything, whatever state it is in."""
+    async def abandon(self) -> None:
+        """Let go of everything at once, as a crash does: leases are lost when they expire."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-        await self._rest.close()
+        await self._handoff.close()
         if self._tick_handle is not None:
             self._tick_handle.cancel()
         await self._stop_heartbeat()
-        self._holdings.close()
+        self._poller.close()
+        self._dispatcher.post(Closed())
         self._steps.close()
         self._listener.unsubscribe("durable_ready", self._hinted)
-        self._listener.unsubscribe("durable_settled", self._holdings.keeper.hinted)
+        self._listener.unsubscribe("durable_settled", self._poller.hinted)
         if self._listening:
             self._listening = False
             await self._listener.stop()
-        await self._committer.close()
-        await asyncio.gather(self._exchange.close(), self._side.close(), self._work.close())
+        await asyncio.gather(self._transactions.close(), self._fetcher.close())
+        await asyncio.gather(self._turn_loop.close(), self._side.close(), self._work.close())
 
     async def _guard(self, body: Callable[[], Awaitable[None]]) -> None:
         """A loop that ends by itself has failed: nothing works without it."""
@@ -343,14 +345,14 @@ class Worker:
     # -- hints and time
 
     def _hinted(self) -> None:
-        self._housekeeper.note_activity(self._loop.time())
+        self._ticker.note_activity(self._loop.time())
         self._server.hinted(self._loop.time())
-        self._exchange.look()
+        self._turn_loop.hinted()
 
     def _did_tick(self, answer: TickAnswer) -> None:
         if answer.hints:
             self._hinted()
-            if self._housekeeper.others or not set(answer.hints) <= set(self.queues):
+            if self._ticker.others or not set(answer.hints) <= set(self.queues):
                 self._listener.send("durable_ready")
         if answer.promises:
             self._listener.announce("durable_settled")
@@ -365,37 +367,43 @@ class Worker:
     def _tick_loop(self) -> None:
         before_s, self._ticked_s = self._ticked_s, time.monotonic()
         if self._ticked_s - before_s > BLOCKED_AFTER_S:
-            self._rest.forgotten()
+            self._handoff.forgotten()
         self._tick_handle = self._loop.call_later(_LOOP_TICK_S, self._tick_loop)
 
     async def _each_second(self) -> None:
-        """Report attempts that take long, and see after runs of which no hint may have told."""
-        every = _KEEP_EVERY if self._database.hints else _KEEP_EVERY_ALONE
+        """Report attempts that take long, and poll runs that no hint may have been about."""
+        every = _POLL_EVERY if self._database.hints else _POLL_EVERY_ALONE
         for second in itertools.count():
             await asyncio.sleep(_SECOND_S)
-            await self._blocked.look(self._loop.time())
+            await self._blocked.report(self._loop.time())
             if second % every == 0:
-                self._holdings.keeper.hinted()
-            since_s = self._loop.time() - _SECOND_S
-            for held in tuple(self._holdings.held.values()):
-                for run in tuple(held.steps.values()):
-                    if not run.begun and 0 < run.started_s < since_s:
-                        self._steps.note_begun(run)
+                self._poller.hinted()
+            since_s = self._loop.time() - _LONG_S
+            for run in tuple(self._runs.leased.values()):
+                for attempt in tuple(run.phase.attempts.values()):
+                    if not attempt.begun and 0 < attempt.started_s < since_s:
+                        self._dispatcher.post(AttemptRunsLong(attempt))
+
+    # -- what the heartbeat's thread calls
 
     def _declare(self) -> Future[Any]:
-        """Declare presence; called in the heartbeat's thread."""
+        """Declare presence."""
         return asyncio.run_coroutine_threadsafe(self._side.run(PRESENT, self.id, True), self._loop)
 
+    def _leases_lost(self, leases: list[Lease]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._dispatcher.post, LeasesLost(leases))
+
     def _leases(self) -> list[Lease]:
-        """What the heartbeat may renew; called in its thread."""
+        """Return the leases to renew: not those of runs whose steps do not end at their timeout."""
         late_s = self._loop.time() - 2 * UNWIND_S
         leases = []
-        for held in self._holdings.held.copy().values():
+        for run in self._runs.leased.copy().values():
             overdue = any(
-                run.started_s and run.started_s + run.call.step.timeout_ms / 1000 < late_s
-                for run in held.steps.copy().values()
-                if run.call.step.timeout_ms is not None
+                attempt.started_s and attempt.started_s + attempt.call.step.timeout_ms / 1000 < late_s
+                for attempt in run.phase.attempts.copy().values()
+                if attempt.call.step.timeout_ms is not None
             )
             if not overdue:
-                leases.append(held.lease)
+                leases.append(run.lease)
         return leases

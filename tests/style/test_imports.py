@@ -26,11 +26,11 @@ RANKS: tuple[tuple[str, ...], ...] = (
     ("database",),
     ("client", "worker"),
     ("embedded", "admin"),
-    ("compatibility", "replay_check", "sync", "app_runtime", "app"),
+    ("compatibility", "replay_check", "sync", "app_runtime", "foreground", "app"),
     ("demo",),
     ("cli", "__main__"),
 )
-CHAINS = {"compatibility", "replay_check", "sync", "app_runtime", "app", "cli", "__main__"}
+CHAINS = {"compatibility", "replay_check", "sync", "app_runtime", "foreground", "app", "cli", "__main__"}
 # a driver, and the only places that may import it: a folder, or one module of it
 DRIVERS: dict[str, tuple[str, ...]] = {
     "asyncpg": (

@@ -15,7 +15,7 @@ import pytest
 from pyengine import App, Client, Worker
 from pyengine.database.poll_schedule import _MIN_GAP_S
 from pyengine.definitions.registry import Workflow
-from pyengine.worker.dispatcher import Dispatcher
+from pyengine.worker.turn_loop import TurnLoop
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
@@ -58,11 +58,17 @@ async def apart(app: App, dsn: str, **options: Any) -> AsyncIterator[tuple[Worke
 def note_handoffs(patch: pytest.MonkeyPatch) -> list[str]:
     """Ids of runs that workers of this process are handed from now on."""
     ids: list[str] = []
-    plain = Dispatcher._handed
+    plain = TurnLoop.handed_off
 
-    def noted(self: Dispatcher, answer: Any) -> None:
+    def noted(self: TurnLoop, answer: Any) -> None:
         ids.extend(task.id for task in answer.tasks)
         plain(self, answer)
 
-    patch.setattr(Dispatcher, "_handed", noted)
+    patch.setattr(TurnLoop, "handed_off", noted)
     return ids
+
+
+def postpone_polls(worker: Worker) -> None:
+    """Let no poll for runs fall due within the hour, unless a hint comes."""
+    worker._turn_loop._poll._at = asyncio.get_running_loop().time() + 3600
+    worker._turn_loop._parts.wake.set()

@@ -13,7 +13,7 @@ import pytest
 from pyengine import App, Retry, Worker, ctx
 from pyengine.database.connection import Database
 from pyengine.errors import RunCancelled
-from pyengine.worker import run_manager
+from pyengine.worker import run_driver
 from tests.support.turns import Send, carries, intercept
 from tests.worker.test_lost import until
 
@@ -306,7 +306,7 @@ def test_clean_up_is_tried_again_after_it_was_given_back(
     dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step of a clean-up whose next attempt is far away gives the run back, and is made again later."""
-    monkeypatch.setattr(run_manager, "RELEASE_AFTER_MS", 10)
+    monkeypatch.setattr(run_driver, "RELEASE_AFTER_MS", 10)
     app = App(dsn)
     attempts: list[int] = []
 

@@ -136,7 +136,7 @@ def test_who_gets_none_leaves_it_to_others(
             runs = [await client.start("both", n) for n in range(10)]
             while not any("gives runs back" in one.getMessage() for one in caplog.records):
                 await asyncio.sleep(0.02)
-            assert worker._exchange._slots.now < 20
+            assert worker._turn_loop._slots.now < 20
             async with Worker(rich.registry, dsn):
                 return [int(await run.result(timeout=60)) for run in runs]
 
@@ -206,6 +206,11 @@ def test_a_pool_takes_turns_with_what_it_has(limited: str, dsn: str, monkeypatch
     asyncio.run(main())
 
 
+def leased(count: int) -> Any:
+    """So many runs, of which nothing but the number counts."""
+    return dict.fromkeys(range(count))
+
+
 def test_slots_shrink_and_grow(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing is claimed for a second. They are halved once a second at most, never below one, however often
     connections are short, and doubled every ten seconds in which they are not."""
@@ -213,16 +218,16 @@ def test_slots_shrink_and_grow(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
     monkeypatch.setattr(slots_module.time, "monotonic", lambda: now[0])
 
     async def main() -> None:
-        slots = Capacity(100, lambda: None)
+        slots = Capacity(100, leased(40), lambda: None)
         assert slots.now == 100
-        slots.too_many(40, "none left")
-        slots.too_many(40, "none left")
+        slots.too_many("none left")
+        slots.too_many("none left")
         assert slots.now == 0
         now[0] += 1
         assert slots.now == 20
         for _ in range(15):
             now[0] += 0.4
-            slots.too_many(40, "none left")
+            slots.too_many("none left")
         assert slots.now == 0
         now[0] += 1
         assert slots.now == 1
@@ -244,8 +249,8 @@ def test_slots_tell_when_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None
 
     async def main() -> list[int]:
         found: list[int] = []
-        slots = Capacity(4, lambda: found.append(slots.now))
-        slots.too_many(2, "none left")
+        slots = Capacity(4, leased(2), lambda: found.append(slots.now))
+        slots.too_many("none left")
         assert slots.now == 0
         while slots._waking is not None:
             await asyncio.sleep(0.01)

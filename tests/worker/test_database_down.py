@@ -17,7 +17,7 @@ from pyengine.database.connection import Database
 from pyengine.database.listener import Listener
 from pyengine.embedded.server import EmbeddedPostgres
 from pyengine.errors import Unavailable
-from pyengine.worker.foreground import serve
+from pyengine.foreground import serve
 from tests.support.cluster import SETTINGS, make_folder
 
 Connection = psycopg.Connection[tuple[object, ...]]

@@ -14,8 +14,8 @@ from pyengine.client.results import ResultPoller
 from pyengine.database.connection import Database, ReconnectingConnection
 from pyengine.database.listener import Listener
 from pyengine.database.statements.procedures import IDLE, RELEASE_UNKNOWN, TURN, Procedure
-from pyengine.worker.dispatcher import Dispatcher
 from pyengine.worker.ticker import DatabaseClock
+from pyengine.worker.turn_loop import TurnLoop
 from tests.support.idle import apart, five, idle, note_handoffs, until
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -39,7 +39,7 @@ def test_a_note_of_what_was_given_back_counts_for_nothing(
     began: list[int] = []
     free = asyncio.Event()
     notes: list[Any] = []
-    plain_handed, plain_run = Dispatcher._handed, ReconnectingConnection.run
+    plain_handed, plain_run = TurnLoop.handed_off, ReconnectingConnection.run
 
     @app.step
     async def step() -> int:
@@ -51,13 +51,13 @@ def test_a_note_of_what_was_given_back_counts_for_nothing(
     async def go() -> int:
         return await step()
 
-    def kept(self: Dispatcher, answer: Any) -> None:
+    def kept(self: TurnLoop, answer: Any) -> None:
         notes.append(answer)
         if not late:
             plain_handed(self, answer)
 
     async def main() -> int:
-        monkeypatch.setattr(Dispatcher, "_handed", kept)
+        monkeypatch.setattr(TurnLoop, "handed_off", kept)
         async with apart(app, dsn) as (worker, client):
             await idle(conn)
             runs: list[Any] = []
@@ -71,13 +71,13 @@ def test_a_note_of_what_was_given_back_counts_for_nothing(
                 return await plain_run(self, procedure, *args)
 
             monkeypatch.setattr(ReconnectingConnection, "run", run)
-            worker._exchange._missed()
+            worker._turn_loop.messages_lost()
             async with asyncio.timeout(20):
                 while not began:
                     await asyncio.sleep(0.005)
             if late:
-                worker._exchange._given_back.clear()
-                plain_handed(worker._exchange, notes[0])
+                worker._turn_loop._given_back.clear()
+                plain_handed(worker._turn_loop, notes[0])
                 await asyncio.sleep(0.05)
             free.set()
             return int(await runs[0].result(timeout=20))
@@ -102,7 +102,7 @@ def test_an_old_note_does_not_set_the_clock_back(dsn: str, monkeypatch: pytest.M
             before_ms = worker._clock.now_ms()
             monkeypatch.setattr(DatabaseClock, "set", spied)
             task = [1, "r", 1, "go", "1", "[]", 0, 1, [], 0, before_ms - 60_000, "default", 0]
-            worker._rest._noted(json.dumps([task, None, None]))
+            worker._turn_loop.message_came(json.dumps([task, None, None]))
             async with asyncio.timeout(15):
                 while len(told) < 2:
                     await asyncio.sleep(0.005)

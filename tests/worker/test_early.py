@@ -17,15 +17,11 @@ import pytest
 
 from pyengine import App, Retry, ctx
 from pyengine.errors import RunCancelled, RunFailed
-from pyengine.protocol.commands import Complete
-from pyengine.replay.advance import Advance
-from pyengine.worker import run_manager
-from pyengine.worker.run_manager import RunManager
-from pyengine.worker.run_state import LeasedRun, StepAttempt
-from pyengine.worker.speculation import Speculation
+from pyengine.worker import run_driver
+from pyengine.worker.effects import FetchJournal, StartAttempt
+from pyengine.worker.journal_poller import JournalFetcher
 from pyengine.worker.step_runner import StepRunner
 from tests.support.turns import Send, intercept
-from tests.worker.test_limits import outcome, quiet_run
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 Bundles = list[dict[str, Any]]
@@ -259,11 +255,11 @@ def test_a_request_to_stop_that_comes_first_counts(
     assert journal(conn, "stop").startswith("SQL") and journal(conn, "stop").endswith("Y")
 
 
-def end_at_once(self: StepRunner, run: StepAttempt) -> None:
+def end_at_once(self: StepRunner, effect: StartAttempt) -> None:
     """Run the body of a step that never waits as Python 3.12 does: before `start` returns."""
     self._active += 1
     with pytest.raises(StopIteration):
-        contextvars.copy_context().run(self._execute(run).send, None)
+        contextvars.copy_context().run(self._execute(effect.run, effect.attempt).send, None)
 
 
 @pytest.mark.parametrize("at_once", [False, True])
@@ -352,13 +348,13 @@ def test_nothing_is_being_handled_when_the_code_goes_on(dsn: str, conn: Connecti
 
 def replayed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ids of runs that are replayed because their coroutine did what the journal does not hold."""
-    anew, replay_anew = list[str](), RunManager.replay_anew
+    anew, fetch = list[str](), JournalFetcher.fetch
 
-    def note(self: RunManager, held: Any) -> None:
-        anew.append(held.info.id)
-        replay_anew(self, held)
+    def note(self: JournalFetcher, effect: FetchJournal) -> None:
+        anew.append(effect.run.info.id)
+        fetch(self, effect)
 
-    monkeypatch.setattr(RunManager, "replay_anew", note)
+    monkeypatch.setattr(JournalFetcher, "fetch", note)
     return anew
 
 
@@ -459,28 +455,6 @@ def test_what_came_between_is_not_passed_over(
     assert anew == ["c"] and journal(conn, "c") == "SgLvC"
 
 
-def test_who_has_steps_under_way_waits() -> None:
-    """One of two results is not what a run waits for; both are."""
-    driven: list[LeasedRun] = []
-
-    def drive(held: LeasedRun) -> Advance:
-        driven.append(held)
-        return Advance()
-
-    early = Speculation(lambda held: None)
-    early.drive = drive
-    other, held = quiet_run(), quiet_run()
-    other.last, other.end = 1, Complete(value="1")
-    early.moved(other)
-    held.replay._matcher.open_steps.update({0: None, 1: None})  # type: ignore[dict-item]
-    held.outcomes = [outcome(1, 1)]
-    early.reported(held)
-    assert driven == []
-    held.outcomes = [outcome(0, 1), outcome(1, 1)]
-    early.reported(held)
-    assert driven == [held]
-
-
 def flaky_app(dsn: str, seen: Callable[[str], object] = len) -> App:
     """A workflow whose first step fails once in each run, and whose second step calls `seen`."""
     app, failed = App(dsn), set[str]()
@@ -529,14 +503,15 @@ def test_a_step_that_ends_as_it_begins(dsn: str, conn: Connection, monkeypatch: 
     """
     start_task = StepRunner._start_task
 
-    def at_once(self: StepRunner, run: StepAttempt) -> None:
-        if run.call.attempt == 1 and run.call.name.endswith("flaky"):
-            start_task(self, run)
+    def at_once(self: StepRunner, effect: StartAttempt) -> None:
+        call = effect.attempt.call
+        if call.attempt == 1 and call.name.endswith("flaky"):
+            start_task(self, effect)
         else:
-            end_at_once(self, run)
+            end_at_once(self, effect)
 
     monkeypatch.setattr(StepRunner, "_start_task", at_once)
-    monkeypatch.setattr(run_manager, "RELEASE_AFTER_MS", 10)
+    monkeypatch.setattr(run_driver, "RELEASE_AFTER_MS", 10)
     seen: list[str] = []
     serve(flaky_app(dsn, lambda id: seen.append(journal(conn, id))), try_all)
     assert seen == ["Sfk"] and journal(conn, "c") == "SfkLC"

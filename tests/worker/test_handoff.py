@@ -212,7 +212,7 @@ def test_its_deadline_is_kept(dsn: str, conn: Connection, handed: list[str]) -> 
             run = await client.start(go, timeout="300ms")
             await until(conn, f"exists (select from durable._tasks where id = '{run.id}' and version = 1)")
             async with asyncio.timeout(30):
-                while len(worker._housekeeper._timers) < 1:
+                while len(worker._ticker._timers) < 1:
                     await asyncio.sleep(0.001)
             with pytest.raises(RunTimedOut):
                 await run.result(timeout=20)

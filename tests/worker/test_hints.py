@@ -15,6 +15,7 @@ from pyengine.database.listener import Listener
 from pyengine.database.poll_schedule import NotifyThrottle, PollSchedule
 from pyengine.worker import handoff, ticker
 from pyengine.worker.handoff import Handoff
+from tests.support.idle import postpone_polls
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
@@ -120,8 +121,7 @@ def test_a_lone_run_takes_four_statements(
             assert await (await client.start(go)).result(timeout=20) == 1
             await asyncio.sleep(0.3)
             # so that no look falls due meanwhile
-            worker._exchange._looks._at = asyncio.get_running_loop().time() + 3600
-            worker._exchange._parts.wake.set()
+            postpone_polls(worker)
             await asyncio.sleep(0.05)
             said.clear()
             with monkeypatch.context() as patch:
@@ -129,7 +129,7 @@ def test_a_lone_run_takes_four_statements(
                 assert await (await client.start(go)).result(timeout=20) == 1
             return list(said)
 
-    monkeypatch.setattr(Handoff, "quiet", lambda self: None)
+    monkeypatch.setattr(Handoff, "idle", lambda self: None)
     # on a machine that stops for some milliseconds somebody would look again meanwhile
     monkeypatch.setattr(poll_schedule, "_AFTER_HINT_S", (0.0, 30.0, 30.0))
     for _ in range(20):
@@ -212,8 +212,7 @@ def test_a_hint_wakes_a_worker_of_another_process(dsn: str, conn: Connection) ->
         async with app.worker() as worker, app.client() as client:
             await asyncio.sleep(0.1)
             # as if it had been idle for an hour
-            worker._exchange._looks._at = asyncio.get_running_loop().time() + 3600
-            worker._exchange._parts.wake.set()
+            postpone_polls(worker)
             await asyncio.sleep(0.05)
             conn.execute("select durable.start('go', id => 'from-sql')")
             return await client.run("from-sql", go).result(timeout=20)

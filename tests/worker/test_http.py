@@ -16,7 +16,6 @@ import pytest
 
 from pyengine import App, HttpConnectionError, HttpResponse, HttpStatusError, Retry, Secret, ctx
 from pyengine.errors import InvalidRequest, RunFailed, StepTimeout
-from pyengine.worker.step_runner import StepRunner
 from tests.worker.test_retries import an_hour_later, row_types
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -64,7 +63,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """A server, for the length of a test."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     # on a busy machine the first request takes a second, after which its attempt would have a row of its own
-    monkeypatch.setattr(StepRunner, "note_begun", lambda self, run: None)
+    monkeypatch.setattr("pyengine.worker.worker._LONG_S", 60.0)
     made = Site()
 
     class Handler(BaseHTTPRequestHandler):

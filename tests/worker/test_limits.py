@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from dataclasses import replace
-from typing import Any
+from collections import deque
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import asyncpg
 import psycopg
@@ -20,8 +22,11 @@ from pyengine.protocol.commands import Captured, Complete, RunChild, StepOutcome
 from pyengine.protocol.turn import Answer, RunReport, encode_reports
 from pyengine.replay.machine import Replay
 from pyengine.values.codec import Codec
+from pyengine.worker.attempts import Attempt
+from pyengine.worker.capacity import Capacity
+from pyengine.worker.events import Event
 from pyengine.worker.report_queue import ReportQueue
-from pyengine.worker.run_state import TURN_BYTES_MAX, LeasedRun
+from pyengine.worker.run_state import TURN_BYTES_MAX, Gone, LeasedRun, Live
 from pyengine.worker.turn_sender import Identity, TurnSender
 from tests.support.turns import Send, intercept
 
@@ -140,91 +145,100 @@ def outcome(child: int, size: int) -> StepOutcome:
     return StepOutcome(child=child, name="step", hash="0" * 16, attempt=1, value="x" * size)
 
 
-def test_a_bundle_is_bounded_by_bytes() -> None:
+def live(run: LeasedRun) -> Live:
+    """The phase of a run that does something."""
+    assert isinstance(run.phase, Live)
+    return run.phase
+
+
+def queue_of(*runs: LeasedRun) -> tuple[ReportQueue, deque[LeasedRun]]:
+    """A queue with these runs in it, and how it is filled."""
+    dirty = deque[LeasedRun]()
+    for run in runs:
+        run.queued = True
+        dirty.append(run)
+    return ReportQueue(dirty), dirty
+
+
+def test_a_report_is_bounded_by_bytes() -> None:
     """Outcomes beyond the bytes of a turn wait for the next one, in order, and the suspend with them; an
     outcome that is larger than that goes alone.
     """
-    held = quiet_run()
+    run = quiet_run()
     sizes = [TURN_BYTES_MAX // 2, TURN_BYTES_MAX // 2, 1, 2 * TURN_BYTES_MAX, 1]
-    held.outcomes = [outcome(child, size) for child, size in enumerate(sizes)]
+    live(run).outcomes = [outcome(child, size) for child, size in enumerate(sizes)]
     sent = []
-    while held.outcomes:
-        held.end = Suspend(on=(9,), kind="single")
-        bundle = held.load_bundle()
-        sent.append([one.child for one in bundle.outcomes])
-        assert (bundle.end is None) == bool(held.outcomes)
+    while live(run).outcomes:
+        live(run).end = Suspend(on=(9,), kind="single")
+        report = live(run).take_report(run).report
+        sent.append([one.child for one in report.outcomes])
+        assert (report.end is None) == bool(live(run).outcomes)
     assert sent == [[0, 1], [2, 3], [4]]
 
 
 def test_commands_and_endings_count() -> None:
     """A turn is full also when inputs of child runs, captured values or endings fill it."""
     half = "x" * (TURN_BYTES_MAX // 2)
-    run = RunChild(
+    child = RunChild(
         child=1, name="n", version="1", queue=None, hash="0" * 16, param=half, timeout_ms=None, detached=False
     )
     captured = Captured(kind="random", child=1, name="random", value=half)
-    queue = ReportQueue(lambda: None)
-    for number, command in enumerate((run, captured, None, None, run, None)):
-        held = quiet_run(number)
+    runs = [quiet_run(number) for number in range(6)]
+    for run, command in zip(runs, (child, captured, None, None, child, None), strict=True):
         if command is None:
-            held.end = Complete(value=half)
+            live(run).end = Complete(value=half)
         else:
-            held.commands = (command,)
-        queue.add(held)
-    assert [len(queue.collect().bundles) for _ in range(4)] == [2, 2, 2, 0]
-    held = quiet_run()
-    held.commands, held.outcomes = (run, captured), [outcome(0, 1), outcome(2, 1)]
-    assert len(held.load_bundle().outcomes) == 1
+            live(run).commands = (command,)
+    queue, _ = queue_of(*runs)
+    assert [len(queue.collect().reports) for _ in range(4)] == [2, 2, 2, 0]
+    run = quiet_run()
+    live(run).commands, live(run).outcomes = (child, captured), [outcome(0, 1), outcome(2, 1)]
+    assert len(live(run).take_report(run).report.outcomes) == 1
 
 
-def test_what_is_packed_is_told_with_the_rest() -> None:
-    """While a turn is away the next one is written: whose steps are under way waits until it leaves, who was
-    dropped meanwhile stays here, and ends that have not left are known.
+def test_what_is_packed_leaves_with_the_rest() -> None:
+    """While a turn is away the next one is written: a run whose attempts are under way waits until it leaves,
+    one that is gone meanwhile stays here, and ends that have not left are known.
     """
-    queue = ReportQueue(lambda: None)
     runs = [quiet_run(number) for number in range(4)]
-    for held in runs:
-        held.outcomes = [outcome(0, 1)]
-        queue.add(held)
-    runs[0].end = Complete(value="1")
-    runs[1].steps[1] = runs[1]  # type: ignore[assignment]
+    for run in runs:
+        live(run).outcomes = [outcome(0, 1)]
+    live(runs[0]).end = Complete(value="1")
+    live(runs[1]).attempts[1] = Attempt(1, "r1", cast("Any", SimpleNamespace(begun=False)))
+    queue, dirty = queue_of(*runs)
     queue.pack(0, 10)
-    assert queue.ends == 1 and [held.flight is None for held in runs] == [False, True, False, False]
-    runs[2].dropped = True
-    runs[1].outcomes.append(outcome(1, 1))
+    assert queue.ends == 1 and [run.report is None for run in runs] == [False, True, False, False]
+    runs[2].phase = Gone()
+    live(runs[1]).outcomes.append(outcome(1, 1))
     again = quiet_run(2)
-    again.end = Complete(value="2")
-    queue.add(again)
-    load = queue.collect(0, 10)
-    assert [(one.execution, len(one.outcomes)) for one in load.bundles] == [(0, 1), (3, 1), (1, 2), (2, 0)]
-    assert load.text == encode_reports(load.bundles) and load.ends == 2
+    live(again).end = Complete(value="2")
+    dirty.append(again)
+    batch = queue.collect(0, 10)
+    assert [(one.execution, len(one.outcomes)) for one in batch.reports] == [(0, 1), (3, 1), (1, 2), (2, 0)]
+    assert batch.text == encode_reports(batch.reports) and batch.ends == 2
     assert not queue and queue.ends == 0 and queue.collect().text == "[]"
 
 
-def test_slots_are_free_when_a_turn_has_left(dsn: str) -> None:
+def test_slots_are_free_when_a_turn_has_left() -> None:
     """A run that ends by what is packed is in its slot until that leaves."""
-
-    async def main() -> list[int]:
-        queue, held, free = ReportQueue(lambda: None), quiet_run(7), []
-        async with App(dsn).worker(queues=["none"]) as worker:
-            worker._exchange._parts = replace(worker._exchange._parts, queue=queue)
-            worker._holdings.held[7] = held
-            held.end = Complete(value="1")
-            queue.add(held)
-            for act in (lambda: None, lambda: queue.pack(0, 10), lambda: queue.collect(0, 10)):
-                act()
-                free.append(worker._exchange._free())
-            del worker._holdings.held[7]
-        return free
-
-    before, packed, left = asyncio.run(main())
-    assert packed == before and left == before + 1
+    run = quiet_run(7)
+    live(run).end = Complete(value="1")
+    queue, _ = queue_of(run)
+    slots = Capacity(3, {7: run}, lambda: None)
+    found = [slots.free(packed_ends=queue.ends)]
+    queue.pack(0, 10)
+    found.append(slots.free(packed_ends=queue.ends))
+    queue.collect(0, 10)
+    found.append(slots.free(packed_ends=queue.ends))
+    assert found == [2, 2, 3]
 
 
-def turns_of(monkeypatch: pytest.MonkeyPatch, once: Any) -> TurnSender:
+def turns_of(
+    monkeypatch: pytest.MonkeyPatch, once: Any, post: Callable[[Event], None] = lambda event: None
+) -> TurnSender:
     """Turns without a database; `once` stands for one of them."""
     who = Identity(worker="w", queues=[], names=[], codes=[], digests=[], ttl_ms=1)
-    turns = TurnSender(Database("postgresql://127.0.0.1:1/shop"), who)
+    turns = TurnSender(Database("postgresql://127.0.0.1:1/shop"), who, post)
 
     async def connected(*, purpose: str) -> None:
         pass
@@ -296,11 +310,10 @@ def test_a_run_is_not_blamed_for_what_was_to_be_claimed(want: int, monkeypatch: 
             raise mapped(cause, "there") from cause
         return "answer"
 
-    turns = turns_of(monkeypatch, once)
-    blamed: list[RunReport] = []
-    turns.refused = lambda bundle, error: blamed.append(bundle)
+    rejected: list[Event] = []
+    turns = turns_of(monkeypatch, once, rejected.append)
     answers: list[Any] = asyncio.run(turns.send([RunReport(1, "1", 1, 0)], want))
-    assert (answers, sent, blamed) == (["answer"], [(1, want), (1, -1)], [])
+    assert (answers, sent, rejected) == (["answer"], [(1, want), (1, -1)], [])
 
 
 def test_slots_are_used(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,9 +328,9 @@ def test_slots_are_used(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
         return n
 
     async def once(self: TurnSender, bundles: list[RunReport], want: int, *rest: Any) -> Answer:
-        held = worker._holdings.held.values()
-        stay = sum(one.flight is None or one.flight.end is None for one in held)
-        coming = sum(len(answer.tasks) for answer in worker._exchange._answers)
+        sent = [run.report for run in worker._runs.leased.values()]
+        stay = sum(one is None or one.report.end is None for one in sent)
+        coming = sum(len(answer.tasks) for answer in worker._turn_loop._answers)
         answer = await plain(self, bundles, want, *rest)
         assert stay + coming + want <= slots
         if answer.tasks and want < slots // 2:
@@ -359,7 +372,7 @@ def test_a_run_that_cannot_be_halted_is_given_back(dsn: str, conn: Connection) -
         async with app.client() as client, app.worker() as worker:
             runs = [await client.start(go, n, id=id) for id, n in (("a", 1), ("b", 66666), ("c", 2))]
             assert [await runs[0].result(timeout=20), await runs[2].result(timeout=20)] == [1, 2]
-            while (await runs[1].get()).state == "running" or worker._holdings.held:
+            while (await runs[1].get()).state == "running" or worker._runs.leased:
                 await asyncio.sleep(0.01)
 
     undo = intercept(refuse)

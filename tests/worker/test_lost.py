@@ -11,8 +11,7 @@ import pytest
 
 from pyengine import App, Worker, ctx
 from pyengine.errors import EngineError
-from pyengine.protocol.turn import RunReport
-from pyengine.worker.run_state import LeasedRun
+from pyengine.worker.run_state import InFlight, LeasedRun, Live
 from tests.support.idle import until
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -170,17 +169,7 @@ def test_a_worker_that_dies_is_noticed_by_its_presence(dsn: str, conn: Connectio
 
 async def vanish(worker: Worker) -> None:
     """Do to a worker what kill -9 does: its connections close and nothing is said."""
-    heartbeat = worker._heartbeat
-    assert heartbeat is not None
-    await asyncio.to_thread(heartbeat.stop)
-    for task in worker._tasks:
-        task.cancel()
-    await asyncio.gather(*worker._tasks, return_exceptions=True)
-    worker._steps.refuse()
-    worker._holdings.close()
-    await worker._exchange.close()
-    await worker._side.close()
-    await worker._listener.stop()
+    await worker.abandon()
 
 
 @pytest.mark.session("presence")
@@ -322,17 +311,17 @@ def test_a_run_that_cannot_move_is_begun_from_its_journal(
     """A run that is refused again after a replay, while nothing has moved, is given back. Its coroutine is
     ahead of the journal, so the next claim does not go on with it, and nothing of the run is lost."""
     app = App(dsn)
-    load, spoilt = LeasedRun.load_bundle, []
+    take_report, spoilt = Live.take_report, []
 
-    def spoil(held: LeasedRun) -> RunReport:
-        bundle = load(held)
-        if bundle.commands and len(spoilt) < 2:
+    def spoil(live: Live, run: LeasedRun) -> InFlight:
+        sent = take_report(live, run)
+        if sent.report.commands and len(spoilt) < 2:
             # every number twice: the database refuses that, each time
-            bundle.commands *= 2
-            spoilt.append(bundle)
-        return bundle
+            sent.report.commands *= 2  # type: ignore[operator]
+            spoilt.append(sent)
+        return sent
 
-    monkeypatch.setattr(LeasedRun, "load_bundle", spoil)
+    monkeypatch.setattr(Live, "take_report", spoil)
 
     @app.workflow
     async def go() -> str:

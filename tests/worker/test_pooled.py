@@ -23,6 +23,7 @@ from pyengine import App, InvalidRequest, RunCancelled, Worker, ctx
 from pyengine.database.connection import Database, ReconnectingConnection
 from tests.crash import processes
 from tests.crash.job import EFFECTS, expected_journey
+from tests.support.idle import postpone_polls
 from tests.support.pooler import SETTINGS, SIZE, WARM, Pooler
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -170,8 +171,7 @@ def wakes(app: App, conn: Connection, pooler: Pooler) -> tuple[int, set[str], bo
                 while conn.execute("select bool_or(present) from durable._workers").fetchone() != (True,):
                     await asyncio.sleep(0.005)
                 # as if it had been idle for an hour: only a hint wakes it
-                worker._exchange._looks._at = asyncio.get_running_loop().time() + 3600
-            worker._exchange._parts.wake.set()
+                postpone_polls(worker)
             conn.execute("select durable.start('go', id => 'from-sql')")
             result = await client.run("from-sql", go).result(timeout=60)
             present = conn.execute("select bool_or(present) from durable._workers").fetchone() == (True,)

@@ -13,6 +13,9 @@ import pytest
 
 from pyengine import App, Client, Retry, SqlError, Worker, ctx
 from pyengine.errors import EncodeError, InvalidRequest, RunFailed, StepTimeout
+from pyengine.worker.dispatcher import Dispatcher
+from pyengine.worker.events import Event, JournalWritten
+from pyengine.worker.sql_step_runner import SqlStepRunner
 from pyengine.worker.turn_sender import TurnSender
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -362,7 +365,9 @@ def test_who_lost_the_lease_commits_nothing(shop: App, conn: Connection, dsn: st
     asyncio.run(main())
 
 
-def test_an_answer_that_got_lost(shop: App, conn: Connection, dsn: str) -> None:
+def test_an_answer_that_got_lost(
+    shop: App, conn: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The function was committed and its answer never came: asked again, it is not called again."""
 
     @shop.workflow
@@ -374,10 +379,10 @@ def test_an_answer_that_got_lost(shop: App, conn: Connection, dsn: str) -> None:
         async with Client(dsn) as client:
             worker = Worker(shop.registry, dsn)
             async with worker:
-                real, broken = worker._sql._ask, []
+                real, broken = SqlStepRunner._execute, []
 
-                async def ask(link: Any, run: Any, seen: int, timeout_s: float) -> str:
-                    text = await real(link, run, seen, timeout_s)
+                async def lose(self: SqlStepRunner, *args: Any) -> str:
+                    text = await real(self, *args)
                     if not broken:
                         broken.append(text)
                         from pyengine.errors import Unavailable
@@ -385,7 +390,7 @@ def test_an_answer_that_got_lost(shop: App, conn: Connection, dsn: str) -> None:
                         raise Unavailable("the answer got lost") from OSError("gone")
                     return text
 
-                worker._sql._ask = ask  # type: ignore[method-assign]
+                monkeypatch.setattr(SqlStepRunner, "_execute", lose)
                 run = await client.start(go)
                 assert await run.result() == 1
                 assert broken
@@ -526,26 +531,29 @@ def test_rows_wait_for_the_bundle_on_its_way(
     async def main() -> None:
         worker = Worker(shop.registry, dsn)
         came, held_back, advanced = asyncio.Event(), [], []
-        async with Client(dsn) as client, worker:
-            send, record = TurnSender.send, worker._holdings.recorded_outside
+        send, post = TurnSender.send, Dispatcher.post
 
-            async def send_slowly(turns: TurnSender, bundles: Any, want: int, **more: Any) -> Any:
-                answers = await send(turns, bundles, want, **more)
-                if any(bundle.commands for bundle in bundles) and not came.is_set():
-                    held_back.append(len(bundles))
-                    await came.wait()
-                return answers
+        async def send_slowly(turns: TurnSender, reports: Any, want: int, **more: Any) -> Any:
+            answers = await send(turns, reports, want, **more)
+            if any(report.commands for report in reports) and not came.is_set():
+                held_back.append(len(reports))
+                await came.wait()
+            return answers
 
-            def note(held: Any, rows: Any, next_seq: int) -> bool:
-                came.set()
-                seen = held.replay.next_seq
-                advanced.append((record(held, rows, next_seq), held.replay.next_seq - seen))
-                return advanced[-1][0]
+        def note(dispatcher: Dispatcher, event: Event) -> None:
+            if not isinstance(event, JournalWritten):
+                post(dispatcher, event)
+                return
+            (run,) = worker._runs.leased.values()
+            seen = run.replay.next_seq
+            post(dispatcher, event)
+            came.set()
+            advanced.append(run.replay.next_seq - seen)
 
-            monkeypatch.setattr(TurnSender, "send", send_slowly)
-            worker._holdings.recorded_outside = note  # type: ignore[method-assign]
-            async with asyncio.timeout(20):
-                assert await (await client.start(go)).result() == [1, 2]
-        assert (held_back, advanced) == ([1], [(False, 0)])
+        monkeypatch.setattr(TurnSender, "send", send_slowly)
+        monkeypatch.setattr(Dispatcher, "post", note)
+        async with Client(dsn) as client, worker, asyncio.timeout(20):
+            assert await (await client.start(go)).result() == [1, 2]
+        assert (held_back, advanced) == ([1], [0])
 
     asyncio.run(main())

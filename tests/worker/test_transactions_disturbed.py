@@ -251,20 +251,19 @@ def test_a_connection_that_is_lost_while_the_transaction_waits(
 ) -> None:
     """Before its begin and before its commit the transaction waits for a turn; a session that ends meanwhile
     is no end of its time."""
-    recorded, lost = TransactionRunner._recorded, []
+    execute, lost = TransactionRunner._in_time, []
 
-    async def lose(self: TransactionRunner, held: Any, own: Any) -> None:
-        log = held.replay.transactions.front
-        await recorded(self, held, own)
-        if log.ask.kind == kind and not lost:
+    async def lose(self: TransactionRunner, conn: Any, run: Any, session: Any, effect: Any) -> Any:
+        if effect.ask.kind == kind and not lost:
             lost.append(kind)
             bank.execute(
                 "select pg_terminate_backend(pid, 5000) from pg_stat_activity "
                 "where datname = current_database() and application_name = 'pyengine work'"
             )
             await asyncio.sleep(0.1)
+        return await execute(self, conn, run, session, effect)
 
-    monkeypatch.setattr(TransactionRunner, "_recorded", lose)
+    monkeypatch.setattr(TransactionRunner, "_in_time", lose)
 
     async def play() -> Any:
         async with Client(dsn, registry=app.registry) as client, Worker(app.registry, dsn):
@@ -305,7 +304,8 @@ def test_a_request_that_comes_into_sight_late(dsn: str, bank: Bank, monkeypatch:
                 while bundles and not waited and bank.execute(known).fetchone() == (True,):
                     # its answer tells of the request; meanwhile the transaction ends
                     await asyncio.sleep(0.005)
-                    waited.extend(one for one in worker._holdings.held.values() if one.commands)
+                    leased = worker._runs.leased.values()
+                    waited.extend(one for one in leased if getattr(one.phase, "commands", ()))
                 return answers
 
             monkeypatch.setattr(TurnSender, "send", late)

@@ -79,8 +79,9 @@ def test_two_workers_share_the_work(dsn: str, conn: Connection) -> None:
     assert conn.execute("select count(*) from durable._journal where type = 'L'").fetchone() == (120,)
 
 
-def test_cold_coroutines_are_replayed(dsn: str) -> None:
+def test_cold_coroutines_are_replayed(dsn: str, conn: Connection) -> None:
     """Runs whose coroutine was not kept are replayed when they wake, as often as it takes."""
+    conn.execute("select durable.set_setting('max_warm', '1')")
     app = App(dsn)
 
     @app.workflow
@@ -92,8 +93,7 @@ def test_cold_coroutines_are_replayed(dsn: str) -> None:
         return found
 
     async def main() -> list[list[float]]:
-        async with app.client() as client, app.worker() as worker:
-            worker._holdings._max_warm = 1
+        async with app.client() as client, app.worker():
             runs = [await client.start(go, n) for n in range(10)]
             return [await run.result(timeout=20) for run in runs]
 

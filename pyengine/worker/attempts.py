@@ -1,0 +1,93 @@
+"""Attempts of steps: what is executed, what came of it, and which attempt comes next.
+
+What lives here: `Attempt`, and the outcomes that are reported. What may not: executing one (step_runner.py),
+when one may start (run_driver.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from msgspec.structs import replace
+
+from pyengine.definitions.current_run import StepToken
+from pyengine.definitions.retry import NO_RETRY, Retry, policy_text, recorded_policy
+from pyengine.protocol.commands import StepOutcome
+from pyengine.replay.advance import StepCall
+
+__all__ = ["Attempt", "next_attempt", "policy_of", "start_outcome", "step_outcome"]
+
+
+class Attempt:
+    """One attempt of a step that is under way.
+
+    Attributes:
+        execution: number of its run.
+        run_id: id of its run.
+        call: which attempt.
+        begun: the journal knows, or will know with the next turn, that it has begun.
+
+    The others belong to the step runner:
+        started_s: when the body began, by the loop's clock; 0 while it waits for its turn.
+        wanted: the outcome counts; False once the attempt is cancelled or left behind.
+        timed_out: it was cancelled because its time was over.
+        token: shows the body whether the outcome still counts.
+        task: executes it, unless a thread does.
+        timer: ends it when its time is over.
+    """
+
+    __slots__ = (
+        "begun",
+        "call",
+        "execution",
+        "run_id",
+        "started_s",
+        "task",
+        "timed_out",
+        "timer",
+        "token",
+        "wanted",
+    )
+
+    def __init__(self, execution: int, run_id: str, call: StepCall) -> None:
+        self.execution = execution
+        self.run_id = run_id
+        self.call = call
+        self.begun = call.begun
+        self.started_s = 0.0
+        self.wanted = True
+        self.timed_out = False
+        self.token = StepToken()
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+
+def next_attempt(call: StepCall) -> StepCall:
+    """Return the attempt that follows one that failed."""
+    return replace(
+        call,
+        attempt=call.attempt + 1,
+        failures=call.failures + 1,
+        begun=False,
+        interrupted=False,
+        retry_at_ms=None,
+    )
+
+
+def policy_of(call: StepCall) -> Retry:
+    """Return the policy that governs a step: the recorded one, if any; else that of the code."""
+    if call.recorded_retry is None:
+        return call.step.retry
+    return recorded_policy(call.recorded_retry) if call.recorded_retry else NO_RETRY
+
+
+def step_outcome(call: StepCall, **found: Any) -> StepOutcome:
+    """Return the outcome of an attempt; `found` is the rest of its fields."""
+    return StepOutcome(child=call.child, name=call.name, hash=call.hash, attempt=call.attempt, **found)
+
+
+def start_outcome(call: StepCall) -> StepOutcome:
+    """Return what records that an attempt has begun."""
+    retry = policy_text(policy_of(call)) if call.attempt == 1 else None
+    return step_outcome(call, begun=True, param=call.param, retry=retry)

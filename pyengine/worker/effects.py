@@ -1,0 +1,92 @@
+"""What a worker is to do for its runs: the output of `RunManager.apply`.
+
+What lives here: one record for each kind of effect. What may not: doing it; the dispatcher hands each effect
+to the one part of the worker that can. "Has something to report" is no effect: the manager collects such runs
+in `RunManager.dirty`, from which the next turn is filled.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from pyengine.replay.advance import StepCall
+from pyengine.replay.transaction_log import Ask, TransactionLog
+from pyengine.worker.attempts import Attempt
+from pyengine.worker.run_state import LeasedRun
+
+__all__ = [
+    "CancelAttempt",
+    "Effect",
+    "Execute",
+    "FetchJournal",
+    "NoteDeadline",
+    "ResendLater",
+    "RetryLater",
+    "RollBack",
+    "StartAttempt",
+]
+
+
+class _Record(msgspec.Struct, gc=False):
+    """Made and dropped within one round of the dispatcher, so the garbage collector need not track it."""
+
+
+class StartAttempt(_Record):
+    """Execute a step; `AttemptEnded` or another event about the attempt follows."""
+
+    run: LeasedRun
+    attempt: Attempt
+
+
+class CancelAttempt(_Record):
+    """Stop an attempt whose outcome is not wanted any more."""
+
+    attempt: Attempt
+
+
+class RetryLater(_Record):
+    """Post `RetryDue` after a while."""
+
+    run: LeasedRun
+    call: StepCall
+    in_ms: int
+
+
+class ResendLater(_Record):
+    """Post `ResendDue` after a pause that grows with the number of times in a row."""
+
+    run: LeasedRun
+    times: int
+
+
+class FetchJournal(_Record):
+    """Post `JournalFetched`."""
+
+    run: LeasedRun
+
+
+class Execute(_Record):
+    """Execute what a transaction asks for; `StatementAnswered` or another event about `ask` follows."""
+
+    run: LeasedRun
+    log: TransactionLog
+    ask: Ask
+
+
+class RollBack(_Record):
+    """End the transaction of a run, if its connection is still open, without a commit."""
+
+    run: LeasedRun
+
+
+class NoteDeadline(_Record):
+    """A timer or a deadline was recorded, which falls due in so many milliseconds."""
+
+    in_ms: int
+
+
+Effect: TypeAlias = (
+    StartAttempt | CancelAttempt | RetryLater | ResendLater | FetchJournal | Execute | RollBack | NoteDeadline
+)

@@ -1,0 +1,284 @@
+"""Advancing a run, and what follows from that.
+
+What lives here: `RunDriver`: a coroutine is advanced, its commands and outcomes are queued for a report, its
+steps are started or wait, and what its transaction asks for is executed, each as early as the invariants
+allow; or the coroutine is thrown away and replayed from the journal. What may not: which event leads to that
+(run_manager.py). The theory: every change of a live run ends in `settle`, which derives what is to be done
+from the run's state.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import msgspec
+from msgspec.structs import replace
+
+from pyengine.definitions.current_run import RunInfo
+from pyengine.definitions.registry import Registry
+from pyengine.definitions.retry import Randomness
+from pyengine.errors import StepInterrupted
+from pyengine.protocol.commands import Halt, Release, StepOutcome
+from pyengine.protocol.journal import Row
+from pyengine.protocol.turn import RunReport
+from pyengine.replay.advance import Advance, StepCall
+from pyengine.replay.machine import Replay
+from pyengine.values.codec import Codec
+from pyengine.worker.attempts import Attempt, next_attempt, start_outcome, step_outcome
+from pyengine.worker.effects import (
+    CancelAttempt,
+    Effect,
+    Execute,
+    FetchJournal,
+    RetryLater,
+    RollBack,
+    StartAttempt,
+)
+from pyengine.worker.run_state import Fetching, LeasedRun, Live, Speculating, evict
+from pyengine.worker.speculation import ENDS, EndingSteps, may_speculate
+
+__all__ = ["RELEASE_AFTER_MS", "RunDriver", "halt"]
+
+logger = logging.getLogger("pyengine.worker")
+
+RELEASE_AFTER_MS = 5_000
+"""An attempt that is further away than this does not keep its run here, in milliseconds."""
+
+
+def halt(kind: str, message: str) -> Halt:
+    """Return the ending of a run that cannot go on."""
+    return Halt(problem=msgspec.json.encode({"type": kind, "message": message}).decode())
+
+
+class RunDriver:
+    """Advances live runs.
+
+    Args:
+        registry: the code.
+        codec: values and errors.
+        now_ms: the database's time, epoch milliseconds.
+        randomness: source of `ctx.random`.
+
+    Attributes:
+        effects: what is to be done, by the event that is being applied.
+        dirty: runs with something to report, each once, in the order in which they got it.
+        stopping: nothing starts any more.
+    """
+
+    def __init__(
+        self, registry: Registry, codec: Codec, now_ms: Callable[[], int], randomness: Randomness
+    ) -> None:
+        self._registry = registry
+        self._codec = codec
+        self._randomness = randomness
+        self._now_ms = now_ms
+        self._ending_steps = EndingSteps()
+        self.effects: list[Effect] = []
+        self.dirty: deque[LeasedRun] = deque()
+        self.stopping = False
+
+    def advance(self, run: LeasedRun, live: Live) -> None:
+        """Advance a coroutine by what was loaded, and take over the result."""
+        self.take(run, live, self.drive(run))
+
+    def drive(self, run: LeasedRun) -> Advance:
+        """Advance the coroutine of a run; whatever goes wrong halts the run."""
+        try:
+            return run.replay.advance()
+        except Exception as error:  # boundary to user code and to the machine that drives it
+            logger.exception("run.replay_failed", extra={"run_id": run.info.id})
+            return Advance(end=halt(type(error).__name__, str(error)))
+
+    def take(self, run: LeasedRun, live: Live, advance: Advance) -> None:
+        """Take over what an advance gave; `settle` follows."""
+        for child in advance.given_up:
+            self._cancel(live, child)
+        # more than one advance may come between two turns while a transaction is open
+        live.commands += advance.commands
+        live.end = advance.end
+        if live.commands:
+            live.steps_after_commands += advance.steps
+            run.see_commands(advance.commands)
+        else:
+            self.start_all(run, live, advance.steps)
+
+    def settle(self, run: LeasedRun, live: Live) -> None:
+        """Do what follows from the state of a live run after every change of it."""
+        if run.phase is not live:
+            return
+        if live.scheduled_retries and not live.has_news:
+            self._release_if_idle(run, live)
+        if live.has_news:
+            if isinstance(live.end, ENDS):
+                self._ending_steps.learn(run)
+            self.queue_report(run)
+        if live.transaction is not None or run.replay.in_transaction:
+            self._serve_transaction(run, live)
+
+    def _release_if_idle(self, run: LeasedRun, live: Live) -> None:
+        """Give a run back that only waits for an attempt which is far away."""
+        if live.attempts or live.waits_for_record or run.in_transaction or run.report is not None:
+            return
+        soonest_ms = min(call.retry_at_ms or 0 for call in live.scheduled_retries.values()) - self._now_ms()
+        if soonest_ms > RELEASE_AFTER_MS:
+            live.end = Release(retry_in_ms=soonest_ms)
+
+    def queue_report(self, run: LeasedRun) -> None:
+        """Have a run reported, as soon as it has no report on its way."""
+        if not run.queued and run.report is None and not isinstance(run.phase, Fetching):
+            run.queued = True
+            self.dirty.append(run)
+
+    def start_all(self, run: LeasedRun, live: Live, calls: Iterable[StepCall]) -> None:
+        """Start attempts, each at its time."""
+        if run.replay.finished:
+            return
+        for call in calls:
+            in_ms = 0 if call.retry_at_ms is None else call.retry_at_ms - self._now_ms()
+            if in_ms > 0:
+                live.scheduled_retries[call.child] = call
+                self.effects.append(RetryLater(run, call, in_ms))
+            else:
+                self.start(run, live, call)
+
+    def start(self, run: LeasedRun, live: Live, call: StepCall) -> None:
+        """Start an attempt, or refuse to, according to the definition of its step."""
+        step = call.step
+        if self.stopping:
+            return
+        if call.interrupted and step.on_interrupt == "fail":
+            error = StepInterrupted(
+                f"step {call.name} of run {run.info.id} was cut off in attempt {call.attempt - 1}; "
+                "it must not run twice",
+                step=call.name,
+                hint="find out what it did, and go on from there in the workflow",
+            )
+            live.outcomes.append(step_outcome(call, error=self._codec.encode_error(error)))
+        elif step.intent and not call.begun:
+            live.attempts_after_record[call.child] = replace(call, begun=True)
+            live.outcomes.append(start_outcome(call))
+        else:
+            attempt = live.attempts[call.child] = Attempt(run.info.execution, run.info.id, call)
+            self.effects.append(StartAttempt(run, attempt))
+
+    def _cancel(self, live: Live, child: int) -> None:
+        """Stop a step whose outcome is not wanted, whatever it waits for."""
+        live.scheduled_retries.pop(child, None)
+        live.attempts_after_record.pop(child, None)
+        attempt = live.attempts.pop(child, None)
+        if attempt is not None:
+            self.effects.append(CancelAttempt(attempt))
+        elif live.steps_after_commands:
+            live.steps_after_commands = tuple(
+                [one for one in live.steps_after_commands if one.child != child]
+            )
+
+    def cancel_all(self, attempts: dict[int, Attempt]) -> None:
+        """Stop attempts, whatever becomes of their run."""
+        self.effects += [CancelAttempt(attempt) for attempt in attempts.values()]
+        attempts.clear()
+
+    @staticmethod
+    def add_outcome(live: Live, call: StepCall, outcome: StepOutcome) -> None:
+        """Have an outcome reported; if it is to be tried again, that waits until the outcome is recorded."""
+        live.outcomes.append(outcome)
+        if outcome.retry_in_ms is not None:
+            live.attempts_after_record[call.child] = next_attempt(call)
+
+    def outcome_came(self, run: LeasedRun, live: Live, outcome: StepOutcome) -> None:
+        """Have a new outcome reported; go on with it before, if the run may and is likely to end by it."""
+        run.last_step = outcome.child
+        if self._ending_steps.likely(run) and may_speculate(run, live):
+            self._speculate(run, live)
+        self.queue_report(run)
+
+    def _speculate(self, run: LeasedRun, live: Live) -> None:
+        """Go on with outcomes that are not recorded yet."""
+        applied_seq = run.replay.next_seq
+        run.replay.predict(live.outcomes)
+        advance = self.drive(run)
+        if isinstance(advance.end, ENDS) and not advance.commands and not advance.given_up:
+            run.phase = Speculating(live, applied_seq, end=advance.end)
+        else:
+            run.phase = Speculating(live, applied_seq, deferred=advance)
+
+    def _serve_transaction(self, run: LeasedRun, live: Live) -> None:
+        """Have executed what the code of a transaction waits for; begin and commit wait until all that the
+        code did before is recorded.
+        """
+        log = run.replay.transactions.front
+        if live.transaction is not None and (log is not live.transaction or log.ask is None):
+            self.roll_back(run)
+        if log is None or log.ask is None or log.ask is live.asked or not log.live or self.stopping:
+            return
+        sent = run.report is not None and run.report.report.commands
+        if log.ask.kind in ("begin", "commit") and (live.commands or sent):
+            return
+        live.transaction, live.asked = log, log.ask
+        self.effects.append(Execute(run, log, log.ask))
+
+    def roll_back(self, run: LeasedRun) -> None:
+        """End the transaction of a run, if any, without a commit."""
+        live = run.phase
+        if isinstance(live, Live) and live.transaction is not None:
+            live.transaction = live.asked = None
+            self.effects.append(RollBack(run))
+
+    # -- replays
+
+    def fetch(self, run: LeasedRun, *, sent: RunReport | None = None, rejected: bool = False) -> None:
+        """Throw a coroutine away, and replay the run from its journal.
+
+        Args:
+            run: the run.
+            sent: a report that the database did not take, though it may have taken it before.
+            rejected: the database found the run stale.
+        """
+        phase = run.phase
+        outcomes = (*(() if sent is None else sent.outcomes), *phase.outcomes)
+        poll = isinstance(phase, Live | Speculating) and phase.poll
+        self.roll_back(run)
+        run.phase = Fetching(phase.attempts, outcomes, rejected=rejected, poll=poll)
+        evict(run.replay)
+        self.effects.append(FetchJournal(run))
+
+    def replay(self, run: LeasedRun, before: Fetching, rows: list[Row]) -> None:
+        """Replay a run from its whole journal."""
+        run.replay = self.new_replay(run.info)
+        live = run.phase = Live()
+        live.poll = before.poll
+        self.load(run, rows)
+        advance = self.drive(run)
+        self.take(run, live, replace(advance, steps=self._adopt(live, advance.steps, before)))
+        self.settle(run, live)
+
+    def _adopt(self, live: Live, calls: Iterable[StepCall], before: Fetching) -> tuple[StepCall, ...]:
+        """Keep the attempts under way and the outcomes that a replay asks for again; return the other calls
+        that it asks for.
+        """
+        new: list[StepCall] = []
+        for call in calls:
+            attempt = before.attempts.get(call.child)
+            outcome = before.unrecorded.get((call.child, call.attempt))
+            if attempt is not None and (attempt.call.hash, attempt.call.attempt) == (call.hash, call.attempt):
+                attempt.begun = call.begun
+                live.attempts[call.child] = before.attempts.pop(call.child)
+            elif outcome is not None and outcome.hash == call.hash:
+                self.add_outcome(live, call, outcome)
+            else:
+                new.append(call)
+        self.cancel_all(before.attempts)
+        return tuple(new)
+
+    def new_replay(self, info: RunInfo) -> Replay:
+        """Return a coroutine that has no journal yet."""
+        workflow = self._registry.workflow(info.workflow, info.workflow_version)
+        return Replay(workflow, info, self._now_ms, self._randomness, self._codec)
+
+    @staticmethod
+    def load(run: LeasedRun, rows: list[Row], next_seq: int = 0) -> None:
+        """Load rows, by which the next advance goes on."""
+        run.replay.load(rows, next_seq)
+        run.see_rows(rows)

@@ -1,0 +1,390 @@
+"""The turns of a worker: when one leaves, what it asks for, and what follows from its answer.
+
+What lives here: `TurnLoop`, the two loops between the queue of reports and the events that answers are. What
+may not: the shape of a turn (protocol/turn.py), what a verdict means for a run (run_manager.py). The theory:
+one turn is on its way at any time, and the next one leaves as soon as it is back and anything has changed; so
+an idle worker needs one round trip for a step, and under load hundreds of steps share a commit. While a turn
+is on its way the answer before it is worked through, so Python and Postgres work at the same time. For that a
+turn never carries more than half of the runs: if all of them were in one, there would be nothing to work on
+meanwhile. Slots are taken by runs that are being worked on, not by those that wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from pyengine.database.listener import Listener
+from pyengine.database.poll_schedule import PollSchedule
+from pyengine.database.pool import ConnectionPool
+from pyengine.database.statements.procedures import RELEASE_UNKNOWN
+from pyengine.definitions.sql_steps import SERVICE
+from pyengine.errors import EngineError
+from pyengine.protocol.commands import Cancelled, Complete, Fail
+from pyengine.protocol.journal import Row
+from pyengine.protocol.turn import NEVER_MS, Answer, RunReport, decode_handoff
+from pyengine.worker.blocked_runs import BlockedRuns, pause_s
+from pyengine.worker.capacity import Capacity
+from pyengine.worker.dispatcher import Dispatcher
+from pyengine.worker.events import Event, ReportAnswered, ReportBusy, RunClaimed
+from pyengine.worker.handoff import Handoff
+from pyengine.worker.report_queue import REPORTS_MAX, ReportQueue, TurnBatch
+from pyengine.worker.run_manager import RunManager
+from pyengine.worker.ticker import DatabaseClock, Ticker
+from pyengine.worker.turn_sender import Identity, TurnSender
+
+__all__ = ["Parts", "TurnLoop"]
+
+logger = logging.getLogger("pyengine.exchange")
+
+_ANSWERS_MAX = 2
+_FEW = 4
+_SETTLES = (Complete, Fail, Cancelled)
+_CLAIM_SHARE = 8
+_IN_STEP = 2
+_AGAIN_S = 1.0
+_UNKNOWN_AGAIN_S = 5.0
+_REMEMBERED = 1000
+_STOP_WITHIN_S = 1.0
+_NO_ROWS: tuple[list[Row], list[Row]] = ([], [])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The parts of a worker that turns need.
+
+    Args:
+        runs: the runs, to count them.
+        dispatcher: takes the events.
+        turns: sends turns.
+        side: connections for everything else.
+        listener: hints, from and to others.
+        clock: is set by each answer.
+        ticker: takes deadlines.
+        handoff: registers the worker as idle.
+        slots: runs worked on at a time.
+        blocked: takes what is left out because somebody has it locked.
+        wake: set when there is something to do.
+    """
+
+    runs: RunManager
+    dispatcher: Dispatcher
+    turns: TurnSender
+    side: ConnectionPool
+    listener: Listener
+    clock: DatabaseClock
+    ticker: Ticker
+    handoff: Handoff
+    slots: Capacity
+    blocked: BlockedRuns
+    wake: asyncio.Event
+
+
+class TurnLoop:
+    """Sends turns and turns their answers into events.
+
+    Args:
+        parts: the parts that it needs.
+        identity: the worker, and what it can run.
+        poll: when to poll for runs to claim.
+    """
+
+    def __init__(self, parts: Parts, identity: Identity, *, poll: PollSchedule) -> None:
+        self._parts = parts
+        self._worker = identity.worker
+        self._queues = frozenset(identity.queues)
+        self._reports = ReportQueue(parts.runs.dirty)
+        self._slots = parts.slots
+        self._share = max(1, min(parts.slots.most // _IN_STEP, REPORTS_MAX))
+        self._poll = poll
+        self._loop = asyncio.get_running_loop()
+        self._answers: deque[Answer] = deque()
+        self._returned = asyncio.Event()
+        self._unknown_at_s: float | None = None
+        self._unknown_left = 0
+        self._stopping = False
+        self._hints = 0
+        self._wanted = 0
+        self._is_away = False
+        self._giving_back = False
+        self._given_back: deque[str] = deque(maxlen=_REMEMBERED)
+        self._vain_claims = 0
+        self._handed: list[Answer] = []
+
+    def hinted(self) -> None:
+        """Poll for runs to claim at once, and soon again."""
+        self._hints += 1
+        self._poll.hinted(self._loop.time())
+        self._parts.wake.set()
+
+    # -- sending
+
+    async def send(self) -> None:
+        """Send turns until `stop`."""
+        parts, reports, poll, loop = self._parts, self._reports, self._poll, self._loop
+        wake, handoff = parts.wake, parts.handoff
+        parts.listener.add_receiver(handoff.address, self.message_came, self.messages_lost)
+        while not self._stopping:
+            now_s = loop.time()
+            if self._unknown_at_s is not None and self._unknown_at_s <= now_s and not self._answers:
+                await self._give_back_unknown()
+            free = self._free()
+            # a claim for a few slots is worth a turn of its own only if nothing else is going on
+            enough = free >= self._slots.now // _CLAIM_SHARE or not (reports or self._answers)
+            due = poll.at <= now_s
+            full = len(self._answers) >= _ANSWERS_MAX
+            if full or not (reports or (due and free > 0 and enough)):
+                wake.clear()
+                handle = None
+                if free > 0 and not (due or full):
+                    handle = loop.call_at(poll.at, wake.set)
+                    if not self._answers:
+                        handoff.idle()
+                await wake.wait()
+                handoff.busy()
+                if handle is not None:
+                    handle.cancel()
+                continue
+            batch = reports.collect(now_s, self._share)
+            free = max(0, self._free()) if due else 0
+            want = free if free >= self._slots.now // _CLAIM_SHARE or not batch.reports else 0
+            want = 0 if _is_awaited(batch.reports) else min(want, self._share)
+            if batch.reports or want:
+                await self._turn(batch, want)
+
+    def _free(self) -> int:
+        """Slots that no run is in, or about to come into."""
+        coming = sum(len(answer.tasks) for answer in self._answers)
+        return self._slots.free(packed_ends=self._reports.ends) - coming
+
+    async def _turn(self, batch: TurnBatch, want: int) -> None:
+        """Send one turn; a small one that settles something sends the hint with its commit."""
+        reports = batch.reports
+        hints = 0 < len(reports) <= _FEW and any(isinstance(one.end, _SETTLES) for one in reports)
+        # hand-offs come one by one, and somebody waits for their end
+        hints = hints and (self._parts.listener.with_commit("durable_settled") or _is_awaited(reports))
+        hints_before, self._wanted = self._hints, want
+        sent_s = self._loop.time()
+        self._is_away = True
+        idle_ms = self._idle_ms(reports, want, sent_s)
+        answers = await self._parts.turns.send(reports, want, text=batch.text, hints=hints, idle_ms=idle_ms)
+        self._is_away = False
+        if idle_ms:
+            self._parts.handoff.idle_with_turn(registered=any(answer.idle for answer in answers))
+        self._wanted = 0
+        self._came_back(answers, want, sent_s, hinted=hints)
+        if self._hints != hints_before:
+            # a hint came while the turn was on its way, perhaps too late for it
+            self._poll.hinted(self._loop.time())
+
+    def _idle_ms(self, reports: list[RunReport], want: int, now_s: float) -> int:
+        """For how long this turn registers the worker as idle: only if it ends the one run here."""
+        alone = want < 1 and len(reports) == 1 and reports[0].end is not None
+        # one answer is still being worked through: the one that brought the run
+        idle = self._poll.at > now_s and not self._reports and len(self._answers) < 2
+        return self._parts.handoff.may_register() if alone and idle and self._free() > 0 else 0
+
+    async def finish(self) -> None:
+        """Stop sending; once the last answer is worked through, send one more turn with all that is left.
+
+        Raises:
+            EngineError: that turn failed.
+        """
+        self.stop()
+        while self._answers:
+            await asyncio.sleep(0.001)
+        reports = self._reports.collect(self._loop.time()).reports
+        sent = [run.report for run in self._parts.runs.leased.values()]
+        reports += [one.report for one in sent if one is not None and one.busy]
+        until_s = self._loop.time() + _STOP_WITHIN_S
+        while reports:
+            answer = await self._parts.turns.send_once(reports, -1)
+            reports = [report for report in reports if report.execution in answer.busy]
+            if self._loop.time() > until_s:
+                break
+            if reports:
+                await asyncio.sleep(pause_s(3))
+
+    def stop(self) -> None:
+        """Send no further turn."""
+        self._stopping = True
+        self._parts.wake.set()
+
+    async def close(self) -> None:
+        """Take no direct messages any more, and close the connection."""
+        self._parts.listener.remove_receiver(self._parts.handoff.address)
+        await self._parts.turns.close()
+
+    # -- answers
+
+    def _came_back(self, answers: list[Answer], want: int, sent_s: float, *, hinted: bool) -> None:
+        now_s, parts = self._loop.time(), self._parts
+        if parts.turns.uncertain:
+            parts.turns.uncertain = False
+            self._look_for_unknown()
+            # the lost turn may have settled something, or made runs ready
+            parts.listener.send("durable_settled")
+            parts.listener.send("durable_ready")
+        claimed = sum(len(answer.tasks) for answer in answers)
+        if want > 0:
+            self._poll.polled(now_s, found=claimed > 0)
+            if claimed >= want:
+                self._poll.hinted(now_s)
+        for answer in answers:
+            self._note_locked(answer, now_s)
+            if answer.due_in is not None:
+                due_in_ms = None if answer.due_in >= NEVER_MS else answer.due_in
+                parts.ticker.note_due(sent_s, now_s, due_in_ms)
+            if answer.hints:
+                self._pass_on(answer.hints)
+            if answer.settled:
+                parts.listener.announce("durable_settled", with_commit=hinted)
+        if claimed:
+            parts.ticker.note_activity(now_s)
+        self._answers.extend(answers)
+        self._returned.set()
+        self._accept_handed()
+        if claimed and parts.handoff.registered and self._free() < 1:
+            parts.handoff.withdraw()
+
+    def _note_locked(self, answer: Answer, now_s: float) -> None:
+        """Send again, after a pause, the reports that met what somebody has locked, and claim again."""
+        for execution in answer.busy:
+            self._parts.dispatcher.post(ReportBusy(execution))
+        if answer.held:
+            self._parts.blocked.note(answer.held, now_s)
+        if answer.held and not answer.busy:
+            self._vain_claims += 1
+            self._poll.poll_within(now_s, pause_s(self._vain_claims))
+        elif not answer.held:
+            self._vain_claims = 0
+
+    def _pass_on(self, queues: list[str]) -> None:
+        """Poll if runs became ready in queues of ours, and send the hint if others may have to serve them."""
+        mine = self._queues.intersection(queues)
+        if mine:
+            self._poll.hinted(self._loop.time())
+        if self._parts.ticker.others or len(mine) < len(queues):
+            self._parts.listener.send("durable_ready")
+        if any(queue.startswith(SERVICE) for queue in queues):
+            self._parts.listener.wake("durable_ready")
+
+    async def apply(self) -> None:
+        """Have answers worked through, one after the other, for ever."""
+        parts = self._parts
+        while True:
+            await self._returned.wait()
+            self._returned.clear()
+            while self._answers:
+                parts.clock.set(self._answers[0].now)
+                await parts.dispatcher.post_all(_events(self._answers[0]))
+                self._answers.popleft()
+                parts.wake.set()
+            # steps that have begun, and end at once, belong in the next turn
+            await asyncio.sleep(0)
+            if self._is_away and not self._answers:
+                self._reports.pack(self._loop.time(), self._share)
+
+    # -- hand-offs and unknown leases
+
+    def message_came(self, text: str) -> None:
+        """Take a run that was leased to this worker by the very start of it."""
+        self._parts.handoff.used()
+        try:
+            answer = decode_handoff(text).answer()
+        except msgspec.DecodeError:
+            # of another release, perhaps; other workers can claim the run
+            logger.exception("a note cannot be read; what came with it is given back")
+            self._look_for_unknown()
+        else:
+            self.handed_off(answer)
+
+    def handed_off(self, answer: Answer) -> None:
+        """Take a run that was handed off, once there is room for it."""
+        self._handed.append(answer)
+        self._accept_handed()
+
+    def messages_lost(self) -> None:
+        """The connection for direct messages was lost, or is a new one."""
+        self._parts.handoff.connection_changed()
+        self._look_for_unknown()
+
+    def _accept_handed(self) -> None:
+        """Accept handed-off runs while unreserved slots remain."""
+        if self._giving_back:
+            return
+        now_s, ticker = self._loop.time(), self._parts.ticker
+        handed, self._handed = self._handed, []
+        for answer in handed:
+            if answer.tasks[0].id in self._given_back:
+                continue
+            free = self._free()
+            if free < 1:
+                self._look_for_unknown()
+            elif free <= self._wanted:
+                # the answer that is on its way may need them
+                self._handed.append(answer)
+            else:
+                if answer.due_in is not None:
+                    ticker.note_timer(now_s + answer.due_in / 1000)
+                ticker.note_activity(now_s)
+                self._answers.append(answer)
+                self._returned.set()
+
+    def _look_for_unknown(self) -> None:
+        """A lost message may have leased runs to this worker that it never saw: release them soon."""
+        self._unknown_at_s, self._unknown_left = self._loop.time(), 2
+        self._parts.wake.set()
+
+    async def _give_back_unknown(self) -> None:
+        """Release runs that a lost turn may have claimed and that lost messages handed over; twice, because
+        the turn may still be executing.
+        """
+        known = [(one.execution, one.info.id) for one in self._parts.runs.leased.values()]
+        self._giving_back = True
+        try:
+            released = await self._parts.side.run(
+                RELEASE_UNKNOWN, self._worker, [number for number, _ in known], [id for _, id in known]
+            )
+        except EngineError as error:
+            logger.debug("unknown leases: %s", error.message)
+            # they may have been released; if not, the next time does it
+            self._handed.clear()
+            self._unknown_at_s = self._loop.time() + _AGAIN_S
+        else:
+            self._unknown_left -= 1
+            self._unknown_at_s = self._loop.time() + _UNKNOWN_AGAIN_S if self._unknown_left else None
+            self._given_back.extend(released)
+            if released:
+                self.hinted()
+                self._parts.listener.send("durable_ready")
+        finally:
+            self._giving_back = False
+        self._accept_handed()
+        if self._unknown_at_s is not None:
+            self._loop.call_at(self._unknown_at_s, self._parts.wake.set)
+
+
+def _events(answer: Answer) -> Iterator[Event]:
+    """Return what an answer means for runs; `answer.tasks` are those that have yet to come into slots."""
+    verdicts = answer.verdicts
+    if verdicts is not None and verdicts.execution:
+        others = {execution: (before, after) for execution, before, after in answer.tails}
+        for verdict in verdicts.each():
+            before, after = others.get(verdict.execution, _NO_ROWS)
+            yield ReportAnswered(verdict, before, after, answer.now)
+    answer.tasks.reverse()
+    while answer.tasks:
+        yield RunClaimed(answer.tasks.pop())
+
+
+def _is_awaited(reports: Sequence[RunReport]) -> bool:
+    """Whether that is the end of one run, of which the process that started it gets a direct message: a turn
+    that claims besides sends none, and that process would have to poll.
+    """
+    return len(reports) == 1 and reports[0].reply is not None and isinstance(reports[0].end, _SETTLES)
