@@ -7,24 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.journal.keeper import (
-    append,
-    begin,
-    entries,
-    everything,
-    refused,
-    state,
-    types,
-    unsaid,
-)
-from tests.journal.said import (
+from tests.journal.client_events import (
     BLOCKED,
     CANCEL,
     CANCELLED,
     COMPLETED,
     FAILED,
     RESUMED,
-    Past,
+    ClientEvent,
     done,
     external,
     failed,
@@ -41,6 +31,16 @@ from tests.journal.said import (
     value,
     wait,
     wait_signal,
+)
+from tests.journal.keeper import (
+    append,
+    begin,
+    entries,
+    everything,
+    refused,
+    state,
+    types,
+    unsaid,
 )
 from tests.support.clock import Clock
 from tests.support.verbs import (
@@ -59,7 +59,7 @@ from tests.support.verbs import (
 DAY_MS = 86_400_000
 
 
-def live(conn: Connection, past: list[Past]) -> None:
+def live(conn: Connection, past: list[ClientEvent]) -> None:
     """A run j with this past."""
     begin(conn)
     for event, payload in past:
@@ -67,7 +67,7 @@ def live(conn: Connection, past: list[Past]) -> None:
 
 
 # guard -> (past, what is refused, words of the detail)
-GUARDS: dict[str, tuple[list[Past], Past, str]] = {
+GUARDS: dict[str, tuple[list[ClientEvent], ClientEvent, str]] = {
     "R11 number of a child": ([], step(1), "next child is 0"),
     "A-1 number taken": ([step(0)], value(0), "next child is 1"),
     "R8 number of a set": ([], join_set(3), "next child is 0"),
@@ -183,7 +183,9 @@ STEPS = [step(1), value(1), time(1), timer(1), join_set(1), external(1), wait("S
 
 @pytest.mark.parametrize("past", [BLOCKED, [step(0), CANCEL]], ids=["blocked", "cancelling"])
 @pytest.mark.parametrize("event", STEPS, ids=lambda event: event[0])
-def test_nothing_new_while_not_running(conn: Connection, clock: Clock, past: list[Past], event: Past) -> None:
+def test_nothing_new_while_not_running(
+    conn: Connection, clock: Clock, past: list[ClientEvent], event: ClientEvent
+) -> None:
     """While blocked or cancelling nothing is scheduled, captured, made or awaited."""
     live(conn, past)
     said = refused(conn, "j", *event)
@@ -192,7 +194,7 @@ def test_nothing_new_while_not_running(conn: Connection, clock: Clock, past: lis
 
 
 @pytest.mark.parametrize("past", [BLOCKED, [step(0), CANCEL]], ids=["blocked", "cancelling"])
-def test_what_is_under_way_is_told_at_any_time(conn: Connection, clock: Clock, past: list[Past]) -> None:
+def test_open_work_is_recorded_in_any_status(conn: Connection, clock: Clock, past: list[ClientEvent]) -> None:
     """While blocked or cancelling, attempts and deliveries are taken, and the run may complete or fail."""
     live(conn, past)
     for event, payload in (go(0), failed(0), go(0, 2), done(0, attempt=2), sent()):
@@ -365,7 +367,7 @@ def test_one_key_and_two_ids(conn: Connection) -> None:
     assert [entries(conn, run)[0]["payload"]["idempotency_key"] for run in "jk"] == ["k", "k"]
 
 
-def test_what_was_told_before(conn: Connection, clock: Clock) -> None:
+def test_repeated_requests_and_firings_are_not_appended(conn: Connection, clock: Clock) -> None:
     """A second request of cancellation and a second firing of a timer are answered with the place of the
     first, and not appended (R3, R4)."""
     live(conn, [timer(0)])
@@ -434,7 +436,7 @@ def test_a_deadline_ends_it(conn: Connection, clock: Clock) -> None:
         (FAILED, ("rejected", None, "e")),
     ],
 )
-def test_an_end_settles_the_promise(conn: Connection, end: Past, outcome: tuple[Any, ...]) -> None:
+def test_an_end_settles_the_promise(conn: Connection, end: ClientEvent, outcome: tuple[Any, ...]) -> None:
     """The end of the journal is the end of the run for everybody, and nothing follows it."""
     begin(conn)
     append(conn, "j", *end)

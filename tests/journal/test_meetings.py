@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
+from tests.journal.client_events import COMPLETED, ClientEvent, external, fired, step, timer, wait
 from tests.journal.keeper import Json, append, begin, types
-from tests.journal.said import COMPLETED, Past, external, fired, step, timer, wait
 from tests.support.barrier import Player, Stage, Step
 from tests.support.verbs import Connection, ask
 
@@ -28,7 +28,7 @@ def say(player: Player, event: str, payload: Json, *, version: int | None = 1) -
     return player.do(call, (version, event, Jsonb(payload)))
 
 
-def live(conn: Connection, *past: Past) -> None:
+def live(conn: Connection, *past: ClientEvent) -> None:
     """A run j with this past."""
     begin(conn)
     for event, payload in past:

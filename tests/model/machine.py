@@ -23,9 +23,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from tests.model import doors
+from tests.model import request_checks as checks
 from tests.model.addresses import canonical, queue, whole
-from tests.model.doors import Creation, Refused, Verdict
+from tests.model.request_checks import Creation, Refused, Verdict
 from tests.model.state import Json, Promise, State, Task, Unblock
 
 __all__ = ["KINDS", "Draft", "State", "run", "step", "sweep"]
@@ -231,13 +231,13 @@ class Draft:
 
 
 def promise_get(draft: Draft, data: Json) -> tuple[int, Json]:
-    id_ = doors.text(data, "id")
+    id_ = checks.text(data, "id")
     draft.promise(id_)
     return OK, {"promise": draft.told(id_)}
 
 
 def promise_create(draft: Draft, data: Json) -> tuple[int, Json]:
-    return OK, {"promise": created(draft, doors.creation(data, draft.state.profile))}
+    return OK, {"promise": created(draft, checks.creation(data, draft.state.profile))}
 
 
 def created(draft: Draft, about: Creation) -> Json:
@@ -248,7 +248,7 @@ def created(draft: Draft, about: Creation) -> Json:
 
 
 def promise_settle(draft: Draft, data: Json) -> tuple[int, Json]:
-    return OK, {"promise": settled(draft, doors.verdict(data))}
+    return OK, {"promise": settled(draft, checks.verdict(data))}
 
 
 def settled(draft: Draft, about: Verdict) -> Json:
@@ -259,9 +259,9 @@ def settled(draft: Draft, about: Verdict) -> Json:
 
 
 def promise_register_callback(draft: Draft, data: Json) -> tuple[int, Json]:
-    awaited, awaiter = doors.text(data, "awaited"), doors.text(data, "awaiter")
+    awaited, awaiter = checks.text(data, "awaited"), checks.text(data, "awaiter")
     if awaited == awaiter:
-        raise doors.bad("a promise does not await itself")
+        raise checks.bad("a promise does not await itself")
     draft.promise(awaited)
     if awaiter not in draft.tasks:
         raise Refused(422, f"{awaiter} has no task")
@@ -273,9 +273,9 @@ def promise_register_callback(draft: Draft, data: Json) -> tuple[int, Json]:
 
 
 def promise_register_listener(draft: Draft, data: Json) -> tuple[int, Json]:
-    awaited, address = doors.text(data, "awaited"), canonical(data.get("address"), listener=True)
+    awaited, address = checks.text(data, "awaited"), canonical(data.get("address"), listener=True)
     if address is None or (draft.state.profile == "strict" and not whole(data["address"])):
-        raise doors.bad("the address cannot be routed")
+        raise checks.bad("the address cannot be routed")
     draft.promise(awaited)
     draft.refuse_internal(awaited)
     if draft.live(awaited):
@@ -285,7 +285,7 @@ def promise_register_listener(draft: Draft, data: Json) -> tuple[int, Json]:
 
 
 def promise_search(draft: Draft, data: Json) -> tuple[int, Json]:
-    page = doors.page(data, doors.PROMISE_STATES)
+    page = checks.page(data, checks.PROMISE_STATES)
     ids = [
         id_
         for id_, promise in sorted(draft.promises.items())
@@ -308,16 +308,16 @@ def listing(name: str, ids: list[str], limit: int, told: Callable[[list[str]], l
 
 
 def task_get(draft: Draft, data: Json) -> tuple[int, Json]:
-    id_ = doors.text(data, "id")
+    id_ = checks.text(data, "id")
     draft.task(id_)
     return OK, {"task": draft.tasks_told([id_])[0]}
 
 
 def task_create(draft: Draft, data: Json) -> tuple[int, Json]:
-    pid, ttl = doors.lease(data)
-    about = doors.creation(doors.action(data, "promise.create"), draft.state.profile)
+    pid, ttl = checks.lease(data)
+    about = checks.creation(checks.action(data, "promise.create"), draft.state.profile)
     if about.delay is not None or "resonate:target" not in dict(about.tags):
-        raise doors.bad("task.create names a target and no delay")
+        raise checks.bad("task.create names a target and no delay")
     id_ = about.id
     if id_ not in draft.promises:
         draft.create(about)
@@ -332,8 +332,8 @@ def task_create(draft: Draft, data: Json) -> tuple[int, Json]:
 
 
 def task_acquire(draft: Draft, data: Json) -> tuple[int, Json]:
-    id_, version = doors.held(data)
-    pid, ttl = doors.lease(data)
+    id_, version = checks.leased(data)
+    pid, ttl = checks.lease(data)
     task = draft.task(id_)
     if task.state != "pending" or task.version != version or not draft.live(id_):
         raise Refused(409, f"task {id_} is not pending at version {version}")
@@ -342,7 +342,7 @@ def task_acquire(draft: Draft, data: Json) -> tuple[int, Json]:
 
 
 def task_release(draft: Draft, data: Json) -> tuple[int, Json]:
-    id_, version = doors.held(data)
+    id_, version = checks.leased(data)
     releases = min(draft.hold(id_, version).releases + 1, len(WAITS))
     draft.change(id_, "pending", retry_at=draft.now)
     until = draft.now + WAITS[releases - 1]
@@ -351,8 +351,8 @@ def task_release(draft: Draft, data: Json) -> tuple[int, Json]:
 
 
 def task_suspend(draft: Draft, data: Json) -> tuple[int, Json]:
-    id_, version = doors.held(data)
-    awaited = doors.awaited(data)
+    id_, version = checks.leased(data)
+    awaited = checks.awaited(data)
     task = draft.hold(id_, version)
     for each in awaited:
         if each not in draft.promises:
@@ -370,17 +370,17 @@ def task_suspend(draft: Draft, data: Json) -> tuple[int, Json]:
 
 
 def task_fulfill(draft: Draft, data: Json) -> tuple[int, Json]:
-    id_, version = doors.held(data)
-    about = doors.verdict(doors.action(data, "promise.settle"))
+    id_, version = checks.leased(data)
+    about = checks.verdict(checks.action(data, "promise.settle"))
     if about.id != id_:
-        raise doors.bad("a task fulfils its own promise")
+        raise checks.bad("a task fulfils its own promise")
     draft.hold(id_, version)
     return OK, {"promise": settled(draft, about)}
 
 
 def task_fence(draft: Draft, data: Json) -> tuple[int, Json]:
-    id_, version = doors.held(data)
-    about = doors.fenced(data, draft.state.profile)
+    id_, version = checks.leased(data)
+    about = checks.fenced(data, draft.state.profile)
     draft.hold(id_, version)
     kind = data["action"]["kind"]
     answer: Json
@@ -395,7 +395,7 @@ def task_fence(draft: Draft, data: Json) -> tuple[int, Json]:
 
 
 def task_heartbeat(draft: Draft, data: Json) -> tuple[int, Json]:
-    pid, claimed = doors.text(data, "pid"), doors.claimed(data)
+    pid, claimed = checks.text(data, "pid"), checks.claimed(data)
     if not claimed and draft.state.profile == "compatible":
         # an older SDK means all that it holds
         claimed = tuple((task.id, task.version) for task in draft.tasks.values())
@@ -407,7 +407,7 @@ def task_heartbeat(draft: Draft, data: Json) -> tuple[int, Json]:
 
 
 def task_halt(draft: Draft, data: Json) -> tuple[int, Json]:
-    id_ = doors.text(data, "id")
+    id_ = checks.text(data, "id")
     task = draft.task(id_)
     if task.state == "fulfilled" or not draft.live(id_):
         raise Refused(409, f"task {id_} is fulfilled")
@@ -416,7 +416,7 @@ def task_halt(draft: Draft, data: Json) -> tuple[int, Json]:
 
 
 def task_continue(draft: Draft, data: Json) -> tuple[int, Json]:
-    id_ = doors.text(data, "id")
+    id_ = checks.text(data, "id")
     task = draft.task(id_)
     if task.state != "halted" or not draft.live(id_):
         raise Refused(409, f"task {id_} is not halted")
@@ -426,7 +426,7 @@ def task_continue(draft: Draft, data: Json) -> tuple[int, Json]:
 
 
 def task_search(draft: Draft, data: Json) -> tuple[int, Json]:
-    page = doors.page(data, doors.TASK_STATES)
+    page = checks.page(data, checks.TASK_STATES)
     ids = [
         id_
         for id_, task in sorted(draft.tasks.items())
@@ -508,8 +508,8 @@ def run(state: State, request: Json, now: int) -> tuple[State, Json, Counter[str
     draft = Draft(state, now)
     try:
         if request["kind"] not in KINDS:
-            raise doors.bad(f"unknown kind {request['kind']!r}")
-        status, data = KINDS[request["kind"]](draft, doors.inner(request))
+            raise checks.bad(f"unknown kind {request['kind']!r}")
+        status, data = KINDS[request["kind"]](draft, checks.inner(request))
     except Refused as refused:
         return state, {"status": refused.status, "data": refused.why}, Counter()
     return draft.freeze(), {"status": status, "data": data}, draft.outcomes
@@ -539,7 +539,7 @@ def sweep(state: State, now: int) -> tuple[State, Json, Counter[str]]:
     ahead = [
         each.timeout_at - now
         for each in draft.promises.values()
-        if each.state == "pending" and each.external and each.timeout_at < doors.NEVER
+        if each.state == "pending" and each.external and each.timeout_at < checks.NEVER
     ]
     ready = [
         task.id

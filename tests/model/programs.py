@@ -19,7 +19,7 @@ from itertools import accumulate
 from typing import Any, TypeVar
 
 from tests.model.addresses import canonical
-from tests.model.doors import NEVER, PROMISE_STATES, TASK_STATES, VERDICTS
+from tests.model.request_checks import NEVER, PROMISE_STATES, TASK_STATES, VERDICTS
 from tests.model.state import Json, State
 
 T = TypeVar("T")

@@ -75,7 +75,7 @@ class Tally:
         return "\n".join(lines)
 
 
-def judge(history: History) -> Verdict:
+def verdict_of(history: History) -> Verdict:
     """The checker's verdict on a history of the engine."""
     return check(history, Timed(Reference()), EMPTY)
 
@@ -101,7 +101,7 @@ def test_histories_are_linearizable(
     """Whatever sessions do at once, some order of their operations explains all answers and all tables."""
     tally = Tally()
     for world, history, sessions in rounds(dsn, clock, seed, number):
-        verdict = judge(history)
+        verdict = verdict_of(history)
         assert verdict, f"seed {seed}, round {tally.rounds}: {verdict}"
         broken = conn.execute("select * from durable.check()").fetchall()
         assert not broken, f"seed {seed}, round {tally.rounds}: {broken}"
@@ -357,7 +357,7 @@ def test_forged_histories_are_refuted(
         for forger in FORGERS:
             forged = forger(spread(history), Random(f"{seed} {place} {forger.__name__}"))
             if forged is not None:
-                assert not judge(forged), f"seed {seed}, round {place}: {forger.__name__} went through"
+                assert not verdict_of(forged), f"seed {seed}, round {place}: {forger.__name__} went through"
                 done[forger.__name__] += 1
     assert len(done) > len(FORGERS) // 2, done
     figures(
@@ -502,7 +502,7 @@ def put(conn: Connection, places: count[int], request: Request, after: int | Non
     return Operation(session="S", called=called, returned=next(places), request=request, answer=answer)
 
 
-def told(conn: Connection, places: count[int], request: Request, after: int) -> History:
+def history_of(conn: Connection, places: count[int], request: Request, after: int) -> History:
     """What happens if the clock moves after that many readings, and how the tables look then."""
     one = put(conn, places, request, after)
     between = replace(one, returned=one.returned + 2)
@@ -524,10 +524,10 @@ def test_every_operation_has_one_instant(conn: Connection, clock: Clock, passing
         for name, request in QUESTIONS.items():
             for after in range(12):
                 with conn.transaction(force_rollback=True):
-                    history = told(conn, places, request, after)
+                    history = history_of(conn, places, request, after)
                     row = conn.execute("select last_value from test_clock.readings").fetchone()
                 history = replace(history, operations=(*before, *history.operations))
-                if not judge(history):
+                if not verdict_of(history):
                     wrong.append(
                         f"{name}, {after} readings before {passing}: {history.operations[-2].answer}"
                     )

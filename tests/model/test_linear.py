@@ -161,7 +161,7 @@ def op(
     )
 
 
-def judge(*operations: Operation) -> Verdict:
+def verdict_of(*operations: Operation) -> Verdict:
     """The registers' verdict."""
     return check(History(start_ms=0, operations=operations), Registers(), ())
 
@@ -210,7 +210,7 @@ def tick(called: int, returned: int, promises: int, *, crowded: bool = True) -> 
 
 def test_one_after_the_other_is_accepted() -> None:
     """A history without overlap has one order, found with as many states as there are operations."""
-    verdict = judge(op(1, 2, "write", 5), op(3, 4, "increase", answer=6), op(5, 6, "read", answer=6))
+    verdict = verdict_of(op(1, 2, "write", 5), op(3, 4, "increase", answer=6), op(5, 6, "read", answer=6))
     assert verdict and verdict.explored == 4
     assert [operation.request["kind"] for operation, _ in verdict.order] == ["write", "increase", "read"]
 
@@ -218,30 +218,30 @@ def test_one_after_the_other_is_accepted() -> None:
 def test_overlap_may_be_read_either_way() -> None:
     """While a write is under way both its old and its new value may be read, the new one for good."""
     write = op(1, 10, "write", 5)
-    assert judge(write, op(2, 3, "read", answer=0), op(4, 5, "read", answer=5))
-    assert not judge(write, op(2, 3, "read", answer=5), op(4, 5, "read", answer=0))
+    assert verdict_of(write, op(2, 3, "read", answer=0), op(4, 5, "read", answer=5))
+    assert not verdict_of(write, op(2, 3, "read", answer=5), op(4, 5, "read", answer=0))
 
 
 def test_a_lost_update_is_refuted() -> None:
     """Two increases that both answer 1 are no increases."""
-    assert not judge(op(1, 4, "increase", answer=1), op(2, 3, "increase", answer=1))
-    assert judge(op(1, 4, "increase", answer=2), op(2, 3, "increase", answer=1))
+    assert not verdict_of(op(1, 4, "increase", answer=1), op(2, 3, "increase", answer=1))
+    assert verdict_of(op(1, 4, "increase", answer=2), op(2, 3, "increase", answer=1))
 
 
 def test_a_stale_read_is_refuted() -> None:
     """Whoever asks after a write has returned sees it."""
-    assert not judge(op(1, 2, "write", 5), op(3, 4, "read", answer=0))
-    assert judge(op(1, 3, "write", 5), op(2, 4, "read", answer=0))
+    assert not verdict_of(op(1, 2, "write", 5), op(3, 4, "read", answer=0))
+    assert verdict_of(op(1, 3, "write", 5), op(2, 4, "read", answer=0))
 
 
 def test_real_time_binds_over_sessions() -> None:
     """Two writes in succession cannot be read in the other order by anybody."""
     writes = (op(1, 2, "write", 1), op(3, 4, "write", 2))
-    assert judge(*writes, op(5, 6, "read", answer=2))
-    assert not judge(*writes, op(5, 6, "read", answer=1))
+    assert verdict_of(*writes, op(5, 6, "read", answer=2))
+    assert not verdict_of(*writes, op(5, 6, "read", answer=1))
 
 
-def test_two_holders_are_refuted() -> None:
+def test_two_lock_owners_are_refuted() -> None:
     """Of two acquires that overlap one is 200, unless the lock was given back in between."""
     first = op(1, 9, "acquire", "a")
     second = op(2, 8, "acquire", "b")
@@ -283,7 +283,7 @@ def test_the_search_agrees_with_trying_all_orders(seed: int) -> None:
             kind = rng.choice(("write", "increase", "read"))
             operations.append(op(called, returned, kind, about, answer=rng.randrange(4)))
         expected = brute(tuple(operations))
-        assert bool(judge(*operations)) == expected, "\n".join(map(str, operations))
+        assert bool(verdict_of(*operations)) == expected, "\n".join(map(str, operations))
         verdicts[expected] += 1
     assert min(verdicts) > 20, verdicts
 
@@ -295,9 +295,9 @@ def test_giving_up_is_no_verdict() -> None:
         check(History(start_ms=0, operations=tuple(many)), Registers(), (), limit=3)
 
 
-def test_a_refutation_names_who_has_no_way() -> None:
+def test_a_refutation_names_the_operation_without_an_order() -> None:
     """The longest beginning that works and the operations that do not fit after it are in the message."""
-    verdict = judge(op(1, 2, "write", 5), op(3, 4, "read", answer=7))
+    verdict = verdict_of(op(1, 2, "write", 5), op(3, 4, "read", answer=7))
     assert [operation.request["kind"] for operation, _ in verdict.order] == ["write"]
     assert [operation.answer["data"] for operation in verdict.stuck] == [7]
     assert "read ('r', 0)" in str(verdict)
@@ -380,7 +380,7 @@ def test_a_sweep_skips_only_what_somebody_may_have_locked() -> None:
     assert not judge_pledges(*births, tick(12, 13, 0), woken(14, 15, True), moves=(move,))
 
 
-def test_nobody_awaits_the_dead() -> None:
+def test_a_registration_with_a_verdict_registers_nothing() -> None:
     """A registration that was answered with a verdict has registered nothing."""
     move = Move(called=10, returned=11, now_ms=DUE)
     dead = (create(1, 2), register(12, 13, "timedout"))

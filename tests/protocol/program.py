@@ -17,13 +17,13 @@ from tests.support.verbs import (
     Connection,
     Held,
     adopt,
-    anew,
     ask,
     begin_run,
     begun,
     broken,
     claim,
     complete,
+    continue_as_new,
     done,
     fail,
     halt,
@@ -452,7 +452,7 @@ def steered(say: Say) -> None:
     say("", "resume", "s")
     held = claim(conn, "W", "q-s")
     seen = take_turn(conn, "W", report(held, commands=[promise(5), run(6, queue="kids")])).next_of(held)
-    take_turn(conn, "W", report(held, end=anew(on=7), seen=seen))
+    take_turn(conn, "W", report(held, end=continue_as_new(on=7), seen=seen))
     for name in ("s.6", "s"):
         say("pending", "task_get", name)
     held = claim(conn, "W", "q-s")

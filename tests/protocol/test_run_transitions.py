@@ -20,13 +20,13 @@ from tests.support.verbs import (
     Connection,
     Held,
     adopt,
-    anew,
     ask,
     begin_run,
     cancel,
     cancelled,
     claim,
     complete,
+    continue_as_new,
     create,
     halt,
     journal,
@@ -236,14 +236,14 @@ def generations(conn: Connection, clock: Clock) -> None:
     take_turn(conn, "W", report(held, commands=commands))
     for payload in ("1", "2"):
         ask(conn, send("g", payload=payload, key=payload))
-    take_turn(conn, "W", report(held, end=anew(on=4), seen=ALL))
+    take_turn(conn, "W", report(held, end=continue_as_new(on=4), seen=ALL))
     ask(conn, settle("x"))
     ask(conn, settle("g.0"))
     held = claim(conn, "W", "q-g")
     assert held.first_child == 4
     assert ask(conn, send("g", key="1")) == (1, False, False)
     take_turn(conn, "W", report(held, commands=[receive(4)]))
-    take_turn(conn, "W", report(held, end=anew(on=5), seen=ALL))
+    take_turn(conn, "W", report(held, end=continue_as_new(on=5), seen=ALL))
     clock.advance(5_000)
     tick(conn)
     assert ask(conn, cancel("g")) == ("cancelling", True)

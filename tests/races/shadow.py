@@ -18,12 +18,12 @@ from tests.support.verbs import (
     Held,
     Turn,
     adopt,
-    anew,
     begun,
     broken,
     cancelled,
     captured,
     complete,
+    continue_as_new,
     done,
     fail,
     halt,
@@ -224,7 +224,7 @@ class Shadow:
         if kind == 0:
             return halt()
         if kind == 1 and not self.steps:
-            return anew(on=self.next_child)
+            return continue_as_new(on=self.next_child)
         if kind < 5:
             return release(rng.choice((0, 0, 10)))
         return complete() if kind < 12 else fail() if kind < 14 else None

@@ -19,13 +19,13 @@ from tests.support.verbs import (
     Connection,
     Held,
     Turn,
-    anew,
     ask,
     begin_run,
     cancel,
     cancelled,
     claim,
     complete,
+    continue_as_new,
     done,
     promise,
     promise_of,
@@ -298,7 +298,7 @@ def cancel_against_generation(world: World) -> Scene:
     return Scene(
         programs={
             "hand": transaction(cancel(world.id)),
-            "worker": transaction(turn("W", report(held, end=anew()))),
+            "worker": transaction(turn("W", report(held, end=continue_as_new()))),
         },
         judge=judge,
     )
@@ -432,7 +432,7 @@ def test_in_every_order(
     play_in_every_order(conn, clock, stage, scene)
 
 
-def test_a_birth_that_the_first_look_missed(conn: Connection, stage: Stage) -> None:
+def test_a_child_that_the_first_look_missed(conn: Connection, stage: Stage) -> None:
     """A request that waits for the parent's turn looks again and asks the children of that turn."""
     held = begin_run(conn, "r")
     worker, hand = stage.player("worker"), stage.player("hand")
@@ -453,7 +453,7 @@ def waits_for(stage: Stage, player: Player, other: Player) -> None:
         assert time.monotonic() < end, f"{player.name} does not wait for {other.name}"
 
 
-def test_a_family_that_grew_is_locked_anew(conn: Connection, stage: Stage) -> None:
+def test_a_family_that_grew_is_locked_again_in_order(conn: Connection, stage: Stage) -> None:
     """A child that the second look finds is locked together with the others and in their order: who settles
     it at this moment and a request that has the parent's locks do not wait for each other in a circle."""
     held = begin_run(conn, "r")
@@ -520,7 +520,7 @@ def test_a_generation_that_the_first_look_missed(conn: Connection, stage: Stage)
     take_turn(conn, "W", report(held, commands=[run(0, queue="old")]))
     worker, hand = stage.player("worker"), stage.player("hand")
     worker.begin()
-    worker.do(*turn("W", report(held, end=anew(on=1), seen=held.next + 1))).rows()
+    worker.do(*turn("W", report(held, end=continue_as_new(on=1), seen=held.next + 1))).rows()
     fresh = Turn(raw=worker.do(*turn("W", want=1, queues=["q-r"])).value()).tasks[0]
     worker.do(*turn("W", report(fresh, commands=[run(1, queue="new")]))).rows()
     asked = hand.do(*cancel("r"))

@@ -127,7 +127,9 @@ def test_fenced_create_of_an_expired_promise_keeps_the_order(
     ],
     ids=["turn", "heartbeat"],
 )
-def test_a_fence_lets_the_holder_pass(conn: Connection, clock: Clock, stage: Stage, renewal: object) -> None:
+def test_a_fence_does_not_block_its_own_worker(
+    conn: Connection, clock: Clock, stage: Stage, renewal: object
+) -> None:
     """While a user's transaction stands in the fence, turns and heartbeats of the holder do not wait for
     it."""
     held = begin_run(conn, "r")
@@ -151,9 +153,7 @@ def test_a_fence_lets_the_holder_pass(conn: Connection, clock: Clock, stage: Sta
     ],
     ids=["halt", "cancel", "release"],
 )
-def test_whoever_takes_the_right_away_waits_for_the_fence(
-    conn: Connection, stage: Stage, taking: Call
-) -> None:
+def test_ending_a_lease_waits_for_the_fence(conn: Connection, stage: Stage, taking: Call) -> None:
     """What ends a lease waits until the user's transaction in the fence has committed."""
     held = begin_run(conn, "r")
     user, taker = stage.player("user"), stage.player("taker")
@@ -168,7 +168,7 @@ def test_whoever_takes_the_right_away_waits_for_the_fence(
 
 
 @pytest.mark.parametrize("call", ["worker_bye_v1('W')", "worker_release_unknown_v1('W', '{}', '{}')"])
-def test_a_worker_gives_back_what_no_fence_holds(conn: Connection, stage: Stage, call: str) -> None:
+def test_a_worker_releases_leases_without_a_fence(conn: Connection, stage: Stage, call: str) -> None:
     """A goodbye leaves a task that a user's transaction has fenced to its lease, and waits for nobody."""
     held, _ = begin_run(conn, "r"), begin_run(conn, "s")
     user, worker = stage.player("user"), stage.player("worker")
@@ -200,7 +200,9 @@ def test_a_request_waits_for_the_fence(conn: Connection, stage: Stage, verb: str
 
 
 @pytest.mark.parametrize("end", [complete(), release(), suspend(0)], ids=["complete", "release", "suspend"])
-def test_the_holders_own_end_and_a_fence(conn: Connection, stage: Stage, end: dict[str, object]) -> None:
+def test_an_end_by_its_own_worker_waits_for_the_fence(
+    conn: Connection, stage: Stage, end: dict[str, object]
+) -> None:
     """A turn that ends the run leaves it alone until the user has committed; what keeps the version
     passes."""
     held = begin_run(conn, "r")

@@ -67,7 +67,7 @@ def stored(conn: Connection) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-def test_what_a_page_tells_is_stored(stage: Stage, conn: Connection, clock: Clock, name: str) -> None:
+def test_states_in_a_page_are_stored(stage: Stage, conn: Connection, clock: Clock, name: str) -> None:
     """Also a deadline that passes while the search waits: whoever looks afterwards, with whatever clock,
     finds it settled."""
     blocker, _, waiting = waiting_search(stage, conn, clock, SEARCHES[name])
@@ -77,7 +77,9 @@ def test_what_a_page_tells_is_stored(stage: Stage, conn: Connection, clock: Cloc
     assert stored(conn) == [("a", "rejected_timedout"), ("b", "rejected_timedout")]
 
 
-def test_a_task_told_as_fulfilled_is_nobody_s(stage: Stage, conn: Connection, clock: Clock) -> None:
+def test_a_fulfilled_task_in_a_page_has_its_last_version(
+    stage: Stage, conn: Connection, clock: Clock
+) -> None:
     """Who acquires a task before its deadline and commits after it has had it: a search that finds the
     deadline passed tells of that version."""
     blocker, seeker, waiting = waiting_search(stage, conn, clock, SEARCHES["tasks"])
@@ -102,9 +104,7 @@ def slow_search(stage: Stage, conn: Connection, search: Call, reading: int, late
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-def test_a_page_is_not_older_than_what_it_shows(
-    stage: Stage, conn: Connection, clock: Clock, name: str
-) -> None:
+def test_a_page_is_not_older_than_its_rows(stage: Stage, conn: Connection, clock: Clock, name: str) -> None:
     """Somebody is refused a task that is past its deadline, and then makes another: no page shows the other,
     and the first alive."""
     ask(conn, create("b", clock.now_ms + 20, target="q"))
@@ -118,7 +118,7 @@ def test_a_page_is_not_older_than_what_it_shows(
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-def test_a_page_is_not_younger_than_what_it_lacks(
+def test_a_page_is_not_younger_than_missing_rows(
     stage: Stage, conn: Connection, clock: Clock, name: str
 ) -> None:
     """Somebody makes a task before the deadline of another: no page lacks it and calls the other over."""

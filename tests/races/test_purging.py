@@ -194,7 +194,7 @@ def test_a_partition_is_not_dropped_beside_a_reader(conn: Connection, clock: Clo
     assert week_of(conn) > week
 
 
-def test_a_moved_run_goes_on(conn: Connection, clock: Clock, stage: Stage) -> None:
+def test_a_run_moved_to_another_partition_goes_on(conn: Connection, clock: Clock, stage: Stage) -> None:
     """A run whose worker is at work is not moved; once it is, its worker finds every row of it."""
     ask(conn, ("select durable.set_setting('retention_days', '30')", ()))
     held = begin_run(conn, "r")

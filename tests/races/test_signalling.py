@@ -17,11 +17,11 @@ from tests.support.verbs import (
     Connection,
     Turn,
     adopt,
-    anew,
     ask,
     cancel,
     claim,
     complete,
+    continue_as_new,
     create,
     promise,
     promise_of,
@@ -167,7 +167,7 @@ def signal_against_generation(world: World) -> Scene:
     return Scene(
         programs={
             "sender": transaction(send(world.id, key="k")),
-            "worker": transaction(turn("W", report(held, end=anew()))),
+            "worker": transaction(turn("W", report(held, end=continue_as_new()))),
         },
         judge=judge,
     )

@@ -224,7 +224,7 @@ SCENES: list[Callable[[World], Scene]] = [
 
 @pytest.mark.parametrize(
     ("scene", "most"),
-    # below what does not exist very many do not wait: test_what_lies_below_and_very_many
+    # below what does not exist very many do not wait: test_promises_below_an_id_exclude_very_large_starts
     [(scene, most) for scene in SCENES for most in (1000, 1) if most > 1 or scene not in BELOW],
 )
 def test_in_every_order(
@@ -264,7 +264,9 @@ IDS = [f"r{n}" for n in range(1500)]
 
 
 @pytest.mark.parametrize("held", [{}, {"key": "k"}])
-def test_very_many_make_nobody_wait(conn: Connection, stage: Stage, held: dict[str, str]) -> None:
+def test_more_ids_than_named_locks_block_no_other_start(
+    conn: Connection, stage: Stage, held: dict[str, str]
+) -> None:
     """While one start is not committed, a call with more ids than are locked by name is done, and so are
     those after it, by id, by key and with neither; the same id waits for its own run."""
     one, two, three = (stage.player(name) for name in ("one", "two", "three"))
@@ -285,7 +287,7 @@ def test_very_many_make_nobody_wait(conn: Connection, stage: Stage, held: dict[s
     assert ask(conn, ("select count(*) from durable._tasks where id ~ '^[rs]'", ())) == (3000,)
 
 
-def test_what_lies_below_and_very_many(conn: Connection, stage: Stage) -> None:
+def test_promises_below_an_id_exclude_very_large_starts(conn: Connection, stage: Stage) -> None:
     """Who makes a promise below an id that is not there keeps very many out until he commits, and they keep
     him out; below an id that is there he passes."""
     one, two = stage.player("one"), stage.player("two")

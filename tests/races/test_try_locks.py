@@ -114,7 +114,7 @@ def test_a_result_needs_task_and_head(dsn: str, conn: Connection, row: str, verd
 
 
 @pytest.mark.parametrize("row", ["promise", "adoptions"])
-def test_an_adoption_waits_for_nobody(dsn: str, conn: Connection, stage: Stage, row: str) -> None:
+def test_an_adoption_never_waits_for_a_lock(dsn: str, conn: Connection, stage: Stage, row: str) -> None:
     """Who wants to wait for a promise that somebody holds, or for a run while another's adoption is not
     committed, is busy.
     """
@@ -134,7 +134,7 @@ def test_an_adoption_waits_for_nobody(dsn: str, conn: Connection, stage: Stage, 
 
 
 @pytest.mark.parametrize("row", ["promise", "task", "head", "fence"])
-def test_a_lone_end_that_is_held(dsn: str, conn: Connection, row: str) -> None:
+def test_a_locked_single_end_answers_as_the_batch_path(dsn: str, conn: Connection, row: str) -> None:
     """The short way for one end tells the same as the long one."""
     held = begin_run(conn, "r")
     with holding(dsn, row, "r"):
@@ -143,7 +143,7 @@ def test_a_lone_end_that_is_held(dsn: str, conn: Connection, row: str) -> None:
     assert take_turn(conn, "W", report(held, end=complete())).of(held) == ("ok", "done")
 
 
-def test_the_rest_is_as_if_nobody_was_busy(dsn: str, conn: Connection, clock: Clock) -> None:
+def test_a_busy_report_leaves_the_others_unchanged(dsn: str, conn: Connection, clock: Clock) -> None:
     """A turn with a busy report writes, byte for byte, what the turn without it writes."""
     family = Family(conn)
     more = begin_run(conn, "more")
@@ -171,7 +171,7 @@ def children_of(conn: Connection, name: str, count: int) -> None:
     take_turn(conn, "W", report(parent, end=suspend(*range(count), kind="all"), seen=answer.next_of(parent)))
 
 
-def test_a_held_owner_hides_nobody_from_a_claim(dsn: str, conn: Connection) -> None:
+def test_a_locked_owner_hides_no_run_from_a_claim(dsn: str, conn: Connection) -> None:
     """The children of a run that somebody holds are left out, and cost nobody behind them his place."""
     children_of(conn, "parent", 12)
     for number in range(3):
@@ -183,7 +183,7 @@ def test_a_held_owner_hides_nobody_from_a_claim(dsn: str, conn: Connection) -> N
     assert len(take_turn(conn, "W", want=50, queues=["kids"]).tasks) == 12
 
 
-def test_many_held_runs_hide_nobody_for_long(dsn: str, conn: Connection, clock: Clock) -> None:
+def test_many_locked_runs_hide_no_run_for_long(dsn: str, conn: Connection, clock: Clock) -> None:
     """Who holds more runs than a claim looks at puts these back for a moment, so that the next claim comes to
     those behind them.
     """
@@ -237,7 +237,7 @@ def test_timers_of_others_fire(dsn: str, conn: Connection, clock: Clock, row: st
     assert (answer["promises"], answer["held"]) == (1, [])
 
 
-def test_a_held_owner_hides_no_timer(dsn: str, conn: Connection, clock: Clock) -> None:
+def test_a_locked_owner_hides_no_timer(dsn: str, conn: Connection, clock: Clock) -> None:
     """More timers of one held owner than a round settles are due before those of others."""
     for name, count in (("many", 9), ("one", 1)):
         held = begin_run(conn, name)
@@ -252,7 +252,7 @@ def test_a_held_owner_hides_no_timer(dsn: str, conn: Connection, clock: Clock) -
     assert tick(conn)["promises"] == 9
 
 
-def test_a_lease_of_a_child_of_a_held_owner(dsn: str, conn: Connection, clock: Clock) -> None:
+def test_the_lease_of_a_child_of_a_locked_owner(dsn: str, conn: Connection, clock: Clock) -> None:
     """Is taken after the commit; that of another run at once."""
     family = Family(conn)
     assert family.child.id == "parent.0"
@@ -285,7 +285,9 @@ def test_a_lease_that_could_not_be_renewed(dsn: str, conn: Connection, clock: Cl
 @pytest.mark.parametrize(
     ("marked", "older", "waits"), [(True, True, True), (False, True, False), (True, False, False)]
 )
-def test_who_is_waited_for(conn: Connection, stage: Stage, marked: bool, older: bool, waits: bool) -> None:
+def test_only_older_marked_turns_are_waited_for(
+    conn: Connection, stage: Stage, marked: bool, older: bool, waits: bool
+) -> None:
     """A marked turn that is older is waited for until it ends; nobody else is."""
     conn.execute("alter function durable._await_turn(xid) set lock_timeout = '20s'")
     held = begin_run(conn, "r")
@@ -351,7 +353,7 @@ def test_a_schedule_whose_promise_somebody_creates(dsn: str, conn: Connection, c
     assert ask(conn, (made, ())) == (2,)
 
 
-def test_a_turn_of_the_engine_is_nobody_to_end(dsn: str, conn: Connection) -> None:
+def test_engine_sessions_are_not_reported_as_blockers(dsn: str, conn: Connection) -> None:
     """Who holds a run is told, unless it is a turn or tick of the engine: that is over in a moment."""
     begin_run(conn, "r")
     ask(conn, ("select durable.worker_hello_v1('W', '{default}', '{w}', '{1}', null, '{ab}')", ()))

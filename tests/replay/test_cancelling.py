@@ -83,7 +83,7 @@ def test_reasons(reason: Any, args: tuple[str, ...]) -> None:
     assert seen == [args] and run.end == Complete(value="null")
 
 
-def test_who_catches_it_may_end_otherwise() -> None:
+def test_code_that_catches_the_cancellation_may_complete_or_fail() -> None:
     """A run that catches the cancellation may complete; one that raises something else fails."""
 
     async def completes() -> str:
@@ -261,7 +261,7 @@ def test_clean_up_takes_durable_steps() -> None:
     check(run)
 
 
-def test_a_late_row_of_what_was_given_up() -> None:
+def test_a_late_row_of_a_cancelled_call() -> None:
     """The row of a step that the cancellation gave up changes nothing."""
 
     async def code() -> None:
@@ -370,7 +370,7 @@ def test_waiting_for_nothing_is_cancelled_again() -> None:
     check(run)
 
 
-def test_what_was_called_before_wakes_nobody_outside_a_shield() -> None:
+def test_earlier_calls_wake_no_code_outside_a_shield() -> None:
     """Waiting outside a shield for an older call is no clean-up: it is cancelled at once."""
 
     async def code() -> str:
@@ -388,7 +388,7 @@ def test_what_was_called_before_wakes_nobody_outside_a_shield() -> None:
 
 
 @pytest.mark.parametrize("wait", [lambda: asyncio.Event().wait(), lambda: ctx.gather(ctx.receive("a"))])
-def test_a_shield_holds_only_what_can_come(wait: Callable[[], Any]) -> None:
+def test_a_shield_defers_only_while_something_can_complete(wait: Callable[[], Any]) -> None:
     """A wait in a shield that nothing can end is cancelled through the shield: also one for a signal."""
 
     async def code() -> list[str]:
@@ -512,7 +512,7 @@ async def overtaken() -> None:
             await add(1, 2)
 
 
-def test_what_was_overtaken_is_not_made() -> None:
+def test_discarded_calls_keep_their_numbers() -> None:
     """Calls whose turn came after the request keep their numbers and are not made; values are recorded."""
     run = MemoryRun(workflow(overtaken))
     run.overtake = Asked()
@@ -525,7 +525,7 @@ def test_what_was_overtaken_is_not_made() -> None:
     check(run)
 
 
-def test_what_was_recorded_before_the_request_counts() -> None:
+def test_commands_recorded_before_the_request_have_effect() -> None:
     """If the turn came first everything was made, and the same numbers are taken after it."""
     run = MemoryRun(workflow(overtaken))
     run.complete(0, "a")

@@ -49,7 +49,7 @@ WAYS: dict[str, tuple[Callable[[Any], str], int]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 800, 990, 5_000, 100_000])
-def test_what_is_too_deep_is_an_encode_error(way: str, levels: int) -> None:
+def test_too_deep_values_raise_an_encode_error(way: str, levels: int) -> None:
     """No RecursionError: an EncodeError that says how deep a payload may be."""
     write, _ = WAYS[way]
     with pytest.raises(EncodeError, match=f"nested deeper than {MAX_DEPTH} levels"):
@@ -63,7 +63,7 @@ def test_the_limit_itself_is_taken(way: str) -> None:
     assert height(json.loads(write(nested(MAX_DEPTH - more)))) == MAX_DEPTH
 
 
-def test_an_error_is_written_whatever_it_carries() -> None:
+def test_errors_with_any_content_are_encoded() -> None:
     """An error that carries what is too deep is cut, and its text can be stored."""
     for levels in (MAX_DEPTH, 900, 5_000):
         error = ValueError("deep", nested(levels))

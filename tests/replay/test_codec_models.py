@@ -333,7 +333,7 @@ def test_an_old_pydantic_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ('[{"left": 1}]', list[Pair[date | str]], r"at `\$\[0\]\.left`"),
     ],
 )
-def test_misfits(text: str, annotation: Any, says: str) -> None:
+def test_invalid_recorded_values(text: str, annotation: Any, says: str) -> None:
     """A recorded value that does not fit says what and where, and what to do."""
     with pytest.raises(DecodeError, match=says) as caught:
         Codec().decode(text, annotation, where="the result of step charge")
@@ -357,7 +357,7 @@ def test_wrong_arguments() -> None:
             signature.decode(text)
 
 
-def test_a_validator_that_fails_is_a_misfit() -> None:
+def test_a_failing_validator_is_an_invalid_value() -> None:
     """Whatever users' code raises while a value is read becomes an error of that value."""
 
     class Odd(BaseModel):
@@ -416,7 +416,7 @@ class Cached:
     note: float | None = field(default=None, compare=False)
 
 
-def test_what_equality_overlooks() -> None:
+def test_nan_in_fields_that_equality_ignores() -> None:
     """NaN is refused also in a field that takes no part in `==`."""
     with pytest.raises(EncodeError, match=r"NaN or Infinity.*\$\.note"):
         Codec().encode(Cached(1, float("nan")), Cached, where="here")

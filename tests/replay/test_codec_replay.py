@@ -153,7 +153,7 @@ def test_a_recorded_value_that_does_not_fit() -> None:
         assert words in run.value
 
 
-def test_nothing_is_recorded_of_what_is_refused() -> None:
+def test_refused_calls_record_nothing() -> None:
     """A call whose argument would not come back is refused before it takes a number."""
 
     class Special(Line):

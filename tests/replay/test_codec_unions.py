@@ -191,7 +191,7 @@ def test_a_class_that_holds_itself() -> None:
         (1.5, int | date | str),
     ],
 )
-def test_strangers(value: Any, annotation: Any) -> None:
+def test_values_of_no_member_are_refused(value: Any, annotation: Any) -> None:
     """A value of no member is refused when it is written."""
     with pytest.raises(EncodeError, match="here"):
         Codec().encode(value, annotation, where="here")

@@ -225,7 +225,7 @@ def test_retryable_is_recorded() -> None:
         ('{"type": "Timeout", "message": "the deadline passed"}', "Timeout", "the deadline passed"),
     ],
 )
-def test_what_others_wrote(text: str | None, type_name: str, message: str) -> None:
+def test_foreign_error_records(text: str | None, type_name: str, message: str) -> None:
     """Whatever somebody else settled a promise with becomes an error that can be raised."""
     back = ExceptionCodec().decode(text)
     assert isinstance(back, RemoteError) and (back.type, back.message) == (type_name, message)
@@ -238,7 +238,7 @@ def test_written_by_sql() -> None:
     assert isinstance(back, errors.RunTimedOut) and back.run_id is None and back.message == "m"
 
 
-def test_notes_and_traceback() -> None:
+def test_exception_notes_and_traceback() -> None:
     """Notes come back, and the traceback is kept as text, bounded."""
     try:
         raise ValueError("x")
@@ -246,7 +246,7 @@ def test_notes_and_traceback() -> None:
         error.add_note("look here")
         record, back = json.loads(ExceptionCodec().encode(error)), through(error)
     assert back.__notes__ == ["look here"]
-    assert "test_notes_and_traceback" in record["traceback"]
+    assert "test_exception_notes_and_traceback" in record["traceback"]
     assert len(json.loads(ExceptionCodec().encode(ValueError("x" * 99_999)))["traceback"]) <= 16_000
 
 

@@ -28,7 +28,7 @@ def request(method: str = "GET", url: str = "https://host/path", **options: Any)
     "url",
     ["", "host/path", "ftp://host/", "https://", "https:///path", "https://host:x/", "https://ho st/", None],
 )
-def test_what_is_no_url_is_refused(url: Any) -> None:
+def test_invalid_urls_are_refused(url: Any) -> None:
     """Only absolute http and https URLs are taken."""
     with pytest.raises(InvalidRequest, match="is no URL"):
         request(url=url)
@@ -61,7 +61,7 @@ def test_a_password_in_a_url_is_refused_and_not_repeated(url: str) -> None:
         {"json": float("nan")},
     ],
 )
-def test_what_cannot_be_sent_is_refused(options: dict[str, Any]) -> None:
+def test_invalid_requests_are_refused_at_the_call(options: dict[str, Any]) -> None:
     """Whatever is wrong with a request is said when it is made."""
     with pytest.raises((InvalidRequest, EncodeError)):
         request(**options)
@@ -129,7 +129,7 @@ def test_a_secret_is_looked_up_where_it_is(tmp_path: Path, monkeypatch: pytest.M
         ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT", "date": "today"}, 28 * 60),
     ],
 )
-def test_how_long_a_server_wants_to_be_left_alone(headers: dict[str, str], seconds: float | None) -> None:
+def test_retry_after_delays(headers: dict[str, str], seconds: float | None) -> None:
     """Seconds, or a date by the server's own clock; what cannot be read asks for nothing."""
     assert retry_after_s(headers, NOW) == seconds
 

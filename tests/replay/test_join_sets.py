@@ -85,7 +85,7 @@ def test_the_intent_of_a_step_comes_before_its_submission() -> None:
     check(run)
 
 
-def test_what_the_journal_knows_needs_no_intent() -> None:
+def test_a_recorded_step_needs_no_intent() -> None:
     """A complete step is submitted as it is; what completed first is taken first."""
 
     async def code() -> list[Any]:

@@ -156,7 +156,7 @@ def test_a_run_that_somebody_else_settled() -> None:
     assert verdict(waits, rows, state="completed", outcome="no JSON").verdict == "ok"
 
 
-def test_the_first_difference_is_told() -> None:
+def test_the_first_difference_is_reported() -> None:
     """A halt's problem is handed on: number, both sides, neighbours."""
 
     async def other() -> None:

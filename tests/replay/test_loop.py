@@ -78,7 +78,7 @@ def test_a_waiting_task_outlives_the_garbage_collector() -> None:
     assert seen == [True]
 
 
-def test_errors_of_tasks_that_nobody_awaits_are_collected() -> None:
+def test_errors_of_unawaited_tasks_are_collected() -> None:
     """An error that no code receives is kept in unhandled, at the latest when the loop is closed."""
     driver = Driver()
 
@@ -490,7 +490,7 @@ def test_many_advances_share_one_installation(run: Callable[..., Any]) -> None:
     run(outer())
 
 
-def test_an_interrupt_keeps_the_rest_ready() -> None:
+def test_an_interrupt_leaves_other_callbacks_ready() -> None:
     """After KeyboardInterrupt out of one task, the next advance goes on with the other callbacks."""
     driver, seen = traced()
 

@@ -206,7 +206,7 @@ async def swallowing_once(driver: Driver, trace: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("program", [swallowing_all, swallowing_sleep, swallowing_now, swallowing_busily])
-def test_code_that_swallows_everything_is_given_up(program: Program) -> None:
+def test_code_that_swallows_everything_is_left_in_memory(program: Program) -> None:
     """Code that swallows Evicted for ever gets it a bounded number of times and is then left alone."""
     driver, trace = evicted(program)
     assert 1 <= trace.count("swallowed") < 100_000
@@ -315,7 +315,7 @@ def test_tasks_started_while_closing_do_not_run() -> None:
     assert trace == ["gather", "group"]
 
 
-def test_errors_while_closing_are_nobodys() -> None:
+def test_errors_during_eviction_are_not_reported() -> None:
     """Errors that code raises while it unwinds are neither reported nor printed."""
     driver, _ = evicted(raising_in_finally)
     assert driver.loop.unhandled == []

@@ -49,7 +49,7 @@ def test_an_error_is_recorded_under_the_package(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["HttpError", "SqlError", "PromiseConflict", "NotFound"])
-def test_it_is_found_where_nobody_has_imported_it(name: str) -> None:
+def test_it_is_found_without_an_import(name: str) -> None:
     """A process that never used the class reads it, and not a RemoteError."""
     record = {"module": "pyengine", "type": name, "message": "no", "args": ["no"]}
     found = subprocess.run(

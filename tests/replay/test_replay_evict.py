@@ -29,7 +29,7 @@ async def returned(seen: list[Any]) -> Probe:
 
 
 @pytest.mark.parametrize("where", ["a task", "a timer"])
-def test_what_is_left_is_freed_in_the_run(where: str) -> None:
+def test_leftovers_are_freed_inside_the_run(where: str) -> None:
     """A task that is done keeps its result, and a timer its callback, until the run ends."""
     seen: list[Any] = []
 

@@ -223,7 +223,7 @@ def test_waiting_for_nothing_fails() -> None:
     assert isinstance(run.error, NotAwaitable) and "can never happen" in str(run.error)
 
 
-def test_timeout_gives_a_step_up() -> None:
+def test_timeout_cancels_a_step() -> None:
     """A step that is given up is reported once, holds nothing, and its late row is ignored."""
 
     async def code() -> str:
@@ -247,7 +247,7 @@ def test_timeout_gives_a_step_up() -> None:
     assert run.cold().end == run.end
 
 
-def test_given_up_timer_is_ignored() -> None:
+def test_cancelled_timer_is_ignored() -> None:
     """The timer of a timeout that was not needed fires into the void and does not move virtual time."""
 
     async def code() -> list[Any]:
@@ -525,7 +525,7 @@ def test_attempts_from_the_journal() -> None:
         assert call.args == ("a",)
 
 
-def test_log_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_messages_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """ctx.log is silent where the journal shows that the run was past that point, and only there."""
 
     async def code() -> None:

@@ -136,7 +136,7 @@ def test_a_limit() -> None:
     check(run)
 
 
-def test_a_signal_that_nobody_waited_for_is_kept() -> None:
+def test_a_signal_after_a_cancelled_receive_is_buffered() -> None:
     """If it comes after the receive was given up, the next receive gets it at once and needs no limit."""
 
     async def code() -> list[Any]:
@@ -284,7 +284,7 @@ def test_other_name_or_kind() -> None:
     assert (problem["child"], problem["expected"]) == (0, "a receive that still waits")
 
 
-def test_a_receive_is_told_again_only_where_it_may_be_unknown() -> None:
+def test_a_receive_is_sent_again_only_where_it_may_be_unknown() -> None:
     """Replay repeats the command where the journal does not prove that the database knows, and only there."""
 
     async def code() -> Any:
@@ -301,7 +301,7 @@ def test_a_receive_is_told_again_only_where_it_may_be_unknown() -> None:
     assert run.cold(rows=run.rows[:-1]).commands == (Receive(child=2, name="a"),)
 
 
-def test_continue_as_new_carries_what_nobody_looked_at() -> None:
+def test_continue_as_new_carries_unconsumed_signals() -> None:
     """The ending names the receives whose signals came and were not looked at, also those that come late."""
 
     async def code() -> None:

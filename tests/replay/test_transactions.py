@@ -93,7 +93,7 @@ def test_a_live_one_asks_and_waits() -> None:
     assert answer(one).end == Complete(value="5")
 
 
-def test_a_recorded_one_asks_nobody() -> None:
+def test_a_recorded_transaction_needs_no_worker() -> None:
     """The code comes to its end from the journal alone."""
     assert replay_of(count_and_write, row(1, 0, *BOTH)).advance().end == Complete(value="5")
 
@@ -156,7 +156,7 @@ async def fails_and_goes_on() -> str:
 FIELDS = {"S": "ERROR", "C": "23505", "M": "twice"}
 
 
-def test_what_was_rolled_back_is_an_act() -> None:
+def test_a_rollback_is_recorded_as_a_command() -> None:
     """It is recorded with what it was answered, before anything that follows; a replay raises the same."""
     one = replay_of(fails_and_goes_on)
     one.advance()
@@ -200,7 +200,7 @@ async def two_branches() -> list[str]:
     return order
 
 
-def test_what_comes_meanwhile_comes_after() -> None:
+def test_completions_during_a_transaction_are_deferred() -> None:
     """A completion that is loaded while the transaction is open reaches the code after its end; a replay
     gives the calls that follow the same numbers."""
     one = replay_of(two_branches)
@@ -226,7 +226,7 @@ def test_what_comes_meanwhile_comes_after() -> None:
     assert {call.child: call.hash for call in again.advance().steps} == calls
 
 
-def test_what_the_journal_completes_is_not_run_again() -> None:
+def test_steps_completed_during_a_transaction_are_not_run_again() -> None:
     """A replay that stops at a transaction makes no attempt of a step whose completion stands in the journal
     and waits for the end of the transaction; one that was begun and not completed is attempted again."""
 
@@ -245,7 +245,7 @@ def test_what_the_journal_completes_is_not_run_again() -> None:
     assert again.advance().end == Complete(value="[2,5,4]")
 
 
-def test_it_is_thrown_away_with_the_coroutine() -> None:
+def test_it_is_dropped_with_the_coroutine() -> None:
     """Eviction leaves nothing that waits, and nobody can answer any more."""
     one = replay_of(count_and_write)
     one.advance()

@@ -132,7 +132,7 @@ def test_eviction_inside_the_workers_loop() -> None:
     asyncio.run(worker())
 
 
-def test_errors_nobody_looks_at_are_silent(caplog: pytest.LogCaptureFixture) -> None:
+def test_errors_of_unawaited_steps_are_silent(caplog: pytest.LogCaptureFixture) -> None:
     """A failed step that nobody awaits is in the journal; Python says nothing about it."""
 
     async def code() -> str:
@@ -273,7 +273,7 @@ def test_gather_waits_for_all_then_raises() -> None:
     assert run.cold().end == run.end
 
 
-def test_timeout_around_gather_gives_all_up() -> None:
+def test_timeout_around_gather_cancels_all() -> None:
     """A timeout around ctx.gather gives every member up; a timeout around ctx.first leaves them going."""
 
     async def code() -> list[Any]:

@@ -185,14 +185,14 @@ def check(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_types_are_kept(tmp_path: Path) -> None:
+def test_types_are_preserved(tmp_path: Path) -> None:
     """await greet("x") is a str, a gather is a tuple of its members' types, a handle knows its result."""
     pytest.importorskip("mypy")
     done = check(SAMPLE, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_types_of_models_are_kept(tmp_path: Path) -> None:
+def test_types_of_models_are_preserved(tmp_path: Path) -> None:
     """Models, generic ones and unions of them keep their types through steps, runs, promises and signals."""
     pytest.importorskip("mypy")
     pytest.importorskip("pydantic")

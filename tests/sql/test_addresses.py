@@ -228,7 +228,7 @@ def test_names_of_queues(conn: Connection, queue: str) -> None:
 
 
 @pytest.mark.parametrize("queue", ["a\0b", "\ud800", 5, None, b"q", ["q"]])
-def test_what_sql_is_never_asked(queue: Any) -> None:
+def test_invalid_queue_names_never_reach_sql(queue: Any) -> None:
     """What is no text, or none that a database can hold, is no name of a queue either."""
     with pytest.raises(InvalidRequest, match="is not a queue name"):
         check_queue(queue, what="here")

@@ -16,12 +16,12 @@ from tests.support.verbs import (
     Held,
     acquire,
     adopt,
-    anew,
     ask,
     begin_run,
     cancel,
     claim,
     complete,
+    continue_as_new,
     create,
     done,
     join_set,
@@ -71,7 +71,7 @@ def waiting(conn: Connection, *commands: dict[str, Any], kind: str | None = None
 @pytest.mark.parametrize(
     ("state", "value", "ok"), [("resolved", '"v"', True), ("rejected", '{"type": "Oops"}', False)]
 )
-def test_a_promise_of_nobody(conn: Connection, state: str, value: str, ok: bool) -> None:
+def test_a_free_standing_promise(conn: Connection, state: str, value: str, ok: bool) -> None:
     """A free-standing promise is scheduled under the run's number, and its end wakes the run with its
     value."""
     ask(conn, create("x", external="true"))
@@ -180,7 +180,7 @@ def test_an_internal_promise_is_watched_from_then_on(conn: Connection, clock: Cl
     assert types_of(conn, "r") == "SXADW"
 
 
-def test_one_past_its_deadline_that_nobody_settled(conn: Connection, clock: Clock) -> None:
+def test_adopting_an_expired_promise_before_the_sweep(conn: Connection, clock: Clock) -> None:
     """An expired promise that is adopted before the sweep came is settled by the sweep."""
     ask(conn, create("x", clock.now_ms + 100, external="true"))
     held = begin_run(conn, "r")
@@ -193,7 +193,7 @@ def test_one_past_its_deadline_that_nobody_settled(conn: Connection, clock: Cloc
 @pytest.mark.parametrize(
     ("name", "error"), [("nobody", "NotFound"), ("r", "AwaitCycle"), ("other.0", "NotFound")]
 )
-def test_what_cannot_be_adopted(conn: Connection, name: str, error: str) -> None:
+def test_invalid_adoptions(conn: Connection, name: str, error: str) -> None:
     """What does not exist, the run itself and a local step of another one are scheduled under their number
     and have failed; the rest of the turn is written and the run does not suspend over it."""
     take_turn(conn, "V", report(begin_run(conn, "other", "V"), outcomes=[done(0)]))
@@ -272,18 +272,18 @@ def test_a_circle_within_one_turn(conn: Connection) -> None:
     ]
 
 
-def test_who_has_ended_closes_no_circle(conn: Connection, clock: Clock) -> None:
+def test_ended_waiters_close_no_cycle(conn: Connection, clock: Clock) -> None:
     """What waited and ended, is past its deadline, or began anew waits for nothing."""
     held = begin_run(conn, "r")
-    for name, options in (("gone", {}), ("late", {"timeout": "1 s"}), ("anew", {})):
+    for name, options in (("gone", {}), ("late", {"timeout": "1 s"}), ("again", {})):
         other = begin_run(conn, name, **options)
         answer = take_turn(conn, "W", report(other, commands=[adopt(0, "r")]))
         if name == "gone":
             take_turn(conn, "W", report(other, end=complete(), seen=answer.next_of(other)))
-        if name == "anew":
-            take_turn(conn, "W", report(other, end=anew(on=1), seen=answer.next_of(other)))
+        if name == "again":
+            take_turn(conn, "W", report(other, end=continue_as_new(on=1), seen=answer.next_of(other)))
     clock.advance(1000)
-    take_turn(conn, "W", report(held, commands=[adopt(0, "gone"), adopt(1, "late"), adopt(2, "anew")]))
+    take_turn(conn, "W", report(held, commands=[adopt(0, "gone"), adopt(1, "late"), adopt(2, "again")]))
     assert in_words(conn, "r") == []
     tick(conn)
 
@@ -296,7 +296,7 @@ def test_the_promise_of_a_run_is_not_the_run(conn: Connection) -> None:
     assert in_words(conn, "r.0") == []
 
 
-def test_what_is_refused_may_be_a_member(conn: Connection) -> None:
+def test_a_refused_adoption_may_be_a_join_set_member(conn: Connection) -> None:
     """A refused adoption that was put into a join set in the same turn is handed out as a failure."""
     held = begin_run(conn, "r")
     commands = [join_set(0), adopt(1, "nobody"), submit(1, 0)]
@@ -361,7 +361,7 @@ def test_a_report_that_is_not_taken_adopts_nothing(conn: Connection) -> None:
     assert ask(conn, ("select external from durable._promises where id = 'x'", ())) == (False,)
 
 
-def test_who_ended_is_told_no_more(conn: Connection) -> None:
+def test_an_ended_run_gets_no_more_rows(conn: Connection) -> None:
     """The end of a promise after the end of the run that adopted it leaves its journal alone."""
     ask(conn, create("x", external="true"))
     held = begin_run(conn, "r")
@@ -371,7 +371,7 @@ def test_who_ended_is_told_no_more(conn: Connection) -> None:
     assert (types_of(conn, "r"), adopted(conn)) == ("SXC", [])
 
 
-def test_who_is_being_cancelled_is_told(conn: Connection) -> None:
+def test_a_run_being_cancelled_gets_the_end_of_its_promise(conn: Connection) -> None:
     """The end of an adopted promise is recorded in the grace time too."""
     ask(conn, create("x", external="true"))
     waiting(conn, adopt(0, "x"))
@@ -385,7 +385,7 @@ def test_the_next_generation_begins_without(conn: Connection) -> None:
     ask(conn, create("x", external="true"))
     held = begin_run(conn, "r")
     answer = take_turn(conn, "W", report(held, commands=[adopt(0, "x")]))
-    take_turn(conn, "W", report(held, end=anew(on=1), seen=answer.next_of(held)))
+    take_turn(conn, "W", report(held, end=continue_as_new(on=1), seen=answer.next_of(held)))
     assert adopted(conn) == []
     ask(conn, settle("x"))
     assert types_of(conn, "r") == "SSXC"  # by seq, of both
@@ -457,7 +457,7 @@ def test_a_client_of_a_run_that_is_cancelled(conn: Connection, awaited: str) -> 
     assert types_of(conn, "r") == "SXQ"
 
 
-def test_a_client_is_told_to_go_on(conn: Connection) -> None:
+def test_a_client_is_answered_to_go_on(conn: Connection) -> None:
     """If one of the promises is settled nothing is adopted (the protocol's 300)."""
     for name in ("x", "y"):
         ask(conn, create(name, external="true"))
@@ -477,7 +477,7 @@ def test_a_client_is_told_to_go_on(conn: Connection) -> None:
         (park("r", "x", version=1), "WF002"),
     ],
 )
-def test_what_a_client_cannot_suspend_on(conn: Connection, call: Call, code: str) -> None:
+def test_invalid_suspensions_of_clients(conn: Connection, call: Call, code: str) -> None:
     """What is missing, the run itself, and a lease that is lost are refused; nothing is adopted."""
     ask(conn, create("x", external="true"))
     client(conn)

@@ -108,7 +108,7 @@ def test_the_grammar_is_one(conn: Connection) -> None:
 
 
 @pytest.mark.parametrize("status", STATUSES)
-def test_what_a_status_admits(conn: Connection, status: str) -> None:
+def test_rows_allowed_by_status(conn: Connection, status: str) -> None:
     """Guard by status: the closed table of journal.md 3; nothing after an end, no second start."""
     for kind in types(conn):
         expected = kind in ADMITS.get(status, "")
@@ -155,7 +155,7 @@ BY_BUNDLE = {"taken number of another kind"}
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("at_once", [False, True], ids=["two_calls", "one_call"])
 @pytest.mark.unlawful
-def test_what_does_not_fit_is_refused(conn: Connection, name: str, at_once: bool) -> None:
+def test_rows_against_the_grammar_are_refused(conn: Connection, name: str, at_once: bool) -> None:
     """A row that breaks the grammar is WF006, in a call of its own or behind its cause, and nothing of the
     call is written."""
     before, refused = REFUSED[name]

@@ -53,14 +53,14 @@ def as_of(id_: str, **more: Any) -> Call:
     return f"select to_jsonb(a) from durable.as_of(%s{extra}) a", (id_, *more.values())
 
 
-def look(conn: Connection, id_: str, **more: Any) -> Json:
+def state_as_of(conn: Connection, id_: str, **more: Any) -> Json:
     """What as_of tells, without the instant."""
-    told: Json = ask(conn, as_of(id_, **more))[0]
-    del told["at"], told["generation"]
-    return told
+    found: Json = ask(conn, as_of(id_, **more))[0]
+    del found["at"], found["generation"]
+    return found
 
 
-def told(state: str, data: str | None) -> Json:
+def outcome(state: str, data: str | None) -> Json:
     """State with value or error."""
     if state == "resolved":
         return {"state": state, "value": None if data is None else json.loads(data)}
@@ -85,16 +85,16 @@ def tables(conn: Connection, execution: int) -> Json:
         if about["kind"] in ("run", "promise", "timer"):
             foreign = name if kind == "D" and name else f"{id_}.{child}"
             found = conn.execute(OUTCOME, (foreign,)).fetchone()
-            about |= told(*found) if found and kind in "dDZ" else told("pending", None)
+            about |= outcome(*found) if found and kind in "dDZ" else outcome("pending", None)
         elif about["kind"] == "join_set":
             about |= set_of(conn, execution, child)
         elif about["kind"] == "signal":
             payload = "select data from durable._signals where execution = %s and name = %s and delivery = %s"
-            about |= told("resolved", ask(conn, (payload, (execution, name, attempt)))[0])
+            about |= outcome("resolved", ask(conn, (payload, (execution, name, attempt)))[0])
         elif child in steps:
-            about |= told("pending", None)
+            about |= outcome("pending", None)
         else:
-            about |= told("rejected" if kind in "EeK" else "resolved", data)
+            about |= outcome("rejected" if kind in "EeK" else "resolved", data)
         children[str(child)] = about
     signals = "select name, delivered, received from durable._inboxes where execution = %s and delivered > 0"
     inboxes = conn.execute(signals, (execution,)).fetchall()
@@ -132,7 +132,7 @@ def set_of(conn: Connection, execution: int, child: int) -> Json:
 def compare(conn: Connection, story: Story, seen: dict[int, Json]) -> None:
     """The present, as as_of tells it, is what the tables and the view of runs tell; it is remembered."""
     now = tables(conn, story.execution)
-    assert look(conn, story.id) == now
+    assert state_as_of(conn, story.id) == now
     query = "select events, children, waits_for from durable.runs where id = %s"
     assert ask(conn, (query, (story.id,))) == (now["seq"], now["next_child"], now["waiting_on"])
     seen[now["seq"]] = now
@@ -147,7 +147,7 @@ LIVES = {
 
 
 @pytest.mark.parametrize("name", LIVES)
-def test_then_is_what_was_seen_then(conn: Connection, clock: Clock, name: str) -> None:
+def test_as_of_equals_the_state_seen_then(conn: Connection, clock: Clock, name: str) -> None:
     """At every step of a run with every row type, as_of now is what the tables hold; afterwards as_of(seq)
     is what was seen when the journal ended there."""
     story = begin_story(conn, clock, name)
@@ -155,7 +155,7 @@ def test_then_is_what_was_seen_then(conn: Connection, clock: Clock, name: str) -
     compare(conn, story, seen)
     for _ in LIVES[name](story):
         compare(conn, story, seen)
-    assert {seq: look(conn, name, seq=seq) for seq in seen} == seen
+    assert {seq: state_as_of(conn, name, seq=seq) for seq in seen} == seen
 
 
 @pytest.mark.parametrize("number", range(6))
@@ -169,10 +169,10 @@ def test_the_past_of_random_runs(conn: Connection, clock: Clock, seed: int, numb
         compare(conn, story, seen)
         at[clock.now_ms] = story.next_seq
         clock.advance(1)
-    assert {seq: look(conn, "r", seq=seq) for seq in seen} == seen
+    assert {seq: state_as_of(conn, "r", seq=seq) for seq in seen} == seen
     for now_ms, seq in at.items():
         instant = ask(conn, ("select durable._at(%s)", (now_ms,)))[0]
-        assert look(conn, "r", at=instant) == seen[seq]
+        assert state_as_of(conn, "r", at=instant) == seen[seq]
 
 
 def test_the_middle_of_a_fused_row(conn: Connection) -> None:
@@ -180,7 +180,7 @@ def test_the_middle_of_a_fused_row(conn: Connection) -> None:
     done."""
     held = begin_run(conn, "r")
     take_turn(conn, "W", report(held, outcomes=[done(0), broken(1, retry_in=5)]))
-    states = [look(conn, "r", seq=n)["running"] for n in range(2, 8)]
+    states = [state_as_of(conn, "r", seq=n)["running"] for n in range(2, 8)]
     about = {"name": "step", "attempt": 1}
     assert states == [
         [{**about, "child": 0, "state": "scheduled"}],
@@ -190,7 +190,9 @@ def test_the_middle_of_a_fused_row(conn: Connection) -> None:
         [{**about, "child": 1, "state": "running"}],
         [{**about, "child": 1, "attempt": 2, "state": "retrying"}],
     ]
-    assert look(conn, "r", seq=3)["children"] == {"0": {"kind": "step", "name": "step", "state": "pending"}}
+    assert state_as_of(conn, "r", seq=3)["children"] == {
+        "0": {"kind": "step", "name": "step", "state": "pending"}
+    }
 
 
 def test_the_instant_is_that_of_the_last_event(conn: Connection, clock: Clock) -> None:
@@ -215,7 +217,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused(conn: Connection, name: str) -> None:
+def test_unknown_positions_are_refused(conn: Connection, name: str) -> None:
     """A moment that was not there is refused with words that say what there is."""
     held = begin_run(conn, "r")
     take_turn(conn, "W", report(held, outcomes=[done(0)]))
@@ -228,7 +230,7 @@ def test_what_is_refused(conn: Connection, name: str) -> None:
 def test_an_infinite_instant_is_the_present(conn: Connection) -> None:
     """However late the instant, nothing is known beyond the last event."""
     begin_run(conn, "r")
-    assert look(conn, "r", at="infinity") == look(conn, "r")
+    assert state_as_of(conn, "r", at="infinity") == state_as_of(conn, "r")
 
 
 def test_an_instant_finds_its_generation(conn: Connection, clock: Clock) -> None:
@@ -243,6 +245,6 @@ def test_an_instant_finds_its_generation(conn: Connection, clock: Clock) -> None
     take_turn(conn, "W", report(held, outcomes=[done(1, '"new"')]))
     query = "select (durable.as_of('r', at => durable._at(%s))).generation"
     assert [ask(conn, (query, (clock.now_ms - ms,)))[0] for ms in (2000, 1001, 1000, 0)] == [1, 1, 2, 2]
-    assert look(conn, "r", generation=1)["children"]["0"]["value"] == "old"
-    assert look(conn, "r")["children"]["1"]["value"] == "new"
-    assert look(conn, "r", generation=1)["status"] == "completed"
+    assert state_as_of(conn, "r", generation=1)["children"]["0"]["value"] == "old"
+    assert state_as_of(conn, "r")["children"]["1"]["value"] == "new"
+    assert state_as_of(conn, "r", generation=1)["status"] == "completed"

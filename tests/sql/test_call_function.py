@@ -117,7 +117,7 @@ def test_refusals(shop: Connection, name: str, args: Any, sqlstate: str) -> None
     assert refusal(shop, call_) == sqlstate
 
 
-def test_what_to_do(shop: Connection) -> None:
+def test_a_refusal_names_the_function_as_it_can_be_called(shop: Connection) -> None:
     """A refusal names the function as it can be called."""
     for name, args, hint in (
         ("shop.add", "[]", "There is shop.add(a integer, b integer DEFAULT 10)"),

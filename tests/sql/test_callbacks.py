@@ -168,9 +168,7 @@ def test_a_child_outside_the_wait_does_not_wake(conn: Connection) -> None:
     assert types_of(conn, "r") == "SXXAD"
 
 
-def test_a_child_that_settles_while_its_run_waits_to_retry_brings_it_back(
-    conn: Connection, clock: Clock
-) -> None:
+def test_a_settling_child_makes_a_released_run_ready(conn: Connection, clock: Clock) -> None:
     """A run released until later is ready at once when one of its children settles."""
     held = begin_run(conn, "r")
     take_turn(conn, "W", report(held, commands=[promise(0)]))

@@ -70,7 +70,7 @@ def test_a_live_run_is_asked(conn: Connection, clock: Clock, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NEVER_RUN)
-def test_what_never_ran_ends_at_once(conn: Connection, clock: Clock, name: str) -> None:
+def test_a_run_that_never_ran_is_cancelled_at_once(conn: Connection, clock: Clock, name: str) -> None:
     """There is nothing to clean up after, so nobody is asked."""
     stage, word = NEVER_RUN[name]
     stage(conn, clock)
@@ -101,7 +101,7 @@ def test_force_ends_at_once(conn: Connection, clock: Clock, name: str) -> None:
         (None, "cancelled"),
     ],
 )
-def test_the_reason_is_told(conn: Connection, reason: str | None, message: str) -> None:
+def test_the_reason_is_in_the_error(conn: Connection, reason: str | None, message: str) -> None:
     """Whatever JSON the reason is, the error of the run has it, and a message for people."""
     held = begin_run(conn, "r")
     ask(conn, cancel("r", reason))
@@ -133,7 +133,7 @@ def test_the_code_gives_in(conn: Connection) -> None:
     assert events_of(conn, "r") == ["ExecutionStarted", "CancelRequested", "ExecutionCancelled"]
 
 
-def test_nobody_asked(conn: Connection) -> None:
+def test_cancelling_oneself_without_a_request_is_a_failure(conn: Connection) -> None:
     """Code that cancels itself without a request has failed."""
     held = begin_run(conn, "r")
     take_turn(conn, "W", report(held, end=cancelled()))
@@ -164,7 +164,7 @@ def test_the_code_may_still_win(conn: Connection, end: dict[str, Any], word: str
     ],
     ids=["complete", "fail", "release", "suspend", "command", "command_and_complete"],
 )
-def test_a_report_that_has_not_seen_the_request_is_stale(conn: Connection, more: dict[str, Any]) -> None:
+def test_a_report_made_before_the_request_is_stale(conn: Connection, more: dict[str, Any]) -> None:
     """What code did without having seen the request does not count: it is replayed with it."""
     held = begin_run(conn, "r")
     ask(conn, cancel("r"))
@@ -172,7 +172,7 @@ def test_a_report_that_has_not_seen_the_request_is_stale(conn: Connection, more:
     assert types_of(conn, "r") == "SQ"
 
 
-def test_results_are_kept(conn: Connection) -> None:
+def test_step_results_before_the_request_are_recorded(conn: Connection) -> None:
     """Steps that ran are recorded, though their run has not seen the request: what happened, happened."""
     held = begin_run(conn, "r")
     take_turn(conn, "W", report(held, outcomes=[begun(0)]))
@@ -182,7 +182,7 @@ def test_results_are_kept(conn: Connection) -> None:
     assert types_of(conn, "r") == "SlQcLf"
 
 
-def test_an_empty_report_brings_the_request(conn: Connection) -> None:
+def test_an_empty_report_returns_the_request(conn: Connection) -> None:
     """A held run hears of the request in its next turn."""
     held = begin_run(conn, "r")
     ask(conn, cancel("r", '{"why": 1}'))
@@ -203,7 +203,7 @@ def test_a_clean_up_takes_durable_steps(conn: Connection) -> None:
     assert take_turn(conn, "W", report(seen(held, 9), end=cancelled())).of(held) == ("ok", "done")
 
 
-def test_a_clean_up_is_held_while_it_waits(conn: Connection, clock: Clock) -> None:
+def test_a_clean_up_keeps_its_lease_while_it_waits(conn: Connection, clock: Clock) -> None:
     """A run that is being cancelled does not suspend: it stays with its worker, which is told what
     resolves."""
     held = begin_run(conn, "r")
@@ -392,7 +392,7 @@ def test_an_ended_child_stays_as_it_is(conn: Connection) -> None:
     assert states(conn)["r.0"] == "completed"
 
 
-def test_what_resolves_meanwhile_is_recorded(conn: Connection, clock: Clock) -> None:
+def test_completions_during_a_cancellation_are_recorded(conn: Connection, clock: Clock) -> None:
     """Promises, timers and steps that end while a run is being cancelled are in its journal; nothing resumes
     it."""
     held = begin_run(conn, "r")
@@ -405,7 +405,7 @@ def test_what_resolves_meanwhile_is_recorded(conn: Connection, clock: Clock) -> 
     assert types_of(conn, "r") == "SXTlQDZc"
 
 
-def test_what_cannot_be_cancelled(conn: Connection) -> None:
+def test_invalid_cancellations(conn: Connection) -> None:
     """There must be such a run, and it must not have ended otherwise; a malformed request is refused
     first."""
     held = begin_run(conn, "r")
@@ -432,7 +432,7 @@ def test_past_its_deadline(conn: Connection, clock: Clock) -> None:
     assert refusal(conn, cancel("r")) == "WF003"
 
 
-def test_the_older_door_settles_at_once(conn: Connection) -> None:
+def test_a_canceled_promise_of_the_older_api_ends_its_run(conn: Connection) -> None:
     """A promise that is settled as canceled from outside ends its run as a forced cancellation does."""
     begin_run(conn, "r")
     ask(conn, settle("r", '"v"', state="rejected_canceled"))

@@ -61,7 +61,7 @@ def test_a_pause_closes_open_attempts(conn: Connection) -> None:
     assert head(conn, "open_attempts") == ([-2],)
 
 
-def test_what_comes_while_paused(conn: Connection) -> None:
+def test_promises_settle_while_the_run_is_paused(conn: Connection) -> None:
     """Promises settle in the journal of a paused run; it stays set aside, and finds them when it goes on."""
     suspended(conn, promise(0))
     ask(conn, PAUSE)
@@ -94,7 +94,7 @@ def test_a_pause_of_a_run_that_is_cancelled(conn: Connection, clock: Clock) -> N
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "redrive"])
-def test_what_cannot_be_steered(conn: Connection, verb: str) -> None:
+def test_missing_and_ended_runs_cannot_be_steered(conn: Connection, verb: str) -> None:
     """There must be such a run, and it must not have ended."""
     ask(conn, create("x", external="true"))
     take_turn(conn, "W", report(begin_run(conn, "r"), end=complete()))
@@ -157,7 +157,7 @@ def test_redrive_of_one(conn: Connection, clock: Clock) -> None:
     assert refusal(conn, ("select durable.redrive('r')", ())) == "WF003"
 
 
-def test_redrive_passes_over_what_is_too_late(conn: Connection, clock: Clock) -> None:
+def test_redrive_skips_runs_past_their_deadline(conn: Connection, clock: Clock) -> None:
     """A dead run past its deadline does not keep the others from being revived."""
     die(conn, clock, "b")
     ask(conn, start("r", queue="late", timeout="1 hour"))

@@ -168,7 +168,7 @@ def test_no_law_is_missed() -> None:
     ],
     ids=["interruptions_do_not_count", "no_policy", "none_recorded", "first_attempt", "a_set", "clean_up"],
 )
-def test_what_the_laws_admit(conn: Connection, rows: tuple[Line, ...]) -> None:
+def test_lawful_rows_are_not_reported(conn: Connection, rows: tuple[Line, ...]) -> None:
     """Rows that keep the laws are not reported."""
     begin_run(conn, "m")
     write_rows(conn, "m", rows)

@@ -269,7 +269,7 @@ def test_one_run_is_checked_with_what_lies_below(conn: Connection, clock: Clock)
 
 
 @pytest.mark.unlawful
-def test_what_happened_since_is_checked(conn: Connection, clock: Clock) -> None:
+def test_changes_since_the_last_check_are_checked(conn: Connection, clock: Clock) -> None:
     """Runs that began since and what lies below them, live runs whose journal has grown, and promises that
     were made since; not a run or promise that stood still, nor one that ended since but began before."""
     held = {name: begin_run(conn, name) for name in ("still", "grown", "ended")}
@@ -286,7 +286,7 @@ def test_what_happened_since_is_checked(conn: Connection, clock: Clock) -> None:
     assert {id_ for _, id_ in conn.execute(ALL).fetchall()} == ids | {"still", "ended", "old"}
 
 
-def test_what_cannot_be_checked(conn: Connection) -> None:
+def test_invalid_questions_to_the_check(conn: Connection) -> None:
     """One question at a time, about what there is."""
     assert refusal(conn, ("select durable.check('nobody')", ())) == "WF001"
     assert refusal(conn, ("select durable.check('a', '1 hour')", ())) == "WF004"

@@ -130,7 +130,7 @@ def test_outcomes_and_commands_of_the_last_report_belong_to_the_old_journal(
     assert task_of(conn, "r.1") == ("pending", 0, None)
 
 
-def test_what_nobody_received_is_carried_over(conn: Connection, clock: Clock) -> None:
+def test_unreceived_signals_are_carried_over(conn: Connection, clock: Clock) -> None:
     """Signals that were not received are delivered anew, in the order of sending, numbered from 1; through
     any number of generations."""
     story = begin_story(conn, clock, "r")
@@ -156,7 +156,7 @@ def types_of_present(conn: Connection, id_: str = "r") -> str:
     return journal_of(conn, ask(conn, ("select head from durable._promises where id = %s", (id_,)))[0])
 
 
-def test_what_was_received_and_not_used_is_carried_over(conn: Connection, clock: Clock) -> None:
+def test_unconsumed_signals_are_carried_over(conn: Connection, clock: Clock) -> None:
     """A signal that completed a receive which the code had given up is delivered anew, before those that came
     after it; one that was used is not."""
     story = begin_story(conn, clock, "r")
@@ -206,7 +206,7 @@ def test_a_receive_ends_with_its_generation(conn: Connection, clock: Clock) -> N
     assert types_of_present(conn) == "Sgv"
 
 
-def test_what_was_started_before_goes_on_by_itself(conn: Connection, clock: Clock) -> None:
+def test_children_of_earlier_generations_go_on_alone(conn: Connection, clock: Clock) -> None:
     """Children, timers, promises and adopted promises of an earlier generation settle later without waking
     anybody, and without a row in any journal of the run."""
     ask(conn, create("foreign", external="true"))

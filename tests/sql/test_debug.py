@@ -126,7 +126,7 @@ def test_a_transaction_sets_its_instant(conn: Connection) -> None:
     assert now(conn) > 1_700_000_000_000
 
 
-def test_tick_does_what_is_due_and_tells(conn: Connection) -> None:
+def test_tick_does_and_reports_due_work(conn: Connection) -> None:
     """Deadlines, leases and tasks that may be offered, in this order; what is not due stays."""
     now(conn, 1000)
     make(conn, "a", 2000, external="true")
@@ -309,7 +309,7 @@ def test_the_next_ordinary_install_undoes_it(empty_database: Callable[[], str]) 
         assert now(conn) > 1_700_000_000_000
 
 
-def test_what_a_test_installation_changes(laboratory: Laboratory, playground: Laboratory) -> None:
+def test_changes_of_a_test_installation(laboratory: Laboratory, playground: Laboratory) -> None:
     """It replaces the clock and what is switched off, adds functions of its own, and touches nothing else."""
     plain, debug = snapshot(laboratory.url), snapshot(playground.url)
     assert {name for name in plain if plain[name] != debug.get(name)} <= REPLACED
@@ -318,7 +318,7 @@ def test_what_a_test_installation_changes(laboratory: Laboratory, playground: La
     assert all(name.startswith(("function durable.debug_", "function durable._debug_")) for name in added)
 
 
-def test_status_tells_which_installation_it_is(empty_database: Callable[[], str]) -> None:
+def test_status_names_the_kind_of_installation(empty_database: Callable[[], str]) -> None:
     """Each kind is up to date by itself; an install of the same kind does nothing, one of the other does."""
     dsn = empty_database()
     assert migrate.install(dsn, debug=True).logic

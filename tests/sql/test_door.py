@@ -145,7 +145,7 @@ def heard(own: Connection, ears: Connection) -> int:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_who_is_told(own: Connection, direct: str, verb: str) -> None:
+def test_notifications_follow_commits_only(own: Connection, direct: str, verb: str) -> None:
     """After a rollback, of all or to a savepoint, nobody is told anything; a commit tells who waits."""
     with psycopg.connect(direct, autocommit=True) as ears:
         ears.execute("listen durable_ready; listen durable_settled")
@@ -348,7 +348,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("call", BAD)
-def test_what_is_refused(own: Connection, call: str) -> None:
+def test_refusals(own: Connection, call: str) -> None:
     """Each refusal has its code, a detail and a hint, and writes nothing."""
     before = everything(own)
     with pytest.raises(psycopg.Error) as caught:

@@ -251,7 +251,7 @@ REFUSED |= {
 }
 
 
-def test_what_is_refused(conn: Connection, clock: Clock) -> None:
+def test_refusals(conn: Connection, clock: Clock) -> None:
     """A refusal says what there is, and comes before anything is written: not even a number is drawn."""
     in_sequence(conn, clock)
     for id_, life in (("all", everything), ("c", cancelled)):
@@ -271,7 +271,7 @@ def row_of(conn: Connection, table: str, id_: str) -> dict[str, Any]:
     return row
 
 
-def test_what_a_fork_is(conn: Connection, clock: Clock) -> None:
+def test_properties_of_a_fork(conn: Connection, clock: Clock) -> None:
     """A fork is a run of its own: input, workflow, tags, tenant and priority of the original, as much time
     as it had, no key, no owner, ready in the same queue, of the same version."""
     options: dict[str, Any] = {
@@ -349,7 +349,7 @@ def test_a_promise_of_somebody_else_is_awaited_again(conn: Connection, clock: Cl
     assert task_of(conn, "f") == ("pending", 1, None)
 
 
-def test_a_promise_that_is_gone(conn: Connection, clock: Clock) -> None:
+def test_a_purged_promise(conn: Connection, clock: Clock) -> None:
     """A fork that would wait for a promise that does not exist any more is refused, unless a value is set."""
     ask(conn, create("gone", external="true"))
     story = begin_story(conn, clock, "r")
@@ -393,7 +393,7 @@ def test_a_value_for_a_run_that_did_nothing(conn: Connection, clock: Clock) -> N
     )
 
 
-def test_who_forked_what(conn: Connection, clock: Clock) -> None:
+def test_the_view_of_forks(conn: Connection, clock: Clock) -> None:
     """The view of forks tells origin, position, user and the values put in place."""
     in_sequence(conn, clock)
     ask(conn, fork(step="second", set_values={"second": {"ok": True}, "first": None}))
@@ -405,7 +405,7 @@ def test_who_forked_what(conn: Connection, clock: Clock) -> None:
 @pytest.mark.parametrize(
     ("asked", "told"), [(1, 1), (2, 1), (3, 1), (4, 4), (5, 5), (6, 5), (8, 8), (None, 8)]
 )
-def test_the_position_that_is_told_is_where_the_copy_ends(
+def test_the_reported_position_is_the_end_of_the_copy(
     conn: Connection, clock: Clock, asked: int | None, told: int
 ) -> None:
     """Of a step that was written as a whole a fork takes over all or nothing, and tells where it really
@@ -519,7 +519,7 @@ def test_a_fork_begins_detached_children_too(conn: Connection) -> None:
 
 
 @pytest.mark.parametrize("place", [{}, {"seq": 12}, {"seq": 13}, {"seq": 15}, {"seq": 16}], ids=str)
-def test_what_the_cancellation_ended_begins_anew(
+def test_children_ended_by_a_cancellation_begin_again(
     conn: Connection, clock: Clock, place: dict[str, Any]
 ) -> None:
     """A run that was cancelled by force ended its children; a fork of it, at its end as before the request,

@@ -36,14 +36,14 @@ def hello(conn: Connection, ticked_ms: int | None) -> None:
     ask(conn, ("select durable.worker_heartbeat_v1('W', '{}', '{}', '{}', %s)", (ticked_ms,)))
 
 
-def test_where_all_is_well_nothing_is_told(conn: Connection) -> None:
+def test_a_healthy_database_has_no_findings(conn: Connection) -> None:
     """A schema that nobody uses is in order, and so is one with a worker that ticks."""
     assert troubled(conn) == {}
     hello(conn, 1_000)
     assert troubled(conn) == {}
 
 
-def test_a_week_without_a_partition_is_told(conn: Connection) -> None:
+def test_a_week_without_a_partition_is_reported(conn: Connection) -> None:
     """This week or the next without a partition is told; one that is further away will be made."""
     for weeks in (4, 3, 2, 1):
         assert troubled(conn) == {}
@@ -53,7 +53,7 @@ def test_a_week_without_a_partition_is_told(conn: Connection) -> None:
     assert troubled(conn) == {}
 
 
-def test_what_is_due_for_a_minute_is_told(conn: Connection, clock: Clock) -> None:
+def test_work_overdue_for_a_minute_is_reported(conn: Connection, clock: Clock) -> None:
     """A timer that was due a minute ago is told, until a tick has done it."""
     conn.execute("select durable._open_buckets(), durable.start('w', '[1]', timeout => '1 s')")
     clock.advance(60_000)
@@ -81,7 +81,7 @@ def test_a_schedule_and_a_lease_are_due_too(conn: Connection, clock: Clock) -> N
     assert "what is due" in troubled(conn)
 
 
-def test_a_worker_that_does_not_tick_is_told(conn: Connection, clock: Clock) -> None:
+def test_a_worker_that_does_not_tick_is_reported(conn: Connection, clock: Clock) -> None:
     """One that lives and has not ticked for a minute is told; one that is gone is not."""
     conn.execute("select durable._open_buckets()")
     hello(conn, 59_000)
@@ -93,7 +93,7 @@ def test_a_worker_that_does_not_tick_is_told(conn: Connection, clock: Clock) -> 
     assert troubled(conn) == {}
 
 
-def test_an_old_snapshot_is_told(conn: Connection, laboratory: Laboratory) -> None:
+def test_an_old_snapshot_is_reported(conn: Connection, laboratory: Laboratory) -> None:
     """Who reads the database as it was ten minutes ago is told, by process, name and state."""
     with psycopg.connect(laboratory.url, application_name="report") as other:
         other.execute("set transaction isolation level repeatable read; select 1 from pg_class")

@@ -95,7 +95,7 @@ def test_every_invocation_can_be_a_member(conn: Connection, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", MEMBERS)
-def test_what_is_complete_can_be_submitted(conn: Connection, kind: str) -> None:
+def test_completed_children_can_be_submitted(conn: Connection, kind: str) -> None:
     """A call that completed before it was submitted is a member like any other."""
     ask(conn, create("x", external="true"))
     command, end = MEMBERS[kind]
@@ -110,7 +110,7 @@ def test_what_is_complete_can_be_submitted(conn: Connection, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", STRANGERS)
-def test_what_is_no_invocation_is_no_member(conn: Connection, clock: Clock, kind: str) -> None:
+def test_only_invocations_can_be_members(conn: Connection, clock: Clock, kind: str) -> None:
     """Timers, captured values, receives and sets cannot be submitted, neither at once nor when they are
     over."""
     held = begin_run(conn, "r")
@@ -148,7 +148,7 @@ REFUSED: dict[str, tuple[tuple[Row, ...], Row]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("at_once", [False, True], ids=["two_calls", "one_call"])
-def test_what_is_refused(conn: Connection, name: str, at_once: bool) -> None:
+def test_rows_against_a_guard_are_refused(conn: Connection, name: str, at_once: bool) -> None:
     """A row that breaks a guard is WF006, behind its cause or in a call of its own, and nothing of the call
     is written."""
     before, refused = REFUSED[name]
@@ -214,7 +214,7 @@ def test_an_open_member_is_not_taken_with_its_outcome(conn: Connection) -> None:
     assert (types_of(conn, "r"), sets(conn), members(conn)) == state
 
 
-def test_what_completed_further_up_is_taken(conn: Connection) -> None:
+def test_a_member_is_taken_after_its_completion_in_one_call(conn: Connection) -> None:
     """In one call of the journal's writer a member is taken behind the row that completed it."""
     held = begin_run(conn, "r")
     append(conn, held.execution, (("L", 0, 1), ("j", 1, None), ("u", 0, 1), ("a", 0, 1)))
@@ -223,7 +223,7 @@ def test_what_completed_further_up_is_taken(conn: Connection) -> None:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_a_worker_may_not_report(conn: Connection, name: str) -> None:
+def test_invalid_join_set_commands(conn: Connection, name: str) -> None:
     """Commands that break a guard are refused as a whole, or not taken; the sets stay as they were."""
     held = begin_run(conn, "r")
     take_turn(conn, "W", report(held, commands=[intent(0), intent(1), join_set(2), submit(0, 2)]))
@@ -280,7 +280,7 @@ def test_two_sets_do_not_mix(conn: Connection) -> None:
     assert members(conn) == [(2, 0, True), (3, 1, False), (4, 1, False)]
 
 
-def test_what_was_not_taken_does_not_matter(conn: Connection) -> None:
+def test_a_run_may_end_with_untaken_members(conn: Connection) -> None:
     """A run may end with members that are open, or complete and not taken."""
     held = begin_run(conn, "r")
     commands = [join_set(0), promise(1), submit(1, 0), promise(2), submit(2, 0)]

@@ -79,7 +79,7 @@ def test_the_fence(conn: Connection, clock: Clock, door: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("door", FENCED)
-def test_the_fence_knows_what_is_no_task(conn: Connection, door: str) -> None:
+def test_the_fence_refuses_promises_without_a_task(conn: Connection, door: str) -> None:
     """A task that does not exist is WF001."""
     ask(conn, create("x", external="true"))
     assert refusal(conn, FENCED[door]) == "WF001"
@@ -155,7 +155,7 @@ def test_expiry(conn: Connection, clock: Clock) -> None:
     assert tick(conn)["leases"] == 0
 
 
-def test_a_lost_run_is_told_to_its_journals(conn: Connection, clock: Clock) -> None:
+def test_a_lost_lease_is_recorded_in_both_journals(conn: Connection, clock: Clock) -> None:
     """A lost lease closes the open steps of the run and its open attempt in the owner's journal (R2); the
     next acquire opens another."""
     held = begin_run(conn, "r")
@@ -249,7 +249,7 @@ def own(dsn: str) -> psycopg.Connection[tuple[object, ...]]:
 
 
 @pytest.mark.session("presence locks")
-def test_presence_is_believed_only_if_seen(own: Connection, dsn: str) -> None:
+def test_presence_needs_the_lock_of_another_session(own: Connection, dsn: str) -> None:
     """A worker that holds no lock, or asks from the session that holds it, is not present."""
     (hello,) = ask(own, ("select durable.worker_hello_v1('W', '{g}', '{w}', '{1}', null)", ()))
     claim_ = ("select durable.worker_present_v1('W', true)", ())
@@ -330,7 +330,7 @@ def test_an_absent_worker_that_was_never_present_keeps_its_leases(conn: Connecti
     assert task_of(conn, "r") == ("acquired", 1, "W")
 
 
-def test_workers_that_are_not_seen_are_forgotten(conn: Connection, clock: Clock) -> None:
+def test_idle_worker_rows_are_removed_after_an_hour(conn: Connection, clock: Clock) -> None:
     """A worker row that is an hour old and holds nothing goes; one that still holds a task stays."""
     for worker in ("old", "busy"):
         ask(conn, ("select durable.worker_hello_v1(%s, '{g}', '{w}', '{1}', null)", (worker,)))

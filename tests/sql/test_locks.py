@@ -105,7 +105,7 @@ def test_a_fence_comes_last(conn: Connection, name: str) -> None:
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE_READ", "SERIALIZABLE"])
-def test_what_locks_refuses_to_read_one_snapshot(dsn: str, level: str) -> None:
+def test_locking_functions_refuse_one_snapshot(dsn: str, level: str) -> None:
     """A transaction that cannot see what it waited for is refused with WF003, whatever it asks for."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         take(conn, "t")

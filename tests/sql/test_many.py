@@ -68,7 +68,7 @@ def rows(conn: Connection, call: Call) -> dict[str, Any]:
         }
 
 
-def told(conn: Connection, text: str, *values: Any) -> dict[str, tuple[Any, ...]]:
+def answers(conn: Connection, text: str, *values: Any) -> dict[str, tuple[Any, ...]]:
     """What a verb for many says of each id."""
     found = conn.execute(f"select * from durable.{text}".encode(), values).fetchall()
     assert len(found) == len({row[0] for row in found})
@@ -100,27 +100,27 @@ def test_each_id_gets_an_outcome(conn: Connection, outcome: str, verb: str) -> N
     begin_run(conn, "asked")
     begin_run(conn, "live")
     ask(conn, create("plain"))
-    found = told(conn, verb)
+    found = answers(conn, verb)
     assert list(found) == ["ended", "asked", "gone", "live"]
     assert [found[id_][0] for id_ in found] == ["ended", outcome, "not_found", outcome]
-    assert told(conn, verb.replace("ended,asked,gone,live", "plain"))["plain"][0] == "not_found"
-    assert told(conn, verb.replace("ended,asked,gone,live", "")) == {}
+    assert answers(conn, verb.replace("ended,asked,gone,live", "plain"))["plain"][0] == "not_found"
+    assert answers(conn, verb.replace("ended,asked,gone,live", "")) == {}
 
 
-def test_the_state_is_told(conn: Connection) -> None:
+def test_the_answer_names_each_state(conn: Connection) -> None:
     """An answer says where each run stands now; what was so before is told as already."""
     for id_ in ("a", "b", "c"):
         begin_run(conn, id_)
     ask(conn, start("d"))
-    assert told(conn, "pause_many('{a,b}')") == {"a": ("done", "paused"), "b": ("done", "paused")}
-    assert told(conn, "pause_many('{b,c}')") == {"b": ("already", "paused"), "c": ("done", "paused")}
-    assert told(conn, "resume_many('{a,d}')") == {"a": ("done", "queued"), "d": ("already", "queued")}
-    assert told(conn, "cancel_many('{a,d}')") == {"a": ("done", "cancelling"), "d": ("done", "cancelled")}
-    assert told(conn, "cancel_many('{a,d}')") == {
+    assert answers(conn, "pause_many('{a,b}')") == {"a": ("done", "paused"), "b": ("done", "paused")}
+    assert answers(conn, "pause_many('{b,c}')") == {"b": ("already", "paused"), "c": ("done", "paused")}
+    assert answers(conn, "resume_many('{a,d}')") == {"a": ("done", "queued"), "d": ("already", "queued")}
+    assert answers(conn, "cancel_many('{a,d}')") == {"a": ("done", "cancelling"), "d": ("done", "cancelled")}
+    assert answers(conn, "cancel_many('{a,d}')") == {
         "a": ("already", "cancelling"),
         "d": ("already", "cancelled"),
     }
-    assert told(conn, "cancel_many('{a,b}', force => true)") == {
+    assert answers(conn, "cancel_many('{a,b}', force => true)") == {
         "a": ("done", "cancelled"),
         "b": ("done", "cancelled"),
     }
@@ -131,14 +131,14 @@ def test_signals_are_numbered(conn: Connection) -> None:
     for id_ in ("a", "b", "c"):
         begin_run(conn, id_)
     ask(conn, send("b", key="k"))
-    assert told(conn, "signal_many('{c,a,b}', 'go', dedup => 'k')") == {
+    assert answers(conn, "signal_many('{c,a,b}', 'go', dedup => 'k')") == {
         "c": ("done", 1),
         "a": ("done", 1),
         "b": ("already", 1),
     }
-    assert told(conn, "signal_many('{a,b}', 'go')") == {"a": ("done", 2), "b": ("done", 2)}
+    assert answers(conn, "signal_many('{a,b}', 'go')") == {"a": ("done", 2), "b": ("done", 2)}
     take_turn(conn, "W", report(begin_run(conn, "d"), end=complete()))
-    assert told(conn, "signal_many('{d}', 'go', dedup => 'k')")["d"][0] == "ended"
+    assert answers(conn, "signal_many('{d}', 'go', dedup => 'k')")["d"][0] == "ended"
 
 
 def test_each_its_own_payload(conn: Connection) -> None:
@@ -147,13 +147,13 @@ def test_each_its_own_payload(conn: Connection) -> None:
         begin_run(conn, id_)
         ask(conn, create(f"{id_}-promise"))
     take_turn(conn, "W", report(begin_run(conn, "b2"), end=complete()))
-    found = told(conn, "signal_many('{c,b2,a}', 'go', payloads => %s::jsonb[])", ["3", "2", "1"])
+    found = answers(conn, "signal_many('{c,b2,a}', 'go', payloads => %s::jsonb[])", ["3", "2", "1"])
     assert [each[0] for each in found.values()] == ["done", "ended", "done"]
     sent = conn.execute(
         "select h.id, s.data from durable._signals s join durable._executions h using (execution)"
     )
     assert dict(sent.fetchall()) == {"c": "3", "a": "1"}
-    told(conn, "settle_many('{b-promise,a-promise}', each_value => %s::jsonb[])", ["2", "1"])
+    answers(conn, "settle_many('{b-promise,a-promise}', each_value => %s::jsonb[])", ["2", "1"])
     values = conn.execute("select id, value_data from durable._promises where value_data <> '\"done\"'")
     assert dict(values.fetchall()) == {"b-promise": "2", "a-promise": "1"}
 
@@ -171,7 +171,7 @@ def test_all_waits_end_at_once(conn: Connection) -> None:
         answer = take_turn(conn, "W", report(held, commands=made))
         take_turn(conn, "W", report(held, end=suspend(*on, kind=kind), seen=answer.next_of(held)))
     begin_run(conn, "held")
-    assert set(told(conn, "signal_many('{one,any,all,other,held}', 'go')").values()) == {("done", 1)}
+    assert set(answers(conn, "signal_many('{one,any,all,other,held}', 'go')").values()) == {("done", 1)}
     assert states(conn) == {
         "one": "queued",
         "any": "queued",
@@ -191,7 +191,7 @@ def test_settled_promises(conn: Connection) -> None:
         ask(conn, create(id_))
     ask(conn, settle("same", "7"))
     ask(conn, settle("other", "8"))
-    assert told(conn, "settle_many('{new,same,other,r.0,r.1,none}', value => '7')") == {
+    assert answers(conn, "settle_many('{new,same,other,r.0,r.1,none}', value => '7')") == {
         "new": ("done", "resolved"),
         "same": ("already", "resolved"),
         "other": ("ended", "resolved"),
@@ -199,7 +199,7 @@ def test_settled_promises(conn: Connection) -> None:
         "r.1": ("ended", "resolved"),
         "none": ("not_found", None),
     }
-    assert told(conn, "settle_many('{new}', 'rejected')") == {"new": ("ended", "resolved")}
+    assert answers(conn, "settle_many('{new}', 'rejected')") == {"new": ("ended", "resolved")}
 
 
 def test_awaiters_of_many(conn: Connection) -> None:
@@ -207,7 +207,7 @@ def test_awaiters_of_many(conn: Connection) -> None:
     held = begin_run(conn, "r")
     answer = take_turn(conn, "W", report(held, commands=[promise(0), promise(1)]))
     take_turn(conn, "W", report(held, end=suspend(0, 1, kind="all"), seen=answer.next_of(held)))
-    told(conn, "settle_many('{r.1,r.0}')")
+    answers(conn, "settle_many('{r.1,r.0}')")
     assert task_of(conn, "r") == ("pending", 1, None)
     assert types_of(conn, "r").endswith("DDW")
 
@@ -221,7 +221,7 @@ def test_a_deadline_comes_first(conn: Connection, clock: Clock, verb: str) -> No
     begin_run(conn, "r", timeout="5 seconds")
     begin_run(conn, "s")
     clock.advance(5_000)
-    found = told(conn, verb)
+    found = answers(conn, verb)
     assert found["r"][0] == "ended"
     assert found["s"][0] in ("done", "already")
     assert states(conn)["r"] == "timed_out"
@@ -231,14 +231,17 @@ def test_a_promise_past_its_deadline(conn: Connection, clock: Clock) -> None:
     """A promise gets its deadline's verdict, and not the one that is asked for."""
     ask(conn, create("p", clock.now_ms + 5))
     clock.advance(5)
-    assert told(conn, "settle_many('{p}')") == {"p": ("ended", "rejected_timedout")}
+    assert answers(conn, "settle_many('{p}')") == {"p": ("ended", "rejected_timedout")}
 
 
 def test_families_that_overlap(conn: Connection) -> None:
     """A parent and its child in one call are asked once each; what is below is reached as by one."""
     held = begin_run(conn, "r")
     take_turn(conn, "W", report(held, commands=[run(0), run(1)]))
-    assert told(conn, "cancel_many('{r.0,r}')") == {"r.0": ("done", "cancelled"), "r": ("done", "cancelling")}
+    assert answers(conn, "cancel_many('{r.0,r}')") == {
+        "r.0": ("done", "cancelled"),
+        "r": ("done", "cancelling"),
+    }
     assert states(conn) == {"r": "cancelling", "r.0": "cancelled", "r.1": "cancelled"}
 
 

@@ -105,12 +105,12 @@ def test_a_member_that_is_not_preferred_waits(conn: Connection, clock: Clock) ->
 
 
 @pytest.mark.parametrize(("address", "limit"), [("a b", 1), (None, 1), ("g", 0), ("g", 1001), ("g", None)])
-def test_what_is_malformed(conn: Connection, address: str | None, limit: int | None) -> None:
+def test_malformed_requests(conn: Connection, address: str | None, limit: int | None) -> None:
     """An address that cannot be routed, and a limit of none or too many, are WF004."""
     assert refusal(conn, ("select durable.messages_v0(%s, %s)", (address, limit))) == "WF004"
 
 
-def test_who_subscribes_and_polls_with_one_text_is_told(conn: Connection, clock: Clock) -> None:
+def test_one_poll_gets_messages_to_member_and_group(conn: Connection, clock: Clock) -> None:
     """poll://g:w means that member to be told and that group with a preference to be resumed: one poll under
     this text brings both."""
     ask(conn, creation(id_="x"))

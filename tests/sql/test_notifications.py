@@ -67,7 +67,7 @@ def test_hint_v1(
     assert drain(heard) == channels
 
 
-def test_a_turn_tells_what_it_settled(conn: Connection, heard: Connection) -> None:
+def test_a_turn_reports_that_it_settled_something(conn: Connection, heard: Connection) -> None:
     """If it is asked to, and only if it settles something; no hint of plain SQL is held back for it."""
     first, other = begin_run(conn, "r"), begin_run(conn, "s")
     drain(heard)
@@ -103,7 +103,7 @@ CALLS: dict[str, tuple[Call, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_who_hints(conn: Connection, clock: Clock, heard: Connection, name: str) -> None:
+def test_operations_that_hint(conn: Connection, clock: Clock, heard: Connection, name: str) -> None:
     """An operation hints when it made a task ready or settled something, and only then."""
     for promise in ("x", "y"):
         ask(conn, create(promise, external="true"))

@@ -47,7 +47,7 @@ def ticked(conn: Connection) -> None:
 
 
 @pytest.mark.parametrize("odd", singly(TEXTS), indirect=True)
-def test_what_people_type_means_the_same(odd: Connection) -> None:
+def test_session_settings_change_no_meaning(odd: Connection) -> None:
     """Services, starts, signals, watches, purges mean the same under any way to read and write."""
     odd.execute(SCENE)
     assert one(odd, "select durable.serve('lab.square(integer)')") == ("sql://lab.square",)
@@ -68,7 +68,7 @@ def test_what_people_type_means_the_same(odd: Connection) -> None:
 
 
 @pytest.mark.parametrize("odd", singly(ODD.items() - TEXTS.items()), indirect=True)
-def test_what_cannot_be_is_refused_with_what_to_do(odd: Connection) -> None:
+def test_impossible_starts_are_refused_with_a_hint(odd: Connection) -> None:
     """Under one snapshot, or with too little time, a start works or is refused with a way out."""
     try:
         odd.execute("select durable.start('w', '[1]', id => 'r')")

@@ -42,7 +42,7 @@ DOORS: dict[str, Call] = {
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_doors_refuse_what_is_too_large(conn: Connection, door: str) -> None:
+def test_entry_points_refuse_too_large_payloads(conn: Connection, door: str) -> None:
     """Every door that takes a payload refuses one over the limit, and takes it when the limit allows it."""
     ask(conn, create("x", external="true"))
     take(conn, "t")
@@ -133,7 +133,7 @@ def furnished(conn: Connection) -> Held:
 
 @pytest.mark.parametrize("mark", ["[", "{"])
 @pytest.mark.parametrize("door", DEEP_DOORS)
-def test_doors_refuse_what_is_too_deep(conn: Connection, door: str, mark: str) -> None:
+def test_entry_points_refuse_too_deep_payloads(conn: Connection, door: str, mark: str) -> None:
     """Every door takes JSON of 500 levels, and none takes more."""
     furnished(conn)
     text, more = DEEP_DOORS[door]

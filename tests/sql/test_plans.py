@@ -27,7 +27,6 @@ from tests.support.verbs import (
     Held,
     acquire,
     adopt,
-    anew,
     ask,
     begin_run,
     begun,
@@ -35,6 +34,7 @@ from tests.support.verbs import (
     cancelled,
     claim,
     complete,
+    continue_as_new,
     create,
     done,
     heartbeat,
@@ -265,7 +265,7 @@ def steering_calls(tag: str, runs: dict[str, Held]) -> Iterator[tuple[str, Call]
     yield "settle_many", ("select count(*) from durable.settle_many(%s)", (several[0][2:],))
     yield "matching_runs", ("select durable.matching_runs(at_most => 3)", ())
     yield "sweep_of_the_cancelled", ("select durable.tick_v1(500)", ())
-    yield "turn_that_goes_on_as_new", turn(tag, report(runs["r4"], end=anew()))
+    yield "turn_that_goes_on_as_new", turn(tag, report(runs["r4"], end=continue_as_new()))
 
 
 def waiting_calls(tag: str) -> Iterator[tuple[str, Call]]:
@@ -423,7 +423,7 @@ def test_no_call_reads_a_growing_table(alone: str, full: int, plans: str) -> Non
     assert not slow, "rows read in sequence and through indexes: " + json.dumps(slow)
 
 
-def test_a_claim_passes_over_what_is_scheduled_for_later(alone: str, full: int) -> None:
+def test_a_claim_skips_scheduled_runs(alone: str, full: int) -> None:
     """Runs that are due later do not make a claim slower, neither one that finds work nor one that finds
     none."""
     with psycopg.connect(alone, autocommit=True) as own, psycopg.connect(alone, autocommit=True) as session:
@@ -473,7 +473,7 @@ def test_sweeps_are_small_however_much_is_due(alone: str, full: int) -> None:
 
 
 @pytest.mark.parametrize("procedure", [START, SIGNAL], ids=lambda one: one.verb)
-def test_what_clients_send_is_planned_once(conn: Connection, procedure: Procedure) -> None:
+def test_client_statements_are_planned_once(conn: Connection, procedure: Procedure) -> None:
     """Calls that send no hint come first and look cheap; still the plan for all is used from the sixth on."""
     begin_run(conn, "r")
     with psycopg.RawCursor(conn) as cursor:

@@ -100,7 +100,7 @@ def test_a_completion_ends_the_task(conn: Connection) -> None:
     assert ask(conn, ("select (durable.task_get('p')).state", ())) == ("fulfilled",)
 
 
-def test_both_doors_see_one_promise(conn: Connection) -> None:
+def test_both_apis_see_one_promise(conn: Connection) -> None:
     """A promise of one API is one of the other: the newer has no keys, so older requests never match them."""
     ask(conn, create("new", external="true"))
     assert ask(conn, creation("new", "k"))[:2] == (409, "already pending")
@@ -164,7 +164,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_what_is_malformed_is_no_answer(conn: Connection, name: str) -> None:
+def test_malformed_requests_are_errors(conn: Connection, name: str) -> None:
     """WF004, whether the promise exists or not; nothing was written."""
     assert refusal(conn, MALFORMED[name]) == "WF004"
     ask(conn, creation("p"))
@@ -243,7 +243,7 @@ def test_search(library: Connection, arguments: dict[str, Any], found: str) -> N
     assert search(library, **arguments) == found.split()
 
 
-def test_search_settles_what_it_shows(library: Connection) -> None:
+def test_search_settles_expired_promises_it_returns(library: Connection) -> None:
     """What a search calls timed out is stored as that."""
     assert (stored(library, "a.late") or ())[0] == "PENDING"
     search(library, state="REJECTED")

@@ -185,7 +185,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_what_is_malformed_is_no_answer(scene: Connection, name: str) -> None:
+def test_malformed_requests_are_errors(scene: Connection, name: str) -> None:
     """WF004, and nothing is registered."""
     assert refusal(scene, MALFORMED[name]) == "WF004"
     assert rows(scene) == []

@@ -152,7 +152,7 @@ def test_interruptions_are_no_failures_of_the_policy(conn: Connection) -> None:
     ],
     ids=["command", "command of no kind", "command among others", "ending", "ending of no kind"],
 )
-def test_what_this_schema_does_not_know(conn: Connection, parts: dict[str, Any]) -> None:
+def test_unknown_kinds_are_refused(conn: Connection, parts: dict[str, Any]) -> None:
     """A command or an ending of an unknown kind is WF004, and nothing of the turn is written: a newer worker
     loses nothing silently."""
     held, other = begin_run(conn, "r"), begin_run(conn, "s")
@@ -227,7 +227,7 @@ def test_a_turn_sent_again_writes_nothing_twice(conn: Connection, story: str, se
     assert head(conn, "open_attempts") == (open_attempts,)
 
 
-def test_what_follows_an_outcome_sent_again_is_taken(conn: Connection) -> None:
+def test_a_result_after_a_repeated_intent_is_recorded(conn: Connection) -> None:
     """A result that comes in the same report as an intent which is recorded already is not lost."""
     held = begin_run(conn, "r")
     verdict_on(conn, held, outcomes=[begun(0), broken(1, retry_in=5), broken(2, retry_in=5)])
@@ -299,7 +299,7 @@ def test_reserved_numbers(conn: Connection) -> None:
     assert head(conn, "next_child", "reserved") == (6, [])
 
 
-def test_a_stale_report_spoils_nobody(conn: Connection) -> None:
+def test_a_stale_report_does_not_affect_others(conn: Connection) -> None:
     """Lost and stale reports in one turn with good ones: each gets its own verdict, the good ones are
     written."""
     good, stale, lost, gone = (begin_run(conn, name) for name in ("good", "stale", "lost", "gone"))

@@ -16,11 +16,11 @@ from tests.support.verbs import (
     NEVER,
     Connection,
     adopt,
-    anew,
     ask,
     begin_run,
     claim,
     complete,
+    continue_as_new,
     create,
     done,
     join_set,
@@ -88,7 +88,7 @@ def test_a_whole_tree_goes(conn: Connection, clock: Clock) -> None:
     take_turn(conn, "W", report(child, outcomes=[done(0)], end=complete(), seen=1))
     ask(conn, send("r"))
     seen = ask(conn, ("select next_seq from durable._executions where id = 'r'", ()))[0]
-    answer = take_turn(conn, "W", report(held, end=anew(on=0), seen=seen))
+    answer = take_turn(conn, "W", report(held, end=continue_as_new(on=0), seen=seen))
     assert answer.raw
     again = claim(conn, "W", "q-r")
     take_turn(conn, "W", report(again, outcomes=[done(again.first_child)], end=complete(), seen=again.next))
@@ -149,7 +149,7 @@ def test_a_journal_that_reads_a_result_keeps_it(conn: Connection, clock: Clock) 
     assert purge(conn) == {"runs": 2, "promises": 2, "kept": {}, "more": None}
 
 
-def test_what_is_awaited_stays(conn: Connection, clock: Clock) -> None:
+def test_awaited_promises_are_not_purged(conn: Connection, clock: Clock) -> None:
     """An open promise of an ended run stays with its run while somebody waits for it."""
     held = begin_run(conn, "r")
     take_turn(conn, "W", report(held, commands=[promise(0)], end=complete(), seen=1))
@@ -174,7 +174,7 @@ def test_a_wake_reason_keeps_its_promise(conn: Connection, clock: Clock) -> None
     assert purge(conn)["runs"] == 1
 
 
-def test_what_a_run_awaits_of_strangers_is_forgotten(conn: Connection, clock: Clock) -> None:
+def test_callbacks_of_a_purged_run_are_removed(conn: Connection, clock: Clock) -> None:
     """The callbacks of a removed run go with it, whatever they await."""
     ask(conn, create("p", NEVER, external="true"))
     ask(conn, create("q", NEVER, external="true"))
@@ -187,7 +187,7 @@ def test_what_a_run_awaits_of_strangers_is_forgotten(conn: Connection, clock: Cl
     assert left(conn) == {"_promises": 2}
 
 
-def test_what_is_not_delivered_stays(conn: Connection, clock: Clock) -> None:
+def test_undelivered_settlements_are_not_purged(conn: Connection, clock: Clock) -> None:
     """A promise whose settlement a listener was not told of stays."""
     ask(conn, create("p", NEVER, external="true"))
     ask(conn, ("select durable.promise_register_listener('p', 'poll://any@g')", ()))
@@ -241,7 +241,7 @@ def test_a_row_that_may_not_go_keeps_its_run_alone(conn: Connection, clock: Cloc
     assert removed(conn) == ["free", "goes"]
 
 
-def test_a_purge_goes_on_behind_what_it_kept(conn: Connection, clock: Clock) -> None:
+def test_a_purge_goes_on_after_the_rows_it_left(conn: Connection, clock: Clock) -> None:
     """With after a purge looks at nothing twice, at runs and at promises of one instant alike; without it,
     it begins anew."""
     conn.execute("create table orders (run text references durable._promises (id))")
@@ -298,7 +298,7 @@ def test_young_generations_are_young(conn: Connection, clock: Clock) -> None:
     """What counts is the birth of a generation, not that of its run, which may go on for ever."""
     held = begin_run(conn, "r")
     clock.advance(31 * DAY_MS)
-    take_turn(conn, "W", report(held, end=anew()))
+    take_turn(conn, "W", report(held, end=continue_as_new()))
     many_runs(conn, 998)
     many_runs(conn, 1)
     # a number higher than all of them
@@ -357,7 +357,7 @@ def test_free_standing_promises_go_too(conn: Connection, clock: Clock) -> None:
     assert refusal(conn, create("p", NEVER, external="true")) == "WF003"
 
 
-def test_what_is_gone_does_not_begin_again(conn: Connection, clock: Clock) -> None:
+def test_purged_ids_do_not_begin_again(conn: Connection, clock: Clock) -> None:
     """No door makes anything under a remembered id or key, and who asks for it is told what became of it."""
     end_run(conn, "r", key="k")
     end_run(conn, "other")
@@ -501,6 +501,6 @@ def test_an_age_is_needed(conn: Connection, clock: Clock, age: str | None) -> No
 @pytest.mark.parametrize(
     "after", ["{}", "7", "null", '{"run": "x"}', '{"run": 1.5}', '{"created_at": 1}', '{"id": "x"}']
 )
-def test_a_place_is_one_that_was_told(conn: Connection, after: str) -> None:
+def test_a_purge_position_must_come_from_an_answer(conn: Connection, after: str) -> None:
     """A purge that shall go on behind what none has answered is refused."""
     assert refusal(conn, ("select * from durable.purge('1 day', after => %s)", (after,))) == "WF004"

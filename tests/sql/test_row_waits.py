@@ -17,12 +17,12 @@ from tests.support.clock import Clock
 from tests.support.rows import WATCH, arm, events, settle_rows, shop, until, wait_for, waits
 from tests.support.verbs import (
     Connection,
-    anew,
     ask,
     begin_run,
     cancel,
     claim,
     complete,
+    continue_as_new,
     promise_of,
     report,
     settle,
@@ -199,7 +199,7 @@ def test_a_deadline_ends_the_wait(conn: Connection, clock: Clock) -> None:
     assert (waits(conn), events(conn), settle_rows(conn)) == ([], 0, 0)
 
 
-def test_whoever_settles_it_first(conn: Connection, clock: Clock) -> None:
+def test_the_first_settlement_wins(conn: Connection, clock: Clock) -> None:
     """It is a promise: somebody else may settle it, and news that come too late are swept."""
     shop(conn)
     conn.execute(NEW)
@@ -216,7 +216,7 @@ ENDS = {
     "completed": lambda conn, held: take_turn(conn, "W", report(held, end=complete())),
     "settled": lambda conn, held: ask(conn, settle("r")),
     "cancelled": lambda conn, held: ask(conn, cancel("r", force=True)),
-    "continued": lambda conn, held: take_turn(conn, "W", report(held, end=anew(on=1))),
+    "continued": lambda conn, held: take_turn(conn, "W", report(held, end=continue_as_new(on=1))),
 }
 
 
@@ -293,7 +293,7 @@ LOST = {
 
 
 @pytest.mark.parametrize("case", LOST)
-def test_a_key_that_is_gone_ends_the_waits(conn: Connection, clock: Clock, case: str) -> None:
+def test_a_dropped_key_ends_the_waits(conn: Connection, clock: Clock, case: str) -> None:
     """A key column that was renamed, dropped, or is of another type: no trigger ever finds those waits again,
     so the housekeeping ends them, armed or not, with an error that says so; a run that begins to wait gets it
     at once; the view tells; other waits go on; and who writes the table is left alone."""
@@ -397,9 +397,7 @@ def test_a_locked_table_is_tested_later(conn: Connection, clock: Clock, other: C
     assert settle_rows(conn) == 1
 
 
-def test_an_open_transaction_of_a_user_holds_nothing(
-    conn: Connection, clock: Clock, other: Connection
-) -> None:
+def test_an_open_user_transaction_blocks_nothing(conn: Connection, clock: Clock, other: Connection) -> None:
     """While a user has changed the row and does not commit: turns, settlements, deadlines and other waits go
     on, and two such users do not meet in the engine."""
     shop(conn)
@@ -424,7 +422,7 @@ def test_an_open_transaction_of_a_user_holds_nothing(
     assert ask(conn, (held_locks, ()))[0] == 0
 
 
-def test_news_of_a_locked_promise_keep(conn: Connection, clock: Clock, other: Connection) -> None:
+def test_changes_for_a_locked_promise_are_not_lost(conn: Connection, clock: Clock, other: Connection) -> None:
     """A promise that somebody is about to settle is left to him; when he undoes it, the row ends the wait."""
     shop(conn)
     conn.execute(NEW)

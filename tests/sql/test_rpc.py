@@ -138,7 +138,7 @@ def test_every_operation_answers(world: Connection, kind: str) -> None:
         (envelope("debug.travel", {}), "debug.travel", "c1"),
     ],
 )
-def test_what_is_no_request(world: Connection, request_: Any, kind: str, corr: str) -> None:
+def test_malformed_requests(world: Connection, request_: Any, kind: str, corr: str) -> None:
     """400 with a text, and with the kind and corrId that could be recovered."""
     answer = raw(world, request_)
     assert (answer["kind"], answer["head"]) == (kind, {"corrId": corr, "status": 400, "version": VERSION})
@@ -263,7 +263,7 @@ def test_malformed(world: Connection, kind: str, path: str, values: tuple[Any, .
     assert world.execute(EVERYTHING).fetchall() == before
 
 
-def test_what_may_be_left_out_may_be_null(conn: Connection) -> None:
+def test_optional_members_may_be_null(conn: Connection) -> None:
     """A null for an optional member is the same as leaving it out."""
     data = {**MAKE, "param": None, "tags": None}
     assert send(conn, "promise.create", data).promise["param"] == {}
@@ -464,7 +464,7 @@ def test_every_code_has_its_status(conn: Connection) -> None:
 
 
 @pytest.mark.parametrize("code", ["40P01", "40001", "55P03", "57014", "22003"])
-def test_what_the_database_refuses_is_raised(conn: Connection, code: str) -> None:
+def test_database_errors_are_raised(conn: Connection, code: str) -> None:
     """A deadlock, a serialization failure, a fault of ours: the caller learns it and may call again."""
     conn.execute(RAISING.format(code).encode())
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
@@ -491,7 +491,7 @@ def test_debug_operations_are_off(world: Connection, kind: str) -> None:
 
 
 @pytest.mark.parametrize("time", [1, "nonsense", -5])
-def test_nobody_sets_the_clock(conn: Connection, clock: Clock, time: object) -> None:
+def test_the_clock_cannot_be_set(conn: Connection, clock: Clock, time: object) -> None:
     """An ordinary installation gives no heed to resonate:debug_time, nor to the setting that carries it."""
     conn.execute("select set_config('durable.now_ms', '1', true)")
     made = send(conn, "promise.create", MAKE, **{"resonate:debug_time": time})

@@ -110,7 +110,7 @@ def test_create_refuses_what_is_malformed(conn: Connection, name: str) -> None:
     assert ask(conn, ("select count(*) from durable._schedules", ())) == (1,)
 
 
-def test_what_a_refusal_names(conn: Connection) -> None:
+def test_refusals_name_the_cause(conn: Connection) -> None:
     """The zone, the day that never comes, and a parameter that is too large."""
     assert "'Mars/Olympus'" in complaint(conn, plan(zone="Mars/Olympus"))
     assert "'Mars/Olympus'" in complaint(conn, ("select durable._cron_next('@daily', 'Mars/Olympus', 0)", ()))
@@ -330,7 +330,7 @@ def test_a_schedule_that_cannot_be_read_any_more(conn: Connection, clock: Clock)
     assert clocked(conn, "a") == clocked(conn, "b") == (at + HOUR, at + 2 * HOUR)
 
 
-def test_a_schedule_that_has_no_instants_left_rests(conn: Connection, clock: Clock) -> None:
+def test_a_schedule_without_instants_stops(conn: Connection, clock: Clock) -> None:
     """29 February on a Sunday is in 2032 and then not for 28 years."""
     ask(conn, plan(cron="0 0 29 2 */7"))
     at = clock.set(ms("2032-02-29T00:00Z"))

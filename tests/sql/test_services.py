@@ -235,7 +235,7 @@ def test_a_cancelled_one_between_attempts(billing: Connection, clock: Clock) -> 
     assert types_of(billing, "r") == "SfQY"
 
 
-def test_who_may_not_be_served(billing: Connection) -> None:
+def test_functions_that_cannot_be_served(billing: Connection) -> None:
     """Procedures, triggers' functions, records without columns and wrong options are refused."""
     billing.execute("create procedure billing.p() language sql as 'select 1'")
     billing.execute(
@@ -271,7 +271,7 @@ def test_a_backlog_costs_nothing(billing: Connection, clock: Clock) -> None:
         assert after - before < 250, call
 
 
-def test_what_comes_meanwhile_wins(dsn: str) -> None:
+def test_a_cancellation_wins_over_a_running_function(dsn: str) -> None:
     """Nobody waits for a function that runs: a cancellation that comes meanwhile ends the run, and what the
     function wrote is taken back. Two sessions do not call it at once."""
     with psycopg.connect(dsn, autocommit=True) as conn, psycopg.connect(dsn, autocommit=True) as other:

@@ -13,13 +13,13 @@ from tests.support.verbs import (
     Call,
     Connection,
     Held,
-    anew,
     ask,
     begin_run,
     begun,
     cancel,
     claim,
     complete,
+    continue_as_new,
     create,
     done,
     intent,
@@ -103,7 +103,7 @@ def test_for_people(conn: Connection) -> None:
     assert rows == [(1, "k", '{"ok": true}'), (2, None, None)]
 
 
-def test_what_lies_there_is_received_at_once(conn: Connection) -> None:
+def test_buffered_signals_are_received_at_once(conn: Connection) -> None:
     """A receive of a name that has deliveries gets the first of them in the answer, and the run does not
     suspend."""
     held = begin_run(conn, "r")
@@ -290,14 +290,14 @@ def test_a_key_outlives_a_generation(conn: Connection) -> None:
     ask(conn, send("r", key="l"))
     answer = take_turn(conn, "W", report(held, commands=[receive(0)], seen=held.next + 2))
     assert receipts(answer.tail(held))
-    take_turn(conn, "W", report(held, end=anew(on=1), seen=held.next + 3))
+    take_turn(conn, "W", report(held, end=continue_as_new(on=1), seen=held.next + 3))
     assert ask(conn, send("r", key="k"))[1:] == (False, False)
     assert ask(conn, send("r", key="l"))[1:] == (False, False)
     assert ask(conn, send("r", key="m")) == (2, True, False)
 
 
 @pytest.mark.parametrize("receiver", [False, True], ids=["buffered", "received"])
-def test_to_a_held_run(conn: Connection, receiver: bool) -> None:
+def test_a_signal_to_a_leased_run(conn: Connection, receiver: bool) -> None:
     """A run that a worker holds keeps its lease and hears of it in its next turn."""
     held = begin_run(conn, "r")
     take_turn(conn, "W", report(held, commands=[receive(0)] if receiver else []))
@@ -432,7 +432,7 @@ def test_to_what_is_no_run(conn: Connection) -> None:
         (send("nobody", ""), "WF004"),
     ],
 )
-def test_what_is_refused_at_the_door(conn: Connection, call: Call, code: str) -> None:
+def test_invalid_signals_are_refused_first(conn: Connection, call: Call, code: str) -> None:
     """A malformed or too large signal is refused before anything is looked at, and nothing is written."""
     begin_run(conn, "r")
     ask(conn, ("select durable.set_setting('payload_max_bytes', '1500')", ()))

@@ -133,7 +133,7 @@ def test_the_fence(shop: Connection, clock: Clock) -> None:
     assert (types_of(shop, "r"), entries(shop)) == ("ST", 0)
 
 
-def test_a_cancellation_that_was_not_seen(shop: Connection) -> None:
+def test_an_unseen_cancellation_makes_the_step_stale(shop: Connection) -> None:
     """The worker must look first; what is done after it looked is clean-up."""
     held = begin_run(shop, "r")
     ask(shop, ("select durable.cancel('r')", ()))
@@ -168,7 +168,7 @@ TAKEN_AWAY = {
 
 
 @pytest.mark.parametrize("how", TAKEN_AWAY)
-def test_what_takes_the_run_away_does_not_wait(dsn: str, how: str) -> None:
+def test_taking_the_lease_away_does_not_wait(dsn: str, how: str) -> None:
     """Between the begin of the function and its end the run is taken away, by whatever it may be, without
     waiting; then nothing of the function is left."""
     with psycopg.connect(dsn, autocommit=True) as conn, psycopg.connect(dsn, autocommit=True) as other:

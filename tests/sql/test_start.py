@@ -201,7 +201,7 @@ def test_a_rolled_back_start_leaves_nothing(dsn: str) -> None:
             assert own.execute(f"select count(*) from durable.{table}".encode()).fetchone() == (0,)
 
 
-def test_start_v1_tells_whether_it_started(conn: Connection) -> None:
+def test_start_v1_reports_whether_it_started(conn: Connection) -> None:
     """Our clients learn whether the run was made by their call."""
     call = (
         "select id, created "
@@ -260,7 +260,7 @@ def test_results_of_many(conn: Connection, clock: Clock) -> None:
     assert conn.execute("select * from durable.results_v1('{}')").fetchall() == []
 
 
-def test_version_tells_the_protocols(conn: Connection) -> None:
+def test_version_lists_the_protocols(conn: Connection) -> None:
     """Programs learn the schema's version and the worker protocols it serves."""
     schema, lowest, highest = ask(conn, ("select * from durable.version()", ()))
     assert schema >= 0
@@ -309,7 +309,7 @@ def test_resume(conn: Connection) -> None:
         "timeout => '0 s'",
     ],
 )
-def test_options_are_checked_at_the_door(conn: Connection, option: str) -> None:
+def test_options_are_checked_first(conn: Connection, option: str) -> None:
     """A malformed option of a start is WF004, and nothing is written."""
     assert refusal(conn, (f"select durable.start('hello', '[]', id => 'o', {option})", ())) == "WF004"
     assert ask(conn, ("select count(*) from durable._promises", ())) == (0,)

@@ -200,7 +200,7 @@ def test_a_bad_element_is_named(
         "durable.start_many('w', array['[]'::jsonb], tenant => null)",
     ],
 )
-def test_what_is_meant_for_all_is_checked(conn: Connection, call: str) -> None:
+def test_shared_options_are_checked(conn: Connection, call: str) -> None:
     """Malformed options are WF004, as they are for one start."""
     assert refusal(conn, (f"select {call}", ())) == "WF004"
     assert stored(conn)["_promises"] == []

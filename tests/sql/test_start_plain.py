@@ -113,7 +113,7 @@ def outcome(conn: Connection, call: str, words: tuple[Any, ...]) -> tuple[Any, A
         return ("a made-up id" if made_up else id_, created), rows(conn, id_ if created else None)
 
 
-def test_the_short_way_is_the_long_way(conn: Connection, clock: Clock, seed: int) -> None:
+def test_the_single_row_path_equals_the_batch_path(conn: Connection, clock: Clock, seed: int) -> None:
     """Options one by one and at random, at the borders of what is allowed: the short way either leaves
     everything as it is, or answers and writes what the way for many does, all columns of all tables, or is
     refused like that; a start is one of the two."""
@@ -139,7 +139,7 @@ def test_the_short_way_is_the_long_way(conn: Connection, clock: Clock, seed: int
     assert refused > 80, seed
 
 
-def test_an_ordinary_start_takes_the_short_way(conn: Connection) -> None:
+def test_an_ordinary_start_takes_the_single_row_path(conn: Connection) -> None:
     """New runs, with and without id and key, by either verb, known workflow or any: none goes through the
     statements for many, and what exists does."""
     conn.execute("set track_functions = 'all'")
@@ -169,7 +169,7 @@ def test_an_ordinary_start_takes_the_short_way(conn: Connection) -> None:
     assert long_ways("select durable.start('w', '{\"a\": 1}', id => 'x')") == 1
 
 
-def test_a_fresh_id_is_looked_at_by_nobody(conn: Connection, clock: Clock) -> None:
+def test_a_randomly_generated_id_takes_no_name_lock(conn: Connection, clock: Clock) -> None:
     """A start with an id drawn by lot leaves what a start with a chosen one does, without a lock on a name;
     sent twice it is the same run, and another run's id is refused."""
     usual = {name: values[0] for name, values in OPTIONS.items()} | {"id": "0f" * 16, "any_workflow": True}

@@ -24,7 +24,7 @@ def own(dsn: str) -> Iterator[Connection]:
         yield connection
 
 
-def test_what_is_settled_is_told_at_once(own: Connection) -> None:
+def test_a_settled_promise_is_answered_at_once(own: Connection) -> None:
     """State, value and error are those of durable.result."""
     for name, state, value in (("a", "resolved", '{"n": 1}'), ("b", "rejected", '{"type": "Boom"}')):
         ask(own, ("select durable.create_promise(%s)", (name,)))
@@ -64,7 +64,7 @@ def test_it_ends_with_the_settlement(own: Connection, dsn: str) -> None:
 
 
 @pytest.mark.session("a session is looked at from another")
-def test_it_holds_nothing(own: Connection, dsn: str) -> None:
+def test_a_wait_holds_no_locks(own: Connection, dsn: str) -> None:
     """While it sleeps its session has no transaction id and no lock on anything of the schema, and its
     snapshot moves on from look to look."""
     ask(own, ("select durable.create_promise('p')", ()))
@@ -91,7 +91,7 @@ def test_it_holds_nothing(own: Connection, dsn: str) -> None:
         waiter.join(30)
 
 
-def test_a_deadline_that_passes_is_told(own: Connection) -> None:
+def test_a_passed_deadline_is_answered(own: Connection) -> None:
     """A promise past its deadline is settled by the look, and told as that."""
     ask(own, ("select durable.create_promise('p', timeout => '1 ms')", ()))
     state, value, error = ask(own, (LONG, ("p",)))
@@ -110,7 +110,7 @@ def test_a_deadline_that_passes_is_told(own: Connection) -> None:
         ("select 1; call durable.wait('r')", "WF003"),
     ],
 )
-def test_what_is_refused(own: Connection, call: str, code: str) -> None:
+def test_refusals(own: Connection, call: str, code: str) -> None:
     """Nobody to wait for, a time that is no time, statements that are sent together."""
     ask(own, start("r"))
     with pytest.raises(psycopg.Error) as caught:
@@ -166,7 +166,7 @@ def test_under_a_hostile_search_path(own: Connection) -> None:
     assert ask(own, (SHORT, ("r",))) == ("pending", None, None)
 
 
-def test_who_settles_meanwhile_is_not_held_up(own: Connection, stage: Stage) -> None:
+def test_a_wait_does_not_block_a_settlement(own: Connection, stage: Stage) -> None:
     """A session that has the promise locked does not make a wait wait, nor the other way round."""
     ask(own, ("select durable.create_promise('p')", ()))
     settler = stage.player("settler")

@@ -207,7 +207,7 @@ def test_suspend(conn: Connection, clock: Clock, awaited: list[str], answer: obj
     assert column(conn, "expires_at") == (None if answer is True else lease)
 
 
-def test_suspend_again_on_the_rest(conn: Connection) -> None:
+def test_suspend_again_on_the_remaining_promises(conn: Connection) -> None:
     """After a wake a task may suspend on what it has not seen settled; registrations that stand stay."""
     for name in ("x", "y"):
         ask(conn, create(name, external="true"))
@@ -439,7 +439,7 @@ def test_a_task_born_dead_is_fulfilled(conn: Connection, clock: Clock) -> None:
         {"tags": '{"resonate:target": ""}'},
     ],
 )
-def test_create_with_its_task_refuses_what_is_malformed(conn: Connection, wrong: dict[str, Any]) -> None:
+def test_create_with_its_task_refuses_malformed_requests(conn: Connection, wrong: dict[str, Any]) -> None:
     """WF004 before any state is looked at."""
     assert refusal(conn, make(**wrong)) == "WF004"
     take(conn, "t")

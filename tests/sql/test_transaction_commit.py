@@ -49,7 +49,7 @@ def test_the_row_is_that_of_a_step(conn: Connection) -> None:
     assert task_of(conn, "r") == ("acquired", 1, "W")
 
 
-def test_it_tells_what_others_wrote_meanwhile(conn: Connection) -> None:
+def test_rows_of_others_come_with_the_answer(conn: Connection) -> None:
     """Rows that the worker has not seen come with the answer, in their order."""
     held = begin_run(conn, "r")
     ask(conn, ("select durable.signal('r', 'go')", ()))
@@ -68,7 +68,7 @@ def test_numbers_below_may_still_be_open(conn: Connection) -> None:
 
 
 @pytest.mark.parametrize("how", ["version", "worker", "deadline", "released", "ended", "unknown", "another"])
-def test_who_has_lost_the_lease_cannot_commit(conn: Connection, clock: Clock, how: str) -> None:
+def test_a_lost_lease_cannot_commit(conn: Connection, clock: Clock, how: str) -> None:
     """Every way to have lost it is refused with WF002, and nothing is written."""
     held = begin_run(conn, "r", timeout="1 min")
     call = commit(held)
@@ -95,7 +95,7 @@ def test_who_has_lost_the_lease_cannot_commit(conn: Connection, clock: Clock, ho
     assert types_of(conn, "r") == before
 
 
-def test_a_request_that_was_not_seen_comes_first(conn: Connection) -> None:
+def test_an_unseen_cancellation_request_comes_first(conn: Connection) -> None:
     """A run that was asked to end commits only what it decided after it knew."""
     held = begin_run(conn, "r")
     ask(conn, cancel("r", grace_ms=60_000))
@@ -144,7 +144,7 @@ def test_effects_come_with_the_commit_and_go_with_the_rollback(conn: Connection)
     assert other.id == "other"
 
 
-def test_what_it_settles_wakes_who_waits(conn: Connection) -> None:
+def test_settlements_wake_their_waiters(conn: Connection) -> None:
     """Also its own run, which keeps its lease."""
     held = begin_run(conn, "r")
     take_turn(conn, "W", report(held, commands=[{"do": "promise", "child": 0, "name": "x", "timeout": None}]))

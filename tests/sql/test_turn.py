@@ -347,7 +347,7 @@ def test_parent_and_child_complete_in_one_turn(conn: Connection) -> None:
     assert types_of(conn, "r") == "SIbdF"
 
 
-def test_a_held_parent_gets_what_the_turn_did_to_it(conn: Connection) -> None:
+def test_a_leased_parent_gets_rows_that_the_turn_appended(conn: Connection) -> None:
     """Rows that the turn itself appends to a held run after its own come as the second half of its tail."""
     held = parent(conn, run(0, queue="kids"))
     kid = claim(conn, "W", "kids")
@@ -389,7 +389,7 @@ def test_release_with_rows_of_its_own_behind_unseen_ones(conn: Connection) -> No
     assert (again.start, kinds(again.rows)) == (0, "SXDf")
 
 
-def test_release_at_once_is_for_anybody(conn: Connection) -> None:
+def test_a_release_at_once_is_for_any_worker(conn: Connection) -> None:
     """A run given back without a delay has no preference left: the whole journal goes to whoever comes."""
     held = begin_run(conn, "r")
     answer = take_turn(conn, "W", report(held, outcomes=[begun(0)], end=release()))
@@ -452,7 +452,7 @@ def test_the_tail_after_waiting_again(conn: Connection) -> None:
     assert (third.start, kinds(third.rows)) == (again.next, "DW")
 
 
-def test_a_blocked_run_that_has_not_seen_everything(conn: Connection) -> None:
+def test_a_blocked_run_with_unseen_rows_stays_awake(conn: Connection) -> None:
     """A child that resolves while a blocked run is held keeps it awake, whether it ends the wait or not."""
     asleep(conn, promise(0), promise(1), kind="all")
     again = blocked_again(conn)
@@ -464,7 +464,7 @@ def test_a_blocked_run_that_has_not_seen_everything(conn: Connection) -> None:
     assert (answer.of(again), kinds(answer.tail(again))) == (("ok", "acquired"), "DW")
 
 
-def test_the_holder_may_crash_while_blocked(conn: Connection, clock: Clock) -> None:
+def test_the_worker_may_crash_while_the_run_is_blocked(conn: Connection, clock: Clock) -> None:
     """A blocked run whose worker dies before it suspended again is offered again and still blocked."""
     asleep(conn, promise(0))
     blocked_again(conn)
@@ -566,7 +566,7 @@ def test_a_wait_that_is_refused_renews_the_lease(conn: Connection, clock: Clock)
     assert task_of(conn, "r") == ("acquired", 1, "W")
 
 
-def test_a_claimed_child_is_told_to_its_parent(conn: Connection) -> None:
+def test_a_claim_of_a_child_is_in_the_parents_answer(conn: Connection) -> None:
     """What the turn's own claim writes into the journal of a run that it carries is in the answer."""
     held = parent(conn, run(0, queue="c"))
     answer = take_turn(conn, "W", report(held), want=1, queues=["c"])

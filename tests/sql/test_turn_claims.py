@@ -93,7 +93,7 @@ def child(conn: Connection) -> str:
         (child, None),
     ],
 )
-def test_the_plain_way_is_the_way_for_many(
+def test_the_single_row_path_equals_the_batch_path(
     conn: Connection, clock: Clock, scene: Callable[[Connection], str], is_new: bool | None
 ) -> None:
     """Rows of all tables and what the worker is handed, by both ways; a child goes the way for many."""

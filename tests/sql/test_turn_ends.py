@@ -89,7 +89,7 @@ def test_a_step_that_was_open_is_closed(conn: Connection) -> None:
     assert types_of(conn, "s") == "SlC"
 
 
-def test_a_child_tells_its_parent_after_its_last_result(conn: Connection) -> None:
+def test_a_child_ends_in_its_parent_after_its_last_result(conn: Connection) -> None:
     """A parent in the same turn hears of its child, whose own journal has its result before its end."""
     parent = begin_run(conn, "r")
     take_turn(conn, "W", report(parent, commands=[run(0, queue="kids")], end=suspend(0)))

@@ -188,7 +188,7 @@ def settled(conn: Connection) -> Held:
 
 @pytest.mark.parametrize("end", [complete(), complete('{"a": [1, null]}'), fail()])
 @pytest.mark.parametrize("name", LONE)
-def test_both_ways_leave_the_same(conn: Connection, clock: Clock, name: str, end: dict[str, Any]) -> None:
+def test_both_paths_write_the_same(conn: Connection, clock: Clock, name: str, end: dict[str, Any]) -> None:
     """Whatever a run has behind it, its end is the same row by row; and the short way takes it."""
     held = LONE[name](conn, clock)
     clock.advance(7)
@@ -249,7 +249,7 @@ def test_a_last_result_of_a_step_that_is_known(
         [broken(0, attempt=2)],
     ],
 )
-def test_what_is_no_last_result_goes_the_way_for_many(
+def test_other_results_take_the_batch_path(
     conn: Connection, clock: Clock, outcomes: list[dict[str, Any]]
 ) -> None:
     """More than one, no result, or one that does not fit: the short way writes nothing and leaves it."""
@@ -258,7 +258,7 @@ def test_what_is_no_last_result_goes_the_way_for_many(
 
 @pytest.mark.parametrize("end", [complete(), fail()])
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_is_out_of_the_ordinary_goes_the_way_for_many(
+def test_unusual_cases_take_the_batch_path(
     conn: Connection, clock: Clock, name: str, end: dict[str, Any]
 ) -> None:
     """The short way writes nothing and leaves it, whatever it has locked."""
@@ -347,7 +347,7 @@ def test_its_worker_is_idle_again_with_it(conn: Connection, clock: Clock, presen
     assert raw["idle"] is False
 
 
-def test_signals_are_kept(conn: Connection) -> None:
+def test_signals_stay_after_the_end(conn: Connection) -> None:
     """The end takes nothing of what was sent."""
     held = begin_run(conn, "r")
     ask(conn, send("r"))

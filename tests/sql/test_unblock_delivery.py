@@ -19,7 +19,7 @@ def claim(address: str | None = None, limit: int = 10, ttl_ms: int = 1000) -> Ca
     return text, (address, limit, ttl_ms)
 
 
-def tell(conn: Connection, promise: str, *groups: str) -> None:
+def settle_for(conn: Connection, promise: str, *groups: str) -> None:
     """Make a promise settle for which these groups listen."""
     ask(conn, create(promise, external="true"))
     for group in groups:
@@ -29,7 +29,7 @@ def tell(conn: Connection, promise: str, *groups: str) -> None:
 
 def test_a_message_is_tried_again_until_it_is_acknowledged(conn: Connection, clock: Clock) -> None:
     """Claimed once; again after the ttl, then after twice that, at most an hour; gone when acknowledged."""
-    tell(conn, "p", "g")
+    settle_for(conn, "p", "g")
     for attempt in range(1, 15):
         assert ask(conn, claim()) == ([f"p poll://any@g {attempt} resolved"],)
         assert ask(conn, claim()) == ([],)
@@ -44,11 +44,11 @@ def test_a_message_is_tried_again_until_it_is_acknowledged(conn: Connection, clo
     assert ask(conn, claim()) == ([],)
 
 
-def test_a_courier_takes_what_is_for_its_address(conn: Connection, clock: Clock) -> None:
+def test_a_courier_takes_messages_for_its_address(conn: Connection, clock: Clock) -> None:
     """With an address only its messages, without one any; a page at a time, the longest due first."""
-    tell(conn, "p", "g", "h")
+    settle_for(conn, "p", "g", "h")
     clock.advance(1)
-    tell(conn, "q", "g")
+    settle_for(conn, "q", "g")
     assert ask(conn, claim("poll://any@h")) == (["p poll://any@h 1 resolved"],)
     assert ask(conn, claim(limit=1)) in ((["p poll://any@g 1 resolved"],), (["q poll://any@g 1 resolved"],))
     assert len(ask(conn, claim())[0]) == 1
@@ -56,8 +56,8 @@ def test_a_courier_takes_what_is_for_its_address(conn: Connection, clock: Clock)
 
 def test_two_couriers_take_different_messages(conn: Connection, dsn: str) -> None:
     """What one has claimed in an open transaction the other passes over and does not wait for."""
-    tell(conn, "p", "g")
-    tell(conn, "q", "g")
+    settle_for(conn, "p", "g")
+    settle_for(conn, "q", "g")
     with psycopg.connect(dsn) as other:
         (first,) = ask(other, claim(limit=1))
         (second,) = ask(conn, claim())

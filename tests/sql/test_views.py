@@ -9,12 +9,12 @@ from tests.support.clock import Clock
 from tests.support.verbs import (
     TTL_MS,
     Connection,
-    anew,
     ask,
     begin_run,
     begun,
     claim,
     complete,
+    continue_as_new,
     create,
     done,
     fail,
@@ -79,7 +79,7 @@ def test_newest_has_the_rows_of_runs(conn: Connection, clock: Clock) -> None:
     held = begin_run(conn, "r", args='["x"]')
     answer = take_turn(conn, "W", report(held, commands=[run(0, param='{"n": 1}'), timer(1, 50)]))
     take_turn(conn, "W", report(held, end=suspend(0, 1), seen=answer.next_of(held)))
-    for id_, end in (("c", complete('"v"')), ("f", fail()), ("again", anew())):
+    for id_, end in (("c", complete('"v"')), ("f", fail()), ("again", continue_as_new())):
         take_turn(conn, "W", report(begin_run(conn, id_), end=end))
     for id_, state in (("x", "rejected_canceled"), ("y", "resolved")):
         ask(conn, start(id_, key=id_))

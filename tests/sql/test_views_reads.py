@@ -159,7 +159,7 @@ class Explained:
 
 
 @pytest.mark.usefixtures("tasks")
-def test_ps_costs_what_it_lists(full: Connection) -> None:
+def test_the_cost_of_ps_grows_with_its_rows(full: Connection) -> None:
     """`pyengine ps` with any of its options reads few blocks more than it has rows."""
     filters = [
         queries.Filter(state=state, workflow=workflow, limit=21)
@@ -187,7 +187,7 @@ CLIENT: list[tuple[Procedure, Call]] = [
 
 @pytest.mark.usefixtures("tasks")
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
-def test_the_client_reads_what_it_lists(full: Connection, mode: str) -> None:
+def test_the_client_reads_the_listed_columns(full: Connection, mode: str) -> None:
     """The statements of `Client.list` and `Run.status` too, with plans for one value or for any."""
     full.execute(f"set plan_cache_mode = {mode}".encode())
     id_, found = a_finished_one(full), []

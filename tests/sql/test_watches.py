@@ -150,7 +150,7 @@ REFUSED = {
 
 @pytest.mark.session("a temporary table")
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_watched_is_refused(conn: Connection, case: str) -> None:
+def test_invalid_watches_are_refused(conn: Connection, case: str) -> None:
     """The error names what is wrong, and nothing is left behind: no watch, no trigger, no passing table."""
     setup, arguments, code, words = REFUSED[case]
     for statement in setup.split(";"):
@@ -203,7 +203,7 @@ def test_only_the_owner_may_watch(conn: Connection) -> None:
         )
 
 
-def test_a_watch_can_be_seen_changed_and_taken_away(conn: Connection, clock: Clock) -> None:
+def test_a_watch_can_be_listed_changed_and_dropped(conn: Connection, clock: Clock) -> None:
     """The view tells of it; the same name again is another condition of the same watch, by which waits are
     tested anew; its triggers go with it; and a run that still waits gets an error."""
     shop(conn)
@@ -354,7 +354,7 @@ TAKEN_BACK = {
 
 
 @pytest.mark.parametrize("case", TAKEN_BACK)
-def test_what_a_transaction_undoes_itself_wakes_nobody(conn: Connection, clock: Clock, case: str) -> None:
+def test_changes_undone_in_a_transaction_wake_no_run(conn: Connection, clock: Clock, case: str) -> None:
     """A row that was so within a transaction and is not any more when it commits."""
     shop(conn)
     conn.execute("alter table orders add column at timestamptz default now()")
@@ -368,7 +368,7 @@ def test_what_a_transaction_undoes_itself_wakes_nobody(conn: Connection, clock: 
     assert (state_of(conn), events(conn)) == ("pending", 0)
 
 
-def test_what_a_transaction_does_again_wakes_once(conn: Connection, clock: Clock) -> None:
+def test_repeated_changes_in_a_transaction_wake_once(conn: Connection, clock: Clock) -> None:
     """Undone and done again, in savepoints too; the row is the last one."""
     shop(conn)
     conn.execute(NEW)
@@ -501,7 +501,7 @@ GONE = {
 
 
 @pytest.mark.parametrize("case", GONE)
-def test_what_is_gone_is_told(conn: Connection, clock: Clock, case: str) -> None:
+def test_waits_for_dropped_tables_fail(conn: Connection, clock: Clock, case: str) -> None:
     """A table or column that goes under a wait ends it with an error, by itself or when the table is changed
     next; other watches and runs go on, and so does who changes the table."""
     shop(conn)
@@ -533,7 +533,7 @@ def test_what_is_gone_is_told(conn: Connection, clock: Clock, case: str) -> None
         assert settle_rows(conn) == 1
 
 
-def test_disabled_triggers_are_seen(conn: Connection, clock: Clock) -> None:
+def test_disabled_triggers_are_reported(conn: Connection, clock: Clock) -> None:
     """What a replica applies, or a table with its triggers switched off, wakes nobody until the table is
     watched again; the view says so."""
     shop(conn)
@@ -549,7 +549,7 @@ def test_disabled_triggers_are_seen(conn: Connection, clock: Clock) -> None:
     assert settle_rows(conn) == 1
 
 
-def test_who_changes_rows_needs_no_right_in_the_engine(conn: Connection, clock: Clock) -> None:
+def test_writers_of_rows_need_no_rights_in_the_engine(conn: Connection, clock: Clock) -> None:
     """A role that may do nothing but write the table wakes a run."""
     shop(conn)
     conn.execute(NEW)

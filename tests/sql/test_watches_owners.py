@@ -83,7 +83,7 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("case", STRANGE)
-def test_a_stranger_s_table_is_watched_by_trust_only(conn: Connection, clock: Clock, case: str) -> None:
+def test_a_foreign_table_is_watched_by_trust_only(conn: Connection, clock: Clock, case: str) -> None:
     """Refused with what to do about it; nothing is left behind; with trust_owner it is a watch like any."""
     conn.execute("create table orders (id bigint primary key, status text not null, total numeric)")
     conn.execute(STRANGE[case].encode())
@@ -104,7 +104,7 @@ def test_a_stranger_s_table_is_watched_by_trust_only(conn: Connection, clock: Cl
     assert promise_of(conn, "r.0") == ("resolved", '{"id": 1, "total": null, "status": "paid"}')
 
 
-def test_trust_is_given_by_who_has_the_rights(conn: Connection, clock: Clock) -> None:
+def test_trust_needs_the_rights(conn: Connection, clock: Clock) -> None:
     """Who may call everything and write everything of the engine cannot trust himself with more; nor hang the
     trigger on a table of his own, whose columns bring their casts."""
     shop(conn)
@@ -159,7 +159,7 @@ def test_a_table_that_changes_hands_is_not_evaluated(conn: Connection, clock: Cl
     assert seen(conn) == {ask(conn, ("select current_user", ()))[0]}
 
 
-def test_news_of_a_table_that_changed_hands_are_tested(conn: Connection, clock: Clock) -> None:
+def test_changes_before_a_change_of_owner_are_tested(conn: Connection, clock: Clock) -> None:
     """What the same transaction had said of a row before it gave the table away cannot be compared with the
     row any more, and settles nothing by itself."""
     shop(conn)

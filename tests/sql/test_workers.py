@@ -115,14 +115,14 @@ def present(dsn: str, conn: Connection, worker: str = "W", **options: Any) -> Ea
     return ears
 
 
-def note(ears: Ears) -> Any:
+def direct_message(ears: Ears) -> Any:
     """The one note that came to the worker, and nothing else."""
     (found,) = ears.heard()
     assert found[0] == CHANNEL
-    return words(found)
+    return payload_of(found)
 
 
-def words(found: tuple[str, str]) -> Any:
+def payload_of(found: tuple[str, str]) -> Any:
     """What a note says behind the word that begins it."""
     assert found[1].startswith(WORD)
     return json.loads(found[1].removeprefix(WORD))
@@ -138,14 +138,14 @@ def held_of(task: list[Any]) -> Held:
 
 @pytest.mark.session("notes")
 @pytest.mark.parametrize("timeout", [None, 60_000])
-def test_what_is_handed_over_is_what_a_claim_would_give(
+def test_a_hand_off_gives_the_same_as_a_claim(
     dsn: str, conn: Connection, clock: Clock, ears: Ears, timeout: int | None
 ) -> None:
     """The note says what the turn of a claim answers, and all rows are those that start and claim leave;
     nobody gets a hint.
     """
     assert handed(conn, "r", '[1, "ü\\n"]', timeout=timeout, reply=REPLY)
-    task, timeout_ms, reply = note(ears)
+    task, timeout_ms, reply = direct_message(ears)
     rows = dump(conn, TABLES)
     assert (timeout_ms, reply) == (timeout, REPLY)
     for table in ("_promises", "_executions", "_journal", "_tasks"):
@@ -161,10 +161,10 @@ def test_what_is_handed_over_is_what_a_claim_would_give(
 
 
 @pytest.mark.session("notes")
-def test_what_was_handed_over_is_reported_as_any_other(dsn: str, conn: Connection, ears: Ears) -> None:
+def test_a_handed_off_run_is_reported_as_any_other(dsn: str, conn: Connection, ears: Ears) -> None:
     """It takes steps, renews, ends; its fence is 1, and another worker's report of it is refused."""
     assert handed(conn, "r")
-    held = held_of(note(ears)[0])
+    held = held_of(direct_message(ears)[0])
     assert task_of(conn, "r") == ("acquired", 1, "W")
     assert take_turn(conn, "X", report(held, end=complete())).of(held) == ("lost", "lost")
     answer = take_turn(conn, "W", report(held, outcomes=[done(0)]))
@@ -174,17 +174,17 @@ def test_what_was_handed_over_is_reported_as_any_other(dsn: str, conn: Connectio
 
 
 @pytest.mark.session("notes")
-def test_one_run_for_each_rest(dsn: str, conn: Connection, ears: Ears) -> None:
+def test_one_run_for_each_idle_registration(dsn: str, conn: Connection, ears: Ears) -> None:
     """The second start tells all of its run; once the worker is idle again the next run is handed off,
     whatever the worker does with the first.
     """
     assert handed(conn, "a")
-    assert note(ears)[0][1] == "a"
+    assert direct_message(ears)[0][1] == "a"
     assert not handed(conn, "b")
     assert ears.heard() == [("durable_ready", "")]
     assert ask(conn, idle()) == (True,)
     assert handed(conn, "c")
-    assert note(ears)[0][1] == "c"
+    assert direct_message(ears)[0][1] == "c"
     assert task_of(conn, "b") == ("pending", 0, None)
 
 
@@ -201,7 +201,7 @@ UNSUITED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.session("notes")
 @pytest.mark.parametrize("why", UNSUITED)
-def test_what_does_not_suit_is_left_to_claims(dsn: str, conn: Connection, ears: Ears, why: str) -> None:
+def test_unsuitable_starts_are_left_to_claims(dsn: str, conn: Connection, ears: Ears, why: str) -> None:
     """The task is pending, the hint is sent if the start tells, and the worker is still idle."""
     assert not handed(conn, "r", **UNSUITED[why])
     assert task_of(conn, "r") == ("pending", 0, None)
@@ -210,7 +210,7 @@ def test_what_does_not_suit_is_left_to_claims(dsn: str, conn: Connection, ears: 
 
 
 @pytest.mark.session("notes")
-def test_nobody_is_handed_what_other_code_wrote(dsn: str, conn: Connection) -> None:
+def test_a_worker_with_other_code_gets_no_hand_off(dsn: str, conn: Connection) -> None:
     """A worker whose code differs from that of the last hello would have to write that down: it claims."""
     ears = present(dsn, conn)
     assert ask(conn, idle(digest="cd")) == (True,)
@@ -238,7 +238,7 @@ def test_an_idle_registration_ends(dsn: str, conn: Connection, clock: Clock, ear
 
 
 @pytest.mark.session("notes")
-def test_above_read_committed_nothing_is_handed_over(dsn: str, conn: Connection, ears: Ears) -> None:
+def test_no_hand_off_above_read_committed(dsn: str, conn: Connection, ears: Ears) -> None:
     """There the row of a worker that became idle since the snapshot could only be refused."""
     conn.execute("set default_transaction_isolation = 'repeatable read'")
     assert ask(conn, begin(None))[1:] == (True, False)
@@ -248,12 +248,12 @@ def test_above_read_committed_nothing_is_handed_over(dsn: str, conn: Connection,
 
 @pytest.mark.session("notes")
 @pytest.mark.parametrize("text", ["\\n" * 300, '"' * 300, "ü" * 500, "\x01" * 150])
-def test_the_longest_notes_fit(dsn: str, conn: Connection, ears: Ears, text: str) -> None:
+def test_the_longest_hand_off_fits_a_notification(dsn: str, conn: Connection, ears: Ears, text: str) -> None:
     """What is handed over never meets the limit of Postgres for a notification, however JSON writes it."""
     left = 1250 - len(b"w1default") - len(json.dumps([text], ensure_ascii=False).encode()) - len(REPLY)
     id_ = "\x01" * min(left, 512)
     assert handed(conn, id_, json.dumps([text], ensure_ascii=False), reply=REPLY)
-    assert note(ears)[0][1] == id_
+    assert direct_message(ears)[0][1] == id_
 
 
 @pytest.mark.session("notes")
@@ -266,13 +266,13 @@ def test_sent_again_it_is_the_same_run(dsn: str, conn: Connection, ears: Ears) -
 
 
 @pytest.mark.session("notes")
-def test_a_rolled_back_start_leaves_the_worker_at_rest(dsn: str, conn: Connection, ears: Ears) -> None:
+def test_a_rolled_back_start_leaves_the_worker_idle(dsn: str, conn: Connection, ears: Ears) -> None:
     """Nothing was noted, and the next start is handed over."""
     with conn.transaction(force_rollback=True):
         assert handed(conn, "a")
     assert ears.heard() == []
     assert handed(conn, "b")
-    assert note(ears)[0][1] == "b"
+    assert direct_message(ears)[0][1] == "b"
 
 
 # -- whose commit waits for the disk
@@ -333,7 +333,7 @@ def test_of_two_idle_workers_the_one_whose_commits_wait_for_no_more_is_handed_it
 
 @pytest.mark.session("notes")
 @pytest.mark.parametrize("door", DOORS)
-def test_in_a_transaction_of_the_callers_nothing_is_handed_over(
+def test_no_hand_off_in_a_transaction_of_the_caller(
     dsn: str, conn: Connection, ears: Ears, door: str
 ) -> None:
     """Nobody knows how its commit will wait: that can be set until then."""
@@ -402,7 +402,7 @@ def test_two_workers_get_one_each(dsn: str, stage: Stage, conn: Connection, ears
 # -- workers that come and go
 
 
-def test_only_who_is_present_rests(dsn: str, conn: Connection) -> None:
+def test_only_present_workers_are_idle(dsn: str, conn: Connection) -> None:
     """Whose death nobody would notice at once, behind a pooler, is not idle; nor is a stranger."""
     ask(conn, hello())
     assert ask(conn, idle()) == (False,)
@@ -411,9 +411,7 @@ def test_only_who_is_present_rests(dsn: str, conn: Connection) -> None:
 
 
 @pytest.mark.session("notes")
-def test_who_was_forgotten_and_comes_back_rests_under_its_new_number(
-    dsn: str, conn: Connection, ears: Ears
-) -> None:
+def test_a_returning_worker_is_idle_under_its_new_number(dsn: str, conn: Connection, ears: Ears) -> None:
     """The presence lock of the old number would be found free."""
     conn.execute("delete from durable._workers")
     assert ask(conn, idle()) == (False,)
@@ -426,7 +424,7 @@ def test_who_was_forgotten_and_comes_back_rests_under_its_new_number(
 
 
 @pytest.mark.session("notes")
-def test_a_tick_forgets_the_rests_of_forgotten_workers(dsn: str, conn: Connection, ears: Ears) -> None:
+def test_a_tick_removes_idle_rows_of_removed_workers(dsn: str, conn: Connection, ears: Ears) -> None:
     """And keeps those of the others."""
     tick(conn)
     assert ask(conn, ("select count(*) from durable._idle_workers", ())) == (1,)
@@ -444,21 +442,21 @@ def test_a_tick_forgets_the_rests_of_forgotten_workers(dsn: str, conn: Connectio
     ],
 )
 @pytest.mark.session("notes")
-def test_the_laws_of_a_rest(conn: Connection, ears: Ears, broken: str, law: str) -> None:
+def test_the_laws_of_an_idle_row(conn: Connection, ears: Ears, broken: str, law: str) -> None:
     """Of its columns: a start that only ends the rest does not ask them again."""
     with pytest.raises(psycopg.errors.CheckViolation) as refused:
         conn.execute(f"update durable._idle_workers set {broken}".encode())
     assert refused.value.diag.constraint_name == law
 
 
-def test_rests_are_written_to_no_log(conn: Connection) -> None:
+def test_idle_rows_are_unlogged(conn: Connection) -> None:
     """Losing them is harmless, and a worker says so after each lone run."""
     assert ask(
         conn, ("select relpersistence from pg_class where oid = 'durable._idle_workers'::regclass", ())
     ) == ("u",)
 
 
-def test_rests_stay_in_their_page(alone: str) -> None:
+def test_updates_of_idle_rows_stay_in_their_page(alone: str) -> None:
     """Nothing that a hand-off changes is indexed: the versions of a row go when it is next
     read, without a vacuum, and a start finds its worker by the index.
     """
@@ -509,7 +507,7 @@ def test_a_number_with_the_id_of_another_run_is_lost(
     first changes nothing.
     """
     assert handed(conn, "r")
-    held = held_of(note(ears)[0])
+    held = held_of(direct_message(ears)[0])
     assert handed(conn, "s") is False
     other = take_turn(conn, "W", want=1).tasks[0]
     before = dump(conn, TABLES)
@@ -542,25 +540,25 @@ def test_a_number_with_the_id_of_another_run_is_lost(
         (fail('{"type": "Boom"}'), ["r", "rejected", None, '{"type": "Boom"}']),
     ],
 )
-def test_a_lone_end_is_noted_to_who_started_the_run(
+def test_a_single_end_is_sent_to_the_starter(
     dsn: str, conn: Connection, ears: Ears, end: dict[str, Any], row: list[Any]
 ) -> None:
     """The note is the row that results_v1 answers, and comes before the hint."""
     assert handed(conn, "r", reply=REPLY)
-    task, _, reply = note(ears)
+    task, _, reply = direct_message(ears)
     held = held_of(task)
     take_turn(conn, "W", report(held, end=end) | {"reply": reply}, tells=True)
     (noted, hint) = ears.heard()
-    assert (noted[0], words(noted)) == (REPLIES, row)
+    assert (noted[0], payload_of(noted)) == (REPLIES, row)
     assert hint == ("durable_settled", "")
     assert list(ask(conn, ("select * from durable.results_v1('{r}')", ()))) == row
 
 
 @pytest.mark.session("notes")
-def test_without_a_commit_that_tells_nothing_is_noted(dsn: str, conn: Connection, ears: Ears) -> None:
+def test_no_direct_message_without_a_hint(dsn: str, conn: Connection, ears: Ears) -> None:
     """A notification takes a lock of the whole database: who may not send the hint sends no note either."""
     assert handed(conn, "r", reply=REPLY)
-    held = held_of(note(ears)[0])
+    held = held_of(direct_message(ears)[0])
     ended = report(held, end=complete()) | {"reply": REPLY}
     assert take_turn(conn, "W", ended).of(held) == ("ok", "done")
     assert ears.heard() == []
@@ -585,7 +583,7 @@ def test_without_a_commit_that_tells_nothing_is_noted(dsn: str, conn: Connection
 def test_an_invalid_address_gets_no_message(dsn: str, conn: Connection, ears: Ears, address: str) -> None:
     """A caller's odd word spoils no turn, and nobody is woken by it."""
     assert handed(conn, "r", reply=address)
-    task, _, reply = note(ears)
+    task, _, reply = direct_message(ears)
     held = held_of(task)
     ended = report(held, end=complete()) | {"reply": reply}
     assert take_turn(conn, "W", ended, tells=True).of(held) == ("ok", "done")
@@ -593,7 +591,7 @@ def test_an_invalid_address_gets_no_message(dsn: str, conn: Connection, ears: Ea
 
 
 @pytest.mark.session("notes")
-def test_what_is_too_long_for_a_note_is_not_sent(dsn: str, conn: Connection, ears: Ears) -> None:
+def test_too_long_direct_messages_are_not_sent(dsn: str, conn: Connection, ears: Ears) -> None:
     """Postgres would refuse the whole transaction."""
     for size in (7900, 10_000, 7899):
         ask(conn, ("select count(*) from durable._send_message(%s, %s)", (ADDRESS, "x" * size)))

@@ -9,7 +9,6 @@ from tests.support.clock import Clock
 from tests.support.verbs import (
     Connection,
     adopt,
-    anew,
     ask,
     begin_run,
     begun,
@@ -19,6 +18,7 @@ from tests.support.verbs import (
     captured,
     claim,
     complete,
+    continue_as_new,
     create,
     done,
     intent,
@@ -120,6 +120,6 @@ def inhabit_generations(conn: Connection) -> None:
     held = begin_run(conn, "g")
     ask(conn, send("g"))
     take_turn(conn, "W", report(held, outcomes=[done(0)], commands=[promise(1)]))
-    take_turn(conn, "W", report(held, end=anew(on=3), seen=held.next + 5))
+    take_turn(conn, "W", report(held, end=continue_as_new(on=3), seen=held.next + 5))
     held = claim(conn, "W", "q-g")
     take_turn(conn, "W", report(held, commands=[captured(3)]))

@@ -185,7 +185,7 @@ def cancelled() -> dict[str, Any]:
     return {"do": "cancel"}
 
 
-def anew(value: str = '["next"]', on: int = 0) -> dict[str, Any]:
+def continue_as_new(value: str = '["next"]', on: int = 0) -> dict[str, Any]:
     """An end: go on with new arguments in a new journal, whose children are numbered from `on`."""
     return {"do": "continue", "value": value, "on": [on]}
 

@@ -1,4 +1,4 @@
-"""Door checks: what is wrong with a request whatever is stored (status 400), and the request as values.
+"""Request checks: errors of a request that do not depend on stored state (status 400), and its values.
 
 What lives here: one reader for each kind of request, which refuses or answers a frozen record. The reader
 of a request is called before anything is looked at, which is how "400 never depends on stored state"
@@ -172,8 +172,8 @@ def lease(data: Json) -> tuple[str, int]:
     return text(data, "pid", most=512), number(data, "ttl", low=1)
 
 
-def held(data: Json) -> tuple[str, int]:
-    """A task and the version at which somebody believes to hold it."""
+def leased(data: Json) -> tuple[str, int]:
+    """A task and the version of the lease that the caller claims to have."""
     return text(data, "id"), number(data, "version")
 
 
@@ -213,7 +213,7 @@ def claimed(data: Json) -> tuple[tuple[str, int], ...]:
     tasks: Any = data.get("tasks")
     if not isinstance(tasks, list) or not all(isinstance(each, dict) for each in tasks):
         raise bad("a heartbeat names tasks")
-    return tuple(held(each) for each in tasks)
+    return tuple(leased(each) for each in tasks)
 
 
 def page(data: Json, states: tuple[str, ...]) -> Page:
