@@ -32,6 +32,7 @@ ROW_LOCKS = (("for", "update"), ("for", "no", "key", "update"), ("for", "share")
 SKIPPERS = frozenset(
     {
         "try_locks",
+        "side_rows",
         "unblock_delivery",
         "search",
         "leases",

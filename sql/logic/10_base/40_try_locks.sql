@@ -172,6 +172,9 @@ create or replace function durable._take_chain(
   p_ids text[], out ids text[], out awaiters text[], out tasks text[], out heads bigint[])
 language plpgsql volatile
 as $$
+declare
+  v_heads bigint[];
+  v_beside text[];
 begin
   ids := p_ids; awaiters := '{}'; tasks := '{}'; heads := '{}';
   if p_ids = '{}' then
@@ -182,14 +185,20 @@ begin
   if awaiters <> '{}' then
     tasks := tasks || durable._take_tasks(awaiters, false);
   end if;
-  heads := durable._take_heads(coalesce(durable._heads_of(p_ids, p_ids || awaiters), '{}'));
+  v_heads := coalesce(durable._heads_of(p_ids, p_ids || awaiters), '{}');
+  heads := durable._take_heads(v_heads);
   if tasks <> '{}' or heads <> '{}' then
     ids := array(select unnest(p_ids) except select unnest(durable._hindered(p_ids, tasks, heads)));
+  end if;
+  v_beside := durable._take_beside(ids, v_heads);
+  if v_beside <> '{}' then
+    ids := array(select unnest(ids) except select unnest(v_beside));
+    tasks := tasks || v_beside;
   end if;
 end
 $$;
 comment on function durable._take_chain(text[]) is
-  'Classes 2 and 3 for a sweep that settles promises, which it has locked. ids: what can be settled whole. tasks, heads: what was missed.';
+  'Classes 2 to 4 for a sweep that settles promises, which it has locked. ids: what can be settled whole. tasks, heads: what was missed; among tasks also promises with a side row that was.';
 
 create or replace function durable._held_ids(p_ids text[], p_heads bigint[])
 returns text[] language plpgsql stable

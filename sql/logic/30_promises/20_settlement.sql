@@ -41,12 +41,11 @@ begin
       task_version = p_version
   where p.id = p_id;
   delete from durable._tasks t where t.id = p_id;
-  delete from durable._resumes r where r.task_id = p_id;
   perform durable._append_end(p_head, case p_state when 'resolved' then 'C' else 'F' end::"char", p_now);
 end
 $$;
 comment on function durable._settle_lone(text, bigint, text, text, integer, bigint) is
-  'The settlement of one pending run that is nobody''s child, that nobody waits for and whose deadline has not come: _settle without what that leaves out.';
+  'The settlement of one pending run that is nobody''s child, that nobody waits for, that has no resumes and whose deadline has not come: _settle without what that leaves out.';
 
 create or replace function durable._owner_events(p_settled durable._settled[])
 returns durable._event[] language plpgsql stable
@@ -113,12 +112,13 @@ create or replace function durable._end_waits(p_ids text[], p_heads bigint[])
 returns void language plpgsql volatile
 as $$
 begin
-  with gone as (delete from durable._row_waits w where w.promise_id = any (p_ids))
+  with gone as (delete from durable._row_waits w where w.promise_id = any (p_ids)),
+       heard as (delete from durable._resumes r where r.task_id = any (p_ids))
   update durable._row_waits w set test_at = 0 where w.execution = any (p_heads);
 end
 $$;
 comment on function durable._end_waits(text[], bigint[]) is
-  'Waits for rows end with their promises; those of runs that have ended are looked at again, to be given up.';
+  'Waits for rows end with their promises, wake reasons with their tasks; waits of runs that have ended are looked at again, to be given up.';
 
 create or replace function durable._settle(
   p_ids text[], p_states text[], p_headers jsonb[], p_data text[], p_now bigint, p_keys text[] default null,
@@ -133,7 +133,7 @@ declare
   v_cancelled boolean;
   v_awaited boolean;
   v_listened boolean;
-  v_rows boolean;
+  v_waits boolean;
   v_events durable._event[] := p_last;
   v_resumed bigint[];
   v_queues text[] := '{}';
@@ -146,13 +146,13 @@ begin
          bool_or(s.state = 'rejected_canceled')
   into v_ids, v_heads, v_owned, v_cancelled from unnest(v_settled) s;
   delete from durable._tasks t where t.id = any (v_ids);
-  delete from durable._resumes r where r.task_id = any (v_ids);
   select exists (select from durable._callbacks c where c.awaited_id = any (v_ids)),
          exists (select from durable._listeners l where l.awaited_id = any (v_ids)),
          exists (select from durable._row_waits w where w.promise_id = any (v_ids))
            or exists (select from durable._row_waits w where w.execution = any (v_heads))
-  into v_awaited, v_listened, v_rows;
-  if v_rows then
+           or exists (select from durable._resumes r where r.task_id = any (v_ids))
+  into v_awaited, v_listened, v_waits;
+  if v_waits then
     perform durable._end_waits(v_ids, v_heads);
   end if;
   if v_listened then

@@ -32,6 +32,25 @@ $$;
 comment on function durable._claimed_run(durable._tasks, durable._executions, integer, text, bigint, json) is
   'A claimed run as it is sent to its worker: [execution, id, version, workflow, workflow_version, param, from, next, rows, crashes, started_at, queue, first_child]. An array costs both sides half of an object.';
 
+create or replace function durable._announce(p_workflows text[], p_versions text[], p_digests text[], p_now bigint)
+returns void language plpgsql volatile
+as $$
+begin
+  insert into durable._workflows (name, version, seen_at, digest)
+  select distinct on (f.name, f.version) f.name, f.version, p_now, decode(f.digest, 'hex')
+  from unnest(p_workflows, p_versions, p_digests) as f (name, version, digest) order by 1, 2
+  on conflict do nothing;
+  update durable._workflows k set seen_at = p_now, digest = coalesce(decode(f.digest, 'hex'), k.digest)
+  from (
+    select x.ctid as place, u.digest from unnest(p_workflows, p_versions, p_digests) as u (name, version, digest)
+    join durable._workflows x on x.name = any (array[u.name]) and x.version = any (array[u.version])
+    order by x.name, x.version for update of x skip locked) f
+  where k.ctid = f.place and (k.seen_at < p_now or k.digest is distinct from decode(f.digest, 'hex'));
+end
+$$;
+comment on function durable._announce(text[], text[], text[], bigint) is
+  'Notes what a worker can run. A workflow that somebody holds at this moment keeps what the worker before announced, until the next one says hello.';
+
 create or replace function durable.worker_hello_v1(
   p_worker text, p_queues text[], p_workflows text[], p_versions text[], p_about jsonb, p_digests text[] default null)
 returns jsonb language plpgsql volatile
@@ -40,15 +59,16 @@ declare
   v_number integer;
   v_now bigint := durable._now_ms();
 begin
-  insert into durable._workers as w (id, seen_at, started_at, queues, workflows, versions, about)
+  insert into durable._workers (id, seen_at, started_at, queues, workflows, versions, about)
   values (p_worker, v_now, v_now, p_queues, p_workflows, p_versions, coalesce(p_about, '{}'))
-  on conflict (id) do update
+  on conflict (id) do nothing;
+  if not found then
+    update durable._workers w
     set seen_at = v_now, missing_at = null, queues = p_queues, workflows = p_workflows, versions = p_versions
-  returning w.number into v_number;
-  insert into durable._workflows as k (name, version, seen_at, digest)
-  select distinct on (f.name, f.version) f.name, f.version, v_now, decode(f.digest, 'hex')
-  from unnest(p_workflows, p_versions, p_digests) as f (name, version, digest) order by 1, 2
-  on conflict (name, version) do update set seen_at = v_now, digest = coalesce(excluded.digest, k.digest);
+    where w.id = any (array(select x.id from durable._workers x where x.id = p_worker for no key update skip locked));
+  end if;
+  v_number := (select w.number from durable._workers w where w.id = p_worker);
+  perform durable._announce(p_workflows, p_versions, p_digests, v_now);
   return jsonb_build_object('number', v_number, 'now', v_now, 'codes', durable._codes(p_workflows, p_versions),
     'settings', (select jsonb_object_agg(s.name, s.value) from durable.settings s));
 end

@@ -240,26 +240,34 @@ comment on function durable._ended_waits(text[]) is 'News for waits whose run ha
 
 create or replace function durable._note_tests(
   p_due text[], p_tested text[], p_news durable._row_news[], p_since xid8, p_oldest xid8, p_now bigint)
-returns void language plpgsql volatile
+returns integer language plpgsql volatile
 as $$
+declare
+  v_had text[];
 begin
   insert into durable._row_events (xid, watch, state, promise_id, data)
   select pg_current_xact_id(), n.watch, n.state, n.promise_id, n.data from unnest(p_news) n;
+  v_had := array(
+    select x.promise_id from durable._row_waits x
+    where x.promise_id = any (p_due)
+      -- whoever ends a run says 0: heard after the test it is not overruled
+      and (x.test_at > 0 or exists (select from unnest(p_news) n where n.promise_id = x.promise_id))
+    for update skip locked);
+  if cardinality(v_had) < cardinality(p_due) then
+    -- a wait that somebody holds is tested again, and would be told again each time
+    delete from durable._row_events e where e.xid = pg_current_xact_id() and e.promise_id <> all (v_had);
+  end if;
   update durable._row_waits w
   set tests = w.tests + 1, since = coalesce(w.since, p_since),
       test_at = case when exists (select from unnest(p_news) n where n.promise_id = w.promise_id) then p_now + 5000
                      when w.promise_id <> all (p_tested) or coalesce(w.since, p_since) <= p_oldest is not true
                      then p_now + least(5 * 4 ^ least(w.tests, 6), 5000)::bigint end
-  where w.promise_id = any (array(
-    select x.promise_id from durable._row_waits x
-    where x.promise_id = any (p_due)
-      -- whoever ends a run says 0: heard after the test it is not overruled
-      and (x.test_at > 0 or exists (select from unnest(p_news) n where n.promise_id = x.promise_id))
-    for update skip locked));
+  where w.promise_id = any (v_had);
+  return cardinality(v_had);
 end
 $$;
 comment on function durable._note_tests(text[], text[], durable._row_news[], xid8, xid8, bigint) is
-  'Leaves the news for the settlement. Arms the waits that were tested when all had ended who began to write before p_since, or before what the first test of the wait noted; the others are tested again after 5, 20, 80, 320 ms, 1.3 s and then every 5 s; so are those for which there is news, should nobody be able to settle them. Waits of runs that have ended meanwhile stay due.';
+  'Leaves the news for the settlement. Arms the waits that were tested when all had ended who began to write before p_since, or before what the first test of the wait noted; the others are tested again after 5, 20, 80, 320 ms, 1.3 s and then every 5 s; so are those for which there is news, should nobody be able to settle them. Waits of runs that have ended meanwhile stay due, and so do those that somebody holds. Answers how many it has noted.';
 
 create or replace function durable._lost_watches()
 returns integer[] language plpgsql stable
@@ -294,15 +302,18 @@ begin
     select w.promise_id from durable._row_waits w where w.watch = any (durable._lost_watches()) and w.test_at is null);
   v_held := array(select w.promise_id from durable._row_waits w where w.promise_id = any (v_ids) for update skip locked);
   update durable._row_waits w set test_at = p_now where w.promise_id = any (v_held);
-  if v_ids <@ v_held then
-    -- else somebody is about to end one of them, and may think better of it
-    delete from durable._row_events e where e.id = any (v_events);
+  delete from durable._row_events e where e.id = any (v_events);
+  if not v_ids <@ v_held then
+    -- somebody is about to end one of them, and may think better of it; the others are not asked for again
+    insert into durable._row_events (xid, watch, key)
+    select pg_current_xact_id(), w.watch, w.key from durable._row_waits w
+    where w.promise_id = any (array(select unnest(v_ids) except select unnest(v_held)));
   end if;
   return cardinality(v_held);
 end
 $$;
 comment on function durable._ask_again(bigint) is
-  'Makes waits due for a test: those of which a trigger could not know, those of watches that were changed, taken away, or lost with their table or key. Answers how many.';
+  'Makes waits due for a test: those of which a trigger could not know, those of watches that were changed, taken away, or lost with their table or key. Those that somebody holds at this moment are left for later. Answers how many.';
 
 create or replace function durable._rows_due(p_now bigint)
 returns boolean language plpgsql stable
@@ -331,6 +342,7 @@ declare
   v_news durable._row_news[];
   v_group record;
   v_some durable._row_news[];
+  v_noted integer := 0;
 begin
   if not durable._rows_due(p_now) or current_setting('transaction_isolation') in ('repeatable read', 'serializable')
      or not pg_try_advisory_xact_lock(1685417577, 0) then
@@ -356,13 +368,13 @@ begin
     end if;
   end loop;
   if v_due <> '{}' then
-    perform durable._note_tests(v_due, v_tested, v_news, v_since, v_oldest, p_now);
+    v_noted := durable._note_tests(v_due, v_tested, v_news, v_since, v_oldest, p_now);
   end if;
-  return cardinality(v_due) + durable._ask_again(p_now);
+  return v_noted + durable._ask_again(p_now);
 end
 $$;
 comment on function durable._sweep_rows(integer, bigint) is
-  'Tests waits that are due against the tables of users, one statement a watch, and leaves news. In a transaction that holds nothing of the engine meanwhile; one such sweep at a time. A number drawn after the waits were read is the mark: snapshots cannot serve, for they do not count those who began to write after the last commit. Answers how many were looked at.';
+  'Tests waits that are due against the tables of users, one statement a watch, and leaves news. In a transaction that holds nothing of the engine meanwhile; one such sweep at a time. A number drawn after the waits were read is the mark: snapshots cannot serve, for they do not count those who began to write after the last commit. Answers how many were noted or are to be tested again.';
 
 create or replace function durable._row_verdicts(p_limit integer, p_but text[])
 returns durable._row_news[] language plpgsql volatile

@@ -20,11 +20,12 @@ as $$
 begin
   return exists (select from durable._callbacks c where c.awaited_id = p_id)
       or exists (select from durable._listeners l where l.awaited_id = p_id)
-      or exists (select from durable._row_waits w where w.execution = p_execution);
+      or exists (select from durable._row_waits w where w.execution = p_execution)
+      or exists (select from durable._resumes r where r.task_id = p_id);
 end
 $$;
 comment on function durable._is_awaited(text, bigint) is
-  'Somebody has to be told when it settles, or its own waits for rows have to be ended (the promise of a run is that of no wait). Stable once the promise is locked.';
+  'Somebody has to be told when it settles, or its own waits for rows have to be ended (the promise of a run is that of no wait), or it has resumes. Stable once promise and task are locked.';
 
 create or replace function durable._last_event(p_head durable._executions, p_outcome durable._step_outcome, p_now bigint)
 returns durable._event language plpgsql stable
@@ -63,11 +64,11 @@ begin
     return null;
   end if;
   perform durable._mark_turn();
-  if not durable._take_promise(v_id) or durable._is_awaited(v_id, v_execution) then
+  if not durable._take_promise(v_id) then
     return null;
   end if;
   v_task := durable._take_task(v_id);
-  if v_task.id is null or v_task.owner is not null then
+  if v_task.id is null or v_task.owner is not null or durable._is_awaited(v_id, v_execution) then
     return null;
   end if;
   v_head := durable._take_head(v_execution);

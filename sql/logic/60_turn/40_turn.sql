@@ -90,6 +90,7 @@ as $$
 declare
   v_some record;
   v_missed bigint[];
+  v_resumed text[];
   v_tried text[] := '{}';
   -- a look that finds nothing draws no transaction number
   v_alone boolean := durable._stands_alone();
@@ -104,6 +105,11 @@ begin
     end if;
     v_missed := durable._take_heads(
       v_some.executions || array(select distinct o from unnest(v_some.owners) o where o is not null));
+    v_resumed := durable._take_resumes(v_some.ids);
+    if v_resumed <> '{}' then
+      v_missed := v_missed || array(select c.execution from unnest(v_some.ids, v_some.executions) as c (id, execution)
+                                    where c.id = any (v_resumed));
+    end if;
     if v_missed = '{}' and v_round = 1 then
       ids := v_some.ids; heads := v_some.executions; warm := v_some.warm;
       owned := array_remove(v_some.owners, null) <> '{}';
@@ -126,10 +132,10 @@ begin
 end
 $$;
 comment on function durable._take_claim(text, text[], text[], integer) is
-  'Locks up to p_want ready tasks with their heads and those of their owners. A run whose head or owner is missed is left out, without costing another its place; if there are many, they are put back for half a second.';
+  'Locks up to p_want ready tasks with their heads, those of their owners and their resumes. A run of which one is missed is left out, without costing another its place; if there are many, they are put back for half a second.';
 
 create or replace function durable._take_reports(
-  p_reports durable._run_report[], p_settle text[], p_adopted text[],
+  p_reports durable._run_report[], p_settle text[], p_adopted text[], p_leaves boolean, p_own boolean,
   out busy bigint[], out held text[], out awaiters text[], out owned boolean)
 language plpgsql volatile
 as $$
@@ -138,6 +144,7 @@ declare
   v_tasks text[] := '{}';
   v_others text[];
   v_heads bigint[] := array(select b.execution from unnest(p_reports) b);
+  v_beside bigint[];
   v_owners bigint[] := '{}';
 begin
   busy := '{}'; held := '{}'; awaiters := '{}';
@@ -165,7 +172,11 @@ begin
       union
       select t.execution from durable._tasks t where t.id = any (awaiters) and t.execution is not null);
   end if;
+  v_beside := v_heads;
   v_heads := durable._take_heads(v_heads);
+  if p_settle <> '{}' or p_leaves or p_own then
+    v_tasks := v_tasks || durable._take_side_rows(p_reports, p_settle, v_beside, v_others, p_leaves, p_own);
+  end if;
   if v_promises <> '{}' or v_tasks <> '{}' or v_heads <> '{}' then
     v_others := v_promises || v_tasks || durable._hindered(p_settle, v_tasks, v_heads);
     busy := array(select b.execution from unnest(p_reports) b
@@ -180,8 +191,8 @@ begin
   end if;
 end
 $$;
-comment on function durable._take_reports(durable._run_report[], text[], text[]) is
-  'Locks what reports need, each whole or not at all: its task and head; where it settles, its promise, who awaits it and its owner''s head; what it adopts. busy: reports that cannot have it now, because of held. awaiters: tasks that settling p_settle may wake. owned: what is settled has owners, whose journals will tell of it.';
+comment on function durable._take_reports(durable._run_report[], text[], text[], boolean, boolean) is
+  'Locks what reports need, each whole or not at all: its task and head; where it settles, its promise, who awaits it and its owner''s head; what it adopts; what goes with them: resumes if one suspends or continues (p_leaves), all else of those that do not settle if one may write it (p_own). busy: reports that cannot have it now, because of held. awaiters: tasks that settling p_settle may wake. owned: what is settled has owners, whose journals will tell of it.';
 
 create or replace function durable._open_of(p_head durable._executions, p_children integer[])
 returns integer[] language plpgsql stable
@@ -563,8 +574,10 @@ declare
   v_woken text[] := '{}';
 begin
   if p_awaiters <> '{}' then
+    -- whose resumes somebody may hold is left to the next claim, which looks
     v_woken := array(select t.id from durable._tasks t where t.id = any (p_awaiters) and durable._ready(t, p_now)
-                     and t.preference = p_worker and t.execution is not null);
+                     and t.preference = p_worker and t.execution is not null
+                     and (select count(*) from durable._resumes r where r.task_id = t.id and r.xmax <> 0) = 0);
   end if;
   if p_claim = '{}' and v_woken = '{}' then
     return '[]';
@@ -661,7 +674,10 @@ begin
     v_adopted := durable._adopted_by(v_read.reports);
   end if;
   perform durable._mark_turn();
-  select * into v_taken from durable._take_reports(v_read.reports, v_read.settles, v_adopted) t;
+  select * into v_taken from durable._take_reports(
+    v_read.reports, v_read.settles, v_adopted, v_read.endings && '{suspend,continue}',
+    'continue' = any (v_read.endings)
+      or (v_read.has_commands and p_reports @? '$[*].commands[*].do ? (@ == "receive" || @ == "take")')) t;
   if v_taken.busy <> '{}' then
     -- from here on the turn is what it would be without them
     select * into v_read from durable._read_reports(durable._without(p_reports, v_taken.busy));

@@ -132,7 +132,7 @@ declare
   v_queues text[] := '{}';
   v_now bigint;
 begin
-  if not durable._lock_late(p_id, p_id) then
+  if not durable._lock_late(p_id, p_id) or durable._take_beside(array[p_id], durable._heads_of(array[p_id], '{}')) <> '{}' then
     perform durable._start_over();
   end if;
   v_now := durable._now_ms();

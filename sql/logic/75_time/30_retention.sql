@@ -416,8 +416,11 @@ begin
     end if;
   end loop;
   return 0;
+exception when lock_not_available then
+  -- a row of a journal that somebody locked by hand
+  return 0;
 end
-$$;
+$$ set lock_timeout = '100ms';
 comment on function durable._move_rows(bigint, bigint) is
   'Moves the journals of what is left in a partition, where all of it should be gone by its age, into this week''s, if it is 100 runs or fewer, 20 at a time: task, then head, with SKIP LOCKED, so that no turn is at work on them. Answers how many.';
 
@@ -461,9 +464,9 @@ begin
   if not pg_try_advisory_xact_lock(1685417579, 0) then
     return null;
   end if;
-  select * into v_state from durable._retention r;
+  select * into v_state from durable._retention r for no key update skip locked;
   if not found then
-    insert into durable._retention (due_at) values (p_now + 3600000);
+    insert into durable._retention (due_at) select p_now + 3600000 where not exists (select from durable._retention);
     return null;
   elsif v_state.due_at > p_now then
     return null;

@@ -1,0 +1,164 @@
+-- Side rows: callbacks, listeners, resumes, inboxes, join sets, waits for rows. Each is written under the lock of the promise,
+-- task or head that it belongs to. So only a person locks one alone, by hand, and for a moment the sweep that tests waits for
+-- rows. The engine waits for neither: what needs a row that is held is left out.
+-- A row that was never locked or changed has no xmax, so one look tells that all are free. Only if one may be held are they
+-- locked, with SKIP LOCKED. A row that is locked between the look and the write is waited for, for lock_timeout at most, and
+-- once: the next look sees it.
+
+create or replace function durable._take_beside(p_ids text[], p_heads bigint[])
+returns text[] language plpgsql volatile
+as $$
+begin
+  if not (exists (select from durable._callbacks c where c.awaited_id = any (p_ids) and c.xmax <> 0)
+          or exists (select from durable._resumes r where r.task_id = any (p_ids) and r.xmax <> 0)
+          or exists (select from durable._listeners l where l.awaited_id = any (p_ids) and l.xmax <> 0)
+          or exists (select from durable._row_waits w where w.promise_id = any (p_ids) and w.xmax <> 0)
+          or exists (select from durable._row_waits w where w.execution = any (p_heads) and w.xmax <> 0)) then
+    return '{}';
+  end if;
+  return array(
+    select c.awaited_id from durable._callbacks c
+    where c.awaited_id = any (p_ids) and c.ctid <> all (array(
+      select x.ctid from durable._callbacks x where x.awaited_id = any (p_ids) for update skip locked))
+    union
+    select l.awaited_id from durable._listeners l
+    where l.awaited_id = any (p_ids) and l.ctid <> all (array(
+      select x.ctid from durable._listeners x where x.awaited_id = any (p_ids) for update skip locked))
+    union
+    select r.task_id from durable._resumes r
+    where r.task_id = any (p_ids) and r.ctid <> all (array(
+      select x.ctid from durable._resumes x where x.task_id = any (p_ids) for update skip locked))
+    union
+    select w.promise_id from durable._row_waits w
+    where w.promise_id = any (p_ids) and w.ctid <> all (array(
+      select x.ctid from durable._row_waits x where x.promise_id = any (p_ids) for update skip locked))
+    union
+    select p.id from durable._promises p
+    join durable._row_waits w on w.execution = any (array[p.head])
+    where p.id = any (p_ids) and w.ctid <> all (array(
+      select x.ctid from durable._row_waits x
+      where x.execution = any (array(select n.head from durable._promises n where n.id = any (p_ids))) for update skip locked)));
+end
+$$;
+comment on function durable._take_beside(text[], bigint[]) is
+  'Class 4, for promises that are to be settled and locked, tasks and heads too. Answers those that cannot be: somebody holds a callback, listener or wait for rows of theirs, a wait of their run or a resume of their task. p_heads: their runs, and maybe more.';
+
+create or replace function durable._take_resumes(p_ids text[])
+returns text[] language plpgsql volatile
+as $$
+begin
+  if not exists (select from durable._resumes r where r.task_id = any (p_ids) and r.xmax <> 0) then
+    return '{}';
+  end if;
+  return array(
+    select distinct r.task_id from durable._resumes r
+    where r.task_id = any (p_ids) and r.ctid <> all (array(
+      select x.ctid from durable._resumes x where x.task_id = any (p_ids) for update skip locked)));
+end
+$$;
+comment on function durable._take_resumes(text[]) is
+  'Class 4, for locked tasks that are to be acquired: answers those of which somebody holds a resume.';
+
+create or replace function durable._may_be_held(p_reports durable._run_report[])
+returns text[] language plpgsql stable
+as $$
+begin
+  return array(
+    select b.id from unnest(p_reports) b
+    cross join lateral (select coalesce((b.ending)."do", '')) as e ("do")
+    where (select count(*) from unnest(b.commands) a
+           where case a."do"
+             when 'receive' then (select count(*) from durable._inboxes i
+                                  where i.execution = b.execution and i.name = a.name and i.xmax <> 0)
+             when 'take' then (select count(*) from durable._join_sets s
+                               where s.execution = b.execution and s.child = a."set" and s.xmax <> 0)
+                              + (select count(*) from durable._members m
+                                 where m.execution = b.execution and m.child = a.child and m.xmax <> 0)
+             else 0 end > 0) > 0
+       or (e."do" = 'continue' and (
+             (select count(*) from durable._inboxes i where i.execution = b.execution and i.xmax <> 0) > 0
+             or (select count(*) from durable._row_waits w where w.execution = b.execution and w.xmax <> 0) > 0
+             or (select count(*) from durable._callbacks c where c.awaiter_id = b.id and c.child >= 0 and c.xmax <> 0) > 0
+             or (select count(*) from durable._callbacks c
+                 where c.awaited_id > b.id || '.' and c.awaited_id < b.id || '/' and c.awaiter_id = b.id and c.xmax <> 0) > 0)));
+end
+$$;
+comment on function durable._may_be_held(durable._run_report[]) is
+  'Runs of which somebody may hold a row that their reports write: inboxes of those that receive, join sets of those that take from them, what a run leaves behind that continues as new.';
+
+create or replace function durable._take_awaits(p_id text)
+returns boolean language plpgsql volatile
+as $$
+begin
+  return not exists (
+    select from durable._callbacks c
+    where c.awaited_id > p_id || '.' and c.awaited_id < p_id || '/' and c.awaiter_id = p_id and c.ctid <> all (array(
+      select x.ctid from durable._callbacks x
+      where x.awaited_id > p_id || '.' and x.awaited_id < p_id || '/' and x.awaiter_id = p_id for update skip locked))
+  ) and not exists (
+    select from durable._callbacks c
+    where c.awaiter_id = p_id and c.child >= 0 and c.ctid <> all (array(
+      select x.ctid from durable._callbacks x where x.awaiter_id = p_id and x.child >= 0 for update skip locked)));
+end
+$$;
+comment on function durable._take_awaits(text) is
+  'Class 4: the callbacks of a run on its children and on what it adopted; false if somebody holds one.';
+
+create or replace function durable._take_own(p_reports durable._run_report[])
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_ids text[] := durable._may_be_held(p_reports);
+  v_runs bigint[];
+begin
+  if v_ids = '{}' then
+    return '{}';
+  end if;
+  v_runs := array(select b.execution from unnest(p_reports) b where b.id = any (v_ids));
+  return array(
+    select b.id from unnest(p_reports) b
+    where b.id = any (v_ids) and b.execution = any (array(
+      select i.execution from durable._inboxes i
+      where i.execution = any (v_runs) and i.ctid <> all (array(
+        select x.ctid from durable._inboxes x where x.execution = any (v_runs) for update skip locked))
+      union
+      select s.execution from durable._join_sets s
+      where s.execution = any (v_runs) and s.ctid <> all (array(
+        select x.ctid from durable._join_sets x where x.execution = any (v_runs) for update skip locked))
+      union
+      select m.execution from durable._members m
+      where m.execution = any (v_runs) and m.ctid <> all (array(
+        select x.ctid from durable._members x where x.execution = any (v_runs) for update skip locked))
+      union
+      select w.execution from durable._row_waits w
+      where w.execution = any (v_runs) and w.ctid <> all (array(
+        select x.ctid from durable._row_waits x where x.execution = any (v_runs) for update skip locked))))
+    union
+    select b.id from unnest(p_reports) b
+    where b.id = any (v_ids) and (b.ending)."do" = 'continue' and not durable._take_awaits(b.id));
+end
+$$;
+comment on function durable._take_own(durable._run_report[]) is
+  'Class 4, for reports whose tasks and heads are locked: answers the runs of which somebody holds a row that goes with them, but for resumes.';
+
+create or replace function durable._take_side_rows(
+  p_reports durable._run_report[], p_settle text[], p_heads bigint[], p_others text[], p_leaves boolean, p_own boolean)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_missed text[] := '{}';
+begin
+  if p_settle <> '{}' then
+    v_missed := durable._take_beside(p_settle, p_heads);
+  end if;
+  if p_leaves then
+    v_missed := v_missed || durable._take_resumes(p_others);
+  end if;
+  if p_own then
+    v_missed := v_missed || durable._take_own(p_reports);
+  end if;
+  return v_missed;
+end
+$$;
+comment on function durable._take_side_rows(durable._run_report[], text[], bigint[], text[], boolean, boolean) is
+  'Class 4, for the reports of a turn: answers the runs of which somebody holds a side row. p_heads: what was locked; p_others: tasks of those that do not settle. p_leaves, p_own: as of _take_reports.';
