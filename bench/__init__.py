@@ -1,1 +1,1 @@
-"""Benchmarks: workloads, their runner and what they measured. Never imported by the library or by tests."""
+"""Benchmarks: workloads, their runner and their results. Never imported by the library or by tests."""

@@ -1,7 +1,7 @@
 """Durable execution on Postgres, side by side: python -m bench [--quick] [--systems a,b] [--workloads c,d]
 [--rounds N] [--dsn URL] [--out DIR]
 
-The command and nothing else: what is asked for, lines of progress, the tables at the end.
+The command: its options, lines of progress, the tables at the end.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _one(turn: runner.Turn, results: Results) -> None:
 
 
 def _repeat(words: list[str]) -> str:
-    """The command, without what only says where results or databases are."""
+    """The command, without the options for paths and databases."""
     kept, left = [], iter(words)
     for word in left:
         if word in ("--out", "--dsn"):

@@ -15,11 +15,11 @@ class Limit:
     """One figure and its bound.
 
     Args:
-        what: the row of the table.
-        sign: on which side of the bound we must be.
+        what: the title of the row.
+        sign: the required side of the bound.
         bound: of the quotient, or of the figure itself if it stands alone.
-        peer: whose figure ours is divided by.
-        of: which other figure of ours it is divided by.
+        peer: the peer whose figure is the divisor.
+        of: the other figure of ours that is the divisor.
     """
 
     what: str
@@ -29,7 +29,7 @@ class Limit:
     of: str | None = None
 
     def measured(self, results: Results) -> float | None:
-        """The figure or quotient that the bound is for, or None if something of it was not measured."""
+        """The figure or quotient to compare with the bound, or None if a part of it was not measured."""
         ours = results.median(self.what)
         if ours is None:
             return None
@@ -39,11 +39,11 @@ class Limit:
         return ours.value / other.value if other and other.value else None
 
     def met(self, measured: float) -> bool:
-        """Whether it is on the right side."""
+        """Whether the figure is on the required side of the bound."""
         return measured >= self.bound if self.sign == ">=" else measured <= self.bound
 
     def text(self) -> str:
-        """The limit in words."""
+        """The limit as text."""
         against = f" x {self.peer}" if self.peer else f" x {self.of}" if self.of else ""
         return f"{self.sign} {self.bound:,g}{against}"
 
@@ -137,7 +137,7 @@ BUDGETS: list[tuple[str, list[Limit]]] = [
 
 
 def table(results: Results) -> list[tuple[str, str, float | None, bool | None]]:
-    """Work, target, what was measured, whether it is met; None where nothing was measured."""
+    """Work, target, measured figure, and whether the target is met; None where nothing was measured."""
     rows: list[tuple[str, str, float | None, bool | None]] = []
     for work, limits in BUDGETS:
         for limit in limits:

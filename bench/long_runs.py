@@ -1,7 +1,7 @@
 """Long runs: does a resume cost more the longer its run is, and how fast is a journal replayed:
 python -m bench.long_runs [--quick] [--dsn URL] [--out FILE]
 
-What a warm resume costs is read from the journal itself: from each ExecutionResumed to the next
+The cost of a warm resume is read from the journal: from each ExecutionResumed to the next
 ExecutionAwaiting, with the same number of steps between. A cold replay is timed without a database, on the
 rows that the run left.
 """

@@ -28,7 +28,7 @@ _ACROSS = 4
 
 
 def draw(results: Results, path: Path) -> bool:
-    """Write the picture; False if no row has a peer in it."""
+    """Write the picture; return False if no row has a peer."""
     rows = [
         what
         for what in results.whats()
@@ -63,7 +63,7 @@ def _panel(place: Axes, results: Results, what: str) -> None:
     bars = place.barh(names, values, color=[_COLOURS.get(name, "#888888") for name in names])
     place.bar_label(bars, [number(value) for value in values], padding=3)
     place.invert_yaxis()
-    place.set_xscale("log")  # systems lie orders of magnitude apart
+    place.set_xscale("log")  # systems differ by orders of magnitude
     place.set_xlim(min(values) / 3, max(values) * 6)
     some = found[0]
     unit = "" if some.unit == "/s" else f", {some.unit}"

@@ -1,5 +1,5 @@
-"""What a server can do and what a workload left there. Reads counters and writes one table of its own; runs
-no workflow."""
+"""The capacity of a server, and the storage that a workload used. Reads counters and writes one table of its
+own; runs no workflow."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ class Space:
 
 
 def commits_per_s(dsn: str, seconds: float = 0.5) -> float:
-    """Single-row INSERT commits a second of one connection: what the machine and its disk give at this
-    moment."""
+    """Single-row INSERT commits a second of one connection: the capacity of the machine and its disk at this
+    moment.
+    """
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute(
             "create table if not exists public.bench_probe (id bigint generated always as identity, "

@@ -1,5 +1,5 @@
-"""Figures: what was measured, of whom, in which round, beside which probe; their medians, and how far ahead
-of a peer a median is. Measures nothing and prints nothing.
+"""Figures: measure, system, round and probe; their medians, and their ratios to those of peers. Measures
+nothing and prints nothing.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ OURS = "pyengine"
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What a workload tells of one thing that it measured.
+    """One measure of a workload.
 
     Args:
-        what: the row of the table, the same words for every system.
-        value: how much.
-        unit: of what.
-        better: more of it, or less.
+        what: the title of the row, the same for every system.
+        value: the number.
+        unit: its unit.
+        better: whether more or less is better.
     """
 
     what: str
@@ -32,7 +32,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A measure with all that tells where it comes from.
+    """A measure with its origin.
 
     Args:
         probe: single-row commits a second of one connection, taken a moment before.
@@ -50,7 +50,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Why a system has no figure where one was asked for."""
+    """The reason why a system has no figure."""
 
     system: str
     workload: str
@@ -72,7 +72,7 @@ class Median:
 
 
 class Results:
-    """Everything that one run of the bench found out."""
+    """All results of one run of the bench."""
 
     def __init__(self, figures: Iterable[Figure] = (), faults: Iterable[Fault] = ()) -> None:
         self.figures = list(figures)
@@ -83,7 +83,7 @@ class Results:
         return list(dict.fromkeys(figure.what for figure in self.figures))
 
     def systems(self) -> list[str]:
-        """The columns: ours, then the others as they came."""
+        """The columns: ours, then the others in the order of measurement."""
         names = dict.fromkeys([*(one.system for one in self.figures), *(one.system for one in self.faults)])
         return sorted(names, key=lambda name: name != OURS)
 
@@ -104,12 +104,14 @@ class Results:
         )
 
     def probes(self, what: str) -> tuple[float, float]:
-        """The least and the most that the probe gave beside the figures of a row: was the machine calm?"""
+        """The least and the largest probe beside the figures of a row, which show whether the machine was
+        calm.
+        """
         found = [one.probe for one in self.figures if one.what == what]
         return min(found), max(found)
 
     def ahead(self, what: str, system: str) -> float | None:
-        """How many times better we are than this peer: medians by medians, above 1 is ahead."""
+        """The ratio of our median to this peer's; above 1 is better."""
         ours, theirs = self.median(what), self.median(what, system)
         if ours is None or theirs is None or not ours.value or not theirs.value:
             return None

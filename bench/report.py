@@ -1,4 +1,4 @@
-"""What a run of the bench found, as Markdown for people and as JSON for programs. Measures nothing."""
+"""The results of a run of the bench, as Markdown for people and as JSON for programs. Measures nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.record import OURS, Median, Results
 
 
 def number(value: float) -> str:
-    """Three digits that count, with separators."""
+    """Three significant digits, with separators."""
     if value >= 1000:
         return f"{value:,.0f}"
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
@@ -46,7 +46,7 @@ def figures(results: Results) -> str:
 
 
 def ratios(results: Results) -> str:
-    """How many times ahead of each peer we are."""
+    """Our ratio to each peer."""
     peers = [name for name in results.systems() if name != OURS]
     rows = []
     for what in results.whats():
@@ -57,7 +57,7 @@ def ratios(results: Results) -> str:
 
 
 def budget_table(results: Results) -> str:
-    """The budgets and what they came to."""
+    """The budgets and their results."""
     told = {None: "not measured", True: "yes", False: "**no**"}
     rows = [
         [work, target, "" if measured is None else number(measured), told[met]]
@@ -111,7 +111,7 @@ def _versions(versions: Mapping[str, str | None]) -> str:
 
 
 def write(results: Results, about: Mapping[str, Any], folder: Path) -> None:
-    """Write speed.json and speed.md, after each turn: a run that is ended early has told what it found."""
+    """Write speed.json and speed.md, after each turn, so that an interrupted run has a report."""
     folder.mkdir(parents=True, exist_ok=True)
     judged = [
         {"work": work, "target": target, "measured": measured, "met": met}
@@ -123,7 +123,7 @@ def write(results: Results, about: Mapping[str, Any], folder: Path) -> None:
 
 
 def draw(results: Results, folder: Path) -> None:
-    """Write speed.svg, if matplotlib is installed and there is somebody to compare with."""
+    """Write speed.svg, if matplotlib is installed and there is a peer."""
     try:
         from bench import plot
     except ImportError:

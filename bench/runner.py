@@ -1,5 +1,5 @@
-"""Who is measured when: round by round, workload by workload, the systems in turns, each in a database of its
-own and in a process of its own, which ends with everything it started when its time is over.
+"""The order of measurements: round by round, workload by workload, the systems in turns, each in a database
+of its own and in a process of its own, which ends with everything it started when its time is over.
 
 Theory: what drifts (a neighbour, a disk, a CPU's heat) must meet every system alike, so the systems of one
 workload follow each other at once and begin with another one in each round; a probe of the server stands
@@ -48,7 +48,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What came of a turn."""
+    """The outcome of a turn."""
 
     turn: Turn
     figures: list[Figure]
@@ -69,7 +69,7 @@ def turns(
 
 
 def take(turn: Turn) -> Done:
-    """Have one turn in a process of its own; whatever happens to it, come back."""
+    """Run one turn in a process of its own, and return even if it fails."""
     begin = time.monotonic()
     context: Any = multiprocessing.get_context(_START)
     ours, theirs = context.Pipe(duplex=False)
@@ -107,8 +107,8 @@ def _said(pipe: Connection, until: float) -> Iterator[object]:
 def _fault(turn: Turn, why: str) -> Fault:
     plain = re.sub(r"\x1b\[[0-9;]*m", "", why)
     for place, name in ((str(server.ROOT), "."), (sys.prefix, "venv"), (sys.base_prefix, "python")):
-        plain = plain.replace(place, name)  # a report may be published; where things lie is nobody's business
-    if len(plain) > _WHY:  # the error is at the beginning, the last words of the worker are at the end
+        plain = plain.replace(place, name)  # a report may be published, so it has no local paths
+    if len(plain) > _WHY:  # the error is at the beginning, the end of the worker's log is at the end
         plain = f"{plain[: _WHY // 2]} ... {plain[-_WHY // 2 :]}"
     return Fault(system=turn.system, workload=turn.workload, round=turn.round, why=plain)
 
@@ -132,7 +132,7 @@ def _child(turn: Turn, pipe: Connection) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         _measure(turn, pipe)
-    except Exception as error:  # the boundary of a turn: the next one goes on, and the report says what was
+    except Exception as error:  # the boundary of a turn: the next one runs, and the report has the error
         notes = " ".join(getattr(error, "__notes__", []))
         last = traceback.extract_tb(error.__traceback__)[-1]
         pipe.send(
@@ -182,7 +182,7 @@ def _template(dsn: str, who: System) -> str:
 
 
 def clear(dsn: str, systems: Sequence[System], workloads: Sequence[str]) -> None:
-    """Leave a server that was only lent as it was."""
+    """Remove our databases from a server that is not ours."""
     for who in systems:
         for name in (*workloads, "template", "template_new"):
             server.drop(dsn, f"bench_{who.name}_{name}")

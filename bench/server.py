@@ -1,5 +1,6 @@
-"""The server of a run of the bench: started or only named, its databases, and what is told of it and of the
-machine. Runs no workload."""
+"""The server of a run of the bench: its databases, and its facts and those of the machine for the report.
+Runs no workload.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +21,8 @@ from psycopg import sql
 from pyengine.embedded.server import EmbeddedPostgres
 
 ROOT = Path(__file__).parent.parent
-# Durable, as production is. No checkpoint on a timer falls into one system's turn and not into another's. The
-# connections are for sixteen clients of a system that keeps a pool for each. The server tells when the last
-# run of a backlog was committed as ended, for all systems alike.
+# durable, as in production, but without timed checkpoints, which would disturb a random system's turn; enough
+# connections for sixteen clients with pools; timestamps of commits show the end of a backlog for all systems
 SETTINGS = {
     "fsync": "on",
     "synchronous_commit": "on",
@@ -40,7 +40,7 @@ _TOLD = (
 
 @contextmanager
 def server(dsn: str | None) -> Iterator[str]:
-    """The server that was named, or an embedded one of this run's own with durability on."""
+    """The given server, or an embedded one for this run with durability on."""
     if dsn is not None:
         yield dsn
         return
@@ -58,7 +58,7 @@ def named(dsn: str, database: str) -> str:
 
 
 def create(dsn: str, database: str, template: str | None = None) -> str:
-    """Make a database anew, empty or as the template is; return its URL."""
+    """Create a database again, empty or from the template; return its URL."""
     drop(dsn, database)
     with psycopg.connect(dsn, autocommit=True) as conn:
         made = sql.SQL("create database {}").format(sql.Identifier(database))
@@ -69,7 +69,7 @@ def create(dsn: str, database: str, template: str | None = None) -> str:
 
 
 def drop(dsn: str, database: str) -> None:
-    """Have no such database, whoever is connected to it."""
+    """Drop a database, even with connections."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(database)))
 
@@ -83,7 +83,7 @@ def exists(dsn: str, database: str) -> bool:
 
 
 def settings(dsn: str) -> dict[str, str]:
-    """The server's version and the settings that decide."""
+    """The server's version and its relevant settings."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         found = {name: conn.execute("select current_setting(%s)", (name,)).fetchone() for name in _TOLD}
         version = conn.execute("select current_setting('server_version')").fetchone()
@@ -92,7 +92,7 @@ def settings(dsn: str) -> dict[str, str]:
 
 
 def machine() -> dict[str, str | int | float]:
-    """What of the machine decides: cores, memory, systems."""
+    """The relevant facts of the machine: cores, memory, systems."""
     page, pages = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES")
     return {
         "cores": os.cpu_count() or 0,

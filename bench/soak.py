@@ -3,9 +3,9 @@ after the first minutes: python -m bench.soak [--minutes 30] [--dsn URL] [--out 
 
 One worker process with its defaults has work all the time: a feeder tops the unfinished runs up to a constant
 number, with a mix of runs without steps, of ten steps, of steps with naps, with children, and with a signal
-that it sends. Some runs are held for a minute each, so that heartbeats and turns renew their leases beside
-the rest; a keeper holds tasks of its own and counts, in the transaction of each of its heartbeats, how many
-of the renewals were HOT. The judgement stands in soak_report.py.
+that it sends. Some runs are leased for a minute each, so that heartbeats and turns renew their leases beside
+the rest; a protocol client leases tasks of its own and counts, in the transaction of each of its heartbeats,
+how many of the renewals were HOT. soak_report.py checks the figures.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MIX: list[tuple[str, list[Any], int]] = [
     ("fan_out", [5], 5),
     ("signalled", [1], 5),
 ]
-"""What a hundred starts of the feeder are: workflow, arguments, how many."""
+"""A hundred starts of the feeder: workflow, arguments, number."""
 HELD: list[tuple[str, list[Any]]] = [("held", [120, 0.5]), ("held", [1, 60.0])]
 """Runs that last a minute; the leases of the first are renewed by turns, of the second by heartbeats."""
 HELD_AT_A_TIME = 16
@@ -46,7 +46,7 @@ KEPT = 200
 _FEED_S = 0.2
 _PROBE_S = 10.0
 
-# what the server has counted so far: tasks are born with runs and die with them, so their rows are the runs
+# counters of the server: tasks are inserted and deleted with their runs, so their rows are the runs
 _COUNTED = (
     "select sum(n_tup_ins) filter (where relname = '_tasks')::bigint, "
     "sum(n_tup_del) filter (where relname = '_tasks')::bigint, "
@@ -70,7 +70,9 @@ _STEPS = (
 
 
 class Feeder(threading.Thread):
-    """Keeps the number of unfinished runs constant, and sends the signals that some of them wait for."""
+    """Starts runs so that the number of unfinished ones is constant, and sends the signals that some of them
+    wait for.
+    """
 
     def __init__(self, dsn: str) -> None:
         super().__init__(daemon=True)
@@ -81,7 +83,7 @@ class Feeder(threading.Thread):
         self.error: Exception | None = None
 
     def run(self) -> None:
-        """Feed until told that it is over."""
+        """Feed until the end of the soak."""
         try:
             with psycopg.connect(self._dsn, autocommit=True) as conn:
                 while not self.over.wait(_FEED_S):
@@ -116,7 +118,7 @@ class Feeder(threading.Thread):
 
 
 class Keeper(threading.Thread):
-    """Holds tasks as a protocol client and renews them each second; counts how many renewals were HOT."""
+    """Leases tasks as a protocol client and renews them each second; counts the renewals that were HOT."""
 
     def __init__(self, dsn: str) -> None:
         super().__init__(daemon=True)
@@ -126,7 +128,7 @@ class Keeper(threading.Thread):
         self.error: Exception | None = None
 
     def run(self) -> None:
-        """Renew until told that it is over."""
+        """Renew until the end of the soak."""
         ids = [f"kept-{number}" for number in range(KEPT)]
         try:
             with psycopg.connect(self._dsn) as conn:
@@ -155,7 +157,7 @@ class Keeper(threading.Thread):
 
 
 def counted(conn: psycopg.Connection[Any]) -> tuple[int, int, int]:
-    """Runs that were born, runs that have ended, and journal rows, since the database was made."""
+    """Runs started, runs ended, and journal rows, since the database was created."""
     row = conn.execute(_COUNTED.encode()).fetchone()
     assert row is not None
     return row[0], row[1], row[2]
@@ -185,7 +187,7 @@ def sample(
     worker: int,
     until: float,
 ) -> Minute:
-    """Let a minute pass with a probe now and then, and tell of it."""
+    """Wait a minute with some probes, and return its figures."""
     probes = []
     while (left := until - time.monotonic()) > 0:
         time.sleep(min(left, _PROBE_S))
@@ -215,7 +217,7 @@ def sample(
 
 
 def soak(dsn: str, minutes: int, out: Path | None, about: dict[str, Any]) -> soak_report.Soak:
-    """The whole of it, with a line for each minute."""
+    """Run the soak, with a line for each minute."""
     found = soak_report.Soak(about=about, warm_up=min(soak_report.FULL_WARM_UP, max(minutes // 5, 1)))
     feeder, keeper = Feeder(dsn), Keeper(dsn)
     with SYSTEM().workers(dsn) as workers, psycopg.connect(dsn, autocommit=True) as conn:
@@ -249,7 +251,7 @@ def soak(dsn: str, minutes: int, out: Path | None, about: dict[str, Any]) -> soa
 
 
 def main() -> None:
-    """Measure, judge and print."""
+    """Measure, check and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=int, default=30)
     parser.add_argument("--dsn", help="a server that lets us make databases; an embedded one by default")

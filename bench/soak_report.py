@@ -1,9 +1,9 @@
-"""What a soak found: minutes, their judgement, and both as Markdown and JSON. Measures nothing.
+"""The results of a soak: minutes, checks, and both as Markdown and JSON. Measures nothing.
 
-Theory: tables that hold what is at work (HOT_TABLES) must not grow with what is finished; the others keep
-history and grow by it. Speed is judged over a fifth of the time, because a minute is at the mercy of what
-else the machine does. So is a machine's speed; but what a run costs the worker does not depend on the tables,
-so what it costs the session is judged in proportion to that, too.
+Theory: tables of unfinished work (HOT_TABLES) must not grow with finished runs; the others store history and
+grow with it. Speed is judged over a fifth of the time, because a minute is at the mercy of what else the
+machine does. So is a machine's speed; but what a run costs the worker does not depend on the tables, so what
+it costs the session is judged in proportion to that, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HOT_TABLES = (
 SPEED = 0.9
 COST = 1.1
 FULL_WARM_UP = 3
-"""Minutes after which autovacuum has come by; sizes before that are no measure of growth."""
+"""Minutes after which autovacuum has run; sizes before that do not show growth."""
 GROWTH = 1.5
 RENEWALS = 0.95
 _SMALL = 1 << 20
@@ -42,7 +42,7 @@ class Minute:
         runs_per_s: runs that ended in this minute.
         rows_per_s: journal rows of this minute.
         probe: median of the single-row commits a second that one connection reached meanwhile.
-        renewed: renewals of the keeper since the beginning; of them `hot` were HOT.
+        renewed: renewals of the protocol client since the beginning; of them `hot` were HOT.
         processor_us: time on a processor of the worker and of its session for turns since they began; None
             if the server runs elsewhere.
         tables: by name: bytes of `table` and `indexes`, `dead` rows, `updates` and `hot` ones, `vacuums` and
@@ -78,12 +78,12 @@ class Verdict:
 
 @dataclass(slots=True, kw_only=True)
 class Soak:
-    """Everything that one soak found.
+    """All results of one soak.
 
     Args:
         about: settings, versions, command.
         warm_up: minutes that do not count for speed, and after which tables have their size.
-        broken: what durable.check() answered at the end.
+        broken: rows of durable.check() at the end.
         is_over: all minutes have passed; otherwise the report is of what there is so far.
     """
 
@@ -239,7 +239,7 @@ class Soak:
         return _rows(head, rows)
 
     def write(self, out: Path | None) -> None:
-        """Write Markdown and JSON, after each minute: a soak that is ended early has told what it found."""
+        """Write Markdown and JSON, after each minute, so that an interrupted soak has a report."""
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text(self.markdown(), encoding="utf-8")

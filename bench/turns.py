@@ -1,4 +1,5 @@
-"""What the calls of a worker and of a client cost the server: python -m bench.turns [--rounds N] [--out FILE]
+"""The cost of the calls of a worker and of a client for the server: python -m bench.turns [--rounds N] [--out
+FILE]
 
 One session makes the calls one after the other, so nothing waits and nothing is shared. The cost is the time
 that its backend was on a processor, as Linux counts it, which other work on the machine stretches less than a
@@ -43,7 +44,7 @@ class Backend:
         self.spent_us: dict[str, list[float]] = defaultdict(list)
 
     def call(self, what: str, statement: str, *args: object, share: int = 1) -> Any:
-        """Make a call; note its cost for each of the runs that share it; return its answer."""
+        """Make a call; record its cost for each of its runs; return its answer."""
         before = self._spent_ns()
         row = self._conn.execute(statement.encode(), args, prepare=True).fetchone()
         self.spent_us[what].append((self._spent_ns() - before) / 1000 / share)

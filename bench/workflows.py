@@ -105,7 +105,7 @@ async def since(asked: float) -> float:
 
 @app.workflow
 async def arrived(asked: float) -> float:
-    """A run that tells how long after its start it came to a worker."""
+    """A run that returns the time from its start to its first turn."""
     return await since(asked)
 
 
@@ -147,7 +147,7 @@ async def rest(seconds: float) -> float:
 
 @app.workflow
 async def held(times: int, seconds: float) -> int:
-    """A run that its worker holds all the while, so that its lease is renewed."""
+    """A run that its worker never releases, so that its lease is renewed."""
     for _ in range(times):
         await rest(seconds)
     return times

@@ -1,10 +1,10 @@
-"""`App`: the front door for Python.
+"""`App`: the entry point for Python.
 
-What lives here: the decorators, and the shortest ways to run, start and serve workflows. What may not: any of
-the work; that is in client/client.py and worker/worker.py. The theory: importing costs nothing, so an `App`
-is a registry and a place to look for a database; connections, threads and servers begin with the first verb.
-Without a URL the embedded Postgres is used, for as long as anybody here needs it. `run` is for development
-and scripts: it brings the schema, a worker and a client, and takes all of it away again.
+Lives here: the decorators, and the shortest ways to run, start and serve workflows. May not: any of the work,
+which is in client/client.py and worker/worker.py. Design: importing costs nothing, so an `App` is only a
+registry and the address of a database; connections, threads and servers start with the first verb. Without a
+URL the embedded Postgres runs as long as this process uses it. `run` is for development and scripts: it
+installs the schema, and runs a worker and a client until the workflow has ended.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _HALTED_CHECK_S = 2.0
 
 
 class App:
-    """Workflows and steps, and where their runs are kept.
+    """Workflows and steps, and the database of their runs.
 
     Args:
         database_url: postgresql://...; None means PYENGINE_DATABASE_URL, DATABASE_URL, else the embedded
             Postgres.
         data_dir: folder of the embedded Postgres.
-        listen_url: URL of the same database past the pooler that stands before it, for hints and presence;
-            None means PYENGINE_LISTEN_URL, else polling does all behind a pooler.
+        listen_url: URL of the same database without its pooler, for hints and presence; None means
+            PYENGINE_LISTEN_URL, else polling does all behind a pooler.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class App:
         data_dir: Path | str | None = None,
         listen_url: str | None = None,
     ) -> None:
-        """Say where the runs are kept, whatever the app was made with; connections that are open stay.
+        """Replace the database of the app; open connections are not affected.
 
         Args:
             url: postgresql://...; None means as for `App()`.
             data_dir: folder of the embedded Postgres.
-            listen_url: the same database past its pooler; None means as for `App()`.
+            listen_url: the same database without its pooler; None means as for `App()`.
         """
         self._database_url = url
         self._listen_url = listen_url
@@ -115,10 +115,10 @@ class App:
         Args:
             fn: an async function, or a plain one, which runs in a thread.
             name: its name in the journal; the function's name by default.
-            retry: when a failed attempt is made again; None means never.
+            retry: the retries of a failed attempt; None means none.
             timeout: limit of one attempt.
             intent: record an attempt before it begins.
-            on_interrupt: "fail" if an attempt cut off by a crash must not be made again.
+            on_interrupt: "fail" if an attempt interrupted by a crash must not be repeated.
 
         Raises:
             InvalidRequest: an option is wrong, or another step has that name.
@@ -159,7 +159,7 @@ class App:
 
         Args:
             fn: the function.
-            name: what runs are started by; the function's name by default.
+            name: its name; the function's name by default.
             version: only workers that know this version run it.
             queue: queue of its runs.
             deadline: a run that takes longer times out.
@@ -177,7 +177,7 @@ class App:
         return decorate if fn is None else decorate(fn)
 
     def error(self, cls: type[BaseException]) -> type[BaseException]:
-        """Let an exception class come back from the journal as itself; usable as a decorator."""
+        """Register an exception class, which is then decoded as itself; usable as a decorator."""
         return self.registry.add_error(cls)
 
     # -- verbs
@@ -209,17 +209,17 @@ class App:
         The first signal stops it in an orderly way, a second one ends the process at once.
 
         Args:
-            wait: a database that cannot be reached at the start is waited for.
+            wait: wait for a database that cannot be reached at the start.
             options: as for `worker`.
 
         Raises:
-            Unavailable: the database cannot be reached, and is not waited for.
+            Unavailable: the database cannot be reached, and `wait` is false.
             SchemaMismatch: its schema does not fit.
         """
         _refuse_loop("app.serve")
 
         with contextlib.ExitStack() as at_end, _runner() as runner:
-            # runs free their objects by themselves; to look through all of them cost a fifth of the time
+            # runs free their objects by themselves; frequent collections took a fifth of the time
             at_end.callback(gc.set_threshold, *gc.get_threshold())
             gc.set_threshold(50_000, 20, 50)
             runner.run(serve(lambda: self.worker(**options), wait=wait))
@@ -236,8 +236,8 @@ class App:
         """Run a worker for the length of an `async with` block.
 
         Args:
-            queues: which queues to serve; None means "default" and every queue that a workflow here names.
-            concurrency: runs worked on at a time; None means the setting max_in_flight of the database.
+            queues: the queues to serve; None means "default" and every queue that a workflow here names.
+            concurrency: runs at a time; None means the setting max_in_flight of the database.
             step_concurrency: async steps at a time.
             threads: sync steps at a time.
 
@@ -256,7 +256,7 @@ class App:
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
-        """Give a client for the length of an `async with` block; it shares the connections of this app.
+        """Open a client for the length of an `async with` block; it shares the connections of this app.
 
         Raises:
             Unavailable: the database cannot be reached.
@@ -311,7 +311,7 @@ class App:
 
 
 class _StepDecorator(Protocol):
-    """What `@app.step(...)` returns."""
+    """The type of `@app.step(...)`."""
 
     @overload
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
@@ -320,13 +320,13 @@ class _StepDecorator(Protocol):
 
 
 class _WorkflowDecorator(Protocol):
-    """What `@app.workflow(...)` returns."""
+    """The type of `@app.workflow(...)`."""
 
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
 
 
 async def _ended(run: Run[T], worker: Worker) -> T:
-    """Wait for a run that a worker of this process serves; its end, or the worker's."""
+    """Wait for the end of a run that a worker of this process serves, or of the worker."""
     failed = asyncio.create_task(worker.wait())
     try:
         while True:
@@ -347,13 +347,13 @@ async def _ended(run: Run[T], worker: Worker) -> T:
         failed.cancel()
 
 
-def _refuse_loop(what: str) -> None:
+def _refuse_loop(verb: str) -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
     raise InvalidRequest(
-        f"{what} starts an event loop of its own and cannot be called inside one",
+        f"{verb} starts an event loop of its own and cannot be called inside one",
         hint="use: async with app.worker(): run = await app.start(workflow, ...); await run",
     )
 

@@ -1,7 +1,7 @@
-"""Where an app keeps its runs: one database, its listener and client, for one event loop.
+"""The resources of an app in one event loop: its database, listener and client.
 
-What lives here: `AppRuntime`: finding the database, starting the embedded one, installing the schema where
-that was asked for, and letting go of all of it. What may not: what is done with it (app.py).
+Lives here: `AppRuntime`, which finds the database, starts the embedded one, installs the schema if requested,
+and closes all of that. May not: the use of it (app.py).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class AppRuntime:
     """The database of an app in one event loop, shared by its clients and workers.
 
     Args:
-        registry: what the client knows.
-        url: URL that the app was given.
-        data_dir: folder for the embedded Postgres that the app was given.
-        listen_url: URL past a pooler that the app was given.
+        registry: the registry of the app.
+        url: the app's database URL.
+        data_dir: the app's folder for the embedded Postgres.
+        listen_url: the app's URL past a pooler.
 
     Attributes:
-        users: blocks that use it at present.
+        users: the number of blocks that use it at present.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class AppRuntime:
         self.client: Client
 
     async def open(self, *, install: bool) -> None:
-        """Find the database, starting the embedded one if that is meant, and check it.
+        """Find the database, start the embedded one if there is no URL, and check it.
 
         Args:
             install: install the schema; the embedded database gets it in any case.
@@ -61,7 +61,7 @@ class AppRuntime:
             from pyengine.embedded.server import EmbeddedPostgres, database_url, listen_url
 
             target = database_url(self._url, self._data_dir)
-            # our own server has no pooler before it
+            # there is no pooler before the embedded server
             direct = None if target.embedded else listen_url(self._listen_url)
             url = target.url
             if url is None:
@@ -78,7 +78,7 @@ class AppRuntime:
             self._opened = True
 
     async def close(self) -> None:
-        """Close the client, and let go of the embedded server."""
+        """Close the client, and stop using the embedded server."""
         if self._opened:
             self._opened = False
             await self.client.close()

@@ -1,13 +1,13 @@
-"""Does other code fit the journal of a run? The verdict on one run.
+"""The check that other code fits the journal of a run.
 
-What lives here: `judge`, and the records of what it found. What may not: the database (replay_check.py),
-printing. The theory: a run is its journal, so code that replays the journal without a difference can take
-the run over, and nothing else needs to be asked. A replay ends where the journal ends: no step is executed
-and nothing is sent.
+Lives here: `check_journal`, and the records of its findings. May not: the database (replay_check.py),
+printing. Design: a run is its journal, so code that replays the journal without a difference can continue
+the run, and no other check is needed. A replay ends where the journal ends: it executes no step and sends
+nothing.
 
-A difference is where a worker would halt the run. Beyond that, a run that waits must not end in its replay,
-its arguments and recorded values must be readable, and a run that has ended must end again in the same way.
-What the code would do next is its own affair.
+A difference is a place where a worker would halt the run. In addition, a run that waits must not end in its
+replay, its arguments and recorded values must be readable, and a run that has ended must end the same way
+again. Commands after the end of the journal are not checked.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from pyengine.protocol.journal import Row
 from pyengine.replay.machine import Replay
 from pyengine.values.codec import Codec
 
-__all__ = ["Divergence", "Finding", "Journal", "Verdict", "judge"]
+__all__ = ["Divergence", "Finding", "Journal", "Verdict", "check_journal"]
 
 _BRIEF = 100
-_SET_ASIDE = frozenset({"paused", "halted", "dead"})
+_STOPPED = frozenset({"paused", "halted", "dead"})
 _OWN_ENDS = frozenset({"completed", "failed", "continued"})
 _ENDED_FROM_OUTSIDE = frozenset({"timed_out", "cancelled"})
-_WORDS: dict[type[Any], str] = {
+_ENDINGS: dict[type[Any], str] = {
     Complete: "completed",
     Fail: "failed",
     Cancelled: "cancelled",
@@ -47,7 +47,7 @@ Verdict: TypeAlias = Literal["ok", "diverged", "unknown"]
 
 
 class Journal(msgspec.Struct, frozen=True, kw_only=True):
-    """The journal of one run, and where the run stands; the fields of the procedure `journals_v1`.
+    """The journal of one run, and the state of the run; the fields of the procedure `journals_v1`.
 
     Args:
         execution: its number in the database.
@@ -57,10 +57,10 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
         param: JSON text of the arguments.
         started_at: epoch milliseconds.
         queue: its queue.
-        first_child: where its child numbers begin.
-        state: as in the view `durable.runs`, or "continued": a generation that passed on to the next one.
-        outcome: JSON text of the value or error it ended with, or of the arguments it passed on.
-        waiting_on: numbers that it waits for, if it waits.
+        first_child: its first child number.
+        state: as in the view `durable.runs`, or "continued": a generation that continued as new.
+        outcome: JSON text of its value or error, or of the arguments of the next generation.
+        waiting_on: child numbers that it waits for, if it waits.
         rows: JSON text of its rows.
     """
 
@@ -80,12 +80,12 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """The first place where code and journal part.
+    """The first place where code and journal diverge.
 
     Args:
         child: child number; None if it is not about one.
-        expected: what the journal holds, one line.
-        got: what the code did, one line.
+        expected: the call in the journal, one line.
+        got: the call of the code, one line.
         neighbours: lines of the journal around that child.
     """
 
@@ -101,13 +101,13 @@ class Finding:
 
     Args:
         id: run id.
-        execution: its number; of a run that continued as new, one for each generation.
+        execution: its number; a run that continued as new has one for each generation.
         workflow: workflow name.
         version: workflow version.
-        state: where the run stands in the database.
+        state: the state of the run in the database.
         verdict: ok; diverged; or unknown: the code does not have this workflow in this version.
-        ends: where the replay came to: waits, works (steps are to be executed), completed, failed,
-            cancelled, continued; None if it diverged on the way or was not replayed.
+        ends: the end of the replay: waits, works (steps are to be executed), completed, failed, cancelled,
+            continued; None if it diverged before or was not replayed.
         divergence: the first difference.
     """
 
@@ -121,13 +121,13 @@ class Finding:
     divergence: Divergence | None = None
 
 
-def judge(journal: Journal, workflow: WorkflowDef | None, codec: Codec) -> Finding:
+def check_journal(journal: Journal, workflow: WorkflowDef | None, codec: Codec) -> Finding:
     """Replay one journal and return the verdict.
 
     Args:
         journal: the run.
-        workflow: the code; None if there is none for it.
-        codec: reads and writes values.
+        workflow: the code, or None if there is none for it.
+        codec: encodes and decodes values.
 
     Raises:
         KeyboardInterrupt: raised inside workflow code.
@@ -163,8 +163,8 @@ def _replayed(journal: Journal, workflow: WorkflowDef, codec: Codec) -> tuple[st
         replay.evict()
     if isinstance(end, Halt):
         return None, _of_problem(end)
-    word = _WORDS[type(end)]
-    return word, _of_ended(journal, rows, end, word) if ended else _of_live(journal, end, word)
+    ending = _ENDINGS[type(end)]
+    return ending, _of_ended(journal, rows, end, ending) if ended else _of_live(journal, end, ending)
 
 
 def _run_info(journal: Journal) -> RunInfo:
@@ -201,39 +201,42 @@ def _of_problem(end: Halt) -> Divergence:
     )
 
 
-def _of_live(journal: Journal, end: End | None, word: str) -> Divergence | None:
-    """Return what is wrong with where the replay of a live run came to."""
+def _of_live(journal: Journal, end: End | None, ending: str) -> Divergence | None:
+    """Return the difference between a live run and the end of its replay."""
     unread = isinstance(end, Fail) and _shape(end.error)[0] == "DecodeError"
+    got = _description(end, ending)
     if unread and journal.waiting_on is None:
-        return Divergence(child=None, expected="recorded values that the code can read", got=_told(end, word))
+        return Divergence(child=None, expected="recorded values that the code can read", got=got)
     if journal.waiting_on is None:
         return None
     waits = f"the run waits for {_listed(journal.waiting_on)}"
-    if word not in ("waits", "works"):
-        return Divergence(child=min(journal.waiting_on), expected=waits, got=_told(end, word))
-    # one that is resumed stands in the journal as waiting, and may only wait for the same again
-    strange = set(end.on) - set(journal.waiting_on) if isinstance(end, Suspend) else set()
-    if strange and journal.state in _SET_ASIDE:
-        return Divergence(child=min(strange), expected=waits, got=_told(end, word))
+    if ending not in ("waits", "works"):
+        return Divergence(child=min(journal.waiting_on), expected=waits, got=got)
+    # the journal of a resumed run may still end with a wait; its replay may wait for the same promises only
+    unexpected = set(end.on) - set(journal.waiting_on) if isinstance(end, Suspend) else set()
+    if unexpected and journal.state in _STOPPED:
+        return Divergence(child=min(unexpected), expected=waits, got=got)
     return None
 
 
-def _of_ended(journal: Journal, rows: list[Row], end: End | None, word: str) -> Divergence | None:
-    """Return how the replay of a run that has ended differs from its end."""
+def _of_ended(journal: Journal, rows: list[Row], end: End | None, ending: str) -> Divergence | None:
+    """Return the difference between the end of a run and the end of its replay."""
     if journal.state in _ENDED_FROM_OUTSIDE or _ended_while_waiting(rows):
         return None
-    ours = getattr(end, "error" if word == "failed" else "value", None)
-    if word == journal.state:
-        as_is = _shape if word == "failed" else _json
-        if as_is(ours) == as_is(journal.outcome):
+    ours = getattr(end, "error" if ending == "failed" else "value", None)
+    if ending == journal.state:
+        comparable = _shape if ending == "failed" else _json
+        if comparable(ours) == comparable(journal.outcome):
             return None
     return Divergence(
-        child=None, expected=f"the workflow {journal.state}: {_shown(journal)}", got=_told(end, word)
+        child=None,
+        expected=f"the workflow {journal.state}: {_outcome(journal)}",
+        got=_description(end, ending),
     )
 
 
 def _ended_while_waiting(rows: list[Row]) -> bool:
-    """Whether somebody else settled the promise of the run: its code was waiting, and was not resumed."""
+    """Return whether the promise was settled from outside: the code was waiting, and not resumed."""
     last = next((row.type for row in reversed(rows) if row.type in "AWQ"), "W")
     return last == "A"
 
@@ -242,12 +245,12 @@ def _json(text: str | None) -> Any:
     try:
         return msgspec.json.decode(text or "null")
     except msgspec.DecodeError:
-        # a peer of another kind wrote it
+        # written by a peer with another encoding
         return text
 
 
 def _shape(error: str | None) -> tuple[Any, ...]:
-    """Return what two errors have in common that are the same: class and message, down to the first cause."""
+    """Return class and message of an error and of its causes; equal errors have equal shapes."""
     record = _json(error)
     parts: list[Any] = []
     while isinstance(record, dict):
@@ -256,11 +259,11 @@ def _shape(error: str | None) -> tuple[Any, ...]:
     return tuple(parts) or (record,)
 
 
-def _shown(journal: Journal) -> str:
+def _outcome(journal: Journal) -> str:
     return _error(journal.outcome) if journal.state == "failed" else _brief(journal.outcome)
 
 
-def _told(end: End | None, word: str) -> str:
+def _description(end: End | None, ending: str) -> str:
     match end:
         case Suspend():
             return f"the workflow waits for {_listed(end.on)}"
@@ -272,7 +275,7 @@ def _told(end: End | None, word: str) -> str:
             return "the workflow has steps to execute"
         case ContinueAsNew():
             return f"the workflow continued as new: {_brief(end.value)}"
-    return f"the workflow {word}"
+    return f"the workflow {ending}"
 
 
 def _error(text: str | None) -> str:

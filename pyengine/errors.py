@@ -1,10 +1,10 @@
 """Every error that leaves the engine, and how database errors become Python ones.
 
     EngineError
-    ├── InvalidRequest (WF004)          the question itself is wrong
+    ├── InvalidRequest (WF004)          the request itself is wrong
     ├── NotFound (WF001)                no such run, promise, workflow, queue
     ├── Conflict (WF003)                the state does not allow it
-    │   ├── LeaseLost (WF002)           another worker holds the task now
+    │   ├── LeaseLost (WF002)           another worker has the lease now
     │   └── RunConflict (WF009)         same id or key, other input
     ├── NotAwaitable (WF005)            waiting for it could never end
     ├── NotTargeted (WF010)             a promise that has no task is named as one
@@ -13,16 +13,16 @@
     ├── NondeterminismError (WF006)     code and journal disagree
     ├── SchemaMismatch (WF007)          library and database schema do not fit
     ├── PayloadTooLarge (WF008)
-    ├── EncodeError, DecodeError        a value that does not survive the journal
+    ├── EncodeError, DecodeError        a value that cannot be recorded, or read
     ├── Unavailable                     the database is down; try again
-    ├── EmbeddedPostgresError           our own Postgres could not be started
+    ├── EmbeddedPostgresError           the embedded Postgres could not be started
     ├── ForbiddenInWorkflow             threads, sockets, ... inside workflow code
     ├── StepTimeout, StepInterrupted    a step took too long; was cut off
     ├── RunFailed                       a run ended with an error (it is the cause)
     │   ├── RunTimedOut
     │   └── RunCancelled
     └── RemoteError                     an error whose class is unknown here
-    Evicted (BaseException)             control signal, never an answer
+    Evicted (BaseException)             control signal, never recorded
 
 Rules: attributes instead of parsed texts; the default message is the first line of the class docstring; every
 error can be pickled; SQLSTATE class ``WF`` maps one to one (errors.py). Nothing here imports another
@@ -71,7 +71,7 @@ class EngineError(Exception):
     """The engine could not do what it was asked to do.
 
     Args:
-        message: what happened, where, and what to do next.
+        message: the problem and its place.
         detail: facts for the log (the DETAIL of a database error).
         hint: the next thing to try (the HINT of a database error).
     """
@@ -85,7 +85,7 @@ class EngineError(Exception):
 
     @property
     def message(self) -> str:
-        """What happened, without detail and hint."""
+        """The message without detail and hint."""
         return str(self.args[0]) if self.args else type(self).__name__
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class InvalidRequest(EngineError):
 
 
 class NotFound(EngineError):
-    """What the request names does not exist."""
+    """There is no such run, promise, workflow or queue."""
 
     sqlstate = "WF001"
 
@@ -344,10 +344,10 @@ class RemoteError(EngineError):
         message: text of the original error.
         type: class name of the original error.
         module: module of that class.
-        data: what the original carried besides its text (JSON values).
+        data: further attributes of the original (JSON values).
         traceback: its traceback as text.
         cause: the error it was raised from.
-        retryable: false if the original said that trying again is useless.
+        retryable: false if the original must not be retried.
     """
 
     def __init__(
@@ -375,18 +375,18 @@ class RemoteError(EngineError):
 
 
 class Evicted(BaseException):
-    """The coroutine is being thrown away; the run itself goes on elsewhere or later.
+    """The coroutine is being discarded; the run itself continues elsewhere or later.
 
-    It derives from BaseException, like GeneratorExit, so that user code that catches Exception does not take
-    it for an answer of a step. It is never recorded.
+    It derives from BaseException, like GeneratorExit, so that user code that catches Exception does not
+    handle it as an error of a step. It is never recorded.
     """
 
 
 def recorded_module(cls: Any) -> str:
     """Return the module that a journal names for a class.
 
-    What the package exports is recorded under the package, so its files may move and old journals still find
-    it; every other class is recorded under its own module.
+    A class that the package exports is recorded under the package, so its file may move and old journals
+    still find it; every other class is recorded under its own module.
     """
     module: str = getattr(cls, "__module__", "")
     is_public = module.startswith("pyengine.") and cls.__qualname__ in sys.modules["pyengine"].__all__
@@ -419,9 +419,9 @@ _UNAVAILABLE_CLASSES = ("08",)
 _UNAVAILABLE_CODES = frozenset({"53300", "57P01", "57P02", "57P03", "57P05"})
 
 
-# disk full, out of memory, too many connections; the server stops, starts or has restarted; a disk fails.
-# Not: limits that somebody has set (53400), files that are not there (58P01). `durable._passes` has the same.
-_PASSING = frozenset(
+# resources of the server, its stop, start or restart, and its disk; but no configured limits (53400) and no
+# missing files (58P01). `durable._passes` has the same list.
+_TEMPORARY = frozenset(
     {
         "53000",
         "53100",
@@ -440,10 +440,8 @@ _PASSING = frozenset(
 
 
 def passes(code: str | None) -> bool:
-    """Return whether an error tells of the state of the server and not of what was asked: what was under way
-    is lost, and the same may work when it is done again.
-    """
-    return code in _PASSING
+    """Return whether an error is a temporary condition of the server, so that a retry may succeed."""
+    return code in _TEMPORARY
 
 
 def from_sqlstate(

@@ -1,9 +1,9 @@
-"""Does this code fit the runs that other code began?
+"""The check that code fits the runs that other code began.
 
-What lives here: `replay_check`, which reads journals and has each judged. What may not: a write of any kind,
-a verdict (compatibility.py), printing (cli/replay_check.py). The theory: all journals are read in one
-REPEATABLE READ, READ ONLY transaction, so they are of one moment, and a standby will do; page by page, so any
-number of them will do.
+Lives here: `replay_check`, which reads journals and checks each of them. May not: a write of any kind, a
+verdict (compatibility.py), printing (cli/replay_check.py). Design: all journals are read in one REPEATABLE
+READ, READ ONLY transaction, so they are of one moment and a standby is enough. They are read in pages, so
+their number is not limited.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import asyncpg
 
-from pyengine.compatibility import Divergence, Finding, Journal, Verdict, judge
+from pyengine.compatibility import Divergence, Finding, Journal, Verdict, check_journal
 from pyengine.database.connection import Database, mapped
 from pyengine.database.statements.procedures import JOURNAL_LIST, JOURNALS
 from pyengine.definitions.definition import WorkflowDef
@@ -34,12 +34,12 @@ _GONE = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutEr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Break:
-    """Runs that part from the code in the same way.
+    """Runs that diverge from the code in the same way.
 
     Args:
         workflow: workflow name.
         version: workflow version.
-        first: the difference as the first of them shows it.
+        first: the difference in the first of them.
         runs: ids, in the order of their starts.
     """
 
@@ -51,7 +51,7 @@ class Break:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a check found.
+    """The findings of a check.
 
     Args:
         runs: one finding for each journal, by workflow and version, in the order of their starts.
@@ -60,16 +60,16 @@ class Report:
     runs: tuple[Finding, ...]
 
     def count(self, verdict: Verdict) -> int:
-        """Return how many runs have this verdict."""
+        """Return the number of runs with this verdict."""
         return sum(one.verdict == verdict for one in self.runs)
 
     def breaks(self) -> list[Break]:
-        """Return the differences, those that break most runs first."""
+        """Return the differences, sorted by the number of their runs, largest first."""
         groups: dict[tuple[str, ...], list[Finding]] = {}
         for one in self.runs:
             if one.divergence is not None:
-                said = (_INPUT.sub("", one.divergence.expected), _INPUT.sub("", one.divergence.got))
-                groups.setdefault((one.workflow, one.version, *said), []).append(one)
+                pair = (_INPUT.sub("", one.divergence.expected), _INPUT.sub("", one.divergence.got))
+                groups.setdefault((one.workflow, one.version, *pair), []).append(one)
         made = [
             Break(workflow=key[0], version=key[1], first=first, runs=tuple(one.id for one in found))
             for key, found in groups.items()
@@ -90,16 +90,16 @@ async def replay_check(
     """Replay the journals of live runs with the code of an application.
 
     Args:
-        database: where the runs are; it may be a standby.
+        database: the database of the runs; it may be a standby.
         registry: the code.
         workflow: only runs of this workflow.
-        sample: at most so many runs of each workflow and version, drawn evenly; None means all.
-        finished: those that have ended too: they must end again in the same way.
-        progress: called with the number of runs looked at so far, and of all there are to look at.
+        sample: the number of runs of each workflow and version, drawn randomly; None means all.
+        finished: also runs that have ended: they must end the same way again.
+        progress: called with the number of runs checked so far, and of all runs to check.
 
     Raises:
         NotFound: the code has no such workflow.
-        Unavailable: the database cannot be reached, or went away.
+        Unavailable: the database cannot be reached, or the connection was lost.
         SchemaMismatch: its schema does not fit.
     """
     if sample is not None and sample < 1:
@@ -112,11 +112,11 @@ async def replay_check(
     try:
         async with conn.transaction(isolation="repeatable_read", readonly=True):
             listed = await conn.fetch(JOURNAL_LIST.sql, None if workflow is None else [workflow], finished)
-            chosen = [pair for one in listed for pair in _drawn(one["executions"], one["events"], sample)]
+            chosen = [pair for one in listed for pair in _sample(one["executions"], one["events"], sample)]
             for page in _pages(chosen):
                 for row in await conn.fetch(JOURNALS.sql, page):
                     journal = Journal(**row)
-                    found.append(judge(journal, _code(registry, journal), codec))
+                    found.append(check_journal(journal, _code(registry, journal), codec))
                 if progress is not None:
                     progress(len(found), len(chosen))
     except (asyncpg.PostgresError, *_GONE) as error:
@@ -127,8 +127,8 @@ async def replay_check(
     return Report(runs=tuple(sorted(found, key=lambda one: (one.workflow, one.version, one.execution))))
 
 
-def _drawn(executions: list[int], events: list[int], sample: int | None) -> list[tuple[int, int]]:
-    """Return executions with their lengths, or a sample of them: the same one if nothing changes."""
+def _sample(executions: list[int], events: list[int], sample: int | None) -> list[tuple[int, int]]:
+    """Return executions with their lengths, or a sample of them, the same one if nothing changes."""
     pairs = list(zip(executions, events, strict=True))
     if sample is None or sample >= len(pairs):
         return pairs
@@ -136,7 +136,7 @@ def _drawn(executions: list[int], events: list[int], sample: int | None) -> list
 
 
 def _pages(chosen: Iterable[tuple[int, int]]) -> Iterator[list[int]]:
-    """Cut executions into pages that weigh about the same, so that a few are in memory at a time."""
+    """Cut executions into pages with a similar number of events, which bounds the memory."""
     page: list[int] = []
     weight = 0
     for execution, events in chosen:

@@ -1,13 +1,13 @@
-"""Where the engine's SQL lies, and in which order it is read.
+"""The SQL files of the engine, in their order.
 
 Lives here: finding ``sql/`` and ``migrations/`` (package data of an installed wheel, or the folders of a
 checkout), the ordered lists of their files, their checksums, and the version of the code. May not: parse
-SQL, open a connection, know what a file says.
+SQL, open a connection, know the content of a file.
 
-Theory: state (tables, indexes) changes only by the numbered steps of ``migrations/``; logic (functions,
-views, grants) is written anew as a whole whenever its checksum differs from the one the database has
-recorded. The number at the front of a name, of a folder or a file, is its place in the dependency order.
-``debug/`` is logic that only test installations get, after all other logic: it replaces the clock.
+Design: state (tables, indexes) changes only by the numbered steps of ``migrations/``; logic (functions,
+views, grants) is replaced as a whole whenever its checksum differs from the one that the database has
+recorded. The number at the front of the name of a folder or file is its place in the dependency order.
+``debug/`` is logic for test installations only, after all other logic: it replaces the clock.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ class Migration:
 
     @property
     def text(self) -> str:
-        """The step as it is run."""
+        """The SQL text of the step."""
         return self.path.read_text(encoding="utf-8")
 
     @property
     def sha256(self) -> str:
-        """Checksum by which an edit after the fact is noticed."""
+        """Checksum that detects a later edit."""
         return text_sha256(self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """The two folders from which a database is built."""
+    """The two folders that define a database."""
 
     sql: Path
     migrations: Path
@@ -62,11 +62,11 @@ class Sources:
         return _numbered(self.sql / "logic")
 
     def debug_files(self) -> tuple[Path, ...]:
-        """What a test installation gets besides, in dependency order; it comes after all of logic."""
+        """Logic for test installations, in dependency order; it comes after all other logic."""
         return _numbered(self.sql / "debug")
 
     def functions(self, *, debug: bool) -> tuple[Path, ...]:
-        """What an ordinary installation or a test installation is written from, in the order of writing."""
+        """The files of logic of an ordinary or a test installation, in dependency order."""
         return (*self.logic_files(), *(self.debug_files() if debug else ()))
 
     def migration_steps(self) -> tuple[Migration, ...]:
@@ -89,7 +89,7 @@ class Sources:
         return tuple(steps)
 
     def logic_sha256(self, *, debug: bool = False) -> str:
-        """One checksum over names and texts of all files of such an installation."""
+        """One checksum over names and texts of the files of `functions`."""
         digest = hashlib.sha256()
         for path in self.functions(debug=debug):
             name = path.relative_to(self.sql).as_posix()
@@ -98,16 +98,16 @@ class Sources:
 
 
 def text_sha256(text: str) -> str:
-    """Checksum of one SQL text; line ends of another platform do not change it."""
+    """Return the checksum of a SQL text, which does not depend on the platform's line ends."""
     return hashlib.sha256(text.replace("\r\n", "\n").encode()).hexdigest()
 
 
 @functools.cache
 def found() -> Sources:
-    """The SQL that belongs to this code: package data if installed, else the checkout.
+    """Return the SQL that belongs to this code: package data if installed, else the checkout.
 
     Raises:
-        FileNotFoundError: neither is there, so the installation is damaged.
+        FileNotFoundError: neither exists, so the installation is damaged.
     """
     package = Path(__file__).resolve().parent
     for sql, migrations in (
@@ -120,7 +120,7 @@ def found() -> Sources:
 
 
 def _numbered(folder: Path) -> tuple[Path, ...]:
-    """Read a folder and the folders in it by their numbers."""
+    """Return the files of a folder and of the folders in it, by their numbers."""
     if not folder.is_dir():
         return ()
     found: list[Path] = []

@@ -26,7 +26,7 @@ TTL_MS = 15_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meter:
-    """What one stretch of work cost; times in seconds."""
+    """The cost of one measured part; times in seconds."""
 
     wall_s: float
     backend_cpu_s: float
@@ -36,7 +36,7 @@ class Meter:
 
 
 def process_cpu_s(pid: int) -> float:
-    """Return the CPU time of a process, from schedstat (ns) where it is kept, else from clock ticks."""
+    """Return the CPU time of a process, from schedstat (ns) if available, else from clock ticks."""
     with open(f"/proc/{pid}/schedstat") as f:
         ns = int(f.read().split()[0])
     if ns:
@@ -84,7 +84,7 @@ class Metered:
 
 @dataclass(slots=True)
 class Live:
-    """A run in the worker's hands."""
+    """A run that the worker drives."""
 
     key: str | int
     version: int

@@ -180,7 +180,7 @@ def arguments() -> argparse.Namespace:
 
 @contextlib.contextmanager
 def server(args: argparse.Namespace) -> Iterator[str]:
-    """Yield the DSN that was given, or that of a private server."""
+    """Yield the given DSN, or that of a private server."""
     if args.dsn:
         yield args.dsn
     else:

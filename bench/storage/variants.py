@@ -60,7 +60,7 @@ def flags_of(name: str) -> frozenset[str]:
 
 
 def words(schema: str, flags: frozenset[str]) -> dict[str, str]:
-    """Return what stands for each {name} of the .sql files in this variant."""
+    """Return the replacement of each {name} of the .sql files in this variant."""
     found = {name: f"'{name if 'text' in flags else letter}'" for name, letter in LETTERS.items()}
     on_bigint = "key_bigint" in flags
     return found | {

@@ -1,5 +1,5 @@
-"""What the bench asks of a system, and what all systems in Postgres have in common. One file of this folder
-for each system: how it is installed, spoken to and asked what it has done, and, run as a program, its worker.
+"""The interface of a system under measurement, and the common part of systems in Postgres. Each system has a
+file in this folder: its installation, its calls and its counters, and, run as a program, its worker.
 
 A system has abilities: a workload that needs one which a system lacks has no figure of that system.
 """
@@ -28,13 +28,13 @@ Workflow = Literal["noop", "few_steps", "ten_steps", "fan_out", "signalled", "lo
 Gate = Callable[[], float]
 
 NAMES = ("pyengine", "dbos", "absurd", "procrastinate", "pgqueuer", "restate")
-LIMIT = "bare"  # measured when asked for: it is nobody's system
+LIMIT = "bare"  # measured on request only: it is not a peer
 READY_S = 30
 NOW = "select extract(epoch from clock_timestamp())"
 
 
 class Client(ABC):
-    """One caller with what it keeps open. Handles are the system's own."""
+    """One caller with its connections. Handles are the system's own."""
 
     @abstractmethod
     async def start(self, workflow: Workflow, number: int) -> Any:
@@ -49,11 +49,11 @@ class Client(ABC):
         return await self.result(await self.start(workflow, number))
 
     async def leave(self, number: int) -> None:
-        """Start a no-op that nobody works on while starts are measured: no worker runs."""
+        """Start a no-op that is not executed while starts are measured: no worker runs."""
         await self.start("noop", number)
 
     async def signal(self, handle: Any) -> None:
-        """Tell a run that waits what it waits for."""
+        """Send a waiting run its signal."""
         raise NotImplementedError
 
 
@@ -63,11 +63,11 @@ class System(ABC):
     Args:
         name: as on the command line and in tables.
         packages: what must be installed.
-        settings: what was set and what was left, in words, for the report.
+        settings: the settings as text, for the report.
         abilities: what it can do.
         backlog: how many no-ops make a backlog that lasts for seconds.
         schema: where its tables are.
-        ended: which of its rows say that a run has come to its end: table and condition, if in Postgres.
+        ended: the rows of ended runs: table and condition, if in Postgres.
     """
 
     name: str
@@ -84,7 +84,7 @@ class System(ABC):
         return f"{', '.join(gone)} not installed; pip install '.[bench]'" if gone else None
 
     def versions(self) -> dict[str, str | None]:
-        """What exactly is measured."""
+        """The exact subject of the measurement."""
         return {package: version(package) for package in self.packages}
 
     @abstractmethod
@@ -92,7 +92,7 @@ class System(ABC):
         """Make its tables in an empty database, and leave no connection open."""
 
     def running(self, dsn: str) -> AbstractContextManager[None]:
-        """What must run before anything can be started; nothing for a system that is tables."""
+        """The processes that must run before a start; none for a system that is tables."""
         return nullcontext()
 
     @abstractmethod
@@ -129,7 +129,7 @@ class System(ABC):
 
     @contextmanager
     def workers(self, dsn: str, count: int = 1) -> Iterator[list[subprocess.Popen[bytes]]]:
-        """Worker processes, and an error with their last words if one of them ends by itself."""
+        """Run worker processes; raise an error with the end of their log if one of them ends by itself."""
         with tempfile.TemporaryDirectory(prefix="bench-worker-", dir="/tmp") as folder:
             started: list[subprocess.Popen[bytes]] = []
             log = Path(folder) / "log"
@@ -141,7 +141,7 @@ class System(ABC):
                     with _watched(started):
                         yield started
                 except Exception as error:
-                    error.add_note("the worker said: " + log.read_text(errors="replace")[-1500:])
+                    error.add_note("log of the worker: " + log.read_text(errors="replace")[-1500:])
                     raise
             finally:
                 for process in started:
@@ -160,13 +160,13 @@ class System(ABC):
         )
 
     def violations(self, conn: psycopg.Connection[Any]) -> list[str]:
-        """What the system itself finds wrong with its tables afterwards."""
+        """The problems that the system itself finds in its tables afterwards."""
         return []
 
 
 @contextmanager
 def _watched(processes: list[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """An error as soon as one of them ends by itself: nobody waits for the work of a worker that is gone."""
+    """Raise an error as soon as one of the processes ends by itself."""
 
     def look(*_: object) -> None:
         for process in processes:
@@ -200,7 +200,7 @@ def system(name: str) -> System:
 
 
 async def warm(client: Client, workflow: Workflow = "noop", number: int = 1, times: int = 3) -> None:
-    """Have runs go through, so that imports, connections and plans are there when it counts."""
+    """Execute some runs first, so that imports, connections and plans are not measured."""
     for _ in range(times):
         await asyncio.wait_for(client.run(workflow, number), READY_S)
 

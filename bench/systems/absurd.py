@@ -1,4 +1,4 @@
-"""Absurd: its SDK on one connection for each worker and client, its SQL as absurdctl brings it along, polling
+"""Absurd: its SDK on one connection for each worker and client, its SQL from absurdctl, polling
 every 5 ms instead of every 250."""
 
 from __future__ import annotations

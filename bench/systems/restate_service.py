@@ -94,8 +94,8 @@ served = restate.app([bench, signalled], protocol="bidi")
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """The service, and beside it how many handlers came to their end and when the last one did, which is told
-    nowhere else.
+    """The service, and the number of finished handlers and the time of the last one, which Restate does not
+    report.
     """
     if scope.get("path") != ENDS:
         await served(scope, receive, send)

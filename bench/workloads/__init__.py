@@ -1,5 +1,6 @@
-"""What is measured: one function for each workload, which is given a fresh database with a system in it and
-yields measures. Which systems take part follows from their abilities. No figure is judged here."""
+"""The workloads: one function each, which takes a fresh database with a system in it and yields measures. A
+system takes part if it has the ability. No figure is checked here.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ from bench.systems import Ability, System
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a workload runs.
+    """The environment of a workload.
 
     Args:
-        system: whose turn it is.
+        system: the measured system.
         dsn: a database with its tables and nothing else.
         quick: sizes for two minutes, not for figures.
     """
@@ -26,7 +27,7 @@ class Site:
     quick: bool
 
     def size(self, full: int, quick: int | None = None) -> int:
-        """How many: a tenth, or what is said, when quick."""
+        """The number of runs: a tenth of it, or the second number, when quick."""
         if not self.quick:
             return full
         return max(full // 10, 1) if quick is None else quick
@@ -39,7 +40,7 @@ class Workload:
     Args:
         needs: the ability a system must have.
         run: the function.
-        bound_s: who takes longer is ended, and has no figure.
+        bound_s: a system that takes longer is stopped, and has no figure.
     """
 
     needs: Ability

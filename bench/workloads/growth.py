@@ -1,4 +1,6 @@
-"""Ours: what a start and a no-op cost beside a million finished runs, against a database that has none."""
+"""Ours: the cost of a start and a no-op beside a million finished runs, compared with a database without
+runs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ours: starts by plain SQL clients, with and without the notifications that tell workers of them. The
+"""Ours: starts by plain SQL clients, with and without notifications for workers. The
 clients are pgbench's, so that they cost little themselves, and the bare INSERT beside them is by the same."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ours: how soon a run goes on that a transaction of a user held for longer than its lease."""
+"""Ours: how soon a run continues after a user's transaction has locked it for longer than its lease."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROWS = "select count(*) from durable.journal_events where id = %s"
 
 
 def holds(site: Site) -> Iterator[Measure]:
-    """From the commit to the next row of the journal, for runs that were held one after the other."""
+    """From the commit to the next row of the journal, for runs that were locked one after the other."""
     hold_s, times = (2.0, 3) if site.quick else (20.0, 3)
     with psycopg.connect(site.dsn, autocommit=True) as conn, site.system.workers(site.dsn):
         spent = [_held(site.dsn, conn, f"held-{number}", hold_s) for number in range(times)]

@@ -1,4 +1,4 @@
-"""Ours: what a worker asks of the database when there is nothing to do."""
+"""Ours: the queries of an idle worker."""
 
 from __future__ import annotations
 

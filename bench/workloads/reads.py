@@ -1,4 +1,4 @@
-"""Ours: what people read beside a million finished runs, 10,000 of them of the last hour; none is live."""
+"""Ours: queries of people beside a million finished runs, 10,000 of them of the last hour; none is live."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def reads(site: Site) -> Iterator[Measure]:
         psycopg.connect(site.dsn, autocommit=True) as conn,
         psycopg.connect(site.dsn, autocommit=True) as command,
     ):
-        # the driver has no value for the deadline of what has none
+        # the driver has no value for an infinite deadline
         conn.adapters.register_loader("timestamptz", TextLoader)
         fill(conn, count, count // 100)
         (id_,) = _row(

@@ -1,4 +1,4 @@
-"""How fast: starts, no-ops from a backlog, steps from a backlog, and what a run of ten steps leaves."""
+"""Throughput: starts, no-ops from a backlog, steps from a backlog, and what a run of ten steps leaves."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def drained(site: Site, workflow: Workflow, count: int) -> tuple[float, Space | 
 
 
 async def warmed(site: Site, workflow: Workflow) -> None:
-    """Have a few runs go through."""
+    """Execute a few runs."""
     async with site.system.client(site.dsn) as client:
         await warm(client, workflow)
 

@@ -1,4 +1,4 @@
-"""How long somebody waits: from start to result, from signal to result, from a fan-out to its fan-in. The
+"""Waiting times: from start to result, from signal to result, from a fan-out to its fan-in. The
 system is idle but for that.
 
 The pause before each is drawn, from the same seed for every system: after a fixed one a system that polls is

@@ -1,12 +1,12 @@
-"""The engine as one SQL file, for people who have psql and nothing else.
+"""The engine as one SQL file, for installations with psql alone.
 
     python -m pyengine.admin.bundle > durable.sql       then: psql -f durable.sql
     python -m pyengine.admin.bundle --initial           rewrites migrations/0001_initial.sql from sql/state
 
-Lives here: concatenation. May not: open a connection, change what a file says. A database that was
-installed from the bundle is told from no other: it holds the same record of steps and checksums, so a later
-``pyengine migrate`` goes on from there. Until the first release ``0001_initial.sql`` follows ``sql/state``;
-``migrations/SHA256SUMS`` freezes it.
+Lives here: concatenation. May not: open a connection, change the content of a file. A database that was
+installed from the bundle has the same record of steps and checksums as any other, so a later ``pyengine
+migrate`` works. Until the first release ``0001_initial.sql`` follows ``sql/state``; ``migrations/SHA256SUMS``
+freezes it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HEAD = """\
 
 
 def initial(sources: Sources) -> str:
-    """Text of migrations/0001_initial.sql as sql/state wants it."""
+    """Return the text of migrations/0001_initial.sql, from sql/state."""
     return _HEAD + "".join(_part(path) for path in sources.state_files())
 
 
@@ -54,7 +54,7 @@ def write_initial(sources: Sources) -> bool:
 
 
 def bundle(sources: Sources) -> str:
-    """One transaction that installs the engine into a database that does not have it."""
+    """Return one transaction that installs the engine into a database that does not have it."""
     return "".join(_bundled(sources))
 
 

@@ -1,11 +1,9 @@
-"""What stands in the SQL sources: files, statements, tables, functions, bodies, as plain records.
+"""The content of the SQL sources as records: files, statements, tables, functions, bodies.
 
-Lives here: reading ``sql/`` into records with sqlglot's tokenizer. May not: judge (that is ``lint``),
-connect, write SQL.
-
-Theory: sqlglot's parser keeps a function's body as opaque text and gives up on some headers, but its
+Lives here: reading ``sql/`` into records with sqlglot's tokenizer. May not: apply rules (``lint``), connect,
+write SQL. Design: sqlglot's parser treats a function's body as opaque text and fails on some headers, but its
 tokenizer is right about strings, comments and dollar quotes everywhere. So everything is read from tokens,
-bodies too, and no statement is out of reach.
+bodies too.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ _FILLERS = (
     "temporary",
     "temp",
 )
-# words that open a clause of a function header, in the order of the house
+# keywords that open a clause of a function header, in the required order
 CLAUSES = (
     ("returns",),
     ("language",),
@@ -66,7 +64,7 @@ CLAUSES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """One word, sign, string or body; words in lower case, ``line`` counted in its file from 1."""
+    """One word, sign, string or body; words are in lower case, lines count from 1."""
 
     text: str
     line: int
@@ -91,7 +89,7 @@ class Statement:
 
     @property
     def head(self) -> str:
-        """What it does to what: ``create table``, ``comment on``; without ``or replace`` and the like."""
+        """Its verb and kind of object: ``create table``, ``comment on``; without ``or replace``."""
         words = [token.text for token in self.tokens[:8]]
         return " ".join([word for word in words if word not in _FILLERS][:2])
 
@@ -124,7 +122,7 @@ class File:
 
     @property
     def noun(self) -> str:
-        """``settlement``: what the file is about, by which rules name it."""
+        """``settlement``: the topic of the file, by which rules name it."""
         return self.path.stem.split("_", 1)[1]
 
 
@@ -160,17 +158,17 @@ class Routine:
 
     @property
     def public(self) -> bool:
-        """Whether somebody outside the schema calls it."""
+        """Whether it is called from outside the schema."""
         return not self.name.startswith("_")
 
     @property
     def is_procedure(self) -> bool:
-        """Whether it is called by CALL and may commit; then it is neither pinned nor of a volatility."""
+        """Whether it is called by CALL and may commit; then it is not pinned and has no volatility."""
         return self.statement.head == "create procedure"
 
     @property
     def language(self) -> str:
-        """``sql`` or ``plpgsql``; empty if the header does not say."""
+        """``sql`` or ``plpgsql``; empty if the header does not name it."""
         return self._word_after("language")
 
     @property
@@ -201,7 +199,7 @@ class Inventory:
     comments: dict[tuple[str, str], list[Statement]] = field(default_factory=dict)
 
     def bodies(self) -> Iterator[tuple[str, Statement, Tokens]]:
-        """Name, statement and tokens of all that runs: function bodies, views, DO blocks."""
+        """Yield name, statement and tokens of function bodies, views and DO blocks."""
         for routine in self.routines:
             yield routine.name, routine.statement, routine.body
         for item in self.items:
@@ -217,7 +215,7 @@ Rule = Callable[[Inventory], Found]
 
 
 class _Tokenizer(Postgres.Tokenizer):
-    """sqlglot's tokenizer, except that no word (DO, LOCK, EXECUTE) swallows the rest of its statement."""
+    """sqlglot's tokenizer, but DO, LOCK and EXECUTE do not make the rest of a statement one token."""
 
     COMMANDS: ClassVar[set[TokenType]] = set()
 
@@ -270,7 +268,7 @@ def tokenize(text: str, first_line: int = 1) -> list[Token]:
 
 
 def split(tokens: Sequence[Token]) -> list[Tokens]:
-    """Parts between the commas that stand outside of all parentheses."""
+    """Return the parts between the commas outside of all parentheses."""
     parts: list[list[Token]] = [[]]
     depth = 0
     for token in tokens:
@@ -294,12 +292,12 @@ def closing(tokens: Sequence[Token], opening: int) -> int:
 
 
 def at(tokens: Tokens, index: int, *words: str) -> bool:
-    """Whether exactly these words stand at this place."""
+    """Return whether exactly these words are at this place."""
     return tuple(token.text for token in tokens[index : index + len(words)] if token.kind == "word") == words
 
 
 def of_schema(tokens: Tokens, index: int) -> str | None:
-    """The name after ``durable.`` at this place, if that is what stands there."""
+    """Return the name after ``durable.`` at this place, if there is one."""
     if at(tokens, index, SCHEMA, ".") and index + 2 < len(tokens):
         return tokens[index + 2].text
     return None

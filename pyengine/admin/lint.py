@@ -1,14 +1,12 @@
-"""The house rules of the SQL sources, as far as they can be read from the text.
+"""The style rules of the SQL sources that can be checked in their text.
 
     python -m pyengine.admin.lint          prints file:line: [rule] message; exit code 1 if any
 
 Lives here: running the rules of ``lint_shape`` and ``lint_places``. May not: rewrite SQL, connect, know
-PostgreSQL's types (what needs those is asked of a live catalogue by ``tests/style``). Each rule has a
-self-test that feeds it a source which breaks it.
-
-Theory: PL/pgSQL checks no name when a function is created, and no reader checks "only this file does that"
-by eye for long. The laws are therefore rules about tokens. A rule yields (statement, line, what is wrong);
-its name is its function's name.
+PostgreSQL's types (``tests/style`` checks those in a live catalogue). Each rule has a test with a source that
+breaks it. Design: PL/pgSQL checks no name when a function is created, and readers overlook violations of
+"only this file does that". So these are rules about tokens. A rule yields (statement, line, message); its
+name is its function's name.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ RULES = {**lint_shape.RULES, **lint_places.RULES}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One breach of one rule."""
+    """One violation of one rule."""
 
     rule: str
     file: str
@@ -40,7 +38,7 @@ class Finding:
 
 
 def lint(sources: Sources, only: Sequence[str] = ()) -> list[Finding]:
-    """All findings in a tree of SQL files, or those of the rules named."""
+    """Return all findings in a tree of SQL files, or those of the named rules."""
     inventory = read(sources)
     return [
         Finding(rule=name, file=statement.file.name, line=line, message=message)

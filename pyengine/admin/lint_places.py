@@ -28,7 +28,7 @@ CLOCKS = frozenset(
     ]
 )
 ROW_LOCKS = (("for", "update"), ("for", "no", "key", "update"), ("for", "share"), ("for", "key", "share"))
-# files that take rows away from each other and never wait: only with SKIP LOCKED
+# files that compete for rows and never wait: only with SKIP LOCKED
 SKIPPERS = frozenset(
     {
         "try_locks",
@@ -266,7 +266,7 @@ def insert_columns(inventory: Inventory) -> Found:
 
 
 def with_the_owners_rights(inventory: Inventory) -> Found:
-    """What runs with the rights of the schema's owner, and all that it calls, never searches a caller's
+    """A function with the rights of the schema's owner, and all that it calls, never searches a caller's
     temporary types: variables of PL/pgSQL keep the types that they had when it was first called in a session,
     under whatever path, so they name them with their schema or stand under a path of their own.
     """

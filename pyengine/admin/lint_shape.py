@@ -95,7 +95,7 @@ def search_path(inventory: Inventory) -> Found:
                 f"{routine.name}: a pinned sql helper is never inlined",
             )
         words = [token.text for token in routine.header]
-        # '' searches temporary types first, which whoever calls could make: not with somebody else's rights
+        # '' searches temporary types first, which a caller could make: not with the rights of another user
         definer = "definer" in words
         wanted = ["=", "pg_catalog", ",", "pg_temp"] if definer else ["=", ""]
         path = "pg_catalog, pg_temp" if definer else "''"
@@ -109,8 +109,8 @@ def search_path(inventory: Inventory) -> Found:
 
 
 def settings(inventory: Inventory) -> Found:
-    """What pins its path or its plans pins what else a session may set: compiling a plan that has been made
-    dear on purpose costs a hundred times what it saves, and names are compared as they are quoted.
+    """A function that pins its path or its plans also pins other settings: compiling a plan that has been
+    made dear on purpose costs a hundred times what it saves, and names are compared as they are quoted.
     """
     for routine in inventory.routines:
         words = " ".join(token.text for token in routine.header)
@@ -227,7 +227,7 @@ def comments(inventory: Inventory) -> Found:
 
 
 def _columns_with_rule(columns: dict[str, Tokens]) -> Iterator[str]:
-    """Columns whose meaning, unit or content the name alone does not tell."""
+    """Columns whose meaning, unit or content is not clear from the name."""
     for name, definition in columns.items():
         words = {token.text for token in definition}
         if name.endswith(("_at", "_ms", "_hash", "_until")) or words & {

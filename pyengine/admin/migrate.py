@@ -1,16 +1,16 @@
-"""Bring a database to the schema of this code: the numbered steps of the tables, then the functions and
-views as a whole.
+"""Migration of a database to the schema of this code: the numbered steps of the tables, then all functions
+and views.
 
-Lives here: ``install``, ``migrate``, ``status``. May not: know what any file says, or decide anything about
-runs.
+Lives here: ``install``, ``migrate``, ``status``. May not: know the content of a file, or decide anything
+about runs.
 
-Theory: one transaction, one advisory lock, both held from the first look to the last grant, so any number
-of concurrent installs is as good as one and a failure leaves nothing behind. Steps go forward only and each
-applied step's checksum is kept: an edited step is an error, not a surprise. Functions and views are
-replaced in place, which keeps what others built on them; what the sources no longer define is dropped.
-Where a shape changed so that replacing is impossible, all of them are dropped and made anew in the same
-transaction. Grants belong into the last logic file, so that every re-application restores them. A test
-installation has ``sql/debug`` on top; being another checksum, it is undone by the next ordinary install.
+Design: everything happens in one transaction under one advisory lock, so concurrent installs are safe and a
+failure changes nothing. Steps go forward only, and the checksum of each applied step is recorded: an edited
+step is an error. Functions and views are replaced in place, so objects that depend on them remain; functions
+and views that the sources no longer define are dropped. If a changed signature makes replacing impossible,
+all of them are dropped and created again in the same transaction. Grants are in the last logic file, so that
+every application restores them. A test installation also has ``sql/debug``; the next ordinary install removes
+it, because its checksum differs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WAIT_FOR_TABLES = "10s"
 Connection = psycopg.Connection[TupleRow]
 Catalogue = dict[tuple[str, str], str]
 
-# what PostgreSQL says when an object cannot be replaced in place
+# errors of PostgreSQL for an object that cannot be replaced in place
 _SHAPE_CHANGED = (
     psycopg.errors.AmbiguousFunction,
     psycopg.errors.DependentObjectsStillExist,
@@ -78,7 +78,7 @@ select 'trigger', format('%%I on %%s', t.tgname, t.tgrelid::regclass), t.xmin::t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What an install or a migration did; empty fields mean that there was nothing to do."""
+    """The changes of an install or a migration; empty fields mean no change."""
 
     applied: tuple[str, ...] = ()
     logic: bool = False
@@ -86,13 +86,13 @@ class Report:
 
     @property
     def changed(self) -> bool:
-        """Whether the database is another than before."""
+        """Whether the database was changed."""
         return bool(self.applied or self.logic or self.dropped)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """How a database stands to the sources of this code."""
+    """The state of a database compared with the sources of this code."""
 
     installed: bool
     applied: tuple[str, ...] = ()
@@ -110,22 +110,22 @@ class Status:
 def install(
     dsn: str, *, sources: Sources | None = None, reapply: bool = False, debug: bool = False
 ) -> Report:
-    """Bring the database to the schema of this code, from nothing or from any older version.
+    """Install the schema of this code, or migrate any older version to it.
 
     Args:
         dsn: connection string of PostgreSQL.
         sources: another tree of SQL files, for tests.
-        reapply: write functions, views and grants anew even if they look current.
-        debug: also the debug operations, which can empty the database and set its clock. Without it they
-            are removed if they are there.
+        reapply: replace functions, views and grants even if they look current.
+        debug: also install the debug operations, which can empty the database and set its clock; otherwise
+            they are removed.
 
     Raises:
         SchemaMismatch: the database is newer than the code, or an applied step was edited.
         InvalidRequest: the connection string cannot be read.
-        Unavailable: no connection, or a lock was not had in time.
+        Unavailable: no connection, or a lock was not granted in time.
         EngineError: a statement failed; the message names file and line, nothing was changed.
     """
-    return _bring_up(dsn, sources or found(), reapply=reapply, must_exist=False, debug=debug)
+    return _migrate(dsn, sources or found(), reapply=reapply, must_exist=False, debug=debug)
 
 
 def migrate(dsn: str, *, sources: Sources | None = None, reapply: bool = False) -> Report:
@@ -134,11 +134,11 @@ def migrate(dsn: str, *, sources: Sources | None = None, reapply: bool = False) 
     Raises:
         NotFound: there is no schema to migrate.
     """
-    return _bring_up(dsn, sources or found(), reapply=reapply, must_exist=True, debug=False)
+    return _migrate(dsn, sources or found(), reapply=reapply, must_exist=True, debug=False)
 
 
 def status(dsn: str, *, sources: Sources | None = None) -> Status:
-    """Compare the database with the sources, changing nothing.
+    """Compare the database with the sources, without changes.
 
     Raises:
         SchemaMismatch: the database is newer than the code, or an applied step was edited.
@@ -148,7 +148,7 @@ def status(dsn: str, *, sources: Sources | None = None) -> Status:
         return _status(conn, sources or found())
 
 
-def _bring_up(dsn: str, sources: Sources, *, reapply: bool, must_exist: bool, debug: bool) -> Report:
+def _migrate(dsn: str, sources: Sources, *, reapply: bool, must_exist: bool, debug: bool) -> Report:
     with _connected(dsn) as conn:
         now = _status(conn, sources)
         if must_exist and not now.installed:
@@ -179,12 +179,12 @@ def _connected(dsn: str) -> Iterator[Connection]:
         conn = psycopg.connect(
             dsn, autocommit=True, prepare_threshold=None, application_name="pyengine admin"
         )
-        # said in BEGIN, so they hold behind a pooler too
+        # these are options of BEGIN, so they work behind a pooler too
         conn.isolation_level, conn.read_only = psycopg.IsolationLevel.READ_COMMITTED, False
     except psycopg.OperationalError as error:
-        # libpq takes what follows the first @ of a password for the host, and says it
-        said = re.sub(r"[^\s'\"]*@", "***@", hidden(str(error), dsn))
-        raise Unavailable(f"cannot connect to the database: {said}") from None
+        # libpq reads the part after the first @ of a password as the host, and repeats it
+        reason = re.sub(r"[^\s'\"]*@", "***@", hidden(str(error), dsn))
+        raise Unavailable(f"cannot connect to the database: {reason}") from None
     except psycopg.ProgrammingError:
         # the text of this error repeats a part of the URL, which may be the password
         raise InvalidRequest(
@@ -207,7 +207,7 @@ def _locked(conn: Connection) -> None:
 
 def _status(conn: Connection, sources: Sources) -> Status:
     steps = sources.migration_steps()
-    # asked of the tables: to_regclass() may answer from a cache older than the lock that we have waited for
+    # a query, because to_regclass() may answer from a cache that is older than our lock
     if not _exists(conn, f"pg_tables where schemaname = '{SCHEMA}' and tablename = 'migrations'"):
         if _exists(conn, f"pg_namespace where nspname = '{SCHEMA}'"):
             raise SchemaMismatch(
@@ -246,7 +246,7 @@ def _verify(recorded: list[TupleRow], steps: tuple[Migration, ...], where: str) 
             raise SchemaMismatch(
                 f"migrations/{step.path.name} differs from the {name} that {where} has applied",
                 hint="an applied migration is never edited: restore the file and write a new one "
-                "(a development database of an unreleased 0001 is dropped and made anew: "
+                "(a development database of an unreleased 0001 is dropped and created again: "
                 "pyengine db psql -c 'drop schema durable cascade', then pyengine db init)",
             )
 
@@ -273,20 +273,20 @@ def _apply_logic(conn: Connection, files: tuple[Path, ...]) -> tuple[str, ...]:
 
 
 def _define(conn: Connection, files: tuple[Path, ...]) -> set[tuple[str, str]]:
-    """Run these files; return what they define.
+    """Run these files; return the objects that they define.
 
-    What a file defines is what it touched in the catalogue and also names itself: a grant on all functions
-    touches everything.
+    A file defines the objects that it changed in the catalogue and that it names: a grant on all functions
+    changes all of them.
     """
     defined: set[tuple[str, str]] = set()
-    seen = _objects(conn)
+    before = _objects(conn)
     for path in files:
         text = path.read_text(encoding="utf-8")
         _run(conn, path, text)
         now = _objects(conn)
         names = {match.group(1).lower() for match in _CREATED.finditer(text)}
-        defined |= {key for key, row in now.items() if seen.get(key) != row and _bare(key) in names}
-        seen = now
+        defined |= {key for key, row in now.items() if before.get(key) != row and _bare(key) in names}
+        before = now
     return defined
 
 

@@ -1,15 +1,14 @@
-"""What the command line asks the database, in SQL.
+"""The queries of the command line.
 
-Lives here: every SQL text of the command line, one function each, on the people's views and functions of the
-schema. May not: print, or decide. Workers never come here: what they call stands in
-``database/statements/procedures.py``.
+Lives here: its SQL texts, one function each, on the public views and functions of the schema. May not: print,
+or decide, or serve workers (``database/statements/procedures.py``).
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from psycopg.rows import class_row, dict_row, scalar_row
 
@@ -21,11 +20,9 @@ __all__ = [
     "STATES",
     "Event",
     "Filter",
-    "Fork",
     "Moment",
     "Run",
     "Setting",
-    "Start",
     "as_of",
     "cancel",
     "change_setting",
@@ -53,7 +50,9 @@ __all__ = [
     "workers",
 ]
 
-# Python's years end with 9999: what is later, and never, which is infinity, is told as none
+T = TypeVar("T")
+
+# Python's years end with 9999: a later instant counts as none, as infinity does
 _RUN = """
 select r.id, r.workflow, r.version, r.state, r.queue, r.parent, r.key, r.args, r.result, r.error, r.problem,
        r.worker, r.crashes, r.waits_for, r.created_at, r.settled_at, r.age,
@@ -123,163 +122,6 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
-    """Which runs are listed; None means any."""
-
-    state: str | None = None
-    workflow: str | None = None
-    roots_only: bool = False
-    limit: int = 20
-
-
-def runs(conn: Connection[TupleRow], wanted: Filter) -> list[Run]:
-    """Return the newest runs that pass the filter, newest first, from the view that finds them."""
-    view, order = "durable.newest", ""  # in this order by itself
-    if wanted.state not in (None, "completed"):
-        view = "durable.failed" if wanted.state in _FAILED else "durable.live"
-        order = "order by r.execution desc"
-    with conn.cursor(row_factory=class_row(Run)) as cursor:
-        return cursor.execute(
-            f"""{_RUN} from {view} r
-            where (%(state)s::text is null or r.state = %(state)s)
-              and (%(workflow)s::text is null or r.workflow = %(workflow)s)
-              and not (%(roots_only)s and r.parent is not null)
-            {order} limit %(limit)s""",
-            asdict(wanted),
-        ).fetchall()
-
-
-def run(conn: Connection[TupleRow], id: str) -> Run | None:
-    """Return one run."""
-    with conn.cursor(row_factory=class_row(Run)) as cursor:
-        return cursor.execute(f"{_ONE} where r.id = %s", (id,)).fetchone()
-
-
-def family(conn: Connection[TupleRow], id: str) -> list[Run]:
-    """Return the child runs of a run and theirs, in the order of their numbers."""
-    with conn.cursor(row_factory=class_row(Run)) as cursor:
-        found = cursor.execute(
-            f"{_ONE} where r.id > %(id)s || '.' and r.id < %(id)s || '/' and r.parent is not null", {"id": id}
-        ).fetchall()
-    below = len(id) + 1
-    return sorted(found, key=lambda one: [int(number) for number in one.id[below:].split(".")])
-
-
-def ids_like(conn: Connection[TupleRow], id: str) -> list[str]:
-    """Return the ids of runs that begin with an id (ASCII), as far as people started them."""
-    with conn.cursor(row_factory=scalar_row) as cursor:
-        found = cursor.execute(
-            "select id from durable.runs where id >= %(id)s and id < %(id)s || '~' and parent is null",
-            {"id": id},
-        ).fetchall()
-    return [str(one) for one in found]
-
-
-def events(conn: Connection[TupleRow], id: str) -> list[Event]:
-    """Return the journal of a run as its logical events."""
-    with conn.cursor(row_factory=class_row(Event)) as cursor:
-        return cursor.execute(
-            """select seq, event, at, child, attempt, name, payload
-               from durable.journal_events where id = %s order by seq""",
-            (id,),
-        ).fetchall()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """What a run is started with; None means the default of ``durable.start``."""
-
-    workflow: str
-    args: str
-    id: str | None = None
-    key: str | None = None
-    queue: str = "default"
-    version: str = "1"
-
-
-def start(conn: Connection[TupleRow], wanted: Start) -> str:
-    """Start a run under any name, or find the one that has this id or key; return its id."""
-    with conn.cursor(row_factory=scalar_row) as cursor:
-        return str(
-            cursor.execute(
-                """select durable.start(workflow => %s, args => %s::jsonb, id => %s, key => %s, queue => %s,
-                                        version => %s, any_workflow => true)""",
-                (wanted.workflow, wanted.args, wanted.id, wanted.key, wanted.queue, wanted.version),
-            ).fetchone()
-        )
-
-
-def signal(conn: Connection[TupleRow], id: str, name: str, payload: str, key: str | None) -> int:
-    """Send a signal to a run; return its number among those of its name."""
-    with conn.cursor(row_factory=scalar_row) as cursor:
-        found = cursor.execute(
-            "select durable.signal(run => %s, name => %s, payload => %s::jsonb, dedup => %s)",
-            (id, name, payload, key),
-        ).fetchone()
-    return int(str(found))
-
-
-def cancel(
-    conn: Connection[TupleRow], id: str, reason: str | None, grace_ms: int | None, *, force: bool
-) -> None:
-    """Cancel a run and its child runs; without a grace, with the one of the settings."""
-    conn.execute(
-        """select durable.cancel(id => %s, reason => to_jsonb(%s::text),
-                                 grace => %s::bigint * interval '1 millisecond', force => %s)""",
-        (id, reason, grace_ms, force),
-    )
-
-
-def pause(conn: Connection[TupleRow], id: str) -> None:
-    """Set a run aside."""
-    conn.execute("select durable.pause(%s)", (id,))
-
-
-def resume(conn: Connection[TupleRow], id: str) -> None:
-    """Let a run that is set aside go on."""
-    conn.execute("select durable.resume(%s)", (id,))
-
-
-def redrive(conn: Connection[TupleRow], id: str | None) -> int:
-    """Revive one dead run, or all; return how many."""
-    with conn.cursor(row_factory=scalar_row) as cursor:
-        return int(str(cursor.execute("select durable.redrive(%s)", (id,)).fetchone()))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fork:
-    """From where a fork is made, and with what; None means the default of ``durable.fork``."""
-
-    id: str
-    seq: int | None
-    step: str | None
-    values: str
-    new_id: str | None
-    queue: str | None
-    version: str | None
-
-
-def fork(conn: Connection[TupleRow], wanted: Fork) -> str:
-    """Begin a new run with what another one did; return its id."""
-    with conn.cursor(row_factory=scalar_row) as cursor:
-        return str(
-            cursor.execute(
-                """select durable.fork(id => %s, seq => %s::integer, step => %s, set_values => %s::jsonb,
-                                       new_id => %s, queue => %s, version => %s)""",
-                (
-                    wanted.id,
-                    wanted.seq,
-                    wanted.step,
-                    wanted.values,
-                    wanted.new_id,
-                    wanted.queue,
-                    wanted.version,
-                ),
-            ).fetchone()
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
     """A row of ``durable.as_of``."""
 
@@ -294,18 +136,156 @@ class Moment:
     signals: dict[str, dict[str, int]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Selects the runs of a list; None means any."""
+
+    state: str | None = None
+    workflow: str | None = None
+    roots_only: bool = False
+    limit: int = 20
+
+
+def _rows(conn: Connection[TupleRow], kind: type[T], text: str, values: Any = ()) -> list[T]:
+    """Return the rows of a query as records."""
+    with conn.cursor(row_factory=class_row(kind)) as cursor:
+        return cursor.execute(text.encode(), values).fetchall()
+
+
+def _scalars(conn: Connection[TupleRow], text: str, values: Any = ()) -> list[Any]:
+    """Return the first column of a query."""
+    with conn.cursor(row_factory=scalar_row) as cursor:
+        return cursor.execute(text.encode(), values).fetchall()
+
+
+def _scalar(conn: Connection[TupleRow], text: str, values: Any = ()) -> Any:
+    """Return the one value of a query."""
+    return _scalars(conn, text, values)[0]
+
+
+def runs(conn: Connection[TupleRow], wanted: Filter) -> list[Run]:
+    """Return the newest runs that pass the filter, newest first, from the view that finds them."""
+    view, order = "durable.newest", ""  # the view is ordered
+    if wanted.state not in (None, "completed"):
+        view = "durable.failed" if wanted.state in _FAILED else "durable.live"
+        order = "order by r.execution desc"
+    return _rows(
+        conn,
+        Run,
+        f"""{_RUN} from {view} r
+        where (%(state)s::text is null or r.state = %(state)s)
+          and (%(workflow)s::text is null or r.workflow = %(workflow)s)
+          and not (%(roots_only)s and r.parent is not null)
+        {order} limit %(limit)s""",
+        asdict(wanted),
+    )
+
+
+def run(conn: Connection[TupleRow], id: str) -> Run | None:
+    """Return one run."""
+    return next(iter(_rows(conn, Run, f"{_ONE} where r.id = %s", (id,))), None)
+
+
+def family(conn: Connection[TupleRow], id: str) -> list[Run]:
+    """Return the child runs of a run and theirs, in the order of their numbers."""
+    text = f"{_ONE} where r.id > %(id)s || '.' and r.id < %(id)s || '/' and r.parent is not null"
+    below = len(id) + 1
+    return sorted(
+        _rows(conn, Run, text, {"id": id}),
+        key=lambda one: [int(number) for number in one.id[below:].split(".")],
+    )
+
+
+def ids_like(conn: Connection[TupleRow], id: str) -> list[str]:
+    """Return the ids of runs that begin with an id (ASCII), without child runs."""
+    return _scalars(
+        conn,
+        "select id from durable.runs where id >= %(id)s and id < %(id)s || '~' and parent is null",
+        {"id": id},
+    )
+
+
+def events(conn: Connection[TupleRow], id: str) -> list[Event]:
+    """Return the journal of a run as its logical events."""
+    return _rows(
+        conn,
+        Event,
+        """select seq, event, at, child, attempt, name, payload
+           from durable.journal_events where id = %s order by seq""",
+        (id,),
+    )
+
+
+def start(conn: Connection[TupleRow], **options: str | None) -> str:
+    """Start a run of any workflow, or find the one that has this id or key; return its id.
+
+    Args:
+        conn: the connection.
+        options: workflow, args as JSON, id, key, queue and version, as ``durable.start`` takes them.
+    """
+    text = """select durable.start(workflow => %(workflow)s, args => %(args)s::jsonb, id => %(id)s,
+              key => %(key)s, queue => %(queue)s, version => %(version)s, any_workflow => true)"""
+    return str(_scalar(conn, text, options))
+
+
+def signal(conn: Connection[TupleRow], id: str, name: str, payload: str, key: str | None) -> int:
+    """Send a signal to a run; return its number among those of its name."""
+    text = "select durable.signal(run => %s, name => %s, payload => %s::jsonb, dedup => %s)"
+    return int(_scalar(conn, text, (id, name, payload, key)))
+
+
+def cancel(
+    conn: Connection[TupleRow], id: str, reason: str | None, grace_ms: int | None, *, force: bool
+) -> None:
+    """Cancel a run and its child runs; without a grace, with the one of the settings."""
+    conn.execute(
+        """select durable.cancel(id => %s, reason => to_jsonb(%s::text),
+                                 grace => %s::bigint * interval '1 millisecond', force => %s)""",
+        (id, reason, grace_ms, force),
+    )
+
+
+def pause(conn: Connection[TupleRow], id: str) -> None:
+    """Pause a run."""
+    conn.execute("select durable.pause(%s)", (id,))
+
+
+def resume(conn: Connection[TupleRow], id: str) -> None:
+    """Continue a run that is paused, halted or dead."""
+    conn.execute("select durable.resume(%s)", (id,))
+
+
+def redrive(conn: Connection[TupleRow], id: str | None) -> int:
+    """Continue one dead run, or all; return their number."""
+    return int(_scalar(conn, "select durable.redrive(%s)", (id,)))
+
+
+def fork(conn: Connection[TupleRow], id: str, **options: Any) -> str:
+    """Start a new run with a copy of another run's journal; return its id.
+
+    Args:
+        conn: the connection.
+        id: the run to copy.
+        options: seq, step, values as JSON, new_id, queue and version, as ``durable.fork`` takes them.
+    """
+    text = """select durable.fork(id => %(id)s, seq => %(seq)s::integer, step => %(step)s,
+              set_values => %(values)s::jsonb, new_id => %(new_id)s, queue => %(queue)s,
+              version => %(version)s)"""
+    return str(_scalar(conn, text, {"id": id, **options}))
+
+
 def as_of(
     conn: Connection[TupleRow], id: str, seq: int | None, at: str | None, generation: int | None
 ) -> Moment:
-    """Return what was known of a run at a moment; `at` is any text that Postgres takes for an instant."""
-    with conn.cursor(row_factory=class_row(Moment)) as cursor:
-        cursor.execute(
-            """select generation, seq, at, status, next_child, waiting_on, running, children, signals
-               from durable.as_of(id => %s, seq => %s::integer, at => %s::timestamptz,
-                                  generation => %s::integer)""",
-            (id, seq, at, generation),
-        )
-        (found,) = cursor.fetchall()
+    """Return the state of a run at a moment; `at` is any text that Postgres reads as an instant."""
+    (found,) = _rows(
+        conn,
+        Moment,
+        """select generation, seq, at, status, next_child, waiting_on, running, children, signals
+           from durable.as_of(id => %s, seq => %s::integer, at => %s::timestamptz,
+                              generation => %s::integer)""",
+        (id, seq, at, generation),
+    )
     return found
 
 
@@ -316,7 +296,7 @@ def result(conn: Connection[TupleRow], id: str) -> tuple[str, Any, Any]:
 
 
 def workers(conn: Connection[TupleRow]) -> list[dict[str, Any]]:
-    """Return the workers that said hello and were heard of within two minutes, or hold their presence."""
+    """Return the workers that are present or sent a heartbeat within two minutes."""
     with conn.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(
             """select w.id, w.present, durable._at(w.seen_at) as seen_at,
@@ -328,42 +308,46 @@ def workers(conn: Connection[TupleRow]) -> list[dict[str, Any]]:
 
 
 def known_workflows(conn: Connection[TupleRow]) -> list[str]:
-    """Return the names of workflows that some worker ever registered."""
-    with conn.cursor(row_factory=scalar_row) as cursor:
-        found = cursor.execute("select distinct name from durable.workflows order by name").fetchall()
-    return [str(name) for name in found]
+    """Return the names of all workflows that a worker has registered."""
+    return _scalars(conn, "select distinct name from durable.workflows order by name")
 
 
 def settings(conn: Connection[TupleRow]) -> list[Setting]:
-    """Return the knobs, without what the installer notes for itself."""
-    with conn.cursor(row_factory=class_row(Setting)) as cursor:
-        return cursor.execute(
-            """select name, value, description from durable.settings
-               where name not in ('logic_sha256', 'engine_version') order by name"""
-        ).fetchall()
+    """Return the settings, without those of the installer."""
+    text = """select name, value, description from durable.settings
+              where name not in ('logic_sha256', 'engine_version') order by name"""
+    return _rows(conn, Setting, text)
 
 
 def change_setting(conn: Connection[TupleRow], name: str, value: str) -> str:
-    """Change a knob; return its old value."""
-    row = conn.execute("select durable.set_setting(%s, %s)", (name, value)).fetchone()
-    return str(row[0]) if row else ""
+    """Change a setting; return its old value."""
+    return str(_scalar(conn, "select durable.set_setting(%s, %s)", (name, value)))
 
 
 def purge(conn: Connection[TupleRow], older_than: str, after: str | None) -> dict[str, Any]:
-    """Remove up to 1000 runs that ended that long ago; say what went, what stayed, behind what to go on."""
+    """Remove up to 1000 runs that ended that long ago.
+
+    Args:
+        conn: the connection.
+        older_than: an interval.
+        after: ``more`` of the batch before, or None.
+
+    Returns:
+        The numbers of removed runs and promises, those left by reason, and the position of the next batch.
+    """
     text = "select runs, promises, kept, more::text from durable.purge(%s::interval, after => %s::jsonb)"
     return conn.cursor(row_factory=dict_row).execute(text, (older_than, after)).fetchall()[0]
 
 
 def counts(conn: Connection[TupleRow]) -> dict[str, int]:
-    """Return how many runs there are in each state."""
+    """Return the number of runs in each state."""
     rows = conn.execute("select state, runs from durable.counts order by state").fetchall()
     return {str(state): int(number) for state, number in rows}
 
 
 def installed(conn: Connection[TupleRow]) -> bool:
-    """Return whether the schema is there at all."""
-    return conn.execute("select to_regprocedure('durable.version()') is not null").fetchone() == (True,)
+    """Return whether the schema is installed, in any version."""
+    return bool(_scalar(conn, "select to_regprocedure('durable.version()') is not null"))
 
 
 def versions(conn: Connection[TupleRow]) -> tuple[int, int, int]:
@@ -375,18 +359,17 @@ def versions(conn: Connection[TupleRow]) -> tuple[int, int, int]:
 
 
 def pooled(conn: Connection[TupleRow]) -> bool:
-    """Return whether a pooler stands in between: another backend answers than was announced."""
-    return conn.execute("select pg_backend_pid()").fetchone() != (conn.info.backend_pid,)
+    """Return whether a pooler is in between, which reports a process id of its own."""
+    return bool(_scalar(conn, "select pg_backend_pid()") != conn.info.backend_pid)
 
 
 def same_database(conn: Connection[TupleRow], other: Connection[TupleRow], mark: int) -> bool:
-    """Return whether a mark that the other connection's session leaves is seen by this one."""
+    """Return whether a lock that the other connection takes is visible to this one."""
     other.execute("select pg_advisory_lock(1685417571, %s)", (mark,))
-    row = conn.execute("select not pg_try_advisory_xact_lock_shared(1685417571, %s)", (mark,)).fetchone()
-    return row == (True,)
+    return bool(_scalar(conn, "select not pg_try_advisory_xact_lock_shared(1685417571, %s)", (mark,)))
 
 
 def server(conn: Connection[TupleRow]) -> tuple[str, int]:
-    """Return the server's version as text, and the bytes of this database."""
-    asked = "select current_setting('server_version'), pg_database_size(current_database())"
-    return conn.execute(asked).fetchone() or ("", 0)
+    """Return the server's version as text, and the size of this database in bytes."""
+    text = "select current_setting('server_version'), pg_database_size(current_database())"
+    return conn.execute(text).fetchone() or ("", 0)

@@ -1,6 +1,7 @@
-"""What ``pyengine check`` asks the database, in SQL.
+"""The queries of ``pyengine check``.
 
-Lives here: the portions of a check, and the checks of one run and of what happened since. May not: print.
+Lives here: the check of everything in batches, and the checks of one run and of recent changes. May not:
+print.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ class Portion:
     """A part of the database that was checked, in a transaction of its own.
 
     Args:
-        runs: how many runs it had.
-        promises: how many promises it had.
+        runs: number of runs.
+        promises: number of promises.
         broken: the laws that are broken there: law, id, detail.
-        more: behind what to go on; None: it was the last.
+        more: position of the next portion; None after the last.
     """
 
     runs: int
@@ -53,13 +54,13 @@ def portions(conn: Connection[TupleRow]) -> Iterator[Portion]:
 def broken_laws(
     conn: Connection[TupleRow], id: str | None = None, since: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return the laws that are broken: by one run with all below it, by what happened since, by anything."""
+    """Return the broken laws of one run and its children, of recent changes, or of everything."""
     text = "select law, id, detail from durable.check(%s, %s::interval) order by law, id"
     return conn.cursor(row_factory=dict_row).execute(text, (id, since)).fetchall()
 
 
 def size(conn: Connection[TupleRow]) -> tuple[int, int]:
-    """Return about how many runs and promises there are, as of the last vacuum; 0: nobody has counted."""
+    """Return the approximate numbers of runs and promises, as of the last vacuum; 0 if unknown."""
     text = """select greatest(c.reltuples, 0)::bigint from pg_class c
               where c.oid in ('durable._executions'::regclass, 'durable._promises'::regclass)
               order by c.relname"""

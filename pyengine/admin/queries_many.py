@@ -1,7 +1,6 @@
-"""What the command line asks the database about many runs or promises at once, in SQL.
+"""The batch queries of the command line: verbs for many runs or promises.
 
-Lives here: every SQL text of the verbs for many, one function each, as queries.py has the others. May not:
-print, or decide.
+Lives here: their SQL texts, one function each, in the form of queries.py. May not: print, or decide.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ if TYPE_CHECKING:
     from psycopg.rows import TupleRow
 
 __all__ = [
-    "PORTION",
-    "Matching",
-    "Told",
+    "BATCH",
+    "Outcome",
     "cancel_many",
     "matching",
     "pause_many",
@@ -27,59 +25,47 @@ __all__ = [
     "signal_many",
 ]
 
-PORTION = 1000
-"""Runs of one transaction."""
+BATCH = 1000
+"""The largest number of runs in one transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Matching:
-    """Which runs are meant; None means any. Instants are any text that Postgres takes for one."""
-
-    workflow: str | None
-    state: str | None
-    tags: str | None
-    started_after: str | None
-    started_before: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What became of one id."""
+class Outcome:
+    """The outcome for one id."""
 
     id: str
     outcome: str
     state: str | None
 
 
-def matching(conn: Connection[TupleRow], wanted: Matching) -> list[str]:
-    """Return the ids of all runs that match and have not ended."""
-    found: list[str] = []
+def matching(conn: Connection[TupleRow], **options: str | None) -> list[str]:
+    """Return the ids of all matching runs that have not ended.
+
+    Args:
+        conn: the connection.
+        options: workflow, state, tags as JSON, started_after, started_before (any text that Postgres reads as
+            an instant); None means any.
+    """
+    ids: list[str] = []
     while True:
         with conn.cursor(row_factory=scalar_row) as cursor:
             page = cursor.execute(
-                """select durable.matching_runs(workflow => %s, state => %s, tags => %s::jsonb,
-                          started_after => %s::timestamptz, started_before => %s::timestamptz,
-                          after => %s, at_most => %s)""",
-                (
-                    wanted.workflow,
-                    wanted.state,
-                    wanted.tags,
-                    wanted.started_after,
-                    wanted.started_before,
-                    found[-1] if found else "",
-                    PORTION,
-                ),
+                """select durable.matching_runs(workflow => %(workflow)s, state => %(state)s,
+                          tags => %(tags)s::jsonb, started_after => %(started_after)s::timestamptz,
+                          started_before => %(started_before)s::timestamptz,
+                          after => %(after)s, at_most => %(at_most)s)""",
+                {**options, "after": ids[-1] if ids else "", "at_most": BATCH},
             ).fetchone()
-        found += page or []
-        if len(page or []) < PORTION:
-            return found
+        ids += page or []
+        if len(page or []) < BATCH:
+            return ids
 
 
 def signal_many(
     conn: Connection[TupleRow], ids: list[str], name: str, payload: str, key: str | None
-) -> list[Told]:
-    """Send a signal to these runs; state tells its number."""
-    return _told(
+) -> list[Outcome]:
+    """Send a signal to these runs; the state of an outcome is the signal's number."""
+    return _outcomes(
         conn,
         """select id, outcome, delivery::text as state
            from durable.signal_many(%s, name => %s, payload => %s::jsonb, dedup => %s)""",
@@ -89,9 +75,9 @@ def signal_many(
 
 def cancel_many(
     conn: Connection[TupleRow], ids: list[str], reason: str | None, grace_ms: int | None, *, force: bool
-) -> list[Told]:
+) -> list[Outcome]:
     """Cancel these runs and their child runs; without a grace, with the one of the settings."""
-    return _told(
+    return _outcomes(
         conn,
         """select id, outcome, state
            from durable.cancel_many(%s, reason => to_jsonb(%s::text),
@@ -100,25 +86,25 @@ def cancel_many(
     )
 
 
-def pause_many(conn: Connection[TupleRow], ids: list[str]) -> list[Told]:
-    """Set these runs aside."""
-    return _told(conn, "select id, outcome, state from durable.pause_many(%s)", (ids,))
+def pause_many(conn: Connection[TupleRow], ids: list[str]) -> list[Outcome]:
+    """Pause these runs."""
+    return _outcomes(conn, "select id, outcome, state from durable.pause_many(%s)", (ids,))
 
 
-def resume_many(conn: Connection[TupleRow], ids: list[str]) -> list[Told]:
-    """Let these runs go on."""
-    return _told(conn, "select id, outcome, state from durable.resume_many(%s)", (ids,))
+def resume_many(conn: Connection[TupleRow], ids: list[str]) -> list[Outcome]:
+    """Continue these runs."""
+    return _outcomes(conn, "select id, outcome, state from durable.resume_many(%s)", (ids,))
 
 
-def settle_many(conn: Connection[TupleRow], ids: list[str], verdict: str, value: str) -> list[Told]:
+def settle_many(conn: Connection[TupleRow], ids: list[str], state: str, value: str) -> list[Outcome]:
     """Resolve or reject these promises."""
-    return _told(
+    return _outcomes(
         conn,
         "select id, outcome, state from durable.settle_many(%s, verdict => %s, value => %s::jsonb)",
-        (ids, verdict, value),
+        (ids, state, value),
     )
 
 
-def _told(conn: Connection[TupleRow], text: str, values: tuple[object, ...]) -> list[Told]:
-    with conn.cursor(row_factory=class_row(Told)) as cursor:
+def _outcomes(conn: Connection[TupleRow], text: str, values: tuple[object, ...]) -> list[Outcome]:
+    with conn.cursor(row_factory=class_row(Outcome)) as cursor:
         return cursor.execute(text.encode(), values).fetchall()

@@ -1,8 +1,8 @@
-"""The command ``pyengine``: what people type.
+"""The command line ``pyengine``.
 
-Lives here: reading arguments, asking the database, printing answers. May not: decide anything about runs;
-what can be asked in SQL is asked in SQL. Importing this package costs nothing: typer, rich, psycopg and the
-engine are loaded by the command that needs them.
+Lives here: reading arguments, querying the database, printing answers. May not: decide anything about runs;
+SQL does. Importing this package costs nothing: typer, rich, psycopg and the engine are loaded by the commands
+that need them.
 """
 
 from __future__ import annotations

@@ -1,21 +1,19 @@
-"""``pyengine check``: are the laws of the engine kept in this database?
+"""``pyengine check``: checks the laws of the engine in a database.
 
-Lives here: what it asks, how it tells how far it is, and how broken laws are printed. May not: contain SQL
+Lives here: its options, its progress, and the output of broken laws. May not: contain SQL
 (``admin/queries_check.py``).
 """
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pyengine.cli.command import command
 from pyengine.cli.database import Database, Invocation
-from pyengine.cli.output import printable, table
+from pyengine.cli.output import printable, progress, table
 from pyengine.cli.runs import checked_age, checked_id
 from pyengine.errors import InvalidRequest
 
@@ -33,23 +31,24 @@ def add_to(app: typer.Typer) -> None:
 def check(
     at: Invocation,
     id: Annotated[
-        str | None, typer.Argument(help="One run or promise, with all that lies below it; else everything.")
+        str | None, typer.Argument(help="One run or promise, with its children; else everything.")
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="AGE", help="1h, 30m, 7d: what began since then, and what lives."),
+        typer.Option("--since", metavar="AGE", help="1h, 30m, 7d: runs started since then, and live runs."),
     ] = None,
 ) -> None:
     """Check the laws of the engine in this database; exit 1 if one is broken."""
     if id is not None and since is not None:
-        raise InvalidRequest("a check is of one run or of what happened since", hint="give one of the two")
-    asked = None if id is None else checked_id(id)
+        raise InvalidRequest("a check is of one run or of recent changes", hint="give one of the two")
+    run_id = None if id is None else checked_id(id)
     span = None if since is None else checked_age(since)
-    from pyengine.cli.health import health, tell
+    from pyengine.admin.queries_check import broken_laws
+    from pyengine.cli.health import health, print_problems
 
-    with at.database() as db, _progress() as progress:
-        told = health(db.conn)
-        broken = _everything(db, progress) if asked is span is None else _some(db, asked, span)
+    with at.database() as db, progress() as show:
+        rows = health(db.conn)
+        broken = _everything(db, show) if run_id is span is None else broken_laws(db.conn, run_id, span)
 
     def render(console: Console) -> None:
         if not broken:
@@ -61,22 +60,16 @@ def check(
         console.print(shown)
 
     at.out.answer(broken, render)
-    tell(at.out, told)
+    print_problems(at.out, rows)
     if broken:
-        at.out.note(
+        at.out.remark(
             f"{len(broken)} laws are broken: a bug of pyengine or a hand in its tables; pyengine db psql"
         )
         raise typer.Exit(1)
 
 
-def _some(db: Database, id: str | None, since: str | None) -> list[dict[str, Any]]:
-    from pyengine.admin import queries_check
-
-    return queries_check.broken_laws(db.conn, id, since)
-
-
-def _everything(db: Database, progress: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Return all broken laws; says behind each portion how far it is."""
+def _everything(db: Database, show: Callable[[str], None] | None) -> list[dict[str, Any]]:
+    """Return all broken laws, and show the progress after each portion."""
     from pyengine.admin import queries_check
 
     broken: list[dict[str, Any]] = []
@@ -85,27 +78,10 @@ def _everything(db: Database, progress: Callable[[str], None]) -> list[dict[str,
     for portion in queries_check.portions(db.conn):
         broken += portion.broken
         runs, promises = runs + portion.runs, promises + portion.promises
-        progress(f"checked {_of(runs, all_runs)} runs, {_of(promises, all_promises)} promises")
+        if show is not None:
+            show(f"checked {_of(runs, all_runs)} runs, {_of(promises, all_promises)} promises")
     return sorted(broken, key=lambda row: (row["law"], row["id"]))
 
 
 def _of(done: int, total: int) -> str:
     return f"{done} of about {total}" if total > done else str(done)
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Give what shows how far it is, on a terminal; it is wiped away at the end."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-
-    def show(text: str) -> None:
-        sys.stderr.write(f"\r{text}\x1b[K")
-        sys.stderr.flush()
-
-    try:
-        yield show
-    finally:
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()

@@ -1,14 +1,16 @@
-"""What all commands have in common: three options, and an `Invocation` as first argument.
+"""Commands: functions with an `Invocation`, the three common options, and groups of options.
 
-Lives here: how a function becomes a command. May not: do anything a command does. The options may stand
-before the command's name as well as after it.
+Lives here: how a function becomes a command. May not: do the work of a command. The common options may come
+before the command's name or after it. A parameter whose type is a dataclass is a group: each field is an
+option, so commands share options without repeating them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, ParamSpec, get_type_hints
 
@@ -49,7 +51,7 @@ _COMMON = (("database_url", DatabaseUrl, None), ("data_dir", DataDir, None), ("a
 
 
 def remember(ctx: typer.Context, options: dict[str, Any]) -> None:
-    """Keep the common options that stood before the command's name."""
+    """Store the common options that came before the command's name."""
     ctx.obj = options
 
 
@@ -59,16 +61,24 @@ def command(
     """Make a command of a function whose first parameter is the `Invocation`.
 
     Args:
-        app: group that it belongs to.
-        name: what people type; the function's name by default.
+        app: the group of the command.
+        name: the command's name; the function's name by default.
         settings: for `typer.Typer.command`.
     """
 
     def make(fn: Callable[Concatenate[Invocation, P], None]) -> Callable[..., None]:
+        hints = get_type_hints(fn, include_extras=True)
+        own = list(inspect.signature(fn).parameters.values())[1:]
+        groups = {one.name: hints[one.name] for one in own if dataclasses.is_dataclass(hints[one.name])}
+
         @functools.wraps(fn)
         def run(ctx: typer.Context, **given: Any) -> None:
             before: dict[str, Any] = ctx.obj or {}
             common = {key: _first(given.pop(key), before.get(key)) for key, _, _ in _COMMON}
+            for key, group in groups.items():
+                given[key] = group(
+                    **{field.name: given.pop(field.name) for field in dataclasses.fields(group)}
+                )
             at = Invocation(
                 out=Output(json=bool(common["as_json"])),
                 database_url=common["database_url"],
@@ -77,30 +87,33 @@ def command(
             body: Callable[..., None] = fn
             body(at, **given)
 
-        _declare(run, fn)
+        def parameters() -> Iterator[inspect.Parameter]:
+            yield _parameter("ctx", typer.Context)
+            for one in own:
+                group = groups.get(one.name)
+                if group is None:
+                    yield _parameter(one.name, hints[one.name], one.default)
+                    continue
+                field_hints = get_type_hints(group, include_extras=True)
+                for field in dataclasses.fields(group):
+                    yield _parameter(field.name, field_hints[field.name], field.default)
+            for key, annotation, default in _COMMON:
+                yield _parameter(key, annotation, default)
+
+        declared: Any = run
+        del declared.__wrapped__
+        declared.__signature__ = inspect.Signature(list(parameters()))
+        declared.__annotations__ = {one.name: one.annotation for one in parameters()}
         app.command(name, **settings)(run)
         return run
 
     return make
 
 
+def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
 def _first(after: Any, before: Any) -> Any:
-    """The option as it stood after the command's name, else before it; an empty URL is told, not ignored."""
+    """Return the option from after the command's name, else from before; an empty URL counts as given."""
     return before if after is None or after is False else after
-
-
-def _declare(run: Any, fn: Callable[..., Any]) -> None:
-    """Give the wrapper the parameters of the function, the common ones and typer's context."""
-    hints = get_type_hints(fn, include_extras=True)
-    own = list(inspect.signature(fn).parameters.values())[1:]
-    parameters = [
-        inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
-        *(one.replace(annotation=hints[one.name], kind=inspect.Parameter.KEYWORD_ONLY) for one in own),
-        *(
-            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-            for key, annotation, default in _COMMON
-        ),
-    ]
-    del run.__wrapped__
-    run.__signature__ = inspect.Signature(parameters)
-    run.__annotations__ = {one.name: one.annotation for one in parameters}

@@ -1,7 +1,7 @@
-"""The database that a command works on: which one, opened how, and what is said when that fails.
+"""The database of a command: its choice, its connection, and the errors of both.
 
 Lives here: from options and environment to a connection. May not: know what a command does with it. The
-embedded server is held for as long as the command runs; it never takes the place of a URL that is set.
+embedded server runs as long as the command; it never replaces a URL that is set.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["Database", "Invocation", "explain"]
 
 CONNECT_TIMEOUT_S = 10
 _PAUSE_MAX_S = 3.0
-_TOLD_EVERY = 20
+_REPORT_EVERY = 20
 _NO_SUCH_OBJECT = ("3F000", "42883", "42P01", "42703")  # schema, function, table, column
 
 
@@ -44,7 +44,7 @@ class Database:
 
     Args:
         conn: an autocommit connection.
-        url: what it was opened with; holds the password.
+        url: its URL, with the password.
         target: how the database was chosen.
         psql: the command line that opens it in psql, for `subprocess`; without a password.
     """
@@ -56,7 +56,7 @@ class Database:
 
     @property
     def place(self) -> str:
-        """Which database it is, for people."""
+        """The database's name in messages."""
         if self.target.embedded:
             return f"embedded Postgres in {self.target.data_dir}"
         return f"{where(self.url)} (from {origin(self.target)})"
@@ -64,10 +64,10 @@ class Database:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
-    """What every command is told: where the database is, and how to answer.
+    """The common options of every command: the database, and the form of the answer.
 
     Args:
-        out: where answers go.
+        out: prints the answer.
         database_url: ``--database-url``, or None.
         data_dir: ``--data-dir``, or None.
     """
@@ -77,10 +77,10 @@ class Invocation:
     data_dir: Path | None = None
 
     def target(self) -> Target:
-        """Find out which database is meant.
+        """Return the database that the options and the environment name.
 
         Raises:
-            EmbeddedPostgresError: a URL that is set is no URL.
+            EmbeddedPostgresError: a URL that is set is malformed.
         """
         from pyengine.embedded.server import database_url
 
@@ -94,15 +94,15 @@ class Invocation:
 
     @property
     def psql_line(self) -> str:
-        """The command to type for psql; it also brings the embedded server back."""
+        """The command to type for psql, which starts the embedded server if necessary."""
         return self.line("db", "psql")
 
     def line(self, *command: str) -> str:
         """Return a command to type, for the same database."""
-        return shlex.join([*program(), *command, *self.words()])
+        return shlex.join([*program(), *command, *self.options()])
 
-    def words(self) -> list[str]:
-        """Return the options that name the same database again, without a password."""
+    def options(self) -> list[str]:
+        """Return the options that name the same database, without a password."""
         if self.database_url is not None:
             return ["--database-url", redact(self.database_url)]
         return [] if self.data_dir is None else ["--data-dir", str(self.data_dir)]
@@ -114,25 +114,25 @@ class Invocation:
         """Open the database for the length of a `with` block.
 
         Args:
-            create: the embedded server is made if it never was, and given the schema.
-            schema: the schema must be there, in a version that fits; with `create` it is installed into the
-                embedded server, and never into another one without being asked.
-            wait: a server that cannot be reached is waited for, and people are told.
+            create: create the embedded server if it does not exist, and install the schema there.
+            schema: the schema must be installed in a compatible version; with `create` it is installed into
+                the embedded server, but never into another one.
+            wait: wait for a server that cannot be reached, and print that.
 
         Raises:
-            NotFound: the embedded database was never made.
+            NotFound: the embedded database was never created.
             Unavailable: no connection.
             SchemaMismatch: the schema is missing, older or newer.
         """
         target = self.target()
-        with ExitStack() as held:
+        with ExitStack() as stack:
             if target.url is not None:
                 url, psql = target.url, _psql_of_url(target.url)
             else:
-                url, psql = self._embedded(target, held, create=create)
+                url, psql = self._embedded(target, stack, create=create)
             if wait:
                 _wait_for(url, target, self.out)
-            conn = held.enter_context(connect(url, target))
+            conn = stack.enter_context(connect(url, target))
             opened = Database(conn=conn, url=url, target=target, psql=psql)
             if create and schema and target.embedded:
                 install(url, self.out)
@@ -140,7 +140,7 @@ class Invocation:
                 must_fit(conn, self.line)
             yield opened
 
-    def _embedded(self, target: Target, held: ExitStack, *, create: bool) -> tuple[str, tuple[str, ...]]:
+    def _embedded(self, target: Target, stack: ExitStack, *, create: bool) -> tuple[str, tuple[str, ...]]:
         from pyengine.embedded.server import EmbeddedPostgres
 
         folder = target.data_dir
@@ -149,24 +149,24 @@ class Invocation:
                 f"the embedded Postgres in {folder} was never started",
                 hint=f"{self.line('db', 'init')}, or: {self.line('demo')}",
             )
-        server = held.enter_context(EmbeddedPostgres(folder))
+        server = stack.enter_context(EmbeddedPostgres(folder))
         return server.dsn, tuple(shlex.split(server.psql_command()))
 
 
 @contextmanager
 def connect(url: str, target: Target) -> Iterator[Connection[TupleRow]]:
-    """Connect, and say in one line why that is impossible.
+    """Connect to a database.
 
     Raises:
-        Unavailable: no connection.
+        Unavailable: no connection; the reason is one line.
     """
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
     from psycopg.types.json import set_json_loads
 
     try:
-        told = conninfo_to_dict(url)
-        timeout = int(told.get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT") or CONNECT_TIMEOUT_S)
+        info = conninfo_to_dict(url)
+        timeout = int(info.get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT") or CONNECT_TIMEOUT_S)
         conn = psycopg.connect(
             url,
             autocommit=True,
@@ -177,18 +177,18 @@ def connect(url: str, target: Target) -> Iterator[Connection[TupleRow]]:
     except (psycopg.OperationalError, psycopg.ProgrammingError, ValueError) as error:
         raise Unavailable(
             f"no connection to {where(url)} (from {origin(target)}): {hidden(_one_line(error), url)}",
-            hint=_way_out(target),
+            hint=_advice(target),
         ) from error
     with conn:
         set_json_loads(read_json, conn)
         if conn.execute(SESSION.sql.encode()).fetchone() == (conn.info.backend_pid,):
-            # no pooler stands in between: the session is ours
+            # there is no pooler: the session is our own
             conn.execute(CLIENT_SETTINGS.sql.encode())
         yield conn
 
 
 def _wait_for(url: str, target: Target, out: Output) -> None:
-    """Return when the server can be reached, or if it refuses us whenever we come."""
+    """Wait until the server can be reached, or refuses the connection permanently."""
     failures = 0
     while True:
         try:
@@ -198,11 +198,11 @@ def _wait_for(url: str, target: Target, out: Output) -> None:
             failures += 1
             if refuses(str(error.__cause__)):
                 break
-            if failures == 1 or failures % _TOLD_EVERY == 0:
-                out.note(f"{error.message}; waiting for it (--no-wait ends instead)")
+            if failures == 1 or failures % _REPORT_EVERY == 0:
+                out.remark(f"{error.message}; waiting for it (--no-wait ends instead)")
             time.sleep(min(_PAUSE_MAX_S, 0.1 * 2**failures))
     if failures > 1:
-        out.note(f"{where(url)} is there")
+        out.remark(f"{where(url)} is reachable")
 
 
 def install(url: str, out: Output) -> None:
@@ -211,18 +211,18 @@ def install(url: str, out: Output) -> None:
 
     report = migrate.install(url)
     if report.applied:
-        out.note("installed the schema durable")
+        out.remark("installed the schema durable")
 
 
 def must_fit(conn: Connection[TupleRow], line: Callable[..., str]) -> None:
-    """Refuse a database whose schema is missing or of another version.
+    """Check that the schema is installed in a compatible version.
 
     Args:
-        conn: a connection to it.
-        line: makes the command to type, for the same database.
+        conn: a connection to the database.
+        line: makes a command to type, for the same database.
 
     Raises:
-        SchemaMismatch: says which version it is and what to type.
+        SchemaMismatch: names the version and the command to type.
     """
     from pyengine.admin import queries
     from pyengine.sources import VERSION, found
@@ -244,26 +244,26 @@ def must_fit(conn: Connection[TupleRow], line: Callable[..., str]) -> None:
 
 
 def where(url: str) -> str:
-    """Name a database without its password."""
+    """Return the name of a database without its password."""
     from psycopg import ProgrammingError
     from psycopg.conninfo import conninfo_to_dict
 
     try:
-        told = conninfo_to_dict(url)
+        info = conninfo_to_dict(url)
     except ProgrammingError:
         return "the database URL"
-    host = told.get("host") or os.environ.get("PGHOST") or "the local socket"
-    port = told.get("port") or os.environ.get("PGPORT") or "5432"
-    name = told.get("dbname") or os.environ.get("PGDATABASE") or told.get("user") or "the default database"
+    host = info.get("host") or os.environ.get("PGHOST") or "the local socket"
+    port = info.get("port") or os.environ.get("PGPORT") or "5432"
+    name = info.get("dbname") or os.environ.get("PGDATABASE") or info.get("user") or "the default database"
     return printable(redact(hidden(f"{host}:{port}/{name}", url)))
 
 
 def origin(target: Target) -> str:
-    """Name what said which database is meant, as people know it."""
+    """Return the option or variable that chose the database."""
     return "--database-url" if target.source == "argument" else target.source
 
 
-def _way_out(target: Target) -> str:
+def _advice(target: Target) -> str:
     if target.embedded:
         return f"look into the end of {target.data_dir}/postgres.log, then try again"
     drop = "leave out --database-url" if target.source == "argument" else f"unset {target.source}"
@@ -273,16 +273,16 @@ def _way_out(target: Target) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    """The cause that libpq gives, on one line."""
+    """Return the reason of libpq on one line."""
     lines = [line.strip(" -\t") for line in str(error).splitlines() if line.strip(" -\t")]
-    told = next(
+    reason = next(
         (line for line in lines if "failed:" in line or "error" in line.lower()), lines[0] if lines else ""
     )
-    return printable(redact(told.rpartition("failed: ")[2].removeprefix("FATAL:  ")))
+    return printable(redact(reason.rpartition("failed: ")[2].removeprefix("FATAL:  ")))
 
 
 def _psql_of_url(url: str) -> tuple[str, ...]:
-    """Command line of psql for a URL, without its password, which goes into the environment."""
+    """Return the command line of psql for a URL, without its password, which goes into the environment."""
     from psycopg import ProgrammingError
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -297,15 +297,15 @@ def _psql_of_url(url: str) -> tuple[str, ...]:
         except EmbeddedPostgresError:
             program = None
     try:
-        told = conninfo_to_dict(url)
-    except ProgrammingError:  # connecting will say what is wrong with it
+        info = conninfo_to_dict(url)
+    except ProgrammingError:  # the attempt to connect reports the problem
         return (program or "psql", "")
-    told.pop("password", None)
-    return (program or "psql", make_conninfo("", **told))
+    info.pop("password", None)
+    return (program or "psql", make_conninfo("", **info))
 
 
 def explain(error: psycopg.Error) -> EngineError:
-    """Turn an error of the database into one of ours, with the next command to type."""
+    """Return the engine's error for one of psycopg, with the next command to type."""
     if error.sqlstate in _NO_SUCH_OBJECT:
         return SchemaMismatch(
             f"the schema durable of this database does not fit: {error.diag.message_primary}",
@@ -314,7 +314,7 @@ def explain(error: psycopg.Error) -> EngineError:
     if error.sqlstate is None:
         return Unavailable(f"the connection broke: {_one_line(error)}", hint="pyengine db status")
     diag = error.diag
-    if error.sqlstate.startswith("22"):  # data that its type does not take, such as a NUL in JSON
+    if error.sqlstate.startswith("22"):  # data that does not fit its type, such as a NUL in JSON
         return InvalidRequest(
             f"the database does not take that: {diag.message_primary}", detail=diag.message_detail
         )

@@ -1,7 +1,6 @@
 """Commands about the database: ``pyengine db init|migrate|status|set|purge|psql``.
 
-Lives here: what they ask and how they print it. May not: contain SQL (``admin/queries.py``,
-``pyengine.admin``).
+Lives here: their options and their output. May not: contain SQL (``admin/queries.py``, ``pyengine.admin``).
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 OLDEST_SERVER = 150000
-_KEPT = {
-    "row": "a row of a table of yours names them by a foreign key",
+_REASONS = {
+    "row": "a row of a table of yours refers to them by a foreign key",
     "journal": "the journal of another run reads their result",
-    "awaited": "somebody waits for them, or was woken and has not looked yet",
-    "undelivered": "a listener has not been told that they ended",
-    "busy": "not all of their children have ended that long ago, or somebody holds them just now",
+    "awaited": "a run waits for them, or was woken and has not read them yet",
+    "undelivered": "a listener has not been notified of their end",
+    "busy": "not all of their children have ended that long ago, or they are locked just now",
 }
 
 app = typer.Typer(
@@ -55,7 +54,7 @@ def init(
         ),
     ] = False,
 ) -> None:
-    """Install the schema, or bring it up to date; run again, it changes nothing.
+    """Install the schema, or migrate it to this version; repeating that changes nothing.
 
     Without --debug, an init or a migrate removes the debug operations of an earlier init --debug.
     """
@@ -67,8 +66,8 @@ def init(
 
 
 @command(app, "migrate")
-def bring_up_to_date(at: Invocation) -> None:
-    """Bring an installed schema to this version of pyengine."""
+def migrate_schema(at: Invocation) -> None:
+    """Migrate an installed schema to this version of pyengine."""
     from pyengine.admin import migrate
 
     with at.database(schema=False) as db:
@@ -81,14 +80,14 @@ def bring_up_to_date(at: Invocation) -> None:
 def status(at: Invocation, listen_url: ListenUrl = None) -> None:
     """Show server, pooler, schema, settings and counts; exit 5 if the schema is not up to date."""
     from pyengine.admin import migrate, queries
-    from pyengine.cli.health import health, tell
-    from pyengine.cli.pooler import look
+    from pyengine.cli.health import health, print_problems
+    from pyengine.cli.pooler import detect
     from pyengine.sources import VERSION
 
     with at.database(schema=False) as db:
         schema = migrate.status(db.url)
         server_version, size_bytes = queries.server(db.conn)
-        between = look(db, listen_url)
+        pooler = detect(db, listen_url)
         document: dict[str, Any] = {
             "pyengine": VERSION,
             "database": {
@@ -98,7 +97,7 @@ def status(at: Invocation, listen_url: ListenUrl = None) -> None:
                 "server_version": server_version,
                 "size_bytes": size_bytes,
                 "psql": at.psql_line,
-                "pooler": between.document(),
+                "pooler": pooler.document(),
             },
             "schema": {**asdict(schema), "current": schema.current},
             "settings": [],
@@ -113,10 +112,10 @@ def status(at: Invocation, listen_url: ListenUrl = None) -> None:
                 document["workers"] = queries.workers(db.conn)
             if schema.current:
                 document["health"] = health(db.conn)
-    at.out.answer(document, lambda console: _show_status(console, document, between.words()))
-    tell(at.out, document["health"])
+    at.out.answer(document, lambda console: _show_status(console, document, pooler.text()))
+    print_problems(at.out, document["health"])
     if not schema.current:
-        at.out.note(
+        at.out.remark(
             f"the schema is not up to date; run: {at.line('db', 'migrate' if schema.installed else 'init')}"
         )
         raise typer.Exit(5)
@@ -128,7 +127,7 @@ def change(
     name: Annotated[str, typer.Argument(help="Name of the setting.")],
     value: Annotated[str, typer.Argument(help="Its new value.")],
 ) -> None:
-    """Change a setting; it holds from the next call on, for what workers read from their next start on."""
+    """Change a setting, from the next call on; settings of workers apply from their next start on."""
     from pyengine.admin import queries
 
     if "\0" in value:
@@ -153,7 +152,7 @@ def purge(
         str, typer.Option("--older-than", metavar="AGE", help="30d, 12h, 90m: how long ago they ended.")
     ],
 ) -> None:
-    """Remove runs and promises that ended that long ago, with all that they left; what is needed stays."""
+    """Remove runs and promises that ended that long ago, with all their data, unless they are needed."""
     from pyengine.admin import queries
 
     span = checked_age(older_than)
@@ -161,7 +160,7 @@ def purge(
     kept: Counter[str] = Counter()
     with at.database() as db:
         part = queries.purge(db.conn, span, None)
-        while True:  # a transaction each, so that nothing is held for long
+        while True:  # each batch is a transaction, so that no lock lasts long
             runs, promises = runs + part["runs"], promises + part["promises"]
             kept.update(part["kept"])
             if part["more"] is None:
@@ -172,7 +171,7 @@ def purge(
     def render(console: Console) -> None:
         console.print(f"removed {runs} runs, {promises} promises in all")
         for why, count in kept.items():
-            console.print(f"kept {count}: {_KEPT[why]}")
+            console.print(f"kept {count}: {_REASONS[why]}")
 
     at.out.answer(document, render)
 
@@ -181,10 +180,10 @@ def purge(
 def psql(
     at: Invocation,
     more: Annotated[
-        list[str] | None, typer.Argument(metavar="[PSQL OPTIONS]...", help="Given to psql.")
+        list[str] | None, typer.Argument(metavar="[PSQL OPTIONS]...", help="Passed to psql.")
     ] = None,
 ) -> None:
-    """Open the database in psql; the embedded server is held until psql ends."""
+    """Open the database in psql; the embedded server runs until psql ends."""
     with at.database(schema=False) as db:
         command_line = [*db.psql, *(more or [])]
         if at.out.json:
@@ -235,7 +234,7 @@ def _report(at: Invocation, db: Database, report: Report) -> None:
         for step in report.applied:
             console.print(f"applied {step}")
         if report.logic:
-            console.print("wrote functions and views anew")
+            console.print("replaced functions and views")
         for name in report.dropped:
             console.print(f"dropped {printable(name)}")
         console.print(f"schema durable is up to date in the {redact(db.place)}", soft_wrap=True)
@@ -244,7 +243,7 @@ def _report(at: Invocation, db: Database, report: Report) -> None:
     at.out.answer(document, render)
 
 
-def _show_status(console: Console, document: dict[str, Any], between: str) -> None:
+def _show_status(console: Console, document: dict[str, Any], pooler: str) -> None:
     from rich.text import Text
 
     database, schema = document["database"], document["schema"]
@@ -253,7 +252,7 @@ def _show_status(console: Console, document: dict[str, Any], between: str) -> No
         "pyengine": document["pyengine"],
         "database": database["place"],
         "server": f"PostgreSQL {database['server_version']}, {database['size_bytes'] / 2**20:.1f} MiB",
-        "pooler": between,
+        "pooler": pooler,
         "schema": ("up to date" if schema["current"] else missing)
         + (", with debug operations" * schema["debug"]),
         "migrations": listed(list(schema["applied"])) or "none applied",

@@ -1,6 +1,6 @@
 """``pyengine demo``: the command, its progress on the screen, and its exit code.
 
-Lives here: what the command is told, and how it shows that it goes on. May not: the work (``pyengine.demo``).
+Lives here: the command's options, and the display of its progress. May not: the work (``pyengine.demo``).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def demo(
             "the running environment by default.",
         ),
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Do it anew, even if it is done already.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Do it again, even if it is done already.")] = False,
 ) -> None:
     """Audit installed packages, kill -9 the workers meanwhile, and show that nothing is lost.
 
@@ -74,8 +74,8 @@ def _install(db: Database) -> None:
 
 
 def _again(at: Invocation, path: Path | None) -> str:
-    """The same command once more."""
-    return shlex.join([*program(), "demo", *([] if path is None else [str(path)]), *at.words()])
+    """Return the same command."""
+    return shlex.join([*program(), "demo", *([] if path is None else [str(path)]), *at.options()])
 
 
 def _run(at: Invocation, db: Database, job: Job, *, again: str, fresh: bool) -> int:
@@ -87,7 +87,7 @@ def _run(at: Invocation, db: Database, job: Job, *, again: str, fresh: bool) -> 
         with _screen(at, db, job) as screen:
             outcome = run.drive(db, job, run_id, screen)
     except KeyboardInterrupt:
-        at.out.note(
+        at.out.remark(
             f"\nstopped; run {run_id} is in the database. Go on with: {again.replace(' --fresh', '')}"
         )
         raise
@@ -96,7 +96,7 @@ def _run(at: Invocation, db: Database, job: Job, *, again: str, fresh: bool) -> 
 
         raise RunFailed(
             f"run {run_id} {outcome.state}: {error_text(outcome.error)}",
-            hint=f"{shlex.join(program())} show {run_id}; or do it anew: {again} --fresh",
+            hint=f"{shlex.join(program())} show {run_id}; or do it again: {again} --fresh",
         )
     account = report.collect(db, outcome, at.psql_line)
 
@@ -123,10 +123,10 @@ class _Silent:
     """No screen: the answer is a document."""
 
     def begin(self, run_id: str) -> None:
-        """Say nothing."""
+        """Show nothing."""
 
-    def say(self, text: str) -> None:
-        """Say nothing."""
+    def print(self, text: str) -> None:
+        """Show nothing."""
 
     def progress(self, done: Progress, *, waiting: bool) -> None:
         """Show nothing."""
@@ -136,36 +136,36 @@ _WAITING = "waiting until the leases of the killed worker are taken over"
 
 
 class _Lines:
-    """Progress where nobody looks through a window: a line now and then."""
+    """Progress without a terminal: a line now and then."""
 
     def __init__(self, console: Console, job: Job, place: str) -> None:
         self._console = console
         self._job = job
         self._place = place
-        self._said_at = 0.0
+        self._printed_at = 0.0
         self._last = ""
 
     def begin(self, run_id: str) -> None:
-        """Say where the run is."""
-        self.say(f"run {run_id} in the {self._place}; two workers")
+        """Print the place of the run."""
+        self.print(f"run {run_id} in the {self._place}; two workers")
         if pause_ms := self._job.limits.pause_ms:
-            self.say(f"(so few files are read before anybody can kill: each step waits {pause_ms} ms)")
+            self.print(f"(so few files would be read before a kill: each step waits {pause_ms} ms)")
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Print one line."""
         self._console.print(printable(text), soft_wrap=True)
 
     def progress(self, done: Progress, *, waiting: bool) -> None:
-        """Print a line if there is something new to say and the last one is a while ago."""
+        """Print a line if it is new and the last one is a while ago."""
         line = f"{done.files:,} of {self._job.files:,} files" + (f" ({_WAITING})" if waiting else "")
         finished = done.files >= self._job.files
-        if line != self._last and (finished or time.monotonic() - self._said_at > LINE_EVERY_S):
-            self._said_at, self._last = time.monotonic(), line
-            self.say(line)
+        if line != self._last and (finished or time.monotonic() - self._printed_at > LINE_EVERY_S):
+            self._printed_at, self._last = time.monotonic(), line
+            self.print(line)
 
 
 class _Window(_Lines):
-    """Progress as a bar that moves; what is said stands above it."""
+    """Progress as a moving bar, with events printed above it."""
 
     def __init__(self, console: Console, job: Job, place: str) -> None:
         super().__init__(console, job, place)
@@ -173,22 +173,23 @@ class _Window(_Lines):
         self._task: TaskID | None = None
 
     def begin(self, run_id: str) -> None:
-        """Say where the run is, and show the bar."""
+        """Print the place of the run, and show the bar."""
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         super().begin(run_id)
         columns = (BarColumn(bar_width=40), MofNCompleteColumn(), TextColumn("files"), TimeElapsedColumn())
-        self._bar = Progress(*columns, TextColumn("{task.fields[note]}", style="dim"), console=self._console)
-        self._task = self._bar.add_task("audit", total=max(self._job.files, 1), note="")
+        state = TextColumn("{task.fields[state]}", style="dim")
+        self._bar = Progress(*columns, state, console=self._console)
+        self._task = self._bar.add_task("audit", total=max(self._job.files, 1), state="")
         self._bar.start()
 
     def progress(self, done: Progress, *, waiting: bool) -> None:
         """Move the bar."""
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done.files, note=_WAITING if waiting else "")
+            self._bar.update(self._task, completed=done.files, state=_WAITING if waiting else "")
 
     def end(self) -> None:
-        """Let the bar stand as it is."""
+        """Stop the bar, which stays visible."""
         if self._bar is not None:
             self._bar.stop()
 
@@ -199,8 +200,8 @@ def _screen(at: Invocation, db: Database, job: Job) -> Iterator[_Silent | _Lines
         yield _Silent()
         return
     console = at.out.console()
-    what = f"{job.distributions} distributions, {job.files:,} files, {job.bytes / 1e6:,.1f} MB"
-    console.print(f"audit of {what} in {printable(', '.join(job.places))}", style="bold", soft_wrap=True)
+    size = f"{job.distributions} distributions, {job.files:,} files, {job.bytes / 1e6:,.1f} MB"
+    console.print(f"audit of {size} in {printable(', '.join(job.places))}", style="bold", soft_wrap=True)
     if not sys.stdout.isatty():
         yield _Lines(console, job, redact(db.place))
         return

@@ -1,6 +1,6 @@
-"""What ``pyengine demo`` prints, and its document for programs.
+"""The report of ``pyengine demo``, as text and as a document.
 
-Lives here: the finding about the files, and the account of what the engine did. May not: decide either.
+Lives here: the findings about the files, and the account of the engine's work. May not: decide either.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ class _Report(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What the database tells of an audit, once it has ended.
+    """The facts about an audit that has ended, from the database.
 
     Args:
-        audits: what was found, for each distribution.
+        audits: the result of each distribution.
         repeated: bodies of steps that ran more than once.
-        takeovers: attempts that were interrupted.
+        takeovers: interrupted attempts.
         child: a child run to be shown.
         journal: its journal.
-        of_parent: what its parent's journal says of it.
+        of_parent: the events about it in its parent's journal.
         broken_laws: rows of ``durable.check()``.
-        command: what to type for psql.
+        command: the command for psql.
     """
 
     audits: list[_Audit]
@@ -76,21 +76,21 @@ class Account:
 
     @property
     def problems(self) -> list[Problem]:
-        """The files that are not what RECORD says."""
+        """The files that do not match RECORD."""
         return [problem for audit in self.audits for problem in audit.problems]
 
 
 def collect(db: Database, outcome: Outcome, command: str) -> Account:
-    """Ask the database what happened.
+    """Read the facts about an audit from the database.
 
     Args:
         db: the database.
-        outcome: how the audit ended.
-        command: what to type for psql.
+        outcome: the outcome of the audit.
+        command: the command for psql.
     """
     found = msgspec.convert(outcome.value, _Report).audits if outcome.state == "completed" else []
     takeovers = effects.takeovers(db.conn, outcome.run_id)
-    child = _telling_child(db, outcome.run_id, takeovers)
+    child = _example_child(db, outcome.run_id, takeovers)
     return Account(
         audits=found,
         repeated=effects.repeated(db.conn, outcome.run_id),
@@ -103,8 +103,8 @@ def collect(db: Database, outcome: Outcome, command: str) -> Account:
     )
 
 
-def _telling_child(db: Database, root: str, takeovers: list[effects.Takeover]) -> str | None:
-    """The child run to be shown: one that was interrupted, with a short journal, but not too short."""
+def _example_child(db: Database, root: str, takeovers: list[effects.Takeover]) -> str | None:
+    """Return the child run to be shown: an interrupted one with a short journal, but not too short."""
     runs = queries.family(db.conn, root)
     interrupted = {one.run_id for one in takeovers}
     wanted = [run for run in runs if run.id in interrupted] or runs
@@ -156,14 +156,12 @@ def _totals(audits: list[_Audit]) -> dict[str, int]:
 
 
 def show(console: Console, outcome: Outcome, account: Account) -> None:
-    """Print everything for people."""
+    """Print everything as text."""
     _show_table(console, account.audits)
     _show_verdict(console, account)
     _show_recovery(console, outcome, account)
     if account.child:
-        console.print(
-            f"\njournal of {account.child}, with what its parent's journal says of it", style="bold"
-        )
+        console.print(f"\njournal of {account.child}, with the events of its parent about it", style="bold")
         timeline.show(console, _merged(account), mark="parent")
     console.print()
     if account.broken_laws:
@@ -181,8 +179,8 @@ def _show_table(console: Console, audits: list[_Audit]) -> None:
     shown = table("DISTRIBUTION", *right, right=right)
     order = sorted(audits, key=lambda audit: (not audit.problems, -audit.files, audit.name))
     groups = [[audit] for audit in order[:TABLE_ROWS]]
-    if rest := order[TABLE_ROWS:]:
-        groups.append(rest)
+    if others := order[TABLE_ROWS:]:
+        groups.append(others)
     for group in groups:
         _add_row(shown, group[0].name if len(group) == 1 else f"{len(group)} others", group)
     _add_row(shown, "all", audits, style="bold")
@@ -216,7 +214,7 @@ def _show_verdict(console: Console, account: Account) -> None:
         console.print(f"and {len(problems) - PROBLEM_ROWS} more: --json names them all", style="bold red")
     if totals["without_record"]:
         console.print(
-            f"{totals['without_record']} distributions have no RECORD; nothing is said of their files."
+            f"{totals['without_record']} distributions have no RECORD; their files are not verified."
         )
 
 
@@ -226,18 +224,18 @@ def _show_recovery(console: Console, outcome: Outcome, account: Account) -> None
     if takeovers:
         runs = {one.run_id for one in takeovers}
         by = Counter(one.worker for one in takeovers if one.worker)
-        who = listed([f"{worker} took over {number}" for worker, number in sorted(by.items())])
-        rest = len(takeovers) - by.total()
-        none_left = f"; {rest} had no step left to run" if rest else ""
+        workers = listed([f"{worker} took over {number}" for worker, number in sorted(by.items())])
+        others = len(takeovers) - by.total()
+        none_left = f"; {others} had no step left to run" if others else ""
         console.print(
             f"Recovered: {len(takeovers)} attempts of {len(runs)} runs were interrupted; "
-            f"{who or 'none was taken over'}{none_left}. {_delays(outcome, takeovers)}"
+            f"{workers or 'none was taken over'}{none_left}. {_delays(outcome, takeovers)}"
         )
     elif not outcome.kills:
         console.print("No attempt was interrupted.")
     console.print(
         f"Steps that ran again after they were recorded: {repeated.after_recorded} "
-        f"(of {repeated.bodies:,} bodies that ran, as they noted themselves in pyengine_demo.effects).",
+        f"(of {repeated.bodies:,} bodies that ran, as they recorded in pyengine_demo.effects).",
         style="bold red" if repeated.after_recorded else "bold",
     )
     if repeated.before_recorded:
@@ -248,39 +246,39 @@ def _show_recovery(console: Console, outcome: Outcome, account: Account) -> None
 
 
 def _delays(outcome: Outcome, takeovers: list[effects.Takeover]) -> str:
-    """How long it took from a kill until somebody else went on."""
+    """Return the shortest time from a kill until another worker continued a run."""
     waited = [
         (one.resumed_at - kill.at).total_seconds()
         for kill in outcome.kills
         for one in takeovers
         if one.resumed_at and one.run_id in kill.held and one.resumed_at > kill.at
     ]
-    return f"The first of them went on {span(min(waited))} after the kill." if waited else ""
+    return f"The first of them continued {span(min(waited))} after the kill." if waited else ""
 
 
 def _merged(account: Account) -> list[timeline.Line]:
-    """The child's own lines and its parent's about it, by time, the middle left out if they are many."""
+    """Return the lines of the child and of its parent about it, by time; a long middle is left out."""
     of_parent = [
-        replace(line, seq=-1, what=line.what.replace("child run audit_distribution ", "run "))
+        replace(line, seq=-1, text=line.text.replace("child run audit_distribution ", "run "))
         for line in timeline.lines(account.of_parent)
     ]
     both = sorted([*of_parent, *timeline.lines(account.journal)], key=lambda line: (line.at, line.seq >= 0))
     if len(both) <= JOURNAL_ROWS:
         return both
-    keep = _worth_showing(both)
+    important = _important(both)
     shown: list[timeline.Line] = []
     for number, line in enumerate(both):
-        if number in keep:
+        if number in important:
             shown.append(line)
-        elif shown and shown[-1].what != "...":
-            shown.append(timeline.Line(at=line.at, seq=line.seq, what="...", style="quiet"))
+        elif shown and shown[-1].text != "...":
+            shown.append(timeline.Line(at=line.at, seq=line.seq, text="...", style="dim"))
     return shown
 
 
-def _worth_showing(both: list[timeline.Line]) -> set[int]:
-    """Beginning and end, and what stands around an interruption."""
-    cuts = [number for number, line in enumerate(both) if line.style in ("again", "bad")]
-    keep = {0, 1, 2, 3, len(both) - 2, len(both) - 1}
-    for cut in cuts[:3]:
-        keep |= {cut - 1, cut, cut + 1, cut + 2}
-    return keep
+def _important(both: list[timeline.Line]) -> set[int]:
+    """Return the numbers of the lines at the beginning, at the end, and around an interruption."""
+    interruptions = [number for number, line in enumerate(both) if line.style in ("yellow", "bold red")]
+    numbers = {0, 1, 2, 3, len(both) - 2, len(both) - 1}
+    for number in interruptions[:3]:
+        numbers |= {number - 1, number, number + 1, number + 2}
+    return numbers

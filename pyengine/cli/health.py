@@ -1,7 +1,6 @@
-"""What the commands tell of ``durable.health``: whether time passes in the database as it should.
+"""The output of ``durable.health``, which checks that ticks, partitions and snapshots are on time.
 
-Lives here: asking it, and what is said of rows that are not as they should be. May not: decide what is amiss;
-that is the view's.
+Lives here: reading the view, and a message for each row that is not ok. May not: decide; the view does.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyengine.cli.output import Output
 
-__all__ = ["health", "tell"]
+__all__ = ["health", "print_problems"]
 
 
 def health(conn: Connection[TupleRow]) -> list[dict[str, Any]]:
@@ -27,8 +26,8 @@ def health(conn: Connection[TupleRow]) -> list[dict[str, Any]]:
         return cursor.execute(HEALTH.sql.encode()).fetchall()
 
 
-def tell(out: Output, rows: list[dict[str, Any]]) -> None:
-    """Say which rows are not as they should be, and what to do."""
+def print_problems(out: Output, rows: list[dict[str, Any]]) -> None:
+    """Print the rows that are not ok, with advice."""
     for one in rows:
         if not one["ok"]:
-            out.note(f"{one['what']}: {one['detail']}. {one['hint']}")
+            out.remark(f"{one['what']}: {one['detail']}. {one['hint']}")

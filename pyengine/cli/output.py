@@ -1,18 +1,19 @@
-"""How answers look: one JSON document, or text for people; and how log lines look.
+"""The format of answers, a JSON document or text, and of log lines.
 
-Lives here: the choice between the two, the printable form of values, hiding passwords. May not: ask the
-database. Text of people and of the database never reaches the terminal as markup or as control characters.
+Lives here: the choice between the two, the printable form of values, hiding passwords. May not: query the
+database. Texts of users and of the database never reach the terminal as markup or as control characters.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ __all__ = [
     "log_to_stderr",
     "printable",
     "program",
+    "progress",
     "read_json",
     "redact",
     "span",
@@ -61,17 +63,17 @@ _RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "ascti
 
 
 class _WithFields(logging.Formatter):
-    """A log line with the fields of its event: an event's name alone does not say which run it is about."""
+    """A log line with the fields of its event, such as the run id."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that logging calls
-        """Return the line, its fields as name=value behind it."""
+        """Return the line, followed by its fields as name=value."""
         fields = {key: value for key, value in vars(record).items() if key not in _RECORD_FIELDS}
         line = super().formatMessage(record) + "".join(f" {key}={value}" for key, value in fields.items())
-        return redact(printable(line, keep="\n"))
+        return redact(printable(line, allow="\n"))
 
 
 def log_to_stderr(level: int) -> None:
-    """Show log records of this level and above on stderr, unless somebody has set up logging already."""
+    """Print log records of this level and above on stderr, unless logging is configured already."""
     root = logging.getLogger()
     if not root.handlers:
         handler = logging.StreamHandler()
@@ -80,28 +82,49 @@ def log_to_stderr(level: int) -> None:
     root.setLevel(level)
 
 
+@contextlib.contextmanager
+def progress(*, enabled: bool = True) -> Iterator[Callable[[str], None] | None]:
+    """Give a function that shows a progress text on the terminal, which is erased at the end.
+
+    Args:
+        enabled: False gives None, as does a stderr that is not a terminal.
+    """
+    if not (enabled and sys.stderr.isatty()):
+        yield None
+        return
+
+    def show(text: str) -> None:
+        sys.stderr.write(f"\r{text}\x1b[K")
+        sys.stderr.flush()
+
+    try:
+        yield show
+    finally:
+        show("")
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """Where answers go: to people, or as one JSON document to programs."""
+    """Prints answers: text for people, or one JSON document for programs."""
 
     json: bool = False
 
     def answer(self, document: Any, show: Callable[[Console], None]) -> None:
         """Print the answer of a command: the document with ``--json``, else what `show` prints."""
         if self.json:
-            sys.stdout.write(json.dumps(document, default=_plain, indent=2, ensure_ascii=True) + "\n")
+            sys.stdout.write(json.dumps(document, default=_encodable, indent=2, ensure_ascii=True) + "\n")
             sys.stdout.flush()
         else:
             show(self.console())
 
-    def note(self, text: str) -> None:
-        """Tell people something beside the answer, on stderr; programs do not get it."""
+    def remark(self, text: str) -> None:
+        """Print a remark beside the answer on stderr, unless the answer is JSON."""
         if not self.json:
-            sys.stderr.write(printable(redact(text), keep="\n") + "\n")
+            sys.stderr.write(printable(redact(text), allow="\n") + "\n")
             sys.stderr.flush()
 
     def console(self) -> Console:
-        """A console for text; wide where nobody looks at it through a window."""
+        """Return a console for text; a wide one if stdout is not a terminal."""
         from rich.console import Console
 
         known = sys.stdout.isatty() or "COLUMNS" in os.environ
@@ -109,7 +132,7 @@ class Output:
 
 
 def read_json(text: str | bytes) -> Any:
-    """Return JSON as a value, or as its text where it is nested too deeply to be read and printed."""
+    """Return JSON as a value, or as its text if it is nested too deeply to be decoded and printed."""
     written = text if isinstance(text, str) else text.decode()
     if written.count("[") + written.count("{") > DEEPEST:
         depth = 0
@@ -120,8 +143,8 @@ def read_json(text: str | bytes) -> Any:
     return json.loads(written)
 
 
-def _plain(value: Any) -> Any:
-    """What `json` cannot write itself."""
+def _encodable(value: Any) -> Any:
+    """Convert a value that `json` cannot encode."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     if isinstance(value, datetime):
@@ -131,20 +154,20 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def printable(text: str, keep: str = "") -> str:
-    """Return text without control characters, surrogates and the like; those in `keep` stay."""
+def printable(text: str, allow: str = "") -> str:
+    """Return text with control characters, surrogates and the like escaped, except those in `allow`."""
     if text.isprintable():
         return text
     return "".join(
-        c if c.isprintable() or c in keep else c.encode("unicode_escape", "replace").decode() for c in text
+        c if c.isprintable() or c in allow else c.encode("unicode_escape", "replace").decode() for c in text
     )
 
 
 def redact(text: str) -> str:
-    """Return text without the passwords of URLs, and without those that this process was told."""
+    """Return text without passwords of URLs and of this process's environment and arguments."""
     for url in _urls():
         text = hidden(text, url)
-    # a password of one or two letters is in every sentence
+    # a password of one or two letters occurs in every sentence
     if len(secret := os.environ.get("PGPASSWORD", "")) > 2:
         text = text.replace(secret, "***")
     text = _URL_PASSWORD.sub(r"\1***@", text)
@@ -152,20 +175,20 @@ def redact(text: str) -> str:
 
 
 def _urls() -> list[str]:
-    """Return the URLs that this process was told."""
+    """Return the URLs in this process's environment and arguments."""
     names = ("PYENGINE_DATABASE_URL", "DATABASE_URL", "PYENGINE_LISTEN_URL")
-    told = [os.environ.get(name, "") for name in names]
-    told += [word.partition("=")[2] if word.startswith("--") else word for word in sys.argv[1:]]
-    return [text for text in told if "://" in text]
+    texts = [os.environ.get(name, "") for name in names]
+    texts += [arg.partition("=")[2] if arg.startswith("--") else arg for arg in sys.argv[1:]]
+    return [text for text in texts if "://" in text]
 
 
 def compact(value: Any) -> str:
     """Return a JSON value on one line."""
-    return printable(json.dumps(value, ensure_ascii=False, default=_plain))
+    return printable(json.dumps(value, ensure_ascii=False, default=_encodable))
 
 
 def program() -> list[str]:
-    """Return the words that start this command, as people typed them."""
+    """Return the arguments that start this program."""
     name = os.path.basename(sys.argv[0]) if sys.argv else ""
     return ["python", "-m", "pyengine"] if name in ("__main__.py", "-m", "-c") else ["pyengine"]
 
@@ -175,14 +198,14 @@ def clip(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
 
 
-def listed(words: list[str], limit: int = 8) -> str:
-    """Return words with commas, the first few of them."""
-    more = f" and {len(words) - limit} more" if len(words) > limit else ""
-    return ", ".join(words[:limit]) + more
+def listed(texts: list[str], limit: int = 8) -> str:
+    """Return the first texts with commas, and the number of the others."""
+    more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
+    return ", ".join(texts[:limit]) + more
 
 
 def span(duration: timedelta | float) -> str:
-    """Return a duration as people say it: 412 ms, 3.4 s, 5m 12s, 2h 5m, 3d 4h."""
+    """Return a duration as a short text: 412 ms, 3.4 s, 5m 12s, 2h 5m, 3d 4h."""
     s = duration.total_seconds() if isinstance(duration, timedelta) else duration
     if s < 0.9995:
         return f"{s * 1000:.0f} ms"
@@ -196,14 +219,14 @@ def span(duration: timedelta | float) -> str:
 
 
 def state_text(state: str) -> Text:
-    """The state of a run in its colour."""
+    """Return the state of a run in its colour."""
     from rich.text import Text
 
     return Text(state, style=_STATE_STYLES.get(state, ""))
 
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    """A table without lines; columns named in `right` hold numbers."""
+    """Return a table without lines; the columns in `right` are aligned to the right."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))

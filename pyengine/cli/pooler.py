@@ -1,7 +1,7 @@
-"""What stands between a command and its database: perhaps a pooler, and perhaps a way past it.
+"""The pooler before a database, if there is one, and the direct URL past it.
 
-Lives here: finding out both, and saying what follows for hints and presence. May not: contain SQL
-(``admin/queries.py``). A way past it that does not work is told and not raised: whoever asks wants to know.
+Lives here: detecting both, and the consequences for hints and presence. May not: contain SQL
+(``admin/queries.py``). A direct URL that does not work is reported, not raised.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 from pyengine.cli.database import Database, connect, where
 from pyengine.errors import EngineError
 
-__all__ = ["Between", "look"]
+__all__ = ["Pooler", "detect"]
 
-_HOW = "set PYENGINE_LISTEN_URL to a URL past it"
+_ADVICE = "set PYENGINE_LISTEN_URL to a URL past it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Between:
-    """What stands between.
+class Pooler:
+    """The pooler and the direct URL.
 
     Args:
-        pooled: whether a pooler does.
-        direct: the way past it, without its password; None if none is known.
-        problem: what is wrong with that way, or None.
+        pooled: whether there is a pooler.
+        direct: the direct URL, without its password; None if there is none.
+        problem: the problem of the direct URL, or None.
     """
 
     pooled: bool
@@ -34,11 +34,11 @@ class Between:
 
     @property
     def hints(self) -> bool:
-        """Whether hints are heard and presence is held by a worker that is told the same."""
+        """Whether hints and presence work for a worker with these URLs."""
         return not self.pooled if self.direct is None or self.problem else True
 
     def document(self) -> dict[str, Any]:
-        """For ``--json``."""
+        """Return the document for ``--json``."""
         return {
             "pooled": self.pooled,
             "direct": self.direct,
@@ -46,28 +46,28 @@ class Between:
             "hints": self.hints,
         }
 
-    def words(self) -> str:
-        """For people: nothing if there is nothing to say."""
+    def text(self) -> str:
+        """Return the text for ``db status``; empty if there is neither a pooler nor a direct URL."""
         if self.problem:
-            told = f"the direct URL {self.direct} is of no use: {self.problem}"
+            text = f"the direct URL {self.direct} is of no use: {self.problem}"
         elif self.direct:
-            told = f"hints and presence go past it, to {self.direct}"
+            text = f"hints and presence go past it, to {self.direct}"
         elif self.pooled:
-            told = f"polling does all, a little later than hints would; {_HOW}"
+            text = f"polling does all, a little later than hints would; {_ADVICE}"
         else:
             return ""
-        return f"{'yes' if self.pooled else 'none'}; {told}"
+        return f"{'yes' if self.pooled else 'none'}; {text}"
 
 
-def look(db: Database, listen_url: str | None) -> Between:
-    """Find out what stands before a database.
+def detect(db: Database, listen_url: str | None) -> Pooler:
+    """Detect a pooler before a database, and check the direct URL.
 
     Args:
         db: the database.
         listen_url: ``--listen-url``, or None.
 
     Raises:
-        EmbeddedPostgresError: the direct URL that is set is no URL.
+        EmbeddedPostgresError: the direct URL is not a URL.
     """
     from pyengine.admin import queries
     from pyengine.embedded import server
@@ -75,7 +75,7 @@ def look(db: Database, listen_url: str | None) -> Between:
     url = None if db.target.embedded else server.listen_url(listen_url)
     pooled = queries.pooled(db.conn)
     if url is None:
-        return Between(pooled=pooled)
+        return Pooler(pooled=pooled)
     problem = None
     try:
         source = "PYENGINE_LISTEN_URL" if listen_url is None else "--listen-url"
@@ -86,4 +86,4 @@ def look(db: Database, listen_url: str | None) -> Between:
                 problem = "it leads to another database"
     except EngineError as error:
         problem = error.message
-    return Between(pooled=pooled, direct=where(url), problem=problem)
+    return Pooler(pooled=pooled, direct=where(url), problem=problem)

@@ -1,8 +1,8 @@
-"""``pyengine replay-check MODULE:APP``: does this code fit the runs there are?
+"""``pyengine replay-check MODULE:APP``: checks that code fits the existing runs.
 
-Lives here: from an application to a report, and how that is printed. May not: replay (``replay_check.py`` of
-the package), or contain SQL. It only reads, so the database may be a standby. Exit codes beyond the usual
-ones: 0 nothing diverges, 1 something does, 7 there are runs, and this code has the workflow of none.
+Lives here: loading the application, and the output of the report. May not: replay (``replay_check.py`` of the
+package), or contain SQL. It only reads, so the database may be a standby. Exit codes beyond the usual ones:
+0 no run diverges, 1 a run diverges, 7 this code has the workflow of none of the runs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,8 +18,8 @@ import typer
 
 from pyengine.cli.command import command
 from pyengine.cli.database import Invocation
-from pyengine.cli.output import listed, printable
-from pyengine.cli.worker import direct, load
+from pyengine.cli.output import listed, printable, progress
+from pyengine.cli.worker import load, set_database
 from pyengine.errors import NotFound
 
 if TYPE_CHECKING:
@@ -49,18 +48,18 @@ def replay_check(
     ] = None,
     sample: Annotated[
         int | None,
-        typer.Option("--sample", "-n", min=1, help="At most so many runs of each workflow and version."),
+        typer.Option("--sample", "-n", min=1, help="Number of runs of each workflow and version."),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Runs that have ended too: they must end again the same way.")
+        bool, typer.Option("--all", "-a", help="Ended runs too: they must end the same way again.")
     ] = False,
 ) -> None:
     """Replay the journals of live runs with this code; nothing is written.
 
-    Exit 1 if one diverges, 7 if there are runs and this code has the workflow and version of none of them.
+    Exit 1 if one diverges, 7 if this code has the workflow and version of none of the runs.
     """
     found = load(app, verb="replay-check")
-    direct(found, at)
+    set_database(found, at)
     if not any(True for _ in found.registry.workflows()):
         raise NotFound(f"{app} has no workflow", hint="put @app.workflow on an async function")
     where = replace(at, database_url=found._database_url, data_dir=found._data_dir)
@@ -68,8 +67,13 @@ def replay_check(
         from pyengine.database.connection import Database
         from pyengine.replay_check import replay_check as check
 
-        # what workflow code prints is no answer of this command
-        with contextlib.redirect_stdout(sys.stderr), _progress(at) as progress:
+        # the output of workflow code is not the answer of this command
+        with contextlib.redirect_stdout(sys.stderr), progress(enabled=not at.out.json) as show:
+
+            def replayed(done: int, total: int) -> None:
+                if show is not None:
+                    show(f"replayed {done} of {total} runs")
+
             report = asyncio.run(
                 check(
                     Database(db.url),
@@ -77,34 +81,16 @@ def replay_check(
                     workflow=workflow,
                     sample=sample,
                     finished=everything,
-                    progress=progress,
+                    progress=replayed,
                 )
             )
     at.out.answer(_document(report), lambda console: _show(console, report, app))
     if report.count("diverged"):
-        at.out.note(f"{_ADVICE}; one of them: {at.line('show', report.breaks()[0].runs[0])}")
+        at.out.remark(f"{_ADVICE}; one of them: {at.line('show', report.breaks()[0].runs[0])}")
         raise typer.Exit(1)
     if report.runs and report.count("unknown") == len(report.runs):
-        at.out.note(f"nothing was checked: {app} has the workflow and version of none of these runs")
+        at.out.remark(f"nothing was checked: {app} has the workflow and version of none of these runs")
         raise typer.Exit(7)
-
-
-@contextlib.contextmanager
-def _progress(at: Invocation) -> Iterator[Callable[[int, int], None] | None]:
-    """Give what shows how far it is, on a terminal; it is wiped away at the end."""
-    if at.out.json or not sys.stderr.isatty():
-        yield None
-        return
-
-    def show(done: int, total: int) -> None:
-        sys.stderr.write(f"\rreplayed {done} of {total} runs\x1b[K")
-        sys.stderr.flush()
-
-    try:
-        yield show
-    finally:
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()
 
 
 def _document(report: Report) -> dict[str, Any]:
@@ -119,7 +105,7 @@ def _document(report: Report) -> dict[str, Any]:
 
 
 def _show(console: Console, report: Report, app: str) -> None:
-    """Print one line for each workflow and version, below it the places where runs part from the code."""
+    """Print one line for each workflow and version, and below it the places where runs diverge."""
     from rich.text import Text
 
     if not report.runs:

@@ -1,8 +1,8 @@
-"""The command line as a whole: its groups, its exit codes, and the one place where errors become messages.
+"""The root of the command line: its groups, its exit codes, and the place where errors become messages.
 
-Lives here: `run`. May not: do the work of a command. Exit codes: 0 done; 1 the answer is bad (a failed run, a
-violated law, a file that does not match); 2 wrong usage; 3 no such thing; 4 no database; 5 the schema does
-not fit; 6 in conflict with what is there; 130 interrupted.
+Lives here: `run`. May not: do the work of a command. Exit codes: 0 success; 1 a bad result (a failed run, a
+broken law, a file that does not match); 2 wrong usage; 3 not found; 4 no database; 5 schema mismatch; 6
+conflict; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _NEXT = {
     6: "pyengine ps",
 }
 
-# what typer raises for wrong usage; some versions of it bring a click of their own
+# the error of typer for wrong usage; some versions include a click of their own
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 _ClickException: type[Exception] = _UsageError.__bases__[0]
 
@@ -99,7 +99,7 @@ def run(argv: list[str]) -> int:
     """Run one command and return its exit code.
 
     Args:
-        argv: the words after ``pyengine``.
+        argv: the arguments after ``pyengine``.
     """
     out = Output(json="--json" in argv)
     log_to_stderr(logging.WARNING)
@@ -111,13 +111,13 @@ def run(argv: list[str]) -> int:
     except _ClickException as error:
         return _wrong_usage(out, error)
     except (KeyboardInterrupt, typer.Abort):
-        out.note("interrupted")
+        out.remark("interrupted")
         return 130
     except BrokenPipeError:
-        # whoever read our output has seen enough
+        # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except Exception as error:  # the process boundary: the database's own errors become ours, others are bugs
+    except Exception as error:  # the process boundary: errors of the database become ours, others are bugs
         ours = _of_database(error)
         if ours is None:
             raise
@@ -136,24 +136,24 @@ def _of_database(error: Exception) -> EngineError | None:
 def _fail(out: Output, error: EngineError) -> int:
     code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1)
     message = f"{error.message}: {error.detail}" if error.detail else error.message
-    _say(out, code, (type(error).__name__, message, error.hint or _NEXT.get(code)))
+    _print_error(out, code, (type(error).__name__, message, error.hint or _NEXT.get(code)))
     return code
 
 
 def _wrong_usage(out: Output, error: Exception) -> int:
-    if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help, and in some versions printed
+    if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help; some versions print it
         if text := str(error):
             typer.echo(text)
         return 2
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "pyengine")
     message = str(getattr(error, "format_message", lambda: error)())
-    _say(out, 2, ("InvalidRequest", message, f"{path} --help"))
+    _print_error(out, 2, ("InvalidRequest", message, f"{path} --help"))
     return 2
 
 
-def _say(out: Output, code: int, what: tuple[str, str, str | None]) -> None:
-    kind, message, hint = (printable(redact(text), keep="\n") if text else None for text in what)
+def _print_error(out: Output, code: int, texts: tuple[str, str, str | None]) -> None:
+    kind, message, hint = (printable(redact(text), allow="\n") if text else None for text in texts)
     if out.json:
         document = {"error": {"type": kind, "message": message, "hint": hint, "exit_code": code}}
         out.answer(document, lambda _: None)

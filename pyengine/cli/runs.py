@@ -1,6 +1,6 @@
 """Commands about runs: start, ps, show.
 
-Lives here: what they ask and how they print it. May not: contain SQL (``admin/queries.py``).
+Lives here: their options and their output. May not: contain SQL (``admin/queries.py``).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_START_BYTES", "add_to", "checked_age", "checked_id", "checked_text", "show_tree"]
 
-FIRST_LOOK_S = 0.02
+FIRST_POLL_S = 0.02
 LONGEST_PAUSE_S = 0.5
 TREE_LINES = 40
 MAX_ID_BYTES = 1024
 _UNITS = {"d": "days", "h": "hours", "m": "minutes"}
-MAX_START_BYTES = 512  # the rest is for the numbers of children
+MAX_START_BYTES = 512  # the rest is reserved for the numbers of children
 
 
 def add_to(app: typer.Typer) -> None:
@@ -47,7 +47,7 @@ def start(
         str, typer.Argument(help="""Arguments as JSON: '["world"]' or '{"name": "world"}'.""")
     ] = "[]",
     id: Annotated[
-        str | None, typer.Option("--id", help="Id of the run: the same id is the same run.")
+        str | None, typer.Option("--id", help="Id of the run; a second start with it finds the run.")
     ] = None,
     key: Annotated[
         str | None, typer.Option("--key", help="Idempotency key, unique for the workflow.")
@@ -56,7 +56,7 @@ def start(
     version: Annotated[str, typer.Option("--workflow-version", help="Version of the workflow.")] = "1",
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; exit 1 if it fails.")] = False,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", help="With --wait: at most so many seconds.")
+        float | None, typer.Option("--timeout", help="With --wait: the longest time, in seconds.")
     ] = None,
     anyway: Annotated[bool, typer.Option("--anyway", help="Also if no worker knows the workflow.")] = False,
 ) -> None:
@@ -64,20 +64,20 @@ def start(
     from pyengine.admin import queries
 
     _refuse_args(workflow, args)
-    wanted = queries.Start(
-        workflow=checked_text("a workflow name", workflow),
-        args=args,
-        id=None if id is None else checked_id(id, most=MAX_START_BYTES),
-        key=None if key is None else checked_text("a key", key),
-        queue=checked_text("a queue name", queue),
-        version=checked_text("a version", version),
-    )
+    options = {
+        "workflow": checked_text("a workflow name", workflow),
+        "args": args,
+        "id": None if id is None else checked_id(id, most=MAX_START_BYTES),
+        "key": None if key is None else checked_text("a key", key),
+        "queue": checked_text("a queue name", queue),
+        "version": checked_text("a version", version),
+    }
     with at.database(create=True) as db:
-        note = _who_serves(db, workflow, anyway=anyway)
-        id = queries.start(db.conn, wanted)
+        warning = _check_workers(db, workflow, anyway=anyway)
+        id = queries.start(db.conn, **options)
         run = queries.run(db.conn, id)
-        if note:
-            at.out.note(note)
+        if warning:
+            at.out.remark(warning)
         if wait:
             run = _wait(at.out, db, id, timeout)
         at.out.answer(run, lambda console: _show_started(console, run))
@@ -91,7 +91,7 @@ def ps(
     workflow: Annotated[
         str | None, typer.Option("--workflow", "-w", help="Only runs of this workflow.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="Number of runs.")] = 20,
     everything: Annotated[
         bool, typer.Option("--all", "-a", help="Child runs too; so does any filter.")
     ] = False,
@@ -131,7 +131,7 @@ def show(
         events = queries.events(db.conn, id)
 
     def render(console: Console) -> None:
-        _show_facts(console, run)
+        _show_details(console, run)
         if family:
             console.print()
             show_tree(console, run, family)
@@ -142,31 +142,31 @@ def show(
 
 
 def checked_id(id: str, *, most: int = MAX_ID_BYTES) -> str:
-    """Return an id that can be one.
+    """Return an id after a check of its length.
 
     Args:
-        id: what people typed.
-        most: its bytes at most.
+        id: an id from the command line.
+        most: the largest size in bytes.
 
     Raises:
-        InvalidRequest: it is empty or too long, or no text.
+        InvalidRequest: it is empty or too long, or not UTF-8.
     """
     size = len(checked_text("a run id", id).encode())
     if not 1 <= size <= most:
         raise InvalidRequest(
-            f"a run id has 1 to {most} bytes, this one has {size}", hint="pyengine ps lists the ids there are"
+            f"a run id has 1 to {most} bytes, this one has {size}", hint="pyengine ps lists the ids"
         )
     return id
 
 
 def checked_age(text: str) -> str:
-    """Return an age as Postgres reads it.
+    """Return an age as an interval of Postgres.
 
     Args:
-        text: what people typed: 30d, 12h, 90m.
+        text: an age from the command line: 30d, 12h, 90m.
 
     Raises:
-        InvalidRequest: it is none.
+        InvalidRequest: it is not an age.
     """
     age = re.fullmatch(r"(\d{1,6}) ?(d|h|m)(ays?|ours?|in(ute)?s?)?", text.strip())
     if age is None:
@@ -174,22 +174,22 @@ def checked_age(text: str) -> str:
     return f"{age[1]} {_UNITS[age[2]]}"
 
 
-def checked_text(what: str, text: str) -> str:
-    """Return a text that Postgres can hold.
+def checked_text(name: str, text: str) -> str:
+    """Return a text after a check that Postgres can store it.
 
     Args:
-        what: how the error calls it.
-        text: what people typed.
+        name: names it in the error.
+        text: a text from the command line.
 
     Raises:
-        InvalidRequest: it has a NUL, or half a character.
+        InvalidRequest: it has a NUL, or half of a surrogate pair.
     """
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidRequest(f"{what} is UTF-8 text, not {text!r}") from error
+        raise InvalidRequest(f"{name} is UTF-8 text, not {text!r}") from error
     if "\0" in text:
-        raise InvalidRequest(f"{what} has no NUL character")
+        raise InvalidRequest(f"{name} has no NUL character")
     return text
 
 
@@ -209,8 +209,12 @@ def _refuse_args(workflow: str, args: str) -> None:
         )
 
 
-def _who_serves(db: Database, workflow: str, *, anyway: bool) -> str | None:
-    """Return what to tell people if nobody serves the workflow; refuse what looks like a slip of the pen."""
+def _check_workers(db: Database, workflow: str, *, anyway: bool) -> str | None:
+    """Return a warning if no running worker serves the workflow.
+
+    Raises:
+        NotFound: no worker has ever registered it, which looks like a typing error.
+    """
     from pyengine.admin import queries
 
     workers = queries.workers(db.conn)
@@ -220,7 +224,7 @@ def _who_serves(db: Database, workflow: str, *, anyway: bool) -> str | None:
     if known and workflow not in known and not anyway:
         raise NotFound(
             f"no worker knows a workflow {clip(workflow, 80)!r}{_known(workflow, known)}",
-            hint="if its worker comes later, add --anyway",
+            hint="if its worker starts later, add --anyway",
         )
     return f"no worker that serves {workflow} is running; the run waits for: pyengine worker MODULE:APP"
 
@@ -246,10 +250,10 @@ def _known(name: str, known: list[str]) -> str:
 
 
 def _wait(out: Output, db: Database, id: str, timeout_s: float | None) -> Run | None:
-    """Look until the run has ended, is halted, or the time is over."""
+    """Poll until the run has ended, is halted, or the time is over."""
     from pyengine.admin import queries
 
-    pause_s, ends_at = FIRST_LOOK_S, None if timeout_s is None else time.monotonic() + timeout_s
+    pause_s, ends_at = FIRST_POLL_S, None if timeout_s is None else time.monotonic() + timeout_s
     try:
         while queries.result(db.conn, id)[0] == "pending":
             run = queries.run(db.conn, id)
@@ -263,13 +267,13 @@ def _wait(out: Output, db: Database, id: str, timeout_s: float | None) -> Run | 
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
     except KeyboardInterrupt:
-        out.note(f"no longer waiting; the run goes on: pyengine show {id}")
+        out.remark(f"no longer waiting; the run goes on: pyengine show {id}")
         raise
     return queries.run(db.conn, id)
 
 
 def _outcome(run: Run) -> str:
-    """The one thing about a run that people want to see beside its state."""
+    """Return the most interesting fact about a run beside its state."""
     from pyengine.cli.timeline import error_text
 
     if run.state == "completed":
@@ -318,7 +322,7 @@ def _show_runs(console: Console, found: list[Run], *, more: bool) -> None:
         console.print(f"and more; the first {len(found)} are shown: --limit {10 * len(found)}", style="dim")
 
 
-def _show_facts(console: Console, run: Run) -> None:
+def _show_details(console: Console, run: Run) -> None:
     facts: dict[str, Any] = {
         "workflow": run.workflow if run.version == "1" else f"{run.workflow} (version {run.version})",
         "state": run.state,

@@ -1,14 +1,13 @@
-"""Commands that do something to a run that exists, signal to fork, and as-of, which looks back at one.
+"""Commands that change an existing run, from signal to fork, and as-of, which shows an earlier moment.
 
-Lives here: what they ask and how they print it. May not: contain SQL (``admin/queries.py``), or decide; what
-a run in its present state does not allow is refused by the database, and said here with the next command to
-type.
+Lives here: their options and their output. May not: contain SQL (``admin/queries.py``), or decide; the
+database refuses a command that the state of a run does not allow, and the error here names the next command.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,35 +17,26 @@ from pyengine.cli.command import command
 from pyengine.cli.database import Database, Invocation, explain
 from pyengine.cli.output import clip, compact, listed, printable, state_text, table
 from pyengine.cli.runs import MAX_START_BYTES, checked_id, checked_text
-from pyengine.cli.steering_many import (
-    After,
-    Before,
-    DryRun,
-    State,
-    Tags,
-    Which,
-    Workflow,
-    Yes,
-    checked_json,
-    steer_many,
-)
+from pyengine.cli.steering_many import BatchVerb, Selection, checked_json, steer_many
 from pyengine.cli.timeline import error_text
 from pyengine.definitions.retry import optional_duration
 from pyengine.errors import Conflict, EngineError, InvalidRequest, NotFound
 
 if TYPE_CHECKING:
+    from psycopg import Connection
+    from psycopg.rows import TupleRow
     from rich.console import Console
 
     from pyengine.admin.queries import Moment
 
-__all__ = ["add_to", "checked_json", "steered"]
+__all__ = ["add_to"]
 
-_WHY_NOT = {
+_CONFLICTS = {
     "signal": "it would receive no signal any more",
     "cancel": "it has ended",
     "pause": "it has ended",
-    "resume": "what can be resumed is paused, halted or dead",
-    "redrive": "what can be revived is dead",
+    "resume": "only paused, halted or dead runs can be resumed",
+    "redrive": "only dead runs can be redriven",
 }
 RunId = Annotated[str, typer.Argument(help="Id of the run.")]
 RunIds = Annotated[
@@ -69,12 +59,12 @@ def signal(
     at: Invocation,
     id: RunId,
     name: Annotated[str, typer.Argument(help="Name of the signal.")],
-    payload: Annotated[str, typer.Argument(help="""What it carries, as JSON: '{"ok": true}'.""")] = "null",
+    payload: Annotated[str, typer.Argument(help="""Its payload, as JSON: '{"ok": true}'.""")] = "null",
     dedup: Annotated[
-        str | None, typer.Option("--dedup", help="The same key again is the same signal.")
+        str | None, typer.Option("--dedup", help="Deduplication key: the run receives it once.")
     ] = None,
 ) -> None:
-    """Send a signal to a run; it waits there until the code receives it."""
+    """Send a signal to a run, which receives its signals in the order of sending."""
     from pyengine.admin import queries
 
     checked_text("the name of a signal", name)
@@ -84,8 +74,8 @@ def signal(
     with steered(at, id, "signal") as db:
         delivery = queries.signal(db.conn, id, name, payload, dedup)
     document = {"id": id, "signal": name, "delivery": delivery}
-    said = f"{printable(id)}  signal {printable(name)}, number {delivery} of this name"
-    at.out.answer(document, lambda console: console.print(said, soft_wrap=True))
+    text = f"{printable(id)}  signal {printable(name)}, number {delivery} of this name"
+    at.out.answer(document, lambda console: console.print(text, soft_wrap=True))
 
 
 def cancel(
@@ -93,16 +83,11 @@ def cancel(
     ids: RunIds = None,
     reason: Annotated[str | None, typer.Option("--reason", help="Why; its code can read it.")] = None,
     grace: Annotated[
-        str | None, typer.Option("--grace", help="For how long its code may clean up: 30s, 5m.")
+        str | None, typer.Option("--grace", help="How long its code may clean up: 30s, 5m.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="End it now, without any clean-up.")] = False,
-    workflow: Workflow = None,
-    state: State = None,
-    tags: Tags = None,
-    started_after: After = None,
-    started_before: Before = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
+    *,
+    selection: Selection,
 ) -> None:
     """Cancel runs and their child runs: their code may clean up, then they end."""
     from pyengine.admin import queries, queries_many
@@ -110,93 +95,29 @@ def cancel(
     grace_ms = optional_duration(grace, what="--grace")
     if reason is not None:
         checked_text("the reason", reason)
-    which = Which(
-        ids=ids or [],
-        workflow=workflow,
-        state=state,
-        tags=tags,
-        after=started_after,
-        before=started_before,
-        dry_run=dry_run,
-        yes=yes,
+    _steer(
+        at,
+        "cancel",
+        (ids, selection),
+        lambda conn, id: queries.cancel(conn, id, reason, grace_ms, force=force),
+        lambda conn, batch: queries_many.cancel_many(conn, batch, reason, grace_ms, force=force),
     )
-    if which.single is None:
-        steer_many(
-            at,
-            "cancel",
-            which,
-            lambda conn, some: queries_many.cancel_many(conn, some, reason, grace_ms, force=force),
-        )
-        return
-    with steered(at, which.single, "cancel") as db:
-        queries.cancel(db.conn, which.single, reason, grace_ms, force=force)
-        _answer(at, db, which.single)
 
 
-def pause(
-    at: Invocation,
-    ids: RunIds = None,
-    *,
-    workflow: Workflow = None,
-    state: State = None,
-    tags: Tags = None,
-    started_after: After = None,
-    started_before: Before = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-) -> None:
-    """Set runs aside until they are resumed; signals and promises go on arriving."""
+def pause(at: Invocation, ids: RunIds = None, *, selection: Selection) -> None:
+    """Pause runs until they are resumed; signals and promises are still accepted."""
     from pyengine.admin import queries, queries_many
 
-    which = Which(
-        ids=ids or [],
-        workflow=workflow,
-        state=state,
-        tags=tags,
-        after=started_after,
-        before=started_before,
-        dry_run=dry_run,
-        yes=yes,
-    )
-    if which.single is None:
-        steer_many(at, "pause", which, queries_many.pause_many)
-        return
-    with steered(at, which.single, "pause") as db:
-        queries.pause(db.conn, which.single)
-        _answer(at, db, which.single, next_command=at.line("resume", which.single))
+    _steer(at, "pause", (ids, selection), queries.pause, queries_many.pause_many)
+    if (id := selection.single(ids)) is not None:
+        at.out.remark(f"it continues with: {at.line('resume', id)}")
 
 
-def resume(
-    at: Invocation,
-    ids: RunIds = None,
-    *,
-    workflow: Workflow = None,
-    state: State = None,
-    tags: Tags = None,
-    started_after: After = None,
-    started_before: Before = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-) -> None:
-    """Let paused, halted or dead runs go on, with the code that workers have now."""
+def resume(at: Invocation, ids: RunIds = None, *, selection: Selection) -> None:
+    """Continue paused, halted or dead runs, with the code that workers have now."""
     from pyengine.admin import queries, queries_many
 
-    which = Which(
-        ids=ids or [],
-        workflow=workflow,
-        state=state,
-        tags=tags,
-        after=started_after,
-        before=started_before,
-        dry_run=dry_run,
-        yes=yes,
-    )
-    if which.single is None:
-        steer_many(at, "resume", which, queries_many.resume_many)
-        return
-    with steered(at, which.single, "resume") as db:
-        queries.resume(db.conn, which.single)
-        _answer(at, db, which.single)
+    _steer(at, "resume", (ids, selection), queries.resume, queries_many.resume_many)
 
 
 def redrive(
@@ -204,32 +125,32 @@ def redrive(
     id: Annotated[str | None, typer.Argument(help="Id of the run; or --all.", show_default=False)] = None,
     everything: Annotated[bool, typer.Option("--all", "-a", help="All runs that are dead.")] = False,
 ) -> None:
-    """Revive dead runs, those whose workers were lost too often."""
+    """Continue dead runs, those whose workers were lost too often."""
     from pyengine.admin import queries
 
     if (id is None) != everything:
         raise InvalidRequest(
-            "one run is revived, or all that are dead: name it, or say --all",
+            "one dead run is redriven, or all of them: name it, or add --all",
             hint=at.line("ps", "--state", "dead"),
         )
     with steered(at, id, "redrive") as db:
         number = queries.redrive(db.conn, id)
-    said = f"{number} dead run{'s' if number != 1 else ''} revived"
-    at.out.answer({"redriven": number, "id": id}, lambda console: console.print(said))
+    text = f"{number} dead run{'s' if number != 1 else ''} redriven"
+    at.out.answer({"redriven": number, "id": id}, lambda console: console.print(text))
 
 
 def fork(
     at: Invocation,
     id: RunId,
     seq: Annotated[
-        int | None, typer.Option("--seq", help="Take over so many events of its journal; else all.")
+        int | None, typer.Option("--seq", help="Copy so many events of its journal; else all.")
     ] = None,
     step: Annotated[
-        str | None, typer.Option("--step", help="Take over what was before the first call of this name.")
+        str | None, typer.Option("--step", help="Copy the events before the first call of this name.")
     ] = None,
     values: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=JSON", help="Put a result in place, by step or child number."),
+        typer.Option("--set", metavar="KEY=JSON", help="Replace a result, by step or child number."),
     ] = None,
     new_id: Annotated[str | None, typer.Option("--id", help="Id of the new run.")] = None,
     queue: Annotated[str | None, typer.Option("--queue", "-q", help="Its queue; else the same.")] = None,
@@ -237,27 +158,25 @@ def fork(
         str | None, typer.Option("--workflow-version", help="Its version; else the same.")
     ] = None,
 ) -> None:
-    """Begin a new run with what another one did up to a position; the other one stays as it is."""
+    """Start a new run with a copy of another run's journal, up to a position."""
     from pyengine.admin import queries
 
     if seq is not None and step is not None:
         raise InvalidRequest("a fork has one position", hint="leave out --seq or --step")
     texts = {"a step": step, "a queue name": queue, "a version": version}
-    for what, text in texts.items():
+    for name, text in texts.items():
         if text is not None:
-            checked_text(what, text)
-    wanted = queries.Fork(
-        id=id,
-        seq=seq,
-        step=step,
-        values=json.dumps(dict(_pair(id, one) for one in values or ())),
-        new_id=None if new_id is None else checked_id(new_id, most=MAX_START_BYTES),
-        queue=queue,
-        version=version,
-    )
+            checked_text(name, text)
+    options = {
+        "seq": seq,
+        "step": step,
+        "values": json.dumps(dict(_pair(id, one) for one in values or ())),
+        "new_id": None if new_id is None else checked_id(new_id, most=MAX_START_BYTES),
+        "queue": queue,
+        "version": version,
+    }
     with steered(at, id, "fork") as db:
-        made = queries.fork(db.conn, wanted)
-        _answer(at, db, made)
+        _answer(at, db, queries.fork(db.conn, id, **options))
 
 
 def as_of(
@@ -268,10 +187,10 @@ def as_of(
         str | None, typer.Option("--at", metavar="INSTANT", help="At an instant: '2025-01-31 12:00+01'.")
     ] = None,
     generation: Annotated[
-        int | None, typer.Option("--generation", help="Of a run that continued as new, one before this.")
+        int | None, typer.Option("--generation", help="An earlier journal of a run that continued as new.")
     ] = None,
 ) -> None:
-    """Show what was known of a run at an earlier moment; now if none is given."""
+    """Show the state of a run at an earlier moment, or now if none is given."""
     from pyengine.admin import queries
 
     if instant is not None:
@@ -292,8 +211,8 @@ def _show_moment(console: Console, id: str, moment: Moment) -> None:
     if moment.waiting_on:
         console.print(printable(f"  waits for {listed(moment.waiting_on)}"), soft_wrap=True)
     for name, one in moment.signals.items():
-        said = f"  signal {name}: {one['delivered']} delivered, {one['received']} received"
-        console.print(printable(said), soft_wrap=True)
+        text = f"  signal {name}: {one['delivered']} delivered, {one['received']} received"
+        console.print(printable(text), soft_wrap=True)
     attempts = {one["child"]: one for one in moment.running}
     shown = table("CHILD", "KIND", "NAME", "STATE", right=("CHILD",))
     shown.add_column("", no_wrap=True, overflow="ellipsis")
@@ -313,7 +232,7 @@ def _show_moment(console: Console, id: str, moment: Moment) -> None:
 
 
 def _pair(id: str, text: str) -> tuple[str, Any]:
-    """Split what stands behind ``--set``."""
+    """Split a value of ``--set``."""
     key, sign, value = text.partition("=")
     example = f"""pyengine fork {id} --step charge --set 'charge={{"paid": true}}'"""
     if not (key and sign):
@@ -321,9 +240,27 @@ def _pair(id: str, text: str) -> tuple[str, Any]:
     return checked_text("a key of --set", key), checked_json(f"the value for {key}", value, example)
 
 
+def _steer(
+    at: Invocation,
+    verb: str,
+    runs: tuple[list[str] | None, Selection],
+    one: Callable[[Connection[TupleRow], str], None],
+    many: BatchVerb,
+) -> None:
+    """Do a verb to the one run that is named, or to many."""
+    ids, selection = runs
+    single = selection.single(ids)
+    if single is None:
+        steer_many(at, verb, ids or [], selection, many)
+        return
+    with steered(at, single, verb) as db:
+        one(db.conn, single)
+        _answer(at, db, single)
+
+
 @contextmanager
 def steered(at: Invocation, id: str | None, verb: str) -> Iterator[Database]:
-    """Open the database for a command about one run; what it refuses is said with the next command to type.
+    """Open the database for a command about one run; a refusal names the next command to type.
 
     Args:
         at: the invocation.
@@ -343,11 +280,11 @@ def steered(at: Invocation, id: str | None, verb: str) -> Iterator[Database]:
         try:
             yield db
         except psycopg.Error as error:
-            raise _next(at, db, explain(error), id, verb) from error
+            raise _with_hint(at, db, explain(error), id, verb) from error
 
 
-def _next(at: Invocation, db: Database, error: EngineError, id: str | None, verb: str) -> EngineError:
-    """Return the error with a command to type; of a conflict, with the state that is in the way."""
+def _with_hint(at: Invocation, db: Database, error: EngineError, id: str | None, verb: str) -> EngineError:
+    """Return the error with a command to type, and a conflict with the state of the run."""
     from pyengine.admin import queries
 
     if id is None or type(error) not in (NotFound, Conflict, InvalidRequest):
@@ -355,16 +292,16 @@ def _next(at: Invocation, db: Database, error: EngineError, id: str | None, verb
     run = queries.run(db.conn, id)
     if run is None:
         return NotFound(f"there is no run {clip(id, 80)!r}", hint=at.line("ps", "--all"))
-    why = _WHY_NOT.get(verb)
-    if isinstance(error, Conflict) and why is not None:
-        return Conflict(f"run {clip(id, 80)!r} is {run.state}: {why}", hint=at.line("show", id))
-    said = " ".join(part for part in (error.detail or error.message, error.hint) if part)
-    wrong = isinstance(error, InvalidRequest)
-    return type(error)(said, hint=at.line(verb, "--help") if wrong else at.line("show", id))
+    reason = _CONFLICTS.get(verb)
+    if isinstance(error, Conflict) and reason is not None:
+        return Conflict(f"run {clip(id, 80)!r} is {run.state}: {reason}", hint=at.line("show", id))
+    message = " ".join(part for part in (error.detail or error.message, error.hint) if part)
+    invalid = isinstance(error, InvalidRequest)
+    return type(error)(message, hint=at.line(verb, "--help") if invalid else at.line("show", id))
 
 
-def _answer(at: Invocation, db: Database, id: str, next_command: str | None = None) -> None:
-    """Answer with the run as it is now."""
+def _answer(at: Invocation, db: Database, id: str) -> None:
+    """Print the run as it is now."""
     from pyengine.admin import queries
 
     run = queries.run(db.conn, id)
@@ -379,5 +316,3 @@ def _answer(at: Invocation, db: Database, id: str, next_command: str | None = No
             )
 
     at.out.answer(run, show)
-    if next_command is not None:
-        at.out.note(f"it goes on with: {next_command}")

@@ -1,7 +1,7 @@
-"""Commands that do something to many runs or promises at once, named by ids or by what they have in common.
+"""Commands about many runs or promises at once, selected by ids or by a filter.
 
-Lives here: their options, the dry run, the question before a filter is let loose, and how outcomes are
-printed. May not: contain SQL (``admin/queries_many.py``), or decide what becomes of an id.
+Lives here: their options, the dry run, the confirmation of a filter, and the output of outcomes. May not:
+contain SQL (``admin/queries_many.py``), or decide the outcome of an id.
 """
 
 from __future__ import annotations
@@ -26,70 +26,51 @@ if TYPE_CHECKING:
     from psycopg.rows import TupleRow
     from rich.console import Console
 
-    from pyengine.admin.queries_many import Told
+    from pyengine.admin.queries_many import Outcome
 
-__all__ = [
-    "After",
-    "Before",
-    "DryRun",
-    "State",
-    "Tags",
-    "Which",
-    "Workflow",
-    "Yes",
-    "add_to",
-    "checked_json",
-    "steer_many",
-]
+__all__ = ["BatchVerb", "Selection", "add_to", "checked_json", "steer_many"]
 
 LINES = 40
-FINE = ("done", "already")
-
-Workflow = Annotated[
-    str | None, typer.Option("--workflow", "-w", help="All live runs of this workflow, child runs too.")
-]
-State = Annotated[str | None, typer.Option("--state", "-s", help="All in this state: waiting, paused, ...")]
-Tags = Annotated[
-    list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="All with this tag; may be repeated.")
-]
-After = Annotated[
-    str | None,
-    typer.Option(
-        "--started-after", metavar="INSTANT", help="All started then or later: '2025-01-31 12:00+01'."
-    ),
-]
-Before = Annotated[
-    str | None, typer.Option("--started-before", metavar="INSTANT", help="All started before that.")
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say which runs are meant.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before what matches is steered.")]
+SUCCESSES = ("done", "already")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Which:
-    """Which runs a command is about: ids, or a filter."""
+class Selection:
+    """The options that select runs by a filter."""
 
-    ids: list[str]
-    workflow: str | None = None
-    state: str | None = None
-    tags: list[str] | None = None
-    after: str | None = None
-    before: str | None = None
-    dry_run: bool = False
-    yes: bool = False
+    workflow: Annotated[
+        str | None, typer.Option("--workflow", "-w", help="All live runs of this workflow, child runs too.")
+    ] = None
+    state: Annotated[
+        str | None, typer.Option("--state", "-s", help="All in this state: waiting, paused, ...")
+    ] = None
+    tags: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="KEY=VALUE", help="All with this tag; may be repeated."),
+    ] = None
+    started_after: Annotated[
+        str | None,
+        typer.Option(
+            "--started-after", metavar="INSTANT", help="All started then or later: '2025-01-31 12:00+01'."
+        ),
+    ] = None
+    started_before: Annotated[
+        str | None, typer.Option("--started-before", metavar="INSTANT", help="All started before that.")
+    ] = None
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the selected runs.")] = False
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False
 
     @property
     def is_filter(self) -> bool:
-        """Whether runs are named by what they have in common."""
-        return any(one for one in (self.workflow, self.state, self.tags, self.after, self.before))
+        """Whether there is a filter."""
+        return any((self.workflow, self.state, self.tags, self.started_after, self.started_before))
 
-    @property
-    def single(self) -> str | None:
-        """The one run that is named, if it is no more than that."""
-        return self.ids[0] if len(self.ids) == 1 and not self.is_filter and not self.dry_run else None
+    def single(self, ids: list[str] | None) -> str | None:
+        """Return the id if one run is named and nothing else is asked for."""
+        return ids[0] if ids and len(ids) == 1 and not self.is_filter and not self.dry_run else None
 
 
-Verb = Callable[["Connection[TupleRow]", list[str]], "list[Told]"]
+BatchVerb = Callable[["Connection[TupleRow]", list[str]], "list[Outcome]"]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -101,18 +82,13 @@ def add_to(app: typer.Typer) -> None:
 def signal_many(
     at: Invocation,
     name: Annotated[str, typer.Argument(help="Name of the signal.")],
-    payload: Annotated[str, typer.Argument(help="""What it carries, as JSON: '{"ok": true}'.""")] = "null",
+    payload: Annotated[str, typer.Argument(help="""Its payload, as JSON: '{"ok": true}'.""")] = "null",
     ids: Annotated[list[str] | None, typer.Option("--id", help="Id of a run; may be repeated.")] = None,
     dedup: Annotated[
-        str | None, typer.Option("--dedup", help="The same key again is the same signal of a run.")
+        str | None, typer.Option("--dedup", help="Deduplication key: a run receives it once.")
     ] = None,
-    workflow: Workflow = None,
-    state: State = None,
-    tags: Tags = None,
-    started_after: After = None,
-    started_before: Before = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
+    *,
+    selection: Selection,
 ) -> None:
     """Send a signal to many runs."""
     from pyengine.admin import queries_many
@@ -121,21 +97,12 @@ def signal_many(
     checked_json("the payload", payload, """pyengine signal-many go '{"ok": true}' --workflow mail.send""")
     if dedup is not None:
         checked_text("a key", dedup)
-    which = Which(
-        ids=ids or [],
-        workflow=workflow,
-        state=state,
-        tags=tags,
-        after=started_after,
-        before=started_before,
-        dry_run=dry_run,
-        yes=yes,
-    )
     steer_many(
         at,
         "signal-many",
-        which,
-        lambda conn, some: queries_many.signal_many(conn, some, name, payload, dedup),
+        ids or [],
+        selection,
+        lambda conn, batch: queries_many.signal_many(conn, batch, name, payload, dedup),
         column="NUMBER",
     )
 
@@ -143,11 +110,9 @@ def signal_many(
 def settle(
     at: Invocation,
     ids: Annotated[list[str], typer.Argument(help="Ids of promises.")],
-    value: Annotated[
-        str | None, typer.Option("--value", help="What they are resolved with, as JSON.")
-    ] = None,
+    value: Annotated[str | None, typer.Option("--value", help="The value to resolve with, as JSON.")] = None,
     error: Annotated[
-        str | None, typer.Option("--error", help="What they are rejected with instead, as JSON.")
+        str | None, typer.Option("--error", help="The error to reject with instead, as JSON.")
     ] = None,
 ) -> None:
     """Resolve promises, or reject them."""
@@ -155,100 +120,106 @@ def settle(
 
     if value is not None and error is not None:
         raise InvalidRequest("promises are settled with a value or with an error, not with both")
-    verdict, text = ("resolved", value or "null") if error is None else ("rejected", error)
+    state, text = ("resolved", value or "null") if error is None else ("rejected", error)
     checked_json("the payload", text, """pyengine settle invoice-7 --value '{"paid": true}'""")
     steer_many(
         at,
         "settle",
-        Which(ids=ids),
-        lambda conn, some: queries_many.settle_many(conn, some, verdict, text),
+        ids,
+        Selection(),
+        lambda conn, batch: queries_many.settle_many(conn, batch, state, text),
     )
 
 
-def steer_many(at: Invocation, verb: str, which: Which, do: Verb, *, column: str = "STATE") -> None:
-    """Do a verb to all that are meant, in portions, and say what became of each.
+def steer_many(
+    at: Invocation,
+    verb: str,
+    ids: list[str],
+    selection: Selection,
+    run: BatchVerb,
+    *,
+    column: str = "STATE",
+) -> None:
+    """Do a verb to all selected runs, in batches, and print the outcome of each.
 
     Args:
         at: the invocation.
         verb: name of the command.
-        which: what is meant.
-        do: the verb, for a portion.
-        column: what the third column tells.
+        ids: ids that are named.
+        selection: the filter, if there are no ids.
+        run: the verb, for a batch.
+        column: title of the third column.
 
     Raises:
-        InvalidRequest: nothing is named, or both ids and a filter, or nobody confirmed.
-        Exit: an id that was named is not as it was wanted to be.
+        InvalidRequest: there is neither an id nor a filter, or both, or the filter was not confirmed.
+        Exit: the verb failed for an id that was named.
     """
     import psycopg
 
     from pyengine.admin import queries_many
 
-    if bool(which.ids) == which.is_filter:
+    if bool(ids) == selection.is_filter:
         raise InvalidRequest(
-            "name runs by their ids, or by what they have in common",
-            hint=f"{at.line(verb, '--workflow', 'NAME', '--state', 'waiting', '--dry-run')}",
+            "name runs by their ids, or select them by a filter",
+            hint=at.line(verb, "--workflow", "NAME", "--state", "waiting", "--dry-run"),
         )
-    told: list[Told] = []
+    outcomes: list[Outcome] = []
     with at.database() as db:
         try:
-            ids = _meant(db.conn, which)
-            if which.dry_run:
-                at.out.answer(ids, lambda console: _show_ids(console, ids))
+            selected = _matching(db.conn, selection) if selection.is_filter else _each_once(ids)
+            if selection.dry_run:
+                at.out.answer(selected, lambda console: _show_ids(console, selected))
                 return
-            if which.is_filter and not which.yes and ids:
-                _confirm(at, verb, ids)
-            for first in range(0, len(ids), queries_many.PORTION):
-                told += do(db.conn, ids[first : first + queries_many.PORTION])
+            if selection.is_filter and not selection.yes and selected:
+                _confirm(at, verb, selected)
+            for first in range(0, len(selected), queries_many.BATCH):
+                outcomes += run(db.conn, selected[first : first + queries_many.BATCH])
         except psycopg.Error as error:
             raise explain(error) from error
-    at.out.answer(told, lambda console: _show_told(console, told, column))
-    if which.ids and any(one.outcome not in FINE for one in told):
+    at.out.answer(outcomes, lambda console: _show_outcomes(console, outcomes, column))
+    if ids and any(one.outcome not in SUCCESSES for one in outcomes):
         raise typer.Exit(1)
 
 
-def _meant(conn: Connection[TupleRow], which: Which) -> list[str]:
+def _each_once(ids: list[str]) -> list[str]:
+    return list(dict.fromkeys(checked_id(id) for id in ids))
+
+
+def _matching(conn: Connection[TupleRow], selection: Selection) -> list[str]:
     from pyengine.admin import queries_many
 
-    if not which.is_filter:
-        return list(dict.fromkeys(checked_id(id) for id in which.ids))
-    pairs = [checked_text("a tag", tag).partition("=") for tag in which.tags or ()]
+    pairs = [checked_text("a tag", tag).partition("=") for tag in selection.tags or ()]
     for key, sign, value in pairs:
         if not (key and sign):
             raise InvalidRequest(f"--tag takes KEY=VALUE, not {clip(key + sign + value, 40)!r}")
-    texts = {"a workflow name": which.workflow, "a state": which.state}
-    texts |= {"an instant": which.after, "another instant": which.before}
-    for what, text in texts.items():
+    texts = {"a workflow name": selection.workflow, "a state": selection.state}
+    texts |= {"an instant": selection.started_after, "another instant": selection.started_before}
+    for name, text in texts.items():
         if text is not None:
-            checked_text(what, text)
+            checked_text(name, text)
     return queries_many.matching(
         conn,
-        queries_many.Matching(
-            workflow=which.workflow,
-            state=which.state,
-            tags=json.dumps({key: value for key, _, value in pairs}) if pairs else None,
-            started_after=which.after,
-            started_before=which.before,
-        ),
+        workflow=selection.workflow,
+        state=selection.state,
+        tags=json.dumps({key: value for key, _, value in pairs}) if pairs else None,
+        started_after=selection.started_after,
+        started_before=selection.started_before,
     )
 
 
 def _confirm(at: Invocation, verb: str, ids: list[str]) -> None:
-    """Ask before what matches is steered; who cannot be asked says so himself.
+    """Ask for confirmation of a filter.
 
     Raises:
-        InvalidRequest: nobody is there to be asked, or he said no.
+        InvalidRequest: there is no terminal to ask on, or the answer is no.
     """
-    what = f"{verb}: {_runs(len(ids))}, {printable(listed(ids, 5))}"
+    question = f"{verb}: {len(ids)} run{'' if len(ids) == 1 else 's'}, {printable(listed(ids, 5))}"
     if at.out.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise InvalidRequest(
-            f"{what}: nobody is here to confirm that", hint="say --yes, or look with --dry-run"
+            f"{question}: there is no terminal to confirm that on", hint="add --yes, or try --dry-run first"
         )
-    if not typer.confirm(f"{what}. Go on?", err=True):
+    if not typer.confirm(f"{question}. Go on?", err=True):
         raise InvalidRequest(f"{verb}: nothing was done")
-
-
-def _runs(count: int) -> str:
-    return f"{count} run{'' if count == 1 else 's'}"
 
 
 def _show_ids(console: Console, ids: list[str]) -> None:
@@ -256,32 +227,32 @@ def _show_ids(console: Console, ids: list[str]) -> None:
         console.print(printable(id), soft_wrap=True)
 
 
-def _show_told(console: Console, told: list[Told], column: str) -> None:
-    """Print how many had which outcome, and a line for each, first those that went otherwise."""
-    counts = Counter(one.outcome for one in told)
-    words = [f"{number} {outcome.replace('_', ' ')}" for outcome, number in counts.most_common()]
-    console.print(", ".join(words) or "none", soft_wrap=True)
+def _show_outcomes(console: Console, outcomes: list[Outcome], column: str) -> None:
+    """Print the number of each outcome, and a line for each id, failures first."""
+    counts = Counter(one.outcome for one in outcomes)
+    parts = [f"{number} {outcome.replace('_', ' ')}" for outcome, number in counts.most_common()]
+    console.print(", ".join(parts) or "none", soft_wrap=True)
     shown = table("ID", "OUTCOME", column)
-    for one in sorted(told, key=lambda one: one.outcome == "done")[:LINES]:
+    for one in sorted(outcomes, key=lambda one: one.outcome == "done")[:LINES]:
         shown.add_row(printable(one.id), one.outcome.replace("_", " "), one.state or "")
-    if told:
+    if outcomes:
         console.print(shown)
-    if len(told) > LINES:
-        console.print(f"and {len(told) - LINES} more: --json tells all")
+    if len(outcomes) > LINES:
+        console.print(f"and {len(outcomes) - LINES} more: --json lists all")
 
 
-def checked_json(what: str, text: str, example: str) -> Any:
-    """Return the value of a JSON text that people typed.
+def checked_json(name: str, text: str, example: str) -> Any:
+    """Return the value of a JSON text from the command line.
 
     Args:
-        what: how the error calls it.
-        text: what they typed.
-        example: a command with a right one.
+        name: names it in the error.
+        text: the text.
+        example: a valid command.
 
     Raises:
         InvalidRequest: it is not JSON.
     """
     try:
-        return json.loads(checked_text(what, text))
+        return json.loads(checked_text(name, text))
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{what} is not JSON: {error}", hint=f"for example: {example}") from error
+        raise InvalidRequest(f"{name} is not JSON: {error}", hint=f"for example: {example}") from error

@@ -1,7 +1,7 @@
-"""A journal as people read it: one line for each thing that happened.
+"""A journal as readable lines.
 
-Lives here: folding the logical events of a run into lines. May not: ask the database, or print. Events that
-were written in one moment about one child (scheduled, started, completed) are one line.
+Lives here: folding the logical events of a run into lines, and printing them. May not: query the database.
+Events of one instant about one child (scheduled, started, completed) are one line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["JournalEvent", "Line", "error_text", "lines", "show"]
 
 _KINDS = {"TimerScheduled": "Timer", "SignalReceived": "Signal"}
-_WORDS = {
+_KIND_NAMES = {
     "Local": "step",
     "Http": "request",
     "Function": "child run",
@@ -28,11 +28,11 @@ _WORDS = {
     "Timer": "sleep",
     "Signal": "signal",
 }
-_STYLES = {"ok": "green", "bad": "bold red", "again": "yellow", "quiet": "dim"}
+OK, FAILED, RETRY, DIM = "green", "bold red", "yellow", "dim"
 
 
 class JournalEvent(Protocol):
-    """What a line needs of an event."""
+    """The attributes of an event that its line shows."""
 
     @property
     def seq(self) -> int: ...
@@ -52,11 +52,11 @@ class JournalEvent(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One line: when; where in the journal; what; how it is coloured."""
+    """One line: instant, position in the journal, text, value, and colour."""
 
     at: datetime
     seq: int
-    what: str
+    text: str
     value: str = ""
     style: str = ""
 
@@ -74,13 +74,13 @@ def lines(events: Sequence[JournalEvent]) -> list[Line]:
     made = []
     for group in _moments(events):
         first = group[0]
-        what, value, style = _told(group, _subject(first, kinds, names))
-        made.append(Line(at=first.at, seq=first.seq, what=what, value=value, style=style))
+        text, value, style = _line(group, _subject(first, kinds, names))
+        made.append(Line(at=first.at, seq=first.seq, text=text, value=value, style=style))
     return made
 
 
 def _moments(events: Sequence[JournalEvent]) -> Iterator[list[JournalEvent]]:
-    """Group what was written together about one child; an end closes the group."""
+    """Group the events of one instant about one child; the event of an end closes the group."""
     for _, together in groupby(events, key=lambda one: (one.child, one.at)):
         group: list[JournalEvent] = []
         for one in together:
@@ -97,41 +97,38 @@ def _payload(event: JournalEvent) -> dict[str, Any]:
 
 
 def _subject(event: JournalEvent, kinds: dict[int | None, str], names: dict[int | None, str]) -> str:
-    kind = _WORDS.get(kinds.get(event.child, ""), "")
+    kind = _KIND_NAMES.get(kinds.get(event.child, ""), "")
     name = names.get(event.child) or ""
     number = "" if event.child is None else f"[{event.child}]"
     return printable(" ".join(part for part in (kind, name, number) if part))
 
 
-def _told(group: list[JournalEvent], subject: str) -> tuple[str, str, str]:
-    """What one group of events says: the words, the value, the style."""
+def _line(group: list[JournalEvent], subject: str) -> tuple[str, str, str]:
+    """Return text, value and style of the line for a group of events."""
     last, payload = group[-1], _payload(group[-1])
     attempt = f", attempt {last.attempt}" if (last.attempt or 1) > 1 else ""
     match last.event:
         case "ExecutionStarted":
             return "started with", compact(payload.get("input")), ""
         case "ExecutionCompleted":
-            return "completed", compact(payload.get("result")), "ok"
+            return "completed", compact(payload.get("result")), OK
         case "ExecutionFailed":
-            return "failed", error_text(payload.get("error")), "bad"
+            return "failed", error_text(payload.get("error")), FAILED
         case "ExecutionCancelled" | "CancelRequested":
-            return "cancelled" if last.event[0] == "E" else "cancel requested", compact(last.payload), "again"
+            return "cancelled" if last.event[0] == "E" else "cancel requested", compact(last.payload), RETRY
         case "ExecutionAwaiting":
-            return "waits for", _waits(payload), "quiet"
+            return "waits for", _waits(payload), DIM
         case "ExecutionResumed":
-            return "resumed", "", "quiet"
+            return "resumed", "", DIM
         case "InvokeCompleted" if "error" in payload:
-            return f"{subject} failed{attempt}", error_text(payload["error"]), "bad"
+            return f"{subject} failed{attempt}", error_text(payload["error"]), FAILED
         case "InvokeCompleted":
-            return f"{subject} done{attempt}", compact(payload.get("result")), "ok"
-        case "InvokeRetrying" if payload.get("interrupted"):
-            return f"{subject} interrupted, attempt {last.attempt}", error_text(payload.get("error")), "again"
+            return f"{subject} done{attempt}", compact(payload.get("result")), OK
         case "InvokeRetrying":
-            return (
-                f"{subject} failed, attempt {last.attempt}, tried again",
-                error_text(payload.get("error")),
-                "again",
+            how = (
+                "interrupted, attempt {}" if payload.get("interrupted") else "failed, attempt {}, tried again"
             )
+            return f"{subject} {how.format(last.attempt)}", error_text(payload.get("error")), RETRY
         case "InvokeStarted":
             return f"{subject} began{attempt}", "", ""
         case "InvokeScheduled":
@@ -139,19 +136,19 @@ def _told(group: list[JournalEvent], subject: str) -> tuple[str, str, str]:
         case "TimerScheduled":
             return f"{subject} for {span(float(payload.get('duration', 0)) / 1000)}", "", ""
         case "TimerFired":
-            return f"{subject} over", "", "ok"
+            return f"{subject} over", "", OK
         case "RandomGenerated" | "TimeRecorded":
-            word = "random value" if last.event[0] == "R" else "time"
-            return f"{word} [{last.child}]", compact(payload.get("value", payload.get("time"))), "quiet"
+            kind = "random value" if last.event[0] == "R" else "time"
+            return f"{kind} [{last.child}]", compact(payload.get("value", payload.get("time"))), DIM
         case "SignalDelivered":
             return f"signal {printable(last.name or '')} came", compact(payload.get("payload")), ""
         case "SignalReceived":
-            return f"{subject} received", compact(payload.get("payload")), "ok"
+            return f"{subject} received", compact(payload.get("payload")), OK
         case "JoinSetCreated":
-            return f"join set [{last.child}]", "", "quiet"
+            return f"join set [{last.child}]", "", DIM
         case "JoinSetSubmitted" | "JoinSetAwaited":
-            word = "put into" if last.event == "JoinSetSubmitted" else "taken from"
-            return f"{subject} {word} join set {_number(payload.get('join_set_id'))}", "", "quiet"
+            verb = "put into" if last.event == "JoinSetSubmitted" else "taken from"
+            return f"{subject} {verb} join set {_number(payload.get('join_set_id'))}", "", DIM
         case other:
             return printable(other), compact(last.payload), ""
 
@@ -160,8 +157,8 @@ def _waits(payload: dict[str, Any]) -> str:
     on, kind = payload.get("waiting_on", []), payload.get("kind", {})
     if kind.get("tag") == "Signal":
         return printable(f"signal {kind.get('name') or ''} {_number(on[0])}".replace("  ", " "))
-    words = {"All": "all of ", "Any": "any of "}.get(str(kind.get("tag")), "") if len(on) > 1 else ""
-    return words + listed([_number(one) for one in on], 6)
+    quantity = {"All": "all of ", "Any": "any of "}.get(str(kind.get("tag")), "") if len(on) > 1 else ""
+    return quantity + listed([_number(one) for one in on], 6)
 
 
 def _number(id: Any) -> str:
@@ -178,21 +175,21 @@ def error_text(error: Any) -> str:
 
 
 def show(console: Console, folded: Sequence[Line], *, mark: str = "") -> None:
-    """Print lines, times counted from the first.
+    """Print lines, with times relative to the first.
 
     Args:
-        console: where to.
+        console: the console.
         folded: the lines.
-        mark: printed before those that have a mark of their own in `seq` -1; empty if there are none.
+        mark: printed in place of the position of lines whose `seq` is -1.
     """
     from rich.text import Text
 
-    width = min(max((len(line.what) for line in folded), default=0), 48)
+    width = min(max((len(line.text) for line in folded), default=0), 48)
     for line in folded:
         offset = (line.at - folded[0].at).total_seconds()
         where = mark if line.seq < 0 else str(line.seq)
         text = Text(f"  {offset:>8.3f} s  {where:>{max(4, len(mark))}}  ", style="dim")
-        text.append(line.what.ljust(width) if line.value else line.what, style=_STYLES.get(line.style, ""))
+        text.append(line.text.ljust(width) if line.value else line.text, style=line.style)
         if line.value:
             text.append("  " + clip(line.value, max(console.width - text.cell_len - 2, 20)))
         console.print(text, no_wrap=True, overflow="ellipsis", crop=True)

@@ -1,6 +1,6 @@
-"""``pyengine worker MODULE:APP``: serve the workflows of an application until told to stop.
+"""``pyengine worker MODULE:APP``: serve the workflows of an application until it is stopped.
 
-Lives here: finding the application, and the life of the process. May not: what a worker does.
+Lives here: finding the application, and the life of the process. May not: the work of a worker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyengine.errors import EngineError, InvalidRequest, NotFound
 if TYPE_CHECKING:
     from pyengine.app import App
 
-__all__ = ["add_to", "direct", "load"]
+__all__ = ["add_to", "load", "set_database"]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -39,7 +39,7 @@ def worker(
         list[str] | None, typer.Option("--queue", "-q", help="Queue to serve; may be repeated.")
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option("--concurrency", "-c", min=1, help="Runs worked on at a time.")
+        int | None, typer.Option("--concurrency", "-c", min=1, help="Runs at a time.")
     ] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Sync steps at a time.")] = 16,
     listen_url: ListenUrl = None,
@@ -47,12 +47,12 @@ def worker(
         bool, typer.Option("--no-wait", help="End at once, with 4, if the database cannot be reached.")
     ] = False,
 ) -> None:
-    """Run a worker until Ctrl-C or SIGTERM; if the database is there, it gives its work back at once.
+    """Run a worker until Ctrl-C or SIGTERM; then it releases its leases, if the database is available.
 
-    A database that cannot be reached at the start is waited for, as one that goes away later.
+    The worker waits for a database that cannot be reached, at its start and later.
     """
     found = load(app)
-    direct(found, at)
+    set_database(found, at)
     if listen_url is not None:
         found._listen_url = listen_url
     names = sorted({one.name for one in found.registry.workflows()})
@@ -60,23 +60,23 @@ def worker(
         raise NotFound(f"{app} has no workflow", hint="put @app.workflow on an async function")
     queues = queue or ["default"]
     where = replace(at, database_url=found._database_url, data_dir=found._data_dir)
-    with where.database(create=True, wait=not no_wait) as db:  # held for as long as the worker runs
+    with where.database(create=True, wait=not no_wait) as db:  # an embedded server runs as long as the worker
         log_to_stderr(logging.INFO)
-        told = {"process": os.getpid(), "workflows": names, "queues": queues, "database": redact(db.place)}
+        about = {"process": os.getpid(), "workflows": names, "queues": queues, "database": redact(db.place)}
         at.out.answer(
-            told,
+            about,
             lambda console: console.print(
-                f"worker {told['process']} serves {listed(names)} from queue {listed(queues)} "
-                f"in the {told['database']}; Ctrl-C stops it",
+                f"worker {about['process']} serves {listed(names)} from queue {listed(queues)} "
+                f"in the {about['database']}; Ctrl-C stops it",
                 soft_wrap=True,
             ),
         )
         found.serve(queues=queues, concurrency=concurrency, threads=threads, wait=not no_wait)
-    at.out.note("worker stopped")
+    at.out.remark("worker stopped")
 
 
-def direct(found: App, at: Invocation) -> None:
-    """What the command line says of the database counts more than what the code says."""
+def set_database(found: App, at: Invocation) -> None:
+    """Set the database of an app; the command line overrides the code."""
     if at.database_url is not None:
         found._database_url = at.database_url
         found._data_dir = found._listen_url = None
@@ -85,15 +85,15 @@ def direct(found: App, at: Invocation) -> None:
 
 
 def load(name: str, verb: str = "worker") -> App:
-    """Import an application, as seen from the working directory.
+    """Import an application, relative to the working directory.
 
     Args:
-        name: ``module:attribute``, or only the module if there is one App in it; ``hello.py`` is ``hello``.
-        verb: the command that asks, for hints.
+        name: ``module:attribute``, or only the module if it has one App; ``hello.py`` is ``hello``.
+        verb: the command, for hints.
 
     Raises:
         NotFound: there is no such module or attribute.
-        InvalidRequest: it is no App.
+        InvalidRequest: it is not an App.
         EngineError: the module cannot be imported.
     """
     from pyengine.app import App
@@ -142,7 +142,7 @@ def _import(name: str, verb: str) -> Any:
                 hint="go to the folder of its file, or install it",
             ) from error
         raise EngineError(f"module {name} imports {error.name}, which is not installed") from error
-    except Exception as error:  # boundary to user code: its import failed, and where is what people need
+    except Exception as error:  # boundary to user code: its import failed; the place is reported
         place = traceback.extract_tb(error.__traceback__)[-1]
         raise EngineError(
             f"module {name} cannot be imported: {type(error).__name__}: {error} "

@@ -1,8 +1,8 @@
-"""The job of ``pyengine demo``: is every installed file still what its package said it would be?
+"""The job of ``pyengine demo``: compare every installed file with the RECORD of its package.
 
-Lives here: a real piece of work (`records`: reading and verifying), its workflows (`audit`), the worker
-process that runs them (`worker`), and who starts and kills such processes (`run`). May not: anything that the
-engine needs; what is printed (cli/demo_report.py).
+Lives here: reading and verifying files (`records`), the workflows (`audit`), the worker process that runs
+them (`worker`), and the code that starts and kills such processes (`run`, `crew`). May not: anything that the
+engine needs; the printed report (cli/demo_report.py).
 """
 
 from __future__ import annotations

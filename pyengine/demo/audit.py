@@ -1,8 +1,7 @@
 """The audit as a durable job: one run for the environment, a child run for each distribution, bounded steps.
 
 Lives here: the workflows and steps of ``pyengine demo``. May not: read files itself (``records.py``). A run
-of these survives the death of any worker, because each step's result is in the journal before the next one
-begins.
+survives the death of any worker, because each step's result is in the journal before the next step begins.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """What came out for one distribution; `absent`: it has no RECORD, so nothing could be verified."""
+    """The result for one distribution; `absent`: it has no RECORD, so nothing could be verified."""
 
     name: str
     files: int = 0
@@ -48,14 +47,14 @@ class Audit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What came out for an environment."""
+    """The result for an environment."""
 
     audits: list[Audit]
 
 
 @app.step
 def list_distributions(places: list[str]) -> list[Distribution]:
-    """Find out what is installed there."""
+    """Return the distributions that are installed in some folders."""
     found = records.find(places)
     _done("list_distributions")
     return found
@@ -77,7 +76,7 @@ def read_record(distribution: Distribution, limits: Limits) -> Plan:
 
 @app.step
 def verify_files(distribution: Distribution, part: Slice, pause_ms: int) -> Verdict:
-    """Read some files and compare them with what RECORD says."""
+    """Read some files and compare them with RECORD."""
     time.sleep(pause_ms / 1000)
     verdict = records.verify(distribution, part)
     _done("verify_files", verdict.files)
@@ -111,11 +110,11 @@ async def audit_environment(places: list[str], limits: Limits) -> Report:
 
 @cache
 def writer() -> Writer:
-    """Who notes outside the engine what this process did."""
+    """Return the writer of this process's effects, outside the engine."""
     return Writer(os.environ["PYENGINE_DATABASE_URL"], os.environ.get(WORKER, "a worker"))
 
 
 def _done(step: str, files: int = 0) -> None:
-    """Note that this body ran to its end."""
+    """Record that this body ran to its end."""
     info = ctx.step
     writer().write(info.run_id, info.child, step, files)

@@ -1,7 +1,7 @@
 """The worker processes of the demo: started, watched, killed, stopped.
 
-Lives here: processes. May not: know what the job is. Each process is in a session of its own, so that Ctrl-C
-reaches the command alone, and notices by the end of its standard input that the command is gone.
+Lives here: processes. May not: know the job. Each process has a session of its own, so that Ctrl-C reaches
+only the command; the end of its standard input shows it that the command has ended.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Member:
 
     @property
     def pid(self) -> int:
-        """Its process number."""
+        """Its process id."""
         return self.process.pid
 
 
@@ -41,9 +41,9 @@ class Crew:
     """The worker processes that serve one queue.
 
     Args:
-        url: the database; goes to them through the environment, where other users cannot read it.
+        url: the database; passed in the environment, where other users cannot read it.
         queue: the queue.
-        log: what they say.
+        log: receives their output.
     """
 
     def __init__(self, url: str, queue: str, log: IO[bytes]) -> None:
@@ -73,19 +73,19 @@ class Crew:
         return self.members[-1]
 
     def kill(self, member: Member) -> None:
-        """Kill one worker as ``kill -9`` does, and wait until it is gone."""
+        """Kill one worker like ``kill -9``, and wait for its end."""
         os.kill(member.pid, signal.SIGKILL)
-        self._gone(member)
+        self._remove(member)
 
     def replace_the_lost(self) -> list[Member]:
         """Start a worker for each one that ended by itself; return those that ended.
 
         Raises:
-            EngineError: that happens again and again.
+            EngineError: too many have ended.
         """
         lost = [member for member in self.members if member.process.poll() is not None]
         for member in lost:
-            self._gone(member)
+            self._remove(member)
             self._lost += 1
             if self._lost > LOST_MEMBERS_MAX:
                 raise EngineError(
@@ -97,7 +97,7 @@ class Crew:
         return lost
 
     def stop(self) -> None:
-        """Let all workers stop in an orderly way; kill those that do not."""
+        """Stop all workers in an orderly way; kill those that do not stop."""
         for member in self.members:
             if member.process.poll() is None:
                 member.process.terminate()
@@ -107,9 +107,9 @@ class Crew:
                 member.process.wait(max(ends_at - time.monotonic(), 0.01))
             except subprocess.TimeoutExpired:
                 member.process.kill()
-            self._gone(member)
+            self._remove(member)
 
-    def _gone(self, member: Member) -> None:
+    def _remove(self, member: Member) -> None:
         member.process.wait()
         if member.process.stdin is not None:
             member.process.stdin.close()

@@ -1,8 +1,8 @@
-"""What the steps of the demo did, written by themselves, in a table of their own.
+"""The effects of the demo's steps, in a table that the steps write themselves.
 
-Lives here: the schema ``pyengine_demo``, and the questions that are put to it. May not: write to the schema
-``durable``. Each step body inserts a row on a connection of its own, outside every transaction of the engine,
-before it returns; so the table tells how often bodies really ran, whatever the journal says.
+Lives here: the schema ``pyengine_demo``, and its queries. May not: write to the schema ``durable``. Each step
+body inserts a row on a connection of its own, outside every transaction of the engine, before it returns. So
+the table shows how often bodies ran, independently of the journal.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = [
     "Repeated",
     "Takeover",
     "Writer",
-    "held",
     "install",
+    "leased_runs",
     "now",
     "progress",
     "repeated",
@@ -35,7 +35,7 @@ INSTALL_LOCK = 1685417599
 
 _INSTALL = """
 create schema if not exists pyengine_demo;
-comment on schema pyengine_demo is 'What the steps of pyengine demo wrote while they ran; may be dropped.';
+comment on schema pyengine_demo is 'Written by the steps of pyengine demo while they ran; may be dropped.';
 create table if not exists pyengine_demo.effects (
   run_id text collate "C" not null,
   child integer not null,
@@ -45,20 +45,20 @@ create table if not exists pyengine_demo.effects (
   at timestamptz not null default clock_timestamp()
 );
 comment on table pyengine_demo.effects is
-  'A row for each time that the body of a step ran to its end, written by it on a connection of its own.';
+  'One row for each body of a step that ran to its end, written on a connection of its own.';
 create table if not exists pyengine_demo.workers (
   id text not null primary key,
   label text not null,
   process integer not null
 );
-comment on table pyengine_demo.workers is 'Which worker process has which label.';
+comment on table pyengine_demo.workers is 'The labels of worker processes.';
 create index if not exists effects_by_step on pyengine_demo.effects (run_id, child);
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far an audit is: steps whose bodies ran, and files that were read, each counted once."""
+    """The progress of an audit: steps whose bodies ran and files that were read, each counted once."""
 
     steps: int
     files: int
@@ -75,14 +75,14 @@ class Repeated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Takeover:
-    """An attempt of a child run that was interrupted, from its parent's journal, and who went on with it.
+    """An interrupted attempt of a child run, from its parent's journal, and the worker that continued it.
 
     Args:
         run_id: the child run.
-        attempt: the attempt that was interrupted.
-        at: when its lease was taken from the worker.
-        resumed_at: when the next attempt began; None if none was needed yet.
-        worker: whose step was the first after that, from the effects; None if no step was left to do.
+        attempt: the interrupted attempt.
+        at: the instant at which the worker lost its lease.
+        resumed_at: the start of the next attempt; None if there is none yet.
+        worker: the worker of the first step after that, from the effects; None if no step was left to do.
     """
 
     run_id: str
@@ -102,7 +102,7 @@ class Writer:
         self._conn: Connection[TupleRow] | None = None
 
     def write(self, run_id: str, child: int, step: str, files: int = 0) -> None:
-        """Insert what one body did."""
+        """Insert the effect of one body."""
         self._execute(
             "insert into pyengine_demo.effects (run_id, child, step, worker, files) "
             "values (%s, %s, %s, %s, %s)",
@@ -110,7 +110,7 @@ class Writer:
         )
 
     def present(self, id: str, process: int) -> None:
-        """Insert which worker this process is."""
+        """Insert the worker id and label of this process."""
         self._execute(
             "insert into pyengine_demo.workers (id, label, process) values (%s, %s, %s)",
             (id, self._worker, process),
@@ -131,7 +131,7 @@ class Writer:
 
 
 def install(conn: Connection[TupleRow]) -> None:
-    """Make schema and table, if they are not there."""
+    """Create schema and tables, if they do not exist."""
     with conn.transaction():
         conn.execute("select pg_advisory_xact_lock(%s)", (INSTALL_LOCK,))
         conn.execute("set local client_min_messages = warning")
@@ -139,7 +139,7 @@ def install(conn: Connection[TupleRow]) -> None:
 
 
 def progress(conn: Connection[TupleRow], root: str) -> Progress:
-    """Count what was done of an audit, each step once."""
+    """Count the finished steps and files of an audit, each step once."""
     row = conn.execute(
         """select count(*), coalesce(sum(files), 0) from (
              select max(files) as files from pyengine_demo.effects
@@ -157,11 +157,11 @@ def now(conn: Connection[TupleRow]) -> datetime:
     return cast("datetime", row[0])
 
 
-def held(conn: Connection[TupleRow], root: str) -> dict[int, list[str]]:
-    """Return the runs of an audit that are being worked on, by the number of the process that does.
+def leased_runs(conn: Connection[TupleRow], root: str) -> dict[int, list[str]]:
+    """Return the leased runs of an audit, by process id of the worker.
 
-    It waits for turns that are under way: the server takes the last turn of a process that was killed to its
-    end, and what that turn ends is not held any more.
+    It waits for turns that are under way: the server completes the last turn of a killed process, which may
+    end its runs.
     """
     rows = conn.execute(
         """select w.process, t.id
@@ -178,9 +178,9 @@ def held(conn: Connection[TupleRow], root: str) -> dict[int, list[str]]:
 
 
 def repeated(conn: Connection[TupleRow], root: str) -> Repeated:
-    """Count the bodies that ran again: after the journal had their result, which must not be, and before.
+    """Count the repeated bodies: after the journal had their result, which must be 0, and before.
 
-    The journal keeps milliseconds, so the times of effects are cut to milliseconds too.
+    The journal has milliseconds, so the times of effects are truncated to milliseconds too.
     """
     row = conn.execute(
         """with effect as (
@@ -205,7 +205,7 @@ def repeated(conn: Connection[TupleRow], root: str) -> Repeated:
 
 
 def takeovers(conn: Connection[TupleRow], root: str) -> list[Takeover]:
-    """Return the attempts that were interrupted, from the journal of the root run, and who went on."""
+    """Return the interrupted attempts, from the journal of the root run."""
     with conn.cursor(row_factory=class_row(Takeover)) as cursor:
         return cursor.execute(
             """with attempt as (

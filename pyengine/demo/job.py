@@ -1,8 +1,8 @@
-"""What is to be audited, before anything runs.
+"""The description of an audit, before its run.
 
-Lives here: from a path to an id and arguments of a run. May not: the database, processes. The id is derived
-from what is to be read (places, RECORDs, sizes and times of all files), so an unchanged environment is the
-same run, found finished at once, and a changed one is a new run.
+Lives here: from a path to the id and arguments of a run. May not: the database, processes. The id is derived
+from the input (places, RECORDs, sizes and times of all files), so an unchanged environment has the same run,
+which is found finished, and a changed one has a new run.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Job:
     """One audit.
 
     Args:
-        id: id of its run, unless it is done afresh.
+        id: id of its run, unless it is repeated.
         places: folders or wheels.
         limits: size of the steps.
-        distributions: how many there are.
-        files: how many are to be read.
-        bytes: how many they have, according to RECORD.
-        steps: bodies of steps that will run, all in all.
+        distributions: number of distributions.
+        files: number of files to read.
+        bytes: their size, according to RECORD.
+        steps: number of steps that will run.
     """
 
     id: str
@@ -55,7 +55,7 @@ class Job:
 
 
 def prepare(path: Path | None) -> Job:
-    """Look what there is.
+    """Find the distributions and describe their audit.
 
     Args:
         path: folder or wheel; None means the environment of the running interpreter.
@@ -84,7 +84,7 @@ def prepare(path: Path | None) -> Job:
 
 
 def _pause_ms(parts: int, parallel: int) -> int:
-    """How long each step must wait so that there is a middle to be killed in; 0 with work enough."""
+    """Return how long each step waits, so that a short job lasts long enough for a kill; 0 for a long one."""
     if parts >= STEPS_WANTED:
         return 0
     return min(LENGTH_WANTED_MS * parallel // max(parts, 1), PAUSE_MAX_MS)

@@ -1,12 +1,12 @@
-"""Distributions, what their RECORD says, and whether the files agree.
+"""Distributions, their RECORD, and the verification of their files.
 
 Lives here: finding distributions, reading RECORD, verifying files. May not: know of the engine.
 
-Theory: each installed distribution has ``<name>-<version>.dist-info/RECORD``, a CSV of path, hash, size.
+Background: each installed distribution has ``<name>-<version>.dist-info/RECORD``, a CSV of path, hash, size.
 Paths are relative to the folder of the dist-info and may climb out of it (``../../../bin/pip``). A hash is
 ``sha256=`` and the digest in URL-safe base64 without padding; other algorithms are allowed. RECORD itself,
-signatures and compiled files have no hash, so there is nothing to verify. A wheel is a zip with the same
-RECORD inside, whose members are read where they are.
+signatures and compiled files have no hash, so they are skipped. A wheel is a zip with the same RECORD inside,
+whose members are read in place.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Distribution:
     """One distribution: an installed one (its dist-info folder) or a wheel (its file).
 
     Args:
-        name: as its folder or file is named, such as ``rich-15.0.0``.
+        name: the name of its folder or file, such as ``rich-15.0.0``.
         path: absolute path of the folder or the wheel.
     """
 
@@ -80,13 +80,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What a RECORD says.
+    """The content of a RECORD.
 
     Args:
         entries: lines to verify.
         skipped: number of lines that have no hash.
         absent: there is no RECORD, as with packages of the operating system.
-        problem: why it cannot be read.
+        problem: the reason why it cannot be read.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -97,10 +97,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much one step does: at most so many files and bytes; a bigger file is a step of its own.
+    """The largest number of files and bytes of one step; a bigger file is a step of its own.
 
     Args:
-        pause_ms: how long each step waits besides, in a job that would else be over before it can be killed.
+        pause_ms: how long each step waits, in a job that would otherwise end before a kill.
     """
 
     files: int = 32
@@ -110,7 +110,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """Which lines one step verifies: `count` from `first` on."""
+    """The lines that one step verifies: `count` from `first` on."""
 
     first: int
     count: int
@@ -118,12 +118,12 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A file that is not what RECORD says.
+    """A file that does not match RECORD.
 
     Args:
         path: path of the file, or of the RECORD.
         kind: mismatch, missing or unreadable.
-        detail: what was expected and what was found.
+        detail: the expected and the actual content.
     """
 
     path: str
@@ -133,7 +133,7 @@ class Problem:
 
 @dataclass(slots=True, kw_only=True)
 class Verdict:
-    """What came out of verifying: numbers, and the files that are not as they should be."""
+    """The result of verifying: numbers, and the files that do not match."""
 
     files: int = 0
     bytes: int = 0
@@ -141,7 +141,7 @@ class Verdict:
     problems: list[Problem] = field(default_factory=list)
 
     def add(self, other: Verdict) -> None:
-        """Count another verdict in."""
+        """Add the numbers and problems of another verdict."""
         self.files += other.files
         self.bytes += other.bytes
         self.skipped += other.skipped
@@ -186,8 +186,8 @@ def _below(root: Path) -> set[Path]:
         return {root.resolve()}
     if not root.is_dir():
         raise InvalidRequest(f"{root} is neither a folder nor a wheel")
-    os.listdir(root)  # a glob is silent about what it may not read
-    for search in (root.glob, root.rglob):  # in it; else below it, as in a virtual environment
+    os.listdir(root)  # a glob does not report folders that it cannot read
+    for search in (root.glob, root.rglob):  # in the folder; else below it, as in a virtual environment
         if found := {path.resolve() for kind in ("*.dist-info", "*.whl") for path in search(kind)}:
             return found
     return set()
@@ -201,7 +201,7 @@ def _named(path: Path) -> Distribution:
 
 
 def entries(distribution: Distribution) -> Record:
-    """Read RECORD, once as long as it does not change."""
+    """Read RECORD; an unchanged one is cached."""
     path = Path(distribution.path)
     file = path if distribution.wheel else path / "RECORD"
     try:
@@ -253,7 +253,7 @@ def _record_text(distribution: Distribution) -> str:
 
 
 def fingerprint(distributions: list[Distribution]) -> str:
-    """Return 16 hex digits that change with any file to be verified, as far as its size and times tell."""
+    """Return 16 hex digits that change with the size and times of any file to verify."""
     digest = hashlib.sha256()
     for distribution in distributions:
         digest.update(
@@ -270,7 +270,7 @@ def fingerprint(distributions: list[Distribution]) -> str:
 
 
 def _times(path: str) -> tuple[int, int, int] | None:
-    """Size and times of a file; the change time moves even if somebody sets the others back."""
+    """Return size, modification time and change time of a file; the change time cannot be set back."""
     try:
         known = os.stat(path)
     except (OSError, ValueError):
@@ -291,7 +291,7 @@ def slices(distribution: Distribution, limits: Limits) -> list[Slice]:
 
 
 def verify(distribution: Distribution, part: Slice) -> Verdict:
-    """Compare the files of some lines of RECORD with what it says of them."""
+    """Compare the files of some lines of RECORD with their sizes and hashes."""
     verdict = Verdict()
     with _opener(distribution) as opened:
         for entry in entries(distribution).entries[part.first : part.first + part.count]:
@@ -314,7 +314,7 @@ class _Folder:
 
     def open(self, name: str) -> BinaryIO:
         path = self.path(name)
-        # whatever a RECORD names, a pipe or a device is never read
+        # a RECORD may name anything; a pipe or a device is never read
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise FileNotFoundError(path)
         return open(path, "rb")
@@ -375,5 +375,5 @@ def _verify_file(entry: Entry, files: _Folder | _Wheel) -> tuple[Problem | None,
 
 
 def printable_path(path: str) -> str:
-    """A path as text that can be stored, whatever bytes it is made of."""
+    """Return a path as text that can be stored, for any bytes."""
     return path.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")

@@ -1,10 +1,10 @@
-"""``pyengine demo``: starts the audit and two workers, kills one of them twice, and collects what came out.
+"""``pyengine demo``: starts the audit and two workers, kills one of them twice, and returns the outcome.
 
 Lives here: the orchestration. May not: print a result (``cli/demo_report.py``), SQL (``effects.py``,
 ``admin/queries.py``).
 
-Theory: everything is observed through the database alone, as anybody else could. A worker is killed only
-when it holds runs that are not done, and it is looked up afterwards what it really held at that moment.
+Design: everything is observed through the database alone. A worker is killed only while it has leased runs;
+a query afterwards finds those that it had not finished at that moment.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 __all__ = ["Kill", "Outcome", "Screen", "drive", "settle_id"]
 
 KILL_AT = (0.25, 0.6)
-"""After which part of the remaining work a worker is killed."""
+"""The parts of the remaining work after which a worker is killed."""
 KILLS_TRIED = 5
-LOOK_S = 0.01
-LOOK_FOR_TROUBLE_S = 2.0
+POLL_S = 0.01
+CHECK_HALTED_S = 2.0
 
 
 class Database(Protocol):
@@ -55,10 +55,10 @@ class Kill:
 
     Args:
         worker: its label.
-        pid: its process number.
-        at: when it was dead, by the database's clock.
-        held: runs that it had not finished when it died.
-        part: how much of the audit was done, 0 to 1.
+        pid: its process id.
+        at: the instant after its death, by the database's clock.
+        held: runs that it had leased when it died.
+        part: the finished part of the audit, 0 to 1.
         successor: label of the worker that was started in its place.
     """
 
@@ -72,7 +72,7 @@ class Kill:
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What came out of driving an audit to its end."""
+    """The outcome of an audit."""
 
     run_id: str
     found_finished: bool
@@ -84,25 +84,25 @@ class Outcome:
 
 
 class Screen(Protocol):
-    """Where progress is shown."""
+    """Shows the progress."""
 
     def begin(self, run_id: str) -> None:
-        """Tell that there is work to do."""
+        """Show that the work begins."""
 
-    def say(self, text: str) -> None:
-        """Tell one thing that happened."""
+    def print(self, text: str) -> None:
+        """Show an event."""
 
     def progress(self, done: effects.Progress, *, waiting: bool) -> None:
-        """Show how far it is; `waiting`: for the leases of a killed worker."""
+        """Show the progress; `waiting`: for the leases of a killed worker to expire."""
 
 
 def settle_id(conn: Connection[TupleRow], job: Job, *, fresh: bool) -> str:
-    """Return the id to run under: the newest that there is of this audit, or a new one.
+    """Return the run id: the newest one of this audit, or a new one.
 
     Args:
         conn: the database.
         job: the audit.
-        fresh: do it anew, even if there is one.
+        fresh: always return a new id.
     """
     known = queries.ids_like(conn, job.id)
     numbers = [int(match[1] or 1) for id in known if (match := re.fullmatch(rf"{job.id}(?:-(\d+))?", id))]
@@ -111,20 +111,22 @@ def settle_id(conn: Connection[TupleRow], job: Job, *, fresh: bool) -> str:
 
 
 def drive(db: Database, job: Job, run_id: str, screen: Screen) -> Outcome:
-    """Bring an audit to its end, whatever happens to its workers.
+    """Run an audit to its end, and replace workers that die.
 
     Raises:
         EngineError: it was halted, or no worker stays alive.
-        KeyboardInterrupt: Ctrl-C or SIGTERM; the workers are stopped, the run stays.
+        KeyboardInterrupt: Ctrl-C or SIGTERM; the workers are stopped, the run can be continued.
     """
     began = time.monotonic()
-    outcome = _look(db.conn, run_id)
+    outcome = _outcome(db.conn, run_id)
     if outcome is not None:
         outcome.found_finished = True
         return outcome
     screen.begin(run_id)
     queue = f"demo-{run_id}"
-    queries.start(db.conn, queries.Start(workflow="audit_environment", args=job.args, id=run_id, queue=queue))
+    queries.start(
+        db.conn, workflow="audit_environment", args=job.args, id=run_id, key=None, queue=queue, version="1"
+    )
     kills: list[Kill] = []
     with tempfile.NamedTemporaryFile(prefix="pyengine-demo-", suffix=".log") as log, _sigterm_is_ctrl_c():
         crew = Crew(db.url, queue, log)
@@ -149,8 +151,8 @@ def _watch(conn: Connection[TupleRow], job: Job, run_id: str, stage: _Stage) -> 
         stage.crew.start()
     first = effects.progress(conn, run_id).steps
     kill_at = [first + part * max(job.steps - first, 1) for part in KILL_AT]
-    last, moved_at, looked_at = -1, time.monotonic(), time.monotonic()
-    while (outcome := _look(conn, run_id)) is None:
+    last, moved_at, checked_at = -1, time.monotonic(), time.monotonic()
+    while (outcome := _outcome(conn, run_id)) is None:
         done, now = effects.progress(conn, run_id), time.monotonic()
         if done.steps != last:
             last, moved_at = done.steps, now
@@ -163,17 +165,19 @@ def _watch(conn: Connection[TupleRow], job: Job, run_id: str, stage: _Stage) -> 
         ):
             _kill_one(conn, run_id, stage, min(done.steps / job.steps, 1.0))
         for member in stage.crew.replace_the_lost():
-            stage.screen.say(f"{member.label} (process {member.pid}) ended by itself; another one is started")
-        if now - looked_at > LOOK_FOR_TROUBLE_S:
-            looked_at = now
+            stage.screen.print(
+                f"{member.label} (process {member.pid}) ended by itself; another one is started"
+            )
+        if now - checked_at > CHECK_HALTED_S:
+            checked_at = now
             _refuse_halted(conn, run_id)
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     stage.screen.progress(effects.progress(conn, run_id), waiting=False)
     return outcome
 
 
-def _look(conn: Connection[TupleRow], run_id: str) -> Outcome | None:
-    """The outcome of a run that has ended, else None."""
+def _outcome(conn: Connection[TupleRow], run_id: str) -> Outcome | None:
+    """Return the outcome of a run that has ended, else None."""
     run = queries.run(conn, run_id)
     if run is None or run.settled_at is None:
         return None
@@ -181,15 +185,15 @@ def _look(conn: Connection[TupleRow], run_id: str) -> Outcome | None:
 
 
 def _kill_one(conn: Connection[TupleRow], run_id: str, stage: _Stage, part: float) -> None:
-    """Kill the worker that holds most, if one holds anything, and start another one."""
-    held = effects.held(conn, run_id)
-    victims = [member for member in stage.crew.members if held.get(member.pid)]
+    """Kill the worker with most leased runs, if there are any, and start another one."""
+    leased = effects.leased_runs(conn, run_id)
+    victims = [member for member in stage.crew.members if leased.get(member.pid)]
     if not victims:
         return
-    victim: Member = max(victims, key=lambda member: len(held[member.pid]))
+    victim: Member = max(victims, key=lambda member: len(leased[member.pid]))
     stage.crew.kill(victim)
-    # what it finished between the look and the kill is not counted
-    left = effects.held(conn, run_id).get(victim.pid, [])
+    # runs that it finished between the query and the kill do not count
+    left = effects.leased_runs(conn, run_id).get(victim.pid, [])
     successor = stage.crew.start()
     stage.kills.append(
         Kill(
@@ -201,9 +205,9 @@ def _kill_one(conn: Connection[TupleRow], run_id: str, stage: _Stage, part: floa
             successor=successor.label,
         )
     )
-    what = f"{len(left)} unfinished run{'s' if len(left) != 1 else ''}" if left else "nothing any more"
-    stage.screen.say(
-        f"kill -9: {victim.label} (process {victim.pid}) at {part:.0%} of the work, holding {what}; "
+    runs = f"{len(left)} unfinished run{'s' if len(left) != 1 else ''}" if left else "nothing any more"
+    stage.screen.print(
+        f"kill -9: {victim.label} (process {victim.pid}) at {part:.0%} of the work, holding {runs}; "
         f"{successor.label} started"
     )
 

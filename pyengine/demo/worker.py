@@ -1,7 +1,7 @@
 """``python -m pyengine.demo.worker QUEUE``: one worker process of the demo.
 
-Lives here: the life of the process. It ends in an orderly way when it is told to (SIGTERM) and when whoever
-started it is gone (end of standard input).
+Lives here: the life of the process. May not: the audit. It stops in an orderly way at SIGTERM, and when the
+process that started it has ended (end of standard input).
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ import threading
 from pyengine.demo.audit import WORKER, app, writer
 
 CONCURRENCY = 4
-"""Runs that one worker works on at a time: few, so that there is something to do for the other one."""
+"""Runs of one worker at a time: few, so that both workers have some."""
 
 
 async def serve(queue: str) -> None:
-    """Run the audit's workflows until told to stop."""
-    loop, told = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, told.set)
+    """Run the audit's workflows until SIGTERM."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
 
     def watch() -> None:
-        # not sys.stdin, whose lock a daemon thread would hold at the end of the process
+        # a daemon thread must not have the lock of sys.stdin at the end of the process
         while os.read(0, 1):
             pass
         with contextlib.suppress(RuntimeError):  # the loop is closed: the worker has ended already
-            loop.call_soon_threadsafe(told.set)
+            loop.call_soon_threadsafe(stop.set)
 
     threading.Thread(target=watch, daemon=True).start()
     async with app.worker(queues=[queue], concurrency=CONCURRENCY, threads=CONCURRENCY) as worker:
         writer().present(worker.id, os.getpid())
         ended = asyncio.ensure_future(worker.wait())
-        stopped = asyncio.ensure_future(told.wait())
+        stopped = asyncio.ensure_future(stop.wait())
         await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         if ended.done():

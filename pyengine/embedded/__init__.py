@@ -1,11 +1,10 @@
-"""Our own Postgres for people who have none: find its programs, run one server, share it between processes.
+"""The embedded Postgres: find its programs, run one server, share it between processes.
 
-Lives here: everything about a server process and its data folder. May not: the schema, and a server that
-somebody else runs.
+Lives here: everything about a server process and its data folder. May not: the schema, or other servers.
 
-The way of a URL: `database_url` (server.py) takes the one that is configured, or names a folder; the first
-process starts a server there (postmaster.py) with programs that were found (binaries.py), the last one stops
-it.
+The way of a URL: `database_url` (server.py) returns the configured one, or names a folder; the first process
+starts a server there (postmaster.py) with the programs that are found (binaries.py), and the last process
+stops it.
 """
 
 from __future__ import annotations

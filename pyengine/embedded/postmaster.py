@@ -1,18 +1,18 @@
 """One Postgres server process in one folder: prepare the folder, launch, recognise, shut down, clear remains.
 
-Here: everything that touches the folder's files and the server's process. Not here: who may do that and when
-(the locks of ``server.py``), and which programs are used (``binaries.py``).
+Lives here: everything that touches the folder's files and the server's process. May not: the locks of
+``server.py``, and the choice of programs (``binaries.py``).
 
-Theory: a process number in a file proves nothing: by now it may be a zombie or a stranger, and Postgres
-itself is fooled by both. So the process is looked at. What a killed server left is removed only by somebody
-who has made sure, by the lock that its processes inherit, that none of them is left.
+Design: a process id in a file proves nothing: the process may be a zombie by now, or another program, and
+Postgres itself does not detect either. So the process is examined. The remains of a killed server are removed
+only under the lock that its processes inherit, so that none of them is left.
 
 The folder::
 
     data/          the data directory, made as data.new and renamed; never overwritten, never removed
     run/           the socket; if its path is too long it is in /tmp/pyengine-pg-* (see data/postmaster.pid)
     pginstall-*/   a copy of the programs, only if root's other user cannot reach the originals
-    postgres.log   what the server says, one older generation beside it
+    postgres.log   the server's log, with one older generation beside it
     *.lock         see server.py
 """
 
@@ -73,10 +73,10 @@ _children: list[subprocess.Popen[bytes]] = []
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Postmaster:
-    """A server that is alive, as its ``postmaster.pid`` describes it.
+    """A live server, as its ``postmaster.pid`` describes it.
 
     Args:
-        pid: its process number.
+        pid: its process id.
         port: the number in the name of its socket.
         socket_dir: the folder of its socket.
         ready: whether it takes connections; if not, it is starting or stopping.
@@ -89,7 +89,7 @@ class Postmaster:
 
 
 def wait_for(condition: Callable[[], bool], limit_s: float) -> bool:
-    """Wait until the condition holds; false if it does not within `limit_s` seconds."""
+    """Wait until the condition is true; return false if it is not within `limit_s` seconds."""
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:
@@ -99,7 +99,7 @@ def wait_for(condition: Callable[[], bool], limit_s: float) -> bool:
 
 
 def read_postmaster(data: Path) -> Postmaster | None:
-    """Return the live server of a data directory; None if there is none, whatever ``postmaster.pid`` says."""
+    """Return the live server of a data directory, or None, even if ``postmaster.pid`` names one."""
     lines = _pid_file(data)
     pid = int(lines[0]) if lines and lines[0].isdigit() else 0
     if not pid or not is_postmaster(pid, data):
@@ -111,7 +111,7 @@ def read_postmaster(data: Path) -> Postmaster | None:
 
 
 def answers(server: Postmaster) -> bool:
-    """Whether somebody listens on the server's socket: not so while it dies, or if the file was removed."""
+    """Return whether the server's socket accepts connections: not while it stops, or without its file."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(f"{server.socket_dir}/.s.PGSQL.{server.port}")
@@ -121,7 +121,7 @@ def answers(server: Postmaster) -> bool:
 
 
 def is_postmaster(pid: int, data: Path) -> bool:
-    """Whether a process is alive, no zombie, and serves a data directory.
+    """Return whether a process is alive, is not a zombie, and serves a data directory.
 
     Args:
         pid: the process.
@@ -129,24 +129,24 @@ def is_postmaster(pid: int, data: Path) -> bool:
     """
     try:
         return Path(os.readlink(_PROC / str(pid) / "cwd")) == data
-    except PermissionError:  # root without CAP_SYS_PTRACE (containers) may not look there
+    except PermissionError:  # root without CAP_SYS_PTRACE (containers) cannot read it
         pass
     except OSError:
         if (_PROC / "self").exists():
-            return False  # gone, or a zombie
+            return False  # ended, or a zombie
     return f" -D {data} " in f"{_command_line(pid)} "
 
 
 def _command_line(pid: int) -> str:
-    """Return the command line of a live process; empty if it is gone or a zombie."""
+    """Return the command line of a live process; empty if it has ended or is a zombie."""
     if (_PROC / "self").exists():
         try:
             return os.fsdecode((_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" "))
         except OSError:
             return ""
     command = ["ps", "-ww", "-o", "stat=", "-o", "args=", "-p", str(pid)]
-    said = os.fsdecode(subprocess.run(command, capture_output=True).stdout).strip()
-    return "" if said.startswith("Z") else said
+    line = os.fsdecode(subprocess.run(command, capture_output=True).stdout).strip()
+    return "" if line.startswith("Z") else line
 
 
 def _pid_file(data: Path) -> list[str]:
@@ -161,7 +161,7 @@ class ServerFolder:
 
     Args:
         path: the folder, without symbolic links.
-        account: as whom the server runs; None means as ourselves.
+        account: the user that runs the server; None means the user of this process.
     """
 
     def __init__(self, path: Path, account: Account | None) -> None:
@@ -172,7 +172,7 @@ class ServerFolder:
         self._log_start = 0
 
     def open_file(self, name: str) -> int:
-        """Open a file for appending, such that the server's user may open it too; return its descriptor."""
+        """Open a file for appending, also for the server's user; return its descriptor."""
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(self.path / name, flags, 0o600)
         if self._account is not None:
@@ -181,7 +181,7 @@ class ServerFolder:
 
     def running(self) -> Postmaster | None:
         """Return the server of this folder if it is alive."""
-        for child in list(_children):  # servers of ours that have ended must not stay zombies
+        for child in list(_children):  # reap our servers that have ended
             if child.poll() is not None and child in _children:
                 _children.remove(child)
         return read_postmaster(self.data)
@@ -189,7 +189,7 @@ class ServerFolder:
     def launch(
         self, binaries: Binaries | None, settings: Mapping[str, str], lock_fd: int
     ) -> subprocess.Popen[bytes]:
-        """Start the server, making the data if there are none; it is not ready yet when this returns.
+        """Start the server, creating its data if there are none; it is not ready yet when this returns.
 
         Args:
             binaries: programs to use; None means those that are found.
@@ -197,7 +197,7 @@ class ServerFolder:
             lock_fd: locked by the caller while no process of a server is left; the new ones inherit it.
 
         Raises:
-            EmbeddedPostgresError: no programs, a folder of no use, data of another version, initdb failed.
+            EmbeddedPostgresError: no programs, an unusable folder, data of another version, initdb failed.
         """
         if self._account is not None:
             self._let_in(self._account)
@@ -214,10 +214,10 @@ class ServerFolder:
         return child
 
     def shut_down(self, server: Postmaster, limit_s: float) -> None:
-        """Stop the server; after `limit_s` seconds without a checkpoint, which crash recovery makes up for.
+        """Stop the server; after `limit_s` seconds without a checkpoint, so that its next start recovers.
 
         Raises:
-            EmbeddedPostgresError: it does not stop even so.
+            EmbeddedPostgresError: it does not stop at all.
         """
         for how, wait_s in ((signal.SIGINT, limit_s), (signal.SIGQUIT, _IMMEDIATE_LIMIT_S)):
             with suppress(ProcessLookupError):
@@ -235,7 +235,7 @@ class ServerFolder:
         logger.info("postgres_stopped", extra={"data_dir": str(self.path)})
 
     def end_of_log(self) -> str:
-        """Return the last lines that the server said since it was launched here."""
+        """Return the last lines of the server's log since its launch."""
         with suppress(OSError), self.log_file.open("rb") as log:
             log.seek(self._log_start)
             lines = log.read()[-8000:].decode(errors="replace").splitlines()[-12:]
@@ -243,7 +243,7 @@ class ServerFolder:
         return f"Its log is {self.log_file}."
 
     def _let_in(self, account: Account) -> None:
-        """See to it that the server's user can enter; only a folder that is ours alone is given to him."""
+        """Let the server's user enter the folder; it changes its owner only if all its files are ours."""
         if can_enter(self.path, account):
             return
         folders = [*reversed(self.path.parents), self.path]
@@ -260,7 +260,7 @@ class ServerFolder:
         )
 
     def _is_fresh(self, binaries: Binaries) -> bool:
-        """Whether there are no data yet; data of another version are an error and stay untouched."""
+        """Return whether there are no data yet; data of another version are an error and are not changed."""
         try:
             version = (self.data / "PG_VERSION").read_text().strip()
         except FileNotFoundError:
@@ -277,12 +277,12 @@ class ServerFolder:
         raise EmbeddedPostgresError(
             f"The data in {self.data} were made by Postgres {version}, but the programs in "
             f"{binaries.bin_dir} ({binaries.source}) are Postgres {binaries.version}. Nothing was changed. "
-            f"To go on with the data: export PYENGINE_PG_BIN={place}. To carry them over: dump them so "
-            f"(pg_dumpall) and restore them in another folder. To begin anew: {ELSEWHERE}."
+            f"To continue with the data: export PYENGINE_PG_BIN={place}. To move them: dump them with it "
+            f"(pg_dumpall) and restore them in another folder. To start with an empty database: {ELSEWHERE}."
         )
 
     def _clear_remains(self) -> None:
-        """Remove what a killed server left: Postgres heeds it if a zombie or a stranger has its number."""
+        """Remove the files of a killed server, which Postgres obeys if another process has its id now."""
         lines = _pid_file(self.data)
         if lines:
             logger.warning("postgres_recovered", extra={"data_dir": str(self.path), "pid": lines[0]})
@@ -292,7 +292,7 @@ class ServerFolder:
         (self.data / "postmaster.pid").unlink(missing_ok=True)
 
     def _make_data(self, bin_dir: Path, lock_fd: int, *, durable: bool) -> None:
-        """Make the data directory beside its place and rename it, so that a half-made one is never used."""
+        """Make the data directory under another name and rename it, so that a partial one is never used."""
         unfinished = self.path / "data.new"
         if unfinished.exists():
             shutil.rmtree(unfinished)
@@ -319,7 +319,7 @@ class ServerFolder:
             os.chown(folder, self._account.uid, self._account.gid, follow_symlinks=False)
 
     def _make_socket_dir(self) -> str:
-        """Return a folder for the socket with a short path that means nothing else in a URL or in a list."""
+        """Return a folder for the socket whose path is short and has no special characters of a list."""
         folder = self.path / "run"
         plain = str(folder).isprintable() and not set(str(folder)) & set(',"')
         if not plain or len(os.fsencode(folder)) > _SOCKET_DIR_LIMIT:
@@ -336,7 +336,7 @@ class ServerFolder:
                 folder.rmdir()
 
     def _spawn(self, command: list[str], lock_fd: int) -> subprocess.Popen[bytes]:
-        """Run a program of Postgres in a session of its own, where no Ctrl-C of ours reaches it."""
+        """Run a program of Postgres in a session of its own, so that our Ctrl-C does not reach it."""
         if self.log_file.exists() and self.log_file.stat().st_size > _LOG_LIMIT:
             self.log_file.replace(self.path / "postgres.log.1")
         log_fd = self.open_file("postgres.log")

@@ -1,19 +1,19 @@
-"""Our own Postgres for people who have none: the first process that needs it starts it, the last stops it.
+"""The embedded Postgres: the first process that needs it starts it, the last one stops it.
 
-Here: which database is meant (`database_url`), and who uses, starts and stops the server of a data folder
-(`EmbeddedPostgres`). Not here: the server's process and files (``postmaster.py``), the search for programs
-and the choice of a user (``binaries.py``), SQL, connections.
+Lives here: the choice of the database (`database_url`), and the users of a data folder's server
+(`EmbeddedPostgres`). May not: the server's process and files (``postmaster.py``), the search for programs and
+the choice of a user (``binaries.py``), SQL, connections.
 
-Theory: the kernel keeps the books. Each process that uses the server holds a shared ``flock`` on
-``users.lock``; who gets it exclusively was the last and stops the server. The server's own processes hold
-``server.lock``, which they inherit from whoever started them; who gets that one knows that no process of
-Postgres, not even an orphan of a killed postmaster or an initdb, still works in the folder. Both are
-dropped by ``kill -9`` as by an orderly end, cannot be fooled by zombies or reused process numbers, and need
-no clean-up. ``start.lock`` makes starting and stopping exclusive. (Some network file systems do not let an
-flock be inherited; there ``postmaster.pid`` decides.)
+Design: the kernel counts the users. Each process that uses the server has a shared ``flock`` on
+``users.lock``; a process that gets it exclusively is the last one and stops the server. The server's own
+processes have ``server.lock``, which they inherit; a process that gets that one knows that no process of
+Postgres, not even an orphan of a killed postmaster or an initdb, still works in the folder. ``kill -9``
+releases both locks, zombies and reused process ids do not matter, and there is no clean-up. ``start.lock``
+makes starting and stopping exclusive. (Some network file systems do not inherit an flock; there
+``postmaster.pid`` decides.)
 
-A forked child that runs no new program is not counted as a user: if it outlives its parent, it calls
-`start` itself.
+A forked child that runs no new program does not count as a user: if it outlives its parent, it calls `start`
+itself.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _locks: set[FileIO] = set()
 
 
 def _drop_inherited_locks() -> None:
-    """Close the locks in a forked child, so that it does not keep the server alive after its parent."""
+    """Close the locks in a forked child, so that the server stops with its parent."""
     for lock in _locks:
         lock.close()
     _locks.clear()
@@ -70,11 +70,11 @@ if sys.platform != "win32":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The database that is meant.
+    """The chosen database.
 
     Args:
-        url: URL of a server that exists, or None for the embedded one.
-        source: who said so: ``argument``, the name of an environment variable, or ``embedded``.
+        url: URL of an existing server, or None for the embedded one.
+        source: the origin of the choice: ``argument``, the name of an environment variable, or ``embedded``.
         data_dir: folder of the embedded server, or None with a URL.
     """
 
@@ -84,20 +84,19 @@ class Target:
 
     @property
     def embedded(self) -> bool:
-        """Whether our own server is meant."""
+        """Whether it is the embedded server."""
         return self.url is None
 
 
 def database_url(url: str | None = None, data_dir: Path | None = None) -> Target:
-    """Find out which database is meant: argument, PYENGINE_DATABASE_URL, DATABASE_URL, else the embedded.
+    """Choose the database: argument, PYENGINE_DATABASE_URL, DATABASE_URL, else the embedded server.
 
-    A URL that is set is an intention: the embedded server never takes its place, however wrong it is,
-    because an empty database there would look as if all runs were lost. `data_dir` counts only if no URL is
-    set.
+    The embedded server never replaces a URL that is set, even a malformed one: an empty database there would
+    look as if all runs were lost.
 
     Args:
-        url: what the caller was told, or None.
-        data_dir: folder for the embedded server; None means `default_data_dir()`.
+        url: the caller's URL, or None.
+        data_dir: folder for the embedded server, if no URL is set; None means `default_data_dir()`.
 
     Raises:
         EmbeddedPostgresError: the first URL that is set is empty or malformed, or PYENGINE_DATA_DIR is empty.
@@ -105,11 +104,11 @@ def database_url(url: str | None = None, data_dir: Path | None = None) -> Target
     for source, value in (("argument", url), *((name, os.environ.get(name)) for name in _URL_VARIABLES)):
         if value is None:
             continue
-        if wrong := _what_is_wrong(value):
+        if problem := _problem_of_url(value):
             label = "The database URL given" if source == "argument" else f"{source} is set, but it"
             raise EmbeddedPostgresError(
-                f"{label} {wrong}. Write it as postgresql://user:password@host:5432/database, or unset it to "
-                "use the embedded Postgres, which never takes the place of a URL that is set."
+                f"{label} {problem}. Write it as postgresql://user:password@host:5432/database, or unset it "
+                "to use the embedded Postgres, which never takes the place of a URL that is set."
             )
         return Target(url=value, source=source, data_dir=None)
     folder = default_data_dir() if data_dir is None else Path(data_dir)
@@ -117,20 +116,20 @@ def database_url(url: str | None = None, data_dir: Path | None = None) -> Target
 
 
 def listen_url(url: str | None = None) -> str | None:
-    """Find the way past a pooler, for hints and presence: argument, PYENGINE_LISTEN_URL, else none.
+    """Return the URL past a pooler, for hints and presence: argument, PYENGINE_LISTEN_URL, else None.
 
     Args:
-        url: what the caller was told, or None.
+        url: the caller's URL, or None.
 
     Raises:
-        EmbeddedPostgresError: the one that is set is empty or malformed.
+        EmbeddedPostgresError: the first one that is set is empty or malformed.
     """
     for source, value in (("The direct URL", url), (_LISTEN_VARIABLE, os.environ.get(_LISTEN_VARIABLE))):
         if value is None:
             continue
-        if wrong := _what_is_wrong(value):
+        if problem := _problem_of_url(value):
             raise EmbeddedPostgresError(
-                f"{source} is set, but it {wrong}. Write it as postgresql://user:password@host:5432/database,"
+                f"{source} is set, but it {problem}. Write it as postgresql://user:password@host:5432/database,"
                 " or unset it and polling does all behind a pooler."
             )
         return value
@@ -140,8 +139,7 @@ def listen_url(url: str | None = None) -> str | None:
 def default_data_dir() -> Path:
     """Return PYENGINE_DATA_DIR, else /var/lib/pyengine for root, else the user's data folder.
 
-    Root has a fixed folder: the one in his home is mostly closed to the user who must run the server, and a
-    folder that depended on how closed it is today, or on HOME, would be another one tomorrow.
+    Root has a fixed folder, because the server's user usually cannot enter root's home.
 
     Raises:
         EmbeddedPostgresError: PYENGINE_DATA_DIR is set but empty.
@@ -156,8 +154,8 @@ def default_data_dir() -> Path:
     return Path(platformdirs.user_data_dir("pyengine", appauthor=False))
 
 
-def _what_is_wrong(url: str) -> str | None:
-    """Say what is wrong with a database URL, never repeating it, because it may hold a password."""
+def _problem_of_url(url: str) -> str | None:
+    """Return the problem of a database URL, or None; never repeat the URL, which may have a password."""
     if not url.strip():
         return "is empty"
     if re.search(r"\s", url):
@@ -177,12 +175,12 @@ class EmbeddedPostgres:
     """A Postgres server for one data folder, shared by every process that uses the folder.
 
     Usable as a context manager. Several objects for one folder, also in one process, share the server. A
-    process that ends without `stop` is no user any more; what it leaves running is stopped by the next one
-    that is the last.
+    process that ends without `stop` does not count as a user any more; the next process that is the last one
+    stops the server.
 
     Args:
         data_dir: the folder; None means `default_data_dir()`. As root: one that the server's user can enter.
-        settings: server settings over ours, such as ``{"fsync": "off"}``; for when this object starts it.
+        settings: server settings in addition to ours, such as ``{"fsync": "off"}``, if this object starts it.
         binaries: programs to use; None means `find_binaries()`.
         timeout_s: the longest wait, in seconds, until the server is ready, or has stopped in an orderly way.
     """
@@ -229,7 +227,9 @@ class EmbeddedPostgres:
         """Return the command line that opens this server in psql."""
         server = self._started()
         psql = "psql"
-        with suppress(EmbeddedPostgresError):  # a server to which we only attached needs no programs here
+        with suppress(
+            EmbeddedPostgresError
+        ):  # another process may have started the server, with its programs
             ours = (self._binaries or find_binaries()).bin_dir / "psql"
             psql = str(ours) if ours.exists() else psql
         return shlex.join(
@@ -239,10 +239,10 @@ class EmbeddedPostgres:
     def start(self) -> str:
         """Attach to the server of the folder, starting it if it does not run, and return its URL.
 
-        May be called again, also to bring back a server that was killed.
+        May be called again, also to restart a server that was killed.
 
         Raises:
-            EmbeddedPostgresError: no programs, a useless folder, data of another version, or no start.
+            EmbeddedPostgresError: no programs, an unusable folder, data of another version, or no start.
         """
         if sys.platform == "win32":
             raise EmbeddedPostgresError("Embedded Postgres needs Linux or macOS; set PYENGINE_DATABASE_URL.")
@@ -266,7 +266,7 @@ class EmbeddedPostgres:
         return self.dsn
 
     def stop(self) -> bool:
-        """Stop using the server, and stop it if nobody else uses it; true if nobody did.
+        """Stop using the server, and stop it if it has no other users; return true if it had none.
 
         Raises:
             EmbeddedPostgresError: the server does not stop.
@@ -310,18 +310,18 @@ class EmbeddedPostgres:
             time.sleep(_POLL_S)
 
     def _launch(self) -> subprocess.Popen[bytes] | None:
-        """Start the server; None if processes of an earlier one still work in the folder."""
+        """Start the server; return None if processes of an earlier one still work in the folder."""
         lock = self._open_lock("server.lock")
         try:
             if not _try_flock(lock, fcntl.LOCK_EX):
                 return None
             return self._folder.launch(self._binaries, self._settings, lock.fileno())
         finally:
-            _close(lock)  # closed, not unlocked: the server's processes have it now
+            _close(lock)  # not unlocked: the server's processes have inherited it
 
     @contextmanager
     def _starting_or_stopping(self) -> Iterator[None]:
-        """Hold the lock under which the server of this folder is started and stopped."""
+        """Take the lock for starting and stopping the server of this folder."""
         lock = self._open_lock("start.lock")
         try:
             if not wait_for(lambda: _try_flock(lock, fcntl.LOCK_EX), self._timeout_s):
@@ -340,9 +340,9 @@ class EmbeddedPostgres:
         return lock
 
     def _leave(self) -> None:
-        """Be no user any more."""
+        """Stop counting as a user."""
         if self._users is not None and not self._users.closed:
-            fcntl.flock(self._users, fcntl.LOCK_UN)  # also for a process that another thread is just forking
+            fcntl.flock(self._users, fcntl.LOCK_UN)  # a process that another thread just forks has it too
             _close(self._users)
         self._server = None
 
@@ -366,11 +366,13 @@ class EmbeddedPostgres:
         )
 
     def _explain(self, error: OSError) -> str:
-        """Say which folder or file is of no use, to whom, and what to do."""
-        who = f"this process runs as {user_name(os.geteuid())!r}"
+        """Return the message for a folder or file that cannot be used, with the users concerned."""
+        users = f"this process runs as {user_name(os.geteuid())!r}"
         with suppress(OSError):
-            who += f", the folder belongs to {user_name(self.data_dir.stat().st_uid)!r}"
-        return f"The data folder {self.data_dir} cannot be used: {error} ({who}). Correct that, {ELSEWHERE}."
+            users += f", the folder belongs to {user_name(self.data_dir.stat().st_uid)!r}"
+        return (
+            f"The data folder {self.data_dir} cannot be used: {error} ({users}). Correct that, {ELSEWHERE}."
+        )
 
 
 def _try_flock(lock: FileIO, kind: int) -> bool:

@@ -56,7 +56,7 @@ def test_what_cannot_be_checked(at_database: Any) -> None:
     assert at_database("check", "a", "--since", "1h").code == 2
 
 
-def test_a_check_tells_how_far_it_is(
+def test_a_check_shows_its_progress(
     at_database: Any, conn: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a terminal each portion is told beside the answer, and wiped away in the end; the answer is one

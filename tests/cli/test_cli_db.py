@@ -12,7 +12,7 @@ import pytest
 SECRET = "tops3cret"
 
 
-def test_status_tells_everything(at_database: Any) -> None:
+def test_status_shows_everything(at_database: Any) -> None:
     """Version, migrations, server, settings and counts, as text and as one document."""
     document = at_database("db", "status", "--json").document
     assert document["schema"]["current"] is True
@@ -24,7 +24,7 @@ def test_status_tells_everything(at_database: Any) -> None:
         assert words in shown
 
 
-def test_status_and_check_tell_what_is_amiss(at_database: Any, conn: psycopg.Connection[Any]) -> None:
+def test_status_and_check_report_problems_of_health(at_database: Any, conn: psycopg.Connection[Any]) -> None:
     """Where all is well both say so and no more; a week without a partition is named, with what to do."""
     well = at_database("db", "status")
     assert "there for this week and the next" in well.out
@@ -38,14 +38,14 @@ def test_status_and_check_tell_what_is_amiss(at_database: Any, conn: psycopg.Con
         assert "select durable._open_buckets()" in told.err
 
 
-def test_set_changes_and_answers_the_old(at_database: Any, conn: psycopg.Connection[Any]) -> None:
+def test_set_prints_the_old_value(at_database: Any, conn: psycopg.Connection[Any]) -> None:
     """A setting is changed in the database, and its old value answered."""
     answer = at_database("db", "set", "lease_ttl_ms", "5000", "--json")
     assert answer.document == {"name": "lease_ttl_ms", "old": "15000", "value": "5000"}
     assert conn.execute("select durable._setting('lease_ttl_ms')").fetchone() == ("5000",)
 
 
-def test_purge_removes_and_tells(at_database: Any, conn: psycopg.Connection[Any]) -> None:
+def test_purge_removes_and_reports(at_database: Any, conn: psycopg.Connection[Any]) -> None:
     """What ended is removed, what is needed is counted with its reason, and what is no age is refused."""
     conn.execute("create table orders (run text references durable._promises (id))")
     for name in ("kept", "goes"):
@@ -61,7 +61,7 @@ def test_purge_removes_and_tells(at_database: Any, conn: psycopg.Connection[Any]
     assert answer == {"runs": 0, "promises": 0, "kept": {"row": 1}}
 
 
-def test_what_the_installer_notes_is_no_setting(at_database: Any) -> None:
+def test_records_of_the_installer_are_no_settings(at_database: Any) -> None:
     """Checksum and version are not to be set by hand."""
     assert at_database("db", "set", "logic_sha256", "0").code == 3
 
@@ -78,7 +78,7 @@ def test_init_twice_is_as_good_as_once(pyengine: Any, empty_database: Callable[[
     assert pyengine("--database-url", url, "ps", "--json").document == []
 
 
-def test_a_newer_schema_is_told(at_database: Any, conn: psycopg.Connection[Any]) -> None:
+def test_a_newer_schema_is_reported(at_database: Any, conn: psycopg.Connection[Any]) -> None:
     """A database of a later version says: upgrade, not: broken."""
     conn.execute(
         "insert into durable.migrations (id, name, sha256) values (9999, '9999_later', repeat('0', 64))"
@@ -90,7 +90,7 @@ def test_a_newer_schema_is_told(at_database: Any, conn: psycopg.Connection[Any])
         assert "pgrade" in answer.err
 
 
-def test_an_older_schema_is_told(at_database: Any, conn: psycopg.Connection[Any]) -> None:
+def test_an_older_schema_is_reported(at_database: Any, conn: psycopg.Connection[Any]) -> None:
     """A database of an earlier version says: migrate."""
     conn.execute("delete from durable.migrations")
     answer = at_database("ps")
@@ -127,7 +127,7 @@ def test_a_database_that_is_not_there_is_one_message(
         assert len(answer.err.splitlines()) <= 2
 
 
-def test_both_doors_at_once_are_refused(pyengine: Any, tmp_path: Path) -> None:
+def test_a_url_and_a_folder_together_are_refused(pyengine: Any, tmp_path: Path) -> None:
     """--data-dir with a URL is a contradiction that is told."""
     answer = pyengine("ps", "--database-url", "postgresql://h/db", "--data-dir", str(tmp_path))
     assert answer.code == 2

@@ -84,7 +84,7 @@ def blocked(url: str) -> None:
 
 
 @pytest.mark.parametrize("url", URLS)
-def test_no_door_says_it(pyengine: Any, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+def test_no_entry_point_prints_a_password(pyengine: Any, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     """The command with a URL, or one of the environment, the clients and the installer, of whatever form."""
     answers = [
         pyengine("ps", "--database-url", url),
@@ -110,7 +110,7 @@ def test_a_short_one() -> None:
     assert hidden("s3cret, the power of pw", url) == "***, the power of ***"
 
 
-def test_what_is_no_password_stays() -> None:
+def test_other_text_is_not_changed() -> None:
     """A URL without a password hides nothing, and a one-letter password leaves words alone."""
     assert hidden("host at a bad address", "postgresql://bob@host/a") == "host at a bad address"
     assert hidden("has an address", "postgresql://bob:a@host/db") == "has an address"

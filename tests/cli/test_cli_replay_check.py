@@ -129,7 +129,9 @@ def test_runs_that_have_ended_count_with_all(at_database: Any, conn: Any, waitin
     assert at_database("replay-check", "rc_old", "--json", "--all").document["checked"] == 3
 
 
-def test_runs_without_code_are_told(at_database: Any, conn: psycopg.Connection[Any], folder: Path) -> None:
+def test_runs_without_code_are_reported(
+    at_database: Any, conn: psycopg.Connection[Any], folder: Path
+) -> None:
     """Workflows and versions that the code does not have are named, and break nothing; where there is nothing
     else, nothing was checked, which is exit 7."""
     assert at_database("replay-check", "rc_old:app").out == "no runs to replay\n"
@@ -162,7 +164,7 @@ def test_runs_without_code_are_told(at_database: Any, conn: psycopg.Connection[A
         ),
     ],
 )
-def test_what_is_wrong_names_the_next_command(
+def test_errors_name_the_next_command(
     at_database: Any, folder: Path, words: list[str], code: int, said: str
 ) -> None:
     """Wrong usage and a database that is down exit with their own codes, never with 1."""

@@ -73,7 +73,7 @@ WRONG = (
 )
 
 
-def test_wrong_words_are_two_lines(at_database: Any) -> None:
+def test_usage_errors_are_two_lines(at_database: Any) -> None:
     """Wrong arguments exit 2 with one or two lines: what is wrong, and what to type."""
     for words, said in WRONG:
         answer = at_database(*words)
@@ -85,7 +85,7 @@ def test_wrong_words_are_two_lines(at_database: Any) -> None:
         assert as_json.document["error"]["message"]
 
 
-def test_what_does_not_exist_is_named(at_database: Any, player: Any) -> None:
+def test_missing_things_are_named(at_database: Any, player: Any) -> None:
     """Unknown run, workflow and setting exit 3; what is near is offered."""
     player.hello("hello", "goodbye")
     assert "no run 'nowhere'" in at_database("show", "nowhere").err
@@ -97,7 +97,7 @@ def test_what_does_not_exist_is_named(at_database: Any, player: Any) -> None:
     assert (setting.code, "lease_ttl_ms" in setting.err) == (3, True)
 
 
-def test_start_without_workers_says_so(at_database: Any) -> None:
+def test_start_without_workers_prints_a_warning(at_database: Any) -> None:
     """Where no worker was ever seen, a run is started and people are told what it waits for."""
     answer = at_database("start", "hello", "[]")
     assert answer.code == 0
@@ -148,7 +148,7 @@ def test_ps_lists_roots_and_filters(at_database: Any, finished: str) -> None:
     assert "completed" in shown
 
 
-def test_show_tells_the_whole_run(at_database: Any, finished: str) -> None:
+def test_show_prints_the_whole_run(at_database: Any, finished: str) -> None:
     """A run is shown with its children and one line for each thing that happened."""
     document = at_database("show", finished, "--json").document
     assert document["run"]["result"] == ["done"]
@@ -166,7 +166,7 @@ def test_show_tells_the_whole_run(at_database: Any, finished: str) -> None:
     assert '{"paid": true}' in shown
 
 
-def test_wait_tells_the_end(at_database: Any, player: Any) -> None:
+def test_wait_prints_the_end(at_database: Any, player: Any) -> None:
     """--wait exits 0 with the result of a completed run and 1 for a failed one."""
     player.hello("hello")
     for id, end in (
@@ -197,7 +197,7 @@ def test_wait_stops_at_a_halted_run(at_database: Any, player: Any) -> None:
     assert "other code" in answer.out
 
 
-def test_text_of_strangers_is_no_markup(at_database: Any, conn: psycopg.Connection[Any]) -> None:
+def test_foreign_text_is_no_markup(at_database: Any, conn: psycopg.Connection[Any]) -> None:
     """Ids and values reach the terminal as they are: neither markup nor control characters."""
     id = "[red]x[/red]\x1b[31m"
     conn.execute("select durable.start('hello', %s::jsonb, id => %s)", (json.dumps([id]), id))

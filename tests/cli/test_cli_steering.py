@@ -23,7 +23,7 @@ def state(conn: Connection, id: str) -> str:
     return str(row and row[0])
 
 
-def test_signal_answers_its_number(at_database: Any, conn: Connection, order: str) -> None:
+def test_signal_prints_its_number(at_database: Any, conn: Connection, order: str) -> None:
     """A signal answers its number among those of its name; the same key is the same signal."""
     first = at_database("signal", order, "approve", '{"ok": true}', "--json")
     assert (first.code, first.document) == (0, {"id": order, "signal": "approve", "delivery": 1})
@@ -65,10 +65,10 @@ def test_pause_resume_and_redrive(at_database: Any, conn: Connection, order: str
         assert state(conn, order) == "dead"
         assert at_database("redrive", *words, "--json").document["redriven"] == 1
         assert state(conn, order) == "queued"
-    assert at_database("redrive", "--all").out.strip() == "0 dead runs revived"
+    assert at_database("redrive", "--all").out.strip() == "0 dead runs redriven"
 
 
-def test_fork_answers_the_new_run(at_database: Any, conn: Connection, player: Any, order: str) -> None:
+def test_fork_prints_the_new_run(at_database: Any, conn: Connection, player: Any, order: str) -> None:
     """A fork takes over what was done before a step, with values put in place, under an id of its own."""
     (task,) = player.claim("order")
     outcomes = [
@@ -133,7 +133,7 @@ WRONG = (
 )
 
 
-def test_what_cannot_be_done_names_the_next_command(at_database: Any, conn: Connection, order: str) -> None:
+def test_refusals_name_the_next_command(at_database: Any, conn: Connection, order: str) -> None:
     """Every refusal exits with its code and one or two lines, the last of which is what to type or to change;
     with --json the same in one document; the run stays as it was.
     """
@@ -146,7 +146,7 @@ def test_what_cannot_be_done_names_the_next_command(at_database: Any, conn: Conn
     assert state(conn, order) == "queued"
 
 
-def test_what_has_ended_says_its_state(at_database: Any, conn: Connection, order: str) -> None:
+def test_conflicts_name_the_state(at_database: Any, conn: Connection, order: str) -> None:
     """A conflict names the state that is in the way."""
     conn.execute("select durable.cancel(%s, force => true)", (order,))
     conn.execute("select durable.start('order', '[1]', id => 'done')")

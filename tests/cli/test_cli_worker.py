@@ -63,7 +63,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("", 2, "no module name"),
     ],
 )
-def test_what_is_no_app_is_one_message(pyengine: Any, folder: Path, name: str, code: int, said: str) -> None:
+def test_anything_but_an_app_is_one_message(
+    pyengine: Any, folder: Path, name: str, code: int, said: str
+) -> None:
     """A wrong name exits with one or two lines that say what to type."""
     answer = pyengine("worker", name)
     assert answer.code == code
@@ -71,7 +73,7 @@ def test_what_is_no_app_is_one_message(pyengine: Any, folder: Path, name: str, c
     assert len(answer.err.strip().splitlines()) <= 2
 
 
-def test_a_database_that_is_down_is_told(pyengine: Any, folder: Path) -> None:
+def test_a_database_that_is_down_is_reported(pyengine: Any, folder: Path) -> None:
     """With --no-wait the worker does not begin without its database."""
     url = "postgresql://me:tops3cret@127.0.0.1:1/db"
     answer = pyengine("worker", "cli_hello:app", "--no-wait", "--database-url", url)
@@ -120,7 +122,7 @@ def launch(dsn: str) -> subprocess.Popen[str]:
     )
 
 
-def test_a_worker_serves_and_stops_when_told(at_database: Any, dsn: str, folder: Path) -> None:
+def test_a_worker_serves_until_it_is_stopped(at_database: Any, dsn: str, folder: Path) -> None:
     """Runs are served by the working directory's module; SIGTERM ends it with exit code 0."""
     running = launch(dsn)
     try:

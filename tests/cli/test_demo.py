@@ -15,7 +15,7 @@ import pytest
 
 from pyengine.demo import effects
 from tests.cli.packages import installed, sources, wheel
-from tests.support.verbs import begin_run, bundle, complete, take_turn
+from tests.support.verbs import begin_run, complete, report, take_turn
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_kills_lose_nothing_and_repeat_nothing(
     assert conn.execute("select count(*) from durable.tasks where state <> 'fulfilled'").fetchone() == (0,)
 
 
-def test_a_stopped_audit_goes_on_and_names_what_is_wrong(at_database: Any, dsn: str, site: Path) -> None:
+def test_a_stopped_audit_continues_and_names_the_problems(at_database: Any, dsn: str, site: Path) -> None:
     """Ctrl-C leaves the run, the same command ends it; a tampered and a missing file exit 1."""
     tampered = site / "two" / "m3.py"
     tampered.write_bytes(tampered.read_bytes() + b"#")
@@ -97,21 +97,21 @@ def test_a_stopped_audit_goes_on_and_names_what_is_wrong(at_database: Any, dsn: 
 
 
 @pytest.mark.session("the server process that waits is looked for")
-def test_what_the_last_turn_of_a_killed_worker_ends_was_not_held(
+def test_runs_that_end_in_the_last_turn_of_a_killed_worker_are_not_counted(
     dsn: str, conn: psycopg.Connection[Any]
 ) -> None:
-    """The look at what a process holds waits for its turn that is under way in the server."""
+    """The query of the runs that a process has leased waits for its turn under way in the server."""
     effects.install(conn)
     conn.execute("insert into pyengine_demo.workers values ('W', 'one', 1)")
     run = begin_run(conn, "audit")
-    assert effects.held(conn, "audit") == {1: ["audit"]}
+    assert effects.leased_runs(conn, "audit") == {1: ["audit"]}
     with (
         psycopg.connect(dsn) as dying,
         psycopg.connect(dsn, autocommit=True) as looking,
         ThreadPoolExecutor() as pool,
     ):
-        take_turn(dying, "W", bundle(run, end=complete()))
-        look = pool.submit(effects.held, looking, "audit")
+        take_turn(dying, "W", report(run, end=complete()))
+        look = pool.submit(effects.leased_runs, looking, "audit")
         blocked = "select pg_blocking_pids(%s) = array[%s::integer]"
         while not conn.execute(blocked, (looking.info.backend_pid, dying.info.backend_pid)).fetchone()[0]:
             assert not look.done()
@@ -119,7 +119,7 @@ def test_what_the_last_turn_of_a_killed_worker_ends_was_not_held(
         assert look.result() == {}
 
 
-def test_nothing_to_audit_is_told_before_any_database(pyengine: Any, tmp_path: Path) -> None:
+def test_nothing_to_audit_is_reported_before_any_database(pyengine: Any, tmp_path: Path) -> None:
     """A wrong path exits with a message and starts no server."""
     assert pyengine("demo", str(tmp_path / "none"), "--data-dir", str(tmp_path / "data")).code == 3
     assert pyengine("demo", str(tmp_path), "--data-dir", str(tmp_path / "data")).code == 3

@@ -50,7 +50,7 @@ def test_true_records_have_no_problems(tmp_path: Path) -> None:
     assert audit(tmp_path / "env").files == 7
 
 
-def test_what_is_wrong_is_named(tmp_path: Path) -> None:
+def test_problems_are_named(tmp_path: Path) -> None:
     """Other content, other size, missing files and lines that cannot be read are told apart."""
     record = installed(tmp_path, "one", sources("one", 4), "one/what.py,sha256", "one/odd.py,nosuch=abc,3")
     (tmp_path / "one/m0.py").write_bytes(b"# one X\n")
@@ -79,7 +79,7 @@ def test_a_pipe_is_never_read(tmp_path: Path) -> None:
     assert [kind for kind, _ in found(audit(tmp_path))] == ["missing", "missing"]
 
 
-def test_wheels_are_read_where_they_are(tmp_path: Path) -> None:
+def test_wheels_are_read_in_place(tmp_path: Path) -> None:
     """Members of a wheel are verified in the archive; a broken archive is a problem and not a crash."""
     wheel(tmp_path, "good", sources("good", 3))
     wheel(tmp_path, "bad", sources("bad", 3), lie=True)

@@ -33,10 +33,10 @@ def told(*events: tuple[str, int | None, str | None, Any]) -> list[str]:
         Event(seq=n, event=kind, child=child, name=name, payload=payload, at=BEGAN + timedelta(seconds=n))
         for n, (kind, child, name, payload) in enumerate(events)
     ]
-    return [f"{line.what} {line.value}".strip() for line in timeline.lines(made)]
+    return [f"{line.text} {line.value}".strip() for line in timeline.lines(made)]
 
 
-def test_signals_and_join_sets_read_as_words() -> None:
+def test_signals_and_join_sets_are_readable() -> None:
     """Signals have their names and payloads, members of join sets the number of their set."""
     member = {"join_set_id": "a.1", "promise_id": "a.2"}
     assert told(
@@ -75,7 +75,7 @@ def test_waits_and_captured_values() -> None:
     ]
 
 
-def test_the_view_has_what_lines_need(conn: psycopg.Connection[Any], player: Any) -> None:
+def test_the_view_has_the_columns_of_lines(conn: psycopg.Connection[Any], player: Any) -> None:
     """What the database answers reads the same way: a wait for a child, and a signal."""
     conn.execute("select durable.start('order', '[1]', id => 'a')")
     (task,) = player.claim("order")
@@ -86,7 +86,7 @@ def test_the_view_has_what_lines_need(conn: psycopg.Connection[Any], player: Any
     player.report(task, commands=commands)
     player.report(task, end={"do": "suspend", "on": [0], "kind": "single"})
     conn.execute("select durable.signal('a', 'ping', '[1]')")
-    lines = [f"{line.what} {line.value}".strip() for line in timeline.lines(queries.events(conn, "a"))]
+    lines = [f"{line.text} {line.value}".strip() for line in timeline.lines(queries.events(conn, "a"))]
     assert lines == [
         "started with [1]",
         "promise go [0] started",

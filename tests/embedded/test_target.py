@@ -22,14 +22,14 @@ def test_the_order_is_argument_then_our_variable_then_the_common_one(monkeypatch
     assert (database_url(ONE).url, database_url(ONE).source) == (ONE, "argument")
 
 
-def test_without_any_url_the_embedded_server_is_meant(tmp_path: Path) -> None:
+def test_without_any_url_the_embedded_server_is_chosen(tmp_path: Path) -> None:
     """Nothing set means the embedded server, in the named folder or the usual one."""
     target = database_url(data_dir=tmp_path)
     assert (target.embedded, target.url, target.source, target.data_dir) == (True, None, "embedded", tmp_path)
     assert database_url().data_dir == default_data_dir()
 
 
-def test_a_folder_never_outdoes_a_url(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_url_counts_more_than_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A URL that is set counts even if a folder is named."""
     monkeypatch.setenv("DATABASE_URL", ONE)
     target = database_url(data_dir=tmp_path)

@@ -111,7 +111,7 @@ def test_conflicts_of_creations(dsn: str) -> None:
     play(dsn, scenario)
 
 
-def test_without_keys_nobody_matches(dsn: str) -> None:
+def test_requests_without_keys_never_match(dsn: str) -> None:
     """Two requests without a key are two: the second one is a conflict."""
 
     async def scenario(promises: Promises) -> None:
@@ -240,7 +240,7 @@ def test_deadlines(dsn: str) -> None:
     play(dsn, scenario)
 
 
-def test_what_does_not_exist(dsn: str) -> None:
+def test_missing_promises(dsn: str) -> None:
     """Nothing is completed, awaited or read that is not there."""
 
     async def scenario(promises: Promises) -> None:
@@ -329,7 +329,7 @@ def test_search(dsn: str) -> None:
     play(dsn, scenario)
 
 
-def test_what_is_malformed(dsn: str) -> None:
+def test_malformed_arguments(dsn: str) -> None:
     """A malformed request is refused, and nothing is made of it."""
 
     async def scenario(promises: Promises) -> None:
@@ -388,7 +388,7 @@ def test_the_error_survives_pickling(dsn: str) -> None:
     play(dsn, scenario)
 
 
-def test_a_database_that_is_away() -> None:
+def test_a_database_that_is_down() -> None:
     """A database that cannot be reached is Unavailable, as everywhere."""
 
     async def scenario(promises: Promises) -> None:

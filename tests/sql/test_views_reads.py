@@ -148,9 +148,9 @@ class Explained:
         """Itself."""
         yield self
 
-    def execute(self, text: str, values: Any) -> Explained:
+    def execute(self, text: bytes, values: Any) -> Explained:
         """Explain a statement."""
-        self.costs.append(cost(self._conn, text, values))
+        self.costs.append(cost(self._conn, text.decode(), values))
         return self
 
     def fetchall(self) -> list[Any]:

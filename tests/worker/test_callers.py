@@ -321,7 +321,7 @@ def test_above_read_committed_verbs_that_lock_are_refused(dsn: str, conn: Connec
     asyncio.run(main())
 
 
-def test_what_the_caller_has_set_stays_and_is_no_hindrance(dsn: str, conn: Connection) -> None:
+def test_settings_of_the_caller_are_unchanged_and_harmless(dsn: str, conn: Connection) -> None:
     """Codecs, row factories and settings of a connection are the caller's: they are as before, and whatever
     they do to rows and JSON, the verbs work.
     """
@@ -405,7 +405,7 @@ def test_connections_of_the_other_kind_are_refused(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-def test_what_is_no_connection_is_refused(blocking: bool, dsn: str) -> None:
+def test_anything_but_a_connection_is_refused(blocking: bool, dsn: str) -> None:
     """psycopg2, engines, cursors and other things are refused by name, with what to use instead."""
     with psycopg2.connect(dsn) as old:
         error = refused(old, blocking=blocking)
@@ -474,7 +474,7 @@ def clients_procedures() -> list[Procedure]:
     return [value for home in homes for value in vars(home).values() if isinstance(value, Procedure)]
 
 
-def test_procedures_take_what_the_server_says(dsn: str) -> None:
+def test_procedures_declare_the_types_of_the_server(dsn: str) -> None:
     """What a client asks declares its types, and they are those by which the server reads its parameters."""
 
     async def main() -> None:

@@ -122,7 +122,7 @@ def test_an_unknown_name_is_refused_and_starts_nothing(dsn: str) -> None:
     asyncio.run(main())
 
 
-def test_get_and_list_say_where_runs_stand(dsn: str) -> None:
+def test_get_and_list_return_the_state_of_runs(dsn: str) -> None:
     """A status record holds state, arguments, result and error; list filters by workflow and state."""
     app = shop(dsn)
 
@@ -234,7 +234,7 @@ def test_a_url_that_cannot_be_read_is_not_repeated(address: str) -> None:
 
 
 @pytest.mark.parametrize("id", ["a\0b", "\ud800", 5])
-def test_what_can_be_no_id_is_refused(dsn: str, id: str) -> None:
+def test_invalid_ids_are_refused(dsn: str, id: str) -> None:
     """An id that Postgres cannot read is an InvalidRequest and keeps nobody else waiting."""
     app = shop(dsn)
 
@@ -272,7 +272,7 @@ def test_a_state_that_does_not_exist_is_refused() -> None:
         asyncio.run(client.list(state="nope"))  # type: ignore[arg-type]
 
 
-def test_a_schema_of_another_time_is_refused(dsn: str, conn: Connection) -> None:
+def test_an_incompatible_schema_is_refused(dsn: str, conn: Connection) -> None:
     """A database that serves other worker protocols is a SchemaMismatch, older or newer."""
     for lowest, highest, word in ((0, 0, "older"), (2, 3, "newer")):
         conn.execute(

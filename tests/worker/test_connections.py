@@ -71,7 +71,9 @@ async def at_last(database: Database) -> Any:
 
 
 @pytest.mark.session("it counts them")
-def test_a_worker_at_rest_has_four(dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_worker_has_four_connections(
+    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Turns, all else, signs of life, hints; more while transactions and functions need them."""
     conn.execute(SCENE)
     monkeypatch.setattr(ConnectionPool, "idle_s", 0.3)
@@ -119,7 +121,7 @@ def test_few_connections_fail_no_run(
 
 @pytest.mark.session("connections are counted")
 @pytest.mark.parametrize("limited", [4], indirect=True)
-def test_who_gets_none_leaves_it_to_others(
+def test_work_without_a_connection_is_left_to_other_workers(
     limited: str,
     dsn: str,
     conn: Connection,
@@ -242,7 +244,7 @@ def test_slots_shrink_and_grow(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
     assert caplog.records[0].getMessage().startswith("none left; the worker gives runs back and works on 20")
 
 
-def test_slots_tell_when_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_report_when_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits for slots is woken when there may be some, until there are as many as before."""
     monkeypatch.setattr(slots_module, "_PAUSE_S", 0.01)
     monkeypatch.setattr(slots_module, "_REGROW_S", 0.3)

@@ -188,7 +188,7 @@ def test_a_worker_in_the_foreground_waits_for_its_database(
     assert caplog.records[0].getMessage().startswith("the worker waits for its database: ")
 
 
-def test_a_hint_that_comes_while_the_connection_closes_is_heard(dsn: str) -> None:
+def test_a_hint_received_while_the_connection_closes_is_not_lost(dsn: str) -> None:
     """What the driver still has to hand over of a connection that is gone raises nothing."""
 
     async def main() -> int:

@@ -30,7 +30,7 @@ def pauses(looks: PollSchedule, now: float, count: int) -> list[float]:
     return found
 
 
-def test_after_a_hint_one_looks_often_and_then_ever_more_seldom() -> None:
+def test_polls_after_a_hint_are_frequent_and_then_slow_down() -> None:
     """At once, after 5, 20, 30, 80, 320 ms and 1 s, then with pauses that grow to the longest one and stay
     there. The fourth look comes soon after SQL may hint again, which is after 50 ms.
     """
@@ -43,7 +43,7 @@ def test_after_a_hint_one_looks_often_and_then_ever_more_seldom() -> None:
     assert min(later[5:]) >= 4.0
 
 
-def test_a_hint_brings_the_next_look_forward_and_never_puts_it_off() -> None:
+def test_a_hint_makes_the_next_poll_earlier_and_never_later() -> None:
     """Hints that come while one is about to look change nothing."""
     looks = PollSchedule(longest_s=5.0)
     looks.hinted(100.0)
@@ -54,7 +54,7 @@ def test_a_hint_brings_the_next_look_forward_and_never_puts_it_off() -> None:
     assert looks.at == 100.001
 
 
-def test_what_has_only_begun_is_looked_for_soon() -> None:
+def test_the_first_poll_for_a_new_run_is_soon() -> None:
     """After 5 ms, not at once, and without putting off what others wait for; a hint comes before that."""
     looks = PollSchedule(longest_s=5.0)
     looks.wait_begun(100.0, alone=True)
@@ -73,7 +73,7 @@ def test_what_has_only_begun_is_looked_for_soon() -> None:
     assert looks.at == 101.005
 
 
-def test_only_one_hint_in_a_while_goes_along_with_its_commit() -> None:
+def test_only_one_hint_per_interval_is_sent_with_its_commit() -> None:
     """The first of each channel may; one that follows within 10 ms may not, and keeps the next one back."""
     pace = NotifyThrottle()
     assert pace.with_commit("durable_ready", 1.0)
@@ -83,7 +83,7 @@ def test_only_one_hint_in_a_while_goes_along_with_its_commit() -> None:
     assert pace.with_commit("durable_ready", 1.03)
 
 
-def test_what_comes_without_a_pause_is_tried_again_after_a_while() -> None:
+def test_a_stream_of_hints_is_sent_with_a_commit_now_and_then() -> None:
     """Of starts that come every 8 ms one in 100 ms goes along; after one that was handed over the next one
     does, and no more.
     """
@@ -96,7 +96,7 @@ def test_what_comes_without_a_pause_is_tried_again_after_a_while() -> None:
 
 
 @pytest.mark.session("hints")
-def test_a_lone_run_takes_four_statements(
+def test_a_single_run_takes_four_statements(
     dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where no worker rests: its start, its claim, its end and one look at the result. Hints go along with
@@ -221,7 +221,7 @@ def test_a_hint_wakes_a_worker_of_another_process(dsn: str, conn: Connection) ->
 
 
 @pytest.mark.session("hints")
-def test_nobody_hears_hints_that_he_does_not_wait_for(
+def test_a_process_receives_only_hints_that_it_subscribed_to(
     dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client is woken by what settles and not by what starts, until a worker begins to serve in its
@@ -265,7 +265,7 @@ def test_nobody_hears_hints_that_he_does_not_wait_for(
 
 
 @pytest.mark.session("hints")
-def test_who_begins_to_listen_late_looks_once(dsn: str, conn: Connection) -> None:
+def test_a_late_subscriber_polls_once(dsn: str, conn: Connection) -> None:
     """A hint may have come before: a subscriber of a channel that was not listened to yet is called, also
     where the first attempt to listen was broken off.
     """

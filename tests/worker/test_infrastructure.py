@@ -124,4 +124,4 @@ def test_both_sides_have_the_same_list() -> None:
     assert states
     assert all(passes(state) for state in states)
     source = (root / "pyengine/errors.py").read_text(encoding="utf-8")
-    assert set(re.findall(r'"(\w{5})"', source.split("_PASSING = ")[1].split(")")[0])) == states
+    assert set(re.findall(r'"(\w{5})"', source.split("_TEMPORARY = ")[1].split(")")[0])) == states

@@ -173,7 +173,7 @@ def test_everything_is_read_in_one_read_only_snapshot(dsn: str, monkeypatch: pyt
     assert [one.id for one in report.runs] == ["a", "b", "c"]
 
 
-def test_what_ended_must_end_again_the_same_way(dsn: str) -> None:
+def test_ended_runs_must_end_the_same_way_again(dsn: str) -> None:
     """With the finished ones: the same value or error fits, another one diverges; without them they are not
     looked at.
     """
@@ -200,7 +200,7 @@ def test_what_ended_must_end_again_the_same_way(dsn: str) -> None:
     ]
 
 
-def test_a_halted_run_is_judged_like_any_other(dsn: str, conn: Connection) -> None:
+def test_a_halted_run_is_checked_like_any_other(dsn: str, conn: Connection) -> None:
     """A run that was halted by wrong code diverges with that code and fits the code that began it, so the
     check says beforehand whether a resume will do.
     """
@@ -230,7 +230,7 @@ def only(report: Report) -> Finding:
     return one
 
 
-def test_a_call_that_is_gone_is_told(dsn: str) -> None:
+def test_a_removed_call_is_reported(dsn: str) -> None:
     """Code that no longer makes a call which the journal holds diverges there."""
     begin(shop(dsn, "charge"), ["a"])
     one = only(check(shop(dsn, "charge", wait=False), dsn))
@@ -239,7 +239,7 @@ def test_a_call_that_is_gone_is_told(dsn: str) -> None:
     assert (one.divergence.child, "promise go" in one.divergence.expected) == (1, True)
 
 
-def test_arguments_that_do_not_fit_are_told(dsn: str, conn: Connection) -> None:
+def test_arguments_that_do_not_fit_are_reported(dsn: str, conn: Connection) -> None:
     """Code whose workflow has another parameter breaks runs that are still queued."""
     conn.execute("""select durable.start('order', '{"n": 7}', id => 'a')""")
     app = App(dsn)
@@ -254,7 +254,7 @@ def test_arguments_that_do_not_fit_are_told(dsn: str, conn: Connection) -> None:
     assert "missing a required argument: 'number'" in one.divergence.got
 
 
-def test_code_that_is_not_there_is_unknown(dsn: str, conn: Connection) -> None:
+def test_missing_code_is_unknown(dsn: str, conn: Connection) -> None:
     """Runs of a workflow or a version that the code does not have are unknown, which is no divergence."""
     conn.execute("select durable.start('order', '[7]', id => 'a', version => '1')")
     conn.execute("select durable.start('gone', '[7]', id => 'b')")

@@ -168,7 +168,7 @@ def test_pause_and_resume(dsn: str) -> None:
     play(dsn, main)
 
 
-def test_the_dead_are_revived_one_or_all(dsn: str, conn: Connection) -> None:
+def test_dead_runs_are_redriven_one_or_all(dsn: str, conn: Connection) -> None:
     """Redrive revives one dead run by its id, or all, and leaves alone what is merely halted."""
 
     async def main(app: App, client: Client) -> None:
@@ -199,7 +199,7 @@ def test_a_run_that_does_not_exist(dsn: str, verb: str) -> None:
     play(dsn, main)
 
 
-def test_what_has_ended_takes_nothing_more(dsn: str) -> None:
+def test_ended_runs_refuse_verbs(dsn: str) -> None:
     """Signal, cancel and pause raise Conflict once the run has completed."""
 
     async def main(app: App, client: Client) -> None:
@@ -239,7 +239,7 @@ def paying(dsn: str) -> App:
     return app
 
 
-def test_a_fork_goes_on_by_itself(dsn: str) -> None:
+def test_a_fork_continues_by_itself(dsn: str) -> None:
     """A fork takes over what was before a step, with a value of that step's own type put in place, and ends
     with a result of its own; the run that it was made from stays as it was.
     """
@@ -265,7 +265,7 @@ def test_a_fork_goes_on_by_itself(dsn: str) -> None:
     asyncio.run(main())
 
 
-def test_what_is_sent_again_is_done_once(dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_requests_are_done_once(dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal and a fork that nobody named carry a name of their own: sent again after a lost answer, they
     find what they did.
     """

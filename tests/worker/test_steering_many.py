@@ -30,7 +30,7 @@ def transactions(conn: Connection, kind: str) -> int:
 
 
 @pytest.mark.usefixtures("small")
-def test_a_filter_goes_in_portions(dsn: str, conn: Connection) -> None:
+def test_a_filter_is_sent_in_batches(dsn: str, conn: Connection) -> None:
     """Ten runs are found in pages and steered in four transactions; what does not match is left alone."""
     for number in range(10):
         begin_run(conn, f"r{number}")
@@ -73,7 +73,7 @@ def test_each_has_its_own_payload(dsn: str, conn: Connection) -> None:
     assert dict(values.fetchall()) == {f"p{number}": str(number) for number in range(5)}
 
 
-def test_what_blocks_does_the_same(dsn: str, conn: Connection) -> None:
+def test_the_blocking_client_does_the_same(dsn: str, conn: Connection) -> None:
     """The client that blocks has them too, and an outcome for each way in which a run may be found."""
     take_turn(conn, "W", bundle(begin_run(conn, "ended"), end=complete()))
     begin_run(conn, "live")

@@ -352,7 +352,7 @@ def test_threads_share_a_client(dsn: str) -> None:
 
 
 @pytest.mark.session("a session is ended under its owner")
-def test_a_connection_that_broke_is_made_anew(dsn: str, conn: Connection) -> None:
+def test_a_lost_connection_is_replaced(dsn: str, conn: Connection) -> None:
     """A verb whose connection was cut meanwhile is sent again on another one."""
     cut = (
         "select pg_terminate_backend(pid) from pg_stat_activity "
@@ -436,7 +436,7 @@ def test_steps_may_use_it_and_workflows_may_not(dsn: str) -> None:
 
 
 @pytest.mark.session("sessions are counted")
-def test_a_client_that_is_closed_says_so(dsn: str, conn: Connection) -> None:
+def test_a_closed_client_refuses_verbs(dsn: str, conn: Connection) -> None:
     """After close, which may be called again, its connections are gone and its verbs are refused; one that
     was forgotten closes them too.
     """
@@ -506,7 +506,7 @@ def opened(dsn: str, kind: Any, expected: type[EngineError]) -> EngineError:
     return caught.value
 
 
-def test_a_schema_of_another_time_is_refused(dsn: str, conn: Connection) -> None:
+def test_an_incompatible_schema_is_refused(dsn: str, conn: Connection) -> None:
     """A database that serves other worker protocols is a SchemaMismatch, older or newer."""
     for lowest, highest, word in ((0, 0, "older"), (2, 3, "newer")):
         conn.execute(

@@ -76,7 +76,7 @@ def test_a_part_of_the_tick_that_fails_stops_no_timer(
     assert "division by zero" in told or "no room" in told
 
 
-def test_a_worker_tells_when_it_ticked(dsn: str, conn: Connection) -> None:
+def test_a_worker_reports_its_ticks(dsn: str, conn: Connection) -> None:
     """Its row has the instant of its last success, as its heartbeat told."""
     conn.execute("select durable.set_setting('lease_ttl_ms', '200')")
     app = App(dsn)

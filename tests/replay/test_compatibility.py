@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyengine.compatibility import Finding, Journal, judge
+from pyengine.compatibility import Finding, Journal, check_journal
 from pyengine.definitions.registry import Workflow
 from pyengine.protocol.journal import Row
 from pyengine.values.codec import Codec
@@ -70,7 +70,7 @@ def waiting() -> MemoryRun:
 def verdict(code: Any, rows: list[Row], **more: Any) -> Finding:
     """The verdict on these rows with this code."""
     made = workflow(code)
-    return judge(journal(made, rows, **more), made.definition, Codec())
+    return check_journal(journal(made, rows, **more), made.definition, Codec())
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_run_that_waits(code: Any, state: str, ends: str, got: str | None) -> 
     assert (None if one.divergence is None else one.divergence.got) == got
 
 
-def test_a_run_that_moves_may_end() -> None:
+def test_a_run_that_can_advance_may_end() -> None:
     """A live run that waits for nothing ends where its code ends, be it an error: nothing says otherwise."""
     rows = waiting().rows[:2]
     assert [(verdict(code, rows).verdict, verdict(code, rows).ends) for code in (gives_up, fails)] == [
@@ -148,7 +148,7 @@ def test_errors_are_the_same_by_class_and_message() -> None:
         assert (change, one.verdict) == (change, "diverged")
 
 
-def test_a_run_that_somebody_else_settled() -> None:
+def test_a_run_that_was_settled_from_outside() -> None:
     """A run whose promise was settled while its code waited shows in its journal: the wait is still open; any
     outcome will do, JSON or not.
     """
@@ -172,5 +172,5 @@ def test_the_first_difference_is_reported() -> None:
 
 def test_no_code_is_unknown() -> None:
     """Without code for it a run is unknown and is not replayed."""
-    one = judge(journal(workflow(waits), waiting().rows), None, Codec())
+    one = check_journal(journal(workflow(waits), waiting().rows), None, Codec())
     assert (one.verdict, one.ends, one.divergence) == ("unknown", None, None)
