@@ -16,7 +16,7 @@ from pyengine.database.connection import Database
 from pyengine.database.listener import Listener
 from pyengine.database.poll_schedule import Channel
 from pyengine.database.pool import ConnectionPool
-from pyengine.database.statements.procedures import START, Procedure
+from pyengine.database.statements.procedures import START, Procedure, StartRequest
 from pyengine.errors import InvalidRequest
 
 __all__ = ["AsyncpgTransport"]
@@ -72,18 +72,18 @@ class AsyncpgTransport:
         refuse_workflow()
         return await caller_connection.run_on(conn, procedure, *values)
 
-    async def start(self, values: tuple[Any, ...], *, fresh: bool) -> Any:
+    async def start(self, request: StartRequest) -> Any:
         """Start a run, notify workers, and listen for results from now on.
 
         Raises:
             EngineError: as `rows`.
         """
         refuse_workflow()
-        caller_connection.check_values(START, (*values, fresh, False, None))
+        caller_connection.check_values(START, (*request, False, None))
         await self.open()
         with_commit = self.with_commit("durable_ready")
         address = self._results.address if with_commit else None
-        (row,) = await self._pool.rows(START, *values, fresh, with_commit, address)
+        (row,) = await self._pool.rows(START, *request, with_commit, address)
         if row["handed_off"]:
             self._listener.allow_next("durable_ready")
             await self._results.listen()

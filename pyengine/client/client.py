@@ -23,7 +23,13 @@ from pyengine.client.run_status import RunState, RunStatus
 from pyengine.client.transport import Transport
 from pyengine.database.connection import Database
 from pyengine.database.listener import Listener
-from pyengine.database.statements.procedures import LIST_FAILED, LIST_LIVE, LIST_RUNS, START_WITHIN
+from pyengine.database.statements.procedures import (
+    LIST_FAILED,
+    LIST_LIVE,
+    LIST_RUNS,
+    START_WITHIN,
+    StartRequest,
+)
 from pyengine.definitions.definition import WorkflowDef
 from pyengine.definitions.queues import check_queue
 from pyengine.definitions.registry import Registry, Workflow
@@ -164,25 +170,24 @@ class ClientApi(RunControl, ManyRuns):
         fresh = id is None and key is None
         if fresh:
             id = _new_id()
-        values = (
-            name,
-            self._input(definition, args, dict(kwargs)),
-            id,
-            key,
-            queue or "default",
-            version or "1",
-            optional_duration(delay, what="delay"),
-            deadline_ms,
-            priority,
-            "{}",
-            "",
-            definition is not None,
+        request = StartRequest(
+            workflow=name,
+            args=self._input(definition, args, dict(kwargs)),
+            id=id,
+            key=key,
+            queue=queue or "default",
+            version=version or "1",
+            delay_ms=optional_duration(delay, what="delay"),
+            timeout_ms=deadline_ms,
+            priority=priority,
+            any_workflow=definition is not None,
+            fresh=fresh,
         )
         hint_count = self._transport.hint_count
         if conn is None:
-            row = await self._transport.start(values, fresh=fresh)
+            row = await self._transport.start(request)
         else:
-            row = await self._transport.run_on(conn, START_WITHIN, *values, fresh)
+            row = await self._transport.run_on(conn, START_WITHIN, *request)
         codec, created = result_codec(definition), row["created"]
         return Run(self, row["id"], codec, created=created, hint_count=hint_count if created else None)
 

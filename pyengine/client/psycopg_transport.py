@@ -35,7 +35,16 @@ from pyengine.database.error_mapping import (
     unreachable,
 )
 from pyengine.database.poll_schedule import Channel, NotifyThrottle, PollSchedule
-from pyengine.database.statements.procedures import HINT, LISTEN, RESULTS, SESSION, START, VERSION, Procedure
+from pyengine.database.statements.procedures import (
+    HINT,
+    LISTEN,
+    RESULTS,
+    SESSION,
+    START,
+    VERSION,
+    Procedure,
+    StartRequest,
+)
 from pyengine.database.statements.sessions import BEGIN, CLIENT_SETTINGS, IS_ODD, SETTINGS_WITHIN
 from pyengine.errors import EngineError, InvalidRequest, Unavailable
 from pyengine.passwords import hidden
@@ -148,11 +157,11 @@ class PsycopgTransport:
         refuse_workflow()
         return caller_connection.run_on_sync(conn, procedure, *values)
 
-    async def start(self, values: tuple[Any, ...], *, fresh: bool) -> Any:
+    async def start(self, request: StartRequest) -> Any:
         """Start a run, notify workers, and return the row of `START`."""
         with_commit = self.with_commit("durable_ready")
         # only asynchronous programs receive direct messages
-        (row,) = await self.rows(START, *values, fresh, with_commit, None)
+        (row,) = await self.rows(START, *request, with_commit, None)
         if row["handed_off"]:
             self._throttle.allow_next("durable_ready")
         elif row["created"]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from pyengine.database.poll_schedule import Channel
-from pyengine.database.statements.procedures import Procedure
+from pyengine.database.statements.procedures import Procedure, StartRequest
 from pyengine.definitions.current_run import scope
 from pyengine.loop.restrictions import refuse
 
@@ -41,13 +41,8 @@ class Transport(Protocol):
     async def run_on(self, conn: Any, procedure: Procedure, *values: Any) -> Any:
         """Run a procedure on a connection of the caller's and return its first row."""
 
-    async def start(self, values: tuple[Any, ...], *, fresh: bool) -> Any:
-        """Start a run, notify workers, and return the row of `START`.
-
-        Args:
-            values: those of `START_WITHIN` but the last.
-            fresh: the run id is new, so no other run can have it.
-        """
+    async def start(self, request: StartRequest) -> Any:
+        """Start a run, notify workers, and return the row of `START`."""
 
     @property
     def hint_count(self) -> int | None:

@@ -74,10 +74,23 @@ comment on type durable._ending is 'How a report leaves the task: suspend, compl
 
 create type durable._run_report as (
   execution bigint, version integer, seen integer, outcomes durable._step_outcome[],
-  commands durable._command[], ending durable._ending, id text, verdict text, state text, seq integer, next integer,
-  event durable._event
+  commands durable._command[], ending durable._ending, id text, verdict text, seq integer, next integer, event durable._event
 );
-comment on type durable._run_report is 'Everything that one execution reports in a turn, and what became of it.';
+comment on type durable._run_report is
+  'What one run reports in a turn, and what became of the report: its verdict, where its rows begin and end, and the row of a single outcome.';
+
+create type durable._turn_batch as (
+  reports durable._run_report[], has_commands boolean, has_outcomes boolean, has_several boolean, has_unknown boolean,
+  endings text[], settles text[], writes_own boolean, adopts text[]
+);
+comment on type durable._turn_batch is
+  'The reports of one turn, and what they are about as a whole. A turn costs mainly its statements, and most of them are for things that most turns do not do. has_several: some report is more than a single outcome. has_unknown: some report names no run, or an ending that this schema does not know. endings: that of each, null for none. settles: promises that may be settled. writes_own: a report may write side rows of its own run (it receives, takes or continues). adopts: promises of others to wait for.';
+
+create type durable._turn_answer as (
+  now bigint, verdicts json, tails json, tasks json, hints text[], settled boolean, due_in bigint, busy bigint[], held text[],
+  idle boolean
+);
+comment on type durable._turn_answer is 'What worker_turn_v1 answers.';
 
 create type durable._journal_line as (
   execution bigint, bucket integer, seq integer, ts bigint, type "char", child integer, attempt integer, name text,

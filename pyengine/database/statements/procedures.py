@@ -8,6 +8,7 @@ worker protocol: they live for two releases, so old and new processes can share 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = [
     "AS_OF",
@@ -49,6 +50,7 @@ __all__ = [
     "VERSION",
     "WORKER_PROTOCOL",
     "Procedure",
+    "StartRequest",
 ]
 
 WORKER_PROTOCOL = 1
@@ -221,18 +223,53 @@ LISTEN = Procedure(
     takes="",
 )
 
+
+class StartRequest(NamedTuple):
+    """What a client asks `durable.start_v1` for, in the order of its parameters.
+
+    Args:
+        workflow: name of the workflow, or address of a service.
+        args: JSON text of the arguments.
+        id: id of the run.
+        key: idempotency key.
+        queue: queue name.
+        version: version of the workflow.
+        delay_ms: milliseconds before the run may start.
+        timeout_ms: milliseconds until its deadline; None for none.
+        priority: smaller is claimed first.
+        tags: JSON text of its tags.
+        tenant: tenant.
+        any_workflow: the name need not be registered, because the caller knows the code.
+        fresh: the id was made at random for this start, so no other run can have it.
+    """
+
+    workflow: str
+    args: str
+    id: str | None = None
+    key: str | None = None
+    queue: str = "default"
+    version: str = "1"
+    delay_ms: int | None = None
+    timeout_ms: int | None = None
+    priority: int = 0
+    tags: str = "{}"
+    tenant: str = ""
+    any_workflow: bool = False
+    fresh: bool = False
+
+
+_REQUEST = "text text text text text text bigint bigint integer text text boolean boolean"
 # a driver or a user may have set up its own conversion of json, so JSON crosses clients' connections as text
+_REQUEST_VALUES = "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11, $12, $13"
+
 START = Procedure(
     name="start_v1",
     signature=(
-        "(workflow, args, id, key, queue, version, delay_ms, timeout_ms, priority, tags jsonb, tenant, "
-        "any_workflow, fresh id, with the hint, address for the result) -> (id, created, handed_off)"
+        f"({', '.join(StartRequest._fields)}, with the hint, address for the result) "
+        "-> (id, created, handed_off)"
     ),
-    sql=(
-        "select s.id, s.created, s.handed_off from durable.start_v1("
-        "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11, $12, $13, $14, $15) s"
-    ),
-    takes="text text text text text text bigint bigint integer text text boolean boolean boolean text",
+    sql=f"select s.id, s.created, s.handed_off from durable.start_v1({_REQUEST_VALUES}, $14, $15) s",
+    takes=f"{_REQUEST} boolean text",
 )
 
 START_WITHIN = Procedure(
@@ -241,9 +278,9 @@ START_WITHIN = Procedure(
     sql=(
         "select s.id, s.created, "
         "case when s.created then durable._hint('durable_ready', durable._now_ms()) end "
-        "from durable.start_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11, $12, $13) s"
+        f"from durable.start_v1({_REQUEST_VALUES}) s"
     ),
-    takes="text text text text text text bigint bigint integer text text boolean boolean",
+    takes=_REQUEST,
 )
 
 SIGNAL = Procedure(

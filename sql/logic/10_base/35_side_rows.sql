@@ -141,24 +141,23 @@ $$;
 comment on function durable._take_own(durable._run_report[]) is
   'Class 4, for reports whose tasks and heads are locked: answers the runs of which somebody holds a row that goes with them, but for resumes.';
 
-create or replace function durable._take_side_rows(
-  p_reports durable._run_report[], p_settle text[], p_heads bigint[], p_others text[], p_leaves boolean, p_own boolean)
+create or replace function durable._take_side_rows(p_batch durable._turn_batch, p_heads bigint[], p_others text[])
 returns text[] language plpgsql volatile
 as $$
 declare
   v_missed text[] := '{}';
 begin
-  if p_settle <> '{}' then
-    v_missed := durable._take_beside(p_settle, p_heads);
+  if p_batch.settles <> '{}' then
+    v_missed := durable._take_beside(p_batch.settles, p_heads);
   end if;
-  if p_leaves then
+  if p_batch.endings && '{suspend,continue}' then
     v_missed := v_missed || durable._take_resumes(p_others);
   end if;
-  if p_own then
-    v_missed := v_missed || durable._take_own(p_reports);
+  if p_batch.writes_own then
+    v_missed := v_missed || durable._take_own(p_batch.reports);
   end if;
   return v_missed;
 end
 $$;
-comment on function durable._take_side_rows(durable._run_report[], text[], bigint[], text[], boolean, boolean) is
-  'Class 4, for the reports of a turn: answers the runs of which somebody holds a side row. p_heads: what was locked; p_others: tasks of those that do not settle. p_leaves, p_own: as of _take_reports.';
+comment on function durable._take_side_rows(durable._turn_batch, bigint[], text[]) is
+  'Class 4, for the reports of a turn: resumes where a run suspends or continues, and what else they write. Answers the runs of which somebody holds a side row. p_heads: what was locked; p_others: tasks of those that do not settle.';

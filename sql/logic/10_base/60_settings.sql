@@ -68,3 +68,10 @@ end
 $$;
 comment on function durable.set_setting(text, text) is
   'Changes a knob and returns its old value. WF001 for an unknown name, WF004 for a value of the wrong type.';
+
+create or replace function durable.version()
+returns table (schema_version integer, lowest_worker_protocol integer, highest_worker_protocol integer)
+language sql stable
+as $$ select coalesce(max(m.id), 0), 1, 1 from durable.migrations m $$;
+comment on function durable.version() is
+  'Last migration applied, and the worker protocols (the _vN of worker functions) served. Programs check it on connect.';

@@ -178,7 +178,7 @@ comment on function durable._is_as_durable(text, text, text) is
   'True if a commit under p_commits is at least as durable as one under p_as, both values of synchronous_commit. p_standbys is the value of synchronous_standby_names: without standbys every value but off waits for the same.';
 
 create or replace function durable._hand_off(
-  p_head durable._executions, p_input text, p_queue text, p_priority integer, p_timeout_ms bigint, p_reply text, p_now bigint)
+  p_head durable._executions, p_request durable._start_request, p_reply text, p_now bigint)
 returns durable.start_record language plpgsql volatile
 as $$
 declare
@@ -187,13 +187,13 @@ declare
   v_task durable._tasks;
 begin
   -- JSON makes at most six times as much of a text, and a notification has less than 8000 bytes
-  if octet_length(p_head.id) + octet_length(p_head.workflow) + octet_length(p_head.workflow_version) + octet_length(p_input)
-       + octet_length(p_queue) + coalesce(octet_length(p_reply), 0) > 1250
+  if octet_length(p_head.id) + octet_length(p_head.workflow) + octet_length(p_head.workflow_version)
+       + octet_length(p_request.input) + octet_length(p_request.queue) + coalesce(octet_length(p_reply), 0) > 1250
      or current_setting('transaction_isolation') <> 'read committed' then
     return null;
   end if;
   select * into v_idle from durable._idle_workers i
-  where i.worker >= '' and i.idle_until > p_now and p_queue = any (i.queues)
+  where i.worker >= '' and i.idle_until > p_now and p_request.queue = any (i.queues)
     and i.digests ->> v_code = encode(p_head.digest, 'hex')
     and durable._is_as_durable(current_setting('synchronous_commit'), i.synchronous_commit,
                                current_setting('synchronous_standby_names'))
@@ -205,15 +205,15 @@ begin
   update durable._idle_workers i set idle_until = null where i.worker = v_idle.worker;
   insert into durable._tasks as t (id, execution, deadline, queue, priority, workflow, workflow_version, state, version, pid, ttl,
                                    expires_at, attempt, attempt_open)
-  values (p_head.id, p_head.execution, durable._later(p_now, p_timeout_ms), p_queue, p_priority, p_head.workflow,
-          p_head.workflow_version, 'acquired', 1, v_idle.worker, v_idle.ttl, p_now + v_idle.ttl, 1, true)
+  values (p_head.id, p_head.execution, durable._later(p_now, p_request.timeout_ms), p_request.queue, p_request.priority,
+          p_head.workflow, p_head.workflow_version, 'acquired', 1, v_idle.worker, v_idle.ttl, p_now + v_idle.ttl, 1, true)
   returning t.* into v_task;
   perform durable._send_message(v_idle.address, json_build_array(
-    durable._claimed_run(v_task, p_head, 0, p_input, p_now, '[]'), p_timeout_ms, p_reply)::text);
+    durable._claimed_run(v_task, p_head, 0, p_request.input, p_now, '[]'), p_request.timeout_ms, p_reply)::text);
   return (p_head.id, true, true);
 end
 $$;
-comment on function durable._hand_off(durable._executions, text, text, integer, bigint, text, bigint) is
+comment on function durable._hand_off(durable._executions, durable._start_request, text, bigint) is
   'Gives the task of a run that begins in this transaction to an idle worker, by a direct message [the run as _claimed_run, timeout in ms, p_reply]. Null, and nothing is written, if no idle worker can run it. Never waits: one start at a time has the row of a worker. A worker whose presence lock is free has died. The message leaves with the commit and does not wait for the disk, so the caller''s commit must be at least as durable as the worker''s own commits, which build on it; otherwise there is no hand-off, and the claim, a commit of the worker, makes the start durable. This relies on the caller being alone in its transaction: setting synchronous_commit between this call and the commit can lose a run that a worker has begun. Even then no other run is harmed, because every report names its run.';
 
 create or replace function durable.worker_bye_v1(p_worker text)

@@ -1,44 +1,76 @@
 -- What workers report: reports are read once, judged one by one, and turned into journal rows and children.
 -- A report that does not fit never spoils the others. Leases and endings are composed in 60_turn/40_turn.sql.
 
-create or replace function durable._is_plain(p_commands durable._command[], p_outcomes durable._step_outcome[])
+create or replace function durable._is_single(p_commands durable._command[], p_outcomes durable._step_outcome[])
 returns boolean language sql immutable parallel safe
 as $$ select p_commands = '{}' and cardinality(p_outcomes) <= 1 $$;
-comment on function durable._is_plain(durable._command[], durable._step_outcome[]) is
-  'A report with no more than one outcome, as most of them are: its judge makes its journal row, without a look at others.';
+comment on function durable._is_single(durable._command[], durable._step_outcome[]) is
+  'A report of at most one outcome, as most are: its journal row is made with its verdict, without a look at other rows.';
 
-create or replace function durable._is_odd(p_ending durable._ending)
+create or replace function durable._is_unknown(p_ending durable._ending)
 returns boolean language sql immutable parallel safe
 as $$
   select p_ending is distinct from null
      and coalesce(p_ending."do" <> all ('{complete,suspend,fail,release,cancel,halt,continue}'), true)
 $$;
-comment on function durable._is_odd(durable._ending) is 'An ending that this schema does not know.';
+comment on function durable._is_unknown(durable._ending) is 'An ending that this schema does not know.';
 
-create or replace function durable._read_reports(
-  p_reports jsonb, out reports durable._run_report[], out has_commands boolean, out has_outcomes boolean, out has_many boolean,
-  out is_odd boolean, out endings text[], out settles text[])
-language plpgsql stable
+create or replace function durable._read_reports(p_reports jsonb, p_adopts text[] default '{}')
+returns durable._turn_batch language plpgsql stable
 as $$
+declare
+  v_batch durable._turn_batch;
 begin
   select coalesce(array_agg(row(b.execution, b.version, b.seen, coalesce(b.outcomes, '{}'), coalesce(b.commands, '{}'), b."end",
-                                h.id, null, null, null, null, null)::durable._run_report), '{}'),
+                                h.id, null, null, null, null)::durable._run_report), '{}'),
          coalesce(bool_or(b.commands <> '{}'), false), coalesce(bool_or(b.outcomes <> '{}'), false),
-         coalesce(bool_or(not durable._is_plain(coalesce(b.commands, '{}'), coalesce(b.outcomes, '{}'))), false),
-         coalesce(bool_or(b.id is null or durable._is_odd(b."end")), false),
+         coalesce(bool_or(not durable._is_single(coalesce(b.commands, '{}'), coalesce(b.outcomes, '{}'))), false),
+         coalesce(bool_or(b.id is null or durable._is_unknown(b."end")), false),
          coalesce(array_agg((b."end")."do"), '{}'),
          coalesce(array_agg(h.id)
-                    filter (where (b."end")."do" in ('complete', 'fail', 'cancel', 'continue') and h.id is not null), '{}')
-  into reports, has_commands, has_outcomes, has_many, is_odd, endings, settles
+                    filter (where (b."end")."do" in ('complete', 'fail', 'cancel', 'continue') and h.id is not null), '{}'),
+         coalesce(bool_or((b."end")."do" = 'continue'), false)
+           or (coalesce(bool_or(b.commands <> '{}'), false)
+               and p_reports @? '$[*].commands[*].do ? (@ == "receive" || @ == "take")'),
+         p_adopts
+  into v_batch
   from jsonb_to_recordset(p_reports)
          as b (execution bigint, id text, version integer, seen integer, outcomes durable._step_outcome[],
                commands durable._command[], "end" durable._ending)
   left join durable._executions h
     on h.execution = any (array[b.execution]) and h.id = b.id;
+  return v_batch;
 end
 $$;
-comment on function durable._read_reports(jsonb) is
-  'The jsonb argument as typed reports, and what they are about as a whole: a turn costs mainly its statements, and most of them are for things that most turns do not do. has_many: some are not plain. is_odd: one names no run, or has an ending that this schema does not know. endings: that of each, null for none. settles: whose promises they may settle. A report that names another run than has its number is of none: after a crash of the server a number may be given twice.';
+comment on function durable._read_reports(jsonb, text[]) is
+  'The reports of a turn, typed. p_adopts: what they adopt, once it is known. A report whose id is not that of the run with its number has no run: after a crash of the server a number may be given twice.';
+
+create or replace function durable._with_verdict(
+  p_report durable._run_report, p_verdict text, p_seq integer, p_next integer, p_event durable._event)
+returns durable._run_report language sql immutable parallel safe
+as $$
+  select row(p_report.execution, p_report.version, p_report.seen, p_report.outcomes, p_report.commands, p_report.ending,
+             p_report.id, p_verdict, p_seq, p_next, p_event)::durable._run_report
+$$;
+comment on function durable._with_verdict(durable._run_report, text, integer, integer, durable._event) is
+  'The report with its verdict, the numbers between which its rows stand, and the row of its single outcome.';
+
+create or replace function durable._with_ending(p_report durable._run_report, p_ending durable._ending)
+returns durable._run_report language sql immutable parallel safe
+as $$
+  select row(p_report.execution, p_report.version, p_report.seen, p_report.outcomes, p_report.commands, p_ending, p_report.id,
+             p_report.verdict, p_report.seq, p_report.next, p_report.event)::durable._run_report
+$$;
+comment on function durable._with_ending(durable._run_report, durable._ending) is 'The report with another ending, or none.';
+
+create or replace function durable._set_aside(p_report durable._run_report, p_ending durable._ending, p_seq integer)
+returns durable._run_report language sql immutable parallel safe
+as $$
+  select row(p_report.execution, p_report.version, p_report.seen, '{}', '{}', p_ending, p_report.id,
+             'ok', p_seq, p_seq, null)::durable._run_report
+$$;
+comment on function durable._set_aside(durable._run_report, durable._ending, integer) is
+  'A report of which nothing is taken but an ending that halts the run.';
 
 create or replace function durable._check_sizes(p_reports durable._run_report[])
 returns void language plpgsql stable
@@ -148,7 +180,7 @@ begin
                  u.child >= h.next_child or u.child = any (h.reserved)) as type
         from unnest(p_reports) b
         join durable._executions h
-          on h.execution = any (array[case when b.outcomes <> '{}' and not durable._is_plain(b.commands, b.outcomes)
+          on h.execution = any (array[case when b.outcomes <> '{}' and not durable._is_single(b.commands, b.outcomes)
                                            then b.execution end])
         cross join lateral unnest(b.outcomes) with ordinality
           as u (child, name, hash, attempt, value, error, retry_in, begun, param, retry, ord)
@@ -217,8 +249,7 @@ $$;
 comment on function durable._command_type(text) is
   'Row type of a command; null for a receive, whose row comes with the signal.';
 
-create or replace function durable._check_reports(
-  p_reports durable._run_report[], p_commands boolean, p_odd boolean, p_size integer)
+create or replace function durable._check_reports(p_batch durable._turn_batch, p_size integer)
 returns void language plpgsql stable
 as $$
 declare
@@ -226,32 +257,34 @@ declare
 begin
   if p_size > 1000 then
     if p_size > durable._setting_int('payload_max_bytes') then
-      perform durable._check_sizes(p_reports);
+      perform durable._check_sizes(p_batch.reports);
     end if;
-    perform durable._check_depths(p_reports);
+    perform durable._check_depths(p_batch.reports);
   end if;
-  if p_odd then
-    v_what := (select format('an ending %L', (b.ending)."do") from unnest(p_reports) b where durable._is_odd(b.ending) limit 1);
+  if p_batch.has_unknown then
+    v_what := (
+      select format('an ending %L', (b.ending)."do") from unnest(p_batch.reports) b
+      where durable._is_unknown(b.ending) limit 1);
     if v_what is null then
       perform durable._fail_invalid('A report does not name its run.', 'Its id goes with its number.');
     end if;
   end if;
-  if p_commands then
+  if p_batch.has_commands then
     v_what := coalesce(v_what, (
-      select format('a command %L', a."do") from unnest(p_reports) b cross join lateral unnest(b.commands) a
+      select format('a command %L', a."do") from unnest(p_batch.reports) b cross join lateral unnest(b.commands) a
       where durable._command_type(a."do") is null and a."do" is distinct from 'receive' limit 1));
   end if;
   if v_what is not null then
     perform durable._fail_invalid(format('There is no such thing as %s in a report.', v_what),
                                   'A newer worker needs a newer schema: pyengine db migrate.');
-  elsif cardinality(p_reports) > 1 and (select count(distinct b.execution) < count(*) from unnest(p_reports) b) then
+  elsif cardinality(p_batch.reports) > 1 and (select count(distinct b.execution) < count(*) from unnest(p_batch.reports) b) then
     perform durable._fail_invalid('A run stands in two reports of one turn.',
                                   'A worker reports a run again when its turn is back.');
   end if;
 end
 $$;
-comment on function durable._check_reports(durable._run_report[], boolean, boolean, integer) is
-  'Door checks of a turn of p_size bytes, of which _read_reports has told that it has commands, and an ending that is odd, before any state is looked at. WF008, and WF004 for a command or an ending that this schema does not know, and for a report that does not name its run: what is left out silently would be lost. WF004 also for two reports of one run.';
+comment on function durable._check_reports(durable._turn_batch, integer) is
+  'Checks a turn of p_size bytes before any state is read. WF008 for a payload that is too large; WF004 for a command or ending that this schema does not know, which would be lost if it were left out, for a report that does not name its run, and for two reports of one run.';
 
 create or replace function durable._command_events(p_reports durable._run_report[], p_now bigint)
 returns durable._event[] language plpgsql stable
@@ -299,7 +332,7 @@ begin
       select distinct b.execution, f.child, h.next_child, h.reserved
       from unnest(p_reports) b
       join durable._executions h
-        on h.execution = any (array[case when b.outcomes <> '{}' and not durable._is_plain(b.commands, b.outcomes)
+        on h.execution = any (array[case when b.outcomes <> '{}' and not durable._is_single(b.commands, b.outcomes)
                                          then b.execution end])
       cross join lateral unnest(b.outcomes) f
       where f.child <> all (h.open_steps)
@@ -353,9 +386,9 @@ returns durable._run_report[] language plpgsql stable
 as $$
 begin
   return array(
-    select row(b.execution, b.version, b.seen, b.outcomes, b.commands, b.ending, b.id,
-               durable._judged(b.version, b.seen, (b.ending)."do" is not null, h, t, p_worker, false, p_now), 'acquired',
-               h.next_seq, h.next_seq, null)::durable._run_report
+    select durable._with_verdict(
+             b, durable._judged(b.version, b.seen, (b.ending)."do" is not null, h, t, p_worker, false, p_now),
+             h.next_seq, h.next_seq, null)
     from unnest(p_reports) b
     left join durable._executions h on h.execution = any (array[b.execution])
     left join durable._tasks t on t.id = any (array[b.id]));
@@ -364,32 +397,29 @@ $$;
 comment on function durable._judge_ends(durable._run_report[], text, bigint) is
   'A verdict for each of reports that bring no outcomes and no commands. The caller holds tasks and heads.';
 
-create or replace function durable._judge(p_reports durable._run_report[], p_worker text, p_many boolean, p_now bigint)
+create or replace function durable._judge(p_batch durable._turn_batch, p_worker text, p_now bigint)
 returns durable._run_report[] language plpgsql stable
 as $$
 declare
   v_misfits bigint[] := '{}';
 begin
-  if p_many then
-    v_misfits := durable._misfits(p_reports);
+  if p_batch.has_several then
+    v_misfits := durable._misfits(p_batch.reports);
   end if;
   -- "offset 0" keeps what is used more than once from being worked out again at each place
   return array(
     select case
         when v.verdict = 'ok' and h.status = 'blocked' and (b.commands <> '{}' or b.outcomes <> '{}')
-          then row(b.execution, b.version, b.seen, '{}', '{}', durable._strayed(h.waiting_on), b.id, 'ok', 'halted',
-                   h.next_seq, h.next_seq, null)::durable._run_report
+          then durable._set_aside(b, durable._strayed(h.waiting_on), h.next_seq)
         when v.verdict = 'ok' and (m.ending)."do" is not null
-          then row(b.execution, b.version, b.seen, '{}', '{}', m.ending, b.id, 'ok', 'halted',
-                   h.next_seq, h.next_seq, null)::durable._run_report
-        else row(b.execution, b.version, b.seen, b.outcomes, b.commands, b.ending, b.id, v.verdict, 'acquired',
-                 h.next_seq, h.next_seq + case when r.type is null then 0 else durable._width(r.type) end,
-                 case when r.type is not null
-                      then durable._outcome_event(b.execution, r.type, f.one, p_now) end)::durable._run_report end
-    from unnest(p_reports) b
+          then durable._set_aside(b, m.ending, h.next_seq)
+        else durable._with_verdict(
+          b, v.verdict, h.next_seq, h.next_seq + case when r.type is null then 0 else durable._width(r.type) end,
+          case when r.type is not null then durable._outcome_event(b.execution, r.type, f.one, p_now) end) end
+    from unnest(p_batch.reports) b
     left join durable._executions h on h.execution = any (array[b.execution])
     left join durable._tasks t on t.id = any (array[b.id])
-    cross join lateral (select case when durable._is_plain(b.commands, b.outcomes) then b.outcomes[1] end offset 0) as f (one)
+    cross join lateral (select case when durable._is_single(b.commands, b.outcomes) then b.outcomes[1] end offset 0) as f (one)
     cross join lateral (select h.open_attempts[array_position(h.open_steps, (f.one).child)],
                                (f.one).child >= h.next_child or (f.one).child = any (h.reserved) offset 0) as o (attempt, is_free)
     cross join lateral (
@@ -404,8 +434,8 @@ begin
     cross join lateral (select case when b.commands <> '{}' then durable._misshapen(b.commands) end) as m (ending));
 end
 $$;
-comment on function durable._judge(durable._run_report[], text, boolean, bigint) is
-  'A verdict for each report, and the row that the outcome of a plain one becomes. p_many: some are not plain. The caller holds tasks and heads.';
+comment on function durable._judge(durable._turn_batch, text, bigint) is
+  'A verdict for each report, and the journal row of a single outcome. The caller holds tasks and heads.';
 
 create or replace function durable._make_children(p_reports durable._run_report[], p_now bigint)
 returns text[] language plpgsql volatile
@@ -576,12 +606,10 @@ $$;
 comment on function durable._has_seen(durable._run_report, durable._executions) is
   'Nothing was resolved, nor a cancellation requested, that the coroutine has not seen, neither before its report nor in answer to it.';
 
-create or replace function durable._answer(
-  p_now bigint, p_verdicts json, p_tails json, p_tasks json, p_hints text[], p_settled boolean, p_due_in bigint,
-  p_busy bigint[] default '{}', p_held text[] default '{}', p_is_idle boolean default false)
-returns json language sql stable
+create or replace function durable._answer(p_now bigint)
+returns durable._turn_answer language sql immutable parallel safe
 as $$
-  select json_build_object('now', p_now, 'verdicts', p_verdicts, 'tails', p_tails, 'tasks', p_tasks, 'hints', p_hints,
-                           'settled', p_settled, 'due_in', p_due_in, 'busy', p_busy, 'held', p_held, 'idle', p_is_idle)
+  select row(p_now, '{"execution": null, "verdict": null, "state": null, "seq": null, "next": null}', '[]', '[]', '{}',
+             false, null, '{}', '{}', false)::durable._turn_answer
 $$;
-comment on function durable._answer(bigint, json, json, json, text[], boolean, bigint, bigint[], text[], boolean) is 'What worker_turn_v1 answers, whichever way a turn goes.';
+comment on function durable._answer(bigint) is 'The answer of a turn that has done nothing yet.';

@@ -57,7 +57,7 @@ declare
   v_next integer;
   v_state text := case p_report #>> '{end,do}' when 'complete' then 'resolved' else 'rejected' end;
   v_value text := coalesce(p_report #>> '{end,error}', p_report #>> '{end,value}');
-  v_is_idle boolean;
+  v_answer durable._turn_answer;
   v_now bigint;
 begin
   if not exists (select from durable._executions h where h.execution = v_execution and h.id = v_id) then
@@ -93,10 +93,12 @@ begin
       v_id, v_state, case when v_state = 'resolved' then v_value end,
       case when v_state = 'rejected' then durable._error_of(v_state, v_value) end)::text);
   end if;
-  v_is_idle := p_idle_ms > 0 and durable._renew_idle(p_worker, v_now + p_idle_ms);
-  return durable._answer(
-    v_now, json_build_object('execution', array[v_execution], 'verdict', array['ok'], 'state', array['done'],
-                             'seq', array[v_head.next_seq], 'next', array[v_next]), '[]', '[]', '{}', true, null, '{}', '{}', v_is_idle);
+  v_answer := durable._answer(v_now);
+  v_answer.verdicts := json_build_object('execution', array[v_execution], 'verdict', array['ok'], 'state', array['done'],
+                                         'seq', array[v_head.next_seq], 'next', array[v_next]);
+  v_answer.settled := true;
+  v_answer.idle := p_idle_ms > 0 and durable._renew_idle(p_worker, v_now + p_idle_ms);
+  return row_to_json(v_answer);
 end
 $$;
 comment on function durable._end_lone(text, jsonb, boolean, integer) is

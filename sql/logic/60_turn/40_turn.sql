@@ -135,7 +135,7 @@ comment on function durable._take_claim(text, text[], text[], integer) is
   'Locks up to p_want ready tasks with their heads, those of their owners and their resumes. A run of which one is missed is left out, without costing another its place; if there are many, they are put back for half a second.';
 
 create or replace function durable._take_reports(
-  p_reports durable._run_report[], p_settle text[], p_adopted text[], p_leaves boolean, p_own boolean,
+  p_batch durable._turn_batch,
   out busy bigint[], out held text[], out awaiters text[], out owned boolean)
 language plpgsql volatile
 as $$
@@ -143,27 +143,27 @@ declare
   v_promises text[] := '{}';
   v_tasks text[] := '{}';
   v_others text[];
-  v_heads bigint[] := array(select b.execution from unnest(p_reports) b);
+  v_heads bigint[] := array(select b.execution from unnest(p_batch.reports) b);
   v_beside bigint[];
   v_owners bigint[] := '{}';
 begin
   busy := '{}'; held := '{}'; awaiters := '{}';
-  if p_settle <> '{}' or p_adopted <> '{}' then
-    v_promises := durable._take_promises(p_settle || p_adopted);
+  if p_batch.settles <> '{}' or p_batch.adopts <> '{}' then
+    v_promises := durable._take_promises(p_batch.settles || p_batch.adopts);
   end if;
-  if p_settle <> '{}' then
-    awaiters := durable._awaiters_of(p_settle);
-    v_tasks := durable._take_tasks(p_settle, true);
+  if p_batch.settles <> '{}' then
+    awaiters := durable._awaiters_of(p_batch.settles);
+    v_tasks := durable._take_tasks(p_batch.settles, true);
   end if;
-  v_others := array(select b.id from unnest(p_reports) b where b.id <> all (p_settle));
+  v_others := array(select b.id from unnest(p_batch.reports) b where b.id <> all (p_batch.settles));
   if awaiters <> '{}' then
-    v_others := array(select unnest(v_others) union select unnest(awaiters) except select unnest(p_settle));
+    v_others := array(select unnest(v_others) union select unnest(awaiters) except select unnest(p_batch.settles));
   end if;
   if v_others <> '{}' then
     v_tasks := v_tasks || durable._take_tasks(v_others, false);
   end if;
-  if p_settle <> '{}' then
-    v_owners := array(select distinct t.owner from durable._tasks t where t.id = any (p_settle) and t.owner is not null);
+  if p_batch.settles <> '{}' then
+    v_owners := array(select distinct t.owner from durable._tasks t where t.id = any (p_batch.settles) and t.owner is not null);
   end if;
   owned := v_owners <> '{}';
   if owned or awaiters <> '{}' then
@@ -174,25 +174,23 @@ begin
   end if;
   v_beside := v_heads;
   v_heads := durable._take_heads(v_heads);
-  if p_settle <> '{}' or p_leaves or p_own then
-    v_tasks := v_tasks || durable._take_side_rows(p_reports, p_settle, v_beside, v_others, p_leaves, p_own);
-  end if;
+  v_tasks := v_tasks || durable._take_side_rows(p_batch, v_beside, v_others);
   if v_promises <> '{}' or v_tasks <> '{}' or v_heads <> '{}' then
-    v_others := v_promises || v_tasks || durable._hindered(p_settle, v_tasks, v_heads);
-    busy := array(select b.execution from unnest(p_reports) b
+    v_others := v_promises || v_tasks || durable._hindered(p_batch.settles, v_tasks, v_heads);
+    busy := array(select b.execution from unnest(p_batch.reports) b
                   where b.id = any (v_others) or b.execution = any (v_heads)
                      or exists (select from unnest(b.commands) a where a."do" = 'adopt' and a.name = any (v_promises)));
     held := durable._held_ids(v_promises || v_tasks, v_heads);
   end if;
-  if p_adopted <> '{}' and not durable._try_adoptions(p_adopted) then
-    busy := busy || array(select b.execution from unnest(p_reports) b
+  if p_batch.adopts <> '{}' and not durable._try_adoptions(p_batch.adopts) then
+    busy := busy || array(select b.execution from unnest(p_batch.reports) b
                           where exists (select from unnest(b.commands) a where a."do" = 'adopt'));
-    held := held || p_adopted;
+    held := held || p_batch.adopts;
   end if;
 end
 $$;
-comment on function durable._take_reports(durable._run_report[], text[], text[], boolean, boolean) is
-  'Locks what reports need, each whole or not at all: its task and head; where it settles, its promise, who awaits it and its owner''s head; what it adopts; what goes with them: resumes if one suspends or continues (p_leaves), all else of those that do not settle if one may write it (p_own). busy: reports that cannot have it now, because of held. awaiters: tasks that settling p_settle may wake. owned: what is settled has owners, whose journals will tell of it.';
+comment on function durable._take_reports(durable._turn_batch) is
+  'Locks what reports need, each whole or not at all: its task and head; where it settles, its promise, who awaits it and its owner''s head; what it adopts; the side rows that it writes. busy: reports that cannot have it now, because of held. awaiters: tasks that this turn may wake. owned: what is settled has owners, whose journals record it.';
 
 create or replace function durable._open_of(p_head durable._executions, p_children integer[])
 returns integer[] language plpgsql stable
@@ -448,34 +446,33 @@ $$;
 comment on function durable._tails(durable._run_report[], boolean, bigint) is
   'For held runs: rows that others appended before and after what the report wrote, [execution, before, after]. p_news: this turn itself may have brought them some.';
 
-create or replace function durable._write_reports(
-  p_reports durable._run_report[], p_commands boolean, p_many boolean, p_now bigint)
+create or replace function durable._write_reports(p_batch durable._turn_batch, p_now bigint)
 returns durable._run_report[] language plpgsql volatile
 as $$
 declare
-  v_events durable._event[] := array(select b.event from unnest(p_reports) b where b.event is distinct from null
+  v_events durable._event[] := array(select b.event from unnest(p_batch.reports) b where b.event is distinct from null
                                      and not durable._is_last(b.verdict, b.ending, b.event));
 begin
-  if p_commands then
-    v_events := v_events || durable._command_events(p_reports, p_now);
+  if p_batch.has_commands then
+    v_events := v_events || durable._command_events(p_batch.reports, p_now);
   end if;
-  if p_many then
-    v_events := v_events || durable._outcome_events(p_reports, p_now);
+  if p_batch.has_several then
+    v_events := v_events || durable._outcome_events(p_batch.reports, p_now);
   end if;
   perform durable._check_retries(v_events);
   perform durable._append(v_events, p_now, true);
-  if not p_many then
-    return p_reports;
+  if not p_batch.has_several then
+    return p_batch.reports;
   end if;
   return array(
-    select row(b.execution, b.version, b.seen, b.outcomes, b.commands, b.ending, b.id, b.verdict, b.state, b.seq,
-               case when durable._is_last(b.verdict, b.ending, b.event) then b.next else coalesce(h.next_seq, b.next) end,
-               b.event)::durable._run_report
-    from unnest(p_reports) b left join durable._executions h on h.execution = any (array[b.execution]) order by b.id);
+    select durable._with_verdict(
+             b, b.verdict, b.seq,
+             case when durable._is_last(b.verdict, b.ending, b.event) then b.next else coalesce(h.next_seq, b.next) end, b.event)
+    from unnest(p_batch.reports) b left join durable._executions h on h.execution = any (array[b.execution]) order by b.id);
 end
 $$;
-comment on function durable._write_reports(durable._run_report[], boolean, boolean, bigint) is
-  'Appends commands and outcomes, of which there are some, but not the last result of a run that ends by it; answers the reports with where their rows end. p_many: some are not plain.';
+comment on function durable._write_reports(durable._turn_batch, bigint) is
+  'Appends the commands and outcomes of judged reports, except the last result of a run that ends with it; answers the reports with the numbers after their rows.';
 
 create or replace function durable._answer_commands(p_reports durable._run_report[], p_adopted text[], p_now bigint)
 returns durable._run_report[] language plpgsql volatile
@@ -490,9 +487,7 @@ begin
   v_news := durable._adopt(p_reports, p_adopted, p_now) || durable._take_buffered(p_reports, p_now)
             || durable._await_rows(p_reports, p_now);
   return array(
-    select row(b.execution, b.version, b.seen, b.outcomes, b.commands,
-               case when (b.ending)."do" = 'suspend' and b.execution = any (v_news) then null else b.ending end,
-               b.id, b.verdict, b.state, b.seq, b.next, b.event)::durable._run_report
+    select case when (b.ending)."do" = 'suspend' and b.execution = any (v_news) then durable._with_ending(b, null) else b end
     from unnest(p_reports) b order by b.id);
 end
 $$;
@@ -530,28 +525,28 @@ comment on function durable._end_reports(durable._run_report[], text[], bigint) 
   'Ends what the reports end, by kind, and renews the leases of those that go on: with no ending, or with one that may have been refused. Returns the queues that got ready tasks.';
 
 create or replace function durable._write_turn(
-  p_reports durable._run_report[], p_worker text, p_commands boolean, p_outcomes boolean, p_many boolean, p_endings text[],
-  p_adopted text[], p_now bigint, out reports durable._run_report[], out queues text[])
+  p_batch durable._turn_batch, p_worker text, p_now bigint, out reports durable._run_report[], out queues text[])
 language plpgsql volatile
 as $$
 begin
   queues := '{}';
-  if not (p_commands or p_outcomes) then
-    reports := durable._judge_ends(p_reports, p_worker, p_now);
+  if not (p_batch.has_commands or p_batch.has_outcomes) then
+    reports := durable._judge_ends(p_batch.reports, p_worker, p_now);
   else
-    reports := durable._write_reports(durable._judge(p_reports, p_worker, p_many, p_now), p_commands, p_many, p_now);
-    -- the judge sets runs aside for what they did
-    p_endings := p_endings || 'halt'::text;
+    p_batch.reports := durable._judge(p_batch, p_worker, p_now);
+    reports := durable._write_reports(p_batch, p_now);
+    -- a verdict may halt a run
+    p_batch.endings := p_batch.endings || 'halt'::text;
   end if;
-  if p_commands then
+  if p_batch.has_commands then
     queues := durable._make_children(reports, p_now);
-    reports := durable._answer_commands(reports, p_adopted, p_now);
+    reports := durable._answer_commands(reports, p_batch.adopts, p_now);
   end if;
-  queues := queues || durable._end_reports(reports, p_endings, p_now);
+  queues := queues || durable._end_reports(reports, p_batch.endings, p_now);
 end
 $$;
-comment on function durable._write_turn(durable._run_report[], text, boolean, boolean, boolean, text[], text[], bigint) is
-  'Judges reports and does what they ask for, given what _read_reports found in them. Answers them as they are now, and the queues that got ready tasks. The caller holds all locks.';
+comment on function durable._write_turn(durable._turn_batch, text, bigint) is
+  'Judges the reports and does what they ask for. Answers them as they are now, and the queues that got ready tasks. The caller holds all locks.';
 
 create or replace function durable._distinct(p_texts text[])
 returns text[] language plpgsql immutable parallel safe
@@ -565,29 +560,21 @@ end
 $$;
 comment on function durable._distinct(text[]) is 'Each text once; a function, so that what calls it needs no plan for it.';
 
-create or replace function durable._claim_turn(
-  p_worker text, p_ttl_ms integer, p_claim text[], p_owned boolean, p_warm text[], p_awaiters text[], p_codes text[],
-  p_digests text[], p_now bigint)
-returns json language plpgsql volatile
+create or replace function durable._woken_warm(p_awaiters text[], p_worker text, p_now bigint)
+returns text[] language plpgsql stable
 as $$
-declare
-  v_woken text[] := '{}';
 begin
-  if p_awaiters <> '{}' then
-    -- whose resumes somebody may hold is left to the next claim, which looks
-    v_woken := array(select t.id from durable._tasks t where t.id = any (p_awaiters) and durable._ready(t, p_now)
-                     and t.preference = p_worker and t.execution is not null
-                     and (select count(*) from durable._resumes r where r.task_id = t.id and r.xmax <> 0) = 0);
+  if p_awaiters = '{}' then
+    return '{}';
   end if;
-  if p_claim = '{}' and v_woken = '{}' then
-    return '[]';
-  end if;
-  return durable._claim(p_claim || v_woken, p_owned or v_woken <> '{}', p_worker, p_ttl_ms, p_warm || v_woken, p_codes,
-                        p_digests, p_now);
+  -- a task whose resumes may be locked is left to the next claim, which looks
+  return array(select t.id from durable._tasks t where t.id = any (p_awaiters) and durable._ready(t, p_now)
+               and t.preference = p_worker and t.execution is not null
+               and (select count(*) from durable._resumes r where r.task_id = t.id and r.xmax <> 0) = 0);
 end
 $$;
-comment on function durable._claim_turn(text, integer, text[], boolean, text[], text[], text[], text[], bigint) is
-  'Hands out what the turn claims, and what it woke of the runs that its worker has warm (p_awaiters: the tasks that it may have woken).';
+comment on function durable._woken_warm(text[], text, bigint) is
+  'Those of the tasks that are ready now and whose coroutine this worker has warm.';
 
 create or replace function durable._claim_new(
   p_id text, p_head durable._executions, p_worker text, p_ttl_ms integer, p_codes text[], p_digests text[], p_now bigint)
@@ -621,6 +608,7 @@ declare
   v_claim record;
   v_head durable._executions;
   v_tasks json := '[]';
+  v_answer durable._turn_answer;
   v_now bigint;
 begin
   perform durable._may_lock();
@@ -633,10 +621,11 @@ begin
   if v_tasks is null or cardinality(v_claim.ids) > 1 or v_claim.owned then
     v_tasks := durable._claim(v_claim.ids, v_claim.owned, p_worker, p_ttl_ms, v_claim.warm, p_codes, p_digests, v_now);
   end if;
-  return durable._answer(
-    v_now, '{"execution": null, "verdict": null, "state": null, "seq": null, "next": null}', '[]', v_tasks, '{}', false,
-    case when p_want > 0 then coalesce(durable._due_in(v_now), durable._never()) end, '{}',
-    durable._held_ids('{}', v_claim.missed));
+  v_answer := durable._answer(v_now);
+  v_answer.tasks := v_tasks;
+  v_answer.due_in := case when p_want > 0 then coalesce(durable._due_in(v_now), durable._never()) end;
+  v_answer.held := durable._held_ids('{}', v_claim.missed);
+  return row_to_json(v_answer);
 end
 $$;
 comment on function durable._claim_alone(text, text[], text[], text[], integer, integer) is
@@ -656,54 +645,55 @@ create or replace function durable._turn(
 returns json language plpgsql volatile
 as $$
 declare
-  v_read record;
+  v_batch durable._turn_batch := durable._read_reports(p_reports);
+  v_answer durable._turn_answer;
   v_taken record;
-  v_reports durable._run_report[];
-  v_adopted text[] := '{}';
-  v_queues text[];
+  v_written record;
   v_claim text[] := '{}';
   v_warm text[] := '{}';
   v_owned boolean := false;
   v_missed bigint[] := '{}';
-  v_tasks json := '[]';
+  v_woken text[] := '{}';
   v_now bigint;
 begin
-  select * into v_read from durable._read_reports(p_reports);
-  perform durable._check_reports(v_read.reports, v_read.has_commands, v_read.is_odd, pg_column_size(p_reports));
-  if v_read.has_commands then
-    v_adopted := durable._adopted_by(v_read.reports);
+  perform durable._check_reports(v_batch, pg_column_size(p_reports));
+  if v_batch.has_commands then
+    v_batch.adopts := durable._adopted_by(v_batch.reports);
   end if;
   perform durable._mark_turn();
-  select * into v_taken from durable._take_reports(
-    v_read.reports, v_read.settles, v_adopted, v_read.endings && '{suspend,continue}',
-    'continue' = any (v_read.endings)
-      or (v_read.has_commands and p_reports @? '$[*].commands[*].do ? (@ == "receive" || @ == "take")')) t;
+  select * into v_taken from durable._take_reports(v_batch) t;
   if v_taken.busy <> '{}' then
     -- from here on the turn is what it would be without them
-    select * into v_read from durable._read_reports(durable._without(p_reports, v_taken.busy));
+    v_batch := durable._read_reports(durable._without(p_reports, v_taken.busy), v_batch.adopts);
   end if;
   if p_want > 0 then
     select c.ids, c.warm, c.owned, c.missed into v_claim, v_warm, v_owned, v_missed
     from durable._take_claim(p_worker, p_queues, p_codes, p_want) c;
   end if;
   v_now := durable._now_ms();
-  select t.reports, t.queues into v_reports, v_queues
-  from durable._write_turn(v_read.reports, p_worker, v_read.has_commands, v_read.has_outcomes, v_read.has_many, v_read.endings,
-                           v_adopted, v_now) t;
-  if v_claim <> '{}' or (v_taken.awaiters <> '{}' and p_want >= 0) then
-    v_tasks := durable._claim_turn(p_worker, p_ttl_ms, v_claim, v_owned, v_warm,
-                                   case when p_want >= 0 then v_taken.awaiters else '{}' end, p_codes, p_digests, v_now);
+  v_answer := durable._answer(v_now);
+  select * into v_written from durable._write_turn(v_batch, p_worker, v_now) t;
+  if p_want >= 0 then
+    v_woken := durable._woken_warm(v_taken.awaiters, p_worker, v_now);
   end if;
-  if p_notify and v_read.settles <> '{}' then
+  if v_claim <> '{}' or v_woken <> '{}' then
+    v_answer.tasks := durable._claim(v_claim || v_woken, v_owned or v_woken <> '{}', p_worker, p_ttl_ms, v_warm || v_woken,
+                                     p_codes, p_digests, v_now);
+  end if;
+  v_answer.settled := v_batch.settles <> '{}';
+  if p_notify and v_answer.settled then
     perform durable._notify('durable_settled');
   end if;
-  return durable._answer(
-    v_now, durable._verdicts(v_reports),
-    durable._tails(v_reports, v_read.has_commands or v_taken.owned or v_taken.awaiters <> '{}' or v_owned, v_now), v_tasks,
-    durable._distinct(v_queues), v_read.settles <> '{}',
-    case when p_want > 0 or v_read.has_commands or cardinality(v_reports) > 1
-         then coalesce(durable._due_in(v_now), durable._never()) end,
-    v_taken.busy, durable._held_ids(v_taken.held, v_missed));
+  v_answer.verdicts := durable._verdicts(v_written.reports);
+  v_answer.tails := durable._tails(
+    v_written.reports, v_batch.has_commands or v_taken.owned or v_taken.awaiters <> '{}' or v_owned, v_now);
+  v_answer.hints := durable._distinct(v_written.queues);
+  if p_want > 0 or v_batch.has_commands or cardinality(v_written.reports) > 1 then
+    v_answer.due_in := coalesce(durable._due_in(v_now), durable._never());
+  end if;
+  v_answer.busy := v_taken.busy;
+  v_answer.held := durable._held_ids(v_taken.held, v_missed);
+  return row_to_json(v_answer);
 end
 $$;
 comment on function durable._turn(text, text[], text[], text[], integer, jsonb, integer, boolean) is

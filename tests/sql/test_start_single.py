@@ -22,9 +22,11 @@ TABLES = (
     "_resumes",
     "_workflows",
 )
-OF_ONE = "%s, %s::text::jsonb, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s, %s"
-PLAIN = f"select id, true from durable._start_plain({OF_ONE})"
-GENERAL = f"select id, created from durable._start_one({OF_ONE})"
+REQUEST = (
+    "row(%s, %s::text::jsonb, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s, %s)::durable._start_request"
+)
+SINGLE = f"select id, true from durable._start_single({REQUEST})"
+BATCH = f"select id, created from durable._start_batch_of_one({REQUEST})"
 CHOSEN = "select id, created from durable.start_v1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s, %s)"
 # the usual value first, then values at and beyond the borders of what is allowed
 OPTIONS: dict[str, tuple[Any, ...]] = {
@@ -127,7 +129,7 @@ def test_the_single_row_path_equals_the_batch_path(conn: Connection, clock: Cloc
     for options in choices(random.Random(seed)):
         words = tuple(options.values())
         doubled = (*words[:2], *words[1:])
-        plain, general = outcome(conn, PLAIN, doubled), outcome(conn, GENERAL, doubled)
+        plain, general = outcome(conn, SINGLE, doubled), outcome(conn, BATCH, doubled)
         if plain[0][0] is None:
             assert plain[1] == untouched, (seed, options)
         else:
@@ -145,7 +147,7 @@ def test_an_ordinary_start_takes_the_single_row_path(conn: Connection) -> None:
     conn.execute("set track_functions = 'all'")
     called = (
         "select coalesce(pg_stat_get_xact_function_calls(p.oid), 0) from pg_proc p"
-        " where p.oid::regproc::text = 'durable._start_all'"
+        " where p.oid::regproc::text = 'durable._start_batch'"
     )
 
     def long_ways(call: str) -> int:

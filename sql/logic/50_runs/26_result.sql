@@ -1,0 +1,119 @@
+-- Results: as they are now, for the clients of the package, and by waiting for one.
+
+create or replace function durable.result(id text)
+returns table (state text, value jsonb, error jsonb) language plpgsql volatile
+as $$
+declare
+  v_record durable.promise_record;
+begin
+  v_record := durable.promise_get($1);
+  return query select v_record.state,
+    case when v_record.state = 'resolved' then durable._json(v_record.value_data) end,
+    case when v_record.state = 'pending' then null
+         when v_record.state like 'rejected%' then durable._json(durable._error_of(v_record.state, v_record.value_data)) end;
+end
+$$;
+comment on function durable.result(text) is 'State, value and error of a run or promise as it is now; never waits. WF001.';
+
+create or replace function durable.results_v1(p_ids text[])
+returns table (id text, state text, value text, error text) language plpgsql volatile
+as $$
+declare
+  v_due text[];
+begin
+  v_due := array(select p.id from durable._promises p
+                 where p.id = any (p_ids) and p.state = 'pending' and p.timeout_at <= durable._now_ms());
+  if v_due <> '{}' then
+    perform durable._expire(v_due);
+  end if;
+  return query
+  select i.id, p.state, case when p.state = 'resolved' then p.value_data end,
+         case when p.state <> 'resolved' then durable._error_of(p.state, p.value_data) end
+  from unnest(p_ids) as i (id)
+  left join durable._promises p on p.id = i.id
+  where p.state is distinct from 'pending';
+end
+$$;
+comment on function durable.results_v1(text[]) is
+  'For our clients: those of the promises that are settled, payloads as text; state null where there is no such promise. A deadline that has passed is settled before it is told: who settles at this moment may still win.';
+
+create or replace function durable._uncommitted()
+returns text language plpgsql volatile
+as $$
+declare
+  v_words text;
+begin
+  commit;
+  return null;
+exception when invalid_transaction_termination then
+  get stacked diagnostics v_words = message_text;
+  return v_words;
+end
+$$;
+comment on function durable._uncommitted() is
+  'What PostgreSQL says, in the language of this session, to a COMMIT where none may be; in a function none ever may.';
+
+create or replace function durable._wait_until(p_timeout interval, p_words text)
+returns bigint language plpgsql volatile
+as $$
+begin
+  if p_words = durable._uncommitted() then
+    perform durable._fail_conflict('A wait commits between its looks, and this transaction is not its own to commit.',
+                                   'Call it outside of a transaction, or look once: select * from durable.result(id).');
+  elsif p_timeout is null or p_timeout < interval '0' then
+    perform durable._fail_invalid('A wait ends: its timeout is not null and not negative.');
+  end if;
+  return durable._later(durable._now_ms(), durable._ms(p_timeout));
+end
+$$;
+comment on function durable._wait_until(interval, text) is
+  'Instant at which a wait that begins now ends. p_words: what its caller was told when it tried to commit inside of a subtransaction, which never works, but is refused in other words where no commit works. WF003, WF004.';
+
+create or replace function durable._look(p_id text, p_looks integer, p_until bigint)
+returns table (looks integer, state text, value jsonb, error jsonb, pause_ms bigint) language plpgsql volatile
+as $$
+begin
+  return query
+  select p_looks + 1, r.state, r.value, r.error, case when r.state = 'pending' then nullif(greatest(
+           least((array[5, 20, 80, 320])[p_looks], 1000, p_until - durable._now_ms()), 0), 0) end
+  from durable.result(p_id) r;
+end
+$$;
+comment on function durable._look(text, integer, bigint) is
+  'One look of a wait: what durable.result tells, and how long to sleep before the look after it; null if this is the last one.';
+
+create or replace function durable._sleep(p_ms bigint)
+returns void language plpgsql volatile
+as $$ begin perform pg_sleep(p_ms / 1000.0); end $$;
+comment on function durable._sleep(bigint) is 'Sleeps.';
+
+create or replace procedure durable.wait(
+  id text, timeout interval default '1 minute', inout state text default null, inout value jsonb default null,
+  inout error jsonb default null)
+language plpgsql
+as $$
+declare
+  v_words text;
+  v_until bigint;
+  v_looks integer := 1;
+  v_pause_ms bigint;
+begin
+  -- what commits cannot pin the search path, so nothing here but names with their schema
+  begin
+    commit;
+  exception when invalid_transaction_termination then
+    get stacked diagnostics v_words := message_text;
+  end;
+  v_until := durable._wait_until($2, v_words);
+  loop
+    select l.looks, l.state, l.value, l.error, l.pause_ms into v_looks, state, value, error, v_pause_ms
+    from durable._look($1, v_looks, v_until) l;
+    commit;
+    exit when v_pause_ms is null;
+    perform durable._sleep(v_pause_ms);
+    commit;
+  end loop;
+end
+$$;
+comment on procedure durable.wait(text, interval, text, jsonb, jsonb) is
+  'Waits for a run or promise: call durable.wait(''order-42'', timeout => ''5 s'') answers state, value and error as durable.result does, pending if the time is over. It looks after 5, 20, 80, 320 ms and then every second, commits after each look and holds neither lock nor snapshot beyond it. Only as a statement of its own, or in a procedure that is: WF003 in a transaction block and in a function. WF001, WF004.';
