@@ -11,10 +11,14 @@ import psycopg
 import pytest
 
 from tests.support.clock import Clock
+from tests.support.cluster import of_worker
 from tests.support.rows import WATCH, arm, events, settle_rows, shop, wait_for, waits
 from tests.support.verbs import Connection, ask, promise_of
 
 pytestmark = pytest.mark.session("set role")
+
+# roles are the server's, which other workers share
+MALLORY = of_worker("mallory")
 
 # what runs it notes with whose rights
 SPY = """
@@ -32,14 +36,14 @@ create cast (price as json) with function price_as_json(price);
 
 @pytest.fixture
 def conn(dsn: str) -> Iterator[Connection]:
-    """A database of its own, with a role without rights, mallory, and a spy."""
+    """A database of its own, with a role without rights and a spy."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(SPY)
-        connection.execute("create role mallory; grant create on schema public to mallory")
+        connection.execute(f"create role {MALLORY}; grant create on schema public to {MALLORY}".encode())
         try:
             yield connection
         finally:
-            connection.execute("reset role; drop owned by mallory cascade; drop role mallory")
+            connection.execute(f"reset role; drop owned by {MALLORY} cascade; drop role {MALLORY}".encode())
 
 
 @pytest.fixture
@@ -73,11 +77,11 @@ def state_of(conn: Connection) -> Any:
 
 
 STRANGE = {
-    "table": "alter table orders owner to mallory",
-    "heir": "create table old () inherits (orders); alter table old owner to mallory",
+    "table": f"alter table orders owner to {MALLORY}",
+    "heir": f"create table old () inherits (orders); alter table old owner to {MALLORY}",
     "heir_of_heir": (
         "create table old () inherits (orders); create table older () inherits (old); "
-        "alter table older owner to mallory"
+        f"alter table older owner to {MALLORY}"
     ),
 }
 
@@ -91,7 +95,7 @@ def test_a_foreign_table_is_watched_by_trust_only(conn: Connection, clock: Clock
         with pytest.raises(psycopg.Error) as caught:
             conn.execute(WATCH.replace("$$)", f"$${more})").encode())
         assert caught.value.sqlstate == "WF004"
-        assert "belongs to mallory" in str(caught.value.diag.message_detail)
+        assert f"belongs to {MALLORY}" in str(caught.value.diag.message_detail)
         assert "trust_owner => true" in str(caught.value.diag.message_hint)
     hanging = "select count(*) from pg_trigger where tgfoid = 'durable._row_changed()'::regprocedure"
     assert ask(conn, (hanging, ())) == ask(conn, ("select count(*) from durable._watches", ())) == (0,)
@@ -108,14 +112,14 @@ def test_trust_needs_the_rights(conn: Connection, clock: Clock) -> None:
     """Who may call everything and write everything of the engine cannot trust himself with more; nor hang the
     trigger on a table of his own, whose columns bring their casts."""
     shop(conn)
-    conn.execute("grant usage on schema durable to mallory")
-    conn.execute("grant all on all tables in schema durable to mallory")
-    conn.execute("grant all on all sequences in schema durable to mallory; set role mallory")
+    conn.execute(f"grant usage on schema durable to {MALLORY}".encode())
+    conn.execute(f"grant all on all tables in schema durable to {MALLORY}".encode())
+    conn.execute(f"grant all on all sequences in schema durable to {MALLORY}; set role {MALLORY}".encode())
     conn.execute("create table t (id int primary key)")
     with pytest.raises(psycopg.Error) as caught:
         conn.execute("select durable.watch('t', 'w', '{id}', 'true', trust_owner => true)")
     assert caught.value.sqlstate == "WF004"
-    assert "mallory has not the rights" in str(caught.value.diag.message_detail)
+    assert f"{MALLORY} has not the rights" in str(caught.value.diag.message_detail)
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         conn.execute(
             "create trigger t after insert on t referencing new table as new_rows for each statement "
@@ -140,7 +144,7 @@ def test_a_table_that_changes_hands_is_not_evaluated(conn: Connection, clock: Cl
     wait_for(conn, "a")
     arm(conn)
     wait_for(conn, "b")
-    conn.execute(f"alter table {part} owner to mallory; truncate seen".encode())
+    conn.execute(f"alter table {part} owner to {MALLORY}; truncate seen".encode())
     assert state_of(conn) == "owner not trusted"
     with conn.transaction():
         conn.execute(f"insert into {part} values (1, '5')".encode())
@@ -151,7 +155,7 @@ def test_a_table_that_changes_hands_is_not_evaluated(conn: Connection, clock: Cl
     wait_for(conn, "c")
     for name in "abc":
         kind, words = error_of(conn, f"{name}.0")
-        assert kind == "Conflict" and "belongs to mallory" in words and "trust_owner" in words
+        assert kind == "Conflict" and f"belongs to {MALLORY}" in words and "trust_owner" in words
     assert (seen(conn), waits(conn)) == (set(), [])
     conn.execute((watch % "true").encode())
     wait_for(conn, "d")
@@ -166,7 +170,7 @@ def test_changes_before_a_change_of_owner_are_tested(conn: Connection, clock: Cl
     wait_for(conn, "r")
     arm(conn)
     with conn.transaction():
-        conn.execute("insert into orders values (1, 'paid'); alter table orders owner to mallory")
+        conn.execute(f"insert into orders values (1, 'paid'); alter table orders owner to {MALLORY}".encode())
         conn.execute("update orders set status = 'refunded'")
     assert settle_rows(conn) == 1
     assert error_of(conn)[0] == "Conflict"
@@ -181,16 +185,16 @@ def test_temporary_types_of_who_changes_a_row_have_no_say(
     shop(conn)
     wait_for(conn, "r")
     arm(conn)
-    conn.execute("grant all on orders to mallory; grant usage on schema durable to mallory")
-    conn.execute("grant all on all tables in schema durable to mallory")
+    conn.execute(f"grant all on orders to {MALLORY}; grant usage on schema durable to {MALLORY}".encode())
+    conn.execute(f"grant all on all tables in schema durable to {MALLORY}".encode())
     with psycopg.connect(dsn, autocommit=True) as user:
-        user.execute("set role mallory; set search_path = ''")
+        user.execute(f"set role {MALLORY}; set search_path = ''".encode())
         user.execute(f"create domain pg_temp.{name} as pg_catalog.{name} check (public.spy('x'))".encode())
         user.execute("select durable._hint('durable_ready', 1)")
         user.execute("insert into public.orders values (1, 'new')")
         user.execute("update public.orders set status = 'paid'")
         user.execute("update public.orders set total = 1")
-    assert seen(conn) <= {"mallory"}
+    assert seen(conn) <= {MALLORY}
     assert settle_rows(conn) == 1
 
 
