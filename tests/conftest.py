@@ -92,14 +92,16 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the large sizes to --full, and with --pooled all that the pooler cannot change, because it has no
-    database of its own or needs a session of its own: they are deselected and counted, not skipped."""
+    """Leave the large sizes to --full, and with --pooled all that the option cannot change, because it has no
+    database of its own, needs a session of its own, or asks for the pooler by name: they are deselected and
+    counted, not skipped."""
 
     def left_out(item: pytest.Item) -> bool:
         if item.get_closest_marker("full") and not config.getoption("--full"):
             return True
-        goes_through = "dsn" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("session")
-        return bool(config.getoption("--pooled")) and not goes_through
+        fixtures = getattr(item, "fixturenames", ())
+        changes = "dsn" in fixtures and "pooled" not in fixtures and not item.get_closest_marker("session")
+        return bool(config.getoption("--pooled")) and not changes
 
     out = {id(item) for item in items if left_out(item)}
     if out:

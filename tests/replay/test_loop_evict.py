@@ -23,6 +23,15 @@ Program = Callable[[Driver, list[Any]], Coroutine[Any, Any, Any]]
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def frozen() -> Iterator[None]:
+    """What was there before these tests is not looked through after each of them."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def silence(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Fail the test if anything is warned, logged or unraisable until all garbage is collected."""
