@@ -12,6 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import TupleRow
 
 from pyengine.admin import migrate
+from tests.races.scenes import World
 from tests.support.barrier import Stage, interleavings
 from tests.support.clock import Clock
 from tests.support.cluster import broken_laws, deadlocks
@@ -30,6 +31,19 @@ def test_a_broken_law_is_seen(dsn: str, conn: Connection) -> None:
     conn.execute("set session_replication_role = replica")
     conn.execute("delete from durable._executions")
     assert broken_laws(dsn)
+
+
+@pytest.mark.unlawful
+def test_what_a_performance_breaks_is_seen(conn: Connection, clock: Clock) -> None:
+    """A law that is broken in a performance of a race is found there, and is not read again in the next."""
+    first, second = (World(conn=conn, clock=clock, id=f"s{n}", since=n) for n in (1, 2))
+    conn.execute("select durable.start(workflow => 'w', id => 's1')")
+    conn.execute("select durable.start(workflow => 'w', id => 's2')")
+    assert first.broken() == second.broken() == []
+    conn.execute("set session_replication_role = replica")
+    conn.execute("delete from durable._executions where id = 's1'")
+    assert first.broken()
+    assert second.broken() == []
 
 
 def test_a_deadlock_is_counted(empty_database: Callable[[], str], maintenance: Connection) -> None:
