@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
 Connection = psycopg.Connection[TupleRow]
 SEED = "PYENGINE_TEST_SEED"
 RESULTS = Path(__file__).parent.parent / "bench" / "results"
+# the mark `fast`: replay, style and one SQL file, without what starts many processes
+FAST = re.compile(r"tests/(replay/|style/test_(imports|rooms|sql_style|waits|py_style)|sql/test_start\.py)")
+NOT_FAST = re.compile(r"test_typing|test_loop_hashseed|test_mypy|in_every_process|mebibyte")
 
 template = factories.postgresql_noproc(depends_on="server", load=[install_schema], dbname="pyengine")
 
@@ -89,6 +93,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_report_header() -> str:
     """Say how to repeat what is random."""
     return f"seed: {os.environ[SEED]} (repeat with --seed {os.environ[SEED]})"
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what is fast."""
+    if FAST.search(item.nodeid) and not NOT_FAST.search(item.nodeid):
+        item.add_marker(pytest.mark.fast)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
