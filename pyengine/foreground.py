@@ -72,7 +72,9 @@ async def _begun(
                 raise
             failures += 1
             if failures == 1 or failures % _TOLD_EVERY == 0:
-                logger.warning("the worker waits for its database: %s", error.message)
+                logger.warning(
+                    "the worker waits for its database: %s; type: pyengine db status", error.message
+                )
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), backoff_s(failures))
             if stop.is_set():

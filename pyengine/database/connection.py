@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from pyengine.database.error_mapping import NO_SCHEMA, answered, named, no_schema, refuse_version, unreachable
+from pyengine.database.failure_log import OutageLog
 from pyengine.database.sessions import clean_session, fit, is_odd, keep_alive, transaction
 from pyengine.database.statements.procedures import LEAVE_MARK, SEE_MARK, SESSION, VERSION, Procedure
 from pyengine.errors import EngineError, InvalidRequest, Unavailable
@@ -85,6 +86,7 @@ class Database:
     Attributes:
         where: its name in messages.
         pooled: whether a pooler is in between; known once `open` has returned.
+        outage: the log of the time during which it cannot be reached.
         opened: `open` has returned.
     """
 
@@ -97,6 +99,7 @@ class Database:
         self._application_name = application_name
         self.where = named(dsn)
         self.pooled = False
+        self.outage = OutageLog(logger)
         self._direct = None if listen_url is None else Database(listen_url, application_name=application_name)
         self.opened = False
 
@@ -210,6 +213,7 @@ class Database:
             if isinstance(error, (asyncpg.PostgresError, *_GONE)):
                 raise mapped(error, self.where) from error
             raise
+        self.outage.ended(self.where)
         return conn
 
 
@@ -274,7 +278,7 @@ class ReconnectingConnection:
             return self._conn
 
     async def connected_eventually(self, *, purpose: str) -> Any:
-        """Return the connection; retry until there is one, and log every attempt that fails.
+        """Return the connection; retry until there is one. The outage is logged once for all connections.
 
         Args:
             purpose: names the connection in the log.
@@ -282,16 +286,12 @@ class ReconnectingConnection:
         failures = 0
         while True:
             try:
-                conn = await self.connected()
+                return await self.connected()
             except EngineError as error:
                 failures += 1
-                level = logging.WARNING if failures in (1, 5) or failures % 20 == 0 else logging.DEBUG
-                logger.log(level, "%s: %s (attempt %d)", purpose, error.message, failures)
+                logger.debug("%s: %s (attempt %d)", purpose, error.message, failures)
+                self.database.outage.failed(error.message)
                 await asyncio.sleep(backoff_s(failures))
-            else:
-                if failures:
-                    logger.warning("%s: connected to %s again", purpose, self.database.where)
-                return conn
 
     async def run(self, procedure: Procedure, *args: Any) -> Any:
         """Run a statement and return the first column of its first row.

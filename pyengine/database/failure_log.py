@@ -1,16 +1,21 @@
 """Repeated failures of one operation, logged with growing severity.
 
-Lives here: `FailureLog`, for an operation that is done over and over. May not: doing it, or knowing what its
-failure means. Design: a single failure is logged for debugging only, since the next try repairs it; two in a
-row are a warning. After a minute of failures an error is logged once a minute, with the next command to type.
+Lives here: `FailureLog`, for an operation that is done over and over, and `OutageLog`, for a database that
+cannot be reached. May not: doing the operation. Design: a single failure is logged for debugging only, since
+the next try repairs it; two in a row are a warning. After a minute of failures an error is logged once a
+minute, with the next command to type. An outage makes every operation of every connection fail, so it is
+logged once for all of them.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 
-__all__ = ["FailureLog"]
+from pyengine.errors import EngineError, Unavailable
+
+__all__ = ["FailureLog", "OutageLog"]
 
 _ERROR_AFTER_S = 60.0
 _NEXT = "pyengine db status"
@@ -30,6 +35,7 @@ class FailureLog:
         self._operation = operation
         self._type_next = type_next
         self._failures = 0
+        self._has_warned = False
         self._first_s = self._error_s = 0.0
 
     @property
@@ -37,15 +43,24 @@ class FailureLog:
         """The number of failures in a row so far."""
         return self._failures
 
-    def failed(self, reason: str) -> None:
-        """Record one more failure."""
+    def failed(self, reason: str | EngineError) -> None:
+        """Record one more failure.
+
+        Args:
+            reason: why; a database that cannot be reached is left to its `OutageLog`.
+        """
         now_s = time.monotonic()
+        # a subclass means a server that answers
+        is_outage = type(reason) is Unavailable
+        reason = reason if isinstance(reason, str) else reason.message
         self._failures += 1
         if self._failures == 1:
             self._first_s, self._error_s = now_s, now_s + _ERROR_AFTER_S
+        if self._failures == 1 or is_outage:
             self._logger.debug("%s: %s", self._operation, reason)
         elif now_s >= self._error_s:
             self._error_s = now_s + _ERROR_AFTER_S
+            self._has_warned = True
             self._logger.error(
                 "%s has failed for %.0f s, %d times: %s; type: %s",
                 self._operation,
@@ -54,16 +69,57 @@ class FailureLog:
                 reason,
                 self._type_next,
             )
-        elif self._failures == 2:
+        elif not self._has_warned:
+            self._has_warned = True
             self._logger.warning("%s has failed twice: %s", self._operation, reason)
 
     def succeeded(self) -> None:
         """Record a success, which ends the row of failures."""
         failures, self._failures = self._failures, 0
-        if failures > 1:
+        has_warned, self._has_warned = self._has_warned, False
+        if has_warned:
             self._logger.warning(
                 "%s works again, after %d failures in %.1f s",
                 self._operation,
                 failures,
                 time.monotonic() - self._first_s,
             )
+
+
+class OutageLog:
+    """The time during which a database cannot be reached, for all connections to it, from any thread.
+
+    Args:
+        logger: the logger to write to.
+    """
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._lock = threading.Lock()
+        self._since_s: float | None = None
+        self._error_s = 0.0
+
+    def failed(self, reason: str) -> None:
+        """Record that a connection could not be made and will be tried again."""
+        now_s = time.monotonic()
+        with self._lock:
+            since_s, is_error = self._since_s, now_s >= self._error_s
+            if since_s is None:
+                self._since_s = now_s
+            if since_s is None or is_error:
+                self._error_s = now_s + _ERROR_AFTER_S
+        if since_s is None:
+            self._logger.warning("%s; waiting for it; type: %s", reason, _NEXT)
+        elif is_error:
+            self._logger.error("%s, for %.0f s now; type: %s", reason, now_s - since_s, _NEXT)
+
+    def ended(self, where: str) -> None:
+        """Record that a connection was made.
+
+        Args:
+            where: the database's name in messages.
+        """
+        with self._lock:
+            since_s, self._since_s = self._since_s, None
+        if since_s is not None:
+            self._logger.warning("connected to %s again, after %.1f s", where, time.monotonic() - since_s)

@@ -170,7 +170,9 @@ class ConnectionPool:
                     self._is_down = not isinstance(error, NoConnection)
                     if is_only_caller or (patience_s is None and self._is_down):
                         raise
-                    self._trouble.failed(error.message)
+                    self._trouble.failed(error)
+                    if self._is_down:
+                        self._database.outage.failed(error.message)
                     self._short_until_s = loop.time() + backoff_s(self._trouble.failures)
                 continue
             pause_s = self._short_until_s - now_s

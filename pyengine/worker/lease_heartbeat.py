@@ -203,7 +203,7 @@ class Heartbeat:
                 await self._declare(link)
                 await gone.wait()
                 self.present = False
-                logger.warning("presence: the connection to %s was lost", self._database.where)
+                logger.info("presence: the connection to %s was lost", self._database.where)
                 await link.run(PRESENT, self._worker, False)
             except EngineError as error:
                 logger.debug("presence: %s", error.message)

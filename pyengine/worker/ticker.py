@@ -198,7 +198,7 @@ class Ticker:
         try:
             rows: list[Any] = await self._link.rows(TICK, TICK_LIMIT, schedules, self._worker)
         except EngineError as error:
-            self._troubles[schedules].failed(error.message)
+            self._troubles[schedules].failed(error)
             # a schedule that fails holds up no timer
             self._fired = schedules
             self._watch_s = loop.time() + WATCH_EVERY_S

@@ -14,6 +14,7 @@ import pytest
 from pyengine import App
 from pyengine.admin import migrate
 from pyengine.database.connection import Database
+from pyengine.database.error_mapping import named
 from pyengine.database.listener import Listener
 from pyengine.embedded.server import EmbeddedPostgres
 from pyengine.errors import Unavailable
@@ -208,3 +209,31 @@ def test_a_hint_received_while_the_connection_closes_is_not_lost(dsn: str) -> No
         return after - before
 
     assert asyncio.run(main()) == 1
+
+
+def test_a_server_that_stops_is_one_line(
+    own_server: EmbeddedPostgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However many connections a worker has, one warning says that the server is gone and what to type next,
+    and one that it is back.
+    """
+    dsn = own_server.dsn
+    migrate.install(dsn)
+    app, _ = counting_app(dsn)
+
+    async def main() -> None:
+        async with app.worker(), app.client() as client:
+            await (await client.start("ten", 1)).result(timeout=30)
+            await asyncio.to_thread(own_server.stop)
+            # long enough for the tick, the heartbeat and the turns to find out
+            await asyncio.sleep(3)
+            down = [record.getMessage() for record in caplog.records]
+            await asyncio.to_thread(own_server.start)
+            await (await client.start("ten", 2)).result(timeout=30)
+            assert len(down) == 1, down
+            assert down[0].endswith("type: pyengine db status")
+
+    with caplog.at_level(logging.WARNING, logger="pyengine"):
+        asyncio.run(main())
+    down, again = [record.getMessage() for record in caplog.records]
+    assert named(dsn) in down and again.startswith(f"connected to {named(dsn)} again, after ")

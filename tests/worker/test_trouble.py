@@ -12,7 +12,8 @@ import pytest
 
 from pyengine import App, ctx
 from pyengine.database import failure_log as module
-from pyengine.database.failure_log import FailureLog
+from pyengine.database.failure_log import FailureLog, OutageLog
+from pyengine.errors import Unavailable
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 logger = logging.getLogger("pyengine.test")
@@ -43,6 +44,26 @@ def test_two_failures_are_a_warning_and_a_minute_an_error(
     assert told[0][1] == "turn has failed twice: no space"
     assert told[1][1] == "turn has failed for 60 s, 61 times: no space; type: pyengine db status"
     assert told[3][1] == "turn works again, after 130 failures in 130.0 s"
+
+
+def test_an_outage_is_a_warning_and_each_minute_an_error(
+    now_s: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    """However many connections fail; operations that fail because of it add nothing."""
+    outage, trouble = OutageLog(logger), FailureLog(logger, "tick")
+    for _ in range(65):
+        for _ in range(3):
+            outage.failed("no server")
+        trouble.failed(Unavailable("no server"))
+        now_s[0] += 1
+    outage.ended("here")
+    trouble.succeeded()
+    outage.ended("here")
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
+        ("WARNING", "no server; waiting for it; type: pyengine db status"),
+        ("ERROR", "no server, for 60 s now; type: pyengine db status"),
+        ("WARNING", "connected to here again, after 65.0 s"),
+    ]
 
 
 @pytest.mark.parametrize(
