@@ -47,7 +47,7 @@ SKIPPERS = frozenset(
     }
 )
 # who writes verdicts, in settlement: for many promises, and for one run that nobody waits for
-SETTLERS = ("_settle_rows", "_settle_lone")
+SETTLERS = ("_settle_rows", "_settle_single")
 # files that make or drop partitions, or use tables or functions of users: none of it has a static form
 DYNAMIC = frozenset({"call_function", "tick", "retention", "watches", "row_waits"})
 # types that the grammar knows itself, so that no path is searched for them
@@ -197,7 +197,7 @@ def journal(inventory: Inventory) -> Found:
 
 
 def settlement(inventory: Inventory) -> Found:
-    """Only settlement assigns a promise's state, once for many promises and once for a lone run."""
+    """Only settlement assigns a promise's state, once for many promises and once for a single run."""
     places = [
         (name, statement, tokens[index].line)
         for name, statement, tokens in inventory.bodies()

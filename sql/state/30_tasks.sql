@@ -118,7 +118,7 @@ create table durable._workers (
   workflows text[] not null,
   versions text[] not null,
   about jsonb not null default '{}',
-  held text[] not null default '{}',
+  unrenewed text[] not null default '{}',
   blocked text[] not null default '{}',
   constraint workers_pk primary key (id),
   constraint workers_number_unique unique (number),
@@ -135,7 +135,7 @@ comment on column durable._workers.queues is 'Queues that it claims from.';
 comment on column durable._workers.workflows is 'Names of the workflows that it can run.';
 comment on column durable._workers.versions is 'Version of each of workflows.';
 comment on column durable._workers.about is 'Host, process id and versions, for people.';
-comment on column durable._workers.held is
+comment on column durable._workers.unrenewed is
   'Tasks whose lease it could not renew at its last heartbeat, because somebody has them locked; no sweep takes them from it meanwhile.';
 comment on column durable._workers.blocked is
   'Runs and promises that its turns, claims and ticks leave out, because somebody has them locked. The view durable.blocked tells who.';

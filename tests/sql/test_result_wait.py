@@ -151,7 +151,7 @@ def test_under_a_hostile_search_path(own: Connection) -> None:
         ("pg_sleep", "double precision"),
         ("least", "bigint"),
         ("result", "text"),
-        ("_look", "text"),
+        ("_poll_result", "text"),
     ):
         own.execute(
             f"create function evil.{name}({args}) returns void language plpgsql "

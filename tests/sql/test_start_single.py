@@ -1,4 +1,6 @@
-"""Law: a single start by the short way leaves what the way for many would have left, and answers the same."""
+"""Law: a single start by the single-row path leaves what the batch path would have left, and answers the
+same.
+"""
 
 from __future__ import annotations
 
@@ -116,8 +118,8 @@ def outcome(conn: Connection, call: str, words: tuple[Any, ...]) -> tuple[Any, A
 
 
 def test_the_single_row_path_equals_the_batch_path(conn: Connection, clock: Clock, seed: int) -> None:
-    """Options one by one and at random, at the borders of what is allowed: the short way either leaves
-    everything as it is, or answers and writes what the way for many does, all columns of all tables, or is
+    """Options one by one and at random, at the borders of what is allowed: the single-row path either leaves
+    everything as it is, or answers and writes what the batch path does, all columns of all tables, or is
     refused like that; a start is one of the two."""
     begin_run(conn, "run", key="known")
     ask(conn, create("p"))

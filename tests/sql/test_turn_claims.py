@@ -1,4 +1,4 @@
-"""Law: the claim of one new run by plain statements leaves and answers what the way for many does."""
+"""Law: the claim of one new run by plain statements leaves and answers what the batch path does."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.verbs import (
 TABLES = ("_promises", "_executions", "_journal", "_tasks", "_resumes", "_callbacks", "_workers")
 MANY = "select durable._claim(array[%s], %s, 'V', %s, '{}', array[%s], '{ab}', durable._now_ms())"
 NEW = (
-    "select durable._claim_new(%s, h, 'V', %s, array[%s], '{ab}', durable._now_ms()) is not null "
+    "select durable._claim_single(%s, h, 'V', %s, array[%s], '{ab}', durable._now_ms()) is not null "
     "from durable._executions h where h.id = %s"
 )
 
@@ -96,7 +96,7 @@ def child(conn: Connection) -> str:
 def test_the_single_row_path_equals_the_batch_path(
     conn: Connection, clock: Clock, scene: Callable[[Connection], str], is_new: bool | None
 ) -> None:
-    """Rows of all tables and what the worker is handed, by both ways; a child goes the way for many."""
+    """Rows of all tables and what the worker is handed, by both ways; a child goes the batch path."""
     ask(conn, ("select durable.worker_hello_v1('W', '{default}', '{w}', '{1}', null, '{ab}')", ()))
     id_ = scene(conn)
 
@@ -115,7 +115,7 @@ def test_the_single_row_path_equals_the_batch_path(
 
 
 def test_a_fork_keeps_plain_claims_away(conn: Connection) -> None:
-    """While there are forks, whose journal is another run's, every run is claimed the way for many."""
+    """While there are forks, whose journal is another run's, every run is claimed the batch path."""
     ask(conn, ("select durable.worker_hello_v1('W', '{default}', '{w}', '{1}', null, '{ab}')", ()))
     ask(conn, start("r"))
     with conn.transaction(force_rollback=True):

@@ -1,4 +1,4 @@
-"""Law: the end of a lone run by the short way leaves and answers what it would by the way for many."""
+"""Law: the end of a single run by the single-row path leaves and answers what it would by the batch path."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ def outcome_of(conn: Connection, given: list[dict[str, Any]], worker: str, want:
     return answer, left
 
 
-def is_lone(conn: Connection, given: list[dict[str, Any]], worker: str) -> bool:
-    """Whether the short way takes it; everything is as before afterwards."""
+def is_single(conn: Connection, given: list[dict[str, Any]], worker: str) -> bool:
+    """Whether the single-row path takes it; everything is as before afterwards."""
     conn.execute("savepoint before")
     text = json.dumps(given)
     row = ask(
         conn,
         (
-            "select durable._is_lone_end(%s::jsonb) "
-            "and durable._end_lone(%s, %s::jsonb -> 0, false, 0) is not null",
+            "select durable._is_single_end(%s::jsonb) "
+            "and durable._end_single(%s, %s::jsonb -> 0, false, 0) is not null",
             (text, worker, text),
         ),
     )
@@ -78,12 +78,12 @@ def is_lone(conn: Connection, given: list[dict[str, Any]], worker: str) -> bool:
 
 
 def compare(
-    conn: Connection, given: list[dict[str, Any]], lone: bool, worker: str = "W", want: int = -1
+    conn: Connection, given: list[dict[str, Any]], single: bool, worker: str = "W", want: int = -1
 ) -> None:
     """Both ways give the same; padding that nobody reads keeps a turn from the short one."""
     padded = [{**each, "pad": "x" * 1100} for each in given]
-    assert not is_lone(conn, padded, worker)
-    assert (is_lone(conn, given, worker) and want <= 0) is lone
+    assert not is_single(conn, padded, worker)
+    assert (is_single(conn, given, worker) and want <= 0) is single
     assert outcome_of(conn, given, worker, want) == outcome_of(conn, padded, worker, want)
 
 
@@ -119,7 +119,7 @@ def after(held: Held, conn: Connection, *statements: str) -> Held:
     return held
 
 
-LONE: dict[str, Scene] = {
+SINGLE: dict[str, Scene] = {
     "fresh": lambda conn, clock: begin_run(conn, "r"),
     "with steps": lambda conn, clock: stepped(conn, done(0), broken(1)),
     "with a step that runs": lambda conn, clock: stepped(conn, begun(0)),
@@ -187,14 +187,14 @@ def settled(conn: Connection) -> Held:
 
 
 @pytest.mark.parametrize("end", [complete(), complete('{"a": [1, null]}'), fail()])
-@pytest.mark.parametrize("name", LONE)
+@pytest.mark.parametrize("name", SINGLE)
 def test_both_paths_write_the_same(conn: Connection, clock: Clock, name: str, end: dict[str, Any]) -> None:
-    """Whatever a run has behind it, its end is the same row by row; and the short way takes it."""
-    held = LONE[name](conn, clock)
+    """Whatever a run has behind it, its end is the same row by row; and the single-row path takes it."""
+    held = SINGLE[name](conn, clock)
     clock.advance(7)
-    compare(conn, [report(held, end=end)], lone=True)
-    compare(conn, [report(held, end=end)], lone=True, want=0)
-    compare(conn, [report(held, end=end)], lone=False, want=1)
+    compare(conn, [report(held, end=end)], single=True)
+    compare(conn, [report(held, end=end)], single=True, want=0)
+    compare(conn, [report(held, end=end)], single=False, want=1)
 
 
 def next_child(conn: Connection) -> int:
@@ -206,20 +206,20 @@ def next_child(conn: Connection) -> int:
 
 @pytest.mark.parametrize("end", [complete(), fail()])
 @pytest.mark.parametrize("outcome", [done, broken])
-@pytest.mark.parametrize("name", LONE)
+@pytest.mark.parametrize("name", SINGLE)
 def test_a_last_result_comes_along(
     conn: Connection, clock: Clock, name: str, outcome: Callable[[int], dict[str, Any]], end: dict[str, Any]
 ) -> None:
     """The result after which the code ended is recorded with the end, whatever came before; in a run that
-    cleans up by the way for many.
+    cleans up by the batch path.
     """
-    held = LONE[name](conn, clock)
+    held = SINGLE[name](conn, clock)
     clock.advance(7)
     number = next_child(conn)
     for child in (number, number + 2):
         given = report(held, outcomes=[outcome(child)], end=end)
-        compare(conn, [given], lone=name != "that cleaned up")
-        compare(conn, [given], lone=False, want=1)
+        compare(conn, [given], single=name != "that cleaned up")
+        compare(conn, [given], single=False, want=1)
 
 
 @pytest.mark.parametrize("outcome", [done, broken])
@@ -228,10 +228,10 @@ def test_a_last_result_of_a_step_that_is_known(
 ) -> None:
     """The step had begun, or was tried before."""
     held = stepped(conn, begun(0))
-    compare(conn, [report(held, outcomes=[outcome(0)], end=complete())], lone=True)
+    compare(conn, [report(held, outcomes=[outcome(0)], end=complete())], single=True)
     held = at_end(held, take_turn(conn, "W", report(held, outcomes=[broken(0, retry_in=5)])).next_of(held))
     clock.advance(5)
-    compare(conn, [report(held, outcomes=[outcome(0, attempt=2)], end=complete())], lone=True)
+    compare(conn, [report(held, outcomes=[outcome(0, attempt=2)], end=complete())], single=True)
     answer = take_turn(conn, "W", report(held, outcomes=[outcome(0, attempt=2)], end=complete()))
     assert answer.next_of(held) == held.next + 2
     types = conn.execute("select string_agg(type::text, '' order by seq) from durable._journal").fetchone()
@@ -252,8 +252,10 @@ def test_a_last_result_of_a_step_that_is_known(
 def test_other_results_take_the_batch_path(
     conn: Connection, clock: Clock, outcomes: list[dict[str, Any]]
 ) -> None:
-    """More than one, no result, or one that does not fit: the short way writes nothing and leaves it."""
-    compare(conn, [report(stepped(conn, done(0)), outcomes=outcomes, end=complete())], lone=False)
+    """More than one, no result, or one that does not fit: the single-row path writes nothing and leaves
+    it.
+    """
+    compare(conn, [report(stepped(conn, done(0)), outcomes=outcomes, end=complete())], single=False)
 
 
 @pytest.mark.parametrize("end", [complete(), fail()])
@@ -261,10 +263,10 @@ def test_other_results_take_the_batch_path(
 def test_unusual_cases_take_the_batch_path(
     conn: Connection, clock: Clock, name: str, end: dict[str, Any]
 ) -> None:
-    """The short way writes nothing and leaves it, whatever it has locked."""
+    """the single-row path writes nothing and leaves it, whatever it has locked."""
     held = OTHERS[name](conn, clock)
-    compare(conn, [report(held, end=end)], lone=False)
-    compare(conn, [report(held, outcomes=[done(held.next)], end=end)], lone=False)
+    compare(conn, [report(held, end=end)], single=False)
+    compare(conn, [report(held, outcomes=[done(held.next)], end=end)], single=False)
 
 
 @pytest.mark.parametrize(
@@ -290,31 +292,31 @@ def test_unusual_cases_take_the_batch_path(
 def test_other_reports(conn: Connection, clock: Clock, change: dict[str, Any]) -> None:
     """Stale ones, such as do more, such as end otherwise, and such as say less: the same either way."""
     given = report(begin_run(conn, "r"), end=complete()) | change
-    lone = change.keys() <= {"seen", "end", "outcomes"} and (change.get("end") or {"do": ""})["do"] in (
+    single = change.keys() <= {"seen", "end", "outcomes"} and (change.get("end") or {"do": ""})["do"] in (
         "complete",
         "fail",
         "",
     )
-    lone = lone and given["end"] is not None
-    compare(conn, [given], lone=lone)
+    single = single and given["end"] is not None
+    compare(conn, [given], single=single)
 
 
 def test_another_worker_has_lost_it(conn: Connection, clock: Clock) -> None:
     """Who does not hold the lease ends nothing, by neither way."""
-    compare(conn, [report(begin_run(conn, "r"), end=complete())], lone=False, worker="V")
+    compare(conn, [report(begin_run(conn, "r"), end=complete())], single=False, worker="V")
 
 
 def test_two_ends_go_together(conn: Connection, clock: Clock) -> None:
-    """Two reports take the way for many."""
+    """Two reports take the batch path."""
     held = [begin_run(conn, "r"), begin_run(conn, "s")]
-    compare(conn, [report(each, end=complete()) for each in held], lone=False)
+    compare(conn, [report(each, end=complete()) for each in held], single=False)
 
 
 def test_resumes_go_with_the_task(conn: Connection, clock: Clock) -> None:
     """What a task was told and has not asked for does not outlive it; that is left to the batch path."""
     held = begin_run(conn, "r")
     conn.execute("insert into durable._resumes values ('r', 'x')")
-    compare(conn, [report(held, end=complete())], lone=False)
+    compare(conn, [report(held, end=complete())], single=False)
     take_turn(conn, "W", report(held, end=complete()))
     assert conn.execute("select count(*) from durable._resumes").fetchone() == (0,)
 

@@ -239,7 +239,7 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
         ),
         (
             "logic/30_promises/40_promises",
-            function("update durable._promises p set state = 'a'", name="_settle_lone"),
+            function("update durable._promises p set state = 'a'", name="_settle_single"),
             "out of pending",
         ),
     ],
@@ -306,7 +306,7 @@ SOUND = {
     ),
     "debug/10_clock": function("select clock_timestamp()", name="_now"),
     "logic/72_wait": procedure(
-        "loop select l.state, 'a <> b' into state, b from durable._look($1, b) l; commit;\n"
+        "loop select l.state, 'a <> b' into state, b from durable._poll_result($1, b) l; commit;\n"
         "perform pg_catalog.pg_sleep(c); exit when d is null; b := durable._after(b); end loop;\n"
         "begin commit; exception when no_data then get stacked diagnostics b := message_text; end;"
     ),

@@ -59,7 +59,7 @@ $$;
 comment on function durable._take_resumes(text[]) is
   'Class 4, for locked tasks that are to be acquired: answers those of which somebody holds a resume.';
 
-create or replace function durable._may_be_held(p_reports durable._run_report[])
+create or replace function durable._may_be_locked(p_reports durable._run_report[])
 returns text[] language plpgsql stable
 as $$
 begin
@@ -83,7 +83,7 @@ begin
                  where c.awaited_id > b.id || '.' and c.awaited_id < b.id || '/' and c.awaiter_id = b.id and c.xmax <> 0) > 0)));
 end
 $$;
-comment on function durable._may_be_held(durable._run_report[]) is
+comment on function durable._may_be_locked(durable._run_report[]) is
   'Runs of which somebody may hold a row that their reports write: inboxes of those that receive, join sets of those that take from them, what a run leaves behind that continues as new.';
 
 create or replace function durable._take_awaits(p_id text)
@@ -108,7 +108,7 @@ create or replace function durable._take_own(p_reports durable._run_report[])
 returns text[] language plpgsql volatile
 as $$
 declare
-  v_ids text[] := durable._may_be_held(p_reports);
+  v_ids text[] := durable._may_be_locked(p_reports);
   v_runs bigint[];
 begin
   if v_ids = '{}' then

@@ -200,7 +200,7 @@ $$;
 comment on function durable._take_chain(text[]) is
   'Classes 2 to 4 for a sweep that settles promises, which it has locked. ids: what can be settled whole. tasks, heads: what was missed; among tasks also promises with a side row that was.';
 
-create or replace function durable._held_ids(p_ids text[], p_heads bigint[])
+create or replace function durable._locked_ids(p_ids text[], p_heads bigint[])
 returns text[] language plpgsql stable
 as $$
 begin
@@ -210,7 +210,7 @@ begin
   return array(select unnest(p_ids) union select h.id from durable._executions h where h.execution = any (p_heads) limit 100);
 end
 $$;
-comment on function durable._held_ids(text[], bigint[]) is 'Ids of what was missed, 100 at most, for whoever is to be told.';
+comment on function durable._locked_ids(text[], bigint[]) is 'Ids of what was missed, 100 at most, for whoever is to be told.';
 
 create or replace function durable._try_adoptions(p_awaited text[])
 returns boolean language plpgsql volatile

@@ -31,7 +31,7 @@ $$;
 comment on function durable._settle_rows(text[], text[], jsonb[], text[], bigint, text[], integer[]) is
   'Writes verdicts on pending promises. At or after its deadline a promise gets the deadline verdict, whatever was asked; a null state asks for that only. p_keys: idempotency keys of the older API. p_versions: of the tasks, where the caller has read them and the promise is no child; the tasks of the others are looked up.';
 
-create or replace function durable._settle_lone(
+create or replace function durable._settle_single(
   p_id text, p_head bigint, p_state text, p_data text, p_version integer, p_now bigint)
 returns void language plpgsql volatile
 as $$
@@ -44,7 +44,7 @@ begin
   perform durable._append_end(p_head, case p_state when 'resolved' then 'C' else 'F' end::"char", p_now);
 end
 $$;
-comment on function durable._settle_lone(text, bigint, text, text, integer, bigint) is
+comment on function durable._settle_single(text, bigint, text, text, integer, bigint) is
   'The settlement of one pending run that is nobody''s child, that nobody waits for, that has no resumes and whose deadline has not come: _settle without what that leaves out.';
 
 create or replace function durable._owner_events(p_settled durable._settled[])

@@ -84,7 +84,7 @@ $$;
 comment on function durable._page_of_promises(text, jsonb, integer, text, text, bigint) is
   'One page in the order of ids, by the index that fits.';
 
-create or replace function durable._look_at_promises(
+create or replace function durable._read_promises_page(
   p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text)
 returns table (page durable._promises[], due text[]) language plpgsql volatile
 as $$
@@ -103,7 +103,7 @@ begin
   return next;
 end
 $$;
-comment on function durable._look_at_promises(text, jsonb, integer, text, text) is
+comment on function durable._read_promises_page(text, jsonb, integer, text, text) is
   'One page as of the instant of its snapshot, and what in it is past its deadline without being settled.';
 
 create or replace function durable._projected_record(p_promise durable._promises, p_now bigint)
@@ -116,7 +116,7 @@ $$;
 comment on function durable._projected_record(durable._promises, bigint) is
   'A promise as of an instant, settled if its deadline has passed. Only of one whose row is locked, or nobody could be told so.';
 
-create or replace function durable._hold_due(p_ids text[], p_now bigint)
+create or replace function durable._lock_due(p_ids text[], p_now bigint)
 returns text[] language plpgsql volatile
 as $$
 begin
@@ -124,7 +124,7 @@ begin
                where p.id = any (p_ids) and p.state = 'pending' and p.timeout_at <= p_now for no key update skip locked);
 end
 $$;
-comment on function durable._hold_due(text[], bigint) is
+comment on function durable._lock_due(text[], bigint) is
   'Locks those of the promises that are past their deadline and that nobody settles at this moment: whoever settles one later reads a later clock, so they may be told as timed out.';
 
 create or replace function durable._search_promises(
@@ -137,13 +137,13 @@ declare
   v_due text[] := '{}';
 begin
   select l.page, l.due into v_page, v_more
-  from durable._look_at_promises(p_state, p_tags, p_limit, p_cursor, p_prefix) l;
+  from durable._read_promises_page(p_state, p_tags, p_limit, p_cursor, p_prefix) l;
   while v_more <> '{}' loop
     v_due := v_due || v_more;
     begin
       perform durable._expire(v_due);
       select l.page, l.due into v_page, v_more
-      from durable._look_at_promises(p_state, p_tags, p_limit, p_cursor, p_prefix) l;
+      from durable._read_promises_page(p_state, p_tags, p_limit, p_cursor, p_prefix) l;
       if v_more <> '{}' then
         perform durable._start_over();
       end if;
@@ -193,7 +193,7 @@ declare
   v_now bigint;
 begin
   select p.tags ->> 'resonate:branch' into v_branch from durable._promises p where p.id = p_id;
-  v_sure := durable._hold_due(array(
+  v_sure := durable._lock_due(array(
     select p.id from durable._promises p
     where p.tags ->> 'resonate:branch' = v_branch and p.tags ? 'resonate:branch'), durable._now_ms());
   v_now := durable._now_ms();

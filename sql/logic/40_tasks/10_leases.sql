@@ -1,6 +1,6 @@
 -- Leases: the one version check, renewal, loss and presence.
 
-create or replace function durable._hold_lease(p_id text, p_version integer, p_now bigint)
+create or replace function durable._check_lease(p_id text, p_version integer, p_now bigint)
 returns durable._tasks language plpgsql volatile
 as $$
 declare
@@ -15,15 +15,15 @@ begin
   return v_task;
 end
 $$;
-comment on function durable._hold_lease(text, integer, bigint) is
+comment on function durable._check_lease(text, integer, bigint) is
   'The fence of single-task doors: acquired, at this version, before the deadline; else WF002, or WF001 where there is no task. The caller holds the task''s lock.';
 
-create or replace function durable._holds(p_task durable._tasks, p_version integer, p_now bigint)
+create or replace function durable._is_leased(p_task durable._tasks, p_version integer, p_now bigint)
 returns boolean language sql immutable
 as $$
   select p_task.state is not distinct from 'acquired' and p_task.version = p_version and p_task.deadline > p_now
 $$;
-comment on function durable._holds(durable._tasks, integer, bigint) is
+comment on function durable._is_leased(durable._tasks, integer, bigint) is
   'The same rule for sets of tasks. "is not distinct from" keeps the planner from reading a partial index whole where the rows are known by key.';
 
 create or replace function durable._ready(p_task durable._tasks, p_now bigint)
@@ -42,7 +42,7 @@ begin
                                    'begin; your writes; select durable.fence(...); commit;');
   end if;
   perform durable._lock_fence($1);
-  perform durable._hold_lease($1, $2, durable._now_ms());
+  perform durable._check_lease($1, $2, durable._now_ms());
 end
 $$;
 comment on function durable.fence(text, integer) is
@@ -141,10 +141,10 @@ begin
   v_now := durable._now_ms();
   update durable._tasks t set expires_at = v_now + t.ttl
   where t.id = any (v_free) and t.pid = p_worker and t.id = p_ids[array_position(p_executions, t.execution)]
-    and durable._holds(t, p_versions[array_position(p_executions, t.execution)], v_now);
+    and durable._is_leased(t, p_versions[array_position(p_executions, t.execution)], v_now);
   update durable._workers w
   set seen_at = v_now, missing_at = null, ticked_at = coalesce(v_now - p_ticked_ms, w.ticked_at),
-      held = case when cardinality(v_free) = cardinality(p_ids) then '{}' else array(
+      unrenewed = case when cardinality(v_free) = cardinality(p_ids) then '{}' else array(
         select t.id from durable._tasks t where t.id = any (p_ids) and t.pid = p_worker
         except select unnest(v_free) order by 1) end
   where w.id = any (array(select x.id from durable._workers x where x.id = p_worker for no key update skip locked));
@@ -153,7 +153,7 @@ begin
     where e <> all (array(
       select t.execution from durable._tasks t
       where t.id = any (p_ids) and t.pid = p_worker and t.id = p_ids[array_position(p_executions, t.execution)]
-        and durable._holds(t, p_versions[array_position(p_executions, t.execution)], v_now)))
+        and durable._is_leased(t, p_versions[array_position(p_executions, t.execution)], v_now)))
     order by e);
 end
 $$;
@@ -178,7 +178,7 @@ begin
   v_now := durable._now_ms();
   update durable._tasks t set expires_at = v_now + t.ttl
   where t.id = any (v_free) and t.pid = p_pid
-    and durable._holds(t, (select x.version from unnest(p_ids, p_versions) as x (id, version)
+    and durable._is_leased(t, (select x.version from unnest(p_ids, p_versions) as x (id, version)
                            where x.id = t.id and x.version = t.version limit 1), v_now);
   get diagnostics v_count = row_count;
   return v_count;

@@ -69,7 +69,7 @@ $$ set enable_sort = off set enable_bitmapscan = off set jit = off;
 comment on function durable._page_of_all_tasks(boolean, integer, text, bigint) is
   'One page of tasks by their promises, p_over: only fulfilled ones. due: past its deadline without being settled.';
 
-create or replace function durable._look_at_tasks(p_state text, p_limit integer, p_cursor text)
+create or replace function durable._read_tasks_page(p_state text, p_limit integer, p_cursor text)
 returns table (page durable.task_record[], due text[]) language plpgsql volatile
 as $$
 declare
@@ -93,7 +93,7 @@ begin
   return next;
 end
 $$;
-comment on function durable._look_at_tasks(text, integer, text) is
+comment on function durable._read_tasks_page(text, integer, text) is
   'One page of tasks as of the instant of its snapshot, and what in it is past its deadline without being settled.';
 
 create or replace function durable._search_tasks(p_state text, p_limit integer, p_cursor text)
@@ -104,12 +104,12 @@ declare
   v_more text[];
   v_due text[] := '{}';
 begin
-  select l.page, l.due into v_page, v_more from durable._look_at_tasks(p_state, p_limit, coalesce(p_cursor, '')) l;
+  select l.page, l.due into v_page, v_more from durable._read_tasks_page(p_state, p_limit, coalesce(p_cursor, '')) l;
   while v_more <> '{}' loop
     v_due := v_due || v_more;
     begin
       perform durable._expire(v_due);
-      select l.page, l.due into v_page, v_more from durable._look_at_tasks(p_state, p_limit, coalesce(p_cursor, '')) l;
+      select l.page, l.due into v_page, v_more from durable._read_tasks_page(p_state, p_limit, coalesce(p_cursor, '')) l;
       if v_more <> '{}' then
         perform durable._start_over();
       end if;
@@ -302,7 +302,7 @@ begin
   perform durable._lock_tasks_away(array[p_id]);
   perform durable._lock_heads(durable._heads_of('{}', array[p_id]));
   v_now := durable._now_ms();
-  v_task := durable._hold_lease(p_id, p_version, v_now);
+  v_task := durable._check_lease(p_id, p_version, v_now);
   perform durable._interrupt(array[v_task.execution], 'released', v_now);
   if v_task.workflow is null then
     perform durable._give_back(v_task, v_now);
@@ -409,7 +409,7 @@ begin
     perform durable._lock_adoptions(p_awaited);
   end if;
   v_now := durable._now_ms();
-  v_task := durable._hold_lease(p_id, p_version, v_now);
+  v_task := durable._check_lease(p_id, p_version, v_now);
   select a into v_bad from unnest(p_awaited) a
   where not exists (select from durable._promises p where p.id = a) limit 1;
   if found then
@@ -446,7 +446,7 @@ begin
   perform durable._check_verdict(p_id, p_state, p_value_data);
   perform durable._lock_settlement(array[p_id]);
   v_now := durable._now_ms();
-  perform durable._hold_lease(p_id, p_version, v_now);
+  perform durable._check_lease(p_id, p_version, v_now);
   return durable._settle_one(p_id, p_state, p_value_data, p_value_headers, v_now);
 end
 $$;
@@ -482,7 +482,7 @@ begin
   perform durable._check_verdict(p_promise_id, p_state, p_value_data);
   perform durable._lock_fenced(p_id, p_promise_id);
   v_now := durable._now_ms();
-  perform durable._hold_lease(p_id, p_version, v_now);
+  perform durable._check_lease(p_id, p_version, v_now);
   return durable._settle_one(p_promise_id, p_state, p_value_data, p_value_headers, v_now);
 end
 $$;
@@ -504,7 +504,7 @@ begin
   v_created := durable._create_promise(p_promise_id, p_timeout_at, p_param_data, p_param_headers, p_tags);
   perform durable._lock_fenced(p_id, p_promise_id);
   v_now := durable._now_ms();
-  perform durable._hold_lease(p_id, p_version, v_now);
+  perform durable._check_lease(p_id, p_version, v_now);
   if v_created then
     -- it is born while the lease is held, and that is known only after the task's lock: at another instant than it was made
     delete from durable._promises p where p.id = p_promise_id and p.created_at < least(v_now, p_timeout_at);

@@ -69,7 +69,7 @@ $$;
 comment on function durable._wait_until(interval, text) is
   'Instant at which a wait that begins now ends. p_words: what its caller was told when it tried to commit inside of a subtransaction, which never works, but is refused in other words where no commit works. WF003, WF004.';
 
-create or replace function durable._look(p_id text, p_looks integer, p_until bigint)
+create or replace function durable._poll_result(p_id text, p_looks integer, p_until bigint)
 returns table (looks integer, state text, value jsonb, error jsonb, pause_ms bigint) language plpgsql volatile
 as $$
 begin
@@ -79,7 +79,7 @@ begin
   from durable.result(p_id) r;
 end
 $$;
-comment on function durable._look(text, integer, bigint) is
+comment on function durable._poll_result(text, integer, bigint) is
   'One look of a wait: what durable.result tells, and how long to sleep before the look after it; null if this is the last one.';
 
 create or replace function durable._sleep(p_ms bigint)
@@ -107,7 +107,7 @@ begin
   v_until := durable._wait_until($2, v_words);
   loop
     select l.looks, l.state, l.value, l.error, l.pause_ms into v_looks, state, value, error, v_pause_ms
-    from durable._look($1, v_looks, v_until) l;
+    from durable._poll_result($1, v_looks, v_until) l;
     commit;
     exit when v_pause_ms is null;
     perform durable._sleep(v_pause_ms);

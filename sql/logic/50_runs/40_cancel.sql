@@ -41,7 +41,7 @@ $$;
 comment on function durable._family(text[], boolean) is
   'Runs and the live runs below them that their cancellation reaches. What a run started after it was asked to end is its clean-up; only p_all reaches that. Ids below a run begin with its own, so they lie together in the key.';
 
-create or replace function durable._hold_family(p_ids text[], p_all boolean)
+create or replace function durable._lock_whole_family(p_ids text[], p_all boolean)
 returns text[] language plpgsql volatile
 as $$
 declare
@@ -63,7 +63,7 @@ begin
   return v_again;
 end
 $$;
-comment on function durable._hold_family(text[], boolean) is
+comment on function durable._lock_whole_family(text[], boolean) is
   'Locks and answers the family of these runs. A turn that was under way may have started children between the look and the locks; then both are done again.';
 
 create or replace function durable._fail_ended(p_id text)
@@ -118,7 +118,7 @@ $$;
 comment on function durable._request_cancel(text[], text, bigint, bigint) is
   'Phase one: CancelRequested in the journals; what waits, is postponed or set aside is made ready, so that a worker takes it through its clean-up. A second request changes nothing.';
 
-create or replace function durable._cancel_held(
+create or replace function durable._cancel_locked(
   p_ids text[], p_reason text, p_grace_ms bigint, p_force boolean, p_now bigint)
 returns text[] language plpgsql volatile
 as $$
@@ -132,7 +132,7 @@ begin
   return durable._request_cancel(v_asked, p_reason, p_grace_ms, p_now) || durable._cancel_at_once(v_never, p_reason, p_now);
 end
 $$;
-comment on function durable._cancel_held(text[], text, bigint, boolean, bigint) is
+comment on function durable._cancel_locked(text[], text, bigint, boolean, bigint) is
   'Cancels live runs that the caller holds: who never ran, or is forced, ends at once, the others are asked. Answers the queues that got ready tasks.';
 
 create or replace function durable._grace_ms(p_grace interval)
@@ -162,7 +162,7 @@ begin
   end if;
   perform durable._check_json('Reason of a cancellation', p_reason);
   perform durable._find_run(p_id);
-  v_ids := durable._hold_family(array[p_id], coalesce(p_force, false));
+  v_ids := durable._lock_whole_family(array[p_id], coalesce(p_force, false));
   v_now := durable._now_ms();
   v_ids := array(select t.id from durable._tasks t where t.id = any (v_ids) and t.deadline > v_now);
   if p_id <> all (v_ids) then
@@ -172,7 +172,7 @@ begin
     return query select 'cancelled'::text, false;
     return;
   end if;
-  v_queues := durable._cancel_held(v_ids, p_reason, coalesce(p_grace_ms, durable._grace_ms(null)), p_force, v_now);
+  v_queues := durable._cancel_locked(v_ids, p_reason, coalesce(p_grace_ms, durable._grace_ms(null)), p_force, v_now);
   return query select case when exists (select from durable._tasks t where t.id = p_id) then 'cancelling' else 'cancelled' end,
                       v_queues <> '{}';
 end

@@ -246,7 +246,7 @@ $$;
 comment on function durable._true_keys_sql(durable._watches) is
   'Statement of a trigger that may not see all waits: the keys of rows that fulfil the condition now; more than a hundred are not told apart.';
 
-create or replace function durable._tell(p_xid xid8, p_watch integer, p_ids text[], p_keys jsonb[], p_rows jsonb[])
+create or replace function durable._record_row_changes(p_xid xid8, p_watch integer, p_ids text[], p_keys jsonb[], p_rows jsonb[])
 returns boolean language sql volatile
 as $$
   with told as (
@@ -256,7 +256,7 @@ as $$
   )
   select count(*) > 0 from told
 $$;
-comment on function durable._tell(xid8, integer, text[], jsonb[], jsonb[]) is
+comment on function durable._record_row_changes(xid8, integer, text[], jsonb[], jsonb[]) is
   'Leaves the news of a trigger: waits that have their row; or, without ids, keys to test, of which null is all.';
 
 create or replace function durable._row_changed()
@@ -305,14 +305,14 @@ begin
   exception when others then
     v_keys := coalesce(v_keys, '{null}');
   end;
-  v_news := durable._tell(v_xid, v_id, v_ids, v_keys, v_rows);
+  v_news := durable._record_row_changes(v_xid, v_id, v_ids, v_keys, v_rows);
   if not v_sees then
     begin
       execute durable._true_keys_sql(v_watch) into v_keys using v_watch.columns;
     exception when others then
       v_keys := '{null}';
     end;
-    v_news := durable._tell(v_xid, v_id, null, v_keys, null) or v_news;
+    v_news := durable._record_row_changes(v_xid, v_id, null, v_keys, null) or v_news;
   end if;
   perform durable._hint('durable_ready', durable._now_ms()) where v_news;
   return null;

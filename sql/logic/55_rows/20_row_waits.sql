@@ -238,7 +238,7 @@ as $$
 $$;
 comment on function durable._ended_waits(text[]) is 'News for waits whose run has ended: nobody of it waits any more.';
 
-create or replace function durable._note_tests(
+create or replace function durable._record_tests(
   p_due text[], p_tested text[], p_news durable._row_news[], p_since xid8, p_oldest xid8, p_now bigint)
 returns integer language plpgsql volatile
 as $$
@@ -266,7 +266,7 @@ begin
   return cardinality(v_had);
 end
 $$;
-comment on function durable._note_tests(text[], text[], durable._row_news[], xid8, xid8, bigint) is
+comment on function durable._record_tests(text[], text[], durable._row_news[], xid8, xid8, bigint) is
   'Leaves the news for the settlement. Arms the waits that were tested when all had ended who began to write before p_since, or before what the first test of the wait noted; the others are tested again after 5, 20, 80, 320 ms, 1.3 s and then every 5 s; so are those for which there is news, should nobody be able to settle them. Waits of runs that have ended meanwhile stay due, and so do those that somebody holds. Answers how many it has noted.';
 
 create or replace function durable._lost_watches()
@@ -368,7 +368,7 @@ begin
     end if;
   end loop;
   if v_due <> '{}' then
-    v_noted := durable._note_tests(v_due, v_tested, v_news, v_since, v_oldest, p_now);
+    v_noted := durable._record_tests(v_due, v_tested, v_news, v_since, v_oldest, p_now);
   end if;
   return v_noted + durable._ask_again(p_now);
 end

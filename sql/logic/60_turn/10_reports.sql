@@ -308,15 +308,15 @@ end
 $$;
 comment on function durable._command_events(durable._run_report[], bigint) is 'Journal rows for what the coroutines of accepted reports did.';
 
-create or replace function durable._strayed(p_waiting_on integer[])
+create or replace function durable._advanced_while_blocked(p_waiting_on integer[])
 returns durable._ending language sql immutable
 as $$
   select row('halt', null, null, null, null, null, jsonb_build_object('type', 'Nondeterminism', 'message',
     'the run is blocked on children ' || array_to_string(p_waiting_on, ', ') || ', but the code went on')::text)::durable._ending
 $$;
-comment on function durable._strayed(integer[]) is 'Ending for a blocked run that was offered again and did not wait for the same (R20).';
+comment on function durable._advanced_while_blocked(integer[]) is 'Ending for a blocked run that was offered again and did not wait for the same (R20).';
 
-create or replace function durable._misfits(p_reports durable._run_report[])
+create or replace function durable._conflicting(p_reports durable._run_report[])
 returns bigint[] language plpgsql stable
 as $$
 begin
@@ -341,10 +341,10 @@ begin
     having count(*) <> count(distinct u.child) or not bool_and(u.child >= u.next_child or u.child = any (u.reserved)));
 end
 $$;
-comment on function durable._misfits(durable._run_report[]) is
+comment on function durable._conflicting(durable._run_report[]) is
   'Executions whose report, which is not plain, takes a child number that is taken. Commands are known by number, not by place, so rows between do no harm.';
 
-create or replace function durable._misshapen(p_commands durable._command[])
+create or replace function durable._invalid_child(p_commands durable._command[])
 returns durable._ending language sql immutable
 as $$
   select row('halt', null, null, null, null, null, jsonb_build_object('type', 'InvalidRequest', 'message',
@@ -361,56 +361,56 @@ as $$
   ) x
   where x.why is not null order by x.child limit 1
 $$;
-comment on function durable._misshapen(durable._command[]) is
+comment on function durable._invalid_child(durable._command[]) is
   'Ending for a run whose code asks for a child that no start would be given (the rules of _check_start); null: all can be made. The run is set aside, and the others of the turn are not disturbed.';
 
-create or replace function durable._judged(
+create or replace function durable._verdict_on(
   p_version integer, p_seen integer, p_does boolean, p_head durable._executions, p_task durable._tasks, p_worker text,
   p_is_stale boolean, p_now bigint)
 returns text language sql immutable
 as $$
   select case
     when p_head.execution is null or p_task.pid is distinct from p_worker
-         or not coalesce(durable._holds(p_task, p_version, p_now), false)
+         or not coalesce(durable._is_leased(p_task, p_version, p_now), false)
       then 'lost'
     when p_is_stale then 'stale'
     when p_does and p_head.status = 'cancelling' and p_seen <= p_head.cancel_seq then 'stale'
     else 'ok' end
 $$;
-comment on function durable._judged(
+comment on function durable._verdict_on(
   integer, integer, boolean, durable._executions, durable._tasks, text, boolean, bigint) is
   'The verdict on a report: lost (drop it), stale (replay from the journal) or ok. What was done without having seen a request of cancellation does not count. p_does: it has outcomes, commands or an ending; p_is_stale: its child numbers are taken.';
 
-create or replace function durable._judge_ends(p_reports durable._run_report[], p_worker text, p_now bigint)
+create or replace function durable._give_end_verdicts(p_reports durable._run_report[], p_worker text, p_now bigint)
 returns durable._run_report[] language plpgsql stable
 as $$
 begin
   return array(
     select durable._with_verdict(
-             b, durable._judged(b.version, b.seen, (b.ending)."do" is not null, h, t, p_worker, false, p_now),
+             b, durable._verdict_on(b.version, b.seen, (b.ending)."do" is not null, h, t, p_worker, false, p_now),
              h.next_seq, h.next_seq, null)
     from unnest(p_reports) b
     left join durable._executions h on h.execution = any (array[b.execution])
     left join durable._tasks t on t.id = any (array[b.id]));
 end
 $$;
-comment on function durable._judge_ends(durable._run_report[], text, bigint) is
+comment on function durable._give_end_verdicts(durable._run_report[], text, bigint) is
   'A verdict for each of reports that bring no outcomes and no commands. The caller holds tasks and heads.';
 
-create or replace function durable._judge(p_batch durable._turn_batch, p_worker text, p_now bigint)
+create or replace function durable._give_verdicts(p_batch durable._turn_batch, p_worker text, p_now bigint)
 returns durable._run_report[] language plpgsql stable
 as $$
 declare
-  v_misfits bigint[] := '{}';
+  v_conflicting bigint[] := '{}';
 begin
   if p_batch.has_several then
-    v_misfits := durable._misfits(p_batch.reports);
+    v_conflicting := durable._conflicting(p_batch.reports);
   end if;
   -- "offset 0" keeps what is used more than once from being worked out again at each place
   return array(
     select case
         when v.verdict = 'ok' and h.status = 'blocked' and (b.commands <> '{}' or b.outcomes <> '{}')
-          then durable._set_aside(b, durable._strayed(h.waiting_on), h.next_seq)
+          then durable._set_aside(b, durable._advanced_while_blocked(h.waiting_on), h.next_seq)
         when v.verdict = 'ok' and (m.ending)."do" is not null
           then durable._set_aside(b, m.ending, h.next_seq)
         else durable._with_verdict(
@@ -423,18 +423,18 @@ begin
     cross join lateral (select h.open_attempts[array_position(h.open_steps, (f.one).child)],
                                (f.one).child >= h.next_child or (f.one).child = any (h.reserved) offset 0) as o (attempt, is_free)
     cross join lateral (
-      select durable._judged(b.version, b.seen, b.commands <> '{}' or b.outcomes <> '{}' or (b.ending)."do" is not null, h, t,
-                             p_worker, b.execution = any (v_misfits) or (not o.is_free and o.attempt is null), p_now)
+      select durable._verdict_on(b.version, b.seen, b.commands <> '{}' or b.outcomes <> '{}' or (b.ending)."do" is not null, h, t,
+                             p_worker, b.execution = any (v_conflicting) or (not o.is_free and o.attempt is null), p_now)
       offset 0) as v (verdict)
     cross join lateral (select case
       when (f.one).child is not null and v.verdict <> 'lost' and h.status in ('running', 'cancelling')
         and not durable._recorded((f.one).begun, (f.one).retry_in is not null, (f.one).attempt, o.attempt)
       then durable._outcome_type((f.one).begun, (f.one).retry_in is not null, (f.one).error is not null, (f.one).attempt,
                               o.attempt, o.is_free) end offset 0) as r (type)
-    cross join lateral (select case when b.commands <> '{}' then durable._misshapen(b.commands) end) as m (ending));
+    cross join lateral (select case when b.commands <> '{}' then durable._invalid_child(b.commands) end) as m (ending));
 end
 $$;
-comment on function durable._judge(durable._turn_batch, text, bigint) is
+comment on function durable._give_verdicts(durable._turn_batch, text, bigint) is
   'A verdict for each report, and the journal row of a single outcome. The caller holds tasks and heads.';
 
 create or replace function durable._make_children(p_reports durable._run_report[], p_now bigint)

@@ -1,8 +1,33 @@
--- The commonest turn of a system at rest: one run ends, maybe with its last result; nobody waits for it, nothing else is in the
--- turn. Plain statements of one row each, for a quarter of what the way for many costs. What is out of the ordinary in any way is
--- left to that way, untouched.
+-- Skip this file on a first reading. It is the single-row path of the two commonest turns: one new run is claimed, or one run
+-- ends that nothing waits for, maybe with its last result. Statements of one row cost a quarter of the batch path (40_turn.sql).
+-- tests/sql/test_turn_single.py and tests/sql/test_turn_claims.py prove both equal in all that they answer and write.
+-- Whatever is not the plain case is left to the batch path, with nothing written.
 
-create or replace function durable._is_lone_end(p_reports jsonb)
+create or replace function durable._claim_single(
+  p_id text, p_head durable._executions, p_worker text, p_ttl_ms integer, p_codes text[], p_digests text[], p_now bigint)
+returns json language plpgsql volatile
+as $$
+declare
+  v_task durable._tasks;
+  v_promise durable._promises;
+begin
+  if p_head.next_seq <> 1 or p_head.previous is not null or exists (select from durable._forks)
+     or encode(p_head.digest, 'hex')
+        is distinct from durable._digest_of(p_head.workflow, p_head.workflow_version, p_codes, p_digests) then
+    return null;
+  end if;
+  select * into v_task from durable._acquire(array[p_id], p_worker, p_ttl_ms, p_now, false);
+  if not found then
+    return '[]';
+  end if;
+  select * into v_promise from durable._promises p where p.id = p_id;
+  return json_build_array(durable._claimed_run(v_task, p_head, 0, v_promise.param_data, v_promise.created_at, '[]'));
+end
+$$;
+comment on function durable._claim_single(text, durable._executions, text, integer, text[], text[], bigint) is
+  'Claims one run that has no parent and no journal beyond its first row. Null, and nothing is written, if it is another kind of run. The caller has locked task and head.';
+
+create or replace function durable._is_single_end(p_reports jsonb)
 returns boolean language plpgsql immutable parallel safe
 as $$
 begin
@@ -11,8 +36,8 @@ begin
      and p_reports #> '{0,outcomes,1}' is null and coalesce(p_reports #> '{0,commands}', '[]') = '[]';
 end
 $$;
-comment on function durable._is_lone_end(jsonb) is
-  'The turn brings one report, which ends its run by its code, with no more than its last outcome; and is far below the limit of payloads.';
+comment on function durable._is_single_end(jsonb) is
+  'True if the turn brings one small report that ends its run by its code, with at most one outcome and no commands.';
 
 create or replace function durable._is_awaited(p_id text, p_execution bigint)
 returns boolean language plpgsql stable
@@ -25,7 +50,7 @@ begin
 end
 $$;
 comment on function durable._is_awaited(text, bigint) is
-  'Somebody has to be told when it settles, or its own waits for rows have to be ended (the promise of a run is that of no wait), or it has resumes. Stable once promise and task are locked.';
+  'True if a callback or listener waits for the run, or if its own waits for rows have to be ended with it. Stable once the promise is locked.';
 
 create or replace function durable._last_event(p_head durable._executions, p_outcome durable._step_outcome, p_now bigint)
 returns durable._event language plpgsql stable
@@ -43,9 +68,9 @@ begin
 end
 $$;
 comment on function durable._last_event(durable._executions, durable._step_outcome, bigint) is
-  'The row of a result that comes with the end of its run, as _judge makes it; null if it is no result, or one that does not fit.';
+  'The journal row of the result that comes with the end of its run, as _give_verdicts makes it; null if the outcome is no result or does not fit.';
 
-create or replace function durable._end_lone(p_worker text, p_report jsonb, p_notify boolean, p_idle_ms integer)
+create or replace function durable._end_single(p_worker text, p_report jsonb, p_notify boolean, p_idle_ms integer)
 returns json language plpgsql volatile
 as $$
 declare
@@ -74,7 +99,7 @@ begin
   v_head := durable._take_head(v_execution);
   v_next := v_head.next_seq;
   v_now := durable._now_ms();
-  if durable._judged((p_report ->> 'version')::integer, (p_report ->> 'seen')::integer, true, v_head, v_task, p_worker, false,
+  if durable._verdict_on((p_report ->> 'version')::integer, (p_report ->> 'seen')::integer, true, v_head, v_task, p_worker, false,
                      v_now) <> 'ok' then
     return null;
   end if;
@@ -86,9 +111,9 @@ begin
     perform durable._append(array[v_event], v_now, true);
     v_next := v_next + durable._width(v_event.type);
   end if;
-  perform durable._settle_lone(v_id, v_head.execution, v_state, v_value, v_task.version, v_now);
+  perform durable._settle_single(v_id, v_head.execution, v_state, v_value, v_task.version, v_now);
   if p_notify and p_report ? 'reply' then
-    -- the report is small, so this is too
+    -- the report is small, so the message is too
     perform durable._send_message(p_report ->> 'reply', json_build_array(
       v_id, v_state, case when v_state = 'resolved' then v_value end,
       case when v_state = 'rejected' then durable._error_of(v_state, v_value) end)::text);
@@ -101,5 +126,5 @@ begin
   return row_to_json(v_answer);
 end
 $$;
-comment on function durable._end_lone(text, jsonb, boolean, integer) is
-  'Ends a run that nobody waits for, notes that to the process which started it if the turn tells of it (p_notify) and the report says where (reply), lets its worker rest again for p_idle_ms, and answers as worker_turn_v1; null if the turn has to be taken the way for many: the run is a child, is awaited, somebody else has it locked, or the report is stale or brings what does not fit. It has locked then what that way locks too, and written nothing.';
+comment on function durable._end_single(text, jsonb, boolean, integer) is
+  'Ends a run that nothing waits for. p_notify: sends its result to the process that started it, if the report says where (reply). p_idle_ms: registers its worker as idle again. Answers as worker_turn_v1; null if the batch path has to decide, because the run is a child, is awaited or locked, or the report is stale or does not fit. Then nothing is written, and only rows that the batch path locks too are locked.';

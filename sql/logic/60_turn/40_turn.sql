@@ -39,7 +39,7 @@ as $$
   select durable._journal_from(h.execution, 0)
   from durable._executions h
   join durable._tasks t on t.id = any (array[h.id])
-  where h.execution = p_execution and h.id = p_id and t.pid = p_worker and durable._holds(t, p_version, durable._now_ms())
+  where h.execution = p_execution and h.id = p_id and t.pid = p_worker and durable._is_leased(t, p_version, durable._now_ms())
 $$;
 comment on function durable.worker_journal_v1(text, bigint, text, integer) is
   'The whole journal of a held run, to replay it from the start; null if the lease is lost.';
@@ -180,7 +180,7 @@ begin
     busy := array(select b.execution from unnest(p_batch.reports) b
                   where b.id = any (v_others) or b.execution = any (v_heads)
                      or exists (select from unnest(b.commands) a where a."do" = 'adopt' and a.name = any (v_promises)));
-    held := durable._held_ids(v_promises || v_tasks, v_heads);
+    held := durable._locked_ids(v_promises || v_tasks, v_heads);
   end if;
   if p_batch.adopts <> '{}' and not durable._try_adoptions(p_batch.adopts) then
     busy := busy || array(select b.execution from unnest(p_batch.reports) b
@@ -340,7 +340,7 @@ as $$
 begin
   update durable._tasks t set expires_at = p_now + t.ttl, crashes = 0
   where t.id = any (array(select b.id from unnest(p_reports) b where b.verdict = 'ok'))
-    and durable._holds(t, t.version, p_now)
+    and durable._is_leased(t, t.version, p_now)
     and (t.expires_at - p_now < t.ttl / 2
          or (t.crashes > 0 and t.id = any (array(select b.id from unnest(p_reports) b where b.outcomes <> '{}'))));
 end
@@ -440,7 +440,7 @@ begin
     left join durable._tasks t on t.id = any (array[b.id])
     cross join lateral durable._rows(h.execution, h.bucket, h.id, b.seen, b.seq) x
     cross join lateral durable._rows(h.execution, h.bucket, h.id, b.next, h.next_seq) y
-    where b.verdict = 'ok' and durable._holds(t, b.version, p_now) is true and (b.seen < b.seq or b.next < h.next_seq));
+    where b.verdict = 'ok' and durable._is_leased(t, b.version, p_now) is true and (b.seen < b.seq or b.next < h.next_seq));
 end
 $$;
 comment on function durable._tails(durable._run_report[], boolean, bigint) is
@@ -531,9 +531,9 @@ as $$
 begin
   queues := '{}';
   if not (p_batch.has_commands or p_batch.has_outcomes) then
-    reports := durable._judge_ends(p_batch.reports, p_worker, p_now);
+    reports := durable._give_end_verdicts(p_batch.reports, p_worker, p_now);
   else
-    p_batch.reports := durable._judge(p_batch, p_worker, p_now);
+    p_batch.reports := durable._give_verdicts(p_batch, p_worker, p_now);
     reports := durable._write_reports(p_batch, p_now);
     -- a verdict may halt a run
     p_batch.endings := p_batch.endings || 'halt'::text;
@@ -576,31 +576,7 @@ $$;
 comment on function durable._woken_warm(text[], text, bigint) is
   'Those of the tasks that are ready now and whose coroutine this worker has warm.';
 
-create or replace function durable._claim_new(
-  p_id text, p_head durable._executions, p_worker text, p_ttl_ms integer, p_codes text[], p_digests text[], p_now bigint)
-returns json language plpgsql volatile
-as $$
-declare
-  v_task durable._tasks;
-  v_promise durable._promises;
-begin
-  if p_head.next_seq <> 1 or p_head.previous is not null or exists (select from durable._forks)
-     or encode(p_head.digest, 'hex')
-        is distinct from durable._digest_of(p_head.workflow, p_head.workflow_version, p_codes, p_digests) then
-    return null;
-  end if;
-  select * into v_task from durable._acquire(array[p_id], p_worker, p_ttl_ms, p_now, false);
-  if not found then
-    return '[]';
-  end if;
-  select * into v_promise from durable._promises p where p.id = p_id;
-  return json_build_array(durable._claimed_run(v_task, p_head, 0, v_promise.param_data, v_promise.created_at, '[]'));
-end
-$$;
-comment on function durable._claim_new(text, durable._executions, text, integer, text[], text[], bigint) is
-  'Claims one run that nobody owns and that has done nothing yet, by plain statements; null, and nothing is written, if it is no such run. The caller holds task and head.';
-
-create or replace function durable._claim_alone(
+create or replace function durable._turn_without_reports(
   p_worker text, p_queues text[], p_codes text[], p_digests text[], p_want integer, p_ttl_ms integer)
 returns json language plpgsql volatile
 as $$
@@ -616,7 +592,7 @@ begin
   v_now := durable._now_ms();
   if cardinality(v_claim.ids) = 1 and not v_claim.owned then
     select * into v_head from durable._executions h where h.execution = v_claim.heads[1];
-    v_tasks := durable._claim_new(v_claim.ids[1], v_head, p_worker, p_ttl_ms, p_codes, p_digests, v_now);
+    v_tasks := durable._claim_single(v_claim.ids[1], v_head, p_worker, p_ttl_ms, p_codes, p_digests, v_now);
   end if;
   if v_tasks is null or cardinality(v_claim.ids) > 1 or v_claim.owned then
     v_tasks := durable._claim(v_claim.ids, v_claim.owned, p_worker, p_ttl_ms, v_claim.warm, p_codes, p_digests, v_now);
@@ -624,12 +600,12 @@ begin
   v_answer := durable._answer(v_now);
   v_answer.tasks := v_tasks;
   v_answer.due_in := case when p_want > 0 then coalesce(durable._due_in(v_now), durable._never()) end;
-  v_answer.held := durable._held_ids('{}', v_claim.missed);
+  v_answer.held := durable._locked_ids('{}', v_claim.missed);
   return row_to_json(v_answer);
 end
 $$;
-comment on function durable._claim_alone(text, text[], text[], text[], integer, integer) is
-  'A turn without reports: claims, in the order of all turns, and answers as they do.';
+comment on function durable._turn_without_reports(text, text[], text[], text[], integer, integer) is
+  'A turn without reports, which only claims. One new run is claimed by the single-row path.';
 
 create or replace function durable._without(p_reports jsonb, p_executions bigint[])
 returns jsonb language sql immutable parallel safe
@@ -692,7 +668,7 @@ begin
     v_answer.due_in := coalesce(durable._due_in(v_now), durable._never());
   end if;
   v_answer.busy := v_taken.busy;
-  v_answer.held := durable._held_ids(v_taken.held, v_missed);
+  v_answer.held := durable._locked_ids(v_taken.held, v_missed);
   return row_to_json(v_answer);
 end
 $$;
@@ -708,9 +684,9 @@ declare
   v_answer json;
 begin
   if coalesce(p_reports, '[]') = '[]' then
-    return durable._claim_alone(p_worker, p_queues, p_codes, p_digests, p_want, p_ttl_ms);
-  elsif p_want <= 0 and durable._is_lone_end(p_reports) then
-    v_answer := durable._end_lone(p_worker, p_reports -> 0, p_notify, p_idle_ms);
+    return durable._turn_without_reports(p_worker, p_queues, p_codes, p_digests, p_want, p_ttl_ms);
+  elsif p_want <= 0 and durable._is_single_end(p_reports) then
+    v_answer := durable._end_single(p_worker, p_reports -> 0, p_notify, p_idle_ms);
   end if;
   if v_answer is null then
     return durable._turn(p_worker, p_queues, p_codes, p_digests, p_want, p_reports, p_ttl_ms, p_notify);

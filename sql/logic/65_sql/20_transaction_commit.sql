@@ -23,7 +23,7 @@ declare
 begin
   select * into v_task from durable._tasks t where t.id = p_id;
   if v_task.pid is distinct from p_worker or v_task.execution is distinct from p_execution
-     or not coalesce(durable._holds(v_task, p_version, p_now), false) then
+     or not coalesce(durable._is_leased(v_task, p_version, p_now), false) then
     perform durable._fail_lease_lost(p_id, p_version);
   end if;
   select * into v_head from durable._executions h where h.execution = p_execution;

@@ -12,7 +12,7 @@ declare
 begin
   select * into v_task from durable._tasks t where t.id = p_id;
   if v_task.pid is distinct from p_worker or v_task.execution is distinct from p_head.execution
-     or not coalesce(durable._holds(v_task, p_version, p_now), false) then
+     or not coalesce(durable._is_leased(v_task, p_version, p_now), false) then
     perform durable._fail_lease_lost(p_id, p_version);
   elsif p_head.status = 'blocked' then
     perform durable._fail_conflict(format('Run %L waits for %s in its journal.', p_head.id, p_head.waiting_on));

@@ -395,7 +395,7 @@ returns void language plpgsql volatile
 as $$
 begin
   update durable._tasks t set expires_at = durable._later(p_now, t.ttl), crashes = 0
-  where t.id = p_id and durable._holds(t, t.version, p_now) and (t.expires_at - p_now < t.ttl / 2 or t.crashes > 0);
+  where t.id = p_id and durable._is_leased(t, t.version, p_now) and (t.expires_at - p_now < t.ttl / 2 or t.crashes > 0);
 end
 $$;
 comment on function durable._keep_lease(text, bigint) is 'Who writes is alive: renews a lease in its second half, and forgets crashes.';
@@ -424,7 +424,7 @@ begin
   perform durable._lock_kept($1, case when v_event.type in ('C', 'F', 'Y') then array[$1]
                                       when v_event.type = 'Z' then array[$1 || '.' || v_event.child] else '{}' end);
   v_now := durable._now_ms();
-  perform durable._hold_lease($1, $2, v_now);
+  perform durable._check_lease($1, $2, v_now);
   select * into v_head from durable._executions h where h.execution = v_event.execution;
   v_seq := durable._told_before(v_head, v_event);
   if v_seq is null then

@@ -38,13 +38,13 @@ $$;
 comment on function durable._forget_workers(text[], bigint) is
   'Deletes workers that are gone or were not seen for an hour and hold nothing. Skips what is locked: a heartbeat holds its row and waits for tasks that the sweep has.';
 
-create or replace function durable._is_held_up(p_task durable._tasks, p_now bigint)
+create or replace function durable._could_not_renew(p_task durable._tasks, p_now bigint)
 returns boolean language sql stable
 as $$
   select exists (select from durable._workers w
-                 where w.id = p_task.pid and p_task.id = any (w.held) and w.seen_at > p_now - p_task.ttl)
+                 where w.id = p_task.pid and p_task.id = any (w.unrenewed) and w.seen_at > p_now - p_task.ttl)
 $$;
-comment on function durable._is_held_up(durable._tasks, bigint) is
+comment on function durable._could_not_renew(durable._tasks, bigint) is
   'Its worker lives and could not renew the lease, because somebody had the task locked.';
 
 create or replace function durable._expired_tasks(p_gone text[], p_now bigint, p_limit integer)
@@ -53,7 +53,7 @@ as $$
   select coalesce(array_agg(x.id), '{}') from (
     select t.id from durable._tasks t
     where t.state = 'acquired' and t.pid >= '' and t.deadline > p_now
-      and (t.pid = any (p_gone) or (t.expires_at <= p_now and not durable._is_held_up(t, p_now)))
+      and (t.pid = any (p_gone) or (t.expires_at <= p_now and not durable._could_not_renew(t, p_now)))
     limit p_limit for update skip locked) x
 $$;
 comment on function durable._expired_tasks(text[], bigint, integer) is
@@ -253,7 +253,7 @@ begin
   perform durable._forget_row_events(p_limit);
   ended := cardinality(v_ids);
   full_batch := greatest(cardinality(v_due.ids || v_over), cardinality(v_rows)) = p_limit;
-  held := durable._held_ids(v_due.tasks || v_chain.tasks, v_due.heads || v_chain.heads);
+  held := durable._locked_ids(v_due.tasks || v_chain.tasks, v_due.heads || v_chain.heads);
 end
 $$;
 comment on function durable._settle_due(bigint, integer) is
@@ -272,12 +272,12 @@ begin
   select * into v_taken from durable._take_lost(v_gone, p_now, p_limit) l;
   v_now := durable._now_ms();
   v_ids := array(select t.id from durable._tasks t
-                 where t.id = any (v_taken.ids) and durable._holds(t, t.version, v_now)
+                 where t.id = any (v_taken.ids) and durable._is_leased(t, t.version, v_now)
                    and (t.expires_at <= v_now or t.pid = any (v_gone)));
   queues := durable._lose(v_ids, 'lease lost', v_now);
   perform durable._forget_workers(v_gone, v_now);
   lost := cardinality(v_ids);
-  held := durable._held_ids('{}', v_taken.heads);
+  held := durable._locked_ids('{}', v_taken.heads);
 end
 $$;
 comment on function durable._lose_leases(bigint, integer) is

@@ -273,7 +273,7 @@ end
 $$;
 comment on function durable._page_v0(text, text[], jsonb, integer, text, bigint) is 'Ids of one page, by the index that fits.';
 
-create or replace function durable._look_v0(p_pattern text, p_states text[], p_tags jsonb, p_limit integer, p_cursor text)
+create or replace function durable._read_page_v0(p_pattern text, p_states text[], p_tags jsonb, p_limit integer, p_cursor text)
 returns table (page durable._promises[], due text[]) language plpgsql volatile
 as $$
 declare
@@ -291,7 +291,7 @@ begin
   return next;
 end
 $$;
-comment on function durable._look_v0(text, text[], jsonb, integer, text) is
+comment on function durable._read_page_v0(text, text[], jsonb, integer, text) is
   'One page as of the instant of its snapshot, and what in it is past its deadline without being settled.';
 
 create or replace function durable._search_v0(
@@ -303,12 +303,12 @@ declare
   v_more text[];
   v_due text[] := '{}';
 begin
-  select l.page, l.due into v_page, v_more from durable._look_v0(p_pattern, p_states, p_tags, p_limit, p_cursor) l;
+  select l.page, l.due into v_page, v_more from durable._read_page_v0(p_pattern, p_states, p_tags, p_limit, p_cursor) l;
   while v_more <> '{}' loop
     v_due := v_due || v_more;
     begin
       perform durable._expire(v_due);
-      select l.page, l.due into v_page, v_more from durable._look_v0(p_pattern, p_states, p_tags, p_limit, p_cursor) l;
+      select l.page, l.due into v_page, v_more from durable._read_page_v0(p_pattern, p_states, p_tags, p_limit, p_cursor) l;
       if v_more <> '{}' then
         perform durable._start_over();
       end if;

@@ -52,7 +52,7 @@ comment on function durable._holders(text[]) is
 create or replace view durable.blocked as
 select h.id, array_agg(distinct b.worker) as workers, a.pid, a.usename as "user", a.application_name as application,
        a.state, a.xact_start as since, a.query
-from (select w.id as worker, unnest(w.blocked || w.held) as id from durable._workers w) b
+from (select w.id as worker, unnest(w.blocked || w.unrenewed) as id from durable._workers w) b
 cross join lateral durable._holders(array[b.id]) h
 join pg_catalog.pg_stat_activity a on a.pid = h.pid
 group by h.id, a.pid, a.usename, a.application_name, a.state, a.xact_start, a.query;

@@ -64,7 +64,7 @@ $$;
 comment on function durable.matching_runs(text, text, jsonb, timestamptz, timestamptz, text, integer) is
   'Ids of runs that have not ended, child runs too, for the verbs for many: select * from durable.cancel_many(durable.matching_runs(workflow => ''mail.send'', state => ''waiting'')). By workflow, state as in durable.runs, tags that they have, and when they were started (from, to before). In the order of ids, at_most so many (1000); the next portion: after => the last id. By itself it is the dry run. Reads what has not ended, not what has. WF004.';
 
-create or replace function durable._hold_runs(p_ids text[], p_away boolean)
+create or replace function durable._lock_live_runs(p_ids text[], p_away boolean)
 returns bigint language plpgsql volatile
 as $$
 declare
@@ -92,10 +92,10 @@ begin
   return v_now;
 end
 $$;
-comment on function durable._hold_runs(text[], boolean) is
+comment on function durable._lock_live_runs(text[], boolean) is
   'Locks tasks and heads of runs, all at once; those found past their deadline are settled, with the locks which that takes. p_away: the holder loses its right. Answers the instant after the last lock.';
 
-create or replace function durable._held_runs(p_ids text[], p_now bigint)
+create or replace function durable._obstacles(p_ids text[], p_now bigint)
 returns table (n bigint, id text, fault text, execution bigint, task text, status text) language plpgsql stable
 as $$
 begin
@@ -108,7 +108,7 @@ begin
   left join durable._executions h on h.execution = any (array[t.execution]);
 end
 $$;
-comment on function durable._held_runs(text[], bigint) is
+comment on function durable._obstacles(text[], bigint) is
   'What stands in the way of a verb for each of these runs, whose locks the caller has; fault null: nothing.';
 
 create or replace function durable._outcomes(p_ids text[], p_outcomes text[])
@@ -146,12 +146,12 @@ declare
   v_woken boolean;
 begin
   perform durable._check_signal(v_ids[1], $2, u.payload, $4) from (select distinct t as payload from unnest(v_texts) t) u;
-  v_now := durable._hold_runs(v_ids, false);
+  v_now := durable._lock_live_runs(v_ids, false);
   select array_agg(case when k.known is not null then 'already' else coalesce(r.fault, 'done') end order by r.n),
          array_agg(k.known order by r.n),
          array_agg(r.execution order by r.n) filter (where k.known is null and r.fault is null)
   into v_outcomes, v_known, v_runs
-  from durable._held_runs(v_ids, v_now) r
+  from durable._obstacles(v_ids, v_now) r
   cross join lateral (
     select case when $4 is not null then durable._known_delivery(r.execution, $2, $4) end as known) k;
   if v_runs is not null then
@@ -186,7 +186,7 @@ declare
   v_queues text[];
 begin
   perform durable._check_json('Reason of a cancellation', $2::text);
-  v_family := durable._hold_family(v_ids, v_force);
+  v_family := durable._lock_whole_family(v_ids, v_force);
   v_now := durable._now_ms();
   v_due := array(select p.id from durable._promises p
                  where p.id = any (v_ids) and p.state = 'pending' and p.timeout_at <= v_now and p.head is not null);
@@ -200,10 +200,10 @@ begin
     select case when r.status = 'cancelling' and not v_force then 'already'
                 when r.fault = 'ended' and p.state = 'rejected_canceled' then 'already'
                 else coalesce(r.fault, 'done') end
-    from durable._held_runs(v_ids, v_now) r
+    from durable._obstacles(v_ids, v_now) r
     left join durable._promises p on p.id = any (array[r.id])
     order by r.n);
-  v_queues := durable._cancel_held(
+  v_queues := durable._cancel_locked(
     array(select t.id from durable._tasks t where t.id = any (v_family) and t.deadline > v_now), $2::text, v_grace_ms, v_force,
     v_now);
   perform durable._hint('durable_ready', v_now) where v_queues <> '{}';
@@ -219,12 +219,12 @@ returns table (id text, outcome text, state text) language plpgsql volatile
 as $$
 declare
   v_ids text[] := durable._distinct_ids($1);
-  v_now bigint := durable._hold_runs(v_ids, true);
+  v_now bigint := durable._lock_live_runs(v_ids, true);
   v_outcomes text[];
   v_paused text[];
 begin
   v_outcomes := array(select coalesce(r.fault, case r.task when 'halted' then 'already' else 'done' end)
-                      from durable._held_runs(v_ids, v_now) r order by r.n);
+                      from durable._obstacles(v_ids, v_now) r order by r.n);
   v_paused := durable._chosen(v_ids, v_outcomes);
   perform durable._halt_runs(v_paused, array_fill(durable._paused_by_hand(), array[cardinality(v_paused)]), v_now);
   return query select o.id, o.outcome, o.state from durable._outcomes(v_ids, v_outcomes) o;
@@ -238,12 +238,12 @@ returns table (id text, outcome text, state text) language plpgsql volatile
 as $$
 declare
   v_ids text[] := durable._distinct_ids($1);
-  v_now bigint := durable._hold_runs(v_ids, true);
+  v_now bigint := durable._lock_live_runs(v_ids, true);
   v_outcomes text[];
   v_resumed text[];
 begin
   v_outcomes := array(select coalesce(r.fault, case r.task when 'halted' then 'done' else 'already' end)
-                      from durable._held_runs(v_ids, v_now) r order by r.n);
+                      from durable._obstacles(v_ids, v_now) r order by r.n);
   v_resumed := durable._chosen(v_ids, v_outcomes);
   perform durable._continue_tasks(v_resumed, v_now);
   perform durable._hint('durable_ready', v_now) where v_resumed <> '{}';

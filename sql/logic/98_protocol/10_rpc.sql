@@ -326,7 +326,7 @@ begin
   if v_promise <> p_id and not exists (select from durable._promises p where p.id = v_promise)
      and (durable._step_record(v_promise)).id is null then
     perform durable._lock_tasks(array[p_id]);
-    perform durable._hold_lease(p_id, p_version, durable._now_ms());
+    perform durable._check_lease(p_id, p_version, durable._now_ms());
     return null;
   end if;
   return jsonb_build_object('promise', durable._wire_promise(durable.task_fence_settle(
@@ -361,7 +361,7 @@ exception when sqlstate 'WF004' then
     raise;
   end if;
   perform durable._lock_tasks(array[p_id]);
-  perform durable._hold_lease(p_id, p_version, durable._now_ms());
+  perform durable._check_lease(p_id, p_version, durable._now_ms());
   return to_jsonb(v_message);
 end
 $$;
