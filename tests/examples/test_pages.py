@@ -7,6 +7,8 @@ checked below: links, names of functions and files, commands and their options.
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -144,6 +146,20 @@ def test_unknown_names_are_found() -> None:
     assert unknown_names("`ctx.nap`, `durable.begin('x')`, `sql/none.sql`, `ctx.sleep`") == {
         *("ctx.nap", "durable.begin", "sql/none.sql"),
     }
+
+
+# -- the site
+
+
+def test_the_site_builds(tmp_path: Path) -> None:
+    """MkDocs makes the site without a warning, and no page of it asks another server for anything."""
+    build = ["mkdocs", "build", "--strict", "-q", "-f", str(ROOT / "docs/mkdocs.yml"), "-d", str(tmp_path)]
+    done = subprocess.run([sys.executable, "-m", *build], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for page in tmp_path.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        assert re.findall(r"<(?:script|link|img)[^>]*(?:src|href)=\"https?://", text) == [], page
+    assert "durable.start(" in (tmp_path / "reference/sql.html").read_text(encoding="utf-8")
 
 
 # -- links
