@@ -129,6 +129,9 @@ def unknown_names(text: str) -> set[str]:
         path = name.rstrip("/")
         if path not in known | folders and f"{path.replace('.', '/')}.py" not in known:
             unknown.add(name)
+    for name in re.findall(r"`((?:\w+/)*\d\d_\w+\.sql)`", text):
+        if not any(f"/{path}".endswith(f"/{name}") for path in known):
+            unknown.add(name)
     return unknown
 
 
@@ -143,8 +146,8 @@ def test_names_exist(path: str) -> None:
 
 def test_unknown_names_are_found() -> None:
     """A name that does not exist is found."""
-    assert unknown_names("`ctx.nap`, `durable.begin('x')`, `sql/none.sql`, `ctx.sleep`") == {
-        *("ctx.nap", "durable.begin", "sql/none.sql"),
+    assert unknown_names("`ctx.nap`, `durable.begin('x')`, `sql/none.sql`, `10_x.sql`, `ctx.sleep`") == {
+        *("ctx.nap", "durable.begin", "sql/none.sql", "10_x.sql"),
     }
 
 
