@@ -41,6 +41,11 @@ class Migration:
         return self.path.read_text(encoding="utf-8")
 
     @property
+    def adds_values(self) -> bool:
+        """Whether the step adds values to an enum, which nothing in the same transaction may name."""
+        return self.name.split("_")[1] == "values"
+
+    @property
     def sha256(self) -> str:
         """Checksum that detects a later edit."""
         return text_sha256(self.text)

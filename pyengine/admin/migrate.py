@@ -5,7 +5,9 @@ Lives here: ``install``, ``migrate``, ``status``. May not: know the content of a
 about runs.
 
 Design: everything happens in one transaction under one advisory lock, so concurrent installs are safe and a
-failure changes nothing. Steps go forward only, and the checksum of each applied step is recorded: an edited
+failure changes nothing. There is one exception: PostgreSQL refuses a new value of an enum in the transaction
+that adds it, so a step that adds one is committed, with the steps before it, before the rest. Steps go
+forward only, and the checksum of each applied step is recorded: an edited
 step is an error. Functions and views are replaced in place, so objects that depend on them remain; functions
 and views that the sources no longer define are dropped. If a changed signature makes replacing impossible,
 all of them are dropped and created again in the same transaction. Grants are in the last logic file, so that
@@ -155,22 +157,39 @@ def _migrate(dsn: str, sources: Sources, *, reapply: bool, must_exist: bool, deb
             raise NotFound(f"this database has no schema {SCHEMA}", hint="pyengine db init")
         if now.current and now.debug == debug and not reapply:
             return Report()
+        values = [step for step in sources.migration_steps() if step.adds_values and step.name in now.pending]
+        applied: tuple[str, ...] = ()
+        for last in values:
+            with conn.transaction():
+                _locked(conn)
+                applied += _apply_steps(conn, sources, last)
         with conn.transaction():
             _locked(conn)
+            applied += _apply_steps(conn, sources)
             now = _status(conn, sources)
-            for step in sources.migration_steps():
-                if step.name in now.pending:
-                    _run(conn, step.path, step.text)
-                    _record_step(conn, step)
             if now.logic_current and now.debug == debug and not reapply:
-                return Report(applied=now.pending)
+                return Report(applied=applied)
             dropped = _apply_logic(conn, sources.functions(debug=debug))
             if not debug:
                 conn.execute(f"delete from {SCHEMA}.settings where name like 'debug\\_%'".encode())
             checksum = sources.logic_sha256(debug=debug)
             _record_setting(conn, "logic_sha256", checksum, "checksum of sql/logic as installed")
             _record_setting(conn, "engine_version", VERSION, "version of pyengine that installed sql/logic")
-            return Report(applied=now.pending, logic=True, dropped=dropped)
+            return Report(applied=applied, logic=True, dropped=dropped)
+
+
+def _apply_steps(conn: Connection, sources: Sources, last: Migration | None = None) -> tuple[str, ...]:
+    """Apply and record the pending steps, up to the last one if it is given; return their names."""
+    pending = _status(conn, sources).pending
+    steps = [
+        step
+        for step in sources.migration_steps()
+        if step.name in pending and (last is None or step.id <= last.id)
+    ]
+    for step in steps:
+        _run(conn, step.path, step.text)
+        _record_step(conn, step)
+    return tuple(step.name for step in steps)
 
 
 @contextmanager

@@ -133,6 +133,58 @@ def test_a_new_step_is_applied_once(tree: Tree) -> None:
     assert not tree.install().changed
 
 
+ADDED = "alter type durable.colour add value 'green';"
+NAMED = """
+create or replace function durable._is_green(p_colour durable.colour)
+returns boolean language sql immutable as $$ select p_colour = 'green' $$;
+"""
+
+
+@pytest.mark.parametrize("phase", ["values", "expand"])
+def test_a_new_value_is_committed_before_it_is_named(tree: Tree, phase: str) -> None:
+    """A step of the phase `values` adds to an enum what the logic names in the same install; in any other
+    phase PostgreSQL refuses the name, and nothing is changed."""
+    tree.write("sql/state/20_colours.sql", "create type durable.colour as enum ('red');")
+    bundle.write_initial(tree.sources)
+    tree.install()
+    tree.write("migrations/0002_expand_boxes_add_size.sql", "alter table durable._boxes add column size int;")
+    tree.write(f"migrations/0003_{phase}_colour_green.sql", ADDED)
+    tree.write("migrations/0004_expand_boxes_add_colour.sql", "alter table durable._boxes add column c text;")
+    tree.write("sql/logic/15_colours.sql", NAMED)
+    if phase == "expand":
+        with pytest.raises(EngineError, match=r"15_colours\.sql.*unsafe use of new value"):
+            tree.install()
+        assert len(migrate.status(tree.dsn, sources=tree.sources).pending) == 3
+        return
+    assert len(tree.install().applied) == 3
+    assert tree.run("select durable._is_green('green')") == [(True,)]
+    assert not tree.install().changed
+
+
+def test_a_new_value_may_come_with_its_type(tree: Tree, empty_database: MakeDatabase) -> None:
+    """A database that is made from nothing gets the type, its new value and the logic in one install."""
+    tree.write("sql/state/20_colours.sql", "create type durable.colour as enum ('red');")
+    bundle.write_initial(tree.sources)
+    tree.write("migrations/0002_values_colour_green.sql", ADDED)
+    tree.write("sql/logic/15_colours.sql", NAMED)
+    assert tree.install().applied == ("0001_initial", "0002_values_colour_green")
+    assert tree.run("select durable._is_green('green')") == [(True,)]
+
+
+def test_a_failing_logic_keeps_the_new_value(tree: Tree) -> None:
+    """The value is committed, the rest is not; the next install goes on from there."""
+    tree.write("sql/state/20_colours.sql", "create type durable.colour as enum ('red');")
+    bundle.write_initial(tree.sources)
+    tree.install()
+    tree.write("migrations/0002_values_colour_green.sql", ADDED)
+    tree.write("sql/logic/15_colours.sql", NAMED.replace("= 'green'", "= 'blue'"))
+    with pytest.raises(EngineError, match="blue"):
+        tree.install()
+    assert migrate.status(tree.dsn, sources=tree.sources).pending == ()
+    tree.write("sql/logic/15_colours.sql", NAMED)
+    assert tree.install() == migrate.Report(logic=True)
+
+
 def test_an_edited_step_is_refused_by_name(tree: Tree) -> None:
     """A step that was edited after it was applied is an error that names the file and says what to do."""
     tree.install()
