@@ -25,8 +25,9 @@ Line = tuple[str, str, str]
 EVERY = 10
 _SEGMENTS = (
     "select t from (select lead(j.ts) over w - j.ts as t, j.type, j.seq from durable._journal j "
-    "join durable._executions h on h.execution = j.execution where h.id = %s and j.type in ('W', 'A') "
-    "window w as (order by j.seq)) s where s.type = 'W' and s.t is not null order by s.seq"
+    "join durable._executions h on h.execution = j.execution where h.id = %s "
+    "and j.type in ('execution_resumed', 'execution_awaiting') "
+    "window w as (order by j.seq)) s where s.type = 'execution_resumed' and s.t is not null order by s.seq"
 )
 
 

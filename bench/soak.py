@@ -64,8 +64,7 @@ _RENEWED = (
     "from (values ('durable._tasks'::regclass)) t (c)"
 )
 _STEPS = (
-    "select (ts - %s) / 60000, count(*) from durable._journal where type in ('L', 'E', 'c', 'e', 'k', 'K') "
-    "group by 1"
+    "select (ts - %s) / 60000, count(*) from durable._journal where durable._completes_step(type) group by 1"
 )
 
 

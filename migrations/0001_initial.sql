@@ -533,6 +533,19 @@ comment on index durable.executions_by_cancel_until is 'Serves the sweep of canc
 -- The execution journal: append-only, written by _append alone, one row for up to three logical events of one transaction.
 -- The view durable.journal_events gives the logical stream.
 
+create type durable.row_type as enum (
+  'execution_started', 'execution_completed', 'execution_failed', 'cancel_requested', 'execution_cancelled',
+  'step_completed', 'step_failed', 'first_attempt_failed', 'step_started', 'step_scheduled',
+  'attempt_started', 'attempt_failed', 'last_attempt_completed', 'last_attempt_failed',
+  'open_attempt_failed', 'open_step_completed', 'open_step_failed',
+  'child_run_scheduled', 'child_run_started', 'child_run_interrupted', 'child_settled', 'open_child_settled',
+  'promise_registered', 'timer_scheduled', 'timer_fired', 'random_generated', 'time_recorded',
+  'signal_delivered', 'signal_received', 'join_set_created', 'join_set_submitted', 'join_set_awaited',
+  'execution_awaiting', 'execution_resumed'
+);
+comment on type durable.row_type is
+  'What a journal row stands for. durable.journal_types() gives the logical events of each.';
+
 create table durable._journal (
   execution bigint not null,
   ts durable.epoch_ms not null,
@@ -540,28 +553,29 @@ create table durable._journal (
   seq integer not null,
   child integer,
   attempt integer,
-  type "char" not null,
+  type durable.row_type not null,
   name text,
   input_hash bytea,
   data text,
   constraint journal_pk primary key (execution, seq, bucket),
   constraint journal_seq_not_negative check (seq >= 0),
-  constraint journal_starts_with_started check ((seq = 0) = (type = 'S'))
+  constraint journal_starts_with_started check ((seq = 0) = (type = 'execution_started'))
 ) partition by list (bucket);
 
 comment on table durable._journal is
-  'What happened to each run, in order. A row of type t covers the sequence numbers [seq, seq + durable._width(t)). Rows are never updated.';
+  'What happened to each run, in order. A row covers the sequence numbers [seq, seq + durable._width(type)). Rows are never updated.';
 comment on column durable._journal.bucket is 'Partition: the bucket of the execution.';
 comment on column durable._journal.seq is 'First sequence number of the row.';
 comment on column durable._journal.ts is 'Instant of the transaction''s writes; replay never uses it.';
 comment on column durable._journal.child is 'Number of the child that the row is about.';
 comment on column durable._journal.attempt is 'Attempt of the invocation, from 1; of a signal its delivery number; of a member its join set.';
-comment on column durable._journal.type is 'Letter of durable.journal_types(), which tells the logical events that the row stands for.';
+comment on column durable._journal.type is 'What the row stands for: one of durable.journal_types(), which gives its logical events.';
 comment on column durable._journal.name is 'Function, workflow or promise name: compared on every replay.';
 comment on column durable._journal.input_hash is 'First 8 bytes of the hash of name and arguments: compared on every replay.';
 comment on column durable._journal.data is 'Result, error, captured value or wait as JSON text. Null where a promise row holds it.';
 
-create index journal_by_adopted on durable._journal (name) where type in ('d', 'D') and name is not null;
+create index journal_by_adopted on durable._journal (name)
+  where type in ('open_child_settled', 'child_settled') and name is not null;
 comment on index durable.journal_by_adopted is
   'Serves retention: whose journals read the result of a promise that is not their own.';
 
@@ -578,7 +592,7 @@ create type durable.as_of_record as (
 comment on type durable.as_of_record is 'What was known of a run when its journal had seq events, the last of them at that instant.';
 
 create type durable._event as (
-  execution bigint, type "char", child integer, attempt integer, name text, input_hash bytea, data text
+  execution bigint, type durable.row_type, child integer, attempt integer, name text, input_hash bytea, data text
 );
 comment on type durable._event is 'One journal row to be written, before it has a sequence number.';
 
@@ -625,7 +639,7 @@ create type durable._turn_answer as (
 comment on type durable._turn_answer is 'What worker_turn_v1 answers.';
 
 create type durable._journal_line as (
-  execution bigint, bucket integer, seq integer, ts bigint, type "char", child integer, attempt integer, name text,
+  execution bigint, bucket integer, seq integer, ts bigint, type durable.row_type, child integer, attempt integer, name text,
   has_data boolean, told text
 );
 comment on type durable._journal_line is 'A journal row as the laws look at it: of its data they read waits and timers only (told).';

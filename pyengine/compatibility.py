@@ -24,7 +24,7 @@ from pyengine.definitions.current_run import RunInfo
 from pyengine.definitions.definition import WorkflowDef
 from pyengine.errors import EngineError
 from pyengine.protocol.commands import Cancelled, Complete, ContinueAsNew, End, Fail, Halt, Suspend
-from pyengine.protocol.journal import Row
+from pyengine.protocol.journal import Row, RowType
 from pyengine.replay.machine import Replay
 from pyengine.values.codec import Codec
 
@@ -32,6 +32,7 @@ __all__ = ["Divergence", "Finding", "Journal", "Verdict", "check_journal"]
 
 _BRIEF = 100
 _STOPPED = frozenset({"paused", "halted", "dead"})
+_WAITING = frozenset({RowType.EXECUTION_AWAITING, RowType.EXECUTION_RESUMED, RowType.CANCEL_REQUESTED})
 _OWN_ENDS = frozenset({"completed", "failed", "continued"})
 _ENDED_FROM_OUTSIDE = frozenset({"timed_out", "cancelled"})
 _ENDINGS: dict[type[Any], str] = {
@@ -237,8 +238,8 @@ def _of_ended(journal: Journal, rows: list[Row], end: End | None, ending: str) -
 
 def _ended_while_waiting(rows: list[Row]) -> bool:
     """Return whether the promise was settled from outside: the code was waiting, and not resumed."""
-    last = next((row.type for row in reversed(rows) if row.type in "AWQ"), "W")
-    return last == "A"
+    last = next((row.type for row in reversed(rows) if row.type in _WAITING), None)
+    return last == RowType.EXECUTION_AWAITING
 
 
 def _json(text: str | None) -> Any:

@@ -7,12 +7,12 @@ about runs.
 Design: everything happens in one transaction under one advisory lock, so concurrent installs are safe and a
 failure changes nothing. There is one exception: PostgreSQL refuses a new value of an enum in the transaction
 that adds it, so a step that adds one is committed, with the steps before it, before the rest. Steps go
-forward only, and the checksum of each applied step is recorded: an edited
-step is an error. Functions and views are replaced in place, so objects that depend on them remain; functions
-and views that the sources no longer define are dropped. If a changed signature makes replacing impossible,
-all of them are dropped and created again in the same transaction. Grants are in the last logic file, so that
-every application restores them. A test installation also has ``sql/debug``; the next ordinary install removes
-it, because its checksum differs.
+forward only, and the checksum of each applied step is recorded: an edited step is an error. Functions and
+views are replaced in place, so objects that depend on them remain; functions and views that the sources no
+longer define are dropped. If a changed signature makes replacing impossible, all of them are dropped and
+created again in the same transaction. Grants are in the last logic file, so that every application restores
+them. A test installation also has ``sql/debug``; the next ordinary install removes it, because its checksum
+differs.
 """
 
 from __future__ import annotations

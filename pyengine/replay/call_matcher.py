@@ -27,6 +27,7 @@ from pyengine.loop.awaitables import Call, CompletionIterator, First, Gathering,
 from pyengine.loop.event_loop import DeterministicLoop, TimerToken
 from pyengine.loop.shield import ShieldScope
 from pyengine.protocol.commands import Adopt, AwaitRow, Intend, MakeJoinSet, MakePromise, RunChild, StartTimer
+from pyengine.protocol.journal import SCHEDULING_STEPS, RowType
 from pyengine.replay.call_sequence import NOTHING, CallSequence, Match
 from pyengine.replay.completions import read_into
 from pyengine.replay.history import History, describe_call
@@ -40,8 +41,7 @@ from pyengine.values.codec import Codec, TypeCodec, input_hash, type_codec
 
 __all__ = ["CallMatcher", "ContinueAsNewRequest"]
 
-_STEP_ROWS = frozenset("LEflo")
-_COMPLETED_STEP_ROWS = frozenset("LE")
+_WHOLE_STEPS = frozenset({RowType.STEP_COMPLETED, RowType.STEP_FAILED})
 
 
 class ContinueAsNewRequest(BaseException):
@@ -156,10 +156,10 @@ class CallMatcher:
                 return call
             self.open_steps[child] = PendingStep(step, digest, packed, (copy, named))
             self.new_steps.append(child)
-        elif row.hash != digest or row.name != step.name or row.type not in _STEP_ROWS:
+        elif row.hash != digest or row.name != step.name or row.type not in SCHEDULING_STEPS:
             signature.check(args, kwargs, packed)
             return sequence.disagree(describe_call("step", step.name, digest), row, "step", step.name)
-        elif row.type not in _COMPLETED_STEP_ROWS:
+        elif row.type not in _WHOLE_STEPS:
             self.open_steps[child] = PendingStep(step, digest, packed, None)
             self.new_steps.append(child)
         # `take_call`, inlined: this is the hot path of a replay
@@ -191,7 +191,7 @@ class CallMatcher:
         digest = input_hash(name, packed)
         row = sequence.row()
         match: Match = "agrees"
-        if row is None or (row.type, row.name, row.hash) != ("I", name, digest):
+        if row is None or (row.type, row.name, row.hash) != (RowType.CHILD_RUN_SCHEDULED, name, digest):
             text = signature.check(args, kwargs, packed)[0]
             self._codec.check_size(len(packed), f"the input of child run {name} of run {self.run.id}")
             command = RunChild(
@@ -268,7 +268,7 @@ class CallMatcher:
         sequence, name = self.sequence, command.name
         row = sequence.row()
         match: Match = "agrees"
-        if row is None or (row.type, row.name or "", row.hash) != ("X", name, digest):
+        if row is None or (row.type, row.name or "", row.hash) != (RowType.PROMISE_REGISTERED, name, digest):
             got = describe_call("promise", name, digest)
             match = sequence.match_unrecorded(row, got, lambda: command)
         if match == "disagrees":
@@ -299,7 +299,7 @@ class CallMatcher:
             return JoinSet(sequence, -1, self._intent, discarded=True)
         row, child = sequence.row(), sequence.next_child
         match: Match = "agrees"
-        if row is None or row.type != "j":
+        if row is None or row.type != RowType.JOIN_SET_CREATED:
             match = sequence.match_unrecorded(row, "join set", lambda: MakeJoinSet(child=child))
         if match == "disagrees":
             self.loop.raise_evicted()
@@ -409,7 +409,7 @@ class CallMatcher:
         if sequence.restricted:
             sequence.admit("timer", "")
         row, child = sequence.row(), sequence.next_child
-        if row is not None and row.type == "T":
+        if row is not None and row.type == RowType.TIMER_SCHEDULED:
             return "agrees"
         return sequence.match_unrecorded(
             row, "timer", lambda: StartTimer(child=child, duration_ms=duration_ms())

@@ -22,7 +22,7 @@ from pyengine.loop.awaitables import AllWait, Call, CallKind
 from pyengine.loop.event_loop import DeterministicLoop
 from pyengine.loop.shield import current_shield
 from pyengine.protocol.commands import Command, Submit, Take, WaitKind
-from pyengine.protocol.journal import Row
+from pyengine.protocol.journal import Row, RowType
 from pyengine.replay.cancellation_cursor import CancellationCursor
 from pyengine.replay.history import History, describe_operation, describe_row
 from pyengine.values.codec import TypeCodec, type_codec
@@ -155,7 +155,9 @@ class CallSequence:
         """
         self.refuse_in_transaction("a join set was used")
         row = self.unmatched_operation()
-        kind, verb = ("u", "submit") if isinstance(operation, Submit) else ("a", "take")
+        is_submit = isinstance(operation, Submit)
+        kind = RowType.JOIN_SET_SUBMITTED if is_submit else RowType.JOIN_SET_AWAITED
+        verb = "submit" if is_submit else "take"
         if self.cancellation.is_ahead_of(row):
             if self.cancellation.discard(self.next_child):
                 return False

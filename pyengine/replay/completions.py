@@ -14,15 +14,13 @@ import msgspec
 from pyengine.errors import RemoteError, RunCancelled, RunFailed, RunTimedOut
 from pyengine.loop.awaitables import Call
 from pyengine.loop.event_loop import DeterministicLoop
-from pyengine.protocol.journal import Row
+from pyengine.protocol.journal import ERRORS, RESULTS, SETTLING, Row, RowType
 from pyengine.replay.history import History
 from pyengine.values.codec import Codec, unreadable
 
 __all__ = ["complete", "fire_at_ms", "read_into"]
 
-_VALUES = frozenset("Lckv")
-_ERRORS = frozenset("EeK")
-_CHILDREN = frozenset("dD")
+_VALUES = RESULTS | {RowType.SIGNAL_RECEIVED}
 _ENDED_BY_DATABASE: dict[str | None, tuple[type[RunFailed], str]] = {
     "Timeout": (RunTimedOut, "did not end before its deadline"),
     "Cancelled": (RunCancelled, "was cancelled"),
@@ -37,11 +35,11 @@ class _FireAt(msgspec.Struct):
 def complete(call: Call, row: Row, codec: Codec) -> None:
     """Complete a call with the value or error of a row."""
     kind = row.type
-    if kind in _VALUES or (kind in _CHILDREN and row.ok):
+    if kind in _VALUES or (kind in SETTLING and row.ok):
         read_into(call, row)
-    elif kind in _ERRORS:
+    elif kind in ERRORS:
         call.fail(codec.decode_error(row.data))
-    elif kind == "Z":
+    elif kind == RowType.TIMER_FIRED:
         call.set_result(None)
     else:
         call.fail(_child_error(call, row, codec))

@@ -13,27 +13,48 @@ from dataclasses import dataclass
 import msgspec
 
 from pyengine.protocol.commands import StepOutcome
-from pyengine.protocol.journal import ALLOCATING, RESOLVING, ROW_WIDTH, Row
+from pyengine.protocol.journal import (
+    ALLOCATING,
+    RESOLVING,
+    ROW_WIDTH,
+    SCHEDULING_STEPS,
+    Row,
+    RowType,
+)
 
 __all__ = ["Attempts", "History", "add_outcomes", "describe_call", "describe_operation", "describe_row"]
 
-_KINDS = {
-    "L": "step",
-    "E": "step",
-    "f": "step",
-    "l": "step",
-    "o": "step",
-    "I": "child run",
-    "X": "promise",
-    "T": "timer",
-    "n": "random value",
-    "m": "time",
-    "v": "signal",
-    "j": "join set",
+_KINDS = dict.fromkeys(SCHEDULING_STEPS, "step") | {
+    RowType.CHILD_RUN_SCHEDULED: "child run",
+    RowType.PROMISE_REGISTERED: "promise",
+    RowType.TIMER_SCHEDULED: "timer",
+    RowType.RANDOM_GENERATED: "random value",
+    RowType.TIME_RECORDED: "time",
+    RowType.SIGNAL_RECEIVED: "signal",
+    RowType.JOIN_SET_CREATED: "join set",
 }
-_ATTEMPT = frozenset("flsrt")
-_MADE_BY_CODE = frozenset("IXTnmAjua")
-_SET_OPERATIONS = {"u": "submit", "a": "take"}
+_STARTS = frozenset({RowType.STEP_STARTED, RowType.ATTEMPT_STARTED})
+_FAILURES = frozenset({RowType.FIRST_ATTEMPT_FAILED, RowType.OPEN_ATTEMPT_FAILED, RowType.ATTEMPT_FAILED})
+_ATTEMPTS = _STARTS | _FAILURES
+_BEGINNINGS = frozenset({RowType.STEP_STARTED, RowType.FIRST_ATTEMPT_FAILED})
+# how an outcome is recorded: of the first attempt, of a later one, and where an earlier row has its start
+_STARTED = (RowType.STEP_STARTED, RowType.ATTEMPT_STARTED, RowType.ATTEMPT_STARTED)
+_RETRYING = (RowType.FIRST_ATTEMPT_FAILED, RowType.ATTEMPT_FAILED, RowType.OPEN_ATTEMPT_FAILED)
+_COMPLETED = (RowType.STEP_COMPLETED, RowType.LAST_ATTEMPT_COMPLETED, RowType.OPEN_STEP_COMPLETED)
+_FAILED = (RowType.STEP_FAILED, RowType.LAST_ATTEMPT_FAILED, RowType.OPEN_STEP_FAILED)
+_SET_OPERATIONS = {RowType.JOIN_SET_SUBMITTED: "submit", RowType.JOIN_SET_AWAITED: "take"}
+_MADE_BY_CODE = frozenset(
+    {
+        RowType.CHILD_RUN_SCHEDULED,
+        RowType.PROMISE_REGISTERED,
+        RowType.TIMER_SCHEDULED,
+        RowType.RANDOM_GENERATED,
+        RowType.TIME_RECORDED,
+        RowType.EXECUTION_AWAITING,
+        RowType.JOIN_SET_CREATED,
+        *_SET_OPERATIONS,
+    }
+)
 
 
 class _Retrying(msgspec.Struct):
@@ -130,12 +151,12 @@ class History:
                         self.max_child = child
                 if kind in RESOLVING:
                     self.completions.append(row)
-                elif kind in _ATTEMPT:
+                elif kind in _ATTEMPTS:
                     self._attempts.setdefault(child, []).append(row)
-            elif kind == "Q" and self.cancel_seq is None:
+            elif kind == RowType.CANCEL_REQUESTED and self.cancel_seq is None:
                 self.cancel_seq, self.max_child_at_cancel = row.seq, self.max_child
                 self.completions.append(row)
-            elif kind == "A":
+            elif kind == RowType.EXECUTION_AWAITING:
                 self._add_suspension(row)
             if kind in _MADE_BY_CODE:
                 self.last_command_seq = row.seq
@@ -162,7 +183,7 @@ class History:
         last = _Retrying()
         for row in self._attempts[child]:
             number = row.attempt or ended + 1
-            if row.type in "ls":
+            if row.type in _STARTS:
                 begun = number
                 continue
             last = msgspec.json.decode(row.data, type=_Retrying) if row.data else _Retrying()
@@ -186,7 +207,7 @@ class History:
 
 def _recorded_retry(row: Row) -> str | None:
     """Return the retry policy in the first row of a step; "" if it was begun without one, None if unknown."""
-    if row.type not in "lf" or not row.data:
+    if row.type not in _BEGINNINGS or not row.data:
         return None
     try:
         policy = bytes(msgspec.json.decode(row.data, type=_Begun).retry).decode()
@@ -225,18 +246,21 @@ def outcome_row(outcome: StepOutcome, seq: int, history: History) -> Row:
         seq: logical number of the row.
         history: the journal before it, which decides between fused and separate row types.
     """
-    first = outcome.child not in history.allocated
-    alone = not first and not history.attempts(outcome.child).begun  # no row says that the attempt began
-    data: str | None
+    data: str | None = None
     if outcome.begun:
         policy = f', "retry": {outcome.retry}' if outcome.retry else ""
-        kind, data = "l" if first else "s", f'{{"input": {outcome.param}{policy}}}'
+        kinds, data = _STARTED, f'{{"input": {outcome.param}{policy}}}'
     elif outcome.value is not None:
-        kind, data = "L" if first else "k" if alone else "c", outcome.value
+        kinds, data = _COMPLETED, outcome.value
     elif outcome.retry_in_ms is None:
-        kind, data = "E" if first else "K" if alone else "e", outcome.error
+        kinds, data = _FAILED, outcome.error
     else:
-        kind, data = "f" if first else "t" if alone else "r", None
+        kinds = _RETRYING
+    first, later, end = kinds
+    if outcome.child not in history.allocated:
+        kind = first
+    else:
+        kind = end if history.attempts(outcome.child).begun else later
     return Row(seq, kind, outcome.child, outcome.attempt, outcome.name, outcome.hash, data)
 
 

@@ -34,7 +34,7 @@ from pyengine.protocol.commands import (
     StepOutcome,
     Suspend,
 )
-from pyengine.protocol.journal import Row
+from pyengine.protocol.journal import Row, RowType
 from pyengine.replay.advance import Advance, StepCall
 from pyengine.replay.call_matcher import CallMatcher, ContinueAsNewRequest
 from pyengine.replay.call_sequence import describe_end
@@ -227,7 +227,7 @@ class Replay:
             row = completions[self._applied]
             self._applied += 1
             sequence.at_seq = row.seq
-            if row.type == "Q":
+            if row.type == RowType.CANCEL_REQUESTED:
                 self._cancellation.apply(row, main)
             else:
                 self._apply(row)
@@ -268,17 +268,17 @@ class Replay:
         if call is None:
             if child >= self._sequence.next_child:
                 self._sequence.halt("no such call yet", self._history.allocated.get(child, row), child=child)
-            elif kind == "Z" and self._loop.fire(TimerToken(child)):
+            elif kind == RowType.TIMER_FIRED and self._loop.fire(TimerToken(child)):
                 self._loop.advance_to(self._virtual_s(row))
             return
         self._matcher.open_steps.pop(child, None)
         self._handed_out.discard(child)
-        if kind == "v" and not self._matcher.inboxes.deliver(call, row):
+        if kind == RowType.SIGNAL_RECEIVED and not self._matcher.inboxes.deliver(call, row):
             return
         if call.done():
             return
         call.done_at = self._applied
-        if kind == "Z":
+        if kind == RowType.TIMER_FIRED:
             self._loop.advance_to(self._virtual_s(row))
         complete(call, row, self._codec)
 
@@ -341,7 +341,7 @@ class Replay:
             # a run that was asked to end does not begin again
             return Cancelled()
         rows = self._history.completions[self._applied :]
-        late = [row.child for row in rows if row.type == "v" and row.child is not None]
+        late = [row.child for row in rows if row.type == RowType.SIGNAL_RECEIVED and row.child is not None]
         unread = sorted([*self._matcher.inboxes.unconsumed(), *late])
         return ContinueAsNew(value=param, children=(self._sequence.next_child, *unread))
 

@@ -15,10 +15,13 @@ import msgspec
 
 from pyengine.definitions.retry import Randomness
 from pyengine.protocol.commands import Captured
+from pyengine.protocol.journal import RowType
 from pyengine.replay.call_sequence import CallSequence
 from pyengine.replay.history import describe_call
 
 __all__ = ["RecordedValues"]
+
+_ROWS = {"random": RowType.RANDOM_GENERATED, "time": RowType.TIME_RECORDED}
 
 
 class RecordedValues:
@@ -66,7 +69,7 @@ class RecordedValues:
             self._patched[change] = sequence.capture_inside(name, None) is not None
             return self._patched[change]
         row = sequence.row()
-        taken = row is not None and (row.type, row.name) == ("n", name)
+        taken = row is not None and (row.type, row.name) == (RowType.RANDOM_GENERATED, name)
         if not sequence.dead and not taken and not (row is None and sequence.at_frontier()):
             # the old code was past this point and recorded nothing here
             self._patched[change] = False
@@ -85,7 +88,7 @@ class RecordedValues:
             # the transaction's row holds the value, so that both are recorded or neither
             return sequence.capture_inside(name, make) or make()
         row = sequence.row()
-        if row is not None and row.type == ("n" if kind == "random" else "m"):
+        if row is not None and row.type == _ROWS[kind]:
             text = row.data or "null"
             # a row without a name is recognised by its value: only a UUID is a text
             same = row.name == name if row.name else (name == "uuid4") is text.startswith('"')

@@ -15,7 +15,7 @@ import asyncio
 from pyengine.errors import InvalidRequest
 from pyengine.loop.awaitables import Call, ReceiveCall
 from pyengine.protocol.commands import Receive
-from pyengine.protocol.journal import Row
+from pyengine.protocol.journal import Row, RowType
 from pyengine.replay.call_sequence import CallSequence
 from pyengine.replay.history import describe_call
 from pyengine.values.codec import TypeCodec
@@ -63,7 +63,7 @@ class SignalInboxes:
         if inbox is not None and not inbox.call.consumed:
             return self._take_over(inbox, name, codec)
         row, child = sequence.row(), sequence.next_child
-        if row is not None and (row.type, row.name) != ("v", name):
+        if row is not None and (row.type, row.name) != (RowType.SIGNAL_RECEIVED, name):
             return sequence.disagree(describe_call("signal", name, None), row, "receive", name), None
         if row is None and not self._is_registered(child) and not sequence.cancellation.requested:
             sequence.commands.append(Receive(child=child, name=name))

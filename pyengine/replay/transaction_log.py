@@ -21,7 +21,7 @@ import msgspec
 
 from pyengine.errors import Evicted
 from pyengine.protocol.commands import RolledBack
-from pyengine.protocol.journal import Row
+from pyengine.protocol.journal import Row, RowType
 from pyengine.replay.call_sequence import NOTHING, CallSequence, ignore_cancel
 from pyengine.replay.history import describe_call
 from pyengine.values.codec import Codec
@@ -319,7 +319,7 @@ def _digest(kind: str, query: str) -> str:
 
 def _read(row: Row | None, name: str, digest: str) -> _Record | None:
     """Return the record in the row of a transaction; None if the row is of something else."""
-    if row is None or (row.type, row.name, row.hash) != ("L", name, digest):
+    if row is None or (row.type, row.name, row.hash) != (RowType.STEP_COMPLETED, name, digest):
         return None
     try:
         return msgspec.json.decode(row.data or "", type=_Record)

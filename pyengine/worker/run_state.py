@@ -32,7 +32,7 @@ from pyengine.protocol.commands import (
     text_bytes,
     weight,
 )
-from pyengine.protocol.journal import Row
+from pyengine.protocol.journal import Row, RowType
 from pyengine.protocol.turn import ClaimedRun, Lease, RunReport
 from pyengine.replay.advance import Advance, StepCall
 from pyengine.replay.machine import Replay
@@ -63,7 +63,18 @@ TURN_BYTES_MAX = 8 << 20
 """A turn, or the report of one run, that weighs this much takes nothing more."""
 
 _WAKERS = (StartTimer, MakePromise, Adopt, Receive, MakeJoinSet)
-_WAKING_ROWS = frozenset("IXTjgvAQ")
+_WAKING_ROWS = frozenset(
+    {
+        RowType.CHILD_RUN_SCHEDULED,
+        RowType.PROMISE_REGISTERED,
+        RowType.TIMER_SCHEDULED,
+        RowType.JOIN_SET_CREATED,
+        RowType.SIGNAL_DELIVERED,
+        RowType.SIGNAL_RECEIVED,
+        RowType.EXECUTION_AWAITING,
+        RowType.CANCEL_REQUESTED,
+    }
+)
 
 
 # -- phases

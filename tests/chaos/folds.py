@@ -30,12 +30,13 @@ from tree t
 join durable._executions h on h.execution = t.head
 join durable._journal j on j.execution = h.execution and j.bucket = h.bucket
 cross join lateral (select case
-  when j.type in ('L', 'E', 'f', 'l') then 'step' when j.type = 'I' then 'child'
-  when j.type = 'X' then 'promise' when j.type = 'T' then 'timer' when j.type = 'n' then 'random'
-  when j.type = 'v' then 'signal' when j.type = 'j' then 'set'
-  when j.type = 'u' then 'submitted' when j.type = 'a' then 'taken' end as kind) s
+  when durable._schedules_step(j.type) then 'step' when j.type = 'child_run_scheduled' then 'child'
+  when j.type = 'promise_registered' then 'promise' when j.type = 'timer_scheduled' then 'timer'
+  when j.type = 'random_generated' then 'random' when j.type = 'signal_received' then 'signal'
+  when j.type = 'join_set_created' then 'set' when j.type = 'join_set_submitted' then 'submitted'
+  when j.type = 'join_set_awaited' then 'taken' end as kind) s
 left join durable._journal d on s.kind = 'step' and d.execution = j.execution and d.bucket = j.bucket
-     and d.child = j.child and d.type in ('L', 'E', 'c', 'e', 'k', 'K')
+     and d.child = j.child and durable._completes_step(d.type)
 left join durable._promises p on s.kind in ('child', 'promise') and p.id = t.id || '.' || j.child
 left join durable._signals g on s.kind = 'signal' and g.execution = j.execution and g.name = j.name
      and g.delivery = j.attempt
@@ -46,8 +47,9 @@ where s.kind is not null and j.name is distinct from 'dawdle'
 CLEANED = """
 select d.data from durable.runs r
 join durable._promises p on p.id = r.id
-join durable._journal j on j.execution = p.head and j.name = 'clean_up' and j.type in ('L', 'f', 'l')
-join durable._journal d on d.execution = j.execution and d.child = j.child and d.type in ('L', 'c', 'k')
+join durable._journal j on j.execution = p.head and j.name = 'clean_up'
+     and j.type in ('step_completed', 'first_attempt_failed', 'step_started')
+join durable._journal d on d.execution = j.execution and d.child = j.child and durable._holds_result(d.type)
 where r.id = %s and r.state = 'cancelled'
 """
 
@@ -58,13 +60,16 @@ with recursive tree as (
   select c.id, c.head from tree t join durable._promises c on c.execution = t.head where c.head is not null
 ), counted as (
   select split_part(t.id, '.', 1) as root, j.type,
-         sum(case when j.type in ('I', 'X', 'T', 'l') then 1
-                  when j.type in ('d', 'D', 'Z', 'c', 'e') then -1 else 0 end)
+         sum(case when durable._schedules_promise(j.type) or j.type = 'step_started' then 1
+                  when durable._settles_child(j.type)
+                       or j.type in ('timer_fired', 'open_step_completed', 'open_step_failed') then -1
+                  else 0 end)
            over (partition by j.execution order by j.seq
                  rows between unbounded preceding and 1 preceding) as open
   from tree t join durable._journal j on j.execution = t.head
 )
-select count(distinct root) from counted where type in ('d', 'D', 'Z', 'v') and open >= 2
+select count(distinct root) from counted
+where (durable._settles_child(type) or type in ('timer_fired', 'signal_received')) and open >= 2
 """
 
 

@@ -73,7 +73,8 @@ MISWRITTEN = """
 with told as (
   select h.id as run, count(*) as number from durable._journal j
   join durable._executions h on h.execution = j.execution
-  where j.name = 'write' and j.type = 'L' and (j.data::jsonb ->> 'committed')::boolean group by h.id
+  where j.name = 'write' and j.type = 'step_completed' and (j.data::jsonb ->> 'committed')::boolean
+  group by h.id
 )
 select run, count(m.run), max(t.number) from mark m full join told t using (run)
 group by run having count(m.run) is distinct from max(t.number) or min(m.chance) < 0

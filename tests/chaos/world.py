@@ -29,7 +29,7 @@ PROMISES = """
 select p.id, j.name from durable._promises p
 join durable._executions h on h.execution = p.execution
 join durable._journal j on j.execution = p.execution and j.bucket = h.bucket and j.child = p.child
-     and j.type = 'X'
+     and j.type = 'promise_registered'
 where p.state = 'pending' and p.head is null and not p.timer and j.name <> 'never' order by p.id
 """
 # a run that never ran ends without its code; these have begun what they clean up after
@@ -39,7 +39,9 @@ join durable._promises p on p.id = r.id
 where r.state not in ('cancelled', 'cancelling', 'completed', 'failed')
   and (r.workflow = 'doomed' or r.id = any (%s))
   and exists (select from durable._journal j
-              where j.execution = p.head and j.type in ('L', 'l', 'f') and j.name in ('double', 'arrive'))
+              where j.execution = p.head
+                and j.type in ('step_completed', 'step_started', 'first_attempt_failed')
+                and j.name in ('double', 'arrive'))
 order by r.id
 """
 LIVE = "select id from durable.runs where state in ('queued', 'scheduled', 'running', 'waiting') order by id"

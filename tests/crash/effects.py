@@ -13,14 +13,14 @@ select e.run, e.child, e.step, e.at_ms, j.ts
 from public.effects e
 join durable._promises p on p.id = e.run
 join durable._journal j on j.execution = p.head and j.child = e.child
-     and j.type in ('L', 'E', 'c', 'e', 'k', 'K')
+     and durable._completes_step(j.type)
 where e.at_ms > j.ts
 """
 
 MISSING = """
 select r.run, r.child
 from (select p.id as run, j.child from durable._journal j join durable._promises p on p.head = j.execution
-      where j.type in ('L', 'c', 'k')) r
+      where durable._holds_result(j.type)) r
 where not exists (select from public.effects e where e.run = r.run and e.child = r.child)
 """
 

@@ -39,11 +39,50 @@ from tests.support.verbs import (
     timer,
 )
 
-WIDTHS = {"L": 3, "E": 3, "f": 3, "l": 2, "t": 2, "k": 2, "K": 2, "D": 2}
-ALLOCATES = frozenset("LEflIXTnmvj")
-RESOLVES = frozenset("LEcekKdDZv")
+WIDTHS = {
+    "step_completed": 3,
+    "step_failed": 3,
+    "first_attempt_failed": 3,
+    "step_started": 2,
+    "attempt_failed": 2,
+    "last_attempt_completed": 2,
+    "last_attempt_failed": 2,
+    "child_settled": 2,
+}
+ALLOCATES = {
+    "step_completed",
+    "step_failed",
+    "first_attempt_failed",
+    "step_started",
+    "child_run_scheduled",
+    "promise_registered",
+    "timer_scheduled",
+    "random_generated",
+    "time_recorded",
+    "signal_received",
+    "join_set_created",
+}
+RESOLVES = {
+    "step_completed",
+    "step_failed",
+    "open_step_completed",
+    "open_step_failed",
+    "last_attempt_completed",
+    "last_attempt_failed",
+    "open_child_settled",
+    "child_settled",
+    "timer_fired",
+    "signal_received",
+}
 DETACHED = "d"  # workflow of children that nobody waits for
-ATTEMPTS = {"l": 1, "s": 1, "f": -1, "r": -1, "t": -1}
+ATTEMPTS = {
+    "step_started": 1,
+    "attempt_started": 1,
+    "first_attempt_failed": -1,
+    "open_attempt_failed": -1,
+    "attempt_failed": -1,
+}
+SET_ROWS = {"join_set": "join_set_created", "submit": "join_set_submitted", "take": "join_set_awaited"}
 SIGNALS = ("a", "b")
 WAITED = ("run", "timer", "promise", "adopt", "receive")
 
@@ -94,7 +133,7 @@ class Shadow:
             self.next = max(self.next, seq + WIDTHS.get(kind, 1))
             if kind in ALLOCATES:
                 self.next_child = max(self.next_child, child + 1)
-            if kind in "IXT" and name != DETACHED:
+            if kind in ("child_run_scheduled", "promise_registered", "timer_scheduled") and name != DETACHED:
                 self.open.add(child)
             if kind in ATTEMPTS:
                 self.steps[child] = ATTEMPTS[kind] * attempt
@@ -102,22 +141,22 @@ class Shadow:
                 self.open.discard(child)
                 self.steps.pop(child, None)
                 self.complete.add(child)
-            if kind == "v":
+            if kind == "signal_received":
                 self.receivers.pop(name, None)
-            if kind == "A":
+            if kind == "execution_awaiting":
                 wait = json.loads(data)
                 self.blocked = (wait["on"], wait["kind"])
                 self.open.update(wait["on"])
-            elif kind in "WQ":
+            elif kind in ("execution_resumed", "cancel_requested"):
                 self.blocked = None
-                self.cancelling |= kind == "Q"
-            elif kind in "jua":
+                self.cancelling |= kind == "cancel_requested"
+            elif kind in ("join_set_created", "join_set_submitted", "join_set_awaited"):
                 self._note_set(kind, child, attempt)
 
     def _note_set(self, kind: str, child: int, join_set: int) -> None:
-        if kind == "j":
+        if kind == "join_set_created":
             self.sets[child] = set()
-        elif kind == "u":
+        elif kind == "join_set_submitted":
             self.sets[join_set].add(child)
         else:
             self.sets[join_set].discard(child)
@@ -267,6 +306,4 @@ class Shadow:
         elif do == "intent":
             self.steps[child] = 1
         elif do in ("join_set", "submit", "take"):
-            self._note_set(
-                {"join_set": "j", "submit": "u", "take": "a"}[do], child, command.get("set", child)
-            )
+            self._note_set(SET_ROWS[do], child, command.get("set", child))

@@ -19,6 +19,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import TupleRow
 
+from pyengine.protocol.journal import ERRORS, RESULTS
 from tests.races.shadow import DETACHED, SIGNALS, Shadow
 from tests.support.verbs import (
     NEVER,
@@ -448,7 +449,7 @@ class Sailor:
     def hold(self, shadow: Shadow, held: Held) -> None:
         """Hold a run; a whole journal must have every result that was ever acknowledged."""
         if not held.start:
-            found = {row[2] for row in held.rows if row[1] in "LEcekK"}
+            found = {row[2] for row in held.rows if row[1] in RESULTS | ERRORS}
             assert self.world.recorded.get(held.execution, set()) <= found, f"results of {held.id} are lost"
         self.held[held.execution] = shadow
 

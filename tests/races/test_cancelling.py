@@ -61,13 +61,13 @@ def misled(conn: Connection) -> list[tuple[Any, ...]]:
     return conn.execute(
         "select c.id, c.status, i.seq as born, q.seq as asked"
         " from durable._executions h"
-        " join durable._journal q on q.execution = h.execution and q.type = 'Q'"
-        " join durable._journal i on i.execution = h.execution and i.type = 'I'"
+        " join durable._journal q on q.execution = h.execution and q.type = 'cancel_requested'"
+        " join durable._journal i on i.execution = h.execution and i.type = 'child_run_scheduled'"
         " join durable._executions c on c.id = h.id || '.' || i.child and not c.abandoned"
         " where exists (select from durable._journal r join durable._executions g using (execution)"
-        "               where g.id = c.id and r.type = 'Q')"
+        "               where g.id = c.id and r.type = 'cancel_requested')"
         " <> (i.seq < q.seq and not exists (select from durable._journal d where d.execution = h.execution"
-        "     and d.child = i.child and d.type in ('d', 'D') and d.seq < q.seq))"
+        "     and d.child = i.child and d.type in ('open_child_settled', 'child_settled') and d.seq < q.seq))"
     ).fetchall()
 
 
@@ -80,10 +80,16 @@ def cancel_against_suspend(world: World) -> Scene:
         verdict = Turn(raw=endings["worker"].answer()).of(held)
         found = task_of(world.conn, world.id)
         if verdict == ("ok", "suspended"):
-            assert (found, types_of(world.conn, world.id)) == (("pending", 1, None), "SXAQ")
+            assert (found, types_of(world.conn, world.id)) == (
+                ("pending", 1, None),
+                ["execution_started", "promise_registered", "execution_awaiting", "cancel_requested"],
+            )
         else:
             assert verdict == ("stale", "acquired")
-            assert (found, types_of(world.conn, world.id)) == (("acquired", 1, "W"), "SXQ")
+            assert (found, types_of(world.conn, world.id)) == (
+                ("acquired", 1, "W"),
+                ["execution_started", "promise_registered", "cancel_requested"],
+            )
 
     return Scene(
         programs={
@@ -250,7 +256,7 @@ def cancel_against_cancel(world: World) -> Scene:
         nobody_fails(endings)
         assert state(world, world.id) == state(world, kid.id) == "cancelling"
         for id_ in (world.id, kid.id):
-            assert types_of(world.conn, id_).count("Q") == 1
+            assert types_of(world.conn, id_).count("cancel_requested") == 1
 
     return Scene(
         programs={
@@ -272,7 +278,11 @@ def cancel_against_deadline(world: World) -> Scene:
         ask(world.conn, TICK)
         assert endings["hand"].won or endings["hand"].errors == ["WF003"]
         assert state(world, held.id) == "timed_out"
-        assert types_of(world.conn, held.id) == ("SQF" if endings["hand"].won else "SF")
+        assert types_of(world.conn, held.id) == (
+            ["execution_started", "cancel_requested", "execution_failed"]
+            if endings["hand"].won
+            else ["execution_started", "execution_failed"]
+        )
 
     return Scene(
         programs={
@@ -329,7 +339,9 @@ def pause_against_turn(world: World) -> Scene:
     def judge(endings: Endings) -> None:
         nobody_fails(endings)
         reported = Turn(raw=endings["worker"].answer()).of(held)[0] == "ok"
-        assert types_of(world.conn, world.id) == ("SL" if reported else "S")
+        assert types_of(world.conn, world.id) == (
+            ["execution_started", "step_completed"] if reported else ["execution_started"]
+        )
         assert state(world, world.id) == "paused"
 
     return Scene(
@@ -473,8 +485,8 @@ def test_a_family_that_grew_is_locked_again_in_order(conn: Connection, stage: St
     gate.commit().rows()
     assert settled.value() == "resolved"
     assert asked.rows() == [("cancelling", False)]
-    assert types_of(conn, kid.id) == "SQ"
-    assert types_of(conn, "r.1") == "SC"
+    assert types_of(conn, kid.id) == ["execution_started", "cancel_requested"]
+    assert types_of(conn, "r.1") == ["execution_started", "execution_completed"]
     assert not misled(conn)
 
 
@@ -509,7 +521,7 @@ def test_every_look_finds_another_generation(conn: Connection, stage: Stage) -> 
         gate.commit().rows()
     assert asked.rows() == [("cancelling", False)]
     for each in (*family, parent):
-        assert types_of(conn, each.id).count("Q") == 1
+        assert types_of(conn, each.id).count("cancel_requested") == 1
     assert not misled(conn)
 
 

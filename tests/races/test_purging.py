@@ -90,7 +90,8 @@ def adoption(world: World) -> Scene:
         (has_data,) = ask(
             world.conn,
             (
-                "select data is not null from durable._journal where execution = %s and type = 'D'",
+                "select data is not null from durable._journal "
+                "where execution = %s and type = 'child_settled'",
                 (held.execution,),
             ),
         )

@@ -70,7 +70,7 @@ def outcome(world: World) -> str | None:
     arm(world.conn)
     found = promise_of(world.conn, f"{world.id}.0")
     assert found is not None
-    assert types_of(world.conn, world.id).count("D") == (found[0] != "pending")
+    assert types_of(world.conn, world.id).count("child_settled") == (found[0] != "pending")
     assert events(world.conn) == 0
     assert [armed for _, armed in waits(world.conn)] == [True] * (found[0] == "pending")
     assert world.broken() == []
@@ -172,7 +172,10 @@ def settled_by_three(world: World) -> Scene:
             ("resolved", "1"),
             ("resolved", f'{{"id": {number(world)}, "total": null, "status": "paid"}}'),
         )
-        assert types_of(world.conn, world.id) == "SXADW"
+        assert types_of(world.conn, world.id) == [
+            *("execution_started", "promise_registered", "execution_awaiting"),
+            *("child_settled", "execution_resumed"),
+        ]
         assert (waits(world.conn), events(world.conn)) == ([], 0)
 
     return Scene(

@@ -58,7 +58,7 @@ def signal_against_suspend(world: World) -> Scene:
     def judge(endings: Endings) -> None:
         nobody_fails(endings)
         awake(world, endings)
-        assert types_of(world.conn, world.id).count("v") == 1
+        assert types_of(world.conn, world.id).count("signal_received") == 1
 
     return Scene(
         programs={
@@ -77,7 +77,13 @@ def signal_against_receive(world: World) -> Scene:
     def judge(endings: Endings) -> None:
         nobody_fails(endings)
         awake(world, endings)
-        assert types_of(world.conn, world.id) in ("Sgv", "SAgvW")
+        assert types_of(world.conn, world.id) in (
+            ["execution_started", "signal_delivered", "signal_received"],
+            [
+                *("execution_started", "execution_awaiting", "signal_delivered"),
+                *("signal_received", "execution_resumed"),
+            ],
+        )
         assert endings["sender"].answers[0][0][:2] == (1, True)
 
     return Scene(programs={"sender": transaction(send(world.id)), "worker": transaction(worker)}, judge=judge)
@@ -90,7 +96,7 @@ def signal_against_release(world: World) -> Scene:
     def judge(endings: Endings) -> None:
         nobody_fails(endings)
         assert task_of(world.conn, world.id) == ("pending", 1, None)
-        assert claim(world.conn, "V", f"q-{world.id}").rows[-1][1] == "v"
+        assert claim(world.conn, "V", f"q-{world.id}").rows[-1][1] == "signal_received"
 
     return Scene(
         programs={
@@ -113,7 +119,10 @@ def signals_against_each_other(world: World) -> Scene:
         assert numbers["one"][1] is not numbers["same"][1]
         assert {numbers["one"][0], numbers["other"][0]} == {1, 2}
         assert sum(woken for _, _, woken in numbers.values()) == 1
-        assert types_of(world.conn, world.id) == "SAgvWg"
+        assert types_of(world.conn, world.id) == [
+            *("execution_started", "execution_awaiting", "signal_delivered", "signal_received"),
+            *("execution_resumed", "signal_delivered"),
+        ]
 
     return Scene(
         programs={
@@ -132,7 +141,8 @@ def signal_against_end(world: World) -> Scene:
     def judge(endings: Endings) -> None:
         assert endings["worker"].won
         assert endings["sender"].won or endings["sender"].errors == ["WF003"]
-        expected = "SgC" if endings["sender"].won else "SC"
+        delivered = ["signal_delivered"] if endings["sender"].won else []
+        expected = ["execution_started", *delivered, "execution_completed"]
         assert types_of(world.conn, world.id) == expected
 
     return Scene(
@@ -180,7 +190,13 @@ def signal_against_cancel(world: World) -> Scene:
 
     def judge(endings: Endings) -> None:
         nobody_fails(endings)
-        assert types_of(world.conn, world.id) in ("SAgvWQ", "SAQg")
+        assert types_of(world.conn, world.id) in (
+            [
+                *("execution_started", "execution_awaiting", "signal_delivered", "signal_received"),
+                *("execution_resumed", "cancel_requested"),
+            ],
+            ["execution_started", "execution_awaiting", "cancel_requested", "signal_delivered"],
+        )
         assert task_of(world.conn, world.id) == ("pending", 1, None)
 
     return Scene(
@@ -201,7 +217,16 @@ def signal_against_settle(world: World) -> Scene:
     def judge(endings: Endings) -> None:
         nobody_fails(endings)
         assert task_of(world.conn, world.id) == ("pending", 1, None)
-        assert types_of(world.conn, world.id) in ("SXADgvW", "SXAgvDW")
+        assert types_of(world.conn, world.id) in (
+            [
+                *("execution_started", "promise_registered", "execution_awaiting", "child_settled"),
+                *("signal_delivered", "signal_received", "execution_resumed"),
+            ],
+            [
+                *("execution_started", "promise_registered", "execution_awaiting", "signal_delivered"),
+                *("signal_received", "child_settled", "execution_resumed"),
+            ],
+        )
 
     return Scene(
         programs={
@@ -225,7 +250,16 @@ def signal_against_timeout(world: World) -> Scene:
         take_turn(world.conn, "V")
         ask(world.conn, TICK)
         types = types_of(world.conn, world.id)
-        assert types in ("STAgvWZ", "STAZWgv")
+        assert types in (
+            [
+                *("execution_started", "timer_scheduled", "execution_awaiting", "signal_delivered"),
+                *("signal_received", "execution_resumed", "timer_fired"),
+            ],
+            [
+                *("execution_started", "timer_scheduled", "execution_awaiting", "timer_fired"),
+                *("execution_resumed", "signal_delivered", "signal_received"),
+            ],
+        )
         assert task_of(world.conn, world.id) == ("pending", 1, None)
 
     return Scene(
@@ -245,7 +279,13 @@ def adopt_against_settle(world: World) -> Scene:
     def judge(endings: Endings) -> None:
         nobody_fails(endings)
         awake(world, endings)
-        assert types_of(world.conn, world.id) in ("SXD", "SXADW")
+        assert types_of(world.conn, world.id) in (
+            ["execution_started", "promise_registered", "child_settled"],
+            [
+                *("execution_started", "promise_registered", "execution_awaiting"),
+                *("child_settled", "execution_resumed"),
+            ],
+        )
         assert promise_of(world.conn, foreign) == ("resolved", "1")
 
     return Scene(
@@ -269,7 +309,14 @@ def park_against_settle(world: World) -> Scene:
         nobody_fails(endings)
         parked = endings["client"].answer()
         assert task_of(world.conn, world.id) == READY_OR_HELD[0 if parked else 1]
-        assert types_of(world.conn, world.id) == ("SXADW" if parked else "S")
+        assert types_of(world.conn, world.id) == (
+            [
+                *("execution_started", "promise_registered", "execution_awaiting"),
+                *("child_settled", "execution_resumed"),
+            ]
+            if parked
+            else ["execution_started"]
+        )
 
     return Scene(programs={"settler": transaction(settle(foreign)), "client": transaction(park)}, judge=judge)
 
@@ -281,7 +328,9 @@ def runs_adopt_in_a_circle(world: World, count: int) -> Scene:
     def judge(endings: Endings) -> None:
         nobody_fails(endings)
         asleep = [one.id for one in held if task_of(world.conn, one.id) == ("suspended", 1, None)]
-        assert sorted(types_of(world.conn, one.id) for one in held) == ["SXA"] * (count - 1) + ["SXD"]
+        assert sorted(types_of(world.conn, one.id) for one in held) == [
+            ["execution_started", "promise_registered", "execution_awaiting"]
+        ] * (count - 1) + [["execution_started", "promise_registered", "child_settled"]]
         (told,) = {one.id for one in held}.difference(asleep)
         first = int(told.rpartition("-")[2])
         circle = [held[(first + n) % count].id for n in range(count + 1)]
@@ -289,7 +338,7 @@ def runs_adopt_in_a_circle(world: World, count: int) -> Scene:
             world.conn,
             (
                 "select data::jsonb #> '{data,path}' from durable._journal join durable._executions h "
-                "using (execution) where h.id = %s and type = 'D'",
+                "using (execution) where h.id = %s and type = 'child_settled'",
                 (told,),
             ),
         )
@@ -323,9 +372,13 @@ def adopt_against_park(world: World) -> Scene:
 
     def judge(endings: Endings) -> None:
         assert endings["worker"].won
-        told = types_of(world.conn, held.id) == "SXD"
+        told = types_of(world.conn, held.id) == ["execution_started", "promise_registered", "child_settled"]
         assert endings["client"].errors == ([] if told else ["WF012"])
-        assert types_of(world.conn, other.id) == ("SXA" if told else "S")
+        assert types_of(world.conn, other.id) == (
+            ["execution_started", "promise_registered", "execution_awaiting"]
+            if told
+            else ["execution_started"]
+        )
 
     return Scene(
         programs={

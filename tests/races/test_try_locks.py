@@ -109,7 +109,7 @@ def test_a_result_needs_task_and_head(dsn: str, conn: Connection, row: str, verd
     reports = report(held, outcomes=[done(0)]), report(free, outcomes=[done(0)])
     with holding(dsn, row, "r"):
         assert verdicts(conn, *reports, of=(held, free)) == [verdict, "ok"]
-    rows = "select count(*) from durable._journal where type = 'L' and execution = %s"
+    rows = "select count(*) from durable._journal where type = 'step_completed' and execution = %s"
     assert ask(conn, (rows, (held.execution,))) == (int(verdict == "ok"),)
 
 

@@ -36,12 +36,13 @@ from pyengine.protocol.commands import (
     Suspend,
     Take,
 )
-from pyengine.protocol.journal import ALLOCATING, RESOLVING, ROW_WIDTH, Row
+from pyengine.protocol.journal import ALLOCATING, RESOLVING, ROW_WIDTH, SCHEDULING_STEPS, Row, RowType
 from pyengine.replay.advance import Advance, StepCall
 from pyengine.replay.machine import Replay
 from pyengine.values.codec import Codec
 
 STARTED_MS = 1_700_000_000_000
+MEMBERS = SCHEDULING_STEPS | {RowType.CHILD_RUN_SCHEDULED, RowType.PROMISE_REGISTERED}
 
 
 @make_step
@@ -130,14 +131,14 @@ class MemoryRun:
         )
         self.seed = seed
         self.now_ms = STARTED_MS
-        self.rows = list(rows) or [Row(0, "S")]
+        self.rows = list(rows) or [Row(0, RowType.EXECUTION_STARTED)]
         self.open: dict[int, Command | StepCall] = {}
         self.commands: list[Command] = []
         self.receivers: dict[str, int] = {}
         self.inboxes: dict[str, list[Any]] = {}
         self.sets: dict[int, int] = {}
         self.counts: dict[tuple[str, str], int] = {}
-        self.cancelling = any(row.type == "Q" for row in rows)
+        self.cancelling = any(row.type == RowType.CANCEL_REQUESTED for row in rows)
         self.blocked: Suspend | None = None
         self.overtake: Asked | None = None
         self.warm = self.replay()
@@ -190,7 +191,9 @@ class MemoryRun:
             if isinstance(moves.end, Suspend) and not came and self.blocked is None:
                 assert not self.cancelling, "who is being cancelled cannot be blocked"
                 self.blocked = moves.end
-                self.rows.append(Row(next_seq, "A", data=json.dumps({"on": moves.end.on})))
+                self.rows.append(
+                    Row(next_seq, RowType.EXECUTION_AWAITING, data=json.dumps({"on": moves.end.on}))
+                )
                 next_seq = self.next_seq
             if self.warm.finished:
                 return moves
@@ -220,7 +223,7 @@ class MemoryRun:
         words = f"There is no promise {command.name}."
         error = {"type": "NotFound", "module": "pyengine", "message": words, "args": [words]}
         data = json.dumps({**error, "data": {"detail": None, "hint": None}})
-        self.rows.append(Row(self.next_seq, "D", command.child, 1, None, None, data))
+        self.rows.append(Row(self.next_seq, RowType.CHILD_SETTLED, command.child, 1, None, None, data))
         return self.rows[-1]
 
     def _record(self, command: Command) -> None:
@@ -241,21 +244,21 @@ class MemoryRun:
             assert command.child not in taken, f"number {command.child} is taken"
         match command:
             case RunChild():
-                return Row(seq, "I", command.child, None, command.name, command.hash)
+                return Row(seq, RowType.CHILD_RUN_SCHEDULED, command.child, None, command.name, command.hash)
             case StartTimer():
                 data = {"duration": command.duration_ms, "fire_at": self.now_ms + command.duration_ms}
-                return Row(seq, "T", command.child, data=json.dumps(data))
+                return Row(seq, RowType.TIMER_SCHEDULED, command.child, data=json.dumps(data))
             case MakePromise() | AwaitRow() | Adopt():
-                return Row(seq, "X", command.child, None, command.name)
+                return Row(seq, RowType.PROMISE_REGISTERED, command.child, None, command.name)
             case Captured():
-                kind = "n" if command.kind == "random" else "m"
+                kind = RowType.RANDOM_GENERATED if command.kind == "random" else RowType.TIME_RECORDED
                 return Row(seq, kind, command.child, None, command.name, None, command.value)
             case MakeJoinSet():
-                return Row(seq, "j", command.child)
+                return Row(seq, RowType.JOIN_SET_CREATED, command.child)
             case Intend():
                 policy = f', "retry": {command.retry}' if command.retry else ""
                 data_text = f'{{"input": {command.param}{policy}}}'
-                return Row(seq, "l", command.child, 1, command.name, command.hash, data_text)
+                return Row(seq, RowType.STEP_STARTED, command.child, 1, command.name, command.hash, data_text)
             case Submit() | Take():
                 return self._mark_row(command)
             case Receive():
@@ -269,8 +272,8 @@ class MemoryRun:
         """What the database checks of join sets."""
         kinds = {row.child: row.type for row in self.rows if row.type in ALLOCATING}
         done = {row.child for row in self.rows if row.type in RESOLVING}
-        taken = {row.child: row.attempt for row in self.rows if row.type == "a"}
-        assert kinds[command.join_set] == "j" and kinds[command.child] in "LEflIX"
+        taken = {row.child: row.attempt for row in self.rows if row.type == RowType.JOIN_SET_AWAITED}
+        assert kinds[command.join_set] == RowType.JOIN_SET_CREATED and kinds[command.child] in MEMBERS
         if isinstance(command, Submit):
             assert command.child not in self.sets and command.join_set not in taken.values()
             self.sets[command.child] = command.join_set
@@ -281,7 +284,10 @@ class MemoryRun:
                 and command.child not in taken
             )
         return Row(
-            self.next_seq, "u" if isinstance(command, Submit) else "a", command.child, command.join_set
+            self.next_seq,
+            RowType.JOIN_SET_SUBMITTED if isinstance(command, Submit) else RowType.JOIN_SET_AWAITED,
+            command.child,
+            command.join_set,
         )
 
     def _count(self, kind: str, name: str) -> int:
@@ -294,12 +300,21 @@ class MemoryRun:
             return None
         text = json.dumps(self.inboxes[name].pop(0))
         child = self.receivers.pop(name)
-        row = Row(self.next_seq, "v", child, self._count("v", name), name, None, text, True)
+        row = Row(
+            self.next_seq,
+            RowType.SIGNAL_RECEIVED,
+            child,
+            self._count(RowType.SIGNAL_RECEIVED, name),
+            name,
+            None,
+            text,
+            True,
+        )
         self.rows.append(row)
         return row
 
     def _ask(self, asked: Asked) -> Row:
-        row = Row(self.next_seq, "Q", data=json.dumps({"reason": asked.reason}))
+        row = Row(self.next_seq, RowType.CANCEL_REQUESTED, data=json.dumps({"reason": asked.reason}))
         self.rows.append(row)
         self.cancelling = True
         self.blocked = None
@@ -352,7 +367,13 @@ class MemoryRun:
         self.blocked = Suspend(on=left, kind="all") if wait.kind == "all" and left else None
 
     def _send(self, sent: Sent) -> list[Row]:
-        row = Row(self.next_seq, "g", None, self._count("g", sent.name), sent.name)
+        row = Row(
+            self.next_seq,
+            RowType.SIGNAL_DELIVERED,
+            None,
+            self._count(RowType.SIGNAL_DELIVERED, sent.name),
+            sent.name,
+        )
         self.rows.append(row)
         self.inboxes.setdefault(sent.name, []).append(sent.payload)
         receipt = self._deliver(sent.name)
@@ -369,15 +390,18 @@ class MemoryRun:
             outcomes.append(
                 StepOutcome(child=child, name=call.name, hash=call.hash, attempt=call.attempt, **given)
             )
-            kind = ("L" if error is None else "E") if not call.begun else ("c" if error is None else "e")
+            if call.begun:
+                kind = RowType.OPEN_STEP_COMPLETED if error is None else RowType.OPEN_STEP_FAILED
+            else:
+                kind = RowType.STEP_COMPLETED if error is None else RowType.STEP_FAILED
             row = Row(self.next_seq, kind, child, call.attempt, call.name, call.hash, text)
         elif isinstance(call, StartTimer):
-            row = Row(self.next_seq, "Z", child)
+            row = Row(self.next_seq, RowType.TIMER_FIRED, child)
             self.now_ms += 1
         elif isinstance(call, Adopt):
-            row = Row(self.next_seq, "D", child, 1, call.name, None, text, error is None)
+            row = Row(self.next_seq, RowType.CHILD_SETTLED, child, 1, call.name, None, text, error is None)
         else:
-            row = Row(self.next_seq, "d", child, None, None, None, text, error is None)
+            row = Row(self.next_seq, RowType.OPEN_CHILD_SETTLED, child, None, None, None, text, error is None)
         self.rows.append(row)
         if not isinstance(call, StepCall):
             tail.append(row)

@@ -11,7 +11,7 @@ import pytest
 
 from pyengine.errors import EngineError, InvalidRequest, NotAwaitable
 from pyengine.protocol.commands import Cancelled, Captured, Complete, Fail, RunChild, StartTimer, Suspend
-from pyengine.protocol.journal import Row
+from pyengine.protocol.journal import Row, RowType
 from pyengine.replay.cancellation import REPEATS_MAX
 from pyengine.workflow.context import ctx
 from tests.replay.memory_run import Asked, MemoryRun, Sent, add, greet, problem_of, ship, workflow
@@ -551,7 +551,9 @@ def test_a_request_before_the_first_line() -> None:
             async with ctx.shield():
                 await greet("bye")
 
-    run = MemoryRun(workflow(code), rows=[Row(0, "S"), Row(1, "Q")])
+    run = MemoryRun(
+        workflow(code), rows=[Row(0, RowType.EXECUTION_STARTED), Row(1, RowType.CANCEL_REQUESTED)]
+    )
     assert run.commands == [] and [call.child for call in run.moves.steps] == [1] and seen == ["began"]
     run.complete(1, "x")
     assert run.end == Cancelled() and seen == ["began"]

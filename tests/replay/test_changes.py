@@ -12,7 +12,7 @@ import pytest
 from pyengine.definitions.registry import Workflow
 from pyengine.errors import AwaitCycle, InvalidRequest, NotFound
 from pyengine.protocol.commands import Adopt, Captured, Complete, ContinueAsNew, RunChild, Suspend
-from pyengine.protocol.journal import Row
+from pyengine.protocol.journal import Row, RowType
 from pyengine.workflow.context import ctx
 from tests.replay.memory_run import MemoryRun, add, greet, problem_of, ship, workflow
 
@@ -232,9 +232,24 @@ def test_an_adoption_that_is_refused() -> None:
         return seen
 
     run = MemoryRun(workflow(code))
-    assert [row.type for row in run.rows] == ["S", "X", "X", "D", "A"]
+    assert [row.type for row in run.rows] == [
+        RowType.EXECUTION_STARTED,
+        RowType.PROMISE_REGISTERED,
+        RowType.PROMISE_REGISTERED,
+        RowType.CHILD_SETTLED,
+        RowType.EXECUTION_AWAITING,
+    ]
     run.complete(1, 5)
-    assert [row.type for row in run.rows] == ["S", "X", "X", "D", "A", "D", "X", "D"]
+    assert [row.type for row in run.rows] == [
+        RowType.EXECUTION_STARTED,
+        RowType.PROMISE_REGISTERED,
+        RowType.PROMISE_REGISTERED,
+        RowType.CHILD_SETTLED,
+        RowType.EXECUTION_AWAITING,
+        RowType.CHILD_SETTLED,
+        RowType.PROMISE_REGISTERED,
+        RowType.CHILD_SETTLED,
+    ]
     words = "There is no promise missing-1."
     assert run.value == [words, 5, words]
     check(run)
@@ -252,7 +267,11 @@ def test_a_circle_is_raised_with_its_path() -> None:
             return [error.message, *error.path]
         return []
 
-    rows = [Row(0, "S"), Row(1, "X", 0, None, "other"), Row(2, "D", 0, 1, None, None, json.dumps(told))]
+    rows = [
+        Row(0, RowType.EXECUTION_STARTED),
+        Row(1, RowType.PROMISE_REGISTERED, 0, None, "other"),
+        Row(2, RowType.CHILD_SETTLED, 0, 1, None, None, json.dumps(told)),
+    ]
     assert MemoryRun(workflow(code), rows=rows).value == ["m", "run-1", "other", "run-1"]
 
 
@@ -307,16 +326,26 @@ def test_the_recorded_policy() -> None:
         return await greet("a")
 
     def policy(*rows: Row) -> str | None:
-        found: str | None = MemoryRun(code_of, rows=[Row(0, "S"), *rows]).moves.steps[0].recorded_retry
+        found: str | None = (
+            MemoryRun(code_of, rows=[Row(0, RowType.EXECUTION_STARTED), *rows]).moves.steps[0].recorded_retry
+        )
         return found
 
     code_of: Workflow[..., Any] = workflow(code)
     digest = MemoryRun(code_of).moves.steps[0].hash
     assert policy() is None
     for kind, data, expected in (
-        ("l", '{"input": ["a"]}', ""),
-        ("l", '{"input": ["a"], "retry": {"max_attempts": 3}}', '{"max_attempts": 3}'),
-        ("f", '{"error": {}, "retry_at": 5, "retry": {"max_attempts": 2}}', '{"max_attempts": 2}'),
-        ("f", '{"error": {}, "retry_at": 5, "interrupted": false, "retry": null}', ""),
+        (RowType.STEP_STARTED, '{"input": ["a"]}', ""),
+        (RowType.STEP_STARTED, '{"input": ["a"], "retry": {"max_attempts": 3}}', '{"max_attempts": 3}'),
+        (
+            RowType.FIRST_ATTEMPT_FAILED,
+            '{"error": {}, "retry_at": 5, "retry": {"max_attempts": 2}}',
+            '{"max_attempts": 2}',
+        ),
+        (
+            RowType.FIRST_ATTEMPT_FAILED,
+            '{"error": {}, "retry_at": 5, "interrupted": false, "retry": null}',
+            "",
+        ),
     ):
         assert policy(Row(1, kind, 0, 1, "greet", digest, data)) == expected

@@ -9,7 +9,7 @@ import pytest
 
 from pyengine.compatibility import Finding, Journal, check_journal
 from pyengine.definitions.registry import Workflow
-from pyengine.protocol.journal import Row
+from pyengine.protocol.journal import Row, RowType
 from pyengine.values.codec import Codec
 from pyengine.workflow.context import ctx
 from tests.replay.memory_run import MemoryRun, add, greet, ship, workflow
@@ -107,7 +107,11 @@ def test_a_recorded_value_that_the_code_cannot_read() -> None:
     async def reads() -> int:
         return await ctx.promise(int, name="n")
 
-    rows = [Row(0, "S"), Row(1, "X", 0, None, "n"), Row(2, "d", 0, None, None, None, '"text"', True)]
+    rows = [
+        Row(0, RowType.EXECUTION_STARTED),
+        Row(1, RowType.PROMISE_REGISTERED, 0, None, "n"),
+        Row(2, RowType.OPEN_CHILD_SETTLED, 0, None, None, None, '"text"', True),
+    ]
     one = verdict(reads, rows)
     assert one.divergence is not None
     assert (one.verdict, "DecodeError" in one.divergence.got) == ("diverged", True)
@@ -116,9 +120,12 @@ def test_a_recorded_value_that_the_code_cannot_read() -> None:
 def ended(code: Any, value: Any) -> tuple[list[Row], str]:
     """Rows of a run of `waits` whose promise was resolved, up to its end, and its value."""
     run = waiting()
-    run.rows.append(Row(run.next_seq, "W"))
-    rows = [*run.rows, Row(run.next_seq, "d", 1, None, None, None, json.dumps(value), True)]
-    return [*rows, Row(rows[-1].seq + 1, "C")], json.dumps(value)
+    run.rows.append(Row(run.next_seq, RowType.EXECUTION_RESUMED))
+    rows = [
+        *run.rows,
+        Row(run.next_seq, RowType.OPEN_CHILD_SETTLED, 1, None, None, None, json.dumps(value), True),
+    ]
+    return [*rows, Row(rows[-1].seq + 1, RowType.EXECUTION_COMPLETED)], json.dumps(value)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +147,7 @@ def test_a_run_that_has_ended(state: str, outcome: str, verdict_: str) -> None:
 
 def test_errors_are_the_same_by_class_and_message() -> None:
     """Tracebacks differ from code to code; class, message and causes count."""
-    rows = [*waiting().rows[:2], Row(7, "F")]
+    rows = [*waiting().rows[:2], Row(7, RowType.EXECUTION_FAILED)]
     error = {"type": "LookupError", "module": "builtins", "message": "nothing", "traceback": "other lines"}
     assert verdict(fails, rows, state="failed", outcome=json.dumps(error)).verdict == "ok"
     for change in ({"message": "something"}, {"type": "KeyError"}, {"cause": {"type": "OSError"}}):
@@ -152,7 +159,7 @@ def test_a_run_that_was_settled_from_outside() -> None:
     """A run whose promise was settled while its code waited shows in its journal: the wait is still open; any
     outcome will do, JSON or not.
     """
-    rows = [*waiting().rows, Row(20, "C")]
+    rows = [*waiting().rows, Row(20, RowType.EXECUTION_COMPLETED)]
     assert verdict(waits, rows, state="completed", outcome="no JSON").verdict == "ok"
 
 

@@ -12,10 +12,12 @@ from pyengine.definitions.registry import Step, make_step
 from pyengine.definitions.retry import Retry, policy_text
 from pyengine.errors import InvalidRequest, RunFailed
 from pyengine.protocol.commands import Fail, Intend, MakeJoinSet, RunChild, Submit, Suspend, Take
-from pyengine.protocol.journal import Row
+from pyengine.protocol.journal import Row, RowType
 from pyengine.values.codec import input_hash
 from pyengine.workflow.context import ctx
 from tests.replay.memory_run import Done, MemoryRun, add, greet, problem_of, ship, workflow
+
+MARKS = {RowType.JOIN_SET_SUBMITTED: "submit", RowType.JOIN_SET_AWAITED: "take"}
 
 
 def check(run: MemoryRun) -> None:
@@ -25,8 +27,8 @@ def check(run: MemoryRun) -> None:
 
 
 def marks(run: MemoryRun) -> list[tuple[str, int | None, int | None]]:
-    """What was done to join sets: letter, member, set."""
-    return [(row.type, row.child, row.attempt) for row in run.rows if row.type in "ua"]
+    """What was done to join sets: verb, member, set."""
+    return [(MARKS[row.type], row.child, row.attempt) for row in run.rows if row.type in MARKS]
 
 
 async def three() -> list[Any]:
@@ -81,7 +83,7 @@ def test_the_intent_of_a_step_comes_before_its_submission() -> None:
     (one, two) = run.cold().steps
     assert (one.begun, one.recorded_retry, two.begun, two.recorded_retry) == (True, first.retry, True, "")
     run.turn(Done(2, "hello"), Done(1, 3))
-    assert run.value == [3, "hello"] and marks(run)[2:] == [("a", 2, 0), ("a", 1, 0)]
+    assert run.value == [3, "hello"] and marks(run)[2:] == [("take", 2, 0), ("take", 1, 0)]
     check(run)
 
 
@@ -101,15 +103,21 @@ def test_a_recorded_step_needs_no_intent() -> None:
     run.complete(1, "b")
     run.complete(0, "a")
     assert not any(isinstance(command, Intend) for command in run.commands)
-    assert marks(run) == [("u", 2, 3), ("u", 1, 3), ("u", 0, 3), ("a", 1, 3), ("a", 0, 3)]
+    assert marks(run) == [
+        ("submit", 2, 3),
+        ("submit", 1, 3),
+        ("submit", 0, 3),
+        ("take", 1, 3),
+        ("take", 0, 3),
+    ]
     assert run.end == Suspend(on=(2,), kind="single")
     run.complete(2, "c")
     assert run.value == ["b", "a", "c", 0]
     check(run)
 
 
-@pytest.mark.parametrize("letter", ["f", "l"])
-def test_a_step_that_has_a_row_needs_no_intent(letter: str) -> None:
+@pytest.mark.parametrize("kind", [RowType.FIRST_ATTEMPT_FAILED, RowType.STEP_STARTED])
+def test_a_step_that_has_a_row_needs_no_intent(kind: RowType) -> None:
     """An open step of which the journal holds an attempt is submitted without another intent."""
 
     async def code() -> Any:
@@ -119,9 +127,11 @@ def test_a_step_that_has_a_row_needs_no_intent(letter: str) -> None:
         return await tasks.next()
 
     digest = input_hash("greet", '["a"]')
-    run = MemoryRun(workflow(code), rows=[Row(0, "S"), Row(1, letter, 0, 1, "greet", digest, "{}")])
+    run = MemoryRun(
+        workflow(code), rows=[Row(0, RowType.EXECUTION_STARTED), Row(1, kind, 0, 1, "greet", digest, "{}")]
+    )
     assert run.commands == [MakeJoinSet(child=1), Submit(child=0, join_set=1)]
-    assert [(call.child, call.begun) for call in run.moves.steps] == [(0, letter == "l")]
+    assert [(call.child, call.begun) for call in run.moves.steps] == [(0, kind == RowType.STEP_STARTED)]
 
 
 def test_all() -> None:
@@ -140,7 +150,7 @@ def test_all() -> None:
     assert run.complete(4, "d").end == Suspend(on=(1, 3), kind="all")
     run.turn(Done(3, "c"), Done(1, "a"))
     assert run.value == ["b", ["a", "c", "d"], [], 0]
-    assert marks(run)[4:] == [("a", 2, 0), ("a", 4, 0), ("a", 3, 0), ("a", 1, 0)]
+    assert marks(run)[4:] == [("take", 2, 0), ("take", 4, 0), ("take", 3, 0), ("take", 1, 0)]
     check(run)
 
 
@@ -190,7 +200,7 @@ def test_errors() -> None:
     check(run)
     failing = MemoryRun(workflow(raising))
     failing.turn(Done(2, error=KeyError("b")), Done(1, error=IndexError("a")))
-    assert isinstance(failing.error, IndexError) and marks(failing)[2:] == [("a", 2, 0), ("a", 1, 0)]
+    assert isinstance(failing.error, IndexError) and marks(failing)[2:] == [("take", 2, 0), ("take", 1, 0)]
     assert isinstance(failing.cold().end, Fail)
 
 
@@ -215,7 +225,7 @@ def test_a_wait_that_is_cancelled_takes_nothing() -> None:
     assert run.end == Suspend(on=(3,), kind="single"), "nobody waits for the member now"
     run.complete(1, "a")
     run.complete(3)
-    assert run.value == ["a"] and marks(run) == [("u", 1, 0), ("a", 1, 0)]
+    assert run.value == ["a"] and marks(run) == [("submit", 1, 0), ("take", 1, 0)]
     check(run)
 
 
@@ -390,8 +400,17 @@ def test_a_missing_row_is_a_difference() -> None:
 
     run = MemoryRun(workflow(code))
     run.complete(1, "a")
-    letters = [row.type for row in run.rows]
-    assert letters == list("SjIuAdaTA")
+    assert [row.type for row in run.rows] == [
+        RowType.EXECUTION_STARTED,
+        RowType.JOIN_SET_CREATED,
+        RowType.CHILD_RUN_SCHEDULED,
+        RowType.JOIN_SET_SUBMITTED,
+        RowType.EXECUTION_AWAITING,
+        RowType.OPEN_CHILD_SETTLED,
+        RowType.JOIN_SET_AWAITED,
+        RowType.TIMER_SCHEDULED,
+        RowType.EXECUTION_AWAITING,
+    ]
     assert run.cold(rows=run.rows[:6]).commands == (Take(child=1, join_set=0), run.commands[-1])
     assert run.cold(rows=run.rows[:3]).commands == (Submit(child=1, join_set=0),)
     for missing, words in ((3, "submit of child 1"), (6, "take of child 1")):

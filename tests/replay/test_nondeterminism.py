@@ -11,7 +11,7 @@ import pytest
 
 from pyengine.errors import NondeterminismError
 from pyengine.protocol.commands import Complete
-from pyengine.protocol.journal import Row
+from pyengine.protocol.journal import Row, RowType
 from pyengine.workflow.context import ctx
 from tests.replay.memory_run import MemoryRun, add, greet, problem_of, ship, step, workflow
 
@@ -177,7 +177,7 @@ def test_completion_of_a_call_that_was_not_made() -> None:
         await greet("a")
 
     run = MemoryRun(workflow(code))
-    moves = run.cold(rows=[Row(0, "S"), Row(1, "Z", 3)])
+    moves = run.cold(rows=[Row(0, RowType.EXECUTION_STARTED), Row(1, RowType.TIMER_FIRED, 3)])
     assert problem_of(moves)["child"] == 3
 
 

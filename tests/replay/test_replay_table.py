@@ -33,7 +33,7 @@ from pyengine.protocol.commands import (
     StepOutcome,
     Suspend,
 )
-from pyengine.protocol.journal import Row
+from pyengine.protocol.journal import Row, RowType
 from pyengine.replay.machine import Replay
 from pyengine.values.codec import Codec, input_hash
 from pyengine.workflow.context import ctx
@@ -502,7 +502,7 @@ def test_attempts_from_the_journal() -> None:
     """Attempt, failures and the next date come from the rows; interrupted attempts are no failures."""
     digest = input_hash("greet", '["a"]')
 
-    def row(seq: int, kind: str, attempt: int, data: Any = None) -> Row:
+    def row(seq: int, kind: RowType, attempt: int, data: Any = None) -> Row:
         return Row(seq, kind, 0, attempt, "greet", digest, json.dumps(data))
 
     async def code() -> str:
@@ -511,15 +511,31 @@ def test_attempts_from_the_journal() -> None:
     failed = {"error": {}, "retry_at": 5, "interrupted": False}
     cut = {"error": {}, "retry_at": 9, "interrupted": True}
     table: list[tuple[list[Row], tuple[Any, ...]]] = [
-        ([row(1, "f", 1, failed)], (2, 1, 5, False, False)),
-        ([row(1, "f", 1, failed), row(4, "t", 2, failed)], (3, 2, 5, False, False)),
-        ([row(1, "f", 1, failed), row(4, "t", 2, cut)], (3, 1, 9, False, True)),
-        ([row(1, "l", 1)], (1, 0, None, True, False)),
-        ([row(1, "l", 1), row(3, "r", 1, cut)], (2, 0, 9, False, True)),
-        ([row(1, "l", 1), row(3, "r", 1, failed), row(4, "s", 2)], (2, 1, 5, True, False)),
+        ([row(1, RowType.FIRST_ATTEMPT_FAILED, 1, failed)], (2, 1, 5, False, False)),
+        (
+            [row(1, RowType.FIRST_ATTEMPT_FAILED, 1, failed), row(4, RowType.ATTEMPT_FAILED, 2, failed)],
+            (3, 2, 5, False, False),
+        ),
+        (
+            [row(1, RowType.FIRST_ATTEMPT_FAILED, 1, failed), row(4, RowType.ATTEMPT_FAILED, 2, cut)],
+            (3, 1, 9, False, True),
+        ),
+        ([row(1, RowType.STEP_STARTED, 1)], (1, 0, None, True, False)),
+        (
+            [row(1, RowType.STEP_STARTED, 1), row(3, RowType.OPEN_ATTEMPT_FAILED, 1, cut)],
+            (2, 0, 9, False, True),
+        ),
+        (
+            [
+                row(1, RowType.STEP_STARTED, 1),
+                row(3, RowType.OPEN_ATTEMPT_FAILED, 1, failed),
+                row(4, RowType.ATTEMPT_STARTED, 2),
+            ],
+            (2, 1, 5, True, False),
+        ),
     ]
     for rows, expected in table:
-        (call,) = MemoryRun(workflow(code), rows=[Row(0, "S"), *rows]).moves.steps
+        (call,) = MemoryRun(workflow(code), rows=[Row(0, RowType.EXECUTION_STARTED), *rows]).moves.steps
         got = (call.attempt, call.failures, call.retry_at_ms, call.begun, call.interrupted)
         assert got == expected, rows
         assert call.args == ("a",)
@@ -539,7 +555,7 @@ def test_messages_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     run.complete(0, "x")
     assert [record.message for record in caplog.records] == ["begin", "middle"]
     caplog.clear()
-    run.rows.append(Row(run.next_seq, "Z", 1))
+    run.rows.append(Row(run.next_seq, RowType.TIMER_FIRED, 1))
     assert isinstance(run.cold().end, Complete)
     assert [record.message for record in caplog.records] == ["end"]
     assert caplog.records[0].__dict__["run_id"] == "run-1"
@@ -550,6 +566,13 @@ def test_rows_count_logical_events() -> None:
     """next_seq counts the logical events that rows stand for."""
     run = MemoryRun(ship, 1)
     replay = run.replay()
-    replay.load([Row(0, "S"), Row(1, "L", 0), Row(4, "T", 1), Row(5, "Z", 1)])
+    replay.load(
+        [
+            Row(0, RowType.EXECUTION_STARTED),
+            Row(1, RowType.STEP_COMPLETED, 0),
+            Row(4, RowType.TIMER_SCHEDULED, 1),
+            Row(5, RowType.TIMER_FIRED, 1),
+        ]
+    )
     assert replay.next_seq == 6
     assert isinstance(run.end, Complete | Fail)

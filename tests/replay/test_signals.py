@@ -11,7 +11,7 @@ import pytest
 from pyengine.definitions.signals import Signal
 from pyengine.errors import DecodeError, InvalidRequest
 from pyengine.protocol.commands import Complete, ContinueAsNew, Receive, StartTimer, Suspend
-from pyengine.protocol.journal import Row
+from pyengine.protocol.journal import Row, RowType
 from pyengine.workflow.context import ctx
 from tests.replay.memory_run import Done, MemoryRun, Sent, add, greet, problem_of, workflow
 
@@ -74,7 +74,18 @@ def test_a_buffered_signal_comes_at_once() -> None:
     run.turn(Sent("a", 1), Sent("b", 2), Sent("a", 3))
     run.complete(0)
     assert run.value == [1, 2, 3] and [command.child for command in run.commands] == [0, 1, 2, 3]
-    assert [row.type for row in run.rows] == list("STAgggZvvv")
+    assert [row.type for row in run.rows] == [
+        RowType.EXECUTION_STARTED,
+        RowType.TIMER_SCHEDULED,
+        RowType.EXECUTION_AWAITING,
+        RowType.SIGNAL_DELIVERED,
+        RowType.SIGNAL_DELIVERED,
+        RowType.SIGNAL_DELIVERED,
+        RowType.TIMER_FIRED,
+        RowType.SIGNAL_RECEIVED,
+        RowType.SIGNAL_RECEIVED,
+        RowType.SIGNAL_RECEIVED,
+    ]
     check(run)
 
 
@@ -279,7 +290,11 @@ def test_other_name_or_kind() -> None:
         problem = problem_of(run.cold(workflow(code)))
         assert problem["expected"] == "signal a" and problem["got"].startswith(got)
     run.rows = run.rows[:3]
-    assert [row.type for row in run.rows] == ["S", "A", "g"]
+    assert [row.type for row in run.rows] == [
+        RowType.EXECUTION_STARTED,
+        RowType.EXECUTION_AWAITING,
+        RowType.SIGNAL_DELIVERED,
+    ]
     problem = problem_of(run.cold(workflow(ends)))
     assert (problem["child"], problem["expected"]) == (0, "a receive that still waits")
 
@@ -296,7 +311,7 @@ def test_a_receive_is_sent_again_only_where_it_may_be_unknown() -> None:
     assert run.cold(rows=run.rows[:1]).commands == tuple(run.commands)
     assert run.cold().commands == (Receive(child=2, name="a"),), "the run may have died before that turn"
     run.complete(1, "hello")
-    assert run.rows[-1].type == "A" and run.end == Suspend(on=(0,), kind="single")
+    assert run.rows[-1].type == RowType.EXECUTION_AWAITING and run.end == Suspend(on=(0,), kind="single")
     assert run.cold().commands == (), "it was blocked after that turn"
     assert run.cold(rows=run.rows[:-1]).commands == (Receive(child=2, name="a"),)
 
@@ -316,6 +331,6 @@ def test_continue_as_new_carries_unconsumed_signals() -> None:
     run.turn(Sent("a", 1), Sent("b", 2), Sent("c", 3))
     run.complete(4)
     assert run.end == ContinueAsNew(value="[]", children=(5, 1, 2))
-    run.warm.load([Row(run.next_seq, "v", 3, 1, "d", None, "4", True)])
+    run.warm.load([Row(run.next_seq, RowType.SIGNAL_RECEIVED, 3, 1, "d", None, "4", True)])
     assert run.warm.advance().end == ContinueAsNew(value="[]", children=(5, 1, 2, 3))
     assert not isinstance(run.end, Complete)

@@ -18,7 +18,7 @@ import pytest
 from pyengine.definitions.current_run import RunInfo
 from pyengine.errors import InvalidRequest
 from pyengine.protocol.commands import Complete, Fail, Halt, RolledBack
-from pyengine.protocol.journal import Row
+from pyengine.protocol.journal import Row, RowType
 from pyengine.replay.advance import Advance
 from pyengine.replay.machine import Replay
 from pyengine.replay.transaction_log import Outcome
@@ -39,7 +39,7 @@ def said(kind: str, query: str, value: Any) -> list[Any]:
 def row(seq: int, child: int, *statements: list[Any], committed: bool = True, end: Any = None) -> Row:
     """The row of a transaction."""
     data = {"committed": committed, "said": list(statements)} | ({} if end is None else {"end": end})
-    return Row(seq, "L", child, 1, "transaction", NAME_HASH, json.dumps(data))
+    return Row(seq, RowType.STEP_COMPLETED, child, 1, "transaction", NAME_HASH, json.dumps(data))
 
 
 def replay_of(code: Code, *rows: Row) -> Replay:
@@ -47,7 +47,7 @@ def replay_of(code: Code, *rows: Row) -> Replay:
     codec = Codec({})
     run = RunInfo(id="r", execution=1, version=1, workflow=code.__name__, started_at_ms=STARTED_MS)
     one = Replay(workflow(code).definition, run, lambda: STARTED_MS, random.Random(1), codec)
-    one.load((Row(0, "S"), *rows))
+    one.load((Row(0, RowType.EXECUTION_STARTED), *rows))
     return one
 
 
@@ -132,12 +132,16 @@ def test_an_end_of_the_other_kind_halts_the_run(committed: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [Row(1, "L", 0, 1, "add", "0" * 16, "1"), Row(1, "n", 0, None, "random", None, "1")]
+    "other",
+    [
+        Row(1, RowType.STEP_COMPLETED, 0, 1, "add", "0" * 16, "1"),
+        Row(1, RowType.RANDOM_GENERATED, 0, None, "random", None, "1"),
+    ],
 )
 def test_the_row_of_another_call_halts_the_run(other: Row) -> None:
     """So does a step or a value where the code makes a transaction, and a row that cannot be read."""
     assert isinstance(replay_of(count_and_write, other).advance().end, Halt)
-    broken = Row(1, "L", 0, 1, "transaction", NAME_HASH, '"replaced by hand"')
+    broken = Row(1, RowType.STEP_COMPLETED, 0, 1, "transaction", NAME_HASH, '"replaced by hand"')
     assert isinstance(replay_of(count_and_write, broken).advance().end, Halt)
 
 
@@ -174,7 +178,9 @@ def test_a_rollback_is_recorded_as_a_command() -> None:
     assert isinstance(second, RolledBack)
     assert moves.end == Complete(value='"twice twice"')
     rows = [
-        Row(1 + 3 * place, "L", command.child, 1, command.name, command.hash, command.value)
+        Row(
+            1 + 3 * place, RowType.STEP_COMPLETED, command.child, 1, command.name, command.hash, command.value
+        )
         for place, command in enumerate((first, second))
     ]
     assert replay_of(fails_and_goes_on, *rows).advance().end == Complete(value='"twice twice"')
@@ -208,7 +214,7 @@ def test_completions_during_a_transaction_are_deferred() -> None:
     (step,) = moves.steps
     assert (step.child, asked(one)) == (1, "begin")
     answer(one)
-    late = Row(1, "L", 1, 1, "add", step.hash, "2")
+    late = Row(1, RowType.STEP_COMPLETED, 1, 1, "add", step.hash, "2")
     one.load([late])
     assert one.advance().steps == ()
     assert answer(one, "INSERT 0 1").commands == ()
@@ -221,7 +227,7 @@ def test_completions_during_a_transaction_are_deferred() -> None:
     again = replay_of(
         two_branches,
         late,
-        Row(4, "L", 0, 1, "transaction", NAME_HASH, data),
+        Row(4, RowType.STEP_COMPLETED, 0, 1, "transaction", NAME_HASH, data),
     )
     assert {call.child: call.hash for call in again.advance().steps} == calls
 
@@ -235,13 +241,16 @@ def test_steps_completed_during_a_transaction_are_not_run_again() -> None:
 
     first = replay_of(code)
     one, other = first.advance().steps
-    begun = [Row(seq, "l", step.child, 1, "add", step.hash) for seq, step in ((1, one), (3, other))]
-    again = replay_of(code, *begun, Row(5, "c", one.child, 1, None, None, "2"))
+    begun = [
+        Row(seq, RowType.STEP_STARTED, step.child, 1, "add", step.hash)
+        for seq, step in ((1, one), (3, other))
+    ]
+    again = replay_of(code, *begun, Row(5, RowType.OPEN_STEP_COMPLETED, one.child, 1, None, None, "2"))
     assert [step.child for step in again.advance().steps] == [other.child]
     for value in (None, 5, "INSERT 0 1"):
         assert answer(again, value).steps == ()
     assert answer(again).steps == ()
-    again.load([Row(9, "c", other.child, 1, None, None, "4")])
+    again.load([Row(9, RowType.OPEN_STEP_COMPLETED, other.child, 1, None, None, "4")])
     assert again.advance().end == Complete(value="[2,5,4]")
 
 
@@ -307,11 +316,11 @@ def test_captured_values_stand_in_the_record() -> None:
     moves = answer(one)
     assert (moves.commands, moves.end) == ((), Complete(value="[true,true,true]"))
     recorded = json.loads(data)
-    whole = Row(1, "L", 0, 1, "transaction", NAME_HASH, data)
+    whole = Row(1, RowType.STEP_COMPLETED, 0, 1, "transaction", NAME_HASH, data)
     assert replay_of(captures, whole).advance().end == moves.end
     recorded["said"].pop()
-    older = Row(1, "L", 0, 1, "transaction", NAME_HASH, json.dumps(recorded))
+    older = Row(1, RowType.STEP_COMPLETED, 0, 1, "transaction", NAME_HASH, json.dumps(recorded))
     assert replay_of(captures, older).advance().end == Complete(value="[true,true,false]")
     recorded["said"].pop(0)
-    other = Row(1, "L", 0, 1, "transaction", NAME_HASH, json.dumps(recorded))
+    other = Row(1, RowType.STEP_COMPLETED, 0, 1, "transaction", NAME_HASH, json.dumps(recorded))
     assert isinstance(replay_of(captures, other).advance().end, Halt)

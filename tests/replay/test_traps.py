@@ -16,7 +16,7 @@ import pytest
 from pyengine.definitions.current_run import StepInfo, current_step
 from pyengine.errors import EngineError, Evicted, ForbiddenInWorkflow, InvalidRequest, NotAwaitable
 from pyengine.protocol.commands import Complete, Suspend
-from pyengine.protocol.journal import Row
+from pyengine.protocol.journal import Row, RowType
 from pyengine.values.codec import Codec
 from pyengine.workflow.context import ctx
 from tests.replay.memory_run import STARTED_MS, MemoryRun, add, greet, ship, step, workflow
@@ -246,7 +246,7 @@ def test_mixed_captures_without_names() -> None:
         return str(ctx.uuid4())
 
     run = MemoryRun(workflow(numbers))
-    rows = [Row(0, "S"), Row(1, "n", 0, data="0.5")]
+    rows = [Row(0, RowType.EXECUTION_STARTED), Row(1, RowType.RANDOM_GENERATED, 0, data="0.5")]
     assert run.cold(rows=rows).end == Complete(value="0.5")
     assert "uuid4" in str(run.cold(workflow(ids), rows=rows).end)
 

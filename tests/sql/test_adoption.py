@@ -55,7 +55,9 @@ def adopted(conn: Connection) -> list[tuple[Any, ...]]:
 
 def ends(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """Child, name, value and ok of the completions among journal rows."""
-    return [(row[2], row[4], row[6], row[7]) for row in rows if row[1] in "dD"]
+    return [
+        (row[2], row[4], row[6], row[7]) for row in rows if row[1] in ("open_child_settled", "child_settled")
+    ]
 
 
 def waiting(conn: Connection, *commands: dict[str, Any], kind: str | None = None) -> Held:
@@ -76,9 +78,18 @@ def test_a_free_standing_promise(conn: Connection, state: str, value: str, ok: b
     value."""
     ask(conn, create("x", external="true"))
     held = waiting(conn, adopt(0, "x"))
-    assert (types_of(conn, "r"), adopted(conn)) == ("SXA", [("x", "r", 0)])
+    assert (types_of(conn, "r"), adopted(conn)) == (
+        ["execution_started", "promise_registered", "execution_awaiting"],
+        [("x", "r", 0)],
+    )
     ask(conn, settle("x", value, state=state))
-    assert (types_of(conn, "r"), adopted(conn)) == ("SXADW", [])
+    assert (types_of(conn, "r"), adopted(conn)) == (
+        [
+            *("execution_started", "promise_registered", "execution_awaiting"),
+            *("child_settled", "execution_resumed"),
+        ],
+        [],
+    )
     again = claim(conn, "W", "q-r")
     assert again.start == held.next + 2
     assert ends(list(again.rows)) == [(0, "x", value, ok)]
@@ -97,7 +108,10 @@ def test_a_settled_promise(conn: Connection) -> None:
     answer = take_turn(conn, "W", report(held, commands=[adopt(0, "x")], end=suspend(0), seen=held.next))
     assert answer.of(held) == ("ok", "acquired")
     assert ends(answer.tail(held)) == [(0, "x", '"v"', True)]
-    assert (types_of(conn, "r"), adopted(conn)) == ("SXD", [])
+    assert (types_of(conn, "r"), adopted(conn)) == (
+        ["execution_started", "promise_registered", "child_settled"],
+        [],
+    )
 
 
 def test_the_journal_keeps_no_copy(conn: Connection) -> None:
@@ -106,7 +120,7 @@ def test_the_journal_keeps_no_copy(conn: Connection) -> None:
     waiting(conn, adopt(0, "x"))
     ask(conn, settle("x", '"v"'))
     rows = conn.execute("select type::text, name, data from durable._journal where child = 0").fetchall()
-    assert rows == [("X", "x", None), ("D", "x", None)]
+    assert rows == [("promise_registered", "x", None), ("child_settled", "x", None)]
 
 
 def test_the_result_of_another_run(conn: Connection) -> None:
@@ -137,7 +151,16 @@ def test_two_runs_wait_for_one(conn: Connection) -> None:
         answer = take_turn(conn, "W", report(held, commands=[adopt(0, "x")]))
         take_turn(conn, "W", report(held, end=suspend(0), seen=answer.next_of(held)))
     ask(conn, settle("x"))
-    assert [types_of(conn, name) for name in "ab"] == ["SXADW", "SXADW"]
+    assert [types_of(conn, name) for name in "ab"] == [
+        [
+            *("execution_started", "promise_registered", "execution_awaiting"),
+            *("child_settled", "execution_resumed"),
+        ],
+        [
+            *("execution_started", "promise_registered", "execution_awaiting"),
+            *("child_settled", "execution_resumed"),
+        ],
+    ]
 
 
 def test_a_promise_adopted_twice(conn: Connection) -> None:
@@ -145,7 +168,10 @@ def test_a_promise_adopted_twice(conn: Connection) -> None:
     ask(conn, create("x", external="true"))
     waiting(conn, adopt(0, "x"), adopt(1, "x"), kind="all")
     ask(conn, settle("x"))
-    assert types_of(conn, "r") == "SXXADDW"
+    assert types_of(conn, "r") == [
+        *("execution_started", "promise_registered", "promise_registered", "execution_awaiting"),
+        *("child_settled", "child_settled", "execution_resumed"),
+    ]
 
 
 @pytest.mark.parametrize("kind", ["any", "all"])
@@ -158,7 +184,21 @@ def test_beside_children_and_signals(conn: Connection, kind: str) -> None:
     ask(conn, settle("r.1"))
     ask(conn, send("r"))
     assert task_of(conn, "r") == ("pending", 1, None)
-    assert types_of(conn, "r") == {"any": "SXXADWDgv", "all": "SXXADDgvW"}[kind]
+    assert (
+        types_of(conn, "r")
+        == {
+            "any": [
+                *("execution_started", "promise_registered", "promise_registered"),
+                *("execution_awaiting", "child_settled", "execution_resumed", "child_settled"),
+                *("signal_delivered", "signal_received"),
+            ],
+            "all": [
+                *("execution_started", "promise_registered", "promise_registered"),
+                *("execution_awaiting", "child_settled", "child_settled", "signal_delivered"),
+                *("signal_received", "execution_resumed"),
+            ],
+        }[kind]
+    )
 
 
 def test_it_expires(conn: Connection, clock: Clock) -> None:
@@ -177,7 +217,10 @@ def test_an_internal_promise_is_watched_from_then_on(conn: Connection, clock: Cl
     waiting(conn, adopt(0, "x"))
     clock.advance(100)
     tick(conn)
-    assert types_of(conn, "r") == "SXADW"
+    assert types_of(conn, "r") == [
+        *("execution_started", "promise_registered", "execution_awaiting"),
+        *("child_settled", "execution_resumed"),
+    ]
 
 
 def test_adopting_an_expired_promise_before_the_sweep(conn: Connection, clock: Clock) -> None:
@@ -187,7 +230,7 @@ def test_adopting_an_expired_promise_before_the_sweep(conn: Connection, clock: C
     clock.advance(100)
     take_turn(conn, "W", report(held, commands=[adopt(0, "x")]))
     tick(conn)
-    assert types_of(conn, "r") == "SXD"
+    assert types_of(conn, "r") == ["execution_started", "promise_registered", "child_settled"]
 
 
 @pytest.mark.parametrize(
@@ -202,8 +245,11 @@ def test_invalid_adoptions(conn: Connection, name: str, error: str) -> None:
     answer = take_turn(conn, "W", report(held, outcomes=[done(1)], commands=commands, end=suspend(0, 2)))
     assert answer.of(held) == ("ok", "acquired")
     (row,) = answer.tail(held)
-    assert (row[1:5], json.loads(row[6])["type"], row[7]) == (("D", 0, 1, None), error, None)
-    assert (types_of(conn, "r"), adopted(conn)) == ("SXXLD", [])
+    assert (row[1:5], json.loads(row[6])["type"], row[7]) == (("child_settled", 0, 1, None), error, None)
+    assert (types_of(conn, "r"), adopted(conn)) == (
+        ["execution_started", "promise_registered", "promise_registered", "step_completed", "child_settled"],
+        [],
+    )
     told = "select payload from durable.journal_events where id = 'r' and child = 0 order by seq"
     scheduled, _, completed = conn.execute(told).fetchall()
     assert scheduled[0] == {"kind": "External", "function_name": name}
@@ -303,7 +349,10 @@ def test_a_refused_adoption_may_be_a_join_set_member(conn: Connection) -> None:
     answer = take_turn(conn, "W", report(held, commands=commands))
     seen = answer.next_of(held)
     take_turn(conn, "W", report(held, commands=[pick(1, 0)], seen=seen))
-    assert types_of(conn, "r") == "SjXuDa"
+    assert types_of(conn, "r") == [
+        *("execution_started", "join_set_created", "promise_registered", "join_set_submitted"),
+        *("child_settled", "join_set_awaited"),
+    ]
 
 
 def test_a_refusal_during_clean_up(conn: Connection) -> None:
@@ -311,7 +360,9 @@ def test_a_refusal_during_clean_up(conn: Connection) -> None:
     held = begin_run(conn, "r")
     ask(conn, cancel("r"))
     take_turn(conn, "W", report(held, commands=[adopt(0, "nobody")], seen=held.next + 1))
-    assert types_of(conn, "r") == "SQXD"
+    assert types_of(conn, "r") == [
+        *("execution_started", "cancel_requested", "promise_registered", "child_settled"),
+    ]
 
 
 def test_a_fork_replaces_a_refusal(conn: Connection) -> None:
@@ -332,7 +383,10 @@ def test_every_cut_of_a_refusal_can_be_forked(conn: Connection) -> None:
     one, two = begin_run(conn, "one"), begin_run(conn, "two")
     take_turn(conn, "W", report(one, commands=[adopt(0, "two")]))
     take_turn(conn, "W", report(two, commands=[timer(0, 1000), adopt(1, "one"), adopt(2, "nobody")]))
-    assert types_of(conn, "two") == "STXXDD"
+    assert types_of(conn, "two") == [
+        *("execution_started", "timer_scheduled", "promise_registered", "promise_registered"),
+        *("child_settled", "child_settled"),
+    ]
     ask(conn, ("select durable.fork('two', seq => 3, new_id => 'f')", ()))
     assert ("one", "f", 1) in adopted(conn)
     assert refusal(conn, ("select durable.fork('two', seq => 4, new_id => 'g')", ())) == "WF001"
@@ -347,7 +401,7 @@ def test_a_client_closes_a_circle(conn: Connection) -> None:
         ask(conn, park("r", "other", version=2))
     assert caught.value.sqlstate == "WF012"
     assert "r -> other -> r" in (caught.value.diag.message_detail or "")
-    assert (types_of(conn, "r"), adopted(conn)) == ("S", [("r", "other", 0)])
+    assert (types_of(conn, "r"), adopted(conn)) == (["execution_started"], [("r", "other", 0)])
 
 
 def test_a_report_that_is_not_taken_adopts_nothing(conn: Connection) -> None:
@@ -357,7 +411,7 @@ def test_a_report_that_is_not_taken_adopts_nothing(conn: Connection) -> None:
     take_turn(conn, "W", report(held, commands=[promise(0)]))
     assert take_turn(conn, "W", report(held, commands=[adopt(0, "x")])).of(held)[0] == "stale"
     assert take_turn(conn, "V", report(held, commands=[adopt(1, "x")])).of(held)[0] == "lost"
-    assert (types_of(conn, "r"), adopted(conn)) == ("SX", [])
+    assert (types_of(conn, "r"), adopted(conn)) == (["execution_started", "promise_registered"], [])
     assert ask(conn, ("select external from durable._promises where id = 'x'", ())) == (False,)
 
 
@@ -368,7 +422,10 @@ def test_an_ended_run_gets_no_more_rows(conn: Connection) -> None:
     answer = take_turn(conn, "W", report(held, commands=[adopt(0, "x")]))
     take_turn(conn, "W", report(held, end=complete(), seen=answer.next_of(held)))
     ask(conn, settle("x"))
-    assert (types_of(conn, "r"), adopted(conn)) == ("SXC", [])
+    assert (types_of(conn, "r"), adopted(conn)) == (
+        ["execution_started", "promise_registered", "execution_completed"],
+        [],
+    )
 
 
 def test_a_run_being_cancelled_gets_the_end_of_its_promise(conn: Connection) -> None:
@@ -377,7 +434,10 @@ def test_a_run_being_cancelled_gets_the_end_of_its_promise(conn: Connection) -> 
     waiting(conn, adopt(0, "x"))
     ask(conn, cancel("r"))
     ask(conn, settle("x"))
-    assert types_of(conn, "r") == "SXAQD"
+    assert types_of(conn, "r") == [
+        *("execution_started", "promise_registered", "execution_awaiting"),
+        *("cancel_requested", "child_settled"),
+    ]
 
 
 def test_the_next_generation_begins_without(conn: Connection) -> None:
@@ -388,7 +448,9 @@ def test_the_next_generation_begins_without(conn: Connection) -> None:
     take_turn(conn, "W", report(held, end=continue_as_new(on=1), seen=answer.next_of(held)))
     assert adopted(conn) == []
     ask(conn, settle("x"))
-    assert types_of(conn, "r") == "SSXC"  # by seq, of both
+    assert types_of(conn, "r") == [
+        *("execution_started", "execution_started", "promise_registered", "execution_completed"),
+    ]  # by seq, of both
 
 
 def client(conn: Connection, *commands: dict[str, Any]) -> None:
@@ -411,10 +473,19 @@ def test_a_client_suspends_on_foreign_promises(conn: Connection) -> None:
         ask(conn, create(name, external="true"))
     client(conn, promise(0))
     assert ask(conn, park("r", "y", "r.0", "x", version=2)) == (True,)
-    assert (types_of(conn, "r"), adopted(conn)) == ("SXXXA", [("x", "r", 1), ("y", "r", 2)])
+    assert (types_of(conn, "r"), adopted(conn)) == (
+        [
+            *("execution_started", "promise_registered", "promise_registered"),
+            *("promise_registered", "execution_awaiting"),
+        ],
+        [("x", "r", 1), ("y", "r", 2)],
+    )
     assert ask(conn, ("select waiting_on, wait_kind from durable._executions", ())) == ([0, 1, 2], "any")
     ask(conn, settle("y"))
-    assert types_of(conn, "r") == "SXXXADW"
+    assert types_of(conn, "r") == [
+        *("execution_started", "promise_registered", "promise_registered", "promise_registered"),
+        *("execution_awaiting", "child_settled", "execution_resumed"),
+    ]
     assert task_of(conn, "r") == ("pending", 2, None)
 
 
@@ -427,9 +498,19 @@ def test_a_client_suspends_again(conn: Connection) -> None:
     ask(conn, settle("x"))
     resume(conn, 2)
     assert ask(conn, park("r", "y", version=3)) == (True,)
-    assert (types_of(conn, "r"), adopted(conn)) == ("SXXADWA", [("y", "r", 1)])
+    assert (types_of(conn, "r"), adopted(conn)) == (
+        [
+            *("execution_started", "promise_registered", "promise_registered", "execution_awaiting"),
+            *("child_settled", "execution_resumed", "execution_awaiting"),
+        ],
+        [("y", "r", 1)],
+    )
     ask(conn, settle("y"))
-    assert types_of(conn, "r") == "SXXADWADW"
+    assert types_of(conn, "r") == [
+        *("execution_started", "promise_registered", "promise_registered", "execution_awaiting"),
+        *("child_settled", "execution_resumed", "execution_awaiting"),
+        *("child_settled", "execution_resumed"),
+    ]
 
 
 def test_a_client_of_a_blocked_run(conn: Connection) -> None:
@@ -444,7 +525,7 @@ def test_a_client_of_a_blocked_run(conn: Connection) -> None:
     resume(conn, 2)
     assert refusal(conn, park("r", "y", version=3)) == "WF003"
     assert ask(conn, park("r", "x", version=3)) == (True,)
-    assert types_of(conn, "r") == "SXA"
+    assert types_of(conn, "r") == ["execution_started", "promise_registered", "execution_awaiting"]
 
 
 @pytest.mark.parametrize("awaited", ["x", "r.0"])
@@ -454,7 +535,7 @@ def test_a_client_of_a_run_that_is_cancelled(conn: Connection, awaited: str) -> 
     client(conn, promise(0))
     ask(conn, cancel("r"))
     assert refusal(conn, park("r", awaited, version=2)) == "WF003"
-    assert types_of(conn, "r") == "SXQ"
+    assert types_of(conn, "r") == ["execution_started", "promise_registered", "cancel_requested"]
 
 
 def test_a_client_is_answered_to_go_on(conn: Connection) -> None:
@@ -464,7 +545,7 @@ def test_a_client_is_answered_to_go_on(conn: Connection) -> None:
     ask(conn, settle("x"))
     client(conn)
     assert ask(conn, park("r", "x", "y", version=2)) == (False,)
-    assert (types_of(conn, "r"), adopted(conn)) == ("S", [])
+    assert (types_of(conn, "r"), adopted(conn)) == (["execution_started"], [])
     assert task_of(conn, "r") == ("acquired", 2, "P")
 
 
@@ -482,7 +563,7 @@ def test_invalid_suspensions_of_clients(conn: Connection, call: Call, code: str)
     ask(conn, create("x", external="true"))
     client(conn)
     assert refusal(conn, call) == code
-    assert (types_of(conn, "r"), adopted(conn)) == ("S", [])
+    assert (types_of(conn, "r"), adopted(conn)) == (["execution_started"], [])
 
 
 def test_a_client_leaves_the_numbers_of_receives(conn: Connection) -> None:
@@ -492,7 +573,10 @@ def test_a_client_leaves_the_numbers_of_receives(conn: Connection) -> None:
     ask(conn, park("r", "x", version=2))
     assert adopted(conn) == [("x", "r", 1)]
     ask(conn, send("r"))
-    assert types_of(conn, "r") == "SXAgv"
+    assert types_of(conn, "r") == [
+        *("execution_started", "promise_registered", "execution_awaiting"),
+        *("signal_delivered", "signal_received"),
+    ]
     assert task_of(conn, "r") == ("suspended", 2, None)
 
 
@@ -505,4 +589,7 @@ def test_a_client_completes(conn: Connection) -> None:
     resume(conn, 2)
     ask(conn, ("select state from durable.task_fulfill('r', 3, 'resolved', '1')", ()))
     assert promise_of(conn, "r") == ("resolved", "1")
-    assert types_of(conn, "r") == "SXADWC"
+    assert types_of(conn, "r") == [
+        *("execution_started", "promise_registered", "execution_awaiting", "child_settled"),
+        *("execution_resumed", "execution_completed"),
+    ]

@@ -59,13 +59,25 @@ EVENTS = {
 }
 STATUSES = ("running", "blocked", "cancelling", "completed", "failed", "cancelled")
 # what each status admits (journal.md 3); terminal ones admit nothing
-ADMITS = {
-    "running": "CFQLEfslortcekKIXbidDTZnmgvjuaA",
-    "blocked": "CFQsrtcekKbidDZgvW",
-    "cancelling": "CFYsrtcekKbidDZg",
+ALWAYS = {
+    *("execution_completed", "execution_failed", "attempt_started", "attempt_failed", "open_attempt_failed"),
+    *("open_step_completed", "open_step_failed", "last_attempt_completed", "last_attempt_failed"),
+    *("child_run_started", "child_run_interrupted", "open_child_settled", "child_settled", "timer_fired"),
+    "signal_delivered",
 }
-# and what a worker may report of a clean-up
-CLEANS = "LEflIXTnmjua"
+# what a worker may also report of a clean-up
+CLEANS = {
+    *("step_completed", "step_failed", "first_attempt_failed", "step_started", "child_run_scheduled"),
+    *("promise_registered", "timer_scheduled", "random_generated", "time_recorded"),
+    *("join_set_created", "join_set_submitted", "join_set_awaited"),
+}
+ADMITS: dict[str, set[str]] = {
+    "running": ALWAYS
+    | CLEANS
+    | {"cancel_requested", "step_scheduled", "signal_received", "execution_awaiting"},
+    "blocked": ALWAYS | {"cancel_requested", "signal_received", "execution_resumed"},
+    "cancelling": ALWAYS | {"execution_cancelled"},
+}
 
 
 def append(conn: Connection, execution: int, *events: tuple[str, int | None, int | None]) -> None:
@@ -99,7 +111,25 @@ def test_the_grammar_is_one(conn: Connection) -> None:
         found = ask(
             conn, ("select durable._width(%s), durable._allocates(%s), durable._is_local(%s)", (kind,) * 3)
         )
-        assert found == (len(events), allocates, kind in "LEflosrtcekK")
+        assert found == (
+            len(events),
+            allocates,
+            kind
+            in (
+                "step_completed",
+                "step_failed",
+                "first_attempt_failed",
+                "step_started",
+                "step_scheduled",
+                "attempt_started",
+                "open_attempt_failed",
+                "attempt_failed",
+                "open_step_completed",
+                "open_step_failed",
+                "last_attempt_completed",
+                "last_attempt_failed",
+            ),
+        )
         assert resolves == (events[-1] in ("InvokeCompleted", "TimerFired", "SignalReceived"))
         assert allocates == (
             events[0].endswith(("Scheduled", "Generated", "Recorded"))
@@ -111,7 +141,7 @@ def test_the_grammar_is_one(conn: Connection) -> None:
 def test_rows_allowed_by_status(conn: Connection, status: str) -> None:
     """Guard by status: the closed table of journal.md 3; nothing after an end, no second start."""
     for kind in types(conn):
-        expected = kind in ADMITS.get(status, "")
+        expected = kind in ADMITS.get(status, ())
         cleaning = expected or (status == "cancelling" and kind in CLEANS)
         assert ask(
             conn,
@@ -123,29 +153,38 @@ def test_rows_allowed_by_status(conn: Connection, status: str) -> None:
 REFUSED: dict[
     str, tuple[Sequence[tuple[str, int | None, int | None]], tuple[str, int | None, int | None]]
 ] = {
-    "second start": ((), ("S", None, None)),
-    "resume while running": ((), ("W", None, None)),
-    "cancelled without a request": ((), ("Y", None, None)),
-    "taken number": ((("L", 0, 1),), ("L", 0, 1)),
-    "taken number of another kind": ((("n", 0, None),), ("T", 0, None)),
-    "first attempt is 2": ((), ("L", 0, 2)),
-    "completion without a start": ((), ("c", 0, 1)),
-    "completion of another attempt": ((("l", 0, 1),), ("c", 0, 2)),
-    "start while one is open": ((("l", 0, 1),), ("s", 0, 2)),
-    "retry without a start": ((("f", 0, 1),), ("r", 0, 1)),
-    "start skips an attempt": ((("f", 0, 1),), ("s", 0, 3)),
-    "start after completion": ((("l", 0, 1), ("c", 0, 1)), ("s", 0, 2)),
-    "second completion": ((("l", 0, 1), ("c", 0, 1)), ("c", 0, 1)),
-    "after the end": ((("Q", None, None), ("Y", None, None)), ("L", 0, 1)),
-    "schedule while cancelling": ((("Q", None, None),), ("T", 0, None)),
-    "second request to cancel": ((("Q", None, None),), ("Q", None, None)),
-    "second attempt of what was only scheduled": ((("o", 0, None),), ("s", 0, 2)),
-    "completion of what was only scheduled": ((("o", 0, None),), ("c", 0, 1)),
-    "scheduled twice": ((("o", 0, None),), ("L", 0, 1)),
-    "receipt while cancelling": ((("Q", None, None),), ("v", 0, 1)),
-    "join set while cancelling": ((("Q", None, None),), ("j", 0, None)),
-    "await while cancelling": ((("Q", None, None),), ("A", None, None)),
-    "resume while cancelling": ((("Q", None, None),), ("W", None, None)),
+    "second start": ((), ("execution_started", None, None)),
+    "resume while running": ((), ("execution_resumed", None, None)),
+    "cancelled without a request": ((), ("execution_cancelled", None, None)),
+    "taken number": ((("step_completed", 0, 1),), ("step_completed", 0, 1)),
+    "taken number of another kind": ((("random_generated", 0, None),), ("timer_scheduled", 0, None)),
+    "first attempt is 2": ((), ("step_completed", 0, 2)),
+    "completion without a start": ((), ("open_step_completed", 0, 1)),
+    "completion of another attempt": ((("step_started", 0, 1),), ("open_step_completed", 0, 2)),
+    "start while one is open": ((("step_started", 0, 1),), ("attempt_started", 0, 2)),
+    "retry without a start": ((("first_attempt_failed", 0, 1),), ("open_attempt_failed", 0, 1)),
+    "start skips an attempt": ((("first_attempt_failed", 0, 1),), ("attempt_started", 0, 3)),
+    "start after completion": (
+        (("step_started", 0, 1), ("open_step_completed", 0, 1)),
+        ("attempt_started", 0, 2),
+    ),
+    "second completion": (
+        (("step_started", 0, 1), ("open_step_completed", 0, 1)),
+        ("open_step_completed", 0, 1),
+    ),
+    "after the end": (
+        (("cancel_requested", None, None), ("execution_cancelled", None, None)),
+        ("step_completed", 0, 1),
+    ),
+    "schedule while cancelling": ((("cancel_requested", None, None),), ("timer_scheduled", 0, None)),
+    "second request to cancel": ((("cancel_requested", None, None),), ("cancel_requested", None, None)),
+    "second attempt of what was only scheduled": ((("step_scheduled", 0, None),), ("attempt_started", 0, 2)),
+    "completion of what was only scheduled": ((("step_scheduled", 0, None),), ("open_step_completed", 0, 1)),
+    "scheduled twice": ((("step_scheduled", 0, None),), ("step_completed", 0, 1)),
+    "receipt while cancelling": ((("cancel_requested", None, None),), ("signal_received", 0, 1)),
+    "join set while cancelling": ((("cancel_requested", None, None),), ("join_set_created", 0, None)),
+    "await while cancelling": ((("cancel_requested", None, None),), ("execution_awaiting", None, None)),
+    "resume while cancelling": ((("cancel_requested", None, None),), ("execution_resumed", None, None)),
 }
 
 # a report that takes one number twice is judged before anything is appended
@@ -173,7 +212,15 @@ def test_rows_against_the_grammar_are_refused(conn: Connection, name: str, at_on
 def test_attempts_alternate(conn: Connection) -> None:
     """Attempts are 1, 2, 3: a start, then its retry or completion, whatever rows they are fused into."""
     held = begin_run(conn, "r")
-    append(conn, held.execution, ("f", 0, 1), ("t", 0, 2), ("s", 0, 3), ("r", 0, 3), ("k", 0, 4))
+    append(
+        conn,
+        held.execution,
+        ("first_attempt_failed", 0, 1),
+        ("attempt_failed", 0, 2),
+        ("attempt_started", 0, 3),
+        ("open_attempt_failed", 0, 3),
+        ("last_attempt_completed", 0, 4),
+    )
     assert events_of(conn, "r")[1:] == [
         "InvokeScheduled",
         *["InvokeStarted", "InvokeRetrying"] * 3,
@@ -187,11 +234,26 @@ def test_open_steps_are_the_last_row_of_each(conn: Connection) -> None:
     """The head lists attempts that run as positive numbers and those that come next as negative ones, by
     child; a step that was only scheduled has its first attempt before it."""
     held = begin_run(conn, "r")
-    append(conn, held.execution, ("f", 0, 1), ("l", 1, 1), ("L", 2, 1), ("l", 3, 1), ("c", 3, 1), ("o", 4, 1))
+    append(
+        conn,
+        held.execution,
+        ("first_attempt_failed", 0, 1),
+        ("step_started", 1, 1),
+        ("step_completed", 2, 1),
+        ("step_started", 3, 1),
+        ("open_step_completed", 3, 1),
+        ("step_scheduled", 4, 1),
+    )
     assert head(conn, "r", "open_steps", "open_attempts") == ([0, 1, 4], [-2, 1, -1])
-    append(conn, held.execution, ("K", 0, 2), ("r", 1, 1), ("s", 4, 1))
+    append(
+        conn,
+        held.execution,
+        ("last_attempt_failed", 0, 2),
+        ("open_attempt_failed", 1, 1),
+        ("attempt_started", 4, 1),
+    )
     assert head(conn, "r", "open_steps", "open_attempts") == ([1, 4], [-2, 1])
-    append(conn, held.execution, ("r", 4, 1), ("k", 4, 2))
+    append(conn, held.execution, ("open_attempt_failed", 4, 1), ("last_attempt_completed", 4, 2))
     assert head(conn, "r", "open_steps", "open_attempts") == ([1], [-2])
 
 
@@ -213,7 +275,7 @@ def test_numbers_that_come_later_are_reserved(
     """A number below the next one is carried by a row or reserved (law A-1)."""
     held = begin_run(conn, "r")
     for call in children:
-        append(conn, held.execution, *(("L", child, 1) for child in call))
+        append(conn, held.execution, *(("step_completed", child, 1) for child in call))
     assert head(conn, "r", "next_child", "reserved") == (next_child, reserved)
 
 
@@ -241,7 +303,14 @@ def test_journal_events_are_dense(conn: Connection, clock: Clock) -> None:
         "CancelRequested",
         "ExecutionCancelled",
     }
-    assert types_of(conn, "r") == "SITXnmljuLEfgvsrkcaAZW"
+    assert types_of(conn, "r") == [
+        *("execution_started", "child_run_scheduled", "timer_scheduled", "promise_registered"),
+        *("random_generated", "time_recorded", "step_started", "join_set_created"),
+        *("join_set_submitted", "step_completed", "step_failed", "first_attempt_failed"),
+        *("signal_delivered", "signal_received", "attempt_started", "open_attempt_failed"),
+        *("last_attempt_completed", "open_step_completed", "join_set_awaited", "execution_awaiting"),
+        *("timer_fired", "execution_resumed"),
+    ]
 
 
 def test_payloads_of_events(conn: Connection, clock: Clock) -> None:
@@ -270,7 +339,7 @@ def test_an_await_is_written_as_it_was_asked(conn: Connection) -> None:
     held = begin_run(conn, "r")
     answer = take_turn(conn, "W", report(held, commands=[promise(0), promise(1)]))
     take_turn(conn, "W", report(held, end=suspend(1, 0, kind="all"), seen=answer.next_of(held)))
-    (data,) = ask(conn, ("select data from durable._journal where type = 'A'", ()))
+    (data,) = ask(conn, ("select data from durable._journal where type = 'execution_awaiting'", ()))
     assert json.loads(data) == {"on": [1, 0], "kind": "all"}
     assert head(conn, "r", "status", "wait_kind", "wait_left") == ("blocked", "all", 2)
 

@@ -28,17 +28,27 @@ from tests.support.verbs import (
 )
 
 Json = dict[str, Any]
-KINDS = {"I": "run", "X": "promise", "T": "timer", "n": "random", "m": "time", "v": "signal", "j": "join_set"}
+KINDS = {
+    "child_run_scheduled": "run",
+    "promise_registered": "promise",
+    "timer_scheduled": "timer",
+    "random_generated": "random",
+    "time_recorded": "time",
+    "signal_received": "signal",
+    "join_set_created": "join_set",
+}
 LAST_ROWS = """
 select distinct on (j.child) j.child, j.type::text, j.name, j.attempt, j.data
-from durable._journal j where j.execution = %s and j.child is not null and j.type not in ('u', 'a')
+from durable._journal j where j.execution = %s and j.child is not null
+  and j.type not in ('join_set_submitted', 'join_set_awaited')
 order by j.child, j.seq desc
 """
 MAKERS = """
 select child, type::text, name from durable._journal where execution = %s and durable._allocates(type)
 """
 MEMBERS = """
-select type::text, child from durable._journal where execution = %s and attempt = %s and type in ('u', 'a')
+select type::text, child from durable._journal where execution = %s and attempt = %s
+  and type in ('join_set_submitted', 'join_set_awaited')
 order by seq
 """
 OUTCOME = """
@@ -83,9 +93,13 @@ def tables(conn: Connection, execution: int) -> Json:
         maker, called = made[child]
         about: Json = {"kind": KINDS.get(maker, "step")} | ({} if called is None else {"name": called})
         if about["kind"] in ("run", "promise", "timer"):
-            foreign = name if kind == "D" and name else f"{id_}.{child}"
+            foreign = name if kind == "child_settled" and name else f"{id_}.{child}"
             found = conn.execute(OUTCOME, (foreign,)).fetchone()
-            about |= outcome(*found) if found and kind in "dDZ" else outcome("pending", None)
+            about |= (
+                outcome(*found)
+                if found and kind in ("open_child_settled", "child_settled", "timer_fired")
+                else outcome("pending", None)
+            )
         elif about["kind"] == "join_set":
             about |= set_of(conn, execution, child)
         elif about["kind"] == "signal":
@@ -94,7 +108,12 @@ def tables(conn: Connection, execution: int) -> Json:
         elif child in steps:
             about |= outcome("pending", None)
         else:
-            about |= outcome("rejected" if kind in "EeK" else "resolved", data)
+            about |= outcome(
+                "rejected"
+                if kind in ("step_failed", "open_step_failed", "last_attempt_failed")
+                else "resolved",
+                data,
+            )
         children[str(child)] = about
     signals = "select name, delivered, received from durable._inboxes where execution = %s and delivered > 0"
     inboxes = conn.execute(signals, (execution,)).fetchall()
@@ -113,7 +132,7 @@ def state_of(attempt: int, maker: str) -> str:
     """How an open step stands, by what the head says of its attempts."""
     if attempt > 0:
         return "running"
-    return "scheduled" if maker == "o" and attempt == -1 else "retrying"
+    return "scheduled" if maker == "step_scheduled" and attempt == -1 else "retrying"
 
 
 def set_of(conn: Connection, execution: int, child: int) -> Json:
@@ -122,11 +141,17 @@ def set_of(conn: Connection, execution: int, child: int) -> Json:
     for kind, member in conn.execute(MEMBERS, (execution, child)).fetchall():
         members[kind].append(member)
     taken = "select child from durable._members where execution = %s and join_set = %s and taken"
-    assert {n for (n,) in conn.execute(taken, (execution, child)).fetchall()} == set(members["a"])
+    assert {n for (n,) in conn.execute(taken, (execution, child)).fetchall()} == set(
+        members["join_set_awaited"]
+    )
     query = "select closed from durable._join_sets where execution = %s and child = %s"
     if ask(conn, (query, (execution, child)))[0]:
-        return {"state": "closed", "members": members["u"], "taken": members["a"]}
-    return {"state": "open", "members": members["u"]}
+        return {
+            "state": "closed",
+            "members": members["join_set_submitted"],
+            "taken": members["join_set_awaited"],
+        }
+    return {"state": "open", "members": members["join_set_submitted"]}
 
 
 def compare(conn: Connection, story: Story, seen: dict[int, Json]) -> None:

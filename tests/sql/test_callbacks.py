@@ -155,7 +155,7 @@ def test_kinds_of_a_wait(conn: Connection, kind: str, order: str, wakes_after: i
     for count, child in enumerate(order, start=1):
         ask(conn, settle(f"r.{child}"))
         assert (task_of(conn, "r") or ("",))[0] == ("pending" if count >= wakes_after else "suspended")
-    assert types_of(conn, "r").count("W") == 1
+    assert types_of(conn, "r").count("execution_resumed") == 1
 
 
 def test_a_child_outside_the_wait_does_not_wake(conn: Connection) -> None:
@@ -165,7 +165,10 @@ def test_a_child_outside_the_wait_does_not_wake(conn: Connection) -> None:
     take_turn(conn, "W", report(held, end=suspend(1), seen=answer.next_of(held)))
     ask(conn, settle("r.0"))
     assert task_of(conn, "r") == ("suspended", 1, None)
-    assert types_of(conn, "r") == "SXXAD"
+    assert types_of(conn, "r") == [
+        *("execution_started", "promise_registered", "promise_registered"),
+        *("execution_awaiting", "child_settled"),
+    ]
 
 
 def test_a_settling_child_makes_a_released_run_ready(conn: Connection, clock: Clock) -> None:
@@ -188,7 +191,10 @@ def test_all_at_once(conn: Connection, clock: Clock) -> None:
     ask(conn, ("select durable.tick_v1(100)", ()))
     for name in "ab":
         assert task_of(conn, name) == ("pending", 1, None)
-        assert types_of(conn, name) == "SXXADDW"
+        assert types_of(conn, name) == [
+            *("execution_started", "promise_registered", "promise_registered", "execution_awaiting"),
+            *("child_settled", "child_settled", "execution_resumed"),
+        ]
 
 
 @pytest.mark.parametrize(("present", "wait_ms"), [(True, 200), (False, None)])

@@ -17,20 +17,32 @@ ADOPTED = "awaiter_id = 'ad' and child = 0"
 
 LAWS: dict[str, Break] = {
     # timers
-    "CF-1 fired_was_scheduled": Break(rows=(("Z", 0),)),
-    "X-2 timer_fired_once": Break(rows=(("T", 0), ("Z", 0), ("Z", 0)), also="C-1 child_has_its_promise"),
+    "CF-1 fired_was_scheduled": Break(rows=(("timer_fired", 0),)),
+    "X-2 timer_fired_once": Break(
+        rows=(("timer_scheduled", 0), ("timer_fired", 0), ("timer_fired", 0)),
+        also="C-1 child_has_its_promise",
+    ),
     # signals
     "CF-2 received_was_delivered": Break(
-        rows=(("v", 0, 1, "go"),), drop="_inboxes.inboxes_received_was_delivered"
+        rows=(("signal_received", 0, 1, "go"),), drop="_inboxes.inboxes_received_was_delivered"
     ),
     "CF-3 delivery_received_once": Break(
-        rows=(("g", None, 1, "go"), ("g", None, 2, "go"), ("v", 0, 1, "go"), ("v", 1, 1, "go")),
+        rows=(
+            ("signal_delivered", None, 1, "go"),
+            ("signal_delivered", None, 2, "go"),
+            ("signal_received", 0, 1, "go"),
+            ("signal_received", 1, 1, "go"),
+        ),
         also="receipts_are_in_order",
     ),
     "receipts_are_in_order": Break(
-        rows=(("g", None, 1, "go"), ("g", None, 2, "go"), ("v", 0, 2, "go")),
+        rows=(
+            ("signal_delivered", None, 1, "go"),
+            ("signal_delivered", None, 2, "go"),
+            ("signal_received", 0, 2, "go"),
+        ),
     ),
-    "X-6 deliveries_are_dense": Break(rows=(("g", None, 2, "go"),)),
+    "X-6 deliveries_are_dense": Break(rows=(("signal_delivered", None, 2, "go"),)),
     "inbox_is_fold": Break(INBOX.format("delivered = delivered + 1", "s", "x.name = 'go'")),
     "signal_is_its_delivery": Break("delete from durable._signals where delivery = 2"),
     "receiver_is_a_number_to_come": Break(INBOX.format("receiver = 0", "s", "x.name = 'later'")),
@@ -39,38 +51,46 @@ LAWS: dict[str, Break] = {
         " select execution, 'too', receiver from durable._inboxes where name = 'later'"
     ),
     # join sets
-    "JS-1 submitted_to_what_was_created": Break(rows=(OPEN, ("u", 0, 1))),
-    "member_was_scheduled_before": Break(rows=(("j", 0), ("u", 1, 0), ("L", 1, 1))),
-    "JS-2 nothing_submitted_once_taken_from": Break(rows=(*SET, ("a", 0, 2), ("l", 3, 1), ("u", 3, 2))),
-    "JS-3 taken_was_submitted": Break(rows=(*SET, ("L", 3, 1), ("a", 3, 2))),
-    "JS-4 taken_was_completed": Break(rows=(*SET, ("a", 1, 2))),
-    "JS-5 taken_once": Break(rows=(*SET, ("a", 0, 2), ("a", 0, 2))),
-    "JS-6 not_more_taken_than_submitted": Break(
-        rows=(("j", 0), ("L", 1, 1), ("a", 1, 0)), also="JS-3 taken_was_submitted"
+    "JS-1 submitted_to_what_was_created": Break(rows=(OPEN, ("join_set_submitted", 0, 1))),
+    "member_was_scheduled_before": Break(
+        rows=(("join_set_created", 0), ("join_set_submitted", 1, 0), ("step_completed", 1, 1))
     ),
-    "JS-7 member_of_one_set_once": Break(rows=(*SET, ("j", 3), ("u", 1, 3))),
-    "R10 taken_result_is_that_of_its_completion": Break(rows=(*SET, ("a", 0, 2, None, "7"))),
+    "JS-2 nothing_submitted_once_taken_from": Break(
+        rows=(*SET, ("join_set_awaited", 0, 2), ("step_started", 3, 1), ("join_set_submitted", 3, 2))
+    ),
+    "JS-3 taken_was_submitted": Break(rows=(*SET, ("step_completed", 3, 1), ("join_set_awaited", 3, 2))),
+    "JS-4 taken_was_completed": Break(rows=(*SET, ("join_set_awaited", 1, 2))),
+    "JS-5 taken_once": Break(rows=(*SET, ("join_set_awaited", 0, 2), ("join_set_awaited", 0, 2))),
+    "JS-6 not_more_taken_than_submitted": Break(
+        rows=(("join_set_created", 0), ("step_completed", 1, 1), ("join_set_awaited", 1, 0)),
+        also="JS-3 taken_was_submitted",
+    ),
+    "JS-7 member_of_one_set_once": Break(rows=(*SET, ("join_set_created", 3), ("join_set_submitted", 1, 3))),
+    "R10 taken_result_is_that_of_its_completion": Break(rows=(*SET, ("join_set_awaited", 0, 2, None, "7"))),
     "join_set_is_fold": Break("update durable._join_sets set closed = not closed where closed"),
     "member_is_fold": Break("update durable._members set taken = false where taken"),
     # children
-    "C-1 settled_iff_resolved_in_owner": Break(rows=(("Z", 4),), run="r"),
+    "C-1 settled_iff_resolved_in_owner": Break(rows=(("timer_fired", 4),), run="r"),
     "C-5 open_attempt_of_child_run": Break(T.format("attempt_open = false", "r.3")),
     "C-5 open_steps_of_head": Break(H.format("open_attempts = '{2}'", "r")),
-    "C-6 result_is_that_of_the_promise": Break(J.format("data = '1'", "ad", "x.type = 'D'")),
+    "C-6 result_is_that_of_the_promise": Break(J.format("data = '1'", "ad", "x.type = 'child_settled'")),
     "R13 adopted_promise_has_its_row": Break(
         "insert into durable._callbacks (awaited_id, awaiter_id, child) values ('x', 'ad', 7)"
     ),
     "R13 adopted_promise_is_awaited": Break(f"delete from durable._callbacks where {ADOPTED}"),
-    "C-1 child_has_its_promise": Break(rows=(("I", 0),)),
-    "C-6 result_comes_as_its_kind_does": Break(rows=(("c", 3, 1, None, "7"),), run="r"),
+    "C-1 child_has_its_promise": Break(rows=(("child_run_scheduled", 0),)),
+    "C-6 result_comes_as_its_kind_does": Break(rows=(("open_step_completed", 3, 1, None, "7"),), run="r"),
     "timer_is_due_when_its_promise_is": Break(
-        J.format("data = '{\"fire_at\": 5}'", "r", "x.child = 4 and x.type = 'T'")
+        J.format("data = '{\"fire_at\": 5}'", "r", "x.child = 4 and x.type = 'timer_scheduled'")
     ),
-    "timer_does_not_fire_early": Break(J.format("ts = x.ts - 1", "r", "x.type = 'Z'")),
-    "taken_in_the_order_of_completion": Break(rows=(*SET, ("c", 1, 1), ("a", 1, 2), ("a", 0, 2))),
+    "timer_does_not_fire_early": Break(J.format("ts = x.ts - 1", "r", "x.type = 'timer_fired'")),
+    "taken_in_the_order_of_completion": Break(
+        rows=(*SET, ("open_step_completed", 1, 1), ("join_set_awaited", 1, 2), ("join_set_awaited", 0, 2))
+    ),
     # generations
     "generation_follows_one_that_ended": Break(
-        J.format("data = null", "g", "x.type = 'C'"), also="head_has_promise, C-2 pending_iff_live"
+        J.format("data = null", "g", "x.type = 'execution_completed'"),
+        also="head_has_promise, C-2 pending_iff_live",
     ),
     "generation_numbers_go_on": Break(
         f"{CUT.format('g', 'h.previous is not null and x.seq > 1')}; "

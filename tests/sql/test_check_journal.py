@@ -21,7 +21,7 @@ FAILED = '{"error": {}, "retry_at": 1, "interrupted": false}'
 LOST = '{"error": {}, "retry_at": 1, "interrupted": true}'
 R6 = "R6 X-5 wait_is_for_what_can_resolve"
 OVER = "X-4 resumed_when_its_wait_was_over"
-WAIT: Line = ("A", None, None, None, ANY)
+WAIT: Line = ("execution_awaiting", None, None, None, ANY)
 
 LAWS: dict[str, Break] = {
     # heads
@@ -44,90 +44,117 @@ LAWS: dict[str, Break] = {
     # folds
     "C-4 next_seq_is_journal_length": Break(H.format("next_seq = next_seq + 1", "r")),
     "INV-4 status_is_fold": Break(H.format("status = 'cancelling', cancel_until = 1", "r")),
-    "X-1 started_once": Break(rows=(("S",),), drop="_journal.journal_starts_with_started", also=FITS),
+    "X-1 started_once": Break(
+        rows=(("execution_started",),), drop="_journal.journal_starts_with_started", also=FITS
+    ),
     "S-2 INV-1 starts_with_started": Break(
         f"{CUT.format('m', 'x.seq = 0')}; {J.format('seq = 0', 'm', 'x.seq = 1')}; "
         + H.format("next_seq = 1", "m"),
-        rows=(("n", 0),),
+        rows=(("random_generated", 0),),
         drop="_journal.journal_starts_with_started",
         also="INV-4 status_is_fold",
     ),
-    "S-3 at_most_one_end": Break(rows=(("C",),), run="e", also=f"S-4 INV-3 nothing_after_the_end, {FITS}"),
+    "S-3 at_most_one_end": Break(
+        rows=(("execution_completed",),), run="e", also=f"S-4 INV-3 nothing_after_the_end, {FITS}"
+    ),
     "A-1 next_child_follows_journal": Break(
         H.format("next_child = next_child + 1, reserved = reserved || next_child", "q")
     ),
-    "A-1 children_carried_once": Break(rows=(("n", 0), ("n", 0))),
+    "A-1 children_carried_once": Break(rows=(("random_generated", 0), ("random_generated", 0))),
     "A-1 gaps_are_reserved": Break(H.format("reserved = '{3}'", "q")),
     "cancel_seq_is_the_request": Break(H.format("cancel_seq = cancel_seq - 1", "c")),
     # rows
-    "S-1 INV-2 seq_is_dense": Break(J.format("seq = 2", "m", "x.seq = 1"), rows=(("n", 0),), also=FUSED),
+    "S-1 INV-2 seq_is_dense": Break(
+        J.format("seq = 2", "m", "x.seq = 1"), rows=(("random_generated", 0),), also=FUSED
+    ),
     FUSED: Break(
         f"{J.format('seq = 3', 'm', 'x.seq = 4')}; {J.format('seq = 6', 'm', 'x.seq = 5')}; "
         + J.format("seq = 5", "m", "x.seq = 6"),
-        rows=(("L", 0, 1), ("n", 1), ("n", 2)),
+        rows=(("step_completed", 0, 1), ("random_generated", 1), ("random_generated", 2)),
     ),
-    "S-4 INV-3 nothing_after_the_end": Break(rows=(("g", None, 1, "go"),), run="e", also=FITS),
+    "S-4 INV-3 nothing_after_the_end": Break(rows=(("signal_delivered", None, 1, "go"),), run="e", also=FITS),
     "S-5 cancelled_was_requested": Break(
         "select durable.promise_settle('m', 'rejected_canceled'); "
         f"{CUT.format('m', 'x.seq = 1')}; {J.format('seq = 1', 'm', 'x.seq = 2')}; "
         + H.format("next_seq = 2", "m"),
         also=FITS,
     ),
-    "X-4 resumed_only_while_blocked": Break(rows=(("W",),), also=FITS),
-    FITS: Break(rows=(("Q",), ("o", 0))),
+    "X-4 resumed_only_while_blocked": Break(rows=(("execution_resumed",),), also=FITS),
+    FITS: Break(rows=(("cancel_requested",), ("step_scheduled", 0))),
     "journal_row_has_a_head": Break(
         "insert into durable._journal (execution, bucket, ts, seq, type)"
-        " select 999999, max(bucket), 1, 0, 'S' from durable._buckets"
+        " select 999999, max(bucket), 1, 0, 'execution_started' from durable._buckets"
     ),
     # invocations
-    "SE-1 INV-5 started_was_scheduled": Break(rows=(("s", 0, 1),), also=X3),
-    "SE-2 completed_was_started": Break(rows=(("o", 0), ("c", 0, 1)), also=X3),
-    "SE-3 retried_attempt_was_started": Break(rows=(OPEN, ("r", 0, 2, None, LOST)), also=X3),
-    "SE-4 nothing_after_the_completion": Break(rows=(("L", 0, 1), ("s", 0, 2)), also=X3),
+    "SE-1 INV-5 started_was_scheduled": Break(rows=(("attempt_started", 0, 1),), also=X3),
+    "SE-2 completed_was_started": Break(rows=(("step_scheduled", 0), ("open_step_completed", 0, 1)), also=X3),
+    "SE-3 retried_attempt_was_started": Break(
+        rows=(OPEN, ("open_attempt_failed", 0, 2, None, LOST)), also=X3
+    ),
+    "SE-4 nothing_after_the_completion": Break(
+        rows=(("step_completed", 0, 1), ("attempt_started", 0, 2)), also=X3
+    ),
     "SE-5 retries_within_the_policy": Break(
         rows=(
-            ("l", 0, 1, "step", POLICY),
-            ("r", 0, 1, None, LOST),
-            ("t", 0, 2, None, FAILED),
-            ("t", 0, 3, None, FAILED),
+            ("step_started", 0, 1, "step", POLICY),
+            ("open_attempt_failed", 0, 1, None, LOST),
+            ("attempt_failed", 0, 2, None, FAILED),
+            ("attempt_failed", 0, 3, None, FAILED),
         )
     ),
-    X3: Break(rows=(("o", 0), ("s", 0, 2))),
+    X3: Break(rows=(("step_scheduled", 0), ("attempt_started", 0, 2))),
     "suspended_within_the_journal": Break(H.format("suspend_seq = next_seq + 1", "b")),
     "C-2 status_is_the_verdict": Break(P.format("state = 'rejected'", "e")),
     "INV-4 wait_is_the_last_of_the_journal": Break(H.format("wait_kind = 'any', wait_left = 1", "b")),
-    "time_does_not_go_back": Break(J.format("ts = 1", "m", "x.seq = 1"), rows=(("n", 0),)),
+    "time_does_not_go_back": Break(J.format("ts = 1", "m", "x.seq = 1"), rows=(("random_generated", 0),)),
     "request_stands_before_what_it_ends": Break(
         "select durable.cancel('r', force => true); "
         "with x as (delete from durable._journal j using durable._executions h"
-        " where h.execution = j.execution and h.id = 'r' and j.type in ('Q', 'd') returning j.*)"
+        " where h.execution = j.execution and h.id = 'r' "
+        "and j.type in ('cancel_requested', 'open_child_settled') returning j.*)"
         " insert into durable._journal (execution, ts, bucket, seq, child, attempt, type)"
-        " select execution, ts, bucket, seq + case type when 'Q' then 1 else -1 end, child, attempt, type"
-        " from x order by seq"
+        " select execution, ts, bucket, seq + case type when 'cancel_requested' then 1 else -1 end, child,"
+        " attempt, type from x order by seq"
     ),
     # waits of the past
-    R6: Break(rows=(("n", 0), WAIT, ("W",)), also=OVER),
-    "X-5 wait_is_for_what_is_open": Break(rows=(("L", 0, 1), WAIT, ("W",))),
+    R6: Break(rows=(("random_generated", 0), WAIT, ("execution_resumed",)), also=OVER),
+    "X-5 wait_is_for_what_is_open": Break(rows=(("step_completed", 0, 1), WAIT, ("execution_resumed",))),
     "R7 wait_for_a_signal_is_for_its_receipt": Break(
-        rows=(("n", 0), ("A", None, None, None, '{"on": [0], "kind": "signal", "name": "go"}'), ("W",)),
+        rows=(
+            ("random_generated", 0),
+            ("execution_awaiting", None, None, None, '{"on": [0], "kind": "signal", "name": "go"}'),
+            ("execution_resumed",),
+        ),
         also=f"{R6}, {OVER}",
     ),
-    OVER: Break(rows=(OPEN, WAIT, ("W",))),
+    OVER: Break(rows=(OPEN, WAIT, ("execution_resumed",))),
     "X-5 single_wait_is_for_one_child": Break(
         rows=(
-            *(OPEN, ("l", 1, 1), ("A", None, None, None, '{"on": [0, 1], "kind": "single"}')),
-            *(("c", 0, 1), ("c", 1, 1), ("W",)),
+            *(
+                OPEN,
+                ("step_started", 1, 1),
+                ("execution_awaiting", None, None, None, '{"on": [0, 1], "kind": "single"}'),
+            ),
+            *(("open_step_completed", 0, 1), ("open_step_completed", 1, 1), ("execution_resumed",)),
         )
     ),
     "CF-4 signal_wait_is_on_its_receipt": Break(
-        rows=(("A", None, None, None, '{"on": [0, 1], "kind": "signal", "name": "go"}'), ("W",)),
+        rows=(
+            ("execution_awaiting", None, None, None, '{"on": [0, 1], "kind": "signal", "name": "go"}'),
+            ("execution_resumed",),
+        ),
         also=f"{R6}, {OVER}",
     ),
     "X-5 wait_names_each_child_once": Break(
-        rows=(("A", None, None, None, '{"on": [0, 0], "kind": "any"}'), ("W",)),
+        rows=(
+            ("execution_awaiting", None, None, None, '{"on": [0, 0], "kind": "any"}'),
+            ("execution_resumed",),
+        ),
         also=f"{R6}, {OVER}",
     ),
-    "INV-6 child_has_one_owner": Break(rows=(("n", 1),), run="g", also="A-1 gaps_are_reserved"),
+    "INV-6 child_has_one_owner": Break(
+        rows=(("random_generated", 1),), run="g", also="A-1 gaps_are_reserved"
+    ),
 }
 
 
@@ -156,15 +183,34 @@ def test_no_law_is_missed() -> None:
 @pytest.mark.parametrize(
     "rows",
     [
-        (("l", 0, 1, "step", POLICY), ("r", 0, 1, None, LOST), ("t", 0, 2, None, FAILED), ("k", 0, 3)),
         (
-            ("l", 0, 1, "step", '{"input": []}'),
-            *(("r" if n == 1 else "t", 0, n, None, FAILED) for n in range(1, 9)),
+            ("step_started", 0, 1, "step", POLICY),
+            ("open_attempt_failed", 0, 1, None, LOST),
+            ("attempt_failed", 0, 2, None, FAILED),
+            ("last_attempt_completed", 0, 3),
         ),
-        (("f", 0, 1, "step", FAILED), ("t", 0, 2, None, FAILED)),
-        (("o", 0, None, "step", '{"kind": "Local", "retry_policy": {"max_attempts": 3}}'), ("s", 0, 1)),
-        (*SET, ("a", 0, 2), ("c", 1, 1), ("a", 1, 2)),
-        (OPEN, WAIT, ("c", 0, 1), ("W",), ("Q",), ("g", None, 1, "go"), ("L", 1, 1)),
+        (
+            ("step_started", 0, 1, "step", '{"input": []}'),
+            *(
+                ("open_attempt_failed" if n == 1 else "attempt_failed", 0, n, None, FAILED)
+                for n in range(1, 9)
+            ),
+        ),
+        (("first_attempt_failed", 0, 1, "step", FAILED), ("attempt_failed", 0, 2, None, FAILED)),
+        (
+            ("step_scheduled", 0, None, "step", '{"kind": "Local", "retry_policy": {"max_attempts": 3}}'),
+            ("attempt_started", 0, 1),
+        ),
+        (*SET, ("join_set_awaited", 0, 2), ("open_step_completed", 1, 1), ("join_set_awaited", 1, 2)),
+        (
+            OPEN,
+            WAIT,
+            ("open_step_completed", 0, 1),
+            ("execution_resumed",),
+            ("cancel_requested",),
+            ("signal_delivered", None, 1, "go"),
+            ("step_completed", 1, 1),
+        ),
     ],
     ids=["interruptions_do_not_count", "no_policy", "none_recorded", "first_attempt", "a_set", "clean_up"],
 )

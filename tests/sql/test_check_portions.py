@@ -72,14 +72,24 @@ insert into durable._signals (execution, name, delivery) select execution, 'go',
 insert into durable._join_sets (execution, child, closed) select execution, 2, true from lives;
 insert into durable._members (execution, child, join_set, taken) select execution, 3, 2, true from lives;
 insert into durable._journal (execution, bucket, ts, seq, type, child, attempt, name, data)
-select execution, bucket, 3, seq, type::"char", child, attempt, name, data from lives
-cross join (values (0, 'S', null, null, null, null), (1, 'L', 0, 1, 'a', '1'), (4, 'X', 1, null, 'x', null),
-  (5, 'j', 2, null, null, null), (6, 'l', 3, 1, 'b', '{"retry": {"max_attempts": 2}}'),
-  (8, 'u', 3, 2, null, null), (9, 'c', 3, 1, null, '1'), (10, 'a', 3, 2, null, null),
-  (11, 'T', 4, null, null, '{"fire_at": 9007199254740991}'), (12, 'Z', 4, null, null, null),
-  (13, 'g', null, 1, 'go', null),
-  (14, 'v', 5, 1, 'go', null), (15, 'A', null, null, null, '{"on": [1], "kind": "single"}'),
-  (16, 'D', 1, 1, null, null), (18, 'W', null, null, null, null), (19, 'C', null, null, null, null))
+select execution, bucket, 3, seq, type::durable.row_type, child, attempt, name, data from lives
+cross join (values
+  (0, 'execution_started', null, null, null, null),
+  (1, 'step_completed', 0, 1, 'a', '1'),
+  (4, 'promise_registered', 1, null, 'x', null),
+  (5, 'join_set_created', 2, null, null, null),
+  (6, 'step_started', 3, 1, 'b', '{"retry": {"max_attempts": 2}}'),
+  (8, 'join_set_submitted', 3, 2, null, null),
+  (9, 'open_step_completed', 3, 1, null, '1'),
+  (10, 'join_set_awaited', 3, 2, null, null),
+  (11, 'timer_scheduled', 4, null, null, '{"fire_at": 9007199254740991}'),
+  (12, 'timer_fired', 4, null, null, null),
+  (13, 'signal_delivered', null, 1, 'go', null),
+  (14, 'signal_received', 5, 1, 'go', null),
+  (15, 'execution_awaiting', null, null, null, '{"on": [1], "kind": "single"}'),
+  (16, 'child_settled', 1, 1, null, null),
+  (18, 'execution_resumed', null, null, null, null),
+  (19, 'execution_completed', null, null, null, null))
   as x (seq, type, child, attempt, name, data) where seq < 16 or not asleep
 """
 # rows that the nodes of a plan may handle together, for each row of the portion
@@ -201,9 +211,9 @@ LOST = (
     "update durable._promises set task_version = null where id = 'r1'; "
     "update durable._promises set external = false where id = 'r4999'; "
     "insert into durable._journal (execution, bucket, ts, seq, type)"
-    " select 9000000, min(bucket), 1, 0, 'S' from durable._buckets; "
+    " select 9000000, min(bucket), 1, 0, 'execution_started' from durable._buckets; "
     "insert into durable._journal (execution, bucket, ts, seq, type)"
-    " select 5, min(bucket), 1, 0, 'S' from durable._buckets; "
+    " select 5, min(bucket), 1, 0, 'execution_started' from durable._buckets; "
     "insert into durable._tasks (id, deadline, retry_at, queue) values ('zzz', 5, 5, 'g'); "
     "insert into durable._tasks (id, deadline, retry_at, queue) values ('a', 5, 5, 'g'); "
     "update durable._executions set next_seq = next_seq + 1 where id = 'r2500'; "

@@ -58,10 +58,11 @@ def renew(story: Story, value: Any, next_child: int, **more: Any) -> dict[str, A
     return dict(task)
 
 
-def journal_of(conn: Connection, execution: int) -> str:
+def journal_of(conn: Connection, execution: int) -> list[str]:
     """The row types of one generation."""
-    query = "select string_agg(type::text, '' order by seq) from durable._journal where execution = %s"
-    return str(ask(conn, (query, (execution,)))[0])
+    query = "select array_agg(type::text order by seq) from durable._journal where execution = %s"
+    types: list[str] = ask(conn, (query, (execution,)))[0]
+    return types
 
 
 def generations(conn: Connection, id_: str) -> list[tuple[Any, ...]]:
@@ -80,7 +81,7 @@ def test_three_generations(conn: Connection, clock: Clock) -> None:
     first = story.execution
     task = renew(story, [2], 2)
     assert (task["param"], task["first_child"], task["from"], task["next"]) == ("[2]", 2, 0, 1)
-    assert (task["started_at"], [row[1] for row in task["rows"]]) == (clock.now_ms, ["S"])
+    assert (task["started_at"], [row[1] for row in task["rows"]]) == (clock.now_ms, ["execution_started"])
     story.report(outcomes=[done(2)], commands=[run(3, queue="kids")])
     task = renew(story, {"n": 3}, 5)
     assert (task["param"], task["first_child"], task["version"]) == ('{"n": 3}', 5, 3)
@@ -88,13 +89,22 @@ def test_three_generations(conn: Connection, clock: Clock) -> None:
     assert generations(conn, "r") == [
         (1, "completed", 8, 0, 2, [1]),
         (2, "completed", 6, 2, 4, [2]),
-        (3, "running", 4, 5, 6, {"n": 3}),
+        (
+            3,
+            "running",
+            4,
+            5,
+            6,
+            {"n": 3},
+        ),
     ]
     story.report(end=complete('"third"'))
     assert promise_of(conn, "r") == ("resolved", '"third"')
     query = "select extract(epoch from min(started_at)) * 1000, count(ended_at) from durable.generations('r')"
     assert ask(conn, (query, ())) == (began, 3)
-    assert journal_of(conn, first) == "SLLC"
+    assert journal_of(conn, first) == [
+        *("execution_started", "step_completed", "step_completed", "execution_completed"),
+    ]
     runs = conn.execute("select id, state, result, execution from durable.runs where id = 'r'").fetchall()
     assert runs == [("r", "completed", "third", story.execution)]
 
@@ -115,7 +125,9 @@ def test_an_open_attempt_is_closed(conn: Connection, clock: Clock) -> None:
     old = story.held
     assert old is not None
     renew(story, [], 1)
-    assert journal_of(conn, old.execution) == "SlrC"
+    assert journal_of(conn, old.execution) == [
+        *("execution_started", "step_started", "open_attempt_failed", "execution_completed"),
+    ]
     assert take_turn(conn, "W", report(old, outcomes=[done(0)])).of(old) == ("lost", "lost")
 
 
@@ -126,7 +138,9 @@ def test_outcomes_and_commands_of_the_last_report_belong_to_the_old_journal(
     story = begin_story(conn, clock, "r")
     old = story.execution
     renew(story, [], 2, outcomes=[done(0)], commands=[run(1, queue="kids")])
-    assert journal_of(conn, old) == "SILC"
+    assert journal_of(conn, old) == [
+        *("execution_started", "child_run_scheduled", "step_completed", "execution_completed"),
+    ]
     assert task_of(conn, "r.1") == ("pending", 0, None)
 
 
@@ -140,7 +154,7 @@ def test_unreceived_signals_are_carried_over(conn: Connection, clock: Clock) -> 
     story.report(commands=[receive(0, "a")])
     for first in (1, 2):
         renew(story, [], first)
-        assert types_of_present(conn) == "S" + "g" * (5 - first)
+        assert types_of_present(conn) == ["execution_started"] + ["signal_delivered"] * (5 - first)
         story.report(commands=[receive(first, "a")])
     renew(story, [], 3)
     inbox = (
@@ -151,7 +165,7 @@ def test_unreceived_signals_are_carried_over(conn: Connection, clock: Clock) -> 
     assert conn.execute(sent, (story.execution,)).fetchall() == [("a", 1, "3"), ("b", 1, '"b"')]
 
 
-def types_of_present(conn: Connection, id_: str = "r") -> str:
+def types_of_present(conn: Connection, id_: str = "r") -> list[str]:
     """The row types of the present generation."""
     return journal_of(conn, ask(conn, ("select head from durable._promises where id = %s", (id_,)))[0])
 
@@ -188,7 +202,7 @@ def test_a_key_is_known_in_all_generations(conn: Connection, clock: Clock) -> No
     story.report(commands=[receive(3, "s")])
     held = conn.execute(
         "select j.child, s.data from durable._journal j join durable._signals s on s.execution = j.execution "
-        "and s.delivery = j.attempt where j.execution = %s and j.type = 'v' order by j.seq",
+        "and s.delivery = j.attempt where j.execution = %s and j.type = 'signal_received' order by j.seq",
         (story.execution,),
     ).fetchall()
     assert held == [(1, "2"), (2, "9")]
@@ -201,9 +215,9 @@ def test_a_receive_ends_with_its_generation(conn: Connection, clock: Clock) -> N
     story.report(commands=[receive(0, "s")])
     renew(story, [], 1)
     story.signal("s", 1)
-    assert types_of_present(conn) == "Sg"
+    assert types_of_present(conn) == ["execution_started", "signal_delivered"]
     story.report(commands=[receive(1, "s")])
-    assert types_of_present(conn) == "Sgv"
+    assert types_of_present(conn) == ["execution_started", "signal_delivered", "signal_received"]
 
 
 def test_children_of_earlier_generations_go_on_alone(conn: Connection, clock: Clock) -> None:
@@ -253,7 +267,10 @@ def test_the_parent_gets_the_last_result(conn: Connection, clock: Clock) -> None
         lawful(conn)
     take_turn(conn, "U", report(kid, end=complete('"last"')))
     assert task_of(conn, "r") == ("pending", 1, None)
-    assert types_of(conn, "r") == "SIbAdW"
+    assert types_of(conn, "r") == [
+        *("execution_started", "child_run_scheduled", "child_run_started", "execution_awaiting"),
+        *("open_child_settled", "execution_resumed"),
+    ]
 
 
 def test_the_key_of_the_start_finds_the_run(conn: Connection, clock: Clock) -> None:
@@ -288,7 +305,9 @@ def test_a_cancellation_reaches_the_newest_generation(conn: Connection, clock: C
     assert statuses == {"r": "cancelling", "r.0": "running", "r.1": "cancelling"}
     story.report(end={"do": "cancel"})
     assert promise_of(conn, "r") and promise_of(conn, "r")[0] == "rejected_canceled"  # type: ignore[index]
-    assert journal_of(conn, old) == "SIbC"
+    assert journal_of(conn, old) == [
+        *("execution_started", "child_run_scheduled", "child_run_started", "execution_completed"),
+    ]
 
 
 def test_a_request_comes_before_an_unseen_continue(conn: Connection, clock: Clock) -> None:
@@ -310,7 +329,7 @@ def test_the_deadline_is_that_of_the_run(conn: Connection, clock: Clock) -> None
     clock.advance(100)
     tick(conn)
     assert promise_of(conn, "r") == ("rejected_timedout", None)
-    assert types_of_present(conn) == "SF"
+    assert types_of_present(conn) == ["execution_started", "execution_failed"]
 
 
 def test_set_aside_and_resumed(conn: Connection, clock: Clock) -> None:
@@ -354,13 +373,22 @@ def test_a_fork_of_a_later_generation(conn: Connection, clock: Clock) -> None:
     story.signal("s", 1)
     story.report(outcomes=[done(1, '"x"')])
     ask(conn, ("select durable.fork('r', new_id => 'f')", ()))
-    assert generations(conn, "f") == [(1, "running", 5, 1, 2, [2])]
+    assert generations(conn, "f") == [
+        (
+            1,
+            "running",
+            5,
+            1,
+            2,
+            [2],
+        )
+    ]
     answer = Turn(raw=take_turn(conn, "W", want=1, queues=["q-r"]).raw)
     (task,) = answer.handed
     assert (task["param"], task["first_child"], [row[1] for row in task["rows"]]) == (
         "[2]",
         1,
-        ["S", "g", "L"],
+        ["execution_started", "signal_delivered", "step_completed"],
     )
 
 
@@ -369,4 +397,13 @@ def test_generations_of_what_is_no_run(conn: Connection) -> None:
     ask(conn, create("p", external="true"))
     assert refusal(conn, ("select durable.generations('p')", ())) == "WF001"
     begin_run(conn, "r")
-    assert generations(conn, "r") == [(1, "running", 1, 0, 0, [])]
+    assert generations(conn, "r") == [
+        (
+            1,
+            "running",
+            1,
+            0,
+            0,
+            [],
+        )
+    ]

@@ -119,34 +119,38 @@ def rows(conn: Connection, id_: str, child: int) -> list[tuple[str, int | None, 
     query = """select w.rows from durable._executions h join durable._promises p on p.head = h.execution
                cross join lateral durable._rows(h.execution, h.bucket, h.id, 0, h.next_seq) w
                where p.id = %s"""
-    mine = [row for row in ask(conn, (query, (id_,)))[0] if row[2] == child and row[1] not in "ua"]
+    mine = [
+        row
+        for row in ask(conn, (query, (id_,)))[0]
+        if row[2] == child and row[1] not in ("join_set_submitted", "join_set_awaited")
+    ]
     return [(row[1], row[3], row[6] and json.loads(row[6]), row[7]) for row in mine]
 
 
 # child of the story -> how its rows end once a value was put in place; all of it lies in the copied part
 REPLACED: dict[str, tuple[int, str, int | None, bool | None]] = {
-    "0": (0, "k", 2, None),
-    "1": (1, "n", None, None),
-    "2": (2, "m", None, None),
-    "4": (4, "D", 1, True),
-    "kid": (5, "d", 2, True),
-    "6": (6, "D", 1, True),
-    "8": (8, "v", 1, True),
-    "nine": (9, "L", 1, None),
-    "ten": (10, "L", 1, None),
-    "11": (11, "k", 5, None),
-    "12": (12, "k", 2, None),
-    "13": (13, "c", 1, None),
-    "14": (14, "D", 1, True),
-    "15": (15, "D", 1, True),
-    "signal:go:2": (16, "v", 2, True),
-    "foreign": (17, "k", 1, None),
-    "19": (19, "D", 1, True),
-    "20": (20, "d", 1, True),
-    "r-nowhere": (21, "D", 1, True),
-    "running": (22, "c", 1, None),
-    "failing": (23, "k", 2, None),
-    "25": (25, "D", 1, True),
+    "0": (0, "last_attempt_completed", 2, None),
+    "1": (1, "random_generated", None, None),
+    "2": (2, "time_recorded", None, None),
+    "4": (4, "child_settled", 1, True),
+    "kid": (5, "open_child_settled", 2, True),
+    "6": (6, "child_settled", 1, True),
+    "8": (8, "signal_received", 1, True),
+    "nine": (9, "step_completed", 1, None),
+    "ten": (10, "step_completed", 1, None),
+    "11": (11, "last_attempt_completed", 5, None),
+    "12": (12, "last_attempt_completed", 2, None),
+    "13": (13, "open_step_completed", 1, None),
+    "14": (14, "child_settled", 1, True),
+    "15": (15, "child_settled", 1, True),
+    "signal:go:2": (16, "signal_received", 2, True),
+    "foreign": (17, "last_attempt_completed", 1, None),
+    "19": (19, "child_settled", 1, True),
+    "20": (20, "open_child_settled", 1, True),
+    "r-nowhere": (21, "child_settled", 1, True),
+    "running": (22, "open_step_completed", 1, None),
+    "failing": (23, "last_attempt_completed", 2, None),
+    "25": (25, "child_settled", 1, True),
 }
 
 
@@ -193,17 +197,53 @@ def in_sequence(conn: Connection, clock: Clock) -> Story:
     return story
 
 
-AT_THE_POSITION: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({"step": "first"}, {}, "Sm"),
-    ({"step": "first"}, {"first": 0}, "SmL"),
-    ({"step": "ship"}, {"ship": 0}, "SmLID"),
-    ({"step": "ship"}, {"ship": 0, "3": 0}, "SmLIDL"),
-    ({"step": "second"}, {"second": 0}, "SmLIDL"),
-    ({"step": "second"}, {"label": 0, "second": 0}, "SmLIDLXD"),
-    ({"step": "first"}, {"1": 1, "2": 2, "3": 3, "label": 4, "third": 5, "6": 6}, "SmLIDLXDLL"),
-    ({"seq": 1}, {"time": 7}, "Sm"),
-    ({"seq": 4}, {"first": 7}, "SmL"),
-    ({}, {"third": 7, "6": 8}, "SmLIDEXDLL"),
+SHIPPING = ["execution_started", "time_recorded", "step_completed", "child_run_scheduled"]
+AT_THE_POSITION: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
+    ({"step": "first"}, {}, ["execution_started", "time_recorded"]),
+    ({"step": "first"}, {"first": 0}, ["execution_started", "time_recorded", "step_completed"]),
+    (
+        {"step": "ship"},
+        {"ship": 0},
+        [*SHIPPING, "child_settled"],
+    ),
+    (
+        {"step": "ship"},
+        {"ship": 0, "3": 0},
+        [*SHIPPING, "child_settled", "step_completed"],
+    ),
+    (
+        {"step": "second"},
+        {"second": 0},
+        [*SHIPPING, "child_settled", "step_completed"],
+    ),
+    (
+        {"step": "second"},
+        {"label": 0, "second": 0},
+        [
+            *SHIPPING,
+            *("child_settled", "step_completed", "promise_registered", "child_settled"),
+        ],
+    ),
+    (
+        {"step": "first"},
+        {"1": 1, "2": 2, "3": 3, "label": 4, "third": 5, "6": 6},
+        [
+            *SHIPPING,
+            *("child_settled", "step_completed", "promise_registered", "child_settled"),
+            *("step_completed", "step_completed"),
+        ],
+    ),
+    ({"seq": 1}, {"time": 7}, ["execution_started", "time_recorded"]),
+    ({"seq": 4}, {"first": 7}, ["execution_started", "time_recorded", "step_completed"]),
+    (
+        {},
+        {"third": 7, "6": 8},
+        [
+            *SHIPPING,
+            *("child_settled", "step_failed", "promise_registered", "child_settled"),
+            *("step_completed", "step_completed"),
+        ],
+    ),
 ]
 
 
@@ -292,7 +332,7 @@ def test_properties_of_a_fork(conn: Connection, clock: Clock) -> None:
     assert (task["state"], task["version"], task["queue"], task["priority"]) == ("pending", 0, "q-r", 4)
     assert (task["deadline"], task["retry_at"]) == (clock.now_ms + DAY, clock.now_ms)
     # its first row is older than its promise, so it is told; that of its origin is not
-    assert ([row[1] for row in claim(conn, "V", "q-r").rows], held.rows) == (["S"], ())
+    assert ([row[1] for row in claim(conn, "V", "q-r").rows], held.rows) == (["execution_started"], ())
 
 
 def test_queue_and_version_of_a_fork(conn: Connection, clock: Clock) -> None:
@@ -327,7 +367,7 @@ def test_times_of_children(conn: Connection, clock: Clock) -> None:
     assert times == [clock.now_ms + 5000, clock.now_ms + 700, NEVER, began + 600, began + 9000]
     tick(conn)
     assert row_of(conn, "_promises", "f.3")["state"] == "resolved"
-    assert types_of(conn, "f").endswith("Z")
+    assert types_of(conn, "f")[-1:] == ["timer_fired"]
 
 
 def test_a_promise_of_somebody_else_is_awaited_again(conn: Connection, clock: Clock) -> None:
@@ -341,11 +381,11 @@ def test_a_promise_of_somebody_else_is_awaited_again(conn: Connection, clock: Cl
     upto = story.next_seq
     ask(conn, settle("early", '"e"'))
     ask(conn, fork(seq=upto))
-    assert rows(conn, "f", 0)[-1] == ("D", 1, "e", True)
+    assert rows(conn, "f", 0)[-1] == ("child_settled", 1, "e", True)
     held = claim(conn, "V", "q-r")
     take_turn(conn, "V", report(held, end=suspend(1)))
     ask(conn, settle("late", '"l"'))
-    assert rows(conn, "f", 1)[-1] == ("D", 1, "l", True)
+    assert rows(conn, "f", 1)[-1] == ("child_settled", 1, "l", True)
     assert task_of(conn, "f") == ("pending", 1, None)
 
 
@@ -357,7 +397,7 @@ def test_a_purged_promise(conn: Connection, clock: Clock) -> None:
     conn.execute("update durable._promises set id = 'away' where id = 'gone'")
     assert refusal(conn, fork()) == "WF001"
     ask(conn, fork(set_values={"gone": 1}))
-    assert rows(conn, "f", 0)[-1] == ("D", 1, 1, True)
+    assert rows(conn, "f", 0)[-1] == ("child_settled", 1, 1, True)
     conn.execute("update durable._promises set id = 'gone' where id = 'away'")
 
 
@@ -429,7 +469,7 @@ def test_a_fork_of_a_live_run_changes_nothing_of_it(conn: Connection, clock: Clo
     assert task_of(conn, "r") == ("pending", 1, None)
     assert row_of(conn, "_promises", "f.0")["state"] == "pending"
     ask(conn, settle("f.0", "2"))
-    assert rows(conn, "f", 0)[-1] == ("D", 1, 2, True)
+    assert rows(conn, "f", 0)[-1] == ("child_settled", 1, 2, True)
 
 
 def test_a_signal_key_is_known_to_the_fork(conn: Connection, clock: Clock) -> None:
@@ -502,8 +542,12 @@ def test_a_journal_that_a_client_keeps(conn: Connection, clock: Clock) -> None:
         ask(conn, (write, ("k", 1, event, json.dumps(payload))))
     for upto in range(1, 7):
         ask(conn, fork("k", f"k{upto}", seq=upto))
+    kept = [
+        *("execution_started", "step_scheduled", "attempt_started"),
+        *("promise_registered", "signal_delivered"),
+    ]
     types = [types_of(conn, f"k{upto}") for upto in range(1, 7)]
-    assert types == ["S", "So", "Sos", "SosX", "SosXg", "SosXg"]
+    assert types == [kept[:count] for count in (1, 2, 3, 4, 5, 5)]
     ask(conn, ("select * from durable.task_acquire('k6', 0, 'client', 60000)", ()))
     done_now = json.dumps({"promise_id": "k6.0", "attempt": 1, "result": "x"})
     ask(conn, (write, ("k6", 1, "InvokeCompleted", done_now)))
@@ -526,7 +570,12 @@ def test_children_ended_by_a_cancellation_begin_again(
     has them begin anew. A child that was cancelled by itself before is a result."""
     story = begin_story(conn, clock, "r")
     live_through(forced(story))
-    assert types_of(conn, "r") == "SIIIXLbDAQDdY"
+    assert types_of(conn, "r") == [
+        *("execution_started", "child_run_scheduled", "child_run_scheduled", "child_run_scheduled"),
+        *("promise_registered", "step_completed", "child_run_started", "child_settled"),
+        *("execution_awaiting", "cancel_requested", "child_settled"),
+        *("open_child_settled", "execution_cancelled"),
+    ]
     ask(conn, fork(**place))
     tasks = [f"f.{child}" for child in range(5) if task_of(conn, f"f.{child}")]
     assert tasks == ["f.1", "f.2"]

@@ -91,7 +91,7 @@ def test_every_invocation_can_be_a_member(conn: Connection, kind: str) -> None:
         ask(conn, end)
     take_turn(conn, "W", report(held, commands=[pick(1, 0)]))
     assert (sets(conn), members(conn)) == ([(0, True)], [(1, 0, True)])
-    assert types_of(conn, "r").endswith("a")
+    assert types_of(conn, "r")[-1:] == ["join_set_awaited"]
 
 
 @pytest.mark.parametrize("kind", MEMBERS)
@@ -125,24 +125,35 @@ def test_only_invocations_can_be_members(conn: Connection, clock: Clock, kind: s
 
 
 # what a run did before, what is refused then
-OPEN: tuple[Row, ...] = (("l", 0, 1), ("l", 1, 1), ("j", 2, None), ("u", 0, 2))
-DONE: tuple[Row, ...] = (*OPEN, ("c", 0, 1))
+OPEN: tuple[Row, ...] = (
+    ("step_started", 0, 1),
+    ("step_started", 1, 1),
+    ("join_set_created", 2, None),
+    ("join_set_submitted", 0, 2),
+)
+DONE: tuple[Row, ...] = (*OPEN, ("open_step_completed", 0, 1))
 REFUSED: dict[str, tuple[tuple[Row, ...], Row]] = {
-    "submit to nothing": ((("l", 0, 1),), ("u", 0, 1)),
-    "submit to a step": ((("l", 0, 1), ("l", 1, 1)), ("u", 0, 1)),
-    "submit of nothing": ((("j", 0, None),), ("u", 1, 0)),
-    "submit to itself": ((("j", 0, None),), ("u", 0, 0)),
-    "submit of a set": ((("j", 0, None), ("j", 1, None)), ("u", 1, 0)),
-    "submit twice": (OPEN, ("u", 0, 2)),
-    "submit to a second set": ((*OPEN, ("j", 3, None)), ("u", 0, 3)),
-    "submit to a closed set": ((*DONE, ("a", 0, 2)), ("u", 1, 2)),
-    "take of no member": (DONE, ("a", 1, 2)),
-    "take from another set": ((*DONE, ("j", 3, None)), ("a", 0, 3)),
-    "take from nothing": ((("L", 0, 1),), ("a", 0, 1)),
-    "take of what is open": (OPEN, ("a", 0, 2)),
-    "take of what failed once": ((*OPEN, ("r", 0, 1)), ("a", 0, 2)),
-    "take of what was only scheduled": ((("j", 0, None), ("o", 1, None), ("u", 1, 0)), ("a", 1, 0)),
-    "take twice": ((*DONE, ("a", 0, 2)), ("a", 0, 2)),
+    "submit to nothing": ((("step_started", 0, 1),), ("join_set_submitted", 0, 1)),
+    "submit to a step": ((("step_started", 0, 1), ("step_started", 1, 1)), ("join_set_submitted", 0, 1)),
+    "submit of nothing": ((("join_set_created", 0, None),), ("join_set_submitted", 1, 0)),
+    "submit to itself": ((("join_set_created", 0, None),), ("join_set_submitted", 0, 0)),
+    "submit of a set": (
+        (("join_set_created", 0, None), ("join_set_created", 1, None)),
+        ("join_set_submitted", 1, 0),
+    ),
+    "submit twice": (OPEN, ("join_set_submitted", 0, 2)),
+    "submit to a second set": ((*OPEN, ("join_set_created", 3, None)), ("join_set_submitted", 0, 3)),
+    "submit to a closed set": ((*DONE, ("join_set_awaited", 0, 2)), ("join_set_submitted", 1, 2)),
+    "take of no member": (DONE, ("join_set_awaited", 1, 2)),
+    "take from another set": ((*DONE, ("join_set_created", 3, None)), ("join_set_awaited", 0, 3)),
+    "take from nothing": ((("step_completed", 0, 1),), ("join_set_awaited", 0, 1)),
+    "take of what is open": (OPEN, ("join_set_awaited", 0, 2)),
+    "take of what failed once": ((*OPEN, ("open_attempt_failed", 0, 1)), ("join_set_awaited", 0, 2)),
+    "take of what was only scheduled": (
+        (("join_set_created", 0, None), ("step_scheduled", 1, None), ("join_set_submitted", 1, 0)),
+        ("join_set_awaited", 1, 0),
+    ),
+    "take twice": ((*DONE, ("join_set_awaited", 0, 2)), ("join_set_awaited", 0, 2)),
 }
 
 
@@ -201,7 +212,7 @@ def test_the_order_within_a_turn_counts(conn: Connection, name: str) -> None:
     commands, outcomes = DISORDER[name]
     held = begin_run(conn, "r")
     assert refusal(conn, turn("W", report(held, commands=commands, outcomes=outcomes))) == "WF006"
-    assert (types_of(conn, "r"), sets(conn), members(conn)) == ("S", [], [])
+    assert (types_of(conn, "r"), sets(conn), members(conn)) == (["execution_started"], [], [])
 
 
 def test_an_open_member_is_not_taken_with_its_outcome(conn: Connection) -> None:
@@ -217,8 +228,27 @@ def test_an_open_member_is_not_taken_with_its_outcome(conn: Connection) -> None:
 def test_a_member_is_taken_after_its_completion_in_one_call(conn: Connection) -> None:
     """In one call of the journal's writer a member is taken behind the row that completed it."""
     held = begin_run(conn, "r")
-    append(conn, held.execution, (("L", 0, 1), ("j", 1, None), ("u", 0, 1), ("a", 0, 1)))
-    append(conn, held.execution, (("j", 2, None), ("l", 3, 1), ("u", 3, 2), ("c", 3, 1), ("a", 3, 2)))
+    append(
+        conn,
+        held.execution,
+        (
+            ("step_completed", 0, 1),
+            ("join_set_created", 1, None),
+            ("join_set_submitted", 0, 1),
+            ("join_set_awaited", 0, 1),
+        ),
+    )
+    append(
+        conn,
+        held.execution,
+        (
+            ("join_set_created", 2, None),
+            ("step_started", 3, 1),
+            ("join_set_submitted", 3, 2),
+            ("open_step_completed", 3, 1),
+            ("join_set_awaited", 3, 2),
+        ),
+    )
     assert members(conn) == [(0, 1, True), (3, 2, True)]
 
 
@@ -257,7 +287,11 @@ def test_a_set_is_closed_by_the_first_result(conn: Connection) -> None:
     assert refusal(conn, turn("W", report(held, commands=[pick(0, 2), submit(3, 2)]))) == "WF006"
     take_turn(conn, "W", report(held, commands=[pick(0, 2), pick(1, 2)]))
     assert members(conn) == [(0, 2, True), (1, 2, True)]
-    assert types_of(conn, "r") == "Slljuulccaa"
+    assert types_of(conn, "r") == [
+        *("execution_started", "step_started", "step_started", "join_set_created"),
+        *("join_set_submitted", "join_set_submitted", "step_started", "open_step_completed"),
+        *("open_step_completed", "join_set_awaited", "join_set_awaited"),
+    ]
 
 
 def test_a_step_may_complete_in_the_turn_that_submits_it(conn: Connection) -> None:
@@ -266,7 +300,10 @@ def test_a_step_may_complete_in_the_turn_that_submits_it(conn: Connection) -> No
     take_turn(conn, "W", report(held, commands=[intent(0), join_set(1)]))
     assert take_turn(conn, "W", report(held, commands=[submit(0, 1)], outcomes=[done(0)])).of(held)[0] == "ok"
     take_turn(conn, "W", report(held, commands=[pick(0, 1)]))
-    assert types_of(conn, "r") == "Sljuca"
+    assert types_of(conn, "r") == [
+        *("execution_started", "step_started", "join_set_created", "join_set_submitted"),
+        *("open_step_completed", "join_set_awaited"),
+    ]
 
 
 def test_two_sets_do_not_mix(conn: Connection) -> None:
@@ -287,7 +324,10 @@ def test_a_run_may_end_with_untaken_members(conn: Connection) -> None:
     take_turn(conn, "W", report(held, commands=commands))
     ask(conn, settle("r.1"))
     take_turn(conn, "W", report(held, end=complete(), seen=held.next + 7))
-    assert types_of(conn, "r") == "SjXuXuDC"
+    assert types_of(conn, "r") == [
+        *("execution_started", "join_set_created", "promise_registered", "join_set_submitted"),
+        *("promise_registered", "join_set_submitted", "child_settled", "execution_completed"),
+    ]
 
 
 def test_a_run_waits_for_the_members_of_a_set(conn: Connection) -> None:

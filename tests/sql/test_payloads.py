@@ -155,7 +155,7 @@ def test_text_that_the_server_itself_cannot_read(conn: Connection) -> None:
 
 
 @pytest.mark.parametrize(
-    "report",
+    "parts",
     [
         lambda text: {"outcomes": [done(0, text)]},
         lambda text: {"outcomes": [broken(0) | {"error": text}]},
@@ -165,11 +165,11 @@ def test_text_that_the_server_itself_cannot_read(conn: Connection) -> None:
         lambda text: {"end": fail(text)},
     ],
 )
-def test_reports_are_not_too_deep(conn: Connection, report: Callable[[str], dict[str, Any]]) -> None:
+def test_reports_are_not_too_deep(conn: Connection, parts: Callable[[str], dict[str, Any]]) -> None:
     """A worker's turn is refused for a payload that is too deep, and for no other."""
     held = furnished(conn)
-    assert refusal(conn, turn("W", report(held, **report(nested(501))))) == "WF004"
-    assert refusal(conn, turn("W", report(held, **report(nested(500))))) == ""
+    assert refusal(conn, turn("W", report(held, **parts(nested(501))))) == "WF004"
+    assert refusal(conn, turn("W", report(held, **parts(nested(500))))) == ""
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,8 @@ p.head >= 1000000;
 update durable._executions set status = 'cancelling', cancel_until = durable._now_ms() + 1000000000
 where id like 'held%%';
 insert into durable._journal (execution, bucket, seq, ts, type)
-select h.execution, h.bucket, 0, 1, 'S' from durable._executions h where h.execution >= 1000000;
+select h.execution, h.bucket, 0, 1, 'execution_started' from durable._executions h
+where h.execution >= 1000000;
 insert into durable._inboxes (execution, name, delivered)
 select h.execution, 'go', 1 from durable._executions h where h.id like 'ready%%';
 insert into durable._signals (execution, name, delivery, key)

@@ -3,6 +3,7 @@ one spoils nobody's turn."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import psycopg
@@ -51,32 +52,40 @@ def head(conn: Connection, *columns: str) -> tuple[Any, ...]:
 
 
 # name -> (outcomes of each turn, row types after ExecutionStarted, open attempts at the end)
-STORIES: dict[str, tuple[list[list[Outcome]], str, list[int]]] = {
-    "done at once": ([[done(0)]], "L", []),
-    "failed for good at once": ([[broken(0)]], "E", []),
-    "failed, to be tried again": ([[broken(0, retry_in=5)]], "f", [-2]),
-    "begun": ([[begun(0)]], "l", [1]),
-    "begun and done in one turn": ([[begun(0), done(0)]], "lc", []),
-    "begun, done later": ([[begun(0)], [done(0)]], "lc", []),
-    "begun, failed for good later": ([[begun(0)], [broken(0)]], "le", []),
+STORIES: dict[str, tuple[list[list[Outcome]], list[str], list[int]]] = {
+    "done at once": ([[done(0)]], ["step_completed"], []),
+    "failed for good at once": ([[broken(0)]], ["step_failed"], []),
+    "failed, to be tried again": ([[broken(0, retry_in=5)]], ["first_attempt_failed"], [-2]),
+    "begun": ([[begun(0)]], ["step_started"], [1]),
+    "begun and done in one turn": ([[begun(0), done(0)]], ["step_started", "open_step_completed"], []),
+    "begun, done later": ([[begun(0)], [done(0)]], ["step_started", "open_step_completed"], []),
+    "begun, failed for good later": ([[begun(0)], [broken(0)]], ["step_started", "open_step_failed"], []),
     "begun, failed, tried again, done": (
         [[begun(0)], [broken(0, retry_in=5)], [begun(0, attempt=2)], [done(0, attempt=2)]],
-        "lrsc",
+        ["step_started", "open_attempt_failed", "attempt_started", "open_step_completed"],
         [],
     ),
     "failed, failed, done": (
         [[broken(0, retry_in=5)], [broken(0, attempt=2, retry_in=5)], [done(0, attempt=3)]],
-        "ftk",
+        ["first_attempt_failed", "attempt_failed", "last_attempt_completed"],
         [],
     ),
-    "failed, failed for good": ([[broken(0, retry_in=5)], [broken(0, attempt=2)]], "fK", []),
+    "failed, failed for good": (
+        [[broken(0, retry_in=5)], [broken(0, attempt=2)]],
+        ["first_attempt_failed", "last_attempt_failed"],
+        [],
+    ),
     "three attempts in one turn": (
         [[broken(0, retry_in=5), broken(0, attempt=2, retry_in=5), done(0, attempt=3)]],
-        "ftk",
+        ["first_attempt_failed", "attempt_failed", "last_attempt_completed"],
         [],
     ),
-    "two steps out of order": ([[done(1), done(0)]], "LL", []),
-    "a later number first": ([[done(3)], [done(1), begun(0)], [done(0), done(2)]], "LLlcL", []),
+    "two steps out of order": ([[done(1), done(0)]], ["step_completed", "step_completed"], []),
+    "a later number first": (
+        [[done(3)], [done(1), begun(0)], [done(0), done(2)]],
+        ["step_completed", "step_completed", "step_started", "open_step_completed", "step_completed"],
+        [],
+    ),
 }
 
 
@@ -87,7 +96,7 @@ def test_outcomes_of_every_kind(conn: Connection, story: str) -> None:
     held = begin_run(conn, "r")
     for outcomes in turns:
         assert verdict_on(conn, held, outcomes=outcomes) == "ok"
-    assert types_of(conn, "r") == f"S{types}"
+    assert types_of(conn, "r") == ["execution_started", *types]
     assert head(conn, "open_attempts") == (open_attempts,)
 
 
@@ -138,7 +147,10 @@ def test_interruptions_are_no_failures_of_the_policy(conn: Connection) -> None:
     held = claim(conn, "W", "q-r")
     outcomes = [broken(0, attempt=2, retry_in=5), done(0, attempt=3)]
     assert verdict_on(conn, held, outcomes=outcomes) == "ok"
-    assert types_of(conn, "r") == "Slrtk"
+    assert types_of(conn, "r") == [
+        *("execution_started", "step_started", "open_attempt_failed"),
+        *("attempt_failed", "last_attempt_completed"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +170,7 @@ def test_unknown_kinds_are_refused(conn: Connection, parts: dict[str, Any]) -> N
     held, other = begin_run(conn, "r"), begin_run(conn, "s")
     call = turn("W", report(held, **parts), report(other, outcomes=[done(0)]))
     assert refusal(conn, call) == "WF004"
-    assert (types_of(conn, "r"), types_of(conn, "s")) == ("S", "S")
+    assert (types_of(conn, "r"), types_of(conn, "s")) == (["execution_started"], ["execution_started"])
     assert (task_of(conn, "r") or ())[0] == "acquired"
 
 
@@ -207,7 +219,10 @@ def test_a_child_that_no_start_would_be_given(conn: Connection, name: str) -> No
         report(other, commands=[run(0)]),
     )
     assert (answer.of(held), answer.of(other)) == (("ok", "halted"), ("ok", "acquired"))
-    assert (types_of(conn, "r"), types_of(conn, "s")) == ("S", "SI")
+    assert (types_of(conn, "r"), types_of(conn, "s")) == (
+        ["execution_started"],
+        ["execution_started", "child_run_scheduled"],
+    )
     (problem,) = ask(conn, ("select problem ->> 'message' from durable.runs where id = 'r'", ()))
     assert problem.startswith("child 1: ") and words in problem
 
@@ -223,7 +238,7 @@ def test_a_turn_sent_again_writes_nothing_twice(conn: Connection, story: str, se
         verdict_on(conn, held, outcomes=outcomes)
         again = report(held, outcomes=outcomes, seen=before if seen == "old" else head(conn, "next_seq")[0])
         assert take_turn(conn, "W", again).of(held)[0] in ("ok", "stale")
-    assert types_of(conn, "r") == f"S{types}"
+    assert types_of(conn, "r") == ["execution_started", *types]
     assert head(conn, "open_attempts") == (open_attempts,)
 
 
@@ -238,7 +253,10 @@ def test_a_result_after_a_repeated_intent_is_recorded(conn: Connection) -> None:
         *[broken(2, retry_in=5), broken(2, attempt=2, retry_in=5), done(2, attempt=3)],
     ]
     assert verdict_on(conn, held, outcomes=outcomes) == "ok"
-    assert types_of(conn, "r") == "Slfftcsk"
+    assert types_of(conn, "r") == [
+        *("execution_started", "step_started", "first_attempt_failed", "first_attempt_failed"),
+        *("attempt_failed", "open_step_completed", "attempt_started", "last_attempt_completed"),
+    ]
     assert head(conn, "open_steps", "open_attempts") == ([1], [2])
 
 
@@ -249,7 +267,10 @@ def test_commands_sent_again_are_stale(conn: Connection) -> None:
     commands = [run(0), timer(1, 5), promise(2), captured(3)]
     assert verdict_on(conn, held, commands=commands) == "ok"
     assert verdict_on(conn, held, commands=commands) == "stale"
-    assert types_of(conn, "r") == "SITXn"
+    assert types_of(conn, "r") == [
+        *("execution_started", "child_run_scheduled", "timer_scheduled"),
+        *("promise_registered", "random_generated"),
+    ]
     assert len(conn.execute("select from durable._promises where execution is not null").fetchall()) == 3
 
 
@@ -275,7 +296,10 @@ def test_a_number_is_taken_once(conn: Connection, outcomes: list[Outcome], comma
     held = begin_run(conn, "r")
     verdict_on(conn, held, outcomes=[done(0)], commands=[captured(1)])
     assert verdict_on(conn, held, outcomes=outcomes, commands=commands) == "stale"
-    assert types_of(conn, "r").replace("L", "", 1).replace("n", "", 1) in ("S", "SL")
+    left = types_of(conn, "r")
+    left.remove("step_completed")
+    left.remove("random_generated")
+    assert left in (["execution_started"], ["execution_started", "step_completed"])
     assert conn.execute("select from durable._promises where execution is not null").fetchall() == []
 
 
@@ -284,7 +308,9 @@ def test_outcomes_of_a_stale_report_are_taken(conn: Connection) -> None:
     held = begin_run(conn, "r")
     verdict_on(conn, held, outcomes=[begun(0)], commands=[captured(1)])
     assert verdict_on(conn, held, outcomes=[done(0)], commands=[timer(1, 5)]) == "stale"
-    assert types_of(conn, "r") == "Snlc"
+    assert types_of(conn, "r") == [
+        *("execution_started", "random_generated", "step_started", "open_step_completed"),
+    ]
 
 
 def test_reserved_numbers(conn: Connection) -> None:
@@ -322,11 +348,11 @@ def test_a_stale_report_does_not_affect_others(conn: Connection) -> None:
     assert answer.of(stale) == ("stale", "acquired")
     assert [answer.of(each) for each in (lost, gone, other, nowhere)] == [("lost", "lost")] * 4
     assert [types_of(conn, name) for name in ("good", "stale", "lost", "gone", "other")] == [
-        "SXL",
-        "Sn",
-        "S",
-        "SC",
-        "S",
+        ["execution_started", "promise_registered", "step_completed"],
+        ["execution_started", "random_generated"],
+        ["execution_started"],
+        ["execution_started", "execution_completed"],
+        ["execution_started"],
     ]
     assert promise_of(conn, "stale") == ("pending", None)
 
@@ -337,7 +363,7 @@ def test_another_version_is_lost(conn: Connection, version: int) -> None:
     held = begin_run(conn, "r")
     wrong = Held(execution=held.execution, id="r", version=version, next=1)
     assert take_turn(conn, "W", report(wrong, outcomes=[done(0)])).of(held) == ("lost", "lost")
-    assert types_of(conn, "r") == "S"
+    assert types_of(conn, "r") == ["execution_started"]
 
 
 def test_a_report_past_the_deadline_is_lost(conn: Connection, clock: Clock) -> None:
@@ -407,7 +433,7 @@ def test_a_blocked_run_that_goes_on_is_halted(conn: Connection) -> None:
     assert answer.of(again)[1] == "halted"
     (problem,) = ask(conn, ("select problem ->> 'type' from durable.runs", ()))
     assert problem == "Nondeterminism"
-    assert types_of(conn, "r") == "SXA"
+    assert types_of(conn, "r") == ["execution_started", "promise_registered", "execution_awaiting"]
 
 
 @pytest.mark.parametrize(
@@ -444,3 +470,30 @@ def test_a_payload_over_the_limit_is_refused(conn: Connection, parts: dict[str, 
     assert refusal(conn, turn("W", report(held, **parts))) == "WF008"
     ask(conn, ("select durable.set_setting('payload_max_bytes', '4000')", ()))
     assert verdict_on(conn, held, **parts) == "ok"
+
+
+def test_two_reports_of_one_run_are_refused(conn: Connection) -> None:
+    """Each would be judged by what the other has not written yet."""
+    held = begin_run(conn, "r")
+    both = json.dumps([report(held, outcomes=[done(0)]), report(held, outcomes=[done(1)])])
+    turn = ("select durable.worker_turn_v1('W', '{}', '{}', '{}', 0, %s::jsonb, 500)", (both,))
+    assert refusal(conn, turn) == "WF004"
+
+
+@pytest.mark.parametrize("end", [None, complete()])
+def test_a_report_names_its_run(conn: Connection, end: dict[str, Any] | None) -> None:
+    """Its number alone could be that of another run after a crash of the server."""
+    held = begin_run(conn, "r")
+    nameless = {key: value for key, value in report(held, end=end).items() if key != "id"}
+    assert refusal(conn, turn("W", nameless)) == refusal(conn, turn("W", nameless | {"id": None})) == "WF004"
+    assert take_turn(conn, "W", report(held, end=end)).of(held)[0] == "ok"
+
+
+def test_each_verdict_stands_at_the_place_of_its_run(conn: Connection) -> None:
+    """Whatever the order of the request: one verdict, state and number for each report, at one place."""
+    held = [begin_run(conn, name) for name in ("b", "a", "c")]
+    given = [report(held[2]), report(held[0], outcomes=[done(0)]), {**report(held[1]), "version": 7}]
+    answer = take_turn(conn, "W", *given)
+    assert sorted(answer.raw["verdicts"]["execution"]) == [each.execution for each in held]
+    assert [answer.of(each) for each in held] == [("ok", "acquired"), ("lost", "lost"), ("ok", "acquired")]
+    assert [answer.next_of(each) for each in (held[0], held[2])] == [4, 1]

@@ -83,7 +83,10 @@ def test_a_row_that_is_there_ends_the_wait_at_once(conn: Connection, clock: Cloc
     assert answer.of(held) == ("ok", "suspended")
     assert settle_rows(conn) == 1
     assert promise_of(conn, "r.0") == ("resolved", '{"id": 1, "total": 12.50, "status": "paid"}')
-    assert types_of(conn, "r") == "SXADW"
+    assert types_of(conn, "r") == [
+        *("execution_started", "promise_registered", "execution_awaiting"),
+        *("child_settled", "execution_resumed"),
+    ]
     assert (waits(conn), events(conn)) == ([], 0)
     assert tick(conn)["next_due_ms"] is None
 
@@ -135,11 +138,14 @@ def test_a_wait_that_cannot_begin_fails_at_its_place(conn: Connection, clock: Cl
         report(good, commands=[until(0)], end=suspend(0), seen=good.next),
     )
     assert (answer.of(held), answer.of(good)) == (("ok", "acquired"), ("ok", "suspended"))
-    ((_, letter, child, _, _, _, data, ok),) = answer.tail(held)
-    assert (letter, child, ok) == ("D", 1, False)
+    ((_, type_, child, _, _, _, data, ok),) = answer.tail(held)
+    assert (type_, child, ok) == ("child_settled", 1, False)
     assert (json.loads(data)["type"], words in json.loads(data)["message"]) == (kind, True), data
     assert error_of(conn, "r.1")[0] == kind
-    assert types_of(conn, "r") == "STXXD"
+    assert types_of(conn, "r") == [
+        *("execution_started", "timer_scheduled", "promise_registered"),
+        *("promise_registered", "child_settled"),
+    ]
     assert [promise for promise, _ in waits(conn)] == ["g.0", "r.2"]
     again = take_turn(conn, "W", report(held, end=complete(), seen=answer.next_of(held) + 2))
     assert again.of(held) == ("ok", "done")
@@ -179,7 +185,17 @@ def test_several_runs_wait_for_one_row(conn: Connection, clock: Clock) -> None:
     conn.execute("insert into orders select n, 'paid' from generate_series(1, 5) n")
     assert events(conn) == 5
     assert settle_rows(conn) == 5
-    assert [types_of(conn, name) for name in ("a", "b", "c", "many")] == ["SXADW"] * 3 + ["SXXXADDW"]
+    assert [types_of(conn, name) for name in ("a", "b", "c", "many")] == [
+        [
+            *("execution_started", "promise_registered", "execution_awaiting"),
+            *("child_settled", "execution_resumed"),
+        ]
+    ] * 3 + [
+        [
+            *("execution_started", "promise_registered", "promise_registered", "promise_registered"),
+            *("execution_awaiting", "child_settled", "child_settled", "execution_resumed"),
+        ]
+    ]
 
 
 def test_a_deadline_ends_the_wait(conn: Connection, clock: Clock) -> None:
@@ -274,7 +290,7 @@ def test_a_fork_waits_by_itself(conn: Connection, clock: Clock) -> None:
     assert (state_of(conn), state_of(conn, "f.0")) == ("resolved", "resolved")
     ask(conn, ("select durable.fork('r', seq => %s, new_id => 'g')", (held.next + 1,)))
     assert settle_rows(conn) == 1
-    assert types_of(conn, "g") == "SXD"
+    assert types_of(conn, "g") == ["execution_started", "promise_registered", "child_settled"]
     ask(conn, ("select durable.unwatch('orders', 'paid')", ()))
     ask(conn, ("select durable.fork('r', seq => %s, new_id => 'h')", (held.next + 1,)))
     assert error_of(conn, "h.0")[0] == "NotFound"

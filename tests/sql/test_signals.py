@@ -52,7 +52,7 @@ def inbox(conn: Connection, name: str = "go") -> tuple[Any, ...]:
 
 def receipts(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """Child, delivery, name, payload and ok of the receipts among journal rows."""
-    return [(row[2], row[3], row[4], row[6], row[7]) for row in rows if row[1] == "v"]
+    return [(row[2], row[3], row[4], row[6], row[7]) for row in rows if row[1] == "signal_received"]
 
 
 def waiting(
@@ -71,13 +71,22 @@ def test_deliveries_are_numbered_by_name(conn: Connection) -> None:
     begin_run(conn, "r")
     numbers = [ask(conn, send("r", name))[0] for name in ("a", "b", "a", "a", "b")]
     assert numbers == [1, 1, 2, 3, 2]
-    rows = conn.execute("select name, attempt, data from durable._journal where type = 'g' order by seq")
+    rows = conn.execute(
+        "select name, attempt, data from durable._journal where type = 'signal_delivered' order by seq"
+    )
     assert rows.fetchall() == [("a", 1, None), ("b", 1, None), ("a", 2, None), ("a", 3, None), ("b", 2, None)]
 
 
 @pytest.mark.parametrize(
     "row",
-    [("g", None, 1), ("g", None, 3), ("g", None, None), ("v", 0, 2), ("v", 0, 3), ("v", 0, None)],
+    [
+        ("signal_delivered", None, 1),
+        ("signal_delivered", None, 3),
+        ("signal_delivered", None, None),
+        ("signal_received", 0, 2),
+        ("signal_received", 0, 3),
+        ("signal_received", 0, None),
+    ],
     ids=["again", "too_far", "unnumbered", "received_too_early", "not_delivered", "received_unnumbered"],
 )
 def test_the_journal_refuses_other_numbers(conn: Connection, row: tuple[Any, ...]) -> None:
@@ -90,7 +99,7 @@ def test_the_journal_refuses_other_numbers(conn: Connection, row: tuple[Any, ...
     event = "row(%s, %s, %s, %s, 'go', null, null)::durable._event"
     call = (f"select durable._append(array[{event}], 1)", (held.execution, kind, child, number))
     assert refusal(conn, call) == "WF006"
-    assert types_of(conn, "r") == "Sgv"
+    assert types_of(conn, "r") == ["execution_started", "signal_delivered", "signal_received"]
 
 
 def test_for_people(conn: Connection) -> None:
@@ -115,7 +124,10 @@ def test_buffered_signals_are_received_at_once(conn: Connection) -> None:
     answer = take_turn(conn, "W", report(held, commands=[receive(1)], seen=held.next + 3))
     assert receipts(answer.tail(held)) == [(1, 2, "go", '"two"', True)]
     assert inbox(conn) == (2, 2, None)
-    assert types_of(conn, "r") == "Sggvv"
+    assert types_of(conn, "r") == [
+        *("execution_started", "signal_delivered", "signal_delivered"),
+        *("signal_received", "signal_received"),
+    ]
 
 
 def test_receipts_take_deliveries_in_order(conn: Connection) -> None:
@@ -143,11 +155,14 @@ def test_a_waiting_run_is_woken(conn: Connection) -> None:
     """A delivery to a waiting receive is received and resumes the run in one transaction; the worker that has
     it warm gets just that."""
     held = waiting(conn)
-    assert ask(conn, ("select data from durable._journal where type = 'A'", ())) == (
+    assert ask(conn, ("select data from durable._journal where type = 'execution_awaiting'", ())) == (
         '{"on": [0], "kind": "signal", "name": "go"}',
     )
     assert ask(conn, send("r", payload='"hello"')) == (1, True, True)
-    assert types_of(conn, "r") == "SAgvW"
+    assert types_of(conn, "r") == [
+        *("execution_started", "execution_awaiting", "signal_delivered"),
+        *("signal_received", "execution_resumed"),
+    ]
     assert task_of(conn, "r") == ("pending", 1, None)
     again = claim(conn, "W", "q-r")
     assert again.start == held.next + 1
@@ -158,7 +173,10 @@ def test_a_run_is_woken_once(conn: Connection) -> None:
     """Further deliveries to a woken run lie there, and wake nobody."""
     waiting(conn)
     assert [ask(conn, send("r")) for _ in range(3)] == [(1, True, True), (2, True, False), (3, True, False)]
-    assert types_of(conn, "r") == "SAgvWgg"
+    assert types_of(conn, "r") == [
+        *("execution_started", "execution_awaiting", "signal_delivered", "signal_received"),
+        *("execution_resumed", "signal_delivered", "signal_delivered"),
+    ]
     assert inbox(conn) == (3, 1, None)
     assert take_turn(conn, "W", want=5, queues=["q-r"]).tasks != []
     assert take_turn(conn, "V", want=5, queues=["q-r"]).tasks == []
@@ -170,7 +188,10 @@ def test_names_do_not_mix(conn: Connection) -> None:
     assert ask(conn, send("r", "b")) == (1, True, False)
     assert task_of(conn, "r") == ("suspended", 1, None)
     assert ask(conn, send("r", "a")) == (1, True, True)
-    assert types_of(conn, "r") == "SAggvW"
+    assert types_of(conn, "r") == [
+        *("execution_started", "execution_awaiting", "signal_delivered", "signal_delivered"),
+        *("signal_received", "execution_resumed"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +211,7 @@ def test_kinds_of_a_wait(conn: Connection, kind: str, names: list[str], wakes: l
         commands, on = commands[:1], (0,)
     waiting(conn, *commands, on=on, kind=kind)
     assert [ask(conn, send("r", name))[2] for name in names] == wakes
-    assert types_of(conn, "r").count("W") == 1
+    assert types_of(conn, "r").count("execution_resumed") == 1
     assert task_of(conn, "r") == ("pending", 1, None)
 
 
@@ -203,7 +224,17 @@ def test_a_wait_for_a_signal_and_a_promise(conn: Connection, last: str) -> None:
         assert (task_of(conn, "r") or ("",))[0] == "suspended"
         ask(conn, call)
     assert task_of(conn, "r") == ("pending", 1, None)
-    assert types_of(conn, "r") == ("SXADgvW" if last == "signal" else "SXAgvDW")
+    assert types_of(conn, "r") == (
+        [
+            *("execution_started", "promise_registered", "execution_awaiting", "child_settled"),
+            *("signal_delivered", "signal_received", "execution_resumed"),
+        ]
+        if last == "signal"
+        else [
+            *("execution_started", "promise_registered", "execution_awaiting", "signal_delivered"),
+            *("signal_received", "child_settled", "execution_resumed"),
+        ]
+    )
 
 
 def test_a_receive_with_a_timeout(conn: Connection, clock: Clock) -> None:
@@ -213,13 +244,20 @@ def test_a_receive_with_a_timeout(conn: Connection, clock: Clock) -> None:
     clock.advance(100)
     tick(conn)
     again = claim(conn, "W", "q-r")
-    assert types_of(conn, "r") == "STAZW"
+    assert types_of(conn, "r") == [
+        *("execution_started", "timer_scheduled", "execution_awaiting"),
+        *("timer_fired", "execution_resumed"),
+    ]
     late = Held(execution=held.execution, id="r", version=2, next=again.next)
     answer = take_turn(conn, "W", report(late, commands=[promise(2)]))
     take_turn(conn, "W", report(late, end=suspend(2), seen=answer.next_of(late)))
     assert ask(conn, send("r", payload='"late"')) == (1, True, False)
     assert task_of(conn, "r") == ("suspended", 2, None)
-    assert types_of(conn, "r") == "STAZWXAgv"
+    assert types_of(conn, "r") == [
+        *("execution_started", "timer_scheduled", "execution_awaiting", "timer_fired"),
+        *("execution_resumed", "promise_registered", "execution_awaiting"),
+        *("signal_delivered", "signal_received"),
+    ]
     ask(conn, settle("r.2"))
     third = claim(conn, "W", "q-r")
     assert receipts(list(third.rows)) == [(0, 1, "go", '"late"', True)]
@@ -235,7 +273,11 @@ def test_a_receiver_is_taken_over(conn: Connection, clock: Clock) -> None:
     answer = take_turn(conn, "W", report(late, end=suspend(0, kind="signal")))
     assert answer.of(late) == ("ok", "suspended")
     assert ask(conn, send("r")) == (1, True, True)
-    assert types_of(conn, "r") == "STAZWAgvW"
+    assert types_of(conn, "r") == [
+        *("execution_started", "timer_scheduled", "execution_awaiting", "timer_fired"),
+        *("execution_resumed", "execution_awaiting", "signal_delivered"),
+        *("signal_received", "execution_resumed"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +313,10 @@ def test_a_key_is_one_delivery(conn: Connection) -> None:
     assert ask(conn, send("r", payload="2", key="k")) == (1, False, False)
     assert ask(conn, send("r", "other", key="k")) == (1, True, False)
     assert ask(conn, send("r", key="l")) == (2, True, False)
-    assert types_of(conn, "r") == "SAgvWgg"
+    assert types_of(conn, "r") == [
+        *("execution_started", "execution_awaiting", "signal_delivered", "signal_received"),
+        *("execution_resumed", "signal_delivered", "signal_delivered"),
+    ]
 
 
 def test_a_key_outlives_the_run(conn: Connection) -> None:
@@ -304,7 +349,9 @@ def test_a_signal_to_a_leased_run(conn: Connection, receiver: bool) -> None:
     assert ask(conn, send("r")) == (1, True, False)
     assert task_of(conn, "r") == ("acquired", 1, "W")
     tail = take_turn(conn, "W", report(held)).tail(held)
-    assert [row[1] for row in tail] == (["g", "v"] if receiver else ["g"])
+    assert [row[1] for row in tail] == (
+        ["signal_delivered", "signal_received"] if receiver else ["signal_delivered"]
+    )
 
 
 @pytest.mark.parametrize("receiver", [False, True], ids=["buffered", "received"])
@@ -346,7 +393,7 @@ def test_to_a_run_that_was_never_claimed(conn: Connection, clock: Clock) -> None
     ask(conn, start("r", delay="1 minute"))
     assert ask(conn, send("r")) == (1, True, False)
     assert ask(conn, ("select retry_at from durable._tasks", ())) == (clock.now_ms + 60_000,)
-    assert types_of(conn, "r") == "Sg"
+    assert types_of(conn, "r") == ["execution_started", "signal_delivered"]
 
 
 def test_to_a_halted_run(conn: Connection) -> None:
@@ -355,7 +402,10 @@ def test_to_a_halted_run(conn: Connection) -> None:
     ask(conn, HALT)
     assert ask(conn, send("r")) == (1, True, False)
     assert task_of(conn, "r") == ("halted", 1, None)
-    assert types_of(conn, "r") == "SAgvW"
+    assert types_of(conn, "r") == [
+        *("execution_started", "execution_awaiting", "signal_delivered"),
+        *("signal_received", "execution_resumed"),
+    ]
     ask(conn, RESUME)
     assert receipts(list(claim(conn, "W", "q-r").rows)) == [(0, 1, "go", "1", True)]
 
@@ -381,11 +431,13 @@ def test_to_a_run_that_is_cancelled(conn: Connection, receiver: bool) -> None:
     take_turn(conn, "W", report(held, commands=[receive(0)] if receiver else []))
     ask(conn, cancel("r"))
     assert ask(conn, send("r")) == (1, True, False)
-    assert types_of(conn, "r") == "SQg"
+    assert types_of(conn, "r") == ["execution_started", "cancel_requested", "signal_delivered"]
     assert inbox(conn) == (1, 0, None)
     answer = take_turn(conn, "W", report(held, commands=[receive(1), intent(2)], seen=held.next + 2))
     assert answer.of(held) == ("ok", "acquired")
-    assert types_of(conn, "r") == "SQgl"
+    assert types_of(conn, "r") == [
+        *("execution_started", "cancel_requested", "signal_delivered", "step_started"),
+    ]
     assert ask(conn, send("r")) == (2, True, False)
 
 
@@ -394,7 +446,7 @@ def test_to_a_run_that_ended(conn: Connection) -> None:
     held = begin_run(conn, "r")
     take_turn(conn, "W", report(held, end=complete()))
     assert refusal(conn, send("r")) == "WF003"
-    assert types_of(conn, "r") == "SC"
+    assert types_of(conn, "r") == ["execution_started", "execution_completed"]
     assert conn.execute("select from durable._signals").fetchall() == []
 
 
@@ -437,7 +489,7 @@ def test_invalid_signals_are_refused_first(conn: Connection, call: Call, code: s
     begin_run(conn, "r")
     ask(conn, ("select durable.set_setting('payload_max_bytes', '1500')", ()))
     assert refusal(conn, call) == code
-    assert types_of(conn, "r") == "S"
+    assert types_of(conn, "r") == ["execution_started"]
 
 
 def test_the_limits_are_taken(conn: Connection) -> None:
@@ -453,4 +505,4 @@ def test_a_receive_that_never_comes_leaves_its_number(conn: Connection) -> None:
     answer = take_turn(conn, "W", report(held, commands=[receive(0), promise(1)]))
     assert ask(conn, ("select next_child, reserved from durable._executions", ())) == (2, [0])
     take_turn(conn, "W", report(held, end=complete(), seen=answer.next_of(held)))
-    assert types_of(conn, "r") == "SXC"
+    assert types_of(conn, "r") == ["execution_started", "promise_registered", "execution_completed"]

@@ -77,8 +77,8 @@ def test_a_step(shop: Connection) -> None:
     """The answer is the journal from what was seen on; asked again, it is the same and nothing is called."""
     held = begin_run(shop, "r")
     (answer,) = ask(shop, step(held))
-    assert answer == {"next": 4, "rows": [[1, "L", 0, 1, "shop.add", HASH, "1", None]]}
-    assert (types_of(shop, "r"), entries(shop)) == ("SL", 1)
+    assert answer == {"next": 4, "rows": [[1, "step_completed", 0, 1, "shop.add", HASH, "1", None]]}
+    assert (types_of(shop, "r"), entries(shop)) == (["execution_started", "step_completed"], 1)
     assert ask(shop, step(held)) == (answer,)
     assert ask(shop, step(held, args='["other"]')) == (answer,)
     assert entries(shop) == 1
@@ -92,21 +92,25 @@ def test_the_rows_of_others_come_with_it(shop: Connection) -> None:
     take_turn(shop, "W", report(held, outcomes=[begun(0)], seen=1))
     ask(shop, ("select durable.signal('r', 'go', '1')", ()))
     (answer,) = ask(shop, step(held))
-    assert [row[1] for row in answer["rows"]] == ["l", "g", "c"]
+    assert [row[1] for row in answer["rows"]] == ["step_started", "signal_delivered", "open_step_completed"]
     assert answer["next"] == 5
 
 
 @pytest.mark.parametrize(
     ("outcomes", "attempt", "types"),
     [
-        ([], 1, "SL"),
-        ([begun(0)], 1, "Slc"),
-        ([broken(0, retry_in=0)], 2, "Sfk"),
-        ([broken(0, retry_in=0), begun(0, attempt=2)], 2, "Sfsc"),
+        ([], 1, ["execution_started", "step_completed"]),
+        ([begun(0)], 1, ["execution_started", "step_started", "open_step_completed"]),
+        ([broken(0, retry_in=0)], 2, ["execution_started", "first_attempt_failed", "last_attempt_completed"]),
+        (
+            [broken(0, retry_in=0), begun(0, attempt=2)],
+            2,
+            ["execution_started", "first_attempt_failed", "attempt_started", "open_step_completed"],
+        ),
     ],
 )
 def test_the_row_fits_what_is_open(
-    shop: Connection, outcomes: list[dict[str, Any]], attempt: int, types: str
+    shop: Connection, outcomes: list[dict[str, Any]], attempt: int, types: list[str]
 ) -> None:
     """The completion has the form that the attempts before it ask for."""
     held = begin_run(shop, "r")
@@ -130,7 +134,7 @@ def test_the_fence(shop: Connection, clock: Clock) -> None:
     clock.advance(TTL_MS + 1)
     ask(shop, ("select durable.tick_v1(100)", ()))
     assert refusal(shop, step(held, child=1)) == "WF002"
-    assert (types_of(shop, "r"), entries(shop)) == ("ST", 0)
+    assert (types_of(shop, "r"), entries(shop)) == (["execution_started", "timer_scheduled"], 0)
 
 
 def test_an_unseen_cancellation_makes_the_step_stale(shop: Connection) -> None:
@@ -140,7 +144,10 @@ def test_an_unseen_cancellation_makes_the_step_stale(shop: Connection) -> None:
     assert refusal(shop, step(held, seen=1)) == "WF006"
     assert entries(shop) == 0
     ask(shop, step(held, seen=2))
-    assert (types_of(shop, "r"), entries(shop)) == ("SQL", 1)
+    assert (types_of(shop, "r"), entries(shop)) == (
+        ["execution_started", "cancel_requested", "step_completed"],
+        1,
+    )
 
 
 def test_a_result_that_is_too_large(shop: Connection) -> None:
@@ -148,14 +155,14 @@ def test_a_result_that_is_too_large(shop: Connection) -> None:
     held = begin_run(shop, "r")
     ask(shop, ("select durable.set_setting('payload_max_bytes', '2000')", ()))
     assert refusal(shop, step(held, function="shop.big", args="[3000]")) == "WF008"
-    assert types_of(shop, "r") == "S"
+    assert types_of(shop, "r") == ["execution_started"]
 
 
 def test_a_function_that_uses_verbs(shop: Connection) -> None:
     """What it starts and signals commits with it, for its own run too."""
     held = begin_run(shop, "r")
     (answer,) = ask(shop, step(held, function="shop.signals", args='["r"]'))
-    assert [row[1] for row in answer["rows"]] == ["g", "L"]
+    assert [row[1] for row in answer["rows"]] == ["signal_delivered", "step_completed"]
 
 
 WAITING = "select count(*) from pg_locks where not granted and locktype = 'transactionid'"
@@ -197,4 +204,4 @@ def test_taking_the_lease_away_does_not_wait(dsn: str, how: str) -> None:
             thread.join()
         assert codes == ["WF002"]
         assert entries(other) == 0
-        assert "L" not in types_of(other, "r")
+        assert "step_completed" not in types_of(other, "r")

@@ -290,7 +290,7 @@ def test_resume(conn: Connection) -> None:
     assert refusal(conn, ("select durable.resume('r')", ())) == "WF003"
     assert refusal(conn, ("select durable.resume('none')", ())) == "WF001"
     again = take_turn(conn, "V", want=1, queues=["q-r"]).tasks[0]
-    assert [row[1] for row in again.rows] == ["S", "L"]
+    assert [row[1] for row in again.rows] == ["execution_started", "step_completed"]
 
 
 @pytest.mark.parametrize(

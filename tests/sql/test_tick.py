@@ -62,7 +62,10 @@ def test_the_answer(conn: Connection, clock: Clock) -> None:
         "problem": None,
         "held": [],
     }
-    assert types_of(conn, "r") == "STTAZW"
+    assert types_of(conn, "r") == [
+        *("execution_started", "timer_scheduled", "timer_scheduled", "execution_awaiting"),
+        *("timer_fired", "execution_resumed"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +109,7 @@ def test_many_due_at_once(conn: Connection, clock: Clock, count: int) -> None:
         assert tick(conn, 1_000_000)["promises"] == 500
     assert tick(conn)["promises"] == 0
     assert task_of(conn, "r") == ("pending", 1, None)
-    assert ask(conn, ("select count(*) from durable._journal where type = 'Z'", ())) == (count,)
+    assert ask(conn, ("select count(*) from durable._journal where type = 'timer_fired'", ())) == (count,)
 
 
 def test_sweep_limit_is_a_setting(conn: Connection, clock: Clock) -> None:
@@ -139,7 +142,10 @@ def test_a_parent_of_expired_and_lost_children(conn: Connection, clock: Clock) -
     clock.advance(TTL_MS)
     found = tick(conn)
     assert (found["promises"], found["leases"], found["hints"]) == (1, 1, ["b"])
-    assert types_of(conn, "r") == "SIIAbbdi"
+    assert types_of(conn, "r") == [
+        *("execution_started", "child_run_scheduled", "child_run_scheduled", "execution_awaiting"),
+        *("child_run_started", "child_run_started", "open_child_settled", "child_run_interrupted"),
+    ]
     assert task_of(conn, "r") == ("suspended", 1, None)
 
 
@@ -199,7 +205,10 @@ def test_the_sweep_does_not_end_an_owners_wait_twice(conn: Connection, clock: Cl
     ask(conn, settle("r.0"))
     clock.advance(10)
     assert tick(conn)["promises"] == 0
-    assert types_of(conn, "r") == "SXADW"
+    assert types_of(conn, "r") == [
+        *("execution_started", "promise_registered", "execution_awaiting"),
+        *("child_settled", "execution_resumed"),
+    ]
 
 
 def test_schedules_and_deadlines_take_turns(conn: Connection, clock: Clock) -> None:

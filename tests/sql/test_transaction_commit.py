@@ -44,7 +44,7 @@ def test_the_row_is_that_of_a_step(conn: Connection) -> None:
     held = begin_run(conn, "r")
     (answer,) = ask(conn, commit(held))
     (row,) = answer["rows"]
-    assert (answer["next"], row[:7]) == (4, [1, "L", 0, 1, "move", HASH, COMMITTED])
+    assert (answer["next"], row[:7]) == (4, [1, "step_completed", 0, 1, "move", HASH, COMMITTED])
     assert events_of(conn, "r") == ["ExecutionStarted", "InvokeScheduled", "InvokeStarted", "InvokeCompleted"]
     assert task_of(conn, "r") == ("acquired", 1, "W")
 
@@ -54,7 +54,7 @@ def test_rows_of_others_come_with_the_answer(conn: Connection) -> None:
     held = begin_run(conn, "r")
     ask(conn, ("select durable.signal('r', 'go')", ()))
     (answer,) = ask(conn, commit(held))
-    assert [row[1] for row in answer["rows"]] == ["g", "L"]
+    assert [row[1] for row in answer["rows"]] == ["signal_delivered", "step_completed"]
 
 
 def test_numbers_below_may_still_be_open(conn: Connection) -> None:
@@ -64,7 +64,10 @@ def test_numbers_below_may_still_be_open(conn: Connection) -> None:
     ask(conn, commit(held, 1))
     take_turn(conn, "W", report(held, outcomes=[done(0)], commands=[captured(3)], seen=4))
     ask(conn, commit(held, 2, seen=8))
-    assert types_of(conn, "r") == "SLnLL"
+    assert types_of(conn, "r") == [
+        *("execution_started", "step_completed", "random_generated"),
+        *("step_completed", "step_completed"),
+    ]
 
 
 @pytest.mark.parametrize("how", ["version", "worker", "deadline", "released", "ended", "unknown", "another"])
@@ -101,7 +104,7 @@ def test_an_unseen_cancellation_request_comes_first(conn: Connection) -> None:
     ask(conn, cancel("r", grace_ms=60_000))
     assert refusal(conn, commit(held)) == "WF099"
     ask(conn, commit(held, seen=2))
-    assert types_of(conn, "r") == "SQL"
+    assert types_of(conn, "r") == ["execution_started", "cancel_requested", "step_completed"]
 
 
 def test_a_row_is_written_once(conn: Connection) -> None:
@@ -109,7 +112,7 @@ def test_a_row_is_written_once(conn: Connection) -> None:
     held = begin_run(conn, "r")
     ask(conn, commit(held))
     assert refusal(conn, commit(held, seen=4)) == "WF099"
-    assert types_of(conn, "r") == "SL"
+    assert types_of(conn, "r") == ["execution_started", "step_completed"]
 
 
 def test_a_blocked_run_commits_nothing(conn: Connection) -> None:
@@ -134,10 +137,18 @@ def test_effects_come_with_the_commit_and_go_with_the_rollback(conn: Connection)
     )
     with conn.transaction(force_rollback=True):
         ask(conn, call)
-    assert (types_of(conn, "r"), types_of(conn, "other"), promise_of(conn, "new")) == ("S", "S", None)
+    assert (types_of(conn, "r"), types_of(conn, "other"), promise_of(conn, "new")) == (
+        ["execution_started"],
+        ["execution_started"],
+        None,
+    )
     assert promise_of(conn, "p") == ("pending", None)
     ask(conn, call)
-    assert (types_of(conn, "r"), types_of(conn, "other"), types_of(conn, "new")) == ("SLg", "SgC", "S")
+    assert (types_of(conn, "r"), types_of(conn, "other"), types_of(conn, "new")) == (
+        ["execution_started", "step_completed", "signal_delivered"],
+        ["execution_started", "signal_delivered", "execution_completed"],
+        ["execution_started"],
+    )
     assert promise_of(conn, "p") == ("resolved", "1")
     assert promise_of(conn, "other") == ("resolved", '"x"')
     assert task_of(conn, "r") == ("acquired", 1, "W")
@@ -149,7 +160,9 @@ def test_settlements_wake_their_waiters(conn: Connection) -> None:
     held = begin_run(conn, "r")
     take_turn(conn, "W", report(held, commands=[{"do": "promise", "child": 0, "name": "x", "timeout": None}]))
     ask(conn, commit(held, 1, settling("r.0")))
-    assert types_of(conn, "r") == "SXLD"
+    assert types_of(conn, "r") == [
+        *("execution_started", "promise_registered", "step_completed", "child_settled"),
+    ]
     waiter = begin_run(conn, "s")
     commands = [{"do": "promise", "child": 0, "name": "x", "timeout": None}]
     answer = take_turn(conn, "W", report(waiter, commands=commands))
@@ -179,7 +192,7 @@ def test_one_effect_that_is_refused_refuses_all(conn: Connection, why: str) -> N
     held = begin_run(conn, "r")
     effects, code = REFUSED[why]
     assert refusal(conn, commit(held, 0, *effects)) == code
-    assert (types_of(conn, "r"), promise_of(conn, "n")) == ("S", None)
+    assert (types_of(conn, "r"), promise_of(conn, "n")) == (["execution_started"], None)
 
 
 def test_the_same_outcome_again_is_no_conflict(conn: Connection) -> None:
@@ -188,7 +201,7 @@ def test_the_same_outcome_again_is_no_conflict(conn: Connection) -> None:
     ask(conn, settle("p"))
     held = begin_run(conn, "r")
     ask(conn, commit(held, 0, settling("p"), run_of("new"), run_of("new")))
-    assert types_of(conn, "r") == "SL"
+    assert types_of(conn, "r") == ["execution_started", "step_completed"]
 
 
 def test_after_a_fence_nothing_may_follow(conn: Connection) -> None:

@@ -50,10 +50,11 @@ def test_the_head_is_written_once(conn: Connection, outcome: dict[str, Any], end
     assert writes(conn) - before == 4
     for held in ending:
         assert answer.next_of(held) == held.next + 3
-        word = ("L" if outcome == done(0) else "E") + ("C" if end == complete() else "F")
-        assert types_of(conn, held.id) == f"S{word}"
+        step = "step_completed" if outcome == done(0) else "step_failed"
+        last = "execution_completed" if end == complete() else "execution_failed"
+        assert types_of(conn, held.id) == ["execution_started", step, last]
     assert answer.next_of(going) == going.next + 3
-    assert types_of(conn, going.id) == "SL"
+    assert types_of(conn, going.id) == ["execution_started", "step_completed"]
 
 
 def test_beside_reports_that_say_more(conn: Connection) -> None:
@@ -69,10 +70,12 @@ def test_beside_reports_that_say_more(conn: Connection) -> None:
         report(acting, commands=[captured(0)], end=complete()),
     )
     assert answer.next_of(ending) == ending.next + 3
-    assert types_of(conn, ending.id) == "SLC"
+    assert types_of(conn, ending.id) == ["execution_started", "step_completed", "execution_completed"]
     assert answer.next_of(many) == many.next + 6
-    assert types_of(conn, many.id) == "SLLC"
-    assert types_of(conn, acting.id) == "SnC"
+    assert types_of(conn, many.id) == [
+        *("execution_started", "step_completed", "step_completed", "execution_completed"),
+    ]
+    assert types_of(conn, acting.id) == ["execution_started", "random_generated", "execution_completed"]
 
 
 def test_a_step_that_was_open_is_closed(conn: Connection) -> None:
@@ -85,8 +88,10 @@ def test_a_step_that_was_open_is_closed(conn: Connection) -> None:
     assert writes(conn) - before == 3
     left = conn.execute("select open_steps, open_attempts from durable._executions order by id").fetchall()
     assert left == [([], []), ([0], [1])]
-    assert types_of(conn, "r") == "SlcC"
-    assert types_of(conn, "s") == "SlC"
+    assert types_of(conn, "r") == [
+        *("execution_started", "step_started", "open_step_completed", "execution_completed"),
+    ]
+    assert types_of(conn, "s") == ["execution_started", "step_started", "execution_completed"]
 
 
 def test_a_child_ends_in_its_parent_after_its_last_result(conn: Connection) -> None:
@@ -101,5 +106,5 @@ def test_a_child_ends_in_its_parent_after_its_last_result(conn: Connection) -> N
         report(child, outcomes=[done(0)], end=complete()),
         report(other, outcomes=[done(0)], end=complete()),
     )
-    assert types_of(conn, "r.0") == "SLC"
-    assert types_of(conn, "r")[-2:] == "dW"
+    assert types_of(conn, "r.0") == ["execution_started", "step_completed", "execution_completed"]
+    assert types_of(conn, "r")[-2:] == ["open_child_settled", "execution_resumed"]

@@ -13,10 +13,69 @@ from typing import Any
 
 from tests.support.verbs import Connection, ask
 
-WIDTHS = {"L": 3, "E": 3, "f": 3, "l": 2, "t": 2, "k": 2, "K": 2, "D": 2}
-ALLOCATING, RESOLVING, LOCAL = set("LEfloIXTnmvj"), set("LEcekKdDZv"), set("LEflosrtcekK")
+WIDTHS = {
+    "step_completed": 3,
+    "step_failed": 3,
+    "first_attempt_failed": 3,
+    "step_started": 2,
+    "attempt_failed": 2,
+    "last_attempt_completed": 2,
+    "last_attempt_failed": 2,
+    "child_settled": 2,
+}
+ALLOCATING = {
+    "step_completed",
+    "step_failed",
+    "first_attempt_failed",
+    "step_started",
+    "step_scheduled",
+    "child_run_scheduled",
+    "promise_registered",
+    "timer_scheduled",
+    "random_generated",
+    "time_recorded",
+    "signal_received",
+    "join_set_created",
+}
+RESOLVING = {
+    "step_completed",
+    "step_failed",
+    "open_step_completed",
+    "open_step_failed",
+    "last_attempt_completed",
+    "last_attempt_failed",
+    "open_child_settled",
+    "child_settled",
+    "timer_fired",
+    "signal_received",
+}
+LOCAL = {
+    "step_completed",
+    "step_failed",
+    "first_attempt_failed",
+    "step_started",
+    "step_scheduled",
+    "attempt_started",
+    "open_attempt_failed",
+    "attempt_failed",
+    "open_step_completed",
+    "open_step_failed",
+    "last_attempt_completed",
+    "last_attempt_failed",
+}
 CANCELLED = "rejected_canceled"
-NEVER_COPIED = set("CFYQ")
+NEWS = RESOLVING | {
+    "cancel_requested",
+    "child_run_scheduled",
+    "promise_registered",
+    "timer_scheduled",
+    "random_generated",
+    "time_recorded",
+    "join_set_created",
+    "join_set_submitted",
+    "join_set_awaited",
+}
+NEVER_COPIED = {"execution_completed", "execution_failed", "execution_cancelled", "cancel_requested"}
 ROWS = """
 select j.seq, j.type::text, j.child, j.attempt, j.name, encode(j.input_hash, 'hex'), j.data, j.ts
 from durable._journal j where j.execution = %s order by j.seq
@@ -67,7 +126,7 @@ def present(conn: Connection, id_: str) -> int:
 def copied_rows(rows: list[Row], upto: int, cancelled_runs: set[int]) -> list[Row]:
     """The rows that a fork at this position copies; a child run that was cancelled after the request begins
     anew."""
-    cancelled = next((row[0] for row in rows if row[1] == "Q"), upto)
+    cancelled = next((row[0] for row in rows if row[1] == "cancel_requested"), upto)
     before = [row for row in rows if row[0] + WIDTHS.get(row[1], 1) <= upto]
     known = {row[2] for row in rows if row[0] < cancelled and row[1] in ALLOCATING}
     below = max(known, default=-1)
@@ -76,11 +135,16 @@ def copied_rows(rows: list[Row], upto: int, cancelled_runs: set[int]) -> list[Ro
         seq, kind, child = row[:3]
         if kind in NEVER_COPIED:
             continue
-        if kind == "A" and not any(later[1] == "W" and later[0] > seq for later in before):
+        if kind == "execution_awaiting" and not any(
+            later[1] == "execution_resumed" and later[0] > seq for later in before
+        ):
             continue
-        if seq > cancelled and (kind in "jua" or (child is not None and child > below)):
+        if seq > cancelled and (
+            kind in ("join_set_created", "join_set_submitted", "join_set_awaited")
+            or (child is not None and child > below)
+        ):
             continue
-        if seq > cancelled and kind in "dD" and child in cancelled_runs:
+        if seq > cancelled and kind in ("open_child_settled", "child_settled") and child in cancelled_runs:
             continue
         kept.append(row)
     return kept
@@ -93,11 +157,11 @@ def fold(rows: list[Row], first_child: int) -> tuple[Any, ...]:
     for kind, child, attempt in (row[:3] for row in rows):
         if kind in ALLOCATING:
             numbers.append(child)
-        if kind in "ls":
+        if kind in ("step_started", "attempt_started"):
             steps[child] = attempt
-        elif kind in "frt":
+        elif kind in ("first_attempt_failed", "open_attempt_failed", "attempt_failed"):
             steps[child] = -attempt - 1
-        elif kind == "o":
+        elif kind == "step_scheduled":
             steps[child] = -1
         elif kind in LOCAL:
             steps.pop(child, None)
@@ -124,28 +188,28 @@ def expected(conn: Connection, id_: str, upto: int) -> Copy:
     copy = Copy()
     ended = {child for child, (state, _, _, is_run, _) in promises.items() if is_run and state == CANCELLED}
     own = copied_rows(journal(conn, execution), upto, ended)
-    copy.rows = [(*row[1:6], row[6] if row[1] != "S" or is_first else None, row[7]) for row in own]
+    copy.rows = [(*row[1:6], row[6] if row[0] or is_first else None, row[7]) for row in own]
     done = {row[2] for row in own if row[1] in RESOLVING}
     head = fold(copy.rows, first_child)
     for child, attempt in zip(head[3], head[4], strict=True):
         if attempt > 0:
-            copy.rows.append(("r", child, attempt, None, None, INTERRUPTED, None))
+            copy.rows.append(("open_attempt_failed", child, attempt, None, None, INTERRUPTED, None))
     attempts: dict[int, list[str]] = defaultdict(list)
     for row in own:
-        if row[1] in "bi":
+        if row[1] in ("child_run_started", "child_run_interrupted"):
             attempts[row[2]].append(row[1])
     for child in sorted(attempts):
-        if child not in done and attempts[child][-1] == "b":
-            number = attempts[child].count("b")
-            copy.rows.append(("i", child, number, None, None, INTERRUPTED, None))
+        if child not in done and attempts[child][-1] == "child_run_started":
+            number = attempts[child].count("child_run_started")
+            copy.rows.append(("child_run_interrupted", child, number, None, None, INTERRUPTED, None))
     for row in own:
-        if row[1] not in "IXT":
+        if row[1] not in ("child_run_scheduled", "promise_registered", "timer_scheduled"):
             continue
         child, is_done = row[2], row[2] in done
         if child in promises:
             state, value, timer, is_run, origin_id = promises[child]
             runs = is_run and not is_done
-            tries = attempts[child].count("b") if runs else None
+            tries = attempts[child].count("child_run_started") if runs else None
             ended = (state, value) if is_done else ("pending", None)
             copy.promises[child] = (*ended, timer, runs, tries)
             if not is_done and not is_detached(conn, id_, origin_id):
@@ -155,13 +219,13 @@ def expected(conn: Connection, id_: str, upto: int) -> Copy:
             if state == "pending":
                 copy.waits.add((row[4], child))
             else:
-                copy.rows.append(("D", child, 1, row[4], None, None, None))
+                copy.rows.append(("child_settled", child, 1, row[4], None, None, None))
     next_child = fold(copy.rows, first_child)[1]
     for name, child in sorted(called(conn, execution, own, next_child), key=lambda one: one[1]):
-        sent = sum(row[1] == "g" and row[4] == name for row in own)
-        got = sum(row[1] == "v" and row[4] == name for row in own)
+        sent = sum(row[1] == "signal_delivered" and row[4] == name for row in own)
+        got = sum(row[1] == "signal_received" and row[4] == name for row in own)
         if sent > got:
-            copy.rows.append(("v", child, got + 1, name, None, None, None))
+            copy.rows.append(("signal_received", child, got + 1, name, None, None, None))
         else:
             copy.receivers[name] = child
             copy.inboxes[name] = (0, 0, [])
@@ -175,11 +239,11 @@ def called(conn: Connection, execution: int, own: list[Row], next_child: int) ->
     rows = journal(conn, execution)
     copied = {row[0] for row in own}
     left = [row for row in rows if row[0] not in copied]
-    news = next((row[0] for row in left if row[1] in RESOLVING | set("QIXTnmjua")), None)
-    waits = [row for row in rows if row[1] == "A" and (news is None or row[0] < news)]
+    news = next((row[0] for row in left if row[1] in NEWS), None)
+    waits = [row for row in rows if row[1] == "execution_awaiting" and (news is None or row[0] < news)]
     served: dict[str, tuple[int, int | None]] = {}
     for row in left:
-        if row[1] == "v":
+        if row[1] == "signal_received":
             served.setdefault(row[4], (row[2], row[0]))
     query = "select name, receiver from durable._inboxes where execution = %s and receiver is not null"
     for name, child in conn.execute(query, (execution,)).fetchall():
@@ -203,13 +267,13 @@ def fold_state(conn: Connection, execution: int, copy: Copy) -> None:
     """Inboxes and join sets of the rows of a copy; payloads are the origin's."""
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for kind, child, attempt, name in (row[:4] for row in copy.rows):
-        if kind in "gv":
-            counts[name][kind == "v"] = attempt
-        elif kind == "j":
+        if kind in ("signal_delivered", "signal_received"):
+            counts[name][kind == "signal_received"] = attempt
+        elif kind == "join_set_created":
             copy.sets[child] = False
-        elif kind == "u":
+        elif kind == "join_set_submitted":
             copy.members[child] = (attempt, False)
-        elif kind == "a":
+        elif kind == "join_set_awaited":
             copy.sets[attempt] = True
             copy.members[child] = (attempt, True)
     for name, (delivered, received) in counts.items():

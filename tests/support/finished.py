@@ -51,15 +51,16 @@ from finished f order by f.execution
 """
 _JOURNAL = """
 insert into durable._journal (execution, ts, bucket, seq, child, attempt, type, name, input_hash, data)
-select f.execution, case j.type when 'S' then f.created_at else f.settled_at end, f.bucket, j.seq,
-       j.child, j.child + 1, j.type, j.name, j.input_hash, j.data
+select f.execution, case j.type when 'execution_started' then f.created_at else f.settled_at end, f.bucket,
+       j.seq, j.child, j.child + 1, j.type, j.name, j.input_hash, j.data
 from finished f
 cross join lateral (values
-  (0, null, 'S'::"char", null, null, null, true),
-  (1, 0, 'L', 'step', '\\x00000000000000aa'::bytea, '"v"', true),
-  (4, null, (case f.state when 'resolved' then 'C' when 'rejected_canceled' then 'Q' else 'F' end)::"char",
+  (0, null, 'execution_started'::durable.row_type, null, null, null, true),
+  (1, 0, 'step_completed', 'step', '\\x00000000000000aa'::bytea, '"v"', true),
+  (4, null, case f.state when 'resolved' then 'execution_completed'::durable.row_type
+                when 'rejected_canceled' then 'cancel_requested' else 'execution_failed' end,
    null, null, null, true),
-  (5, null, 'Y', null, null, null, f.state = 'rejected_canceled')
+  (5, null, 'execution_cancelled', null, null, null, f.state = 'rejected_canceled')
 ) as j (seq, child, type, name, input_hash, data, is_there)
 where j.is_there
 order by f.execution, j.seq

@@ -16,15 +16,28 @@ from tests.support.verbs import NEVER, Connection
 # type, child, attempt (or delivery, or join set), name, data; what is missing is null
 Line: TypeAlias = tuple[Any, ...]
 STATUS = {
-    "S": "running",
-    "W": "running",
-    "A": "blocked",
-    "Q": "cancelling",
-    "C": "completed",
-    "F": "failed",
-    "Y": "cancelled",
+    "execution_started": "running",
+    "execution_resumed": "running",
+    "execution_awaiting": "blocked",
+    "cancel_requested": "cancelling",
+    "execution_completed": "completed",
+    "execution_failed": "failed",
+    "execution_cancelled": "cancelled",
 }
-LOCAL = set("LEflosrtcekK")
+LOCAL = {
+    "step_completed",
+    "step_failed",
+    "first_attempt_failed",
+    "step_started",
+    "step_scheduled",
+    "attempt_started",
+    "open_attempt_failed",
+    "attempt_failed",
+    "open_step_completed",
+    "open_step_failed",
+    "last_attempt_completed",
+    "last_attempt_failed",
+}
 
 
 @dataclass(kw_only=True)
@@ -56,19 +69,24 @@ class Fold:
     def take(self, seq: int, kind: str, child: int, attempt: int, name: str) -> None:
         """Take in one row."""
         self.status = STATUS.get(kind, self.status)
-        self.request = seq if kind == "Q" else self.request
+        self.request = seq if kind == "cancel_requested" else self.request
         if kind in LOCAL:
-            after = {"l": attempt, "s": attempt, "o": -1}.get(kind, -attempt - 1 if kind in "frt" else 0)
+            after = {"step_started": attempt, "attempt_started": attempt, "step_scheduled": -1}.get(
+                kind,
+                -attempt - 1
+                if kind in ("first_attempt_failed", "open_attempt_failed", "attempt_failed")
+                else 0,
+            )
             self.open_steps[child] = after
-        if kind == "g":
+        if kind == "signal_delivered":
             self.signals.setdefault(name, []).append(attempt)
-        elif kind == "v":
+        elif kind == "signal_received":
             self.receipts[name] = self.receipts.get(name, 0) + 1
-        elif kind == "j":
+        elif kind == "join_set_created":
             self.sets[child] = False
-        elif kind == "u":
+        elif kind == "join_set_submitted":
             self.members[child] = (attempt, False)
-        elif kind == "a":
+        elif kind == "join_set_awaited":
             if attempt in self.sets:
                 self.sets[attempt] = True
             if child in self.members:
@@ -113,7 +131,7 @@ def write_rows(conn: Connection, id_: str, rows: Iterable[Line]) -> None:
         kind, child, attempt, name, data = (*row, None, None, None, None)[:5]
         conn.execute(
             "insert into durable._journal (execution, bucket, ts, seq, type, child, attempt, name, data)"
-            ' select %s, %s, coalesce(max(j.ts), 1), %s, %s::"char", %s, %s, %s, %s'
+            " select %s, %s, coalesce(max(j.ts), 1), %s, %s::durable.row_type, %s, %s, %s, %s"
             " from durable._journal j where j.execution = %s",
             (execution, bucket, seq, kind, child, attempt, name, data, execution),
         )

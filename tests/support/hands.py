@@ -22,8 +22,15 @@ OF_RUN = "durable._executions h where h.execution = x.execution and h.id = '{}' 
 J = f"update durable._journal x set {{}} from {OF_RUN}"
 CUT = f"delete from durable._journal x using {OF_RUN}"
 INBOX = f"update durable._inboxes x set {{}} from {OF_RUN}"
-OPEN: Line = ("l", 0, 1)
-SET: tuple[Line, ...] = (OPEN, ("l", 1, 1), ("j", 2), ("u", 0, 2), ("u", 1, 2), ("c", 0, 1))
+OPEN: Line = ("step_started", 0, 1)
+SET: tuple[Line, ...] = (
+    OPEN,
+    ("step_started", 1, 1),
+    ("join_set_created", 2),
+    ("join_set_submitted", 0, 2),
+    ("join_set_submitted", 1, 2),
+    ("open_step_completed", 0, 1),
+)
 CALLBACK = "insert into durable._callbacks (awaited_id, awaiter_id) values ('{}', '{}')"
 
 

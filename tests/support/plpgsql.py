@@ -69,7 +69,8 @@ _TYPE_OF_COLUMN = """
 select a.atttypid from pg_attribute a where a.attrelid = to_regclass(%s) and a.attname = %s
 """
 _TYPE = """
-select format_type(t.oid, null), t.typtype, format_type(coalesce(nullif(t.typbasetype, 0), t.oid), null)
+select format_type(t.oid, null), t.typtype,
+  case t.typtype when 'e' then 'text' else format_type(coalesce(nullif(t.typbasetype, 0), t.oid), null) end
 from pg_type t where t.oid = %s
 """
 _TYPE_NAMES = """

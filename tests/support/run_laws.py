@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import TypeAlias
 
+from pyengine.protocol.journal import ALLOCATING, RowType
 from tests.support.steps import Key, Row, Step
 
 Seen: TypeAlias = Iterator[tuple[str, object]]
@@ -27,6 +28,8 @@ STATUS = {
     **{status: {status} for status in ENDED},
 }
 BIRTH = ("id", "previous", "first_child", "abandoned", "kept_by_client")
+# rows that give away a child number, other than the receipt of a signal
+NUMBERED = ALLOCATING - {RowType.SIGNAL_RECEIVED}
 EMPTY: Row = {"delivered": 0, "received": 0, "receiver": None}
 
 
@@ -74,7 +77,7 @@ def is_taken(step: Step, execution: int, child: int) -> bool:
     """Whether a number that a receive had was used for something else: the code changed."""
     keys = step.store.under["_journal", execution]
     rows = (step.store.rows["_journal"][key] for key in keys)
-    return any(row["child"] == child and row["type"] in "LEfloIXTnmj" for row in rows)
+    return any(row["child"] == child and row["type"] in NUMBERED for row in rows)
 
 
 def is_copied(promise: Row, step: Step) -> bool:

@@ -13,6 +13,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pyengine.protocol.journal import RowType
 from tests.support.clock import Clock
 from tests.support.verbs import (
     HASH,
@@ -42,7 +43,7 @@ from tests.support.verbs import (
 )
 
 KIDS = "kids"
-ALL_TYPES = set("SCFYQLEflosrtcekKIXbidDTZnmgvjuaAW")
+ALL_TYPES = set(RowType)
 Command = dict[str, Any]
 
 
@@ -229,7 +230,7 @@ def _leftovers(story: Story) -> Iterator[None]:
     commands = [take_result(4, 7), run(14, queue="nobody"), promise(15, 500), receive(16, "go")]
     story.report(outcomes=[done(0, '"zero"', name="first"), done(11, attempt=5)], commands=commands)
     yield
-    story.append("o", 17, '{"kind": "Local", "input": 1}')
+    story.append("step_scheduled", 17, '{"kind": "Local", "input": 1}')
     yield
     story.settle(14, '{"type": "No"}', state="rejected")
     yield

@@ -392,14 +392,14 @@ def events_of(conn: Connection, id_: str) -> list[str]:
     return [event for (event,) in rows]
 
 
-def types_of(conn: Connection, id_: str) -> str:
-    """The row types of a run's journal, in order, as one word."""
-    row = conn.execute(
-        "select string_agg(j.type::text, '' order by j.seq) from durable._journal j "
-        "join durable._executions h on h.execution = j.execution where h.id = %s",
+def types_of(conn: Connection, id_: str) -> list[str]:
+    """The row types of a run's journal, in order."""
+    rows = conn.execute(
+        "select j.type::text from durable._journal j "
+        "join durable._executions h on h.execution = j.execution where h.id = %s order by j.seq",
         (id_,),
-    ).fetchone()
-    return str(row[0]) if row else ""
+    )
+    return [row[0] for row in rows]
 
 
 def refusal(conn: Connection, call: Call) -> str:

@@ -160,7 +160,7 @@ def test_fan_out_and_in_wakes_the_parent_once(dsn: str, conn: Connection) -> Non
         return sum(await ctx.gather(*(child(n) for n in range(50))))
 
     assert app.run(parent) == 1225
-    waits = conn.execute("select count(*) from durable._journal where type = 'A'").fetchone()
+    waits = conn.execute("select count(*) from durable._journal where type = 'execution_awaiting'").fetchone()
     assert waits == (1,)
 
 

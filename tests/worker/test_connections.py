@@ -116,7 +116,7 @@ def test_few_connections_fail_no_run(
 
     with caplog.at_level(logging.WARNING, logger="pyengine"):
         assert asyncio.run(main()) == [3 * n + 1 for n in range(40)]
-    assert conn.execute("select count(*) from durable._journal where type = 'E'").fetchone() == (0,)
+    assert conn.execute("select count(*) from durable._journal where type = 'step_failed'").fetchone() == (0,)
 
 
 @pytest.mark.session("connections are counted")

@@ -68,7 +68,9 @@ def test_lost_connections_lose_nothing(dsn: str, conn: Connection, role: str) ->
             return await waiting
 
     assert asyncio.run(main()) == [10] * 20
-    assert conn.execute("select count(*) from durable._journal where type = 'L'").fetchone() == (200,)
+    assert conn.execute("select count(*) from durable._journal where type = 'step_completed'").fetchone() == (
+        200,
+    )
 
 
 def test_a_turn_whose_outcome_is_unknown(dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,9 +99,13 @@ def test_a_turn_whose_outcome_is_unknown(dsn: str, conn: Connection, monkeypatch
                 return await asyncio.gather(*(run.result(timeout=30) for run in runs))
 
     assert asyncio.run(main()) == [10] * 10
-    assert conn.execute("select count(*) from durable._journal where type = 'L'").fetchone() == (100,)
+    assert conn.execute("select count(*) from durable._journal where type = 'step_completed'").fetchone() == (
+        100,
+    )
     assert sorted(ran) == sorted(set(ran))
-    assert conn.execute("select count(*) from durable._journal where type = 'r'").fetchone() == (0,)
+    assert conn.execute(
+        "select count(*) from durable._journal where type = 'open_attempt_failed'"
+    ).fetchone() == (0,)
 
 
 @pytest.fixture

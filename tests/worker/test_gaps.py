@@ -18,7 +18,7 @@ import psycopg
 from pyengine import App, Client, Worker, ctx
 from pyengine.definitions.current_run import RunInfo
 from pyengine.protocol.commands import Complete
-from pyengine.protocol.journal import Row
+from pyengine.protocol.journal import RESULTS, Row
 from pyengine.replay.machine import Replay
 from pyengine.values.codec import Codec
 from tests.support.turns import Send, carries, intercept
@@ -114,7 +114,7 @@ def cold(dsn: str, name: str) -> tuple[Any, dict[int, str]]:
     assert isinstance(moves.end, Complete), moves
     assert (moves.commands, moves.steps) == ((), ())
     return json.loads(moves.end.value), {
-        r.child: json.loads(r.data or "") for r in rows if r.child is not None and r.type in "Lck"
+        r.child: json.loads(r.data or "") for r in rows if r.child is not None and r.type in RESULTS
     }
 
 

@@ -139,7 +139,7 @@ def test_hundreds_of_steps_of_one_run(dsn: str, conn: Connection) -> None:
 
     assert app.run(go) == sum(range(1500))
     assert conn.execute(
-        "select count(*), count(distinct child) from durable._journal where type = 'L'"
+        "select count(*), count(distinct child) from durable._journal where type = 'step_completed'"
     ).fetchone() == (
         1500,
         1500,

@@ -266,7 +266,9 @@ def test_a_worker_of_one_slot_takes_one_run_at_a_time(
 
     assert asyncio.run(main()) == [1, 2]
     assert handed == ["handed"] and set(most) == {1}
-    lost = conn.execute("select count(*) from durable._journal where type in ('r', 'i')").fetchone()
+    lost = conn.execute(
+        "select count(*) from durable._journal where type in ('open_attempt_failed', 'child_run_interrupted')"
+    ).fetchone()
     assert lost == (0,)
 
 

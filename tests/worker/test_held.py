@@ -389,7 +389,9 @@ def test_users_who_signal_in_crossed_order(dsn: str, conn: Connection, seconds: 
             runs = [await client.start(many, id=f"run-{n:02}") for n in range(20)]
             await eventually(
                 lambda: (
-                    conn.execute("select count(*) > 20 from durable._journal where type = 'L'").fetchone()
+                    conn.execute(
+                        "select count(*) > 20 from durable._journal where type = 'step_completed'"
+                    ).fetchone()
                     == (True,)
                 )
             )

@@ -20,7 +20,7 @@ def test_an_intent_is_in_the_journal_before_the_body_runs(dsn: str, conn: Connec
     @app.step(intent=True, retry=Retry(max_attempts=7, initial="9s", only=(OSError,)))
     def look(word: str) -> list[str]:
         return [
-            row_types(conn),
+            *row_types(conn),
             *[str(row[0]) for row in conn.execute("select data from durable._journal where child = 0")],
         ]
 
@@ -28,8 +28,8 @@ def test_an_intent_is_in_the_journal_before_the_body_runs(dsn: str, conn: Connec
     async def go() -> list[str]:
         return await look("x")
 
-    letters, data = app.run(go)
-    assert letters == "l"
+    kind, data = app.run(go)
+    assert kind == "step_started"
     assert json.loads(data) == {
         "input": ["x"],
         "retry": {
@@ -41,7 +41,7 @@ def test_an_intent_is_in_the_journal_before_the_body_runs(dsn: str, conn: Connec
             "only": ["builtins.OSError"],
         },
     }
-    assert row_types(conn) == "lc"
+    assert row_types(conn) == ["step_started", "open_step_completed"]
 
 
 def test_intents_and_retries_alternate(dsn: str, conn: Connection) -> None:
@@ -59,7 +59,9 @@ def test_intents_and_retries_alternate(dsn: str, conn: Connection) -> None:
         return await second()
 
     assert app.run(go) == 2
-    assert row_types(conn) == "lrsc"
+    assert row_types(conn) == [
+        *("step_started", "open_attempt_failed", "attempt_started", "open_step_completed"),
+    ]
 
 
 def test_a_step_that_takes_long_gets_an_intent(dsn: str, conn: Connection) -> None:
@@ -67,17 +69,17 @@ def test_a_step_that_takes_long_gets_an_intent(dsn: str, conn: Connection) -> No
     app = App(dsn)
 
     @app.step
-    async def slow() -> str:
+    async def slow() -> list[str]:
         while not row_types(conn):
             await asyncio.sleep(0.05)
         return row_types(conn)
 
     @app.workflow
-    async def go() -> str:
+    async def go() -> list[str]:
         return await slow()
 
-    assert app.run(go) == "l"
-    assert row_types(conn) == "lc"
+    assert app.run(go) == ["step_started"]
+    assert row_types(conn) == ["step_started", "open_step_completed"]
 
 
 def interrupted_app(dsn: str, began: list[int]) -> App:
@@ -133,7 +135,7 @@ def test_on_interrupt_fail_does_not_run_twice(dsn: str, conn: Connection) -> Non
     result = stop_in_the_middle(dsn, interrupted_app(dsn, began), "careful", began)
     assert "was cut off in attempt 1" in result
     assert began == [1]
-    assert row_types(conn) == "lrK"
+    assert row_types(conn) == ["step_started", "open_attempt_failed", "last_attempt_failed"]
 
 
 def test_other_steps_run_again_after_an_interrupt(dsn: str, conn: Connection) -> None:
@@ -142,4 +144,6 @@ def test_other_steps_run_again_after_an_interrupt(dsn: str, conn: Connection) ->
     result = stop_in_the_middle(dsn, interrupted_app(dsn, began), "careless", began)
     assert result == "attempt 2"
     assert began == [1, 2]
-    assert row_types(conn) == "lrsc"
+    assert row_types(conn) == [
+        *("step_started", "open_attempt_failed", "attempt_started", "open_step_completed"),
+    ]

@@ -36,7 +36,9 @@ def test_the_one_that_completes_first_comes_first(dsn: str, conn: Connection) ->
         async with app.client() as client, app.worker():
             run = await client.start(go, id="r")
             for n, seen in ((2, 1), (0, 2), (1, 3)):
-                while (await run.get()).state != "waiting" or types(conn, "r").count("d") != seen - 1:
+                while (await run.get()).state != "waiting" or types(conn, "r").count(
+                    "open_child_settled"
+                ) != seen - 1:
                     await asyncio.sleep(0.005)
                 while (
                     conn.execute("select id from durable.runs where id = %s", (f"r.{n + 1}",)).fetchone()
@@ -47,7 +49,7 @@ def test_the_one_that_completes_first_comes_first(dsn: str, conn: Connection) ->
             return await run.result(timeout=20)
 
     assert asyncio.run(main()) == [12, 20, 31]
-    assert types(conn, "r").count("a") == 3
+    assert types(conn, "r").count("join_set_awaited") == 3
 
 
 def test_waiting_for_all_wakes_once(dsn: str, conn: Connection) -> None:
@@ -71,8 +73,9 @@ def test_waiting_for_all_wakes_once(dsn: str, conn: Connection) -> None:
             return await (await client.start(go, id="r")).result(timeout=20)
 
     assert asyncio.run(main()) == [5, 1, 4, 2, 3]
-    letters = types(conn, "r")
-    assert (letters.count("W"), letters.count("a"), letters.count("u")) == (1, 5, 5)
+    rows = types(conn, "r")
+    awaited, submitted = rows.count("join_set_awaited"), rows.count("join_set_submitted")
+    assert (rows.count("execution_resumed"), awaited, submitted) == (1, 5, 5)
 
 
 def test_local_steps_are_members_too(dsn: str, conn: Connection) -> None:
@@ -97,7 +100,7 @@ def test_local_steps_are_members_too(dsn: str, conn: Connection) -> None:
         return [one async for one in members]
 
     assert app.run(go) == [2, 1, 0]
-    row = conn.execute("select count(*) from durable._journal where type = 'l'").fetchone()
+    row = conn.execute("select count(*) from durable._journal where type = 'step_started'").fetchone()
     assert row == (3,)
 
 
@@ -154,7 +157,10 @@ def test_another_worker_takes_them_in_the_same_order(dsn: str, conn: Connection)
             run = await client.start(go, id="r")
             for n in range(3):
                 async with app.worker():
-                    while types(conn, "r").count("a") < 2 * n + 2 or (await run.get()).state != "waiting":
+                    while (
+                        types(conn, "r").count("join_set_awaited") < 2 * n + 2
+                        or (await run.get()).state != "waiting"
+                    ):
                         await asyncio.sleep(0.005)
                 conn.execute("select durable.signal('r', 'go on')")
             async with app.worker():
@@ -199,7 +205,7 @@ def test_promises_and_steps_side_by_side(dsn: str, conn: Connection) -> None:
     async def main() -> list[str]:
         async with app.client() as client, app.worker():
             run = await client.start(go, id="r")
-            while "u" not in types(conn, "r"):
+            while "join_set_submitted" not in types(conn, "r"):
                 await asyncio.sleep(0.005)
             conn.execute(
                 "select durable.resolve(id, '\"promise\"') from durable._promises where id like 'r.%' "

@@ -102,7 +102,9 @@ def test_what_is_over_the_set_limit_fails_the_run(dsn: str, conn: Connection, na
         result_of(dsn, name)
     assert isinstance(failed.value.__cause__, PayloadTooLarge)
     assert failed.value.__cause__.limit == 2000
-    made = conn.execute("select count(*) from durable._journal where type in ('L', 'f')").fetchone()
+    made = conn.execute(
+        "select count(*) from durable._journal where type in ('step_completed', 'first_attempt_failed')"
+    ).fetchone()
     assert made == (0,)
 
 

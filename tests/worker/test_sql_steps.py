@@ -77,12 +77,12 @@ def entries(conn: Connection, who: str) -> list[Decimal]:
     return [row[0] for row in rows]
 
 
-def row_types(conn: Connection, child: int = 0) -> str:
-    """The letters of the journal rows of one child, in order."""
+def row_types(conn: Connection, child: int = 0) -> list[str]:
+    """The types of the journal rows of one child, in order."""
     rows = conn.execute(
         "select type from durable._journal where child = %s order by execution, seq", (child,)
     )
-    return "".join(row[0].decode() if isinstance(row[0], bytes) else str(row[0]) for row in rows)
+    return [str(row[0]) for row in rows]
 
 
 def error_of(app: App, function: str, *args: Any, **more: Any) -> BaseException:
@@ -109,8 +109,14 @@ def test_a_function_is_a_step(shop: App, conn: Connection) -> None:
 
     assert shop.run(go) == [1.5, "3.50", [1, 2, 3]]
     assert entries(conn, "ann") == [Decimal("1.50"), Decimal(2)]
-    assert [row_types(conn, child) for child in range(3)] == ["L", "L", "L"]
-    names = conn.execute("select name from durable._journal where type = 'L' order by seq").fetchall()
+    assert [row_types(conn, child) for child in range(3)] == [
+        ["step_completed"],
+        ["step_completed"],
+        ["step_completed"],
+    ]
+    names = conn.execute(
+        "select name from durable._journal where type = 'step_completed' order by seq"
+    ).fetchall()
     assert names == [("shop.pay",), ("shop.pay",), ("shop.numbers",)]
 
 
@@ -183,7 +189,7 @@ def test_what_a_function_raises(shop: App, conn: Connection) -> None:
         ("23514", "entries_amount_check", "entries"),
     ]
     assert conn.execute("select count(*) from shop.entries").fetchone() == (0,)
-    assert [row_types(conn, child) for child in range(2)] == ["E", "E"]
+    assert [row_types(conn, child) for child in range(2)] == [["step_failed"], ["step_failed"]]
 
 
 def test_an_error_by_sqlstate_reaches_sql_again(shop: App, conn: Connection) -> None:
@@ -198,7 +204,7 @@ def test_a_failed_attempt_is_tried_again(shop: App, conn: Connection) -> None:
     """By the step's policy, each attempt with its row, and nothing of the failed ones is left."""
     error = error_of(shop, "shop.refuse", "SH003", retry=FAST)
     assert isinstance(error, SqlError)
-    assert row_types(conn) == "ftK"
+    assert row_types(conn) == ["first_attempt_failed", "attempt_failed", "last_attempt_failed"]
     assert entries(conn, "refused") == []
 
 
@@ -221,7 +227,7 @@ def test_what_cannot_be_called(
     assert isinstance(error, SqlError)
     assert said in str(error)
     assert error.hint
-    assert row_types(conn) == "E"
+    assert row_types(conn) == ["step_failed"]
 
 
 def test_a_name_that_is_none_is_refused_at_once(shop: App, conn: Connection) -> None:
@@ -243,7 +249,7 @@ def test_a_name_that_is_none_is_refused_at_once(shop: App, conn: Connection) -> 
 
     shop.run(go)
     assert found == [InvalidRequest, InvalidRequest, InvalidRequest, EncodeError]
-    assert row_types(conn) == ""
+    assert row_types(conn) == []
 
 
 def test_a_right_that_is_missing(shop: App, conn: Connection) -> None:
@@ -395,7 +401,7 @@ def test_an_answer_that_got_lost(
                 assert await run.result() == 1
                 assert broken
         assert entries(conn, "lost") == [Decimal(1)]
-        assert row_types(conn) == "L"
+        assert row_types(conn) == ["step_completed"]
 
     asyncio.run(main())
 
@@ -426,7 +432,11 @@ def test_another_worker_replays_it(shop: App, conn: Connection, dsn: str) -> Non
                 # three attempts that were taken back have drawn numbers
                 assert await run.result() == [1, "SH001", 7, 5]
         assert entries(conn, "cold") == [Decimal(1)] * 2
-        assert [row_types(conn, child) for child in (0, 1, 3)] == ["L", "ftK", "L"]
+        assert [row_types(conn, child) for child in (0, 1, 3)] == [
+            ["step_completed"],
+            ["first_attempt_failed", "attempt_failed", "last_attempt_failed"],
+            ["step_completed"],
+        ]
 
     asyncio.run(main())
 
@@ -447,7 +457,7 @@ def test_a_conflict_is_no_failure_of_the_step(shop: App, conn: Connection) -> No
         return answer
 
     assert shop.run(go) == 3
-    assert row_types(conn) == "L"
+    assert row_types(conn) == ["step_completed"]
     assert entries(conn, "conflict") == [Decimal(1)]
 
 

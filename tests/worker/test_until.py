@@ -68,7 +68,11 @@ def test_the_commit_of_somebody_else_wakes_a_run(dsn: str, conn: Connection) -> 
             return await run.result(timeout=20)
 
     assert asyncio.run(main()) == [7, "paid", 1.5, {"id": 7, "status": "paid", "total": 1.5}]
-    assert types(conn, "r") == "SXADWXADWC"
+    assert types(conn, "r") == [
+        *("execution_started", "promise_registered", "execution_awaiting", "child_settled"),
+        *("execution_resumed", "promise_registered", "execution_awaiting", "child_settled"),
+        *("execution_resumed", "execution_completed"),
+    ]
 
 
 def test_a_row_that_is_there_already(dsn: str, conn: Connection) -> None:

@@ -76,7 +76,9 @@ def test_two_workers_share_the_work(dsn: str, conn: Connection) -> None:
             return await asyncio.gather(*(run.result(timeout=30) for run in runs))
 
     assert asyncio.run(main()) == [n + 1 for n in range(60)]
-    assert conn.execute("select count(*) from durable._journal where type = 'L'").fetchone() == (120,)
+    assert conn.execute("select count(*) from durable._journal where type = 'step_completed'").fetchone() == (
+        120,
+    )
 
 
 def test_cold_coroutines_are_replayed(dsn: str, conn: Connection) -> None:

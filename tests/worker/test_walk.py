@@ -69,7 +69,7 @@ async def walk(dsn: str) -> None:
                 "InvokeScheduled",
                 "ExecutionAwaiting",
             ]
-            assert rows(dsn, "select type, data from durable._journal where type = 'L'") == [
+            assert rows(dsn, "select type, data from durable._journal where type = 'step_completed'") == [
                 ("L", '"hello world"')
             ]
             assert rows(dsn, "select awaited_id from durable._callbacks where awaiter_id = 'walk'") == [

@@ -1,59 +1,146 @@
--- The closed list of row types, and how a row that is refused is told. It stands before the guards that speak of rows by name.
+-- The closed list of row types, the sets of them that functions ask for, and the error of a row that does not fit.
+-- A type is the name of its one event in snake case: TimerFired is timer_fired. An invocation has up to three events in a row,
+-- so its types say what happened to it, and how much of it the row covers:
+--   step_*                   from the scheduling of the step on; first_attempt_failed too
+--   attempt_*, last_attempt_*  from the start of an attempt on, of a step that an earlier row scheduled
+--   open_*                   the end of something that an earlier row started
+-- An attempt that failed is followed by another one; after step_failed, open_step_failed and last_attempt_failed there is none.
 
 create or replace function durable.journal_types()
-returns table (type "char", events text[], allocates boolean, resolves boolean)
+returns table (type durable.row_type, events text[], allocates boolean, resolves boolean)
 language sql immutable parallel safe
 as $$
   values
-    ('S'::"char", array['ExecutionStarted'], false, false),
-    ('C', array['ExecutionCompleted'], false, false),
-    ('F', array['ExecutionFailed'], false, false),
-    ('Q', array['CancelRequested'], false, false),
-    ('Y', array['ExecutionCancelled'], false, false),
-    ('L', array['InvokeScheduled', 'InvokeStarted', 'InvokeCompleted'], true, true),
-    ('E', array['InvokeScheduled', 'InvokeStarted', 'InvokeCompleted'], true, true),
-    ('f', array['InvokeScheduled', 'InvokeStarted', 'InvokeRetrying'], true, false),
-    ('l', array['InvokeScheduled', 'InvokeStarted'], true, false),
-    ('s', array['InvokeStarted'], false, false),
-    ('r', array['InvokeRetrying'], false, false),
-    ('t', array['InvokeStarted', 'InvokeRetrying'], false, false),
-    ('c', array['InvokeCompleted'], false, true),
-    ('e', array['InvokeCompleted'], false, true),
-    ('k', array['InvokeStarted', 'InvokeCompleted'], false, true),
-    ('K', array['InvokeStarted', 'InvokeCompleted'], false, true),
-    ('I', array['InvokeScheduled'], true, false),
-    ('X', array['InvokeScheduled'], true, false),
-    ('b', array['InvokeStarted'], false, false),
-    ('i', array['InvokeRetrying'], false, false),
-    ('d', array['InvokeCompleted'], false, true),
-    ('D', array['InvokeStarted', 'InvokeCompleted'], false, true),
-    ('T', array['TimerScheduled'], true, false),
-    ('Z', array['TimerFired'], false, true),
-    ('n', array['RandomGenerated'], true, false),
-    ('m', array['TimeRecorded'], true, false),
-    ('o', array['InvokeScheduled'], true, false),
-    ('g', array['SignalDelivered'], false, false),
-    ('v', array['SignalReceived'], true, true),
-    ('j', array['JoinSetCreated'], true, false),
-    ('u', array['JoinSetSubmitted'], false, false),
-    ('a', array['JoinSetAwaited'], false, false),
-    ('A', array['ExecutionAwaiting'], false, false),
-    ('W', array['ExecutionResumed'], false, false)
+    ('execution_started'::durable.row_type, array['ExecutionStarted'], false, false),
+    ('execution_completed', array['ExecutionCompleted'], false, false),
+    ('execution_failed', array['ExecutionFailed'], false, false),
+    ('cancel_requested', array['CancelRequested'], false, false),
+    ('execution_cancelled', array['ExecutionCancelled'], false, false),
+    ('step_completed', array['InvokeScheduled', 'InvokeStarted', 'InvokeCompleted'], true, true),
+    ('step_failed', array['InvokeScheduled', 'InvokeStarted', 'InvokeCompleted'], true, true),
+    ('first_attempt_failed', array['InvokeScheduled', 'InvokeStarted', 'InvokeRetrying'], true, false),
+    ('step_started', array['InvokeScheduled', 'InvokeStarted'], true, false),
+    ('attempt_started', array['InvokeStarted'], false, false),
+    ('open_attempt_failed', array['InvokeRetrying'], false, false),
+    ('attempt_failed', array['InvokeStarted', 'InvokeRetrying'], false, false),
+    ('open_step_completed', array['InvokeCompleted'], false, true),
+    ('open_step_failed', array['InvokeCompleted'], false, true),
+    ('last_attempt_completed', array['InvokeStarted', 'InvokeCompleted'], false, true),
+    ('last_attempt_failed', array['InvokeStarted', 'InvokeCompleted'], false, true),
+    ('child_run_scheduled', array['InvokeScheduled'], true, false),
+    ('promise_registered', array['InvokeScheduled'], true, false),
+    ('child_run_started', array['InvokeStarted'], false, false),
+    ('child_run_interrupted', array['InvokeRetrying'], false, false),
+    ('open_child_settled', array['InvokeCompleted'], false, true),
+    ('child_settled', array['InvokeStarted', 'InvokeCompleted'], false, true),
+    ('timer_scheduled', array['TimerScheduled'], true, false),
+    ('timer_fired', array['TimerFired'], false, true),
+    ('random_generated', array['RandomGenerated'], true, false),
+    ('time_recorded', array['TimeRecorded'], true, false),
+    ('step_scheduled', array['InvokeScheduled'], true, false),
+    ('signal_delivered', array['SignalDelivered'], false, false),
+    ('signal_received', array['SignalReceived'], true, true),
+    ('join_set_created', array['JoinSetCreated'], true, false),
+    ('join_set_submitted', array['JoinSetSubmitted'], false, false),
+    ('join_set_awaited', array['JoinSetAwaited'], false, false),
+    ('execution_awaiting', array['ExecutionAwaiting'], false, false),
+    ('execution_resumed', array['ExecutionResumed'], false, false)
 $$;
 comment on function durable.journal_types() is
-  'The closed list of row types: the logical events of each, whether it takes a new child number, whether it resolves its child. L E f l o s r t c e k K are local steps (values in the row); I b i d D are child runs (values in their promises), X external promises. A D without promise holds the error of an adoption that was refused.';
+  'The closed list of row types: the logical events of each, whether it takes a new child number, whether it resolves its child. The values of a local step are in its row, those of a child run and of a promise in the promise. A child_settled without a promise holds the error of an adoption that was refused.';
 
-create or replace function durable._allocates(p_type "char")
+create or replace function durable._schedules_step(p_type durable.row_type)
 returns boolean language sql immutable parallel safe
-as $$ select p_type in ('L', 'E', 'f', 'l', 'o', 'I', 'X', 'T', 'n', 'm', 'v', 'j') $$;
-comment on function durable._allocates("char") is 'The row takes a new child number.';
+as $$ select p_type in ('step_scheduled', 'step_started', 'first_attempt_failed', 'step_completed', 'step_failed') $$;
+comment on function durable._schedules_step(durable.row_type) is 'The first row of a local step.';
 
-create or replace function durable._resolves(p_type "char")
+create or replace function durable._schedules_invocation(p_type durable.row_type)
 returns boolean language sql immutable parallel safe
-as $$ select p_type in ('L', 'E', 'c', 'e', 'k', 'K', 'd', 'D', 'Z', 'v') $$;
-comment on function durable._resolves("char") is 'The row completes its child, so it advances a coroutine.';
+as $$
+  select p_type in (
+    'step_scheduled', 'step_started', 'first_attempt_failed', 'step_completed', 'step_failed', 'child_run_scheduled',
+    'promise_registered')
+$$;
+comment on function durable._schedules_invocation(durable.row_type) is 'The first row of a local step, a child run or an external promise.';
 
-create or replace function durable._fail_journal(p_execution bigint, p_type "char", p_child integer, p_why text)
+create or replace function durable._schedules_promise(p_type durable.row_type)
+returns boolean language sql immutable parallel safe
+as $$ select p_type in ('child_run_scheduled', 'promise_registered', 'timer_scheduled') $$;
+comment on function durable._schedules_promise(durable.row_type) is
+  'The first row of a child whose outcome is that of a promise: a child run, an external promise, a timer.';
+
+create or replace function durable._fails_attempt(p_type durable.row_type)
+returns boolean language sql immutable parallel safe
+as $$ select p_type in ('first_attempt_failed', 'open_attempt_failed', 'attempt_failed') $$;
+comment on function durable._fails_attempt(durable.row_type) is 'An attempt of a local step failed, and another one follows.';
+
+create or replace function durable._holds_result(p_type durable.row_type)
+returns boolean language sql immutable parallel safe
+as $$ select p_type in ('step_completed', 'open_step_completed', 'last_attempt_completed') $$;
+comment on function durable._holds_result(durable.row_type) is 'The last row of a local step that has a result.';
+
+create or replace function durable._holds_error(p_type durable.row_type)
+returns boolean language sql immutable parallel safe
+as $$ select p_type in ('step_failed', 'open_step_failed', 'last_attempt_failed') $$;
+comment on function durable._holds_error(durable.row_type) is 'The last row of a local step that failed for good.';
+
+create or replace function durable._completes_step(p_type durable.row_type)
+returns boolean language sql immutable parallel safe
+as $$
+  select p_type in (
+    'step_completed', 'step_failed', 'open_step_completed', 'open_step_failed', 'last_attempt_completed',
+    'last_attempt_failed')
+$$;
+comment on function durable._completes_step(durable.row_type) is 'The last row of a local step.';
+
+create or replace function durable._settles_child(p_type durable.row_type)
+returns boolean language sql immutable parallel safe
+as $$ select p_type in ('open_child_settled', 'child_settled') $$;
+comment on function durable._settles_child(durable.row_type) is 'The end of a child run or of an external promise. The index journal_by_adopted has the same condition.';
+
+create or replace function durable._completes_invocation(p_type durable.row_type)
+returns boolean language sql immutable parallel safe
+as $$
+  select p_type in (
+    'step_completed', 'step_failed', 'open_step_completed', 'open_step_failed', 'last_attempt_completed',
+    'last_attempt_failed', 'open_child_settled', 'child_settled')
+$$;
+comment on function durable._completes_invocation(durable.row_type) is 'The last row of a local step, a child run or an external promise.';
+
+create or replace function durable._is_local(p_type durable.row_type)
+returns boolean language sql immutable parallel safe
+as $$
+  select p_type in (
+    'step_scheduled', 'step_started', 'first_attempt_failed', 'step_completed', 'step_failed', 'attempt_started',
+    'attempt_failed', 'last_attempt_completed', 'last_attempt_failed', 'open_attempt_failed', 'open_step_completed',
+    'open_step_failed')
+$$;
+comment on function durable._is_local(durable.row_type) is 'The row is about a local step.';
+
+create or replace function durable._allocates(p_type durable.row_type)
+returns boolean language sql immutable parallel safe
+as $$
+  select p_type in (
+    'step_scheduled', 'step_started', 'first_attempt_failed', 'step_completed', 'step_failed', 'child_run_scheduled',
+    'promise_registered', 'timer_scheduled', 'random_generated', 'time_recorded', 'signal_received', 'join_set_created')
+$$;
+comment on function durable._allocates(durable.row_type) is 'The row takes a new child number.';
+
+create or replace function durable._resolves(p_type durable.row_type)
+returns boolean language sql immutable parallel safe
+as $$
+  select p_type in (
+    'step_completed', 'step_failed', 'open_step_completed', 'open_step_failed', 'last_attempt_completed',
+    'last_attempt_failed', 'open_child_settled', 'child_settled', 'timer_fired', 'signal_received')
+$$;
+comment on function durable._resolves(durable.row_type) is 'The row completes its child, so it advances a coroutine.';
+
+create or replace function durable._ends_run(p_type durable.row_type)
+returns boolean language sql immutable parallel safe
+as $$ select p_type in ('execution_completed', 'execution_failed', 'execution_cancelled') $$;
+comment on function durable._ends_run(durable.row_type) is 'The last row of a run.';
+
+create or replace function durable._fail_journal(p_execution bigint, p_type durable.row_type, p_child integer, p_why text)
 returns boolean language plpgsql volatile
 as $$
 declare
@@ -66,5 +153,5 @@ begin
   return false;
 end
 $$;
-comment on function durable._fail_journal(bigint, "char", integer, text) is
+comment on function durable._fail_journal(bigint, durable.row_type, integer, text) is
   'Raises WF006 in the words of a client: the run, the event, the child. Returns boolean so that it can stand in the failing branch of a WHERE.';

@@ -14,7 +14,7 @@ begin
   end if;
   return exists (select from durable._executions h
                  join durable._journal j on j.execution = h.execution and j.bucket = h.bucket
-                 where h.execution = p_execution and j.child = p_child and j.type in ('L', 'E', 'f', 'l', 'o', 'I', 'X'));
+                 where h.execution = p_execution and j.child = p_child and durable._schedules_invocation(j.type));
 end
 $$;
 comment on function durable._is_invocation(bigint, integer) is
@@ -26,12 +26,13 @@ as $$
 begin
   perform durable._fail_journal(e.execution, e.type, e.child, v.why)
   from (
-    select x.*, bool_or(x.type = 'a') over (partition by x.execution, x.join_set order by x.ord) as closed_here,
-           count(*) filter (where x.type = 'u') over (partition by x.execution, x.child order by x.ord) as times,
-           min(x.ord) filter (where x.type = 'j') over (partition by x.execution, x.join_set) as created_at,
+    select x.*, bool_or(x.type = 'join_set_awaited') over (partition by x.execution, x.join_set order by x.ord) as closed_here,
+           count(*) filter (where x.type = 'join_set_submitted') over (partition by x.execution, x.child order by x.ord) as times,
+           min(x.ord) filter (where x.type = 'join_set_created') over (partition by x.execution, x.join_set) as created_at,
            min(x.ord) filter (where durable._allocates(x.type)) over (partition by x.execution, x.child) as scheduled_at
     from (
-      select o.*, case o.type when 'j' then o.child when 'u' then o.attempt when 'a' then o.attempt end as join_set
+      select o.*, case when o.type = 'join_set_created' then o.child
+                       when o.type in ('join_set_submitted', 'join_set_awaited') then o.attempt end as join_set
       from unnest(p_events) with ordinality as o (execution, type, child, attempt, name, input_hash, data, ord)) x
   ) e
   left join lateral (select o.* from durable._join_sets o
@@ -44,7 +45,7 @@ begin
     when e.scheduled_at > e.ord then 'it was not scheduled before'
     when not durable._is_invocation(e.execution, e.child) then 'only an invocation can be a member'
     end as why) v
-  where e.type = 'u' and v.why is not null;
+  where e.type = 'join_set_submitted' and v.why is not null;
 end
 $$;
 comment on function durable._check_submits(durable._event[]) is
@@ -56,8 +57,8 @@ as $$
 begin
   perform durable._fail_journal(e.execution, e.type, e.child, v.why)
   from (
-    select x.*, count(*) filter (where x.type = 'a') over (w order by x.ord) as times,
-           bool_or(x.type in ('I', 'X')) over w as made_here,
+    select x.*, count(*) filter (where x.type = 'join_set_awaited') over (w order by x.ord) as times,
+           bool_or(x.type in ('child_run_scheduled', 'promise_registered')) over w as made_here,
            max(x.ord) filter (where durable._allocates(x.type) or durable._resolves(x.type)) over w as told_at
     from unnest(p_events) with ordinality as x (execution, type, child, attempt, name, input_hash, data, ord)
     window w as (partition by x.execution, x.child)
@@ -72,7 +73,7 @@ begin
       select from durable._callbacks c where c.awaiter_id = h.id and c.child = m.child and c.child >= 0)
       then 'it is not complete'
     end as why) v
-  where e.type = 'a' and v.why is not null;
+  where e.type = 'join_set_awaited' and v.why is not null;
 end
 $$;
 comment on function durable._check_takes(durable._event[]) is
@@ -82,16 +83,19 @@ create or replace function durable._fold_sets(p_events durable._event[])
 returns void language plpgsql volatile
 as $$
 begin
-  insert into durable._join_sets (execution, child) select e.execution, e.child from unnest(p_events) e where e.type = 'j';
+  insert into durable._join_sets (execution, child)
+  select e.execution, e.child from unnest(p_events) e where e.type = 'join_set_created';
   perform durable._check_submits(p_events);
   insert into durable._members (execution, child, join_set)
-  select e.execution, e.child, e.attempt from unnest(p_events) e where e.type = 'u';
+  select e.execution, e.child, e.attempt from unnest(p_events) e where e.type = 'join_set_submitted';
   perform durable._check_takes(p_events);
   update durable._members m set taken = true
-  from unnest(p_events) e where e.type = 'a' and m.execution = any (array[e.execution]) and m.child = any (array[e.child]);
+  from unnest(p_events) e
+  where e.type = 'join_set_awaited' and m.execution = any (array[e.execution]) and m.child = any (array[e.child]);
   update durable._join_sets s set closed = true
   from unnest(p_events) e
-  where e.type = 'a' and s.execution = any (array[e.execution]) and s.child = any (array[e.attempt]) and not s.closed;
+  where e.type = 'join_set_awaited' and s.execution = any (array[e.execution]) and s.child = any (array[e.attempt])
+    and not s.closed;
 end
 $$;
 comment on function durable._fold_sets(durable._event[]) is

@@ -4,81 +4,90 @@
 -- "key = any (array[x.key])". Such a clause can only drive an index look-up; with "key = x.key" a plan that was made while the
 -- table was empty may read the whole index instead, and stays (tests/sql/test_plans.py).
 
-create or replace function durable._width(p_type "char")
+create or replace function durable._width(p_type durable.row_type)
 returns integer language sql immutable parallel safe
 as $$
   select case
-    when p_type in ('L', 'E', 'f') then 3
-    when p_type in ('l', 't', 'k', 'K', 'D') then 2
+    when p_type in ('step_completed', 'step_failed', 'first_attempt_failed') then 3
+    when p_type in ('step_started', 'attempt_failed', 'last_attempt_completed', 'last_attempt_failed', 'child_settled') then 2
     else 1
   end
 $$;
-comment on function durable._width("char") is 'How many logical events a row of this type stands for; equals cardinality(events) of journal_types().';
+comment on function durable._width(durable.row_type) is 'How many logical events a row of this type stands for; equals cardinality(events) of journal_types().';
 
-create or replace function durable._status_after(p_type "char")
+create or replace function durable._status_after(p_type durable.row_type)
 returns text language sql immutable parallel safe
 as $$
   select case p_type
-    when 'S' then 'running' when 'A' then 'blocked' when 'W' then 'running' when 'Q' then 'cancelling'
-    when 'C' then 'completed' when 'F' then 'failed' when 'Y' then 'cancelled'
+    when 'execution_started' then 'running' when 'execution_resumed' then 'running' when 'execution_awaiting' then 'blocked'
+    when 'cancel_requested' then 'cancelling' when 'execution_cancelled' then 'cancelled'
+    when 'execution_completed' then 'completed' when 'execution_failed' then 'failed'
   end
 $$;
-comment on function durable._status_after("char") is 'Status that the row leads to; null where it changes none. Status is the fold of this.';
+comment on function durable._status_after(durable.row_type) is 'Status that the row leads to; null where it changes none. Status is the fold of this.';
 
-create or replace function durable._turning(p_place bigint, p_type "char")
+create or replace function durable._status_at(p_place bigint, p_status text)
 returns bigint language sql immutable parallel safe
-as $$ select p_place * 8 + nullif(strpos('SWAQCFY', p_type::text), 0) $$;
-comment on function durable._turning(bigint, "char") is
-  'A place and the type of the row there in one number, null where the row changes no status: the largest of some is the last that does.';
+as $$
+  select p_place * 8
+         + array_position(array['running', 'blocked', 'cancelling', 'completed', 'failed', 'cancelled'], p_status)
+$$;
+comment on function durable._status_at(bigint, text) is
+  'A place in a journal and the status from there on, as one number, so that the largest of some is the last; null without a status.';
 
-create or replace function durable._status_of(p_turning bigint)
+create or replace function durable._status_of(p_status_at bigint)
 returns text language sql immutable parallel safe
-as $$ select durable._status_after(substr('SWAQCFY', (p_turning % 8)::integer, 1)::"char") $$;
-comment on function durable._status_of(bigint) is 'The status that such a row leads to.';
+as $$ select (array['running', 'blocked', 'cancelling', 'completed', 'failed', 'cancelled'])[p_status_at % 8] $$;
+comment on function durable._status_of(bigint) is 'The status in a number of _status_at.';
 
-create or replace function durable._may_append(p_status text, p_type "char", p_cleaning boolean default false)
+create or replace function durable._may_append(p_status text, p_type durable.row_type, p_cleaning boolean default false)
 returns boolean language sql immutable parallel safe
 as $$
   select case
     when p_status in ('completed', 'failed', 'cancelled') then false
-    when p_type in ('L', 'E', 'f', 'l', 'I', 'X', 'T', 'n', 'm', 'j', 'u', 'a')
+    when p_type in (
+      'step_completed', 'step_failed', 'first_attempt_failed', 'step_started', 'child_run_scheduled', 'promise_registered',
+      'timer_scheduled', 'random_generated', 'time_recorded', 'join_set_created', 'join_set_submitted', 'join_set_awaited')
       then p_status = 'running' or (p_cleaning and p_status = 'cancelling')
-    when p_type in ('o', 'A') then p_status = 'running'
-    when p_type = 'v' then p_status in ('running', 'blocked')
-    when p_type = 'W' then p_status = 'blocked'
-    when p_type = 'Y' then p_status = 'cancelling'
-    when p_type = 'Q' then p_status in ('running', 'blocked')
-    when p_type = 'S' then false
+    when p_type in ('step_scheduled', 'execution_awaiting') then p_status = 'running'
+    when p_type = 'signal_received' then p_status in ('running', 'blocked')
+    when p_type = 'execution_resumed' then p_status = 'blocked'
+    when p_type = 'execution_cancelled' then p_status = 'cancelling'
+    when p_type = 'cancel_requested' then p_status in ('running', 'blocked')
+    when p_type = 'execution_started' then false
     else true
   end
 $$;
-comment on function durable._may_append(text, "char", boolean) is
+comment on function durable._may_append(text, durable.row_type, boolean) is
   'Guard by status: what each of the six statuses admits. One ExecutionStarted, at birth; nothing after an end. p_cleaning: reported by a worker that has seen the request of cancellation, so that clean-up may take durable steps; it cannot wait in the journal, which would end the cancelling.';
 
-create or replace function durable._attempt_after(p_type "char", p_attempt integer)
+create or replace function durable._attempt_after(p_type durable.row_type, p_attempt integer)
 returns integer language sql immutable parallel safe
 as $$
   select case
-    when p_type in ('l', 's') then p_attempt
-    when p_type in ('f', 'r', 't') then -p_attempt - 1
-    when p_type = 'o' then -1
+    when p_type in ('step_started', 'attempt_started') then p_attempt
+    when durable._fails_attempt(p_type) then -p_attempt - 1
+    when p_type = 'step_scheduled' then -1
     else 0
   end
 $$;
-comment on function durable._attempt_after("char", integer) is
+comment on function durable._attempt_after(durable.row_type, integer) is
   'What a row leaves of a local step: n while attempt n runs, -n where attempt n comes next, or 0 once it is complete.';
 
-create or replace function durable._attempt_fits(p_type "char", p_attempt integer, p_before integer)
+create or replace function durable._attempt_fits(p_type durable.row_type, p_attempt integer, p_before integer)
 returns boolean language sql immutable parallel safe
 as $$
   select case
-    when p_type in ('L', 'E', 'f', 'l') then p_before is null and p_attempt is not distinct from 1
-    when p_type in ('c', 'e', 'r') then p_before is not distinct from p_attempt and p_attempt > 0
-    when p_type in ('k', 'K', 's', 't') then p_before is not distinct from -p_attempt and p_attempt > 0
+    when p_type in ('step_completed', 'step_failed', 'first_attempt_failed', 'step_started')
+      then p_before is null and p_attempt is not distinct from 1
+    when p_type in ('open_step_completed', 'open_step_failed', 'open_attempt_failed')
+      then p_before is not distinct from p_attempt and p_attempt > 0
+    when p_type in ('last_attempt_completed', 'last_attempt_failed', 'attempt_started', 'attempt_failed')
+      then p_before is not distinct from -p_attempt and p_attempt > 0
     else true
   end
 $$;
-comment on function durable._attempt_fits("char", integer, integer) is
+comment on function durable._attempt_fits(durable.row_type, integer, integer) is
   'Guard of SE-1 to SE-4: starts and ends of attempts alternate, numbered 1, 2, 3; nothing follows the completion.';
 
 create or replace function durable._attempt_due(p_before integer)
@@ -99,14 +108,9 @@ as $$ select 1000000 $$;
 comment on function durable._gap_max() is
   'Child numbers that one row may leap over, at most: each of them is kept in the head until its row comes.';
 
-create or replace function durable._is_local(p_type "char")
-returns boolean language sql immutable parallel safe
-as $$ select p_type in ('L', 'E', 'f', 'l', 'o', 's', 'r', 't', 'c', 'e', 'k', 'K') $$;
-comment on function durable._is_local("char") is 'The row is about a local step.';
-
 create or replace function durable._fits(
-  p_execution bigint, p_type "char", p_child integer, p_attempt integer, p_status text, p_before integer, p_next_child integer,
-  p_reserved integer[], p_cleaning boolean)
+  p_execution bigint, p_type durable.row_type, p_child integer, p_attempt integer, p_status text, p_before integer,
+  p_next_child integer, p_reserved integer[], p_cleaning boolean)
 returns boolean language sql volatile
 as $$
   select case
@@ -123,7 +127,7 @@ as $$
     else true
   end
 $$;
-comment on function durable._fits(bigint, "char", integer, integer, text, integer, integer, integer[], boolean) is
+comment on function durable._fits(bigint, durable.row_type, integer, integer, text, integer, integer, integer[], boolean) is
   'All guards of one row, given status, open attempt of its step (p_before), next child and reserved numbers before it. True, or WF006.';
 
 create or replace function durable._append_each(p_events durable._event[], p_now bigint, p_cleaning boolean)
@@ -159,7 +163,7 @@ $$;
 comment on function durable._append_each(durable._event[], bigint, boolean) is
   'Journal rows of which each is the only one for its execution, so that nothing depends on those before it: rows and heads in one pass.';
 
-create or replace function durable._append_end(p_execution bigint, p_type "char", p_now bigint)
+create or replace function durable._append_end(p_execution bigint, p_type durable.row_type, p_now bigint)
 returns void language plpgsql volatile
 as $$
 declare
@@ -178,7 +182,7 @@ begin
   insert into durable._journal (bucket, execution, seq, ts, type) values (v_bucket, p_execution, v_seq, p_now, p_type);
 end
 $$;
-comment on function durable._append_end(bigint, "char", bigint) is 'The last row of one journal, and its head: what _append_each does, for one run.';
+comment on function durable._append_end(bigint, durable.row_type, bigint) is 'The last row of one journal, and its head: what _append_each does, for one run.';
 
 create or replace function durable._insert_all(p_events durable._event[], p_now bigint, p_cleaning boolean)
 returns void language plpgsql volatile
@@ -190,7 +194,8 @@ begin
   from (
     select h.bucket, h.next_seq, h.next_child, h.reserved, e.*,
            sum(durable._width(e.type)) over (partition by e.execution order by e.ord) as upto,
-           coalesce(durable._status_of(max(durable._turning(e.ord, e.type)) over earlier), h.status) as status,
+           coalesce(durable._status_of(max(durable._status_at(e.ord, durable._status_after(e.type))) over earlier),
+                    h.status) as status,
            case when durable._is_local(e.type) then coalesce(
              lag(durable._attempt_after(e.type, e.attempt))
                over (partition by e.execution, e.child, durable._is_local(e.type) order by e.ord),
@@ -226,9 +231,8 @@ begin
     select e.execution, sum(durable._width(e.type)) as width,
            max(e.child) filter (where durable._allocates(e.type)) as last_child,
            array_agg(e.child) filter (where durable._allocates(e.type)) as children,
-           -- the last row that leads to a status: a sort within each group would cost more than all the rest
-           durable._status_after(((max(array[e.ord, e.type::integer])
-             filter (where durable._status_after(e.type) is not null))[2]::integer)::"char") as status
+           -- a sort within each group would cost more than all the rest
+           durable._status_of(max(durable._status_at(e.ord, durable._status_after(e.type)))) as status
     from unnest(p_events) with ordinality as e (execution, type, child, attempt, name, input_hash, data, ord)
     group by e.execution
   ) n
@@ -241,13 +245,18 @@ create or replace function durable._append(p_events durable._event[], p_now bigi
 returns void language plpgsql volatile
 as $$
 declare
-  v_types text;
+  v_steps boolean;
+  v_signals boolean;
+  v_join_sets boolean;
   v_is_each boolean;
 begin
   if p_events = '{}' then
     return;
   end if;
-  select string_agg(e.type::text, '') into v_types from unnest(p_events) e;
+  select bool_or(durable._is_local(e.type) and e.type not in ('step_completed', 'step_failed')),
+         bool_or(e.type in ('signal_delivered', 'signal_received')),
+         bool_or(e.type in ('join_set_created', 'join_set_submitted', 'join_set_awaited'))
+  into v_steps, v_signals, v_join_sets from unnest(p_events) e;
   v_is_each := cardinality(p_events) = 1 or (select count(distinct e.execution) = count(*) from unnest(p_events) e);
   if v_is_each then
     perform durable._append_each(p_events, p_now, p_cleaning);
@@ -255,14 +264,14 @@ begin
     perform durable._insert_all(p_events, p_now, p_cleaning);
     perform durable._fold(p_events);
   end if;
-  if v_types ~ '[flosrtcekK]' then
+  if v_steps then
     perform durable._fold_steps(p_events);
   end if;
-  if v_types ~ '[gv]' then
+  if v_signals then
     perform durable._check_inboxes(p_events);
     perform durable._fold_inboxes(p_events);
   end if;
-  if v_types ~ '[jua]' then
+  if v_join_sets then
     perform durable._fold_sets(p_events);
   end if;
 end
@@ -280,7 +289,7 @@ begin
            coalesce(array_agg(s.child order by s.child) filter (where s.attempt <> 0), '{}') as steps,
            coalesce(array_agg(s.attempt order by s.child) filter (where s.attempt <> 0), '{}') as attempts
     from (select distinct e.execution from unnest(p_events) e
-          where durable._is_local(e.type) and e.type not in ('L', 'E')) g
+          where durable._is_local(e.type) and e.type not in ('step_completed', 'step_failed')) g
     join durable._executions o on o.execution = any (array[g.execution])
     cross join lateral (
       select distinct on (u.child) u.child, u.attempt from (
@@ -324,11 +333,11 @@ begin
     from rows from (unnest(p_executions), unnest(p_waits))
       as w (execution, "do", "on", kind, value, error, retry_in, problem)
     where h.execution = any (array[w.execution])
-      and durable._fits(h.execution, 'A', null, null, h.status, null, h.next_child, h.reserved, false)
+      and durable._fits(h.execution, 'execution_awaiting', null, null, h.status, null, h.next_child, h.reserved, false)
     returning h.bucket, h.execution, h.next_seq - 1 as seq, w."on", w.kind, w.value
   )
   insert into durable._journal (bucket, execution, seq, ts, type, data)
-  select b.bucket, b.execution, b.seq, p_now, 'A',
+  select b.bucket, b.execution, b.seq, p_now, 'execution_awaiting',
          (jsonb_build_object('on', to_jsonb(b."on"), 'kind', b.kind)
           || case when b.kind = 'signal' then jsonb_build_object('name', coalesce((
                select i.name from durable._inboxes i where i.execution = b.execution and i.receiver = b."on"[1] limit 1),
@@ -361,29 +370,29 @@ returns void language plpgsql volatile
 as $$
 begin
   insert into durable._journal (bucket, execution, seq, ts, type, data)
-  select p_bucket, e, 0, p_now, 'S', p_data from unnest(p_executions) e;
+  select p_bucket, e, 0, p_now, 'execution_started', p_data from unnest(p_executions) e;
 end
 $$;
 comment on function durable._write_started(bigint[], integer, text, bigint) is
   'The first row of new journals. p_data: what the promise does not know, the input of a later generation or what a client told of itself.';
 
 create or replace function durable._copy_rows(
-  p_from bigint, p_to bigint, p_seqs integer[], p_changed integer[], p_types "char"[], p_data text[])
+  p_from bigint, p_to bigint, p_seqs integer[], p_changed integer[], p_types durable.row_type[], p_data text[])
 returns void language sql volatile
 as $$
   insert into durable._journal (bucket, execution, seq, ts, type, child, attempt, name, input_hash, data)
   select t.bucket, t.execution, (sum(durable._width(j.type)) over (order by j.seq) - durable._width(j.type))::integer, j.ts,
          coalesce(c.type, j.type), j.child, j.attempt,
-         case when c.seq is null or j.type not in ('d', 'D') then j.name end, j.input_hash,
-         case when c.seq is not null and j.type in ('d', 'D') then null
-              when j.type <> 'S' or f.previous is null then coalesce(c.data, j.data) end
+         case when c.seq is null or not durable._settles_child(j.type) then j.name end, j.input_hash,
+         case when c.seq is not null and durable._settles_child(j.type) then null
+              when j.type <> 'execution_started' or f.previous is null then coalesce(c.data, j.data) end
   from durable._executions f
   join durable._executions t on t.execution = p_to
   join durable._journal j on j.execution = f.execution and j.bucket = f.bucket and j.seq = any (p_seqs)
   left join unnest(p_changed, p_types, p_data) as c (seq, type, data) on c.seq = j.seq
   where f.execution = p_from
 $$;
-comment on function durable._copy_rows(bigint, bigint, integer[], integer[], "char"[], text[]) is
+comment on function durable._copy_rows(bigint, bigint, integer[], integer[], durable.row_type[], text[]) is
   'Copies rows, named by their seq, to the journal of a head that has none yet, numbered densely. Those of p_changed get another type and other data; a completion by reference then refers to the child of the copy itself. Both heads are the caller''s.';
 
 create or replace function durable._fold_all(p_execution bigint)
@@ -462,7 +471,8 @@ begin
   if not found then
     return null;
   end if;
-  insert into durable._journal (bucket, execution, seq, ts, type) values (v_head.bucket, p_execution, 0, p_now, 'S');
+  insert into durable._journal (bucket, execution, seq, ts, type)
+  values (v_head.bucket, p_execution, 0, p_now, 'execution_started');
   return v_head;
 end
 $$;

@@ -41,7 +41,8 @@ begin
       task_version = p_version
   where p.id = p_id;
   delete from durable._tasks t where t.id = p_id;
-  perform durable._append_end(p_head, case p_state when 'resolved' then 'C' else 'F' end::"char", p_now);
+  perform durable._append_end(
+    p_head, case p_state when 'resolved' then 'execution_completed'::durable.row_type else 'execution_failed' end, p_now);
 end
 $$;
 comment on function durable._settle_single(text, bigint, text, text, integer, bigint) is
@@ -54,7 +55,8 @@ begin
   return (
     select coalesce(array_agg(row(
       s.execution,
-      case when s.timer then 'Z' when s.attempt_open then 'd' else 'D' end,
+      case when s.timer then 'timer_fired'::durable.row_type
+           when s.attempt_open then 'open_child_settled' else 'child_settled' end,
       s.child,
       case when s.timer then null when s.attempt_open then s.attempt else coalesce(s.attempt, 0) + 1 end,
       null, null, null)::durable._event order by s.ord), '{}')
@@ -71,7 +73,8 @@ returns durable._event[] language plpgsql stable
 as $$
 begin
   return (
-    select coalesce(array_agg(row(t.execution, 'D', c.child, 1, s.id, null, null)::durable._event order by s.ord, c.child), '{}')
+    select coalesce(array_agg(row(t.execution, 'child_settled', c.child, 1, s.id, null, null)::durable._event
+                              order by s.ord, c.child), '{}')
     from unnest(p_settled) with ordinality as s (id, state, execution, child, head, timer, attempt, attempt_open, ord)
     join durable._callbacks c on c.awaited_id = any (array[s.id]) and c.child >= 0
     join durable._tasks t on t.id = any (array[c.awaiter_id])
@@ -86,7 +89,7 @@ returns durable._event[] language plpgsql stable
 as $$
 begin
   return (
-    select coalesce(array_agg(row(s.head, 'Q', null, null, null, null, null)::durable._event order by s.ord), '{}')
+    select coalesce(array_agg(row(s.head, 'cancel_requested', null, null, null, null, null)::durable._event order by s.ord), '{}')
     from unnest(p_settled) with ordinality as s (id, state, execution, child, head, timer, attempt, attempt_open, ord)
     join durable._executions h on h.execution = any (array[s.head])
     where s.state = 'rejected_canceled' and h.status <> 'cancelling');
@@ -100,8 +103,11 @@ returns durable._event[] language plpgsql stable
 as $$
 begin
   return (
-    select coalesce(array_agg(row(s.head, case s.state when 'resolved' then 'C' when 'rejected_canceled' then 'Y' else 'F' end,
-                                  null, null, null, null, null)::durable._event order by s.ord), '{}')
+    select coalesce(array_agg(row(
+      s.head,
+      case s.state when 'resolved' then 'execution_completed'::durable.row_type
+                   when 'rejected_canceled' then 'execution_cancelled' else 'execution_failed' end,
+      null, null, null, null, null)::durable._event order by s.ord), '{}')
     from unnest(p_settled) with ordinality as s (id, state, execution, child, head, timer, attempt, attempt_open, ord)
     where s.head is not null);
 end
@@ -167,7 +173,7 @@ begin
   if v_awaited then
     v_events := v_events || durable._adopter_events(v_settled);
     select f.resumed, f.queues into v_resumed, v_queues from durable._fire(v_settled, p_now) f;
-    v_events := v_events || array(select row(r.execution, 'W', null, null, null, null, null)::durable._event
+    v_events := v_events || array(select row(r.execution, 'execution_resumed', null, null, null, null, null)::durable._event
                                   from unnest(v_resumed) as r (execution));
   end if;
   if v_heads is not null then

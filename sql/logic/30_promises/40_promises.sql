@@ -16,14 +16,14 @@ create or replace function durable._step_record(p_id text)
 returns durable.promise_record language sql stable
 as $$
   select row(p_id,
-             case when j.type is null then 'pending' when j.type in ('L', 'c', 'k') then 'resolved' else 'rejected' end,
+             case when j.type is null then 'pending' when durable._holds_result(j.type) then 'resolved' else 'rejected' end,
              null, null, null, j.data, '{}'::jsonb, durable._never(), i.ts, j.ts)::durable.promise_record
   from durable._promises p
   join durable._executions h on h.execution = p.head
   join durable._journal i on i.bucket = h.bucket and i.execution = h.execution
-       and i.child = substring(p_id from E'\\.([0-9]{1,9})$')::integer and i.type in ('L', 'E', 'f', 'l', 'o')
+       and i.child = substring(p_id from E'\\.([0-9]{1,9})$')::integer and durable._schedules_step(i.type)
   left join durable._journal j on j.bucket = h.bucket and j.execution = h.execution and j.child = i.child
-       and j.type in ('L', 'E', 'c', 'e', 'k', 'K')
+       and durable._completes_step(j.type)
   where p.id = substring(p_id from E'^(.*)\\.[0-9]{1,9}$')
 $$;
 comment on function durable._step_record(text) is 'A local step as a promise: it has no row of its own, its journal rows are it.';

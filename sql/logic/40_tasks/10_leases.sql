@@ -62,7 +62,7 @@ declare
   v_events durable._event[];
 begin
   v_events := array(
-    select row(h.execution, 'r', s.child, s.attempt, null, null, durable._interrupted(p_reason))::durable._event
+    select row(h.execution, 'open_attempt_failed', s.child, s.attempt, null, null, durable._interrupted(p_reason))::durable._event
     from durable._executions h, unnest(h.open_steps, h.open_attempts) as s (child, attempt)
     where h.execution = any (p_executions) and s.attempt > 0 and not h.kept_by_client
     order by h.execution, s.child);
@@ -86,7 +86,8 @@ begin
   v_executions := array(select t.execution from durable._tasks t where t.id = any (p_ids) and t.execution is not null);
   perform durable._interrupt(v_executions, p_reason, p_now);
   perform durable._append(array(
-    select row(p.execution, 'i', p.child, t.attempt, null, null, durable._interrupted(p_reason))::durable._event
+    select row(p.execution, 'child_run_interrupted', p.child, t.attempt, null, null,
+               durable._interrupted(p_reason))::durable._event
     from durable._tasks t
     join durable._promises p on p.id = any (array[t.id])
     join durable._executions o on o.execution = any (array[p.execution]) and o.status in ('running', 'blocked', 'cancelling')

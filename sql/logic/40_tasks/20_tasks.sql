@@ -139,7 +139,7 @@ returns durable._event[] language plpgsql stable
 as $$
 begin
   return (
-    select coalesce(array_agg(row(p.execution, 'b', p.child, t.attempt + 1, null, null, null)::durable._event
+    select coalesce(array_agg(row(p.execution, 'child_run_started', p.child, t.attempt + 1, null, null, null)::durable._event
                               order by p.execution, p.child), '{}')
     from durable._tasks t
     join durable._executions o on o.execution = any (array[t.owner]) and o.status in ('running', 'blocked', 'cancelling')
@@ -375,7 +375,7 @@ begin
     from unnest(v_fresh) a cross join lateral durable._circle(a, p_id, '{}', '{}', p_now) as c (circle)
     where c.circle is not null;
     perform durable._append(array(
-      select row(p_execution, 'X', v_next + f.ord::integer - 1, null, f.id, null, null)::durable._event
+      select row(p_execution, 'promise_registered', v_next + f.ord::integer - 1, null, f.id, null, null)::durable._event
       from unnest(v_fresh) with ordinality as f (id, ord)), p_now);
     insert into durable._callbacks (awaited_id, awaiter_id, child)
     select f.id, p_id, v_next + f.ord::integer - 1 from unnest(v_fresh) with ordinality as f (id, ord);

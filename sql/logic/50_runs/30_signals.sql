@@ -104,9 +104,9 @@ begin
   cross join lateral (select h.status = 'blocked' and u.child = any (h.waiting_on) as has_waited) w
   cross join lateral (select w.has_waited and (h.wait_kind <> 'all' or h.wait_left <= 1) as is_over) o
   cross join lateral (
-    select 1 as place, row(h.execution, 'v', u.child, u.delivery, p_name, null, null)::durable._event as event
+    select 1 as place, row(h.execution, 'signal_received', u.child, u.delivery, p_name, null, null)::durable._event as event
     union all
-    select 2, row(h.execution, 'W', null, null, null, null, null)::durable._event where o.is_over) x;
+    select 2, row(h.execution, 'execution_resumed', null, null, null, null, null)::durable._event where o.is_over) x;
   perform durable._append(v_events, p_now);
   if v_counted is not null then
     update durable._executions h set wait_left = h.wait_left - 1
@@ -156,7 +156,7 @@ begin
     where i.ctid = x.place;
   end if;
   perform durable._append(array(
-    select row(u.execution, 'g', null, u.delivery, p_name, null, null)::durable._event
+    select row(u.execution, 'signal_delivered', null, u.delivery, p_name, null, null)::durable._event
     from unnest(p_executions, v_deliveries) as u (execution, delivery)), p_now);
   if v_waiting is not null then
     v_woken := durable._receipts(v_waiting, p_name, v_numbers, v_receivers, p_now);
@@ -218,7 +218,8 @@ create or replace function durable._check_receives(p_reports durable._run_report
 returns void language plpgsql stable
 as $$
 begin
-  perform durable._fail_journal(r.execution, 'v', r.child, format('child %s receives signal %L already', r.first, r.name))
+  perform durable._fail_journal(r.execution, 'signal_received', r.child,
+                                format('child %s receives signal %L already', r.first, r.name))
   from (
     select b.execution, a.name, max(a.child) as child, least(min(a.child), min(i.receiver)) as first
     from unnest(p_reports) b
@@ -240,7 +241,7 @@ declare
 begin
   perform durable._check_receives(p_reports);
   v_events := array(
-    select row(b.execution, 'v', a.child, i.received + 1, a.name, null, null)::durable._event
+    select row(b.execution, 'signal_received', a.child, i.received + 1, a.name, null, null)::durable._event
     from unnest(p_reports) b
     join durable._executions h on h.execution = any (array[b.execution]) and h.status = 'running'
     cross join lateral unnest(b.commands) a

@@ -102,7 +102,7 @@ begin
                    where t.id = any (p_ids) and h.status in ('running', 'blocked') order by t.execution);
   update durable._executions h set cancel_seq = h.next_seq where h.execution = any (v_heads);
   perform durable._append(array(
-    select row(e, 'Q', null, null, null, null, '{"reason": ' || coalesce(p_reason, 'null') || '}')::durable._event
+    select row(e, 'cancel_requested', null, null, null, null, '{"reason": ' || coalesce(p_reason, 'null') || '}')::durable._event
     from unnest(v_heads) e), p_now);
   update durable._executions h set cancel_until = durable._later(p_now, p_grace_ms), problem = null
   where h.execution = any (v_heads);

@@ -121,19 +121,21 @@ comment on function durable._check_depths(durable._run_report[]) is
 
 create or replace function durable._outcome_type(
   p_begun boolean, p_retried boolean, p_failed boolean, p_attempt integer, p_before integer, p_free boolean)
-returns "char" language sql immutable
+returns durable.row_type language sql immutable
 as $$
   select case
     when p_before is null and (p_attempt <> 1 or not p_free) then null
     when p_before = p_attempt and p_begun then null
     when p_before is not null and p_before <> p_attempt and p_before <> -p_attempt then null
-    when p_begun then case when p_before is null then 'l' else 's' end
-    when p_retried then case when p_before is null then 'f' when p_before > 0 then 'r' else 't' end
-    when p_failed then case when p_before is null then 'E' when p_before > 0 then 'e' else 'K' end
-    when p_before is null then 'L'
-    when p_before > 0 then 'c'
-    else 'k'
-  end::"char"
+    when p_begun then case when p_before is null then 'step_started'::durable.row_type else 'attempt_started' end
+    when p_retried then case when p_before is null then 'first_attempt_failed'::durable.row_type
+                             when p_before > 0 then 'open_attempt_failed' else 'attempt_failed' end
+    when p_failed then case when p_before is null then 'step_failed'::durable.row_type
+                            when p_before > 0 then 'open_step_failed' else 'last_attempt_failed' end
+    when p_before is null then 'step_completed'
+    when p_before > 0 then 'open_step_completed'
+    else 'last_attempt_completed'
+  end
 $$;
 comment on function durable._outcome_type(boolean, boolean, boolean, integer, integer, boolean) is
   'Row type for an outcome of a local step whose open attempt is p_before (-n: attempt n comes next; null: none), or null if it does not fit. p_free: its number can be taken.';
@@ -197,7 +199,7 @@ comment on function durable._outcome_events(durable._run_report[], bigint) is
   'Journal rows for the outcomes of reports that are not plain, if they fit; an outcome that was recorded before, by a turn whose answer got lost, does not.';
 
 create or replace function durable._outcome_event(
-  p_execution bigint, p_type "char", p_outcome durable._step_outcome, p_now bigint)
+  p_execution bigint, p_type durable.row_type, p_outcome durable._step_outcome, p_now bigint)
 returns durable._event language sql immutable
 as $$
   select row(p_execution, p_type, p_outcome.child, p_outcome.attempt, p_outcome.name, decode(p_outcome.hash, 'hex'),
@@ -205,46 +207,52 @@ as $$
                                    p_outcome.retry, p_now)
             )::durable._event
 $$;
-comment on function durable._outcome_event(bigint, "char", durable._step_outcome, bigint) is 'Journal row for one outcome.';
+comment on function durable._outcome_event(bigint, durable.row_type, durable._step_outcome, bigint) is 'Journal row for one outcome.';
 
 create or replace function durable._check_retries(p_events durable._event[])
 returns void language plpgsql stable
 as $$
 begin
-  if not exists (select from unnest(p_events) e where e.type in ('f', 'r', 't')) then
+  if not exists (select from unnest(p_events) e where durable._fails_attempt(e.type)) then
     return;
   end if;
   perform durable._fail_journal(e.execution, e.type, e.child, format('its retry policy allows %s attempts', p.most))
   from (
-    select x.*, count(*) filter (where x.type in ('f', 'r', 't')) over (w order by x.ord) as failures,
-           min(case when x.type in ('f', 'l') then durable._json(x.data) #>> '{retry,max_attempts}' end) over w as told
+    select x.*, count(*) filter (where durable._fails_attempt(x.type)) over (w order by x.ord) as failures,
+           min(case when x.type in ('first_attempt_failed', 'step_started')
+                    then durable._json(x.data) #>> '{retry,max_attempts}' end) over w as told
     from unnest(p_events) with ordinality as x (execution, type, child, attempt, name, input_hash, data, ord)
     where durable._is_local(x.type)
     window w as (partition by x.execution, x.child)
   ) e
   join durable._executions h on h.execution = any (array[e.execution])
   left join lateral (
-    select count(*) filter (where j.type <> 'l' and durable._json(j.data) -> 'interrupted' is distinct from 'true') as failures,
-           min(durable._json(j.data) #>> '{retry,max_attempts}') filter (where j.type in ('f', 'l')) as told
+    select count(*) filter (where j.type <> 'step_started'
+                              and durable._json(j.data) -> 'interrupted' is distinct from 'true') as failures,
+           min(durable._json(j.data) #>> '{retry,max_attempts}')
+             filter (where j.type in ('first_attempt_failed', 'step_started')) as told
     from durable._journal j
-    where e.type in ('r', 't') and j.execution = any (array[h.execution]) and j.bucket = h.bucket and j.child = e.child
-      and j.type in ('f', 'l', 'r', 't')) s on true
+    where e.type in ('open_attempt_failed', 'attempt_failed')
+      and j.execution = any (array[h.execution]) and j.bucket = h.bucket and j.child = e.child
+      and j.type in ('first_attempt_failed', 'step_started', 'open_attempt_failed', 'attempt_failed')) s on true
   cross join lateral (select coalesce(e.told, s.told)::numeric as most) p
-  where e.type in ('f', 'r', 't') and e.failures + s.failures >= p.most;
+  where durable._fails_attempt(e.type) and e.failures + s.failures >= p.most;
 end
 $$;
 comment on function durable._check_retries(durable._event[]) is
   'Guards SE-5: a step is tried again as often as the policy allows that was recorded with it. Reads a journal only where an attempt failed of a step that it knows already.';
 
 create or replace function durable._command_type(p_do text)
-returns "char" language sql immutable parallel safe
+returns durable.row_type language sql immutable parallel safe
 as $$
   select case p_do
-    when 'run' then 'I' when 'timer' then 'T' when 'promise' then 'X' when 'adopt' then 'X' when 'until' then 'X'
-    when 'random' then 'n'
-    when 'time' then 'm' when 'intent' then 'l' when 'join_set' then 'j' when 'submit' then 'u' when 'take' then 'a'
-    when 'transaction' then 'L'
-  end::"char"
+    when 'run' then 'child_run_scheduled'::durable.row_type
+    when 'timer' then 'timer_scheduled'
+    when 'promise' then 'promise_registered' when 'adopt' then 'promise_registered' when 'until' then 'promise_registered'
+    when 'random' then 'random_generated' when 'time' then 'time_recorded'
+    when 'intent' then 'step_started' when 'transaction' then 'step_completed'
+    when 'join_set' then 'join_set_created' when 'submit' then 'join_set_submitted' when 'take' then 'join_set_awaited'
+  end
 $$;
 comment on function durable._command_type(text) is
   'Row type of a command; null for a receive, whose row comes with the signal.';
@@ -518,7 +526,7 @@ begin
       v_awaited := v_awaited || v_command.name;
       v_awaiters := v_awaiters || v_command.id;
     else
-      v_events := v_events || row(v_command.execution, 'D', v_command.child, 1, null, null,
+      v_events := v_events || row(v_command.execution, 'child_settled', v_command.child, 1, null, null,
                                   durable._refusal('AwaitCycle', durable._await_cycle(v_circle),
                                                    jsonb_build_object('path', v_circle)))::durable._event;
     end if;
@@ -534,7 +542,7 @@ returns durable._event[] language plpgsql stable
 as $$
 begin
   return array(
-    select row(b.execution, 'D', a.child, 1, null, null,
+    select row(b.execution, 'child_settled', a.child, 1, null, null,
                durable._refusal('NotFound', format('There is no promise %L to wait for.', a.name), '{}'))::durable._event
     from unnest(p_reports) b cross join lateral unnest(b.commands) a
     where b.verdict = 'ok' and a."do" = 'adopt'
@@ -556,7 +564,7 @@ declare
   v_numbers text[] := array(select e.execution || '.' || e.child from unnest(v_ends) e);
 begin
   v_ends := v_ends || array(
-    select row(b.execution, 'D', a.child, 1, a.name, null, null)::durable._event
+    select row(b.execution, 'child_settled', a.child, 1, a.name, null, null)::durable._event
     from unnest(p_reports) b
     cross join lateral unnest(b.commands) a
     join durable._promises p on p.id = any (array[a.name])
@@ -589,7 +597,7 @@ comment on function durable._has_ended(text, durable._ending) is
 create or replace function durable._is_last(p_verdict text, p_ending durable._ending, p_event durable._event)
 returns boolean language sql immutable parallel safe
 as $$
-  select coalesce(durable._has_ended(p_verdict, p_ending) and p_event.type in ('L', 'E', 'c', 'e', 'k', 'K'), false)
+  select coalesce(durable._has_ended(p_verdict, p_ending) and durable._completes_step(p_event.type), false)
 $$;
 comment on function durable._is_last(text, durable._ending, durable._event) is
   'The row of a report is a result by which its run ends: both are appended together, so that the head is written once.';
@@ -601,7 +609,7 @@ as $$
     select from durable._journal j
     join durable.journal_types() y on y.type = j.type
     where j.execution = p_head.execution and j.bucket = p_head.bucket and j.seq >= p_report.seen
-      and (j.seq < p_report.seq or j.seq >= p_report.next) and (y.resolves or j.type = 'Q'))
+      and (j.seq < p_report.seq or j.seq >= p_report.next) and (y.resolves or j.type = 'cancel_requested'))
 $$;
 comment on function durable._has_seen(durable._run_report, durable._executions) is
   'Nothing was resolved, nor a cancellation requested, that the coroutine has not seen, neither before its report nor in answer to it.';

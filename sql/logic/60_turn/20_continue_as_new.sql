@@ -34,8 +34,8 @@ begin
   join durable._signals s on s.execution = i.execution and s.name = i.name
   where i.execution = p_old and (s.delivery > i.received or (s.name, s.delivery) in (
     select j.name, j.attempt from durable._journal j
-    where j.execution = p_old and j.type = 'v' and j.child = any (p_kept)));
-  v_events := array(select row(p_new, 'g', null, s.delivery, s.name, null, null)::durable._event
+    where j.execution = p_old and j.type = 'signal_received' and j.child = any (p_kept)));
+  v_events := array(select row(p_new, 'signal_delivered', null, s.delivery, s.name, null, null)::durable._event
                     from durable._signals s where s.execution = p_new order by s.name, s.delivery);
   perform durable._append(v_events, p_now);
 end
@@ -69,7 +69,7 @@ begin
   perform durable._interrupt(array[p_old], 'continued as new', p_now);
   perform durable._let_children_go(p_id, p_old);
   v_new := durable._next_head(p_old, p_first, p_param, p_now);
-  perform durable._append(array[row(p_old, 'C', null, null, null, null,
+  perform durable._append(array[row(p_old, 'execution_completed', null, null, null, null,
                                     jsonb_build_object('continued_as', v_new.execution)::text)::durable._event], p_now);
   perform durable._carry_signals(p_old, v_new.execution, p_kept, p_now);
   update durable._promises p set head = v_new.execution where p.id = p_id;
@@ -126,7 +126,7 @@ begin
   from chain c
   join durable._journal s on s.execution = any (array[c.execution]) and s.bucket = c.bucket and s.seq = 0
   left join durable._journal e on e.execution = any (array[c.execution]) and e.bucket = c.bucket and e.seq = c.next_seq - 1
-       and e.type in ('C', 'F', 'Y')
+       and durable._ends_run(e.type)
   order by c.depth desc;
 end
 $$;

@@ -57,7 +57,7 @@ returns durable._event language plpgsql stable
 as $$
 declare
   v_open integer := p_head.open_attempts[array_position(p_head.open_steps, p_outcome.child)];
-  v_type "char";
+  v_type durable.row_type;
 begin
   if p_outcome.begun or p_outcome.retry_in is not null or p_head.status <> 'running' then
     return null;

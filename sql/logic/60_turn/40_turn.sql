@@ -12,8 +12,8 @@ as $$
          min(j.ts) filter (where j.seq = 0), min(j.data) filter (where j.seq = 0)
   from durable._journal j
   left join durable._promises p
-    on p.id = any (array[case when j.type in ('d', 'D') then coalesce(j.name, p_id || '.' || j.child) end])
-  left join durable._signals s on s.execution = any (array[case when j.type = 'v' then j.execution end])
+    on p.id = any (array[case when durable._settles_child(j.type) then coalesce(j.name, p_id || '.' || j.child) end])
+  left join durable._signals s on s.execution = any (array[case when j.type = 'signal_received' then j.execution end])
        and s.name = any (array[j.name]) and s.delivery = any (array[j.attempt])
   where j.execution = any (array[p_execution]) and j.bucket = p_bucket and j.seq >= p_from and j.seq < p_upto
 $$;

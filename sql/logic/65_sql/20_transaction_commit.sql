@@ -95,7 +95,7 @@ begin
   v_now := durable._now_ms();
   perform durable._check_commit(p_id, p_worker, p_execution, p_version, p_seen, p_child, v_now);
   perform durable._append(
-    array[row(p_execution, 'L', p_child, 1, p_name, decode(p_hash, 'hex'), p_value)::durable._event], v_now, true);
+    array[row(p_execution, 'step_completed', p_child, 1, p_name, decode(p_hash, 'hex'), p_value)::durable._event], v_now, true);
   if p_effects <> '[]' then
     perform durable._do_starts(p_effects);
     perform durable._do_signals(p_effects);

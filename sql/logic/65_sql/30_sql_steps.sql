@@ -48,7 +48,7 @@ as $$
 declare
   v_head durable._executions;
   v_before integer;
-  v_type "char";
+  v_type durable.row_type;
   v_now bigint;
 begin
   if not durable._lock_late(null, p_id) then

@@ -2,34 +2,35 @@
 -- looked at: what the rows may follow is judged where they are written (70_history/20_client_append.sql).
 
 create or replace function durable._event_keys()
-returns table (event text, type "char", required text[], optional text[])
+returns table (event text, type durable.row_type, required text[], optional text[])
 language sql immutable parallel safe
 as $$
   values
-    ('ExecutionStarted', 'S'::"char", array['component_digest', 'input'],
+    ('ExecutionStarted', 'execution_started'::durable.row_type, array['component_digest', 'input'],
       array['parent_id', 'idempotency_key', 'workflow', 'pid', 'ttl', 'timeout']),
-    ('ExecutionCompleted', 'C', array['result'], '{}'),
-    ('ExecutionFailed', 'F', array['error'], '{}'),
-    ('CancelRequested', 'Q', '{}', array['reason']),
-    ('ExecutionCancelled', 'Y', '{}', array['reason']),
-    ('InvokeScheduled', 'o', array['promise_id', 'kind', 'function_name', 'input'], array['retry_policy', 'timeout']),
-    ('InvokeStarted', 's', array['promise_id', 'attempt'], '{}'),
-    ('InvokeCompleted', 'c', array['promise_id', 'attempt'], array['result', 'error']),
-    ('InvokeRetrying', 'r', array['promise_id', 'failed_attempt', 'error', 'retry_at'], '{}'),
-    ('RandomGenerated', 'n', array['promise_id', 'value'], '{}'),
-    ('TimeRecorded', 'm', array['promise_id', 'time'], '{}'),
-    ('TimerScheduled', 'T', array['promise_id', 'duration', 'fire_at'], '{}'),
-    ('TimerFired', 'Z', array['promise_id'], '{}'),
-    ('SignalDelivered', 'g', array['signal_name'], array['payload', 'delivery_id']),
-    ('SignalReceived', 'v', array['promise_id', 'signal_name'], array['payload', 'delivery_id']),
-    ('ExecutionAwaiting', 'A', array['waiting_on', 'kind'], '{}'),
-    ('ExecutionResumed', 'W', '{}', '{}'),
-    ('JoinSetCreated', 'j', array['join_set_id'], '{}'),
-    ('JoinSetSubmitted', 'u', array['join_set_id', 'promise_id'], '{}'),
-    ('JoinSetAwaited', 'a', array['join_set_id', 'promise_id'], array['result', 'error'])
+    ('ExecutionCompleted', 'execution_completed', array['result'], '{}'),
+    ('ExecutionFailed', 'execution_failed', array['error'], '{}'),
+    ('CancelRequested', 'cancel_requested', '{}', array['reason']),
+    ('ExecutionCancelled', 'execution_cancelled', '{}', array['reason']),
+    ('InvokeScheduled', 'step_scheduled', array['promise_id', 'kind', 'function_name', 'input'],
+      array['retry_policy', 'timeout']),
+    ('InvokeStarted', 'attempt_started', array['promise_id', 'attempt'], '{}'),
+    ('InvokeCompleted', 'open_step_completed', array['promise_id', 'attempt'], array['result', 'error']),
+    ('InvokeRetrying', 'open_attempt_failed', array['promise_id', 'failed_attempt', 'error', 'retry_at'], '{}'),
+    ('RandomGenerated', 'random_generated', array['promise_id', 'value'], '{}'),
+    ('TimeRecorded', 'time_recorded', array['promise_id', 'time'], '{}'),
+    ('TimerScheduled', 'timer_scheduled', array['promise_id', 'duration', 'fire_at'], '{}'),
+    ('TimerFired', 'timer_fired', array['promise_id'], '{}'),
+    ('SignalDelivered', 'signal_delivered', array['signal_name'], array['payload', 'delivery_id']),
+    ('SignalReceived', 'signal_received', array['promise_id', 'signal_name'], array['payload', 'delivery_id']),
+    ('ExecutionAwaiting', 'execution_awaiting', array['waiting_on', 'kind'], '{}'),
+    ('ExecutionResumed', 'execution_resumed', '{}', '{}'),
+    ('JoinSetCreated', 'join_set_created', array['join_set_id'], '{}'),
+    ('JoinSetSubmitted', 'join_set_submitted', array['join_set_id', 'promise_id'], '{}'),
+    ('JoinSetAwaited', 'join_set_awaited', array['join_set_id', 'promise_id'], array['result', 'error'])
 $$;
 comment on function durable._event_keys() is
-  'The 20 logical events as a client sends them: the row each becomes and the keys of its payload. An InvokeScheduled of kind External becomes X, an InvokeCompleted with an error e.';
+  'The 20 logical events as a client sends them: the row each becomes and the keys of its payload. An InvokeScheduled of kind External becomes promise_registered, an InvokeCompleted with an error open_step_failed.';
 
 create or replace function durable._check_event(p_id text, p_version integer, p_event text, p_payload jsonb)
 returns void language plpgsql stable
@@ -132,28 +133,30 @@ end
 $$;
 comment on function durable._check_invocation(jsonb) is 'Door checks of an InvokeScheduled. WF004.';
 
-create or replace function durable._data_in(p_type "char", p_payload jsonb)
+create or replace function durable._data_in(p_type durable.row_type, p_payload jsonb)
 returns text language plpgsql stable
 as $$
 begin
   return case
-    when p_type = 'o' then (p_payload - 'promise_id' - 'function_name' - 'timeout')::text
-    when p_type = 'X' then (p_payload -> 'input')::text
-    when p_type = 'r' then jsonb_build_object('error', p_payload -> 'error', 'interrupted', false, 'retry_at',
-                                              durable._whole_in(p_payload, 'retry_at', 0, durable._never()))::text
-    when p_type = 'T' then jsonb_build_object('duration', durable._whole_in(p_payload, 'duration', 0, durable._never()),
-                                              'fire_at', durable._whole_in(p_payload, 'fire_at', 0, durable._never()))::text
-    when p_type = 'm' then durable._whole_in(p_payload, 'time', 0, durable._never())::text
-    when p_type = 'n' then (p_payload -> 'value')::text
-    when p_type in ('c', 'C') then (p_payload -> 'result')::text
-    when p_type in ('e', 'F') then (p_payload -> 'error')::text
-    when p_type in ('Q', 'Y') then (p_payload -> 'reason')::text
-    when p_type in ('g', 'v') then (p_payload -> 'payload')::text
-    when p_type = 'a' then (p_payload - 'join_set_id' - 'promise_id')::text
+    when p_type = 'step_scheduled' then (p_payload - 'promise_id' - 'function_name' - 'timeout')::text
+    when p_type = 'promise_registered' then (p_payload -> 'input')::text
+    when p_type = 'open_attempt_failed' then jsonb_build_object(
+      'error', p_payload -> 'error', 'interrupted', false,
+      'retry_at', durable._whole_in(p_payload, 'retry_at', 0, durable._never()))::text
+    when p_type = 'timer_scheduled' then jsonb_build_object(
+      'duration', durable._whole_in(p_payload, 'duration', 0, durable._never()),
+      'fire_at', durable._whole_in(p_payload, 'fire_at', 0, durable._never()))::text
+    when p_type = 'time_recorded' then durable._whole_in(p_payload, 'time', 0, durable._never())::text
+    when p_type = 'random_generated' then (p_payload -> 'value')::text
+    when p_type in ('open_step_completed', 'execution_completed') then (p_payload -> 'result')::text
+    when p_type in ('open_step_failed', 'execution_failed') then (p_payload -> 'error')::text
+    when p_type in ('cancel_requested', 'execution_cancelled') then (p_payload -> 'reason')::text
+    when p_type in ('signal_delivered', 'signal_received') then (p_payload -> 'payload')::text
+    when p_type = 'join_set_awaited' then (p_payload - 'join_set_id' - 'promise_id')::text
   end;
 end
 $$;
-comment on function durable._data_in("char", jsonb) is
+comment on function durable._data_in(durable.row_type, jsonb) is
   'What a payload carries beside ids and names, as JSON text: the data of the row, or what is compared with it or kept elsewhere.';
 
 create or replace function durable._event_in(p_id text, p_event text, p_payload jsonb)
@@ -162,19 +165,19 @@ as $$
 declare
   v_event durable._event;
 begin
-  select case when p_payload ->> 'kind' = 'External' and k.type = 'o' then 'X'
-              when p_payload ? 'error' and k.type = 'c' then 'e' else k.type end
+  select case when p_payload ->> 'kind' = 'External' and k.type = 'step_scheduled' then 'promise_registered'
+              when p_payload ? 'error' and k.type = 'open_step_completed' then 'open_step_failed' else k.type end
   into v_event.type from durable._event_keys() k where k.event = p_event;
-  if v_event.type in ('o', 'X') then
+  if v_event.type in ('step_scheduled', 'promise_registered') then
     perform durable._check_invocation(p_payload);
   end if;
   v_event.name := coalesce(durable._text_in(p_payload, 'function_name', 256), durable._text_in(p_payload, 'signal_name', 256));
   v_event.child := case when p_payload ?| array['promise_id', 'join_set_id']
     then durable._child_in(p_id, coalesce(p_payload -> 'promise_id', p_payload -> 'join_set_id')) end;
   v_event.attempt := case
-    when v_event.type in ('u', 'a') then durable._child_in(p_id, p_payload -> 'join_set_id')
-    when v_event.type in ('g', 'v') then durable._whole_in(p_payload, 'delivery_id', 1, 2147483647)
-    when v_event.type = 'r' then durable._whole_in(p_payload, 'failed_attempt', 1, 1000000000)
+    when v_event.type in ('join_set_submitted', 'join_set_awaited') then durable._child_in(p_id, p_payload -> 'join_set_id')
+    when v_event.type in ('signal_delivered', 'signal_received') then durable._whole_in(p_payload, 'delivery_id', 1, 2147483647)
+    when v_event.type = 'open_attempt_failed' then durable._whole_in(p_payload, 'failed_attempt', 1, 1000000000)
     else durable._whole_in(p_payload, 'attempt', 1, 1000000000) end;
   v_event.data := durable._data_in(v_event.type, p_payload);
   return v_event;

@@ -3,27 +3,27 @@
 -- run itself are promises, whose ends the settlement chain writes for it. Nothing else is written for it: what it waits for
 -- may be there for long before it says ExecutionResumed.
 
-create or replace function durable._completion(p_type "char", p_data text, p_child durable._promises)
+create or replace function durable._completion(p_type durable.row_type, p_data text, p_child durable._promises)
 returns jsonb language sql stable
 as $$
   select case
-    when p_type in ('L', 'c', 'k') then jsonb_build_object('result', durable._json(p_data))
-    when p_type in ('E', 'e', 'K') or p_type = 'D' and p_child.id is null
+    when durable._holds_result(p_type) then jsonb_build_object('result', durable._json(p_data))
+    when durable._holds_error(p_type) or p_type = 'child_settled' and p_child.id is null
       then jsonb_build_object('error', durable._with_kind(durable._json(p_data)))
     when p_child.state = 'resolved' then jsonb_build_object('result', durable._json(p_child.value_data))
     else jsonb_build_object('error',
                             durable._with_kind(durable._json(durable._error_of(p_child.state, p_child.value_data)))) end
 $$;
-comment on function durable._completion("char", text, durable._promises) is 'Result or error that a completing row tells, from where it is stored once.';
+comment on function durable._completion(durable.row_type, text, durable._promises) is 'Result or error that a completing row tells, from where it is stored once.';
 
 create or replace function durable._completion_of(p_execution bigint, p_bucket integer, p_id text, p_child integer)
 returns jsonb language sql stable
 as $$
   select durable._completion(j.type, j.data, p)
   from durable._journal j
-  left join durable._promises p on j.type in ('d', 'D') and p.id = any (array[coalesce(j.name, p_id || '.' || p_child)])
+  left join durable._promises p on durable._settles_child(j.type) and p.id = any (array[coalesce(j.name, p_id || '.' || p_child)])
   where j.execution = p_execution and j.bucket = p_bucket and j.child = p_child
-    and j.type in ('L', 'E', 'c', 'e', 'k', 'K', 'd', 'D')
+    and durable._completes_invocation(j.type)
 $$;
 comment on function durable._completion_of(bigint, integer, text, integer) is 'Result or error of a completed invocation; null while it is open.';
 
@@ -144,9 +144,10 @@ create or replace function durable._told_before(p_head durable._executions, p_ev
 returns integer language sql stable
 as $$
   select case p_event.type
-    when 'Q' then case when p_head.status = 'cancelling' then p_head.cancel_seq end
-    when 'Z' then (select j.seq from durable._journal j
-                   where j.execution = p_head.execution and j.bucket = p_head.bucket and j.child = p_event.child and j.type = 'Z')
+    when 'cancel_requested' then case when p_head.status = 'cancelling' then p_head.cancel_seq end
+    when 'timer_fired' then (select j.seq from durable._journal j
+                   where j.execution = p_head.execution and j.bucket = p_head.bucket and j.child = p_event.child
+                     and j.type = 'timer_fired')
     end
 $$;
 comment on function durable._told_before(durable._executions, durable._event) is
@@ -216,7 +217,7 @@ returns text language sql stable
 as $$
   select format('its retry policy allows %s attempts', j.data::jsonb #>> '{retry_policy,max_attempts}')
   from durable._journal j
-  where j.execution = p_head.execution and j.bucket = p_head.bucket and j.child = p_event.child and j.type = 'o'
+  where j.execution = p_head.execution and j.bucket = p_head.bucket and j.child = p_event.child and j.type = 'step_scheduled'
     and p_event.attempt >= (j.data::jsonb #>> '{retry_policy,max_attempts}')::numeric
 $$;
 comment on function durable._retry_misfit(durable._executions, durable._event) is
@@ -229,7 +230,7 @@ declare
   v_fire_at bigint;
 begin
   select (j.data::jsonb ->> 'fire_at')::bigint into v_fire_at from durable._journal j
-  where j.execution = p_head.execution and j.bucket = p_head.bucket and j.child = p_event.child and j.type = 'T';
+  where j.execution = p_head.execution and j.bucket = p_head.bucket and j.child = p_event.child and j.type = 'timer_scheduled';
   return case
     when v_fire_at is null then 'no such timer was scheduled'
     when v_fire_at > p_now then format('the timer fires in %s ms; durable.promise_settle ends it early', v_fire_at - p_now) end;
@@ -241,7 +242,7 @@ create or replace function durable._step_misfit(p_head durable._executions, p_ev
 returns text language plpgsql stable
 as $$
 declare
-  v_type "char";
+  v_type durable.row_type;
 begin
   if p_event.child = any (p_head.open_steps) then
     return null;
@@ -250,11 +251,11 @@ begin
   where j.execution = p_head.execution and j.bucket = p_head.bucket and j.child = p_event.child and durable._allocates(j.type);
   return case
     when v_type is null then 'it was never scheduled'
-    when v_type = 'j' then 'it is a join set'
-    when v_type = 'X' then 'it is an External invocation, settled with durable.promise_settle'
-    when v_type = 'T' then 'it is a timer: TimerFired, or durable.promise_settle to end it early'
-    when v_type = 'v' then 'it is the receipt of a signal'
-    when v_type in ('n', 'm') then 'it is a recorded value'
+    when v_type = 'join_set_created' then 'it is a join set'
+    when v_type = 'promise_registered' then 'it is an External invocation, settled with durable.promise_settle'
+    when v_type = 'timer_scheduled' then 'it is a timer: TimerFired, or durable.promise_settle to end it early'
+    when v_type = 'signal_received' then 'it is the receipt of a signal'
+    when v_type in ('random_generated', 'time_recorded') then 'it is a recorded value'
     else 'it is complete' end;
 end
 $$;
@@ -270,19 +271,21 @@ declare
 begin
   v_why := case
     when not durable._may_append(p_head.status, p_event.type) then 'not allowed while ' || p_head.status
-    when p_event.type in ('s', 'c', 'e', 'r') and durable._step_misfit(p_head, p_event) is not null
+    when p_event.type in ('attempt_started', 'open_step_completed', 'open_step_failed', 'open_attempt_failed')
+         and durable._step_misfit(p_head, p_event) is not null
       then durable._step_misfit(p_head, p_event)
     when durable._allocates(p_event.type) and p_event.child <> p_head.next_child
       then format('the next child is %s', p_head.next_child)
-    when p_event.type = 'A' then durable._wait_misfit(p_head, p_wait)
-    when p_event.type = 'W' and p_head.wait_left > 0 then format('%s of what it waits for must still resolve', p_head.wait_left)
-    when p_event.type = 'v' then durable._receipt_misfit(p_head, p_event)
-    when p_event.type = 'r' then durable._retry_misfit(p_head, p_event)
-    when p_event.type = 'Z' then durable._firing_misfit(p_head, p_event, p_now)
-    when p_event.type = 'g' and p_event.attempt <> 1 + coalesce((
+    when p_event.type = 'execution_awaiting' then durable._wait_misfit(p_head, p_wait)
+    when p_event.type = 'execution_resumed' and p_head.wait_left > 0
+      then format('%s of what it waits for must still resolve', p_head.wait_left)
+    when p_event.type = 'signal_received' then durable._receipt_misfit(p_head, p_event)
+    when p_event.type = 'open_attempt_failed' then durable._retry_misfit(p_head, p_event)
+    when p_event.type = 'timer_fired' then durable._firing_misfit(p_head, p_event, p_now)
+    when p_event.type = 'signal_delivered' and p_event.attempt <> 1 + coalesce((
       select i.delivered from durable._inboxes i where i.execution = p_head.execution and i.name = p_event.name), 0)
       then format('that is not the number of the next delivery of signal %L', p_event.name)
-    when p_event.type = 'a' and durable._completion_of(p_head.execution, p_head.bucket, p_head.id, p_event.child)
+    when p_event.type = 'join_set_awaited' and durable._completion_of(p_head.execution, p_head.bucket, p_head.id, p_event.child)
                                 <> durable._outcome(p_event.data::jsonb)
       then 'its completion has another result' end;
   if v_why is not null then
@@ -299,7 +302,7 @@ returns void language plpgsql volatile
 as $$
 declare
   v_id text := p_head.id || '.' || p_event.child;
-  v_timer boolean := p_event.type = 'T';
+  v_timer boolean := p_event.type = 'timer_scheduled';
   v_event durable._event := p_event;
 begin
   insert into durable._promises (id, tenant, timeout_at, created_at, execution, child, timer, external, param_data, param_headers)
@@ -326,9 +329,12 @@ declare
   v_queues text[];
 begin
   v_queues := durable._settle(
-    array[case when p_event.type = 'Z' then p_head.id || '.' || p_event.child else p_head.id end],
-    array[case p_event.type when 'F' then 'rejected' when 'Y' then 'rejected_canceled' else 'resolved' end], array[null::jsonb],
-    array[case when p_event.type = 'Y' then durable._cancelled(coalesce(p_event.data, durable._cancel_reason(p_head)))
+    array[case when p_event.type = 'timer_fired' then p_head.id || '.' || p_event.child else p_head.id end],
+    array[case p_event.type when 'execution_failed' then 'rejected' when 'execution_cancelled' then 'rejected_canceled'
+                            else 'resolved' end],
+    array[null::jsonb],
+    array[case when p_event.type = 'execution_cancelled'
+                 then durable._cancelled(coalesce(p_event.data, durable._cancel_reason(p_head)))
                else p_event.data end], p_now);
   if v_queues <> '{}' then
     perform durable._hint('durable_ready', p_now);
@@ -361,27 +367,27 @@ as $$
 declare
   v_event durable._event := p_event;
 begin
-  if p_event.type in ('X', 'T') then
+  if p_event.type in ('promise_registered', 'timer_scheduled') then
     perform durable._make_kept(p_head, p_event, p_timeout, p_now);
-  elsif p_event.type in ('Z', 'C', 'F', 'Y') then
+  elsif p_event.type in ('timer_fired', 'execution_completed', 'execution_failed', 'execution_cancelled') then
     perform durable._settle_kept(p_head, p_event, p_now);
-  elsif p_event.type = 'Q' then
+  elsif p_event.type = 'cancel_requested' then
     perform durable._request_cancel(array[p_head.id], p_event.data, durable._grace_ms(null), p_now);
-  elsif p_event.type = 'A' then
+  elsif p_event.type = 'execution_awaiting' then
     perform durable._await_kept(p_head, p_wait, p_now);
-  elsif p_event.type = 'g' then
+  elsif p_event.type = 'signal_delivered' then
     perform durable._deliver(array[p_head.execution], p_event.name, array[p_event.data], null, p_now);
   else
-    if v_event.type in ('v', 'a') then
+    if v_event.type in ('signal_received', 'join_set_awaited') then
       v_event.data := null;
     end if;
-    if v_event.type = 'v' then
+    if v_event.type = 'signal_received' then
       v_event.attempt := (select i.received + 1 from durable._inboxes i
                           where i.execution = p_head.execution and i.name = v_event.name);
     end if;
     perform durable._append(array[v_event], p_now);
   end if;
-  if p_event.type in ('c', 'e', 'v') then
+  if p_event.type in ('open_step_completed', 'open_step_failed', 'signal_received') then
     update durable._executions h set wait_left = case when h.wait_kind = 'all' then h.wait_left - 1 else 0 end
     where h.execution = p_head.execution and h.status = 'blocked' and p_event.child = any (h.waiting_on);
   end if;
@@ -417,12 +423,12 @@ begin
     return;
   end if;
   v_event := durable._event_in($1, $3, $4);
-  if v_event.type = 'A' then
+  if v_event.type = 'execution_awaiting' then
     v_wait := durable._wait_in($1, $4);
   end if;
   v_event.execution := (durable._find_kept($1)).execution;
-  perform durable._lock_kept($1, case when v_event.type in ('C', 'F', 'Y') then array[$1]
-                                      when v_event.type = 'Z' then array[$1 || '.' || v_event.child] else '{}' end);
+  perform durable._lock_kept($1, case when durable._ends_run(v_event.type) then array[$1]
+                                      when v_event.type = 'timer_fired' then array[$1 || '.' || v_event.child] else '{}' end);
   v_now := durable._now_ms();
   perform durable._check_lease($1, $2, v_now);
   select * into v_head from durable._executions h where h.execution = v_event.execution;

@@ -41,7 +41,7 @@ comment on function durable._past_seq(durable._executions, integer, timestamptz)
   'How many events the journal had then. WF004.';
 
 create or replace function durable._past(p_head durable._executions, p_upto integer)
-returns table (seq integer, type "char", child integer, attempt integer, name text, data text, event text, ts bigint)
+returns table (seq integer, type durable.row_type, child integer, attempt integer, name text, data text, event text, ts bigint)
 language sql stable
 as $$
   select j.seq, j.type, j.child, j.attempt, j.name, j.data, y.events[least(cardinality(y.events), p_upto - j.seq)], j.ts
@@ -53,26 +53,30 @@ comment on function durable._past(durable._executions, integer) is
   'The rows before a position, each with the last of its events that lies before it.';
 
 create or replace function durable._past_children(p_head durable._executions, p_upto integer)
-returns table (child integer, type "char", name text, last_type "char", event text, attempt integer, referred text, data text)
+returns table (child integer, type durable.row_type, name text, last_type durable.row_type, event text, attempt integer,
+               referred text, data text)
 language sql stable
 as $$
   select distinct on (r.child) r.child, first_value(r.type) over made, first_value(r.name) over made, r.type, r.event, r.attempt,
          r.name, r.data
   from durable._past(p_head, p_upto) r
-  where r.child is not null and r.type not in ('u', 'a')
+  where r.child is not null and r.type not in ('join_set_submitted', 'join_set_awaited')
   window made as (partition by r.child order by r.seq)
   order by r.child, r.seq desc
 $$;
 comment on function durable._past_children(durable._executions, integer) is
   'Children with the row that made them and their last event.';
 
-create or replace function durable._kind_of(p_type "char")
+create or replace function durable._kind_of(p_type durable.row_type)
 returns text language sql immutable parallel safe
 as $$
-  select case p_type when 'I' then 'run' when 'X' then 'promise' when 'T' then 'timer' when 'n' then 'random' when 'm' then 'time'
-                     when 'v' then 'signal' when 'j' then 'join_set' else 'step' end
+  select case p_type
+    when 'child_run_scheduled' then 'run' when 'promise_registered' then 'promise' when 'timer_scheduled' then 'timer'
+    when 'random_generated' then 'random' when 'time_recorded' then 'time' when 'signal_received' then 'signal'
+    when 'join_set_created' then 'join_set' else 'step'
+  end
 $$;
-comment on function durable._kind_of("char") is 'What a child is, by the row that made it, in people''s words.';
+comment on function durable._kind_of(durable.row_type) is 'What a child is, by the row that made it, in people''s words.';
 
 create or replace function durable._told(p_state text, p_value text)
 returns jsonb language sql immutable
@@ -91,23 +95,27 @@ as $$
   select coalesce(jsonb_object_agg(c.child, jsonb_build_object('kind', durable._kind_of(c.type))
            || case when c.name is null then '{}' else jsonb_build_object('name', c.name) end
            || case
-             when c.type = 'j' then '{"state": "open"}'::jsonb || coalesce(m.told, '{"members": []}')
-             when c.type in ('n', 'm') then durable._told('resolved', c.data)
-             when c.type = 'v' then durable._told('resolved', s.data)
+             when c.type = 'join_set_created' then '{"state": "open"}'::jsonb || coalesce(m.told, '{"members": []}')
+             when c.type in ('random_generated', 'time_recorded') then durable._told('resolved', c.data)
+             when c.type = 'signal_received' then durable._told('resolved', s.data)
              when c.event not in ('InvokeCompleted', 'TimerFired') then durable._told('pending', null)
-             when c.last_type in ('d', 'D', 'Z') and p.id is not null then durable._told(p.state, p.value_data)
-             else durable._told(case when c.last_type in ('L', 'c', 'k') then 'resolved' else 'rejected' end, c.data) end), '{}')
+             when c.last_type in ('open_child_settled', 'child_settled', 'timer_fired') and p.id is not null
+               then durable._told(p.state, p.value_data)
+             when durable._holds_result(c.last_type) then durable._told('resolved', c.data)
+             else durable._told('rejected', c.data) end), '{}')
   from durable._past_children(p_head, p_upto) c
-  left join durable._promises p on c.last_type in ('d', 'D', 'Z')
+  left join durable._promises p on c.last_type in ('open_child_settled', 'child_settled', 'timer_fired')
        and p.id = any (array[coalesce(c.referred, p_head.id || '.' || c.child)])
-  left join durable._signals s on c.type = 'v' and s.execution = p_head.execution and s.name = any (array[c.name])
+  left join durable._signals s on c.type = 'signal_received' and s.execution = p_head.execution and s.name = any (array[c.name])
        and s.delivery = any (array[c.attempt])
   left join (
     select r.attempt as child, jsonb_build_object(
-             'members', coalesce(jsonb_agg(r.child order by r.seq) filter (where r.type = 'u'), '[]'))
-           || case when bool_or(r.type = 'a') then jsonb_build_object(
-             'state', 'closed', 'taken', jsonb_agg(r.child order by r.seq) filter (where r.type = 'a')) else '{}' end as told
-    from durable._past(p_head, p_upto) r where r.type in ('u', 'a') group by r.attempt
+             'members', coalesce(jsonb_agg(r.child order by r.seq) filter (where r.type = 'join_set_submitted'), '[]'))
+           || case when bool_or(r.type = 'join_set_awaited') then jsonb_build_object(
+                     'state', 'closed',
+                     'taken', jsonb_agg(r.child order by r.seq) filter (where r.type = 'join_set_awaited'))
+                   else '{}' end as told
+    from durable._past(p_head, p_upto) r where r.type in ('join_set_submitted', 'join_set_awaited') group by r.attempt
   ) m on m.child = c.child
 $$;
 comment on function durable._children_then(durable._executions, integer) is
@@ -131,8 +139,9 @@ create or replace function durable._signals_then(p_head durable._executions, p_u
 returns jsonb language sql stable
 as $$
   select coalesce(jsonb_object_agg(u.name, jsonb_build_object('delivered', u.delivered, 'received', u.received)), '{}')
-  from (select r.name, count(*) filter (where r.type = 'g') as delivered, count(*) filter (where r.type = 'v') as received
-        from durable._past(p_head, p_upto) r where r.type in ('g', 'v') group by r.name) u
+  from (select r.name, count(*) filter (where r.type = 'signal_delivered') as delivered,
+               count(*) filter (where r.type = 'signal_received') as received
+        from durable._past(p_head, p_upto) r where r.type in ('signal_delivered', 'signal_received') group by r.name) u
 $$;
 comment on function durable._signals_then(durable._executions, integer) is 'Deliveries and receipts by name.';
 
@@ -145,7 +154,7 @@ declare
 begin
   select durable._at(max(r.ts)), coalesce(max(r.child) filter (where durable._allocates(r.type)) + 1, p_head.first_child),
          (array_agg(s.status order by r.seq desc) filter (where s.status is not null))[1],
-         (array_agg(r.data order by r.seq desc) filter (where r.type = 'A'))[1]::jsonb -> 'on'
+         (array_agg(r.data order by r.seq desc) filter (where r.type = 'execution_awaiting'))[1]::jsonb -> 'on'
   into v_then.at, v_then.next_child, v_then.status, v_wait
   from durable._past(p_head, p_upto) r, lateral durable._status_after(r.type) as s (status);
   v_then.generation := p_generation;

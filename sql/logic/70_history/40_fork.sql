@@ -3,13 +3,13 @@
 -- head only keeps its rows in their place. Everything is set-based: one statement a kind, however long the journal.
 
 create or replace function durable._prefix(p_execution bigint, p_upto integer)
-returns table (seq integer, type "char", child integer, attempt integer, name text, input_hash bytea, copied boolean)
+returns table (seq integer, type durable.row_type, child integer, attempt integer, name text, input_hash bytea, copied boolean)
 language sql stable
 as $$
   with bounds as (
     select h.execution, h.id, h.bucket, h.first_child,
-           min(j.seq) filter (where j.type = 'Q') as cancelled,
-           max(j.seq) filter (where j.type = 'W' and j.seq < p_upto) as resumed
+           min(j.seq) filter (where j.type = 'cancel_requested') as cancelled,
+           max(j.seq) filter (where j.type = 'execution_resumed' and j.seq < p_upto) as resumed
     from durable._executions h
     join durable._journal j on j.execution = h.execution and j.bucket = h.bucket
     where h.execution = p_execution group by h.execution
@@ -20,11 +20,11 @@ as $$
     from bounds b
   )
   select j.seq, j.type, j.child, j.attempt, j.name, j.input_hash,
-         j.seq + durable._width(j.type) <= p_upto and j.type not in ('C', 'F', 'Y', 'Q')
-         and (j.type <> 'A' or j.seq < coalesce(k.resumed, 0))
+         j.seq + durable._width(j.type) <= p_upto and not durable._ends_run(j.type) and j.type <> 'cancel_requested'
+         and (j.type <> 'execution_awaiting' or j.seq < coalesce(k.resumed, 0))
          and (j.seq < coalesce(k.cancelled, p_upto)
-              or (coalesce(j.child, -1) < k.child and j.type not in ('j', 'u', 'a')
-                  and not (j.type in ('d', 'D') and exists (
+              or (coalesce(j.child, -1) < k.child and j.type not in ('join_set_created', 'join_set_submitted', 'join_set_awaited')
+                  and not (durable._settles_child(j.type) and exists (
                     select from durable._promises p
                     where p.id = any (array[k.id || '.' || j.child]) and p.head is not null and p.state = 'rejected_canceled'))))
   from known k
@@ -34,7 +34,7 @@ comment on function durable._prefix(bigint, integer) is
   'The rows of a journal, and which of them a fork at this position copies: those wholly before it, but no ending, no request of cancellation and no wait that was not over. After such a request only what came to earlier calls: what the clean-up did belongs to a run that was cancelled. Nor the ends of child runs that were cancelled then: the request reached them too, and they begin anew.';
 
 create or replace function durable._fork_children(p_execution bigint, p_upto integer)
-returns table (child integer, type "char", name text, input_hash bytea, began integer, ended integer, delivery integer,
+returns table (child integer, type durable.row_type, name text, input_hash bytea, began integer, ended integer, delivery integer,
                copied boolean, complete boolean, attempt integer, started integer, is_started boolean)
 language sql stable
 as $$
@@ -43,15 +43,16 @@ as $$
          (array_agg(r.input_hash) filter (where durable._allocates(r.type)))[1],
          min(r.seq) filter (where durable._allocates(r.type)),
          min(r.seq) filter (where durable._resolves(r.type)),
-         max(r.attempt) filter (where r.type = 'v'),
+         max(r.attempt) filter (where r.type = 'signal_received'),
          bool_or(r.copied and durable._allocates(r.type)),
-         bool_or(r.copied and (durable._resolves(r.type) or r.type in ('n', 'm', 'j'))),
+         bool_or(r.copied and (durable._resolves(r.type) or r.type in ('random_generated', 'time_recorded', 'join_set_created'))),
          (array_agg(durable._attempt_after(r.type, r.attempt) order by r.seq desc)
            filter (where r.copied and durable._is_local(r.type)))[1],
-         (count(*) filter (where r.copied and r.type = 'b'))::integer,
-         count(*) filter (where r.copied and r.type = 'b') > count(*) filter (where r.copied and r.type = 'i')
+         (count(*) filter (where r.copied and r.type = 'child_run_started'))::integer,
+         count(*) filter (where r.copied and r.type = 'child_run_started')
+           > count(*) filter (where r.copied and r.type = 'child_run_interrupted')
   from durable._prefix(p_execution, p_upto) r
-  where r.child is not null and r.type not in ('u', 'a')
+  where r.child is not null and r.type not in ('join_set_submitted', 'join_set_awaited')
   group by r.child
 $$;
 comment on function durable._fork_children(bigint, integer) is
@@ -65,10 +66,11 @@ as $$
   from (
     select u.word, row_number() over (order by u.seq) as place from (
       select c.began as seq, c.child || coalesce(' (' || c.name || ')', '') as word
-      from durable._fork_children(p_execution, p_upto) c where c.type not in ('T', 'j', 'v')
+      from durable._fork_children(p_execution, p_upto) c
+      where c.type not in ('timer_scheduled', 'join_set_created', 'signal_received')
       union all
       select r.seq, format('signal:%s:%s', r.name, r.attempt)
-      from durable._prefix(p_execution, p_upto) r where r.copied and r.type = 'g') u
+      from durable._prefix(p_execution, p_upto) r where r.copied and r.type = 'signal_delivered') u
   ) x
 $$;
 comment on function durable._fork_names(bigint, integer) is 'What values can be set for, for people who named something else; null if there is nothing.';
@@ -85,7 +87,7 @@ begin
     into v_seq, v_names
     from durable._executions h
     join durable._journal j on j.execution = h.execution and j.bucket = h.bucket
-    where h.execution = p_head.execution and j.type in ('L', 'E', 'f', 'l', 'o', 'I', 'X', 'T');
+    where h.execution = p_head.execution and (durable._schedules_invocation(j.type) or j.type = 'timer_scheduled');
     if v_seq is null then
       perform durable._fail_not_found(format('step, child or promise of run %L with the name', p_head.id), p_step,
                                       format('Its journal has %s.', coalesce(v_names, 'none yet')));
@@ -114,18 +116,20 @@ as $$
   ), named as (
     select c.name, count(*) filter (where c.copied) as copies,
            coalesce(min(c.child) filter (where c.copied), (array_agg(c.child order by c.began))[1]) as child
-    from child c where c.name = any (p_keys) and c.type <> 'v' group by c.name
+    from child c where c.name = any (p_keys) and c.type <> 'signal_received' group by c.name
   ), signal as (
     select format('signal:%s:%s', r.name, r.attempt) as key
-    from durable._prefix(p_execution, p_upto) r where r.copied and r.type = 'g'
+    from durable._prefix(p_execution, p_upto) r where r.copied and r.type = 'signal_delivered'
   )
-  select k.key, case when c.type = 'v' then format('signal:%s:%s', c.name, c.delivery) else coalesce(c.child::text, s.key) end,
-         case when c.type <> 'v' then c.child end,
+  select k.key,
+         case when c.type = 'signal_received' then format('signal:%s:%s', c.name, c.delivery)
+              else coalesce(c.child::text, s.key) end,
+         case when c.type <> 'signal_received' then c.child end,
          case when s.key is not null then null
               when c.child is null then 'the run has nothing of that name or number there'
               when n.copies > 1 then format('%s children have that name: say which by its number', n.copies)
-              when c.type = 'v' and not c.copied then 'that signal is received later; send it to the fork'
-              when c.type in ('T', 'j') then 'a timer and a join set have no value' end
+              when c.type = 'signal_received' and not c.copied then 'that signal is received later; send it to the fork'
+              when c.type in ('timer_scheduled', 'join_set_created') then 'a timer and a join set have no value' end
   from unnest(p_keys) as k (key)
   left join signal s on s.key = k.key
   left join named n on n.name = k.key
@@ -140,8 +144,9 @@ returns integer language sql stable
 as $$
   select coalesce(min(r.seq), 2147483647) from durable._prefix(p_execution, p_upto) r
   where coalesce(r.child <> all (p_children), true)
-    and (r.type = 'Q' or (r.seq + durable._width(r.type) > p_upto
-                          and (durable._resolves(r.type) or r.type in ('I', 'X', 'T', 'n', 'm', 'j', 'C', 'F', 'Y'))))
+    and (r.type = 'cancel_requested' or (r.seq + durable._width(r.type) > p_upto
+                          and (durable._resolves(r.type) or durable._schedules_promise(r.type) or durable._ends_run(r.type)
+                               or r.type in ('random_generated', 'time_recorded', 'join_set_created'))))
 $$;
 comment on function durable._fork_reach(bigint, integer, integer[]) is
   'Up to where the code is known to come without anything but p_children being resolved: values for later calls would be there before the calls, and numbers of others be missing below.';
@@ -264,16 +269,20 @@ as $$
 declare
   v_seqs integer[];
   v_changed integer[];
-  v_types "char"[];
+  v_types durable.row_type[];
   v_data text[];
 begin
   select array_agg(r.seq), array_agg(r.seq) filter (where x.changed),
-         array_agg(case when r.type in ('L', 'E') then 'L' when r.type in ('c', 'e') then 'c'
-                        when r.type in ('k', 'K') then 'k' else r.type end::"char") filter (where x.changed),
-         array_agg(case when r.type not in ('d', 'D') then (p_values -> r.child::text)::text end) filter (where x.changed)
+         array_agg(case r.type when 'step_failed' then 'step_completed'
+                               when 'open_step_failed' then 'open_step_completed'
+                               when 'last_attempt_failed' then 'last_attempt_completed'
+                               else r.type end) filter (where x.changed),
+         array_agg(case when not durable._settles_child(r.type) then (p_values -> r.child::text)::text end)
+           filter (where x.changed)
   into v_seqs, v_changed, v_types, v_data
   from durable._prefix(p_from, p_upto) r,
-       lateral (select p_values ? r.child::text and (durable._resolves(r.type) or r.type in ('n', 'm')) as changed) x
+       lateral (select p_values ? r.child::text
+                       and (durable._resolves(r.type) or r.type in ('random_generated', 'time_recorded')) as changed) x
   where r.copied;
   perform durable._copy_rows(p_from, p_to, v_seqs, coalesce(v_changed, '{}'), coalesce(v_types, '{}'), coalesce(v_data, '{}'));
   perform durable._fold_all(p_to);
@@ -286,9 +295,10 @@ create or replace function durable._copy_signals(p_from bigint, p_to durable._ex
 returns void language sql volatile
 as $$
   insert into durable._inboxes (execution, name, delivered, received)
-  select j.execution, j.name, count(*) filter (where j.type = 'g'), count(*) filter (where j.type = 'v')
+  select j.execution, j.name, count(*) filter (where j.type = 'signal_delivered'),
+         count(*) filter (where j.type = 'signal_received')
   from durable._journal j
-  where j.execution = p_to.execution and j.bucket = p_to.bucket and j.type in ('g', 'v')
+  where j.execution = p_to.execution and j.bucket = p_to.bucket and j.type in ('signal_delivered', 'signal_received')
   group by j.execution, j.name;
   insert into durable._signals (execution, name, delivery, key, data)
   select i.execution, s.name, s.delivery, s.key,
@@ -306,7 +316,8 @@ as $$
   with past as materialized (
     select * from durable._prefix(p_from.execution, p_upto)
   ), later as (
-    select distinct on (r.name) r.name, r.child, r.seq from past r where r.type = 'v' and not r.copied order by r.name, r.seq
+    select distinct on (r.name) r.name, r.child, r.seq
+    from past r where r.type = 'signal_received' and not r.copied order by r.name, r.seq
   ), candidate as (
     select l.name, l.child, l.seq from later l
     union all
@@ -315,7 +326,9 @@ as $$
   ), news as (
     select coalesce(min(r.seq), 2147483647) as seq from past r
     where not r.copied
-      and (durable._resolves(r.type) or r.type in ('Q', 'I', 'X', 'T', 'n', 'm', 'j', 'u', 'a'))
+      and (durable._resolves(r.type) or durable._schedules_promise(r.type)
+           or r.type in ('cancel_requested', 'random_generated', 'time_recorded',
+                         'join_set_created', 'join_set_submitted', 'join_set_awaited'))
   )
   select c.name, c.child, case when i.delivered > i.received then i.received + 1 end
   from candidate c
@@ -324,7 +337,7 @@ as $$
   left join durable._inboxes i on i.execution = h.execution and i.name = c.name
   where c.child < h.next_child or coalesce(c.seq, 2147483647) = n.seq or exists (
     select from durable._journal j
-    where j.execution = p_from.execution and j.bucket = p_from.bucket and j.type = 'A' and j.seq < n.seq
+    where j.execution = p_from.execution and j.bucket = p_from.bucket and j.type = 'execution_awaiting' and j.seq < n.seq
       and j.data::jsonb -> 'on' @> to_jsonb(c.child))
 $$;
 comment on function durable._fork_receivers(durable._executions, bigint, integer) is
@@ -338,7 +351,7 @@ begin
   select p_to, r.name, r.child from durable._fork_receivers(p_from, p_to, p_upto) r where r.delivery is null
   on conflict (execution, name) do update set receiver = excluded.receiver;
   return array(
-    select row(p_to, 'v', r.child, r.delivery, r.name, null, null)::durable._event
+    select row(p_to, 'signal_received', r.child, r.delivery, r.name, null, null)::durable._event
     from durable._fork_receivers(p_from, p_to, p_upto) r where r.delivery is not null order by r.child);
 end
 $$;
@@ -349,13 +362,15 @@ create or replace function durable._copy_join_sets(p_to durable._executions)
 returns void language sql volatile
 as $$
   insert into durable._join_sets (execution, child, closed)
-  select j.execution, case j.type when 'j' then j.child else j.attempt end, bool_or(j.type = 'a')
+  select j.execution, case j.type when 'join_set_created' then j.child else j.attempt end, bool_or(j.type = 'join_set_awaited')
   from durable._journal j
-  where j.execution = p_to.execution and j.bucket = p_to.bucket and j.type in ('j', 'a') group by 1, 2;
+  where j.execution = p_to.execution and j.bucket = p_to.bucket and j.type in ('join_set_created', 'join_set_awaited')
+  group by 1, 2;
   insert into durable._members (execution, child, join_set, taken)
-  select j.execution, j.child, j.attempt, bool_or(j.type = 'a')
+  select j.execution, j.child, j.attempt, bool_or(j.type = 'join_set_awaited')
   from durable._journal j
-  where j.execution = p_to.execution and j.bucket = p_to.bucket and j.type in ('u', 'a') group by 1, 2, 3
+  where j.execution = p_to.execution and j.bucket = p_to.bucket and j.type in ('join_set_submitted', 'join_set_awaited')
+  group by 1, 2, 3
 $$;
 comment on function durable._copy_join_sets(durable._executions) is 'Join sets and members as the copied rows tell.';
 
@@ -372,7 +387,7 @@ as $$
   from durable._fork_children(p_from.execution, p_upto) c
   join durable._promises p on p.id = any (array[p_from.id || '.' || c.child])
   cross join lateral (select (p_values -> c.child::text)::text as value) v
-  where c.copied and c.complete and c.type in ('I', 'X', 'T')
+  where c.copied and c.complete and durable._schedules_promise(c.type)
 $$;
 comment on function durable._copy_settled(durable._executions, durable._executions, integer, jsonb) is
   'Promises of the children that are complete in the copy: settled as they were or with the value put in place; no task, no journal.';
@@ -387,7 +402,7 @@ as $$
          p.param_headers, p.param_data, (p_values -> c.child::text)::text
   from durable._fork_children(p_from.execution, p_upto) c
   left join durable._promises p on p.id = any (array[p_from.id || '.' || c.child])
-  where p_values ? c.child::text and c.type in ('I', 'X') and (not c.complete or p.id is null)
+  where p_values ? c.child::text and c.type in ('child_run_scheduled', 'promise_registered') and (not c.complete or p.id is null)
 $$;
 comment on function durable._give_children(durable._executions, durable._executions, integer, jsonb, bigint) is
   'Promises of the children that get their value instead of being run or awaited; also of adopted ones, whose own promise belongs to somebody else.';
@@ -413,7 +428,7 @@ begin
     left join durable._executions h on h.execution = any (array[p.head])
     left join durable._tasks t on t.id = any (array[p.id])
     cross join lateral (select durable._queue_of(p.target) as queue) q
-    where c.copied and not c.complete and c.type in ('I', 'X', 'T') and not p_values ? c.child::text
+    where c.copied and not c.complete and durable._schedules_promise(c.type) and not p_values ? c.child::text
   ), begun as (
     select durable._begin(array_agg(c.new_head), array_agg(c.new_id), array_agg(c.tenant), array_agg(c.workflow),
                           array_agg(c.workflow_version), null, p_now, array_agg(c.abandoned))
@@ -444,27 +459,32 @@ create or replace function durable._given_events(
 returns durable._event[] language sql stable
 as $$
   with given as (
-    select c.*, (p_values -> c.child::text)::text as value
+    select c.*, (p_values -> c.child::text)::text as value,
+           c.type in ('child_run_scheduled', 'promise_registered') as has_promise
     from durable._fork_children(p_from.execution, p_upto) c
     where p_values ? c.child::text and not c.complete
   ), event as (
     select g.child, g.began as seq, 0 as ord, g.type, null::integer as attempt, g.name, g.input_hash,
-           case when g.type = 'X' then (select j.data from durable._journal j
+           case when g.type = 'promise_registered' then (select j.data from durable._journal j
                                         where j.execution = p_from.execution and j.bucket = p_from.bucket and j.seq = g.began)
                 else g.value end as data
-    from given g where not g.copied and g.type in ('I', 'X', 'n', 'm')
+    from given g
+    where not g.copied and g.type in ('child_run_scheduled', 'promise_registered', 'random_generated', 'time_recorded')
     union all
     select g.child, coalesce(g.ended, 2147483647), 1,
-           case when g.type in ('I', 'X') then case when g.is_started then 'd' else 'D' end
-                when not g.copied then 'L' when g.attempt > 0 then 'c' else 'k' end::"char",
-           case when g.type in ('I', 'X') then g.started + (not g.is_started)::integer
+           case when g.has_promise and g.is_started then 'open_child_settled'::durable.row_type
+                when g.has_promise then 'child_settled'
+                when not g.copied then 'step_completed'
+                when g.attempt > 0 then 'open_step_completed' else 'last_attempt_completed' end,
+           case when g.has_promise then g.started + (not g.is_started)::integer
                 when not g.copied then 1 else abs(g.attempt) end,
-           case when g.type not in ('I', 'X') then g.name end, case when g.type not in ('I', 'X') then g.input_hash end,
-           case when g.type not in ('I', 'X') then g.value end
-    from given g where g.type not in ('n', 'm')
+           case when not g.has_promise then g.name end, case when not g.has_promise then g.input_hash end,
+           case when not g.has_promise then g.value end
+    from given g where g.type not in ('random_generated', 'time_recorded')
   )
   select coalesce(array_agg(row(p_to.execution, e.type, e.child, e.attempt, e.name, e.input_hash,
-                                case when e.type <> 'I' then e.data end)::durable._event order by e.seq, e.ord, e.child), '{}')
+                                case when e.type <> 'child_run_scheduled' then e.data end)::durable._event
+                            order by e.seq, e.ord, e.child), '{}')
   from event e
 $$;
 comment on function durable._given_events(durable._executions, durable._executions, integer, jsonb) is
@@ -476,7 +496,7 @@ as $$
   select c.child, c.name, f.state
   from durable._fork_children(p_from.execution, p_upto) c
   left join durable._promises f on f.id = any (array[c.name])
-  where c.copied and not c.complete and c.type = 'X' and not p_values ? c.child::text
+  where c.copied and not c.complete and c.type = 'promise_registered' and not p_values ? c.child::text
     and not exists (select from durable._promises p where p.id = any (array[p_from.id || '.' || c.child]))
 $$;
 comment on function durable._adopted(durable._executions, integer, jsonb) is
@@ -510,7 +530,7 @@ begin
   where p.id = any (array(select a.name from durable._adopted(p_from, p_upto, p_values) a))
     and p.state = 'pending' and not p.external;
   return array(
-    select row(p_to.execution, 'D', a.child, 1, a.name, null, null)::durable._event
+    select row(p_to.execution, 'child_settled', a.child, 1, a.name, null, null)::durable._event
     from durable._adopted(p_from, p_upto, p_values) a where a.state <> 'pending' order by a.child);
 end
 $$;
@@ -536,7 +556,8 @@ begin
   perform durable._append(durable._given_events(p_from, p_to, p_upto, p_values), p_now);
   perform durable._interrupt(array[p_to.execution], 'forked', p_now);
   perform durable._append(array(
-    select row(p_to.execution, 'i', c.child, c.started, null, null, durable._interrupted('forked'))::durable._event
+    select row(p_to.execution, 'child_run_interrupted', c.child, c.started, null, null,
+               durable._interrupted('forked'))::durable._event
     from durable._fork_children(p_from.execution, p_upto) c
     where c.is_started and not c.complete and not p_values ? c.child::text order by c.child) || v_events, p_now);
   perform durable._wait_again(p_to.execution, p_now);

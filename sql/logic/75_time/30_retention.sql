@@ -120,7 +120,7 @@ begin
                    where r.awaited_id = any (v_tree) and not starts_with(r.awaited_id, r.task_id || '.'));
   v_told := array(select u.promise_id from durable._unblocks u where u.promise_id = any (v_tree));
   v_read := array(select j.name from durable._journal j
-                  where j.name = any (v_tree) and j.type in ('d', 'D') and j.execution <> all (v_heads));
+                  where j.name = any (v_tree) and durable._settles_child(j.type) and j.execution <> all (v_heads));
   return query
   select t.root, max(n.why) from durable._tree(p_roots) t
   cross join lateral (select case

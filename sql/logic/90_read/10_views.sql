@@ -165,14 +165,15 @@ comment on view durable.promises is
 
 create or replace view durable.steps as
 select p.id as run, i.child, p.id || '.' || i.child as id, i.name,
-       case when j.type is null then 'pending' when j.type in ('L', 'c', 'k') then 'resolved' else 'rejected' end as state,
-       case when i.type in ('l', 'o') then durable._json(i.data) -> 'input' end as param, durable._json(j.data) as value,
+       case when j.type is null then 'pending' when durable._holds_result(j.type) then 'resolved' else 'rejected' end as state,
+       case when i.type in ('step_started', 'step_scheduled') then durable._json(i.data) -> 'input' end as param,
+       durable._json(j.data) as value,
        durable._at(i.ts) as created_at, durable._at(j.ts) as settled_at, p.tenant
 from durable._promises p
 join durable._executions h on h.execution = p.head
-join durable._journal i on i.execution = h.execution and i.bucket = h.bucket and i.type in ('L', 'E', 'f', 'l', 'o')
+join durable._journal i on i.execution = h.execution and i.bucket = h.bucket and durable._schedules_step(i.type)
 left join durable._journal j on j.execution = h.execution and j.bucket = h.bucket and j.child = i.child
-     and j.type in ('L', 'E', 'c', 'e', 'k', 'K');
+     and durable._completes_step(j.type);
 comment on view durable.steps is
   'Local steps of runs, whose promise is their journal row: select * from durable.steps where run = ''order-42'' order by child. Ask by run: an id of a step is found by durable.promise_get.';
 
@@ -205,8 +206,10 @@ returns jsonb language sql stable
 as $$
   select case p_event
     when 'InvokeScheduled' then
-      jsonb_build_object('kind', case when p_row.type = 'I' then 'Function' when p_row.type = 'X' then 'External'
-                                      when p_row.type = 'o' then g.data ->> 'kind' when p_row.name = 'http' then 'Http'
+      jsonb_build_object('kind', case when p_row.type = 'child_run_scheduled' then 'Function'
+                                      when p_row.type = 'promise_registered' then 'External'
+                                      when p_row.type = 'step_scheduled' then g.data ->> 'kind'
+                                      when p_row.name = 'http' then 'Http'
                                       else 'Local' end)
       || case when p_row.name is null then '{}' else jsonb_build_object('function_name', p_row.name) end
       || case when g.data ? 'input' then jsonb_build_object('input', g.data -> 'input')
@@ -220,7 +223,9 @@ as $$
                          'retry_at', coalesce(g.data -> 'retry_at', to_jsonb(p_ts)))
       || case when g.data -> 'interrupted' = 'true' then '{"interrupted": true}' else '{}'::jsonb end
     end
-  from (select case when p_row.type in ('o', 'l', 'f', 'r', 't', 'i') then durable._json(p_row.data) end as data) g
+  from (select case when durable._fails_attempt(p_row.type)
+                         or p_row.type in ('step_scheduled', 'step_started', 'child_run_interrupted')
+                    then durable._json(p_row.data) end as data) g
 $$;
 comment on function durable._invoke_payload(text, durable._event, durable._promises, bigint) is
   'Payload of an event of an invocation. The input of a step that was not begun ahead of its completion is not in the journal, its hash is.';
@@ -298,8 +303,8 @@ select p.id, l.seq, l.event, durable._at(l.ts) as at,
 from durable._executions h
 join durable._promises p on p.id = h.id
 join durable._logical l on l.execution = h.execution and l.bucket = h.bucket
-left join durable._promises c on l.type in ('I', 'X', 'd', 'D')
-     and c.id = coalesce(case when l.type in ('d', 'D') then l.name end, p.id || '.' || l.child);
+left join durable._promises c on l.type in ('child_run_scheduled', 'promise_registered', 'open_child_settled', 'child_settled')
+     and c.id = coalesce(case when durable._settles_child(l.type) then l.name end, p.id || '.' || l.child);
 comment on view durable._all_events is 'The logical events of all journals; head is the execution that the run has now.';
 
 create or replace view durable.journal_events as
@@ -361,7 +366,8 @@ as $$
   from durable._journal c
   join durable._executions n on n.execution = any (array[(c.data::jsonb ->> 'continued_as')::bigint])
   join durable._journal s on s.execution = any (array[n.execution]) and s.bucket = n.bucket and s.seq = 0
-  where c.execution = p_head.execution and c.bucket = p_head.bucket and c.seq = p_head.next_seq - 1 and c.type = 'C'
+  where c.execution = p_head.execution and c.bucket = p_head.bucket and c.seq = p_head.next_seq - 1
+    and c.type = 'execution_completed'
 $$;
 comment on function durable._passed_on(durable._executions) is
   'Arguments that a generation which continued as new passed to the next one; null for any other.';

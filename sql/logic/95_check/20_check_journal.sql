@@ -8,7 +8,8 @@ as $$
   select n.execution
   from durable._journal j
   join durable._executions n on n.execution = any (array[(durable._json(j.data) ->> 'continued_as')::bigint])
-  where j.execution = p_head.execution and j.bucket = p_head.bucket and j.seq = p_head.next_seq - 1 and j.type = 'C'
+  where j.execution = p_head.execution and j.bucket = p_head.bucket and j.seq = p_head.next_seq - 1
+    and j.type = 'execution_completed'
     and n.previous = p_head.execution
 $$;
 comment on function durable._follower(durable._executions) is 'The generation that follows one which continued as new, as its last row names it.';
@@ -74,7 +75,7 @@ as $$
   union all
   select 'INV-4 wait_is_the_last_of_the_journal', h.id, format('%s of %s, journal %s', h.wait_kind, h.waiting_on, l.told)
   from (select j.execution, (array_agg(j.told order by j.seq desc))[1] as told
-        from unnest(p_rows) j where j.type = 'A' group by j.execution) l
+        from unnest(p_rows) j where j.type = 'execution_awaiting' group by j.execution) l
   join durable._executions h on h.execution = any (array[l.execution]) and h.status = 'blocked'
   cross join lateral durable._json(l.told) g
   where g -> 'on' is distinct from to_jsonb(h.waiting_on) or g ->> 'kind' is distinct from h.wait_kind
@@ -92,9 +93,11 @@ as $$
            min(j.child) filter (where durable._allocates(j.type)) as first_child,
            count(*) filter (where durable._allocates(j.type)) as carried,
            array_agg(distinct j.child) filter (where durable._allocates(j.type)) as children,
-           count(*) filter (where j.type = 'S') as starts, min(j.seq) filter (where j.type = 'S') as start,
-           count(*) filter (where j.type in ('C', 'F', 'Y')) as ends, min(j.seq) filter (where j.type = 'Q') as request,
-           durable._status_of(max(durable._turning(j.seq, j.type))) as status
+           count(*) filter (where j.type = 'execution_started') as starts,
+           min(j.seq) filter (where j.type = 'execution_started') as start,
+           count(*) filter (where durable._ends_run(j.type)) as ends,
+           min(j.seq) filter (where j.type = 'cancel_requested') as request,
+           durable._status_of(max(durable._status_at(j.seq, durable._status_after(j.type)))) as status
     from (select x.execution, x.bucket, x.seq, x.type, x.child from unnest(p_rows) x
           union all
           select h.execution, h.bucket, null, null, null from durable._heads_within(p_runs) h) j
@@ -134,19 +137,20 @@ returns table (law text, id text, detail text) language sql stable
 as $$
   with row as (
     select j.execution, j.seq, j.type, j.ts, lag(j.type) over w as before, lag(j.ts) over w as ts_before,
-           lag(j.seq + durable._width(j.type)) over w as expected, bool_or(j.type = 'Q') over w as requested,
-           max(durable._turning(j.seq, j.type)) over (w rows between unbounded preceding and 1 preceding) as turn
+           lag(j.seq + durable._width(j.type)) over w as expected, bool_or(j.type = 'cancel_requested') over w as requested,
+           max(durable._status_at(j.seq, durable._status_after(j.type)))
+             over (w rows between unbounded preceding and 1 preceding) as status_at
     from unnest(p_rows) j window w as (partition by j.execution order by j.seq)
   ), judged as materialized (
-    select r.*, durable._status_of(r.turn) as status from row r
+    select r.*, durable._status_of(r.status_at) as status from row r
   )
   select v.law, r.execution::text, format('seq %s, type %s, while %s, at %s after %s', r.seq, r.type, r.status, r.ts, r.ts_before)
   from judged r
   cross join lateral (values
     ('fused_rows_follow_each_other', r.seq <> coalesce(r.expected, 0)),
-    ('S-4 INV-3 nothing_after_the_end', r.before in ('C', 'F', 'Y')),
-    ('S-5 cancelled_was_requested', r.type = 'Y' and not r.requested),
-    ('X-4 resumed_only_while_blocked', r.type = 'W' and r.status <> 'blocked'),
+    ('S-4 INV-3 nothing_after_the_end', durable._ends_run(r.before)),
+    ('S-5 cancelled_was_requested', r.type = 'execution_cancelled' and not r.requested),
+    ('X-4 resumed_only_while_blocked', r.type = 'execution_resumed' and r.status <> 'blocked'),
     ('row_fits_the_status_before_it', r.before is not null and not durable._may_append(r.status, r.type, true)),
     ('time_does_not_go_back', r.ts < r.ts_before)
   ) as v (law, broken)
@@ -162,11 +166,11 @@ begin
   return query
   select d.child, d.seq, q.seq
   from durable._journal q
-  join durable._journal d on d.execution = q.execution and d.bucket = q.bucket and d.type in ('d', 'D') and d.seq < q.seq
-       and d.ts = q.ts and d.xmin = q.xmin and d.cmin = q.cmin
+  join durable._journal d on d.execution = q.execution and d.bucket = q.bucket and durable._settles_child(d.type)
+       and d.seq < q.seq and d.ts = q.ts and d.xmin = q.xmin and d.cmin = q.cmin
   join durable._promises p
     on p.id = any (array[p_head.id || '.' || d.child]) and p.state = 'rejected_canceled' and p.head is not null
-  where q.execution = p_head.execution and q.bucket = p_head.bucket and q.type = 'Q';
+  where q.execution = p_head.execution and q.bucket = p_head.bucket and q.type = 'cancel_requested';
 end
 $$;
 comment on function durable._early_ends(durable._executions) is
@@ -187,10 +191,12 @@ returns table (child integer, retries bigint, policy jsonb) language plpgsql sta
 as $$
 begin
   return query
-  select j.child, count(*) filter (where j.type in ('f', 'r', 't') and g -> 'interrupted' is distinct from 'true'),
-         (array_agg(coalesce(g -> 'retry', g -> 'retry_policy')) filter (where j.type in ('o', 'l', 'f')))[1]
+  select j.child, count(*) filter (where durable._fails_attempt(j.type) and g -> 'interrupted' is distinct from 'true'),
+         (array_agg(coalesce(g -> 'retry', g -> 'retry_policy'))
+           filter (where j.type in ('step_scheduled', 'step_started', 'first_attempt_failed')))[1]
   from durable._journal j cross join lateral durable._json(j.data) g
-  where j.execution = p_execution and j.bucket = p_bucket and j.type in ('f', 'r', 't', 'o', 'l') group by j.child;
+  where j.execution = p_execution and j.bucket = p_bucket
+    and (durable._fails_attempt(j.type) or j.type in ('step_scheduled', 'step_started')) group by j.child;
 end
 $$;
 comment on function durable._retries_of(bigint, integer) is
@@ -200,11 +206,15 @@ create or replace function durable._check_invocations(p_rows durable._journal_li
 returns table (law text, id text, detail text) language sql stable
 as $$
   with invoke as (
-    select j.*, j.type in ('L', 'E', 'f', 'l', 'o', 'I', 'X') as plans,
-           j.type in ('L', 'E', 'f', 'l', 's', 't', 'k', 'K', 'b', 'D') as starts, j.type in ('f', 'r', 't', 'i') as retries,
-           j.type in ('L', 'E', 'c', 'e', 'k', 'K', 'd', 'D') as completes
+    select j.*, durable._schedules_invocation(j.type) as plans,
+           j.type in ('step_completed', 'step_failed', 'first_attempt_failed', 'step_started', 'attempt_started',
+                      'attempt_failed', 'last_attempt_completed', 'last_attempt_failed', 'child_run_started',
+                      'child_settled') as starts,
+           durable._fails_attempt(j.type) or j.type = 'child_run_interrupted' as retries,
+           durable._completes_invocation(j.type) as completes
     from unnest(p_rows) j
-    where j.type in ('L', 'E', 'f', 'l', 'o', 's', 'r', 't', 'c', 'e', 'k', 'K', 'I', 'X', 'b', 'i', 'd', 'D')
+    where durable._is_local(j.type) or durable._settles_child(j.type)
+       or j.type in ('child_run_scheduled', 'promise_registered', 'child_run_started', 'child_run_interrupted')
   ), row as (
     select i.*, lag(i.type) over w as before, lag(i.attempt) over w as attempt_before,
            coalesce(bool_or(i.plans) over w, false) as planned,
@@ -223,7 +233,7 @@ as $$
     ('SE-4 nothing_after_the_completion', r.completed and (r.starts or r.retries or r.completes)),
     ('X-3 attempts_alternate', r.plans and r.before is not null
       or r.starts and not coalesce(case
-           when r.plans or r.before in ('o', 'I', 'X') then r.attempt = 1
+           when r.plans or r.before in ('step_scheduled', 'child_run_scheduled', 'promise_registered') then r.attempt = 1
            when r.is_due then r.attempt = r.attempt_before + 1 end, false)
       or (r.retries or r.completes) and not r.starts and not coalesce(r.is_open and r.attempt = r.attempt_before, false))
   ) as v (law, broken)
@@ -231,7 +241,7 @@ as $$
   union all
   select 'SE-5 retries_within_the_policy', e.execution::text, format('child %s, %s retries, %s', r.child, r.retries, r.policy)
   from (select j.execution, j.bucket from unnest(p_rows) j
-        where j.type in ('f', 'r', 't') group by j.execution, j.bucket) e
+        where durable._fails_attempt(j.type) group by j.execution, j.bucket) e
   cross join lateral durable._retries_of(e.execution, e.bucket) r
   where r.retries > (r.policy ->> 'max_attempts')::numeric - 1
 $$;
@@ -243,22 +253,25 @@ returns table (execution bigint, seq integer, "on" jsonb, kind text, name text, 
 as $$
   select w.execution, w.seq, g -> 'on', g ->> 'kind', g ->> 'name', w.resumed
   from (
-    select j.execution, j.seq, j.type, j.told, case when lead(j.type) over t = 'W' then lead(j.seq) over t end as resumed
-    from unnest(p_rows) j where j.type in ('A', 'W', 'Q', 'C', 'F', 'Y')
+    select j.execution, j.seq, j.type, j.told,
+           case when lead(j.type) over t = 'execution_resumed' then lead(j.seq) over t end as resumed
+    from unnest(p_rows) j
+    where durable._ends_run(j.type) or j.type in ('execution_awaiting', 'execution_resumed', 'cancel_requested')
     window t as (partition by j.execution order by j.seq)
   ) w
   cross join lateral durable._json(w.told) g
-  where w.type = 'A'
+  where w.type = 'execution_awaiting'
 $$;
 comment on function durable._past_waits(durable._journal_line[]) is 'All waits, and where each was resumed.';
 
 create or replace function durable._members_of(p_rows durable._journal_line[])
-returns table (execution bigint, seq integer, kind text, name text, resumed integer, child integer, made_by "char",
+returns table (execution bigint, seq integer, kind text, name text, resumed integer, child integer, made_by durable.row_type,
                made_at integer, receipt_of text, resolved_at integer)
 language sql stable
 as $$
   with row as (
-    select w.execution, w.seq, w.kind, w.name, w.resumed, m::integer as child, null::"char" as type, null::integer as place
+    select w.execution, w.seq, w.kind, w.name, w.resumed, m::integer as child, null::durable.row_type as type,
+           null::integer as place
     from durable._past_waits(p_rows) w cross join lateral jsonb_array_elements_text(w."on") m
     union all
     select j.execution, null, null, j.name, null, j.child, j.type, j.seq
@@ -266,9 +279,10 @@ as $$
   )
   select * from (
     select r.execution, r.seq, r.kind, r.name, r.resumed, r.child,
-           (max(r.type::text) filter (where durable._allocates(r.type)) over c)::"char",
+           max(r.type) filter (where durable._allocates(r.type)) over c,
            min(r.place) filter (where durable._allocates(r.type)) over c,
-           max(r.name) filter (where r.type = 'v') over c, min(r.place) filter (where durable._resolves(r.type)) over c
+           max(r.name) filter (where r.type = 'signal_received') over c,
+           min(r.place) filter (where durable._resolves(r.type)) over c
     from row r window c as (partition by r.execution, r.child)) x
   where x.seq is not null
 $$;
@@ -288,13 +302,15 @@ as $$
                      where b.execution = k.execution and b.receiver = k.child limit 1) i on k.made_by is null
   cross join lateral (values
     ('R6 X-5 wait_is_for_what_can_resolve', case
-      when k.made_by = 'v' then k.made_at < k.seq
+      when k.made_by = 'signal_received' then k.made_at < k.seq
       when k.made_by is null then i.name is null and h.cancel_seq is null and h.status <> 'cancelled'
         and not (h.kept_by_client and k.kind = 'signal')
-      else k.made_by in ('n', 'm', 'j') or k.made_at > k.seq end),
-    ('X-5 wait_is_for_what_is_open', k.made_by is distinct from 'v' and k.resolved_at < k.seq and not h.kept_by_client),
+      else k.made_by in ('random_generated', 'time_recorded', 'join_set_created') or k.made_at > k.seq end),
+    ('X-5 wait_is_for_what_is_open',
+      k.made_by is distinct from 'signal_received' and k.resolved_at < k.seq and not h.kept_by_client),
     ('R7 wait_for_a_signal_is_for_its_receipt', k.kind = 'signal' and case
-      when k.made_by is null then i.name <> k.name else k.made_by <> 'v' or k.receipt_of is distinct from k.name end)
+      when k.made_by is null then i.name <> k.name
+      else k.made_by <> 'signal_received' or k.receipt_of is distinct from k.name end)
   ) as v (law, broken)
   where v.broken
   union all

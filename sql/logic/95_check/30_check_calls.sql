@@ -7,17 +7,18 @@ as $$
   with told as (
     select j.execution, j.name, j.attempt, j.type, j.seq, j.has_data,
            row_number() over (partition by j.execution, j.type, j.name order by j.seq) as place,
-           min(j.seq) filter (where j.type = 'g') over d as delivered_at,
-           count(*) filter (where j.type = 'v') over (d order by j.seq) as receipts
-    from unnest(p_rows) j where j.type in ('g', 'v') window d as (partition by j.execution, j.name, j.attempt)
+           min(j.seq) filter (where j.type = 'signal_delivered') over d as delivered_at,
+           count(*) filter (where j.type = 'signal_received') over (d order by j.seq) as receipts
+    from unnest(p_rows) j where j.type in ('signal_delivered', 'signal_received')
+    window d as (partition by j.execution, j.name, j.attempt)
   )
   select v.law, t.execution::text, format('seq %s, signal %s, delivery %s', t.seq, t.name, t.attempt)
   from told t
   cross join lateral (values
-    ('CF-2 received_was_delivered', t.type = 'v' and (coalesce(t.delivered_at > t.seq, true) or t.has_data)),
-    ('CF-3 delivery_received_once', t.type = 'v' and t.receipts > 1),
-    ('X-6 deliveries_are_dense', t.type = 'g' and t.attempt is distinct from t.place),
-    ('receipts_are_in_order', t.type = 'v' and t.attempt is distinct from t.place)
+    ('CF-2 received_was_delivered', t.type = 'signal_received' and (coalesce(t.delivered_at > t.seq, true) or t.has_data)),
+    ('CF-3 delivery_received_once', t.type = 'signal_received' and t.receipts > 1),
+    ('X-6 deliveries_are_dense', t.type = 'signal_delivered' and t.attempt is distinct from t.place),
+    ('receipts_are_in_order', t.type = 'signal_received' and t.attempt is distinct from t.place)
   ) as v (law, broken)
   where v.broken
 $$;
@@ -38,19 +39,19 @@ as $$
     cross join lateral (
       select i.* from durable._signals i where i.execution >= s.first and i.execution < s.beyond offset 0) x
   ), told as (
-    select j.* from unnest(p_rows) j where j.type in ('g', 'v')
+    select j.* from unnest(p_rows) j where j.type in ('signal_delivered', 'signal_received')
   )
   select 'inbox_is_fold', x.execution::text,
          format('signal %s: %s delivered, %s received more than in the journal', x.name, sum(x.delivered), sum(x.received))
   from (select i.execution, i.name, i.delivered, i.received from inbox i
         union all
-        select t.execution, t.name, -(t.type = 'g')::integer, -(t.type = 'v')::integer from told t) x
+        select t.execution, t.name, -(t.type = 'signal_delivered')::integer, -(t.type = 'signal_received')::integer from told t) x
   group by x.execution, x.name having sum(x.delivered) <> 0 or sum(x.received) <> 0
   union all
   select 'signal_is_its_delivery', x.execution::text, format('signal %s, delivery %s', x.name, x.delivery)
   from (select k.execution, k.name, k.delivery, 1 as balance from kept k
         union all
-        select t.execution, t.name, t.attempt, -1 from told t where t.type = 'g') x
+        select t.execution, t.name, t.attempt, -1 from told t where t.type = 'signal_delivered') x
   group by x.execution, x.name, x.delivery having sum(x.balance) <> 0
   union all
   select 'receiver_is_a_number_to_come', i.execution::text, format('signal %s, receiver %s', i.name, i.receiver)
@@ -68,40 +69,45 @@ create or replace function durable._check_join_sets(p_rows durable._journal_line
 returns table (law text, id text, detail text) language sql stable
 as $$
   with row as (
-    select j.*, case j.type when 'j' then j.child when 'u' then j.attempt when 'a' then j.attempt end as join_set,
-           j.type in ('L', 'E', 'f', 'l', 'o', 'I', 'X') as plans, j.type in ('L', 'E', 'c', 'e', 'k', 'K', 'd', 'D') as completes
+    select j.*, case when j.type = 'join_set_created' then j.child
+                     when j.type in ('join_set_submitted', 'join_set_awaited') then j.attempt end as join_set,
+           durable._schedules_invocation(j.type) as plans, durable._completes_invocation(j.type) as completes
     from unnest(p_rows) j where j.child is not null
   ), told as (
     select r.*, min(r.seq) filter (where r.plans) over i as scheduled_at,
            min(r.seq) filter (where r.completes) over i as completed_at,
-           count(*) filter (where r.type = 'j') over s as created, count(*) filter (where r.type = 'a') over s as taken,
-           count(*) filter (where r.type = 'u') over s as submitted,
-           count(*) filter (where r.type = 'u') over m as joined, count(*) filter (where r.type = 'a') over m as given,
-           count(*) filter (where r.type = 'u') over c as memberships
+           count(*) filter (where r.type = 'join_set_created') over s as created,
+           count(*) filter (where r.type = 'join_set_awaited') over s as taken,
+           count(*) filter (where r.type = 'join_set_submitted') over s as submitted,
+           count(*) filter (where r.type = 'join_set_submitted') over m as joined,
+           count(*) filter (where r.type = 'join_set_awaited') over m as given,
+           count(*) filter (where r.type = 'join_set_submitted') over c as memberships
     from row r
     window i as (partition by r.execution, r.child),
            s as (partition by r.execution, r.join_set order by r.seq),
            m as (partition by r.execution, r.join_set, r.child order by r.seq),
            c as (partition by r.execution, r.child order by r.seq)
   ), ordered as (
-    select t.*, max(t.completed_at) filter (where t.type = 'a')
+    select t.*, max(t.completed_at) filter (where t.type = 'join_set_awaited')
              over (s rows between unbounded preceding and 1 preceding) as taken_before
-    from told t where t.type in ('u', 'a') window s as (partition by t.execution, t.join_set order by t.seq)
+    from told t where t.type in ('join_set_submitted', 'join_set_awaited')
+    window s as (partition by t.execution, t.join_set order by t.seq)
   )
   select v.law, o.execution::text, format('seq %s, type %s, set %s, child %s', o.seq, o.type, o.join_set, o.child)
   from ordered o
   left join durable._executions h on h.execution = any (array[o.execution])
   cross join lateral (values
-    ('JS-1 submitted_to_what_was_created', o.type = 'u' and o.created = 0),
-    ('member_was_scheduled_before', o.type = 'u' and coalesce(o.scheduled_at > o.seq, true)),
-    ('JS-2 nothing_submitted_once_taken_from', o.type = 'u' and o.taken > 0),
-    ('JS-3 taken_was_submitted', o.type = 'a' and o.joined = 0),
-    ('JS-4 taken_was_completed', o.type = 'a' and coalesce(o.completed_at > o.seq, true)),
-    ('JS-5 taken_once', o.type = 'a' and o.given > 1),
-    ('JS-6 not_more_taken_than_submitted', o.type = 'a' and o.taken > o.submitted),
-    ('JS-7 member_of_one_set_once', o.type = 'u' and o.memberships > 1),
-    ('taken_in_the_order_of_completion', o.type = 'a' and o.completed_at < o.taken_before and not h.kept_by_client),
-    ('R10 taken_result_is_that_of_its_completion', o.type = 'a' and o.has_data)
+    ('JS-1 submitted_to_what_was_created', o.type = 'join_set_submitted' and o.created = 0),
+    ('member_was_scheduled_before', o.type = 'join_set_submitted' and coalesce(o.scheduled_at > o.seq, true)),
+    ('JS-2 nothing_submitted_once_taken_from', o.type = 'join_set_submitted' and o.taken > 0),
+    ('JS-3 taken_was_submitted', o.type = 'join_set_awaited' and o.joined = 0),
+    ('JS-4 taken_was_completed', o.type = 'join_set_awaited' and coalesce(o.completed_at > o.seq, true)),
+    ('JS-5 taken_once', o.type = 'join_set_awaited' and o.given > 1),
+    ('JS-6 not_more_taken_than_submitted', o.type = 'join_set_awaited' and o.taken > o.submitted),
+    ('JS-7 member_of_one_set_once', o.type = 'join_set_submitted' and o.memberships > 1),
+    ('taken_in_the_order_of_completion',
+      o.type = 'join_set_awaited' and o.completed_at < o.taken_before and not h.kept_by_client),
+    ('R10 taken_result_is_that_of_its_completion', o.type = 'join_set_awaited' and o.has_data)
   ) as v (law, broken)
   where v.broken
 $$;
@@ -114,7 +120,7 @@ as $$
   with span as (
     select lower(s.span) as first, upper(s.span) as beyond from unnest(p_runs) as s (span)
   ), told as (
-    select j.* from unnest(p_rows) j where j.type in ('j', 'u', 'a')
+    select j.* from unnest(p_rows) j where j.type in ('join_set_created', 'join_set_submitted', 'join_set_awaited')
   )
   select 'join_set_is_fold', x.execution::text, format('set %s', x.child)
   from (
@@ -122,8 +128,9 @@ as $$
     cross join lateral (
       select j.* from durable._join_sets j where j.execution >= s.first and j.execution < s.beyond offset 0) k
     union all
-    select t.execution, case t.type when 'j' then t.child else t.attempt end, false, false, t.type = 'j', t.type = 'a'
-    from told t where t.type in ('j', 'a')) x
+    select t.execution, case t.type when 'join_set_created' then t.child else t.attempt end, false, false,
+           t.type = 'join_set_created', t.type = 'join_set_awaited'
+    from told t where t.type in ('join_set_created', 'join_set_awaited')) x
   group by x.execution, x.child
   having (bool_or(x.kept) or bool_or(x.created))
      and (bool_or(x.kept) <> bool_or(x.created) or bool_or(x.was_closed) <> bool_or(x.closed))
@@ -134,8 +141,9 @@ as $$
     from span s
     cross join lateral (select m.* from durable._members m where m.execution >= s.first and m.execution < s.beyond offset 0) k
     union all
-    select t.execution, t.child, null, false, case t.type when 'u' then t.attempt end, t.type = 'a'
-    from told t where t.type in ('u', 'a')) x
+    select t.execution, t.child, null, false, case t.type when 'join_set_submitted' then t.attempt end,
+           t.type = 'join_set_awaited'
+    from told t where t.type in ('join_set_submitted', 'join_set_awaited')) x
   group by x.execution, x.child
   having num_nonnulls(max(x.kept_set), max(x.told_set)) > 0
      and (max(x.kept_set) is distinct from max(x.told_set) or bool_or(x.was_taken) <> bool_or(x.taken))
@@ -143,24 +151,27 @@ $$;
 comment on function durable._check_kept_sets(int8multirange, durable._journal_line[]) is 'The tables of join sets and members agree with the journal.';
 
 create or replace function durable._told_of_children(p_rows durable._journal_line[])
-returns table (execution bigint, bucket integer, child integer, type "char", intents bigint, completed_by "char",
-               resolvers bigint, local_ends bigint, attempts bigint, ended bigint, named bigint, name text, adopted text,
-               has_data boolean, scheduled_at integer, fired bigint, fired_at integer, fires_ts bigint, told text,
-               owner_ts bigint)
+returns table (execution bigint, bucket integer, child integer, type durable.row_type, intents bigint,
+               completed_by durable.row_type, resolvers bigint, local_ends bigint, attempts bigint, ended bigint, named bigint,
+               name text, adopted text, has_data boolean, scheduled_at integer, fired bigint, fired_at integer,
+               fires_ts bigint, told text, owner_ts bigint)
 language sql stable
 as $$
   select * from (
-    select j.execution, j.bucket, j.child, (min(j.type::text) filter (where durable._allocates(j.type)))::"char",
-           count(*) filter (where j.type in ('T', 'I', 'X')),
-           (min(j.type::text) filter (where durable._resolves(j.type)))::"char",
-           count(*) filter (where j.type in ('Z', 'd', 'D')), count(*) filter (where j.type in ('c', 'e', 'k', 'K')),
-           count(*) filter (where j.type = 'b'), count(*) filter (where j.type = 'i'),
-           count(*) filter (where j.type in ('d', 'D') and j.name is not null),
-           max(j.name) filter (where j.type in ('d', 'D')), max(j.name) filter (where j.type = 'X'),
-           bool_or(j.has_data) filter (where j.type in ('d', 'D')), min(j.seq) filter (where j.type = 'T'),
-           count(*) filter (where j.type = 'Z'), min(j.seq) filter (where j.type = 'Z'), min(j.ts) filter (where j.type = 'Z'),
-           max(j.told) filter (where j.type = 'T'), max(max(j.ts)) over (partition by j.execution, j.bucket)
-    from unnest(p_rows) j where j.type not in ('u', 'a')
+    select j.execution, j.bucket, j.child, min(j.type) filter (where durable._allocates(j.type)),
+           count(*) filter (where durable._schedules_promise(j.type)),
+           min(j.type) filter (where durable._resolves(j.type)),
+           count(*) filter (where durable._settles_child(j.type) or j.type = 'timer_fired'),
+           count(*) filter (where durable._completes_step(j.type) and not durable._schedules_step(j.type)),
+           count(*) filter (where j.type = 'child_run_started'), count(*) filter (where j.type = 'child_run_interrupted'),
+           count(*) filter (where durable._settles_child(j.type) and j.name is not null),
+           max(j.name) filter (where durable._settles_child(j.type)), max(j.name) filter (where j.type = 'promise_registered'),
+           bool_or(j.has_data) filter (where durable._settles_child(j.type)),
+           min(j.seq) filter (where j.type = 'timer_scheduled'),
+           count(*) filter (where j.type = 'timer_fired'), min(j.seq) filter (where j.type = 'timer_fired'),
+           min(j.ts) filter (where j.type = 'timer_fired'),
+           max(j.told) filter (where j.type = 'timer_scheduled'), max(max(j.ts)) over (partition by j.execution, j.bucket)
+    from unnest(p_rows) j where j.type not in ('join_set_submitted', 'join_set_awaited')
     group by j.execution, j.bucket, j.child) as x (execution, bucket, child)
   where x.child is not null
 $$;
@@ -181,10 +192,10 @@ as $$
                      where c.awaiter_id = h.id and c.child = t.child and c.child >= 0 limit 1) w on t.adopted is not null
   cross join lateral (
     select h.status in ('running', 'blocked', 'cancelling') as live, t.adopted is not null and p.id is null as adopts,
-           coalesce(t.completed_by in ('d', 'D'), false) as is_done,
+           coalesce(durable._settles_child(t.completed_by), false) as is_done,
            case when t.told is not null then (durable._json(t.told) ->> 'fire_at')::bigint end as fire_at) o
   cross join lateral (values
-    ('C-1 child_has_its_promise', t.type in ('I', 'T') and p.id is null and h.id is not null),
+    ('C-1 child_has_its_promise', t.type in ('child_run_scheduled', 'timer_scheduled') and p.id is null and h.id is not null),
     ('C-1 settled_iff_resolved_in_owner', p.id is not null and (
       t.intents <> 1 or t.resolvers > 1 or (p.state = 'pending' and t.resolvers > 0)
       or (p.state <> 'pending' and t.resolvers = 0
@@ -192,16 +203,16 @@ as $$
     ('C-5 open_attempt_of_child_run', o.live and k.id is not null
       and (t.attempts <> k.attempt or (t.attempts > t.ended) <> k.attempt_open)),
     ('C-6 result_comes_as_its_kind_does', case
-      when t.type in ('I', 'X') then t.local_ends > 0 or t.completed_by = 'Z'
-      when t.type = 'T' then t.local_ends > 0 or t.completed_by <> 'Z'
+      when t.type in ('child_run_scheduled', 'promise_registered') then t.local_ends > 0 or t.completed_by = 'timer_fired'
+      when t.type = 'timer_scheduled' then t.local_ends > 0 or t.completed_by <> 'timer_fired'
       when t.type is not null then t.resolvers > 0 end),
     ('C-6 result_is_that_of_the_promise', o.is_done and case
       when t.named > 0 then t.has_data or t.name is distinct from t.adopted or f.id is null or f.state = 'pending'
-      when p.id is null then not (t.has_data and t.completed_by = 'D' and t.adopted <> '')
+      when p.id is null then not (t.has_data and t.completed_by = 'child_settled' and t.adopted <> '')
       else t.has_data or p.state = 'pending' end),
     ('CF-1 fired_was_scheduled', coalesce(t.scheduled_at, t.fired_at + 1) > t.fired_at),
     ('X-2 timer_fired_once', t.fired > 1),
-    ('timer_is_due_when_its_promise_is', t.type = 'T' and p.id is not null
+    ('timer_is_due_when_its_promise_is', t.type = 'timer_scheduled' and p.id is not null
       and (o.fire_at is null or p.timeout_at <> greatest(o.fire_at, p.created_at + 1))),
     ('timer_does_not_fire_early', t.fires_ts < p.settled_at),
     ('R13 adopted_promise_is_awaited',
@@ -222,7 +233,8 @@ as $$
     from (
       select j.execution, j.bucket, j.child,
              (array_agg(durable._attempt_after(j.type, j.attempt) order by j.seq desc))[1] as attempt
-      from unnest(p_rows) j where durable._is_local(j.type) or j.type = 'S' group by j.execution, j.bucket, j.child) u
+      from unnest(p_rows) j where durable._is_local(j.type) or j.type = 'execution_started'
+      group by j.execution, j.bucket, j.child) u
     group by u.execution, u.bucket
   )
   select 'C-5 open_steps_of_head', h.id, format('open %s, attempts %s', h.open_steps, h.open_attempts)
@@ -237,7 +249,7 @@ returns boolean language plpgsql stable
 as $$
 begin
   return coalesce((
-    select bool_or(j.type = 'X' and j.name = p_awaited) and not bool_or(j.type in ('d', 'D'))
+    select bool_or(j.type = 'promise_registered' and j.name = p_awaited) and not bool_or(durable._settles_child(j.type))
     from durable._journal j where j.execution = p_head.execution and j.bucket = p_head.bucket and j.child = p_child), false);
 end
 $$;
@@ -302,7 +314,7 @@ returns table (law text, id text, detail text) language plpgsql stable
 as $$
 declare
   v_rows durable._journal_line[] := durable._rows_within(p_runs);
-  v_types text := (select string_agg(distinct j.type::text, '') from unnest(v_rows) j);
+  v_types durable.row_type[] := (select array_agg(distinct j.type) from unnest(v_rows) j);
 begin
   return query select * from durable._check_heads(p_runs);
   return query select * from durable._check_folds(p_runs, v_rows);
@@ -315,17 +327,17 @@ begin
   return query select * from durable._check_kept_sets(p_runs, v_rows);
   return query select * from durable._check_generations(p_runs);
   return query select * from durable._check_belongings(p_runs);
-  if v_types ~ 'A' then
+  if 'execution_awaiting' = any (v_types) then
     return query select * from durable._check_waits(p_runs, v_rows);
     return query select * from durable._check_members(v_rows);
   end if;
-  if v_types ~ '[gv]' then
+  if v_types && array['signal_delivered', 'signal_received']::durable.row_type[] then
     return query select * from durable._check_signals(v_rows);
   end if;
-  if v_types ~ '[jua]' then
+  if v_types && array['join_set_created', 'join_set_submitted', 'join_set_awaited']::durable.row_type[] then
     return query select * from durable._check_join_sets(v_rows);
   end if;
-  if v_types ~ 'Y' then
+  if 'execution_cancelled' = any (v_types) then
     return query select * from durable._check_causes(p_runs);
   end if;
 end
