@@ -33,31 +33,36 @@ __all__ = [
 # overloads of gather.
 P = ParamSpec("P")
 R = TypeVar("R")
+D = TypeVar("D", bound="StepDef | WorkflowDef")
 
 
 BUILT_IN_STEPS = frozenset({"http"})
 """Reserved names: readers of the journal show steps of these names as a kind of their own."""
 
 
-class Step(Generic[P, R]):
-    """A step: called like the function it wraps, recorded when the caller is a workflow.
-
-    The call takes its place in the journal at once; awaiting it gives the recorded result. Like a coroutine,
-    what it returns can be awaited, gathered, or given to `asyncio.create_task`. Outside a workflow the
-    function just runs, a sync one in a thread.
-    """
+class _Decorated(Generic[D]):
+    """A callable around a definition."""
 
     __name__: str
 
-    def __init__(self, definition: StepDef) -> None:
+    def __init__(self, definition: D) -> None:
         self.definition = definition
         self.fn = definition.fn
-        functools.update_wrapper(self, definition.fn)
+        functools.update_wrapper(cast("Callable[..., Any]", self), definition.fn)
 
     @property
     def name(self) -> str:
-        """Name of the step."""
+        """Its name in the journal."""
         return self.definition.name
+
+
+class Step(_Decorated[StepDef], Generic[P, R]):
+    """A step: called like the function it wraps, recorded when the caller is a workflow.
+
+    The call takes its number in the journal at once; awaiting it gives the recorded result. Like a coroutine,
+    the call can be awaited, gathered, or given to `asyncio.create_task`. Outside a workflow the function just
+    runs, a sync one in a thread.
+    """
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[None, None, R]:
         """Call the step.
@@ -77,20 +82,8 @@ class Step(Generic[P, R]):
         return f"<step {self.definition.name}{self.definition.signature}>"
 
 
-class Workflow(Generic[P, R]):
+class Workflow(_Decorated[WorkflowDef], Generic[P, R]):
     """A workflow: called inside another workflow it is a child run; outside one the function just runs."""
-
-    __name__: str
-
-    def __init__(self, definition: WorkflowDef) -> None:
-        self.definition = definition
-        self.fn = definition.fn
-        functools.update_wrapper(self, definition.fn)
-
-    @property
-    def name(self) -> str:
-        """Name of the workflow."""
-        return self.definition.name
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[None, None, R]:
         """Call the workflow.

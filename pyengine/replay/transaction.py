@@ -170,15 +170,7 @@ class Transaction:
         """
         log = self._open("start")
         definition = workflow.definition if isinstance(workflow, Workflow) else None
-        if definition is not None:
-            text = definition.signature.encode(args, kwargs)
-        elif isinstance(workflow, str) and not (args and kwargs):
-            text = self._codec.encode(list(args) if args or not kwargs else kwargs, where="the arguments")
-        else:
-            raise InvalidRequest(
-                f"tx.start takes a workflow, or the name of one, not {workflow!r}",
-                hint="give the arguments of a workflow named by a text all by position, or all by name",
-            )
+        text = self._input(workflow, args, kwargs)
         if queue is not None:
             check_queue(queue, what="tx.start")
         deadline_ms = optional_limit(timeout, what="tx.start")
@@ -200,6 +192,17 @@ class Transaction:
             }
         )
         return run_id
+
+    def _input(self, workflow: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Return the JSON text of the arguments of a workflow, or of the name of one."""
+        if isinstance(workflow, Workflow):
+            return workflow.definition.signature.encode(args, kwargs)
+        if isinstance(workflow, str) and not (args and kwargs):
+            return self._codec.encode(list(args) if args or not kwargs else kwargs, where="the arguments")
+        raise InvalidRequest(
+            f"tx.start takes a workflow, or the name of one, not {workflow!r}",
+            hint="give the arguments of a workflow named by a text all by position, or all by name",
+        )
 
     async def signal(
         self, run_id: str, signal: Signal[T] | str, payload: T | Any = None, *, dedup: str | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Hashable, Iterable, Mapping, MutableSet, Set
+from collections.abc import Hashable, Mapping, MutableSet, Set
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -164,53 +164,52 @@ def identity(annotation: Any) -> Hashable:
 
 
 def _properties(annotation: Any) -> set[str]:
-    found: set[str] = set()
-    _collect(annotation, found, set())
-    return found
-
-
-def _collect(annotation: Any, found: set[str], visited: set[Hashable]) -> None:
-    """Add the properties of an annotation to `found`.
+    """Return the properties of an annotation and of all types in it.
 
     - "other": msgspec cannot handle it alone.
     - "ordered" and "keys": it holds sets or models, and dicts with keys that are not texts. msgspec can
       handle either, but not both: its sorted encoder takes text keys only.
     - "blind": `==` may ignore a field.
     """
-    if is_constrained(annotation):
-        found.add("other")
-        return
-    annotation = bare(annotation)
-    cls, key = class_of(annotation), identity(annotation)
-    if cls is Literal or key in visited:
-        return
-    visited.add(key)
-    if isinstance(cls, type):
-        if is_special(cls) or (is_model(cls) and dataclasses.is_dataclass(cls)):
+    found: set[str] = set()
+    visited: set[Hashable] = set()
+    todo = [annotation]
+    while todo:
+        one = todo.pop()
+        if is_constrained(one):
             found.add("other")
-        elif is_model(cls):
-            found.add("ordered")
-            return
-        elif issubclass(cls, Enum) and not _is_plain_enum(cls):
-            found.add("other")
-        elif has_fields(cls):
-            found |= {"blind"} if _ignores_fields(cls) else set()
-            _collect_all(field_types(annotation).values(), found, visited)
-    args = get_args(annotation)
+            continue
+        one = bare(one)
+        cls, args, key = class_of(one), get_args(one), identity(one)
+        if cls is Literal or key in visited:
+            continue
+        visited.add(key)
+        own = _class_properties(cls)
+        found |= own | _container_properties(cls, args)
+        if has_fields(cls) and not is_model(cls):
+            todo.extend(field_types(one).values())
+        if not is_model(cls) or "other" in own:
+            todo.extend(args)
+    return found
+
+
+def _class_properties(cls: Any) -> set[str]:
+    if is_special(cls) or (is_model(cls) and dataclasses.is_dataclass(cls)):
+        return {"other"}
+    if is_model(cls):
+        return {"ordered"}
+    if isinstance(cls, type) and issubclass(cls, Enum) and not _is_plain_enum(cls):
+        return {"other"}
+    return {"blind"} if has_fields(cls) and _ignores_fields(cls) else set()
+
+
+def _container_properties(cls: Any, args: tuple[Any, ...]) -> set[str]:
     if cls in SETS:
-        found.add("ordered")
-        if args and bare(args[0]) not in _ORDERED:
-            found.add("other")
-    elif cls is dict or (isinstance(cls, type) and issubclass(cls, Mapping)):
-        found |= {"keys"} if args and bare(args[0]) is not str else set()
-    _collect_all(args, found, visited)
+        return {"ordered", "other"} if args and bare(args[0]) not in _ORDERED else {"ordered"}
+    is_mapping = cls is dict or (isinstance(cls, type) and issubclass(cls, Mapping))
+    return {"keys"} if is_mapping and args and bare(args[0]) is not str else set()
 
 
 def _is_plain_enum(cls: type[Enum]) -> bool:
     kinds = {str if isinstance(one.value, str) else type(one.value) for one in cls}
     return kinds <= {str} or kinds <= {int}
-
-
-def _collect_all(annotations: Iterable[Any], found: set[str], visited: set[Hashable]) -> None:
-    for one in annotations:
-        _collect(one, found, visited)

@@ -61,12 +61,15 @@ class _Builder:
             return Enumerated(cls)
         if cls in (Union, types.UnionType):
             return self._filled(annotation, OneOf())
+        if is_named_tuple(cls):
+            hints = field_types(annotation)
+            items = [self.shape(hints[name]) for name in cls._fields]
+            return Fixed(items, cls, len(items) - len(cls._field_defaults))
         if has_fields(cls):
-            if is_named_tuple(cls):
-                hints = field_types(annotation)
-                items = [self.shape(hints[name]) for name in cls._fields]
-                return Fixed(items, cls, len(items) - len(cls._field_defaults))
             return self._filled(annotation, Fields(cls))
+        return self._container(annotation, cls, args)
+
+    def _container(self, annotation: Any, cls: Any, args: tuple[Any, ...]) -> Shape:
         if cls is tuple and args[-1:] != (...,):
             return Fixed([self.shape(one) for one in args], tuple)
         if cls in _DICTS:
