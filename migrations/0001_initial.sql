@@ -87,6 +87,11 @@ create domain durable._lawful_promise as durable._promise_form
 comment on domain durable._lawful_promise is
   'The laws of a row of _promises, which asks for it in promises_are_lawful. A law that is added holds for the rows that are there once that constraint is made anew.';
 
+create type durable._new_promise as (
+  id text, timeout_at bigint, param_data text, param_headers jsonb, tags jsonb, key text
+);
+comment on type durable._new_promise is 'A promise to be made: its id, deadline, payload, tags, and idempotency key if the caller has one.';
+
 create table durable._promises (
   timeout_at durable.epoch_ms not null,
   created_at durable.epoch_ms not null,
@@ -637,6 +642,12 @@ create type durable._turn_answer as (
   idle boolean
 );
 comment on type durable._turn_answer is 'What worker_turn_v1 answers.';
+
+create type durable._sql_step_call as (
+  worker text, execution bigint, id text, version integer, seen integer, child integer, attempt integer, name text, hash text
+);
+comment on type durable._sql_step_call is
+  'A call of a step in SQL: the lease under which it is made, and the child, attempt, name and input hash that are recorded.';
 
 create type durable._journal_line as (
   execution bigint, bucket integer, seq integer, ts bigint, type durable.row_type, child integer, attempt integer, name text,

@@ -43,6 +43,11 @@ create domain durable._lawful_promise as durable._promise_form
 comment on domain durable._lawful_promise is
   'The laws of a row of _promises, which asks for it in promises_are_lawful. A law that is added holds for the rows that are there once that constraint is made anew.';
 
+create type durable._new_promise as (
+  id text, timeout_at bigint, param_data text, param_headers jsonb, tags jsonb, key text
+);
+comment on type durable._new_promise is 'A promise to be made: its id, deadline, payload, tags, and idempotency key if the caller has one.';
+
 create table durable._promises (
   timeout_at durable.epoch_ms not null,
   created_at durable.epoch_ms not null,

@@ -106,6 +106,12 @@ create type durable._turn_answer as (
 );
 comment on type durable._turn_answer is 'What worker_turn_v1 answers.';
 
+create type durable._sql_step_call as (
+  worker text, execution bigint, id text, version integer, seen integer, child integer, attempt integer, name text, hash text
+);
+comment on type durable._sql_step_call is
+  'A call of a step in SQL: the lease under which it is made, and the child, attempt, name and input hash that are recorded.';
+
 create type durable._journal_line as (
   execution bigint, bucket integer, seq integer, ts bigint, type durable.row_type, child integer, attempt integer, name text,
   has_data boolean, told text

@@ -35,12 +35,10 @@ select durable.serve('lab.call(text)', attempts => 1);
 # doors of the engine that fail at first
 SPOILT = {
     "sql": """
-alter function durable._end_sql_step(
-  text, bigint, text, integer, integer, integer, integer, text, text, text) rename to _sound;
-create function durable._end_sql_step(
-  text, bigint, text, integer, integer, integer, integer, text, text, text)
+alter function durable._end_sql_step(durable._sql_step_call, text) rename to _sound;
+create function durable._end_sql_step(durable._sql_step_call, text)
 returns json language plpgsql as $$
-begin perform lab.fail_thrice('%s'); return durable._sound($1, $2, $3, $4, $5, $6, $7, $8, $9, $10); end $$
+begin perform lab.fail_thrice('%s'); return durable._sound($1, $2); end $$
 """,
     "transaction": """
 alter function durable.worker_commit_v1(

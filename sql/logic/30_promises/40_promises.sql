@@ -148,50 +148,48 @@ $$;
 comment on function durable._not_before(bigint, jsonb) is
   'Instant before which a task is offered to nobody, or null. A timer resolves by its deadline, so its task, which SDKs give it, never is: nobody could run it.';
 
-create or replace function durable._insert_promise(
-  p_id text, p_timeout_at bigint, p_param_data text, p_param_headers jsonb, p_tags jsonb, p_key text, p_pid text, p_ttl bigint,
-  p_now bigint)
+create or replace function durable._insert_promise(p_new durable._new_promise, p_pid text, p_ttl bigint, p_now bigint)
 returns boolean language plpgsql volatile
 as $$
 declare
-  v_target text := durable._canonical_address(p_tags ->> 'resonate:target');
-  v_timer boolean := coalesce(p_tags ->> 'resonate:timer' = 'true', false);
-  v_dead boolean := p_timeout_at <= p_now;
+  v_target text := durable._canonical_address(p_new.tags ->> 'resonate:target');
+  v_timer boolean := coalesce(p_new.tags ->> 'resonate:timer' = 'true', false);
+  v_dead boolean := p_new.timeout_at <= p_now;
 begin
   insert into durable._promises (id, state, timeout_at, created_at, settled_at, timer, external, target, task_version,
                                  param_headers, param_data, tags, ikey_create)
-  select p_id, case when not v_dead then 'pending' when v_timer then 'resolved' else 'rejected_timedout' end,
-          p_timeout_at, least(p_now, p_timeout_at), case when v_dead then p_timeout_at end, v_timer,
-          v_timer or v_target is not null or coalesce(p_tags ->> 'resonate:external' = 'true', false),
-          v_target, case when v_dead and v_target is not null then 0 end, p_param_headers, p_param_data, p_tags, p_key
-  where not exists (select from durable._removed r where r.id = p_id)
+  select p_new.id, case when not v_dead then 'pending' when v_timer then 'resolved' else 'rejected_timedout' end,
+          p_new.timeout_at, least(p_now, p_new.timeout_at), case when v_dead then p_new.timeout_at end, v_timer,
+          v_timer or v_target is not null or coalesce(p_new.tags ->> 'resonate:external' = 'true', false),
+          v_target, case when v_dead and v_target is not null then 0 end, p_new.param_headers, p_new.param_data,
+          p_new.tags, p_new.key
+  where not exists (select from durable._removed r where r.id = p_new.id)
   on conflict do nothing;
   if not found then
-    perform durable._check_removed(array[p_id]);
+    perform durable._check_removed(array[p_new.id]);
     return false;
   end if;
   if not v_dead and v_target is not null then
-    perform durable._create_task(p_id, p_timeout_at, v_target, durable._not_before(p_timeout_at, p_tags), p_pid, p_ttl, p_now);
+    perform durable._create_task(p_new.id, p_new.timeout_at, v_target, durable._not_before(p_new.timeout_at, p_new.tags),
+                                 p_pid, p_ttl, p_now);
   end if;
   return true;
 end
 $$;
-comment on function durable._insert_promise(text, bigint, text, jsonb, jsonb, text, text, bigint, bigint) is
+comment on function durable._insert_promise(durable._new_promise, text, bigint, bigint) is
   'A free-standing promise as of p_now, with its task, unless the id is taken; that includes waiting for a concurrent creator.';
 
 create or replace function durable._create_promise(
-  p_id text, p_timeout_at bigint, p_param_data text, p_param_headers jsonb, p_tags jsonb, p_key text default null,
-  p_pid text default null, p_ttl bigint default null)
+  p_new durable._new_promise, p_pid text default null, p_ttl bigint default null)
 returns boolean language plpgsql volatile
 as $$
 begin
-  perform durable._lock_family(p_id, false);
-  perform durable._check_promise(p_id, p_timeout_at, p_param_data, p_tags);
-  return durable._insert_promise(p_id, p_timeout_at, p_param_data, p_param_headers, p_tags, p_key, p_pid, p_ttl,
-                                 durable._now_ms());
+  perform durable._lock_family(p_new.id, false);
+  perform durable._check_promise(p_new.id, p_new.timeout_at, p_new.param_data, p_new.tags);
+  return durable._insert_promise(p_new, p_pid, p_ttl, durable._now_ms());
 end
 $$;
-comment on function durable._create_promise(text, bigint, text, jsonb, jsonb, text, text, bigint) is
+comment on function durable._create_promise(durable._new_promise, text, bigint) is
   'Checks and inserts a free-standing promise; true if it was made now. With p_pid its task is born acquired.';
 
 create or replace function durable._stored_promise(p_id text)
@@ -213,7 +211,7 @@ create or replace function durable.promise_create(
 returns durable.promise_record language plpgsql volatile
 as $$
 begin
-  if durable._create_promise(p_id, p_timeout_at, p_param_data, p_param_headers, p_tags) then
+  if durable._create_promise((p_id, p_timeout_at, p_param_data, p_param_headers, p_tags, null)::durable._new_promise) then
     return durable._stored_promise(p_id);
   end if;
   return durable.promise_get(p_id);

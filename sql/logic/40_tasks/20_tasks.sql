@@ -244,7 +244,8 @@ begin
   elsif p_tags ? 'resonate:delay' then
     perform durable._fail_invalid(format('Task %L is acquired at birth, so it cannot have the tag resonate:delay.', p_id));
   end if;
-  if not durable._create_promise(p_id, p_timeout_at, p_param_data, p_param_headers, p_tags, null, p_pid, p_ttl) then
+  if not durable._create_promise(
+       (p_id, p_timeout_at, p_param_data, p_param_headers, p_tags, null)::durable._new_promise, p_pid, p_ttl) then
     if not exists (select from durable._promises p where p.id = p_id and p.target is not null) then
       perform durable._fail_not_targeted(p_id);
     end if;
@@ -495,13 +496,14 @@ create or replace function durable.task_fence_create(
 returns durable.promise_record language plpgsql volatile
 as $$
 declare
+  v_new durable._new_promise := (p_promise_id, p_timeout_at, p_param_data, p_param_headers, p_tags, null);
   v_created boolean;
   v_now bigint;
 begin
   if p_promise_id = p_id then
     perform durable._fail_invalid(format('Task %L cannot create its own promise.', p_id));
   end if;
-  v_created := durable._create_promise(p_promise_id, p_timeout_at, p_param_data, p_param_headers, p_tags);
+  v_created := durable._create_promise(v_new);
   perform durable._lock_fenced(p_id, p_promise_id);
   v_now := durable._now_ms();
   perform durable._check_lease(p_id, p_version, v_now);
@@ -512,7 +514,7 @@ begin
       return durable._stored_promise(p_promise_id);
     end if;
     delete from durable._tasks t where t.id = p_promise_id;
-    perform durable._insert_promise(p_promise_id, p_timeout_at, p_param_data, p_param_headers, p_tags, null, null, null, v_now);
+    perform durable._insert_promise(v_new, null, null, v_now);
   else
     perform durable._settle(array[p_promise_id], array[null::text], array[null::jsonb], array[null::text], v_now);
   end if;

@@ -134,17 +134,19 @@ comment on function durable._start_batch(durable._start_request, jsonb[], text[]
 create or replace function durable._start_batch_of_one(p_request durable._start_request)
 returns table (id text, created boolean) language plpgsql volatile
 as $$
+declare
+  v_request durable._start_request := p_request;
 begin
-  if p_request.workflow ~* '^sql://' then
+  if v_request.workflow ~* '^sql://' then
     -- a service is its own queue
-    p_request.workflow := durable._service_named(p_request.workflow);
-    p_request.queue := p_request.workflow;
+    v_request.workflow := durable._service_named(v_request.workflow);
+    v_request.queue := v_request.workflow;
   end if;
   return query
   select s.id, s.created
   from durable._start_batch(
-    p_request, array[p_request.args], array[p_request.input], case when p_request.id is not null then array[p_request.id] end,
-    case when p_request.key is not null then array[p_request.key] end, false) s;
+    v_request, array[v_request.args], array[v_request.input], case when v_request.id is not null then array[v_request.id] end,
+    case when v_request.key is not null then array[v_request.key] end, false) s;
 end
 $$;
 comment on function durable._start_batch_of_one(durable._start_request) is

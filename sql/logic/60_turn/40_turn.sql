@@ -528,21 +528,24 @@ create or replace function durable._write_turn(
   p_batch durable._turn_batch, p_worker text, p_now bigint, out reports durable._run_report[], out queues text[])
 language plpgsql volatile
 as $$
+declare
+  v_batch durable._turn_batch := p_batch;
+  v_endings text[] := p_batch.endings;
 begin
   queues := '{}';
   if not (p_batch.has_commands or p_batch.has_outcomes) then
     reports := durable._give_end_verdicts(p_batch.reports, p_worker, p_now);
   else
-    p_batch.reports := durable._give_verdicts(p_batch, p_worker, p_now);
-    reports := durable._write_reports(p_batch, p_now);
+    v_batch.reports := durable._give_verdicts(p_batch, p_worker, p_now);
+    reports := durable._write_reports(v_batch, p_now);
     -- a verdict may halt a run
-    p_batch.endings := p_batch.endings || 'halt'::text;
+    v_endings := v_endings || 'halt'::text;
   end if;
   if p_batch.has_commands then
     queues := durable._make_children(reports, p_now);
     reports := durable._answer_commands(reports, p_batch.adopts, p_now);
   end if;
-  queues := queues || durable._end_reports(reports, p_batch.endings, p_now);
+  queues := queues || durable._end_reports(reports, v_endings, p_now);
 end
 $$;
 comment on function durable._write_turn(durable._turn_batch, text, bigint) is

@@ -21,28 +21,26 @@ end
 $$;
 comment on function durable._check_step(text, durable._executions, text, integer, bigint) is 'The fence of a step in SQL. WF002, WF003.';
 
-create or replace function durable._begin_sql_step(
-  p_worker text, p_execution bigint, p_id text, p_version integer, p_seen integer, p_child integer)
+create or replace function durable._begin_sql_step(p_call durable._sql_step_call)
 returns json language plpgsql stable
 as $$
 declare
   v_head durable._executions;
 begin
-  select * into v_head from durable._executions h where h.execution = p_execution;
-  perform durable._check_step(p_worker, v_head, p_id, p_version, durable._now_ms());
-  if exists (select from durable._journal j where j.execution = p_execution and j.bucket = v_head.bucket and j.child = p_child
-             and durable._is_local(j.type) and durable._resolves(j.type)) then
-    return durable._journal_from(p_execution, p_seen);
+  select * into v_head from durable._executions h where h.execution = p_call.execution;
+  perform durable._check_step(p_call.worker, v_head, p_call.id, p_call.version, durable._now_ms());
+  if exists (select from durable._journal j
+             where j.execution = p_call.execution and j.bucket = v_head.bucket and j.child = p_call.child
+               and durable._is_local(j.type) and durable._resolves(j.type)) then
+    return durable._journal_from(p_call.execution, p_call.seen);
   end if;
   return null;
 end
 $$;
-comment on function durable._begin_sql_step(text, bigint, text, integer, integer, integer) is
-  'Before the function, without a lock: is it still to be called? Answers the journal if its completion is there already, as after a lost answer. WF002, WF003.';
+comment on function durable._begin_sql_step(durable._sql_step_call) is
+  'Before the function, without a lock: decides whether it is still to be called. Answers the journal if its completion is recorded, as after a lost answer. WF002, WF003.';
 
-create or replace function durable._end_sql_step(
-  p_worker text, p_execution bigint, p_id text, p_version integer, p_seen integer, p_child integer, p_attempt integer,
-  p_name text, p_hash text, p_value text)
+create or replace function durable._end_sql_step(p_call durable._sql_step_call, p_value text)
 returns json language plpgsql volatile
 as $$
 declare
@@ -51,29 +49,28 @@ declare
   v_type durable.row_type;
   v_now bigint;
 begin
-  if not durable._lock_late(null, p_id) then
-    perform durable._fail_busy(format('Task %L', p_id));
+  if not durable._lock_late(null, p_call.id) then
+    perform durable._fail_busy(format('Task %L', p_call.id));
   end if;
   v_now := durable._now_ms();
-  select * into v_head from durable._executions h where h.execution = p_execution;
-  perform durable._check_step(p_worker, v_head, p_id, p_version, v_now);
-  v_before := v_head.open_attempts[array_position(v_head.open_steps, p_child)];
-  v_type := durable._outcome_type(false, false, false, p_attempt, v_before,
-                               p_child >= v_head.next_child or p_child = any (v_head.reserved));
-  if v_type is null or (v_head.status = 'cancelling' and p_seen <= v_head.cancel_seq) then
-    perform durable._fail_journal(p_execution, v_type, p_child, 'the worker has not seen what came before it');
+  select * into v_head from durable._executions h where h.execution = p_call.execution;
+  perform durable._check_step(p_call.worker, v_head, p_call.id, p_call.version, v_now);
+  v_before := v_head.open_attempts[array_position(v_head.open_steps, p_call.child)];
+  v_type := durable._outcome_type(false, false, false, p_call.attempt, v_before,
+                               p_call.child >= v_head.next_child or p_call.child = any (v_head.reserved));
+  if v_type is null or (v_head.status = 'cancelling' and p_call.seen <= v_head.cancel_seq) then
+    perform durable._fail_journal(p_call.execution, v_type, p_call.child, 'the worker has not seen what came before it');
   end if;
   perform durable._append(
-    array[row(p_execution, v_type, p_child, p_attempt, p_name, decode(p_hash, 'hex'), p_value)::durable._event], v_now, true);
-  return durable._journal_from(p_execution, p_seen);
+    array[row(p_call.execution, v_type, p_call.child, p_call.attempt, p_call.name, decode(p_call.hash, 'hex'),
+              p_value)::durable._event], v_now, true);
+  return durable._journal_from(p_call.execution, p_call.seen);
 end
 $$;
-comment on function durable._end_sql_step(text, bigint, text, integer, integer, integer, integer, text, text, text) is
+comment on function durable._end_sql_step(durable._sql_step_call, text) is
   'After the function: the fence and the completion row. WF002 lease lost, WF003, WF006 the worker must replay, 55P03 try the whole step again; each takes back what the function wrote.';
 
-create or replace function durable._sql_step(
-  p_worker text, p_execution bigint, p_id text, p_version integer, p_seen integer, p_child integer, p_attempt integer,
-  p_name text, p_hash text, p_args jsonb)
+create or replace function durable._sql_step(p_call durable._sql_step_call, p_args jsonb)
 returns json language plpgsql volatile
 as $$
 declare
@@ -81,24 +78,25 @@ declare
   v_value text;
 begin
   perform durable._may_lock();
-  v_known := durable._begin_sql_step(p_worker, p_execution, p_id, p_version, p_seen, p_child);
+  v_known := durable._begin_sql_step(p_call);
   if v_known is not null then
     return v_known;
   end if;
-  v_value := durable._call_function(p_name, p_args);
-  perform durable._check_payload(format('What %s returned', p_name), v_value);
-  return durable._end_sql_step(p_worker, p_execution, p_id, p_version, p_seen, p_child, p_attempt, p_name, p_hash, v_value);
+  v_value := durable._call_function(p_call.name, p_args);
+  perform durable._check_payload(format('What %s returned', p_call.name), v_value);
+  return durable._end_sql_step(p_call, v_value);
 end
 $$;
-comment on function durable._sql_step(text, bigint, text, integer, integer, integer, integer, text, text, jsonb) is
-  'Composes the step. Not pinned: the user''s function runs under the session''s own settings.';
+comment on function durable._sql_step(durable._sql_step_call, jsonb) is
+  'Composes the step. Without settings: the user''s function runs under those of the session.';
 
 create or replace function durable.worker_sql_v1(
   p_worker text, p_execution bigint, p_id text, p_version integer, p_seen integer, p_child integer, p_attempt integer,
   p_name text, p_hash text, p_args jsonb)
 returns json language sql volatile
 as $$
-  select durable._sql_step(p_worker, p_execution, p_id, p_version, p_seen, p_child, p_attempt, p_name, p_hash, p_args)
+  select durable._sql_step(
+    (p_worker, p_execution, p_id, p_version, p_seen, p_child, p_attempt, p_name, p_hash)::durable._sql_step_call, p_args)
 $$;
 comment on function durable.worker_sql_v1(text, bigint, text, integer, integer, integer, integer, text, text, jsonb) is
   'A step in SQL: calls the function p_name with p_args (array or object) and records its result as the completion of the child, together or not at all. Answers {next, rows}, the journal from p_seen on; called again after a lost answer, it answers the same and calls nothing. What the function raises goes out as it is; of the engine''s own: WF001 and WF004 the call is wrong, WF002 lease lost, WF003, WF006 replay, WF008, 55P03 try again.';

@@ -125,8 +125,8 @@ declare
   v_promise jsonb;
 begin
   perform durable._check_v0(p_id, p_idempotency_key, p_param_headers, p_strict);
-  v_done := durable._create_promise(p_id, p_timeout_at, p_param_data, p_param_headers, durable._tags_v0(p_id, p_tags),
-                                    p_idempotency_key);
+  v_done := durable._create_promise(
+    (p_id, p_timeout_at, p_param_data, p_param_headers, durable._tags_v0(p_id, p_tags), p_idempotency_key)::durable._new_promise);
   -- what was made at one instant is answered as it was made
   v_promise := durable._read_v0(p_id, case when v_done then 0 else durable._now_ms() end);
   return query select a.* from durable._answer_v0('PENDING', v_done, v_promise, p_idempotency_key, p_strict) a;
