@@ -1,8 +1,8 @@
-"""A worker in the foreground: it begins when its database is there, and ends when it is told to.
+"""A worker in the foreground: it starts when its database is available, and ends at a signal.
 
-What lives here: `serve`. What may not: what a worker is, or where its database is (app.py). The theory: who
-starts a service after a restart of the machine does not know what is up first. So a worker waits for its
-database at the start as it does later, and says so; who wants an error instead asks for it.
+Lives here: `serve`. May not: the work of a worker, or the choice of its database (app.py). Design: after a
+restart of the machine services start in any order. So a worker waits for its database at the start as it does
+later, and logs that; an option gives an error instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["serve"]
 
 logger = logging.getLogger("pyengine.app")
 
-_TOLD_EVERY = 20
+_LOG_EVERY = 20
 
 
 async def serve(
@@ -33,12 +33,12 @@ async def serve(
 
     Args:
         begin: makes the block in which it runs.
-        wait: a database that cannot be reached is waited for.
-        stop: ends it too.
+        wait: wait for a database that cannot be reached.
+        stop: stops it too.
 
     Raises:
-        Unavailable: the database cannot be reached, and is not waited for.
-        EngineError: the worker cannot begin, or cannot go on.
+        Unavailable: the database cannot be reached, and `wait` is false.
+        EngineError: the worker cannot start, or has failed.
     """
     stop = stop or asyncio.Event()
     _stop_on_signals(stop)
@@ -62,7 +62,7 @@ async def _begun(
     *,
     wait: bool,
 ) -> Worker | None:
-    """Begin as soon as the database is there; None if it is to stop before."""
+    """Start the worker as soon as the database is available; return None if it is stopped before."""
     failures = 0
     while True:
         try:
@@ -71,7 +71,7 @@ async def _begun(
             if not wait:
                 raise
             failures += 1
-            if failures == 1 or failures % _TOLD_EVERY == 0:
+            if failures == 1 or failures % _LOG_EVERY == 0:
                 logger.warning(
                     "the worker waits for its database: %s; type: pyengine db status", error.message
                 )
@@ -84,20 +84,20 @@ async def _begun(
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:
-    """Set `stop` at the first SIGINT or SIGTERM; leave at once at the second."""
+    """Set `stop` at the first SIGINT or SIGTERM; exit at once at the second."""
     loop = asyncio.get_running_loop()
 
-    def stop_or_leave(number: int) -> None:
+    def stop_or_exit(number: int) -> None:
         if stop.is_set():
             os._exit(128 + number)
         logger.info("signal %d: stopping; a second one ends the process at once", number)
         stop.set()
 
     def handler(number: int, frame: FrameType | None) -> None:
-        loop.call_soon_threadsafe(stop_or_leave, number)
+        loop.call_soon_threadsafe(stop_or_exit, number)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         try:
-            loop.add_signal_handler(number, stop_or_leave, number)
+            loop.add_signal_handler(number, stop_or_exit, number)
         except (NotImplementedError, RuntimeError):
             signal.signal(number, handler)

@@ -1,7 +1,7 @@
 """Rows of the journal, as the worker reads them.
 
-What lives here: `Row`, the words for its type, and what the types say: how many logical events a row stands
-for, which rows make a child and which complete one. What may not: reading or writing a journal.
+Lives here: `Row`, its types, and their meaning: how many logical events a row stands for, which rows make a
+child and which complete one. May not: reading or writing a journal.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class StepCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Advance(msgspec.Struct, frozen=True, kw_only=True):
-    """What is new since the last advance.
+    """The result of one advance: everything new since the last one.
 
     Args:
         commands: to be recorded, in the order of the code.

@@ -102,7 +102,7 @@ class Replay:
 
     @property
     def transactions(self) -> Transactions:
-        """What its code asks of transactions."""
+        """The transactions of its code."""
         return self._matcher.transactions
 
     @property

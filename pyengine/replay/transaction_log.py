@@ -42,7 +42,7 @@ class _Record(msgspec.Struct, omit_defaults=True, rename={"outcomes": "said"}):
 
     Args:
         committed: false if it was rolled back.
-        outcomes: (hash of its text, outcome) of each statement; "said" in the journal.
+        outcomes: (hash of its text, outcome) of each statement.
         end: the error of the commit, if it failed.
     """
 

@@ -1,6 +1,6 @@
 """Attempts of steps: what is executed, what came of it, and which attempt comes next.
 
-What lives here: `Attempt`, and the outcomes that are reported. What may not: executing one (step_runner.py),
+Lives here: `Attempt`, and the outcomes that are reported. May not: executing one (step_runner.py),
 when one may start (run_driver.py).
 """
 

@@ -1,8 +1,8 @@
 """Runs and promises that transactions of users have locked.
 
-What lives here: `BlockedRuns`, which measures for how long, reports it to the database, and logs once which
-session holds them; and the pauses after which they are tried again. What may not: leaving them out (SQL),
-trying again (turn_loop.py, ticker.py). The theory: no turn, claim or tick waits for a transaction of a user,
+Lives here: `BlockedRuns`, which measures for how long, reports it to the database, and logs once which
+session holds them; and the pauses after which they are tried again. May not: leaving them out (SQL),
+trying again (turn_loop.py, ticker.py). Design: no turn, claim or tick waits for a transaction of a user,
 so only the rows that it has locked stand still; and since no session waits for them, only the worker knows. A
 lock that lasts for a moment is not reported: mostly it belongs to another worker's turn.
 """

@@ -1,9 +1,9 @@
 """How many runs a worker works on at a time.
 
-What lives here: `Capacity`. What may not: claiming (turn_loop.py), connections (database/pool.py). The
-theory: a worker that gets no further connection has more runs than it can serve, and another may have
-connections to spare. So it claims nothing for a moment, in which others take what it gave back, and works on
-half as many; after a while on twice as many again, up to the number that it was configured with.
+Lives here: `Capacity`. May not: claiming (turn_loop.py), connections (database/pool.py). Design: a worker
+that gets no further connection has more runs than it can serve, and another may have connections to spare. So
+it claims nothing for a moment, in which others take what it gave back, and works on half as many; after a
+while on twice as many again, up to the number that it was configured with.
 """
 
 from __future__ import annotations

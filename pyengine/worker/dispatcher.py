@@ -1,8 +1,8 @@
 """From events to effects: the one place where the parts of a worker meet.
 
-What lives here: `Dispatcher`, which has events applied one after the other and hands each effect to the part
-that can bring it about. What may not: what an event changes (run_manager.py), how an effect is brought about.
-The theory: any part may post an event at any time, also while it brings an effect about; whichever post finds
+Lives here: `Dispatcher`, which has events applied one after the other and hands each effect to the part
+that can bring it about. May not: what an event changes (run_manager.py), how an effect is brought about.
+Design: any part may post an event at any time, also while it brings an effect about; whichever post finds
 no other at work has the queue worked through before it returns. So events never overlap, and after a post
 from outside all that follows from it is done. They are applied in a context of their own: a step's context is
 no business of its run, nor of another.

@@ -1,6 +1,6 @@
 """What a worker is to do for its runs: the output of `RunManager.apply`.
 
-What lives here: one record for each kind of effect. What may not: doing it; the dispatcher hands each effect
+Lives here: one record for each kind of effect. May not: doing it; the dispatcher hands each effect
 to the one part of the worker that can. "Has something to report" is no effect: the manager collects such runs
 in `RunManager.dirty`, from which the next turn is filled.
 """

@@ -1,7 +1,7 @@
 """Registering a worker as idle, so that the start of a run hands the run to it.
 
-What lives here: `Handoff`, which knows when to register and when to withdraw. What may not: slots and the
-runs that are handed over (turn_loop.py). The theory: to claim a run that has just been started costs two
+Lives here: `Handoff`, which knows when to register and when to withdraw. May not: slots and the
+runs that are handed over (turn_loop.py). Design: to claim a run that has just been started costs two
 wake-ups and a commit, and for an idle worker they are most of what a caller waits for. So a start looks for a
 worker that is registered as idle, leases the run to it in its own transaction and sends it the whole run as a
 direct message. One run for each registration; the turn that ends the run registers the worker again, if it

@@ -1,7 +1,7 @@
 """When the journals of leased runs are read: on request, and after hints.
 
-What lives here: `JournalFetcher`, which reads a journal as a whole; `JournalPoller`, which has runs report
-although nothing of them changed. What may not: what rows mean for a run (run_manager.py), turns. The theory:
+Lives here: `JournalFetcher`, which reads a journal as a whole; `JournalPoller`, which has runs report
+although nothing of them changed. May not: what rows mean for a run (run_manager.py), turns. The theory:
 others append to the journal of a leased run: its children end, its timers fire, signals come, a cancellation
 is requested. A report, even an empty one, returns all of that; a hint says that it may be worth sending one.
 So after a hint every leased run is reported once more, unless a report left after the hint anyway. Runs that

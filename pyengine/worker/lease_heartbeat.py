@@ -1,7 +1,7 @@
 """Signs of life, from a thread of their own.
 
-What lives here: `Heartbeat`: renewing leases, holding the presence lock, and watching the worker's event
-loop. What may not: what a run is. The theory: whether this process lives must not depend on whether user
+Lives here: `Heartbeat`: renewing leases, holding the presence lock, and watching the worker's event
+loop. May not: what a run is. Design: whether this process lives must not depend on whether user
 code lets its event loop turn. So leases are renewed by a thread with its own loop and its own connection;
 it tells when the worker's loop is blocked, with the stack, and it stops renewing when that lasts, so that a
 hung worker loses its work in bounded time. The presence lock belongs to the session of the heartbeat:

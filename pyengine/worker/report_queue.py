@@ -1,7 +1,7 @@
 """From runs with something to report to the content of a turn.
 
-What lives here: `ReportQueue`, from which turns are filled, and `TurnBatch`, the content of one. What may
-not: what a run reports (run_state.py), when a turn leaves (turn_loop.py). The theory: first come, first
+Lives here: `ReportQueue`, from which turns are filled, and `TurnBatch`, the content of one. May
+not: what a run reports (run_state.py), when a turn leaves (turn_loop.py). Design: first come, first
 served, and a run has at most one report on its way. While a turn is on its way the next one is packed as far
 as it is known, so the database does not wait for that.
 """

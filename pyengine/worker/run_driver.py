@@ -1,9 +1,9 @@
 """Advancing a run, and what follows from that.
 
-What lives here: `RunDriver`: a coroutine is advanced, its commands and outcomes are queued for a report, its
+Lives here: `RunDriver`: a coroutine is advanced, its commands and outcomes are queued for a report, its
 steps are started or wait, and what its transaction asks for is executed, each as early as the invariants
-allow; or the coroutine is thrown away and replayed from the journal. What may not: which event leads to that
-(run_manager.py). The theory: every change of a live run ends in `settle`, which derives what is to be done
+allow; or the coroutine is thrown away and replayed from the journal. May not: which event leads to that
+(run_manager.py). Design: every change of a live run ends in `settle`, which derives what is to be done
 from the run's state.
 """
 

@@ -1,8 +1,8 @@
 """The logic of a worker: what an event changes for a run, and what is to be done then.
 
-What lives here: `RunManager`: the runs that the worker has leased, those it keeps warm, and the table of
-phases and events. What may not: SQL, connections, the event loop, a callback, a clock or randomness of its
-own. The theory: events in, effects out. A claimed run is replayed from its journal or, if its coroutine is
+Lives here: `RunManager`: the runs that the worker has leased, those it keeps warm, and the table of
+phases and events. May not: SQL, connections, the event loop, a callback, a clock or randomness of its
+own. Design: events in, effects out. A claimed run is replayed from its journal or, if its coroutine is
 still warm, continued with what came after its suspend. `ok`: the rows of the report and those around it are
 loaded and the coroutine goes on. `stale`: the journal holds what the coroutine has not seen, so the coroutine
 is thrown away and the run is replayed; attempts under way go on if the replay asks for them again. `lost`:

@@ -1,8 +1,8 @@
 """What a worker knows of one run: its phase, and its report on the way.
 
-What lives here: `LeasedRun`; the phases, one class each, whose fields exist in no other phase; `InFlight`,
-the report that is on its way. What may not: the database, the event loop, what an event changes
-(run_manager.py). The theory: a run is reported when something of it changed, and has at most one report on
+Lives here: `LeasedRun`; the phases, one class each, whose fields exist in no other phase; `InFlight`,
+the report that is on its way. May not: the database, the event loop, what an event changes
+(run_manager.py). Design: a run is reported when something of it changed, and has at most one report on
 its way. Its coroutine is advanced by rows that a turn returned; `Speculating` is the one exception. So a step
 waits until the commands of the same advance, and all before them, are recorded; and the next attempt of a
 step waits until the failure of the last one is.

@@ -1,7 +1,7 @@
 """Services in SQL, called by workers.
 
-What lives here: `Server`, which has tasks of `sql://` services served as soon as they are ready. What may
-not: which functions are services and what serving one means; that is SQL. The theory: any worker may serve
+Lives here: `Server`, which has tasks of `sql://` services served as soon as they are ready. May
+not: which functions are services and what serving one means; that is SQL. Design: any worker may serve
 any service, because its code is in the database. One function is called at a time, in a transaction of its
 own on a connection of its own, so a slow one holds up no timer and no turn of this worker. A process that
 was never told of services asks nothing.

@@ -1,7 +1,7 @@
 """Going on with outcomes before they are recorded.
 
-What lives here: `may_speculate`, which runs may; `EndingSteps`, for which it is worth it. What may not: what
-follows when the outcomes are recorded, or something else came first (run_manager.py). The theory: a coroutine
+Lives here: `may_speculate`, which runs may; `EndingSteps`, for which it is worth it. May not: what
+follows when the outcomes are recorded, or something else came first (run_manager.py). Design: a coroutine
 is advanced by what is recorded. But where all it waits for are steps of its own, and all of them have just
 ended, nothing but a request to stop can come before their rows; so the effect of these rows is known before
 they are written. If the run ends by them, its end leaves in the same report: a run costs one turn and one

@@ -1,8 +1,8 @@
 """Steps in SQL on real connections.
 
-What lives here: `SqlStepRunner`, which executes one attempt of a step that is a database function
-(`ctx.sql`). What may not: the definition of such a step (definitions/sql_steps.py), what its rows mean for
-the run (run_manager.py). The theory: one statement calls the function and writes the journal row, so an
+Lives here: `SqlStepRunner`, which executes one attempt of a step that is a database function
+(`ctx.sql`). May not: the definition of such a step (definitions/sql_steps.py), what its rows mean for
+the run (run_manager.py). Design: one statement calls the function and writes the journal row, so an
 attempt leaves both or nothing. Executed again it returns what is recorded and calls nothing, so an attempt
 whose answer was lost is simply repeated. An error of the function is the step's error, which a turn records;
 an error of the engine around it says that the lease is lost, or that the journal holds something that the

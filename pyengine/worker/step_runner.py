@@ -1,7 +1,7 @@
 """Running the bodies of steps.
 
-What lives here: `StepRunner`, which executes one attempt of a step and posts its outcome. What may not:
-turns, the journal, which attempt comes next (run_driver.py). The theory: an attempt ends in exactly one
+Lives here: `StepRunner`, which executes one attempt of a step and posts its outcome. What may not:
+turns, the journal, which attempt comes next (run_driver.py). Design: an attempt ends in exactly one
 event, or in none if its outcome is not wanted any more (the run was lost, given back or has ended, or the
 step was given up). Then async bodies, which are tasks of the worker's loop, are cancelled, and sync ones,
 which run in threads, can see it in their token. A failure that the policy wants to be tried again is an

@@ -1,10 +1,10 @@
 """What time starts: calling `tick` when it is due.
 
-What lives here: `Ticker`, which knows when to call, and nothing of what a tick does; that is SQL. The
-theory: every worker may call, any number of them at once; a call that is missed only delays. A process
-wakes for the timers that it made itself, and a little later for those of others, in case their maker is
-gone. While others hold tasks the workers share a watch over them, about one call a second in all; when
-nobody holds anything a call every few seconds is enough.
+Lives here: `Ticker`, which knows when to call, and nothing of what a tick does; that is SQL. Design: every
+worker may call, any number of them at once; a call that is missed only delays. A process wakes for the timers
+that it made itself, and a little later for those of others, in case their maker is gone. While others hold
+tasks the workers share a watch over them, about one call a second in all; when nobody holds anything a call
+every few seconds is enough.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Transactions of workflows on real connections.
 
-What lives here: `TransactionRunner`, which executes what the transactions of this worker's runs ask for. What
+Lives here: `TransactionRunner`, which executes what the transactions of this worker's runs ask for. What
 may not: what a transaction means for a replay (replay/transaction_log.py), when a statement may be executed
-(run_manager.py), turns. The theory: a transaction commits with its journal row or not at all. Whatever else
+(run_manager.py), turns. Design: a transaction commits with its journal row or not at all. Whatever else
 ends it, and is not the code's business (a serialization failure, a deadlock, a lost connection, a request to
 replay), leaves nothing; then the run is replayed from its journal, and so the block runs again from its
 beginning. The replay also tells whether a commit whose answer was lost succeeded: its row is there, or not.

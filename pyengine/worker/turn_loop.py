@@ -1,6 +1,6 @@
 """The turns of a worker: when one leaves, what it asks for, and what follows from its answer.
 
-What lives here: `TurnLoop`, the two loops between the queue of reports and the events that answers are. What
+Lives here: `TurnLoop`, the two loops between the queue of reports and the events that answers are. What
 may not: the shape of a turn (protocol/turn.py), what a verdict means for a run (run_manager.py). The theory:
 one turn is on its way at any time, and the next one leaves as soon as it is back and anything has changed; so
 an idle worker needs one round trip for a step, and under load hundreds of steps share a commit. While a turn

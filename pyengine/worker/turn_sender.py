@@ -1,7 +1,7 @@
 """Sending a turn until it has arrived.
 
-What lives here: `TurnSender`, which sends one turn at a time. What may not: how a turn is written
-(protocol/turn.py), what a report means for a run (run_manager.py), when to send (turn_loop.py). The theory: a
+Lives here: `TurnSender`, which sends one turn at a time. May not: how a turn is written
+(protocol/turn.py), what a report means for a run (run_manager.py), when to send (turn_loop.py). Design: a
 turn is idempotent. A row cannot be recorded twice, so when a connection is lost and the outcome is unknown
 the same reports are sent again: those that arrived the first time get the verdict `stale` or `lost`, and the
 journal shows the outcome. Only tasks that the lost turn claimed are unknown here; the worker releases those

@@ -1,7 +1,7 @@
 """The worker: a process that serves queues.
 
-What lives here: `Worker`: how it starts, what it is made of, and how it stops. What may not: turns
-(dispatcher.py), runs (run_manager.py), steps (step_runner.py), leases (lease_heartbeat.py). The theory: a
+Lives here: `Worker`: how it starts, what it is made of, and how it stops. May not: turns
+(dispatcher.py), runs (run_manager.py), steps (step_runner.py), leases (lease_heartbeat.py). Design: a
 worker owns nothing. All it knows can be read again from the database, so it may end at any moment; ending in
 order only gives its work back sooner. Each start has a fresh id, so that nothing of an earlier life is taken
 for its own.

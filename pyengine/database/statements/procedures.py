@@ -225,7 +225,7 @@ LISTEN = Procedure(
 
 
 class StartRequest(NamedTuple):
-    """What a client asks `durable.start_v1` for, in the order of its parameters.
+    """The parameters of `durable.start_v1` that a client sends, in their order.
 
     Args:
         workflow: name of the workflow, or address of a service.
