@@ -12,7 +12,7 @@ import pytest
 from pyengine import Client, InvalidRequest, RunFilter, Steered
 from pyengine.client import many_runs
 from pyengine.sync import Client as SyncClient
-from tests.support.verbs import Connection, ask, begin_run, bundle, complete, create, start, take_turn
+from tests.support.verbs import Connection, ask, begin_run, complete, create, report, start, take_turn
 
 EARLIER = datetime.now(UTC) - timedelta(days=1)
 
@@ -75,7 +75,7 @@ def test_each_has_its_own_payload(dsn: str, conn: Connection) -> None:
 
 def test_the_blocking_client_does_the_same(dsn: str, conn: Connection) -> None:
     """The client that blocks has them too, and an outcome for each way in which a run may be found."""
-    take_turn(conn, "W", bundle(begin_run(conn, "ended"), end=complete()))
+    take_turn(conn, "W", report(begin_run(conn, "ended"), end=complete()))
     begin_run(conn, "live")
     with SyncClient(dsn) as client:
         told = client.pause_many(["live", "ended", "none"])
