@@ -26,11 +26,11 @@ from tests.support.verbs import (
     Held,
     Turn,
     adopt,
-    anew,
     ask,
     begin_run,
     cancel,
     complete,
+    continue_as_new,
     create,
     done,
     heartbeat,
@@ -420,7 +420,7 @@ def runs_continue_as_new(conn: Connection, clock: Clock) -> Play:
         acts = [promise(0), receive(1), until(2, {"id": number})]
         answer = take_turn(conn, "W", report(held, commands=acts))
         conn.execute("insert into durable._resumes values (%s, 'x')", (name,))
-        reports[name] = report(held, end=anew(on=3), seen=answer.next_of(held))
+        reports[name] = report(held, end=continue_as_new(on=3), seen=answer.next_of(held))
     return reporting(conn, reports)
 
 
