@@ -295,7 +295,7 @@ comment on index durable.resumes_by_stranger is
 
 create table durable._workers (
   id text collate "C" not null,
-  number integer not null generated always as identity,
+  number bigint not null generated always as identity,
   present boolean not null default false,
   seen_at durable.epoch_ms not null,
   missing_at durable.epoch_ms,
@@ -342,7 +342,7 @@ comment on domain durable._code_digests is 'Digests of code, in hex, by the code
 create unlogged table durable._idle_workers (
   idle_until durable.epoch_ms,
   ttl durable._lease_ms not null,
-  number integer not null,
+  number bigint not null,
   worker text collate "C" not null,
   address durable._message_address not null,
   queues text[] not null,
@@ -860,7 +860,7 @@ comment on type durable._service_call is 'How a ready task of a service is to be
 -- and the sweep leave for durable.tick(). What a trigger writes here it only inserts: it holds nothing that anybody waits for.
 
 create table durable._watches (
-  id integer not null generated always as identity,
+  id bigint not null generated always as identity,
   relation regclass not null,
   namespace text not null,
   table_name text not null,
@@ -889,7 +889,7 @@ create table durable._row_waits (
   execution bigint not null,
   test_at durable.epoch_ms,
   since xid8,
-  watch integer not null,
+  watch bigint not null,
   tests integer not null default 0,
   promise_id text collate "C" not null,
   key jsonb not null,
@@ -915,7 +915,7 @@ comment on index durable.row_waits_by_test_at is 'Serves the sweep of waits that
 create table durable._row_events (
   id bigint not null generated always as identity,
   xid xid8 not null,
-  watch integer not null,
+  watch bigint not null,
   state text,
   promise_id text collate "C",
   key jsonb,
@@ -934,7 +934,7 @@ comment on column durable._row_events.data is 'The row as JSON, or an error.';
 create index row_events_by_xid on durable._row_events (xid, watch);
 comment on index durable.row_events_by_xid is 'Serves the triggers: what the same transaction has said before.';
 
-create type durable._row_news as (promise_id text, watch integer, state text, data jsonb);
+create type durable._row_news as (promise_id text, watch bigint, state text, data jsonb);
 comment on type durable._row_news is 'What became of a wait for a row.';
 
 -- state/76_retention.sql

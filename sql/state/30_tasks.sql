@@ -108,7 +108,7 @@ comment on index durable.resumes_by_stranger is
 
 create table durable._workers (
   id text collate "C" not null,
-  number integer not null generated always as identity,
+  number bigint not null generated always as identity,
   present boolean not null default false,
   seen_at durable.epoch_ms not null,
   missing_at durable.epoch_ms,
@@ -155,7 +155,7 @@ comment on domain durable._code_digests is 'Digests of code, in hex, by the code
 create unlogged table durable._idle_workers (
   idle_until durable.epoch_ms,
   ttl durable._lease_ms not null,
-  number integer not null,
+  number bigint not null,
   worker text collate "C" not null,
   address durable._message_address not null,
   queues text[] not null,

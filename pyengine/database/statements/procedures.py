@@ -175,7 +175,7 @@ HEARTBEAT = Procedure(
 TAKE_PRESENCE = Procedure(
     name="presence lock",
     signature="(number) -> boolean, true if this session holds the lock now",
-    sql="select pg_try_advisory_lock(1685417570, $1)",
+    sql="select pg_try_advisory_lock(1685417570, ($1::bigint & 2147483647)::integer)",
 )
 
 PRESENT = Procedure(

@@ -74,11 +74,14 @@ comment on function durable._is_queue(text) is
 create or replace function durable._canonical_listener(p_address text)
 returns text language sql immutable parallel safe
 as $$
-  select case when p_address !~* '^sql://' then
+  select case
+    when p_address ~ '^cell://[0-9A-Za-z_-]{1,63}/.' then
+      case when octet_length(p_address) <= 1024 and not durable._has_blank(p_address) then p_address end
+    when p_address !~* '^sql://' then
     durable._canonical_address(regexp_replace(p_address, '^poll://([^/@:]+):([^/@:]+)$', E'poll://uni@\\1/\\2', 'i')) end
 $$;
 comment on function durable._canonical_listener(text) is
-  'The same for one who is to be told: the older poll://g:id means that member alone, since nobody else listens; for a resume it is a preference. A service listens to nothing.';
+  'The same for one who is to be told: the older poll://g:id means that member alone, since nobody else listens; for a resume it is a preference. A service listens to nothing. cell://name/id: a task in another database of the same installation, to which a courier brings the unblock message.';
 
 create or replace function durable._sound_headers(p_headers jsonb)
 returns boolean language sql immutable parallel safe

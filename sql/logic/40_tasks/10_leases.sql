@@ -188,8 +188,8 @@ $$;
 comment on function durable.task_heartbeat(text, text[], integer[]) is
   'Renews leases of a process; pairs that it does not hold are skipped. No pair at all means all that it holds, as an SDK means it; in the strict profile it means none. Answers how many were renewed. WF004.';
 
-create or replace function durable._presence_lock(p_number integer)
+create or replace function durable._presence_lock(p_number bigint)
 returns boolean language sql volatile
-as $$ select pg_try_advisory_xact_lock_shared(1685417570, p_number) $$;
-comment on function durable._presence_lock(integer) is
+as $$ select pg_try_advisory_xact_lock_shared(1685417570, (p_number & 2147483647)::integer) $$;
+comment on function durable._presence_lock(bigint) is
   'True if nobody holds the presence lock of that worker: its connection is gone. Taken shared, so that looking never looks like presence.';

@@ -56,7 +56,7 @@ create or replace function durable.worker_hello_v1(
 returns jsonb language plpgsql volatile
 as $$
 declare
-  v_number integer;
+  v_number bigint;
   v_now bigint := durable._now_ms();
 begin
   insert into durable._workers (id, seen_at, started_at, queues, workflows, versions, about)

@@ -246,7 +246,7 @@ $$;
 comment on function durable._true_keys_sql(durable._watches) is
   'Statement of a trigger that may not see all waits: the keys of rows that fulfil the condition now; more than a hundred are not told apart.';
 
-create or replace function durable._record_row_changes(p_xid xid8, p_watch integer, p_ids text[], p_keys jsonb[], p_rows jsonb[])
+create or replace function durable._record_row_changes(p_xid xid8, p_watch bigint, p_ids text[], p_keys jsonb[], p_rows jsonb[])
 returns boolean language sql volatile
 as $$
   with told as (
@@ -256,14 +256,14 @@ as $$
   )
   select count(*) > 0 from told
 $$;
-comment on function durable._record_row_changes(xid8, integer, text[], jsonb[], jsonb[]) is
+comment on function durable._record_row_changes(xid8, bigint, text[], jsonb[], jsonb[]) is
   'Leaves the news of a trigger: waits that have their row; or, without ids, keys to test, of which null is all.';
 
 create or replace function durable._row_changed()
 returns trigger language plpgsql volatile security definer
 as $$
 declare
-  v_id integer := tg_argv[0]::integer;
+  v_id bigint := tg_argv[0]::bigint;
   v_xid xid8 := pg_current_xact_id_if_assigned();
   v_sees boolean := current_setting('transaction_isolation') not in ('repeatable read', 'serializable');
   v_told boolean := tg_op <> 'INSERT' and exists (
@@ -323,7 +323,7 @@ revoke execute on function durable._row_changed() from public;
 comment on function durable._row_changed() is
   'Trigger of a watch. Takes back what the transaction said of rows that it changes again; tells which waits have their row; where it cannot know, because its snapshot is older than some waits or the condition or a cast of a column raised, asks for a test. Only inserts, so it waits for nobody and nobody for it; with the rights of the engine''s owner, because who changes the row need have none here. So it looks at rows only of owners who have those rights or are trusted with them, searches no temporary schema first, and nobody else may hang it on a table. A table that is not part of the watched one, a partition that was detached, tells nothing.';
 
-create or replace function durable._hang_triggers(p_relation regclass, p_name text, p_id integer)
+create or replace function durable._hang_triggers(p_relation regclass, p_name text, p_id bigint)
 returns void language plpgsql volatile
 as $$
 declare
@@ -341,7 +341,7 @@ begin
   end loop;
 end
 $$;
-comment on function durable._hang_triggers(regclass, text, integer) is
+comment on function durable._hang_triggers(regclass, text, bigint) is
   'The triggers of a watch, one for each kind of statement: only so do they get the rows that it changed.';
 
 create or replace function durable._watch(p_relation regclass, p_name text, p_key text[], p_condition text, p_trust boolean)
@@ -351,7 +351,7 @@ declare
   v_types text[];
   v_condition text;
   v_old durable._watches;
-  v_id integer;
+  v_id bigint;
 begin
   perform durable._check_watched(p_relation, p_name);
   perform durable._check_trust(p_relation, p_trust);

@@ -162,13 +162,13 @@ as $$
 $$;
 comment on function durable._test_sql(durable._watches) is 'Statement of the sweep: for which of these waits there is a row now. One indexed lookup each.';
 
-create or replace function durable._failed_waits(p_ids text[], p_watch integer, p_type text, p_message text)
+create or replace function durable._failed_waits(p_ids text[], p_watch bigint, p_type text, p_message text)
 returns durable._row_news[] language sql immutable
 as $$
   select coalesce(array_agg(row(i, p_watch, 'rejected', durable._refusal(p_type, p_message, '{}'))::durable._row_news), '{}')
   from unnest(p_ids) i
 $$;
-comment on function durable._failed_waits(text[], integer, text, text) is 'News for waits that nothing can end any more.';
+comment on function durable._failed_waits(text[], bigint, text, text) is 'News for waits that nothing can end any more.';
 
 create or replace function durable._test(p_watch durable._watches, p_ids text[], p_keys jsonb[])
 returns durable._row_news[] language plpgsql volatile
@@ -207,7 +207,7 @@ set lock_timeout = '100ms' set enable_seqscan = off set jit = off set quote_all_
 comment on function durable._test(durable._watches, text[], jsonb[]) is
   'News of waits that have their row or cannot be tested any more; null if the table cannot be read just now. One row over which the condition raises is found by asking one by one, so that the others are not failed with it.';
 
-create or replace function durable._test_watch(p_id integer, p_ids text[], p_keys jsonb[])
+create or replace function durable._test_watch(p_id bigint, p_ids text[], p_keys jsonb[])
 returns durable._row_news[] language plpgsql volatile
 as $$
 declare
@@ -226,7 +226,7 @@ begin
   return durable._test(v_watch, p_ids, p_keys);
 end
 $$;
-comment on function durable._test_watch(integer, text[], jsonb[]) is 'News of waits of one watch; null if it cannot be tested just now.';
+comment on function durable._test_watch(bigint, text[], jsonb[]) is 'News of waits of one watch; null if it cannot be tested just now.';
 
 create or replace function durable._ended_waits(p_ids text[])
 returns durable._row_news[] language sql stable
@@ -270,7 +270,7 @@ comment on function durable._record_tests(text[], text[], durable._row_news[], x
   'Leaves the news for the settlement. Arms the waits that were tested when all had ended who began to write before p_since, or before what the first test of the wait noted; the others are tested again after 5, 20, 80, 320 ms, 1.3 s and then every 5 s; so are those for which there is news, should nobody be able to settle them. Waits of runs that have ended meanwhile stay due, and so do those that somebody holds. Answers how many it has noted.';
 
 create or replace function durable._lost_watches()
-returns integer[] language plpgsql stable
+returns bigint[] language plpgsql stable
 as $$
 begin
   return array(select x.id from durable._watches x
@@ -319,7 +319,7 @@ create or replace function durable._rows_due(p_now bigint)
 returns boolean language plpgsql stable
 as $$
 declare
-  v_lost integer[];
+  v_lost bigint[];
 begin
   if exists (select from durable._row_waits w where w.test_at <= p_now)
      or exists (select from durable._row_events e where e.state is null) then

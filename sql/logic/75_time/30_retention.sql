@@ -424,6 +424,21 @@ $$ set lock_timeout = '100ms';
 comment on function durable._move_rows(bigint, bigint) is
   'Moves the journals of what is left in a partition, where all of it should be gone by its age, into this week''s, if it is 100 runs or fewer, 20 at a time: task, then head, with SKIP LOCKED, so that no turn is at work on them. Answers how many.';
 
+create or replace function durable._partition_of(p_bucket integer, p_alone boolean)
+returns oid language plpgsql stable
+as $$
+begin
+  return (
+    select c.oid from pg_catalog.pg_inherits i
+    join pg_catalog.pg_class c on c.oid = i.inhrelid
+    cross join lateral (select pg_get_expr(c.relpartbound, c.oid) as "values") b
+    where i.inhparent = 'durable._journal'::regclass
+      and b."values" ~ format(case when p_alone then '^FOR VALUES IN [(]%s[)]$' else '[( ]%s[,)]' end, p_bucket));
+end
+$$;
+comment on function durable._partition_of(integer, boolean) is
+  'The journal partition of a week, by what it holds and not by its name: it may have been made from outside. p_alone: it holds no other week. Null: none.';
+
 create or replace function durable._drop_bucket()
 returns boolean language plpgsql volatile security definer
 as $$
@@ -431,17 +446,19 @@ declare
   v_bucket integer;
 begin
   foreach v_bucket in array coalesce(durable._old_buckets(durable._now_ms()), '{}') loop
-    if not exists (select from durable._journal j where j.bucket = v_bucket) then
+    if durable._partition_of(v_bucket, true) is not null
+       and not exists (select from durable._journal j where j.bucket = v_bucket) then
       execute 'lock table only durable._journal in access exclusive mode';
       if not exists (select from durable._journal j where j.bucket = v_bucket) then
-        execute format('drop table durable._journal_%s', v_bucket);
+        execute format('drop table %s', durable._partition_of(v_bucket, true)::regclass);
         delete from durable._buckets b where b.bucket = v_bucket;
         return true;
       end if;
     end if;
   end loop;
   return false;
-exception when lock_not_available or object_in_use then
+exception when lock_not_available or object_in_use or insufficient_privilege then
+  -- without the right: it was made from outside, by another role
   return null;
 end
 $$ set search_path = pg_catalog, pg_temp set lock_timeout = '50ms' set jit = off set quote_all_identifiers = off;

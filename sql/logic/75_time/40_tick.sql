@@ -88,6 +88,10 @@ begin
       return v_count;
     end if;
     if not exists (select from durable._buckets b where b.bucket = v_week) then
+      if durable._partition_of(v_week, false) is not null then
+        insert into durable._buckets (bucket) values (v_week);
+        continue;
+      end if;
       execute format('create table durable._journal_%s (like durable._journal including all) with ('
                      'autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_freeze_min_age = 0)', v_week);
       execute format('alter table durable._journal attach partition durable._journal_%s for values in (%s)', v_week, v_week);
@@ -101,7 +105,7 @@ begin
 end
 $$ set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' set jit = off set quote_all_identifiers = off;
 comment on function durable._open_buckets() is
-  'Makes the journal partitions of this week and the four after it. With the rights of the owner, because workers have none to make tables; so it takes nothing from its caller, and names and values are numbers. Attached, because "partition of" would wait for every open transaction that touched the journal, and the engine behind it; who alters the journal at this moment is waited for 100 ms.';
+  'Makes the journal partitions of this week and the four after it. With the rights of the owner, because workers have none to make tables; so it takes nothing from its caller, and names and values are numbers. Attached, because "partition of" would wait for every open transaction that touched the journal, and the engine behind it; who alters the journal at this moment is waited for 100 ms. A partition that was made from outside, under whatever name, is taken as it is.';
 
 create or replace function durable._keep_buckets(p_now bigint)
 returns text language plpgsql volatile
