@@ -430,7 +430,7 @@ comment on column durable._listeners.address is 'Canonical address.';
 -- Execution heads: one row a run, the O(1) summary of its journal that every append is checked against.
 
 create type durable._execution_form as (
-  next_seq integer, next_child integer, first_child integer, kept_by_client boolean, status text,
+  next_seq integer, next_child integer, first_child integer, written_by_client boolean, status text,
   open_steps integer, open_attempts integer, wait_left integer, cancel_until durable.epoch_ms, waits integer, wait_kind text
 );
 comment on type durable._execution_form is 'What the laws of a head speak of; of arrays their lengths.';
@@ -445,7 +445,7 @@ create domain durable._lawful_execution as durable._execution_form
            and ((value).status = 'blocked') = ((value).wait_kind is not null)
            and ((value).status = 'blocked') = ((value).wait_left is not null))
   constraint executions_wait_is_unsatisfied
-    check ((value).wait_left > 0 or ((value).kept_by_client and (value).wait_left = 0))
+    check ((value).wait_left > 0 or ((value).written_by_client and (value).wait_left = 0))
   constraint executions_wait_is_on_something check ((value).waits > 0)
   constraint executions_wait_kind_is_known check ((value).wait_kind in ('single', 'any', 'all', 'signal'))
   constraint executions_single_waits_on_one
@@ -484,7 +484,7 @@ create table durable._executions (
   open_attempts integer[] not null default '{}',
   id text collate "C" not null,
   status text not null default 'running',
-  kept_by_client boolean not null default false,
+  written_by_client boolean not null default false,
   abandoned boolean not null default false,
   tenant text not null default '',
   workflow text not null,
@@ -494,7 +494,7 @@ create table durable._executions (
   problem text,
   constraint executions_pk primary key (execution),
   constraint executions_are_lawful check (row(
-    next_seq, next_child, first_child, kept_by_client, status,
+    next_seq, next_child, first_child, written_by_client, status,
     cardinality(open_steps), cardinality(open_attempts), wait_left, cancel_until,
     cardinality(waiting_on), wait_kind
   )::durable._lawful_execution is distinct from null)
@@ -515,7 +515,7 @@ comment on column durable._executions.first_child is 'Where its child numbers be
 comment on column durable._executions.previous is 'The generation before it, which ended by continue-as-new; same id, another journal.';
 comment on column durable._executions.cancel_seq is 'Sequence number of CancelRequested: what a worker reports without having seen it does not count.';
 comment on column durable._executions.cancel_until is 'End of the grace of a cancellation; then durable.tick() ends the run.';
-comment on column durable._executions.kept_by_client is 'Its journal is written event by event through durable.journal_append: only the ends of its promises are written for it.';
+comment on column durable._executions.written_by_client is 'Its journal is written event by event through durable.journal_append: only the ends of its promises are written for it.';
 comment on column durable._executions.abandoned is 'The cancellation of its parent does not reach it.';
 comment on column durable._executions.open_steps is 'Local steps with an intent row and no completion row.';
 comment on column durable._executions.open_attempts is 'For each open step: n while attempt n runs, -n while attempt n is the next one.';

@@ -426,6 +426,9 @@ CATALOGUE = {
         select p.oid::regprocedure::text from pg_proc p join pg_language l on l.oid = p.prolang
         where p.pronamespace = %(schema)s::regnamespace and p.proname ~ '^_' and l.lanname = 'sql'
           and p.proconfig is not null""",
+    "a private function takes eight parameters at most": """
+        select p.oid::regprocedure::text from pg_proc p
+        where p.pronamespace = %(schema)s::regnamespace and p.proname ~ '^_' and p.pronargs > 8""",
     "security definer only where it is named": """
         select p.oid::regprocedure::text from pg_proc p
         where p.pronamespace = %(schema)s::regnamespace and p.prosecdef
@@ -457,6 +460,8 @@ create function lab.entry() returns void language plpgsql security definer as $$
 create function lab.spread() returns text language plpgsql
 as $$ begin return (select (pg_control_init()).*); end $$;
 create function lab._slow() returns void language plpgsql set enable_sort = off as $$ begin end $$;
+create function lab._many(a int, b int, c int, d int, e int, f int, g int, h int, i int) returns int
+language sql as $$ select 1 $$;
 create function lab._helper() returns int language sql set search_path = '' as $$ select 1 $$;
 """
 

@@ -27,7 +27,7 @@ STATUS = {
     "cancelling": {"cancelling", *ENDED},
     **{status: {status} for status in ENDED},
 }
-BIRTH = ("id", "previous", "first_child", "abandoned", "kept_by_client")
+BIRTH = ("id", "previous", "first_child", "abandoned", "written_by_client")
 # rows that give away a child number, other than the receipt of a signal
 NUMBERED = ALLOCATING - {RowType.SIGNAL_RECEIVED}
 EMPTY: Row = {"delivered": 0, "received": 0, "receiver": None}

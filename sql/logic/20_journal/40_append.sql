@@ -109,8 +109,8 @@ comment on function durable._gap_max() is
   'Child numbers that one row may leap over, at most: each of them is kept in the head until its row comes.';
 
 create or replace function durable._fits(
-  p_execution bigint, p_type durable.row_type, p_child integer, p_attempt integer, p_status text, p_before integer,
-  p_next_child integer, p_reserved integer[], p_cleaning boolean)
+  p_execution bigint, p_type durable.row_type, p_child integer, p_status text, p_next_child integer, p_reserved integer[],
+  p_cleaning boolean)
 returns boolean language sql volatile
 as $$
   select case
@@ -121,14 +121,24 @@ as $$
     when durable._allocates(p_type) and p_child - p_next_child > durable._gap_max()
       then durable._fail_journal(p_execution, p_type, p_child,
              format('the next child is %s, and a gap has %s numbers at most', p_next_child, durable._gap_max()))
-    when not durable._attempt_fits(p_type, p_attempt, p_before)
-      then durable._fail_journal(p_execution, p_type, p_child,
-             format('attempt %s does not fit: %s', p_attempt, durable._attempt_due(p_before)))
     else true
   end
 $$;
-comment on function durable._fits(bigint, durable.row_type, integer, integer, text, integer, integer, integer[], boolean) is
-  'All guards of one row, given status, open attempt of its step (p_before), next child and reserved numbers before it. True, or WF006.';
+comment on function durable._fits(bigint, durable.row_type, integer, text, integer, integer[], boolean) is
+  'The guards of one row by status and child number, given status, next child and reserved numbers before the row. True, or WF006.';
+
+create or replace function durable._attempt_guard(
+  p_execution bigint, p_type durable.row_type, p_child integer, p_attempt integer, p_before integer)
+returns boolean language sql volatile
+as $$
+  select case
+    when durable._attempt_fits(p_type, p_attempt, p_before) then true
+    else durable._fail_journal(p_execution, p_type, p_child,
+           format('attempt %s does not fit: %s', p_attempt, durable._attempt_due(p_before)))
+  end
+$$;
+comment on function durable._attempt_guard(bigint, durable.row_type, integer, integer, integer) is
+  'The guard of one row by attempt, given the open attempt of its step before the row (p_before). True, or WF006.';
 
 create or replace function durable._append_each(p_events durable._event[], p_now bigint, p_cleaning boolean)
 returns void language plpgsql volatile
@@ -151,9 +161,9 @@ begin
       from unnest(p_events) as u (execution, type, child, attempt, name, input_hash, data)
       offset 0) e
     where h.execution = any (array[e.execution])
-      and durable._fits(h.execution, e.type, e.child, e.attempt, h.status,
-                        case when e.is_local then h.open_attempts[array_position(h.open_steps, e.child)] end,
-                        h.next_child, h.reserved, p_cleaning)
+      and durable._fits(h.execution, e.type, e.child, h.status, h.next_child, h.reserved, p_cleaning)
+      and durable._attempt_guard(h.execution, e.type, e.child, e.attempt,
+                                 case when e.is_local then h.open_attempts[array_position(h.open_steps, e.child)] end)
     returning h.bucket, h.execution, h.next_seq - e.width as seq, e.type, e.child, e.attempt, e.name, e.input_hash, e.data
   )
   insert into durable._journal (bucket, execution, seq, ts, type, child, attempt, name, input_hash, data)
@@ -205,7 +215,8 @@ begin
     join durable._executions h on h.execution = any (array[e.execution])
     window earlier as (partition by e.execution order by e.ord rows between unbounded preceding and 1 preceding)
   ) b
-  where durable._fits(b.execution, b.type, b.child, b.attempt, b.status, b.attempt_before, b.next_child, b.reserved, p_cleaning);
+  where durable._fits(b.execution, b.type, b.child, b.status, b.next_child, b.reserved, p_cleaning)
+    and durable._attempt_guard(b.execution, b.type, b.child, b.attempt, b.attempt_before);
 end
 $$;
 comment on function durable._insert_all(durable._event[], bigint, boolean) is
@@ -333,7 +344,7 @@ begin
     from rows from (unnest(p_executions), unnest(p_waits))
       as w (execution, "do", "on", kind, value, error, retry_in, problem)
     where h.execution = any (array[w.execution])
-      and durable._fits(h.execution, 'execution_awaiting', null, null, h.status, null, h.next_child, h.reserved, false)
+      and durable._fits(h.execution, 'execution_awaiting', null, h.status, h.next_child, h.reserved, false)
     returning h.bucket, h.execution, h.next_seq - 1 as seq, w."on", w.kind, w.value
   )
   insert into durable._journal (bucket, execution, seq, ts, type, data)

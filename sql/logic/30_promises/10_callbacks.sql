@@ -99,11 +99,11 @@ begin
     returning c.awaited_id, c.awaiter_id, c.id, c.timeout_at, c.recv, c.recv_headers, c.child >= 0 as adopted, s.execution,
               case when c.child >= 0 then c.child else s.child end as child
   ), awaiter as (
-    select t.id, t.state, t.execution, t.retry_at, h.status, h.wait_kind, h.wait_left, h.kept_by_client,
+    select t.id, t.state, t.execution, t.retry_at, h.status, h.wait_kind, h.wait_left, h.written_by_client,
            array_agg(g.awaited_id) as awaited,
            count(distinct g.child)
              filter (where (g.adopted or g.execution = t.execution) and g.child = any (h.waiting_on)) as hits,
-           bool_or(h.kept_by_client or (not g.adopted and g.execution is distinct from t.execution)) as stranger,
+           bool_or(h.written_by_client or (not g.adopted and g.execution is distinct from t.execution)) as stranger,
            min(g.recv) as recv
     from gone g
     left join durable._tasks t on t.id = any (array[g.awaiter_id])
@@ -113,7 +113,7 @@ begin
   ), verdict as (
     select a.*, case
         when a.execution is null then a.state = 'suspended'
-        else a.status = 'blocked' and not a.kept_by_client and a.hits > 0
+        else a.status = 'blocked' and not a.written_by_client and a.hits > 0
              and (a.wait_kind <> 'all' or a.wait_left <= a.hits) end as satisfied
     from awaiter a
   ), woken as (
@@ -135,7 +135,8 @@ begin
     update durable._executions h
     set wait_left = case when v.wait_kind = 'all' then greatest(h.wait_left - v.hits, 0) else 0 end
     from verdict v
-    where h.execution = any (array[v.execution]) and v.hits > 0 and not v.satisfied and (v.wait_kind = 'all' or v.kept_by_client)
+    where h.execution = any (array[v.execution]) and v.hits > 0 and not v.satisfied
+      and (v.wait_kind = 'all' or v.written_by_client)
   ), noted as (
     insert into durable._resumes (task_id, awaited_id)
     select distinct v.id, x from verdict v, unnest(v.awaited) x where v.satisfied or v.stranger or v.state <> 'suspended'

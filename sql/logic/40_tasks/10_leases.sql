@@ -64,7 +64,7 @@ begin
   v_events := array(
     select row(h.execution, 'open_attempt_failed', s.child, s.attempt, null, null, durable._interrupted(p_reason))::durable._event
     from durable._executions h, unnest(h.open_steps, h.open_attempts) as s (child, attempt)
-    where h.execution = any (p_executions) and s.attempt > 0 and not h.kept_by_client
+    where h.execution = any (p_executions) and s.attempt > 0 and not h.written_by_client
     order by h.execution, s.child);
   perform durable._append(v_events, p_now);
 end

@@ -34,7 +34,7 @@ as $$
 $$;
 comment on function durable._outcome(jsonb) is 'A result or error that a client told, in the form of _completion.';
 
-create or replace function durable._find_kept(p_id text)
+create or replace function durable._client_head(p_id text)
 returns durable._executions language plpgsql stable
 as $$
 declare
@@ -44,14 +44,14 @@ begin
   from durable._promises p join durable._executions h on h.execution = any (array[p.head]) where p.id = p_id;
   if not found then
     perform durable._fail_not_found('run', p_id);
-  elsif not v_head.kept_by_client then
+  elsif not v_head.written_by_client then
     perform durable._fail_conflict(format('The journal of run %L is kept by its workers.', p_id),
                                    'Only a run that began with durable.journal_append can be written this way.');
   end if;
   return v_head;
 end
 $$;
-comment on function durable._find_kept(text) is 'Head of a run whose journal a client keeps. WF001, WF003.';
+comment on function durable._client_head(text) is 'Head of a run whose journal a client keeps. WF001, WF003.';
 
 create or replace function durable._same_journal(p_id text, p_payload jsonb)
 returns durable._executions language plpgsql stable
@@ -65,7 +65,7 @@ begin
   select * into v_head from durable._executions h where h.execution = v_promise.head;
   if v_head.execution is null then
     perform durable._fail_conflict(format('Id %L belongs to a promise that is no run.', p_id), 'Use another id.');
-  elsif not v_head.kept_by_client then
+  elsif not v_head.written_by_client then
     perform durable._fail_run_conflict(p_id, 'keeper: workers write its journal');
   end if;
   select j.data::jsonb into v_told from durable._journal j
@@ -81,7 +81,7 @@ $$;
 comment on function durable._same_journal(text, jsonb) is
   'A second ExecutionStarted under one id is the same run if key and input are the same (R18); else WF009.';
 
-create or replace function durable._start_kept(p_id text, p_payload jsonb)
+create or replace function durable._start_client_run(p_id text, p_payload jsonb)
 returns durable._executions language plpgsql volatile
 as $$
 declare
@@ -109,7 +109,7 @@ begin
   if not found then
     return durable._same_journal(p_id, p_payload);
   end if;
-  insert into durable._executions (execution, id, workflow, workflow_version, kept_by_client, bucket, next_seq)
+  insert into durable._executions (execution, id, workflow, workflow_version, written_by_client, bucket, next_seq)
   values (v_head.execution, p_id, v_workflow, '1', true, v_head.bucket, 1) returning * into v_head;
   perform durable._write_started(array[v_head.execution], v_head.bucket, v_told::text, v_now);
   insert into durable._tasks (id, execution, deadline, queue, state, version, pid, ttl, expires_at)
@@ -118,10 +118,10 @@ begin
   return v_head;
 end
 $$;
-comment on function durable._start_kept(text, jsonb) is
+comment on function durable._start_client_run(text, jsonb) is
   'Begins a run whose journal the client keeps, or finds it: promise, head, ExecutionStarted, and a task that is the client''s from birth. Its task names no workflow, so no worker ever claims it.';
 
-create or replace function durable._lock_kept(p_id text, p_settles text[])
+create or replace function durable._lock_client_event(p_id text, p_settles text[])
 returns void language plpgsql volatile
 as $$
 declare
@@ -137,10 +137,10 @@ begin
   perform durable._lock_heads(durable._heads_of(p_settles, v_tasks));
 end
 $$;
-comment on function durable._lock_kept(text, text[]) is
+comment on function durable._lock_client_event(text, text[]) is
   'Locks of an event: the run''s task and head, and where it settles a promise all that a settlement touches.';
 
-create or replace function durable._told_before(p_head durable._executions, p_event durable._event)
+create or replace function durable._recorded_at(p_head durable._executions, p_event durable._event)
 returns integer language sql stable
 as $$
   select case p_event.type
@@ -150,7 +150,7 @@ as $$
                      and j.type = 'timer_fired')
     end
 $$;
-comment on function durable._told_before(durable._executions, durable._event) is
+comment on function durable._recorded_at(durable._executions, durable._event) is
   'Where the journal has it already: a request of cancellation (R3) and the firing of a timer (R4) are told once.';
 
 create or replace function durable._unresolved(p_head durable._executions, p_children integer[])
@@ -164,7 +164,7 @@ $$;
 comment on function durable._unresolved(durable._executions, integer[]) is
   'Those of the children that have not resolved: invocations without completion, pending promises, and the receipt to come.';
 
-create or replace function durable._wait_misfit(p_head durable._executions, p_wait durable._ending)
+create or replace function durable._wait_conflict(p_head durable._executions, p_wait durable._ending)
 returns text language plpgsql stable
 as $$
 declare
@@ -184,9 +184,9 @@ begin
       then format('child %s is no invocation and no timer: nothing would ever resolve it', v_stray) end;
 end
 $$;
-comment on function durable._wait_misfit(durable._executions, durable._ending) is 'Why a wait cannot be taken, or null (R6, R7, R21).';
+comment on function durable._wait_conflict(durable._executions, durable._ending) is 'Why a wait cannot be taken, or null (R6, R7, R21).';
 
-create or replace function durable._receipt_misfit(p_head durable._executions, p_event durable._event)
+create or replace function durable._receipt_conflict(p_head durable._executions, p_event durable._event)
 returns text language plpgsql stable
 as $$
 declare
@@ -209,10 +209,10 @@ begin
       then 'the run is blocked on something else' end;
 end
 $$;
-comment on function durable._receipt_misfit(durable._executions, durable._event) is
+comment on function durable._receipt_conflict(durable._executions, durable._event) is
   'Why a receipt cannot be taken, or null: it is of the next delivery of its name, with the payload of that (CF-2, CF-3), and while blocked only what the wait names (R7).';
 
-create or replace function durable._retry_misfit(p_head durable._executions, p_event durable._event)
+create or replace function durable._retry_conflict(p_head durable._executions, p_event durable._event)
 returns text language sql stable
 as $$
   select format('its retry policy allows %s attempts', j.data::jsonb #>> '{retry_policy,max_attempts}')
@@ -220,10 +220,10 @@ as $$
   where j.execution = p_head.execution and j.bucket = p_head.bucket and j.child = p_event.child and j.type = 'step_scheduled'
     and p_event.attempt >= (j.data::jsonb #>> '{retry_policy,max_attempts}')::numeric
 $$;
-comment on function durable._retry_misfit(durable._executions, durable._event) is
+comment on function durable._retry_conflict(durable._executions, durable._event) is
   'Why an attempt cannot be tried again, or null: the policy that came with the InvokeScheduled bounds it (SE-5).';
 
-create or replace function durable._firing_misfit(p_head durable._executions, p_event durable._event, p_now bigint)
+create or replace function durable._firing_conflict(p_head durable._executions, p_event durable._event, p_now bigint)
 returns text language plpgsql stable
 as $$
 declare
@@ -236,9 +236,9 @@ begin
     when v_fire_at > p_now then format('the timer fires in %s ms; durable.promise_settle ends it early', v_fire_at - p_now) end;
 end
 $$;
-comment on function durable._firing_misfit(durable._executions, durable._event, bigint) is 'Why a timer cannot be said to have fired, or null (CF-1, R4).';
+comment on function durable._firing_conflict(durable._executions, durable._event, bigint) is 'Why a timer cannot be said to have fired, or null (CF-1, R4).';
 
-create or replace function durable._step_misfit(p_head durable._executions, p_event durable._event)
+create or replace function durable._step_conflict(p_head durable._executions, p_event durable._event)
 returns text language plpgsql stable
 as $$
 declare
@@ -259,10 +259,10 @@ begin
     else 'it is complete' end;
 end
 $$;
-comment on function durable._step_misfit(durable._executions, durable._event) is
+comment on function durable._step_conflict(durable._executions, durable._event) is
   'Why no attempt of a child can be spoken of, or null: only steps that are open have attempts. Reads the journal only to say why.';
 
-create or replace function durable._check_kept(
+create or replace function durable._check_client_event(
   p_head durable._executions, p_event durable._event, p_wait durable._ending, p_now bigint)
 returns void language plpgsql stable
 as $$
@@ -272,16 +272,16 @@ begin
   v_why := case
     when not durable._may_append(p_head.status, p_event.type) then 'not allowed while ' || p_head.status
     when p_event.type in ('attempt_started', 'open_step_completed', 'open_step_failed', 'open_attempt_failed')
-         and durable._step_misfit(p_head, p_event) is not null
-      then durable._step_misfit(p_head, p_event)
+         and durable._step_conflict(p_head, p_event) is not null
+      then durable._step_conflict(p_head, p_event)
     when durable._allocates(p_event.type) and p_event.child <> p_head.next_child
       then format('the next child is %s', p_head.next_child)
-    when p_event.type = 'execution_awaiting' then durable._wait_misfit(p_head, p_wait)
+    when p_event.type = 'execution_awaiting' then durable._wait_conflict(p_head, p_wait)
     when p_event.type = 'execution_resumed' and p_head.wait_left > 0
       then format('%s of what it waits for must still resolve', p_head.wait_left)
-    when p_event.type = 'signal_received' then durable._receipt_misfit(p_head, p_event)
-    when p_event.type = 'open_attempt_failed' then durable._retry_misfit(p_head, p_event)
-    when p_event.type = 'timer_fired' then durable._firing_misfit(p_head, p_event, p_now)
+    when p_event.type = 'signal_received' then durable._receipt_conflict(p_head, p_event)
+    when p_event.type = 'open_attempt_failed' then durable._retry_conflict(p_head, p_event)
+    when p_event.type = 'timer_fired' then durable._firing_conflict(p_head, p_event, p_now)
     when p_event.type = 'signal_delivered' and p_event.attempt <> 1 + coalesce((
       select i.delivered from durable._inboxes i where i.execution = p_head.execution and i.name = p_event.name), 0)
       then format('that is not the number of the next delivery of signal %L', p_event.name)
@@ -293,10 +293,10 @@ begin
   end if;
 end
 $$;
-comment on function durable._check_kept(durable._executions, durable._event, durable._ending, bigint) is
+comment on function durable._check_client_event(durable._executions, durable._event, durable._ending, bigint) is
   'The guards of an event that the writer of journals does not know, because the engine''s own rows keep them by construction. WF006.';
 
-create or replace function durable._make_kept(
+create or replace function durable._write_client_promise(
   p_head durable._executions, p_event durable._event, p_timeout bigint, p_now bigint)
 returns void language plpgsql volatile
 as $$
@@ -318,10 +318,10 @@ begin
   perform durable._append(array[v_event], p_now);
 end
 $$;
-comment on function durable._make_kept(durable._executions, durable._event, bigint, bigint) is
+comment on function durable._write_client_promise(durable._executions, durable._event, bigint, bigint) is
   'A timer or an external invocation: the promise that ends it, and the row. A timer for an instant that has come is due at once.';
 
-create or replace function durable._settle_kept(
+create or replace function durable._write_client_settlement(
   p_head durable._executions, p_event durable._event, p_now bigint)
 returns void language plpgsql volatile
 as $$
@@ -342,10 +342,10 @@ begin
   perform durable._hint('durable_settled', p_now);
 end
 $$;
-comment on function durable._settle_kept(durable._executions, durable._event, bigint) is
+comment on function durable._write_client_settlement(durable._executions, durable._event, bigint) is
   'An end of the run, or the firing of a timer: the settlement chain writes the row.';
 
-create or replace function durable._await_kept(p_head durable._executions, p_wait durable._ending, p_now bigint)
+create or replace function durable._write_client_wait(p_head durable._executions, p_wait durable._ending, p_now bigint)
 returns void language plpgsql volatile
 as $$
 declare
@@ -357,10 +357,10 @@ begin
   where h.execution = p_head.execution;
 end
 $$;
-comment on function durable._await_kept(durable._executions, durable._ending, bigint) is
+comment on function durable._write_client_wait(durable._executions, durable._ending, bigint) is
   'Blocks the head on what is open of a wait; one that is satisfied already is taken too, and ends with the next ExecutionResumed.';
 
-create or replace function durable._write_kept(
+create or replace function durable._write_client_event(
   p_head durable._executions, p_event durable._event, p_wait durable._ending, p_timeout bigint, p_now bigint)
 returns void language plpgsql volatile
 as $$
@@ -368,13 +368,13 @@ declare
   v_event durable._event := p_event;
 begin
   if p_event.type in ('promise_registered', 'timer_scheduled') then
-    perform durable._make_kept(p_head, p_event, p_timeout, p_now);
+    perform durable._write_client_promise(p_head, p_event, p_timeout, p_now);
   elsif p_event.type in ('timer_fired', 'execution_completed', 'execution_failed', 'execution_cancelled') then
-    perform durable._settle_kept(p_head, p_event, p_now);
+    perform durable._write_client_settlement(p_head, p_event, p_now);
   elsif p_event.type = 'cancel_requested' then
     perform durable._request_cancel(array[p_head.id], p_event.data, durable._grace_ms(null), p_now);
   elsif p_event.type = 'execution_awaiting' then
-    perform durable._await_kept(p_head, p_wait, p_now);
+    perform durable._write_client_wait(p_head, p_wait, p_now);
   elsif p_event.type = 'signal_delivered' then
     perform durable._deliver(array[p_head.execution], p_event.name, array[p_event.data], null, p_now);
   else
@@ -393,7 +393,7 @@ begin
   end if;
 end
 $$;
-comment on function durable._write_kept(durable._executions, durable._event, durable._ending, bigint, bigint) is
+comment on function durable._write_client_event(durable._executions, durable._event, durable._ending, bigint, bigint) is
   'Writes a judged event in the one way that its kind is written. What promises resolve, the settlement chain counts; what the client resolves, this does.';
 
 create or replace function durable._keep_lease(p_id text, p_now bigint)
@@ -418,7 +418,7 @@ declare
 begin
   perform durable._check_event($1, $2, $3, $4);
   if $3 = 'ExecutionStarted' then
-    v_head := durable._start_kept($1, $4);
+    v_head := durable._start_client_run($1, $4);
     return query select 0, v_head.status, v_head.next_child;
     return;
   end if;
@@ -426,16 +426,16 @@ begin
   if v_event.type = 'execution_awaiting' then
     v_wait := durable._wait_in($1, $4);
   end if;
-  v_event.execution := (durable._find_kept($1)).execution;
-  perform durable._lock_kept($1, case when durable._ends_run(v_event.type) then array[$1]
+  v_event.execution := (durable._client_head($1)).execution;
+  perform durable._lock_client_event($1, case when durable._ends_run(v_event.type) then array[$1]
                                       when v_event.type = 'timer_fired' then array[$1 || '.' || v_event.child] else '{}' end);
   v_now := durable._now_ms();
   perform durable._check_lease($1, $2, v_now);
   select * into v_head from durable._executions h where h.execution = v_event.execution;
-  v_seq := durable._told_before(v_head, v_event);
+  v_seq := durable._recorded_at(v_head, v_event);
   if v_seq is null then
-    perform durable._check_kept(v_head, v_event, v_wait, v_now);
-    perform durable._write_kept(v_head, v_event, v_wait, durable._whole_in($4, 'timeout', 1, durable._never()), v_now);
+    perform durable._check_client_event(v_head, v_event, v_wait, v_now);
+    perform durable._write_client_event(v_head, v_event, v_wait, durable._whole_in($4, 'timeout', 1, durable._never()), v_now);
     perform durable._keep_lease($1, v_now);
   end if;
   return query select coalesce(v_seq, h.next_seq - 1), h.status, h.next_child

@@ -78,7 +78,7 @@ as $$
 $$;
 comment on function durable._kind_of(durable.row_type) is 'What a child is, by the row that made it, in people''s words.';
 
-create or replace function durable._told(p_state text, p_value text)
+create or replace function durable._outcome_of(p_state text, p_value text)
 returns jsonb language sql immutable
 as $$
   select jsonb_build_object('state', p_state)
@@ -87,7 +87,7 @@ as $$
                    then jsonb_build_object('error', durable._json(durable._error_of(p_state, p_value)))
                  else '{}' end
 $$;
-comment on function durable._told(text, text) is 'State and, once there is one, value or error.';
+comment on function durable._outcome_of(text, text) is 'State and, once there is one, value or error.';
 
 create or replace function durable._children_then(p_head durable._executions, p_upto integer)
 returns jsonb language sql stable
@@ -96,13 +96,13 @@ as $$
            || case when c.name is null then '{}' else jsonb_build_object('name', c.name) end
            || case
              when c.type = 'join_set_created' then '{"state": "open"}'::jsonb || coalesce(m.told, '{"members": []}')
-             when c.type in ('random_generated', 'time_recorded') then durable._told('resolved', c.data)
-             when c.type = 'signal_received' then durable._told('resolved', s.data)
-             when c.event not in ('InvokeCompleted', 'TimerFired') then durable._told('pending', null)
+             when c.type in ('random_generated', 'time_recorded') then durable._outcome_of('resolved', c.data)
+             when c.type = 'signal_received' then durable._outcome_of('resolved', s.data)
+             when c.event not in ('InvokeCompleted', 'TimerFired') then durable._outcome_of('pending', null)
              when c.last_type in ('open_child_settled', 'child_settled', 'timer_fired') and p.id is not null
-               then durable._told(p.state, p.value_data)
-             when durable._holds_result(c.last_type) then durable._told('resolved', c.data)
-             else durable._told('rejected', c.data) end), '{}')
+               then durable._outcome_of(p.state, p.value_data)
+             when durable._holds_result(c.last_type) then durable._outcome_of('resolved', c.data)
+             else durable._outcome_of('rejected', c.data) end), '{}')
   from durable._past_children(p_head, p_upto) c
   left join durable._promises p on c.last_type in ('open_child_settled', 'child_settled', 'timer_fired')
        and p.id = any (array[coalesce(c.referred, p_head.id || '.' || c.child)])

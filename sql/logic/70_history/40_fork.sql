@@ -253,9 +253,9 @@ begin
     perform durable._fail_conflict(format('Id %L is taken.', p_id), 'Use another new_id, or none.');
   end if;
   insert into durable._executions (execution, id, tenant, workflow, workflow_version, bucket, first_child, next_child,
-                                   kept_by_client)
+                                   written_by_client)
   values (v_new.execution, p_id, p_head.tenant, p_head.workflow, p_head.workflow_version, durable._bucket(p_now),
-          p_head.first_child, p_head.first_child, p_head.kept_by_client)
+          p_head.first_child, p_head.first_child, p_head.written_by_client)
   returning * into v_new;
   return v_new;
 end
@@ -603,8 +603,8 @@ begin
   insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, workflow, workflow_version)
   select p.id, p.head, p.timeout_at, v_now, v_queues[2], v_priority, w.workflow, w.version
   from durable._promises p
-  cross join lateral (select case when not v_to.kept_by_client then v_to.workflow end as workflow,
-                             case when not v_to.kept_by_client then v_to.workflow_version end as version) w
+  cross join lateral (select case when not v_to.written_by_client then v_to.workflow end as workflow,
+                             case when not v_to.written_by_client then v_to.workflow_version end as version) w
   where p.id = v_to.id;
   perform durable._fill_fork(v_from, v_to, v_upto, v_values, v_queues, v_priority, v_now);
   insert into durable._forks (at, id, origin_id, origin, seq, by, replaced)

@@ -243,7 +243,7 @@ comment on function durable._wait_payload(text, jsonb) is 'Payload of an Executi
 create or replace function durable._started_payload(p_told jsonb, p_head durable._executions, p_own durable._promises)
 returns jsonb language sql stable
 as $$
-  select case when p_head.kept_by_client then p_told || jsonb_build_object('input', durable._json(p_own.param_data))
+  select case when p_head.written_by_client then p_told || jsonb_build_object('input', durable._json(p_own.param_data))
     else jsonb_build_object('component_digest', encode(p_head.digest, 'hex'), 'parent_id', (
                               select o.id from durable._executions o where o.execution = p_own.execution),
                             'idempotency_key', p_head.key, 'input', coalesce(p_told, durable._json(p_own.param_data))) end
@@ -352,7 +352,7 @@ as $$
         union all
         select e.execution from durable._executions e where p_all) as x
   join durable._executions h on h.execution = x.execution
-  where not h.kept_by_client and (p_workflows is null or h.workflow = any (p_workflows))
+  where not h.written_by_client and (p_workflows is null or h.workflow = any (p_workflows))
   group by h.workflow, h.workflow_version
   order by h.workflow, h.workflow_version
 $$;

@@ -28,13 +28,13 @@ as $$
       not x.is_followed and (p.state = 'pending') <> (h.status in ('running', 'blocked', 'cancelling'))),
     ('C-2 status_is_the_verdict', not x.is_followed and p.state <> 'pending' and h.status <> case p.state
       when 'resolved' then 'completed' when 'rejected_canceled' then 'cancelled' else 'failed' end),
-    ('C-3 suspended_iff_blocked', t.state = 'suspended' and h.status <> 'blocked' and not h.kept_by_client),
+    ('C-3 suspended_iff_blocked', t.state = 'suspended' and h.status <> 'blocked' and not h.written_by_client),
     ('C-3 acquired_is_not_fresh_blocked',
-      t.state = 'acquired' and h.status = 'blocked' and t.version < 2 and not h.kept_by_client),
-    ('R2 open_attempts_are_held', t.state in ('pending', 'suspended', 'halted') and not h.kept_by_client
+      t.state = 'acquired' and h.status = 'blocked' and t.version < 2 and not h.written_by_client),
+    ('R2 open_attempts_are_held', t.state in ('pending', 'suspended', 'halted') and not h.written_by_client
       and exists (select from unnest(h.open_attempts) a where a > 0)),
     ('problem_only_while_halted', h.problem is not null and t.state is distinct from 'halted' and p.state = 'pending'),
-    ('cancelling_ends_by_itself', h.status = 'cancelling' and h.cancel_until is null and not h.kept_by_client),
+    ('cancelling_ends_by_itself', h.status = 'cancelling' and h.cancel_until is null and not h.written_by_client),
     ('suspended_within_the_journal', h.suspend_seq > h.next_seq)
   ) as v (law, broken)
   where v.broken
@@ -48,7 +48,7 @@ as $$
   with wait as (
     select h.execution, h.id, h.wait_kind, h.wait_left, h.waiting_on,
            p.id is not null or k.child is not null or i.receiver is not null
-             or (h.kept_by_client and (n = any (h.open_steps) or n >= h.next_child)) as is_open,
+             or (h.written_by_client and (n = any (h.open_steps) or n >= h.next_child)) as is_open,
            p.id is not null and o.awaiter_id is null as deaf
     from (select * from durable._heads_within(p_runs) x where x.status = 'blocked') h
     cross join lateral unnest(h.waiting_on) n
@@ -159,7 +159,7 @@ $$;
 comment on function durable._check_rows(durable._journal_line[]) is
   'The shape of journals (S-4, S-5, X-4): a row covers as many sequence numbers as its type has events, each is one that the status before it admits, and none is older than the one before it.';
 
-create or replace function durable._early_ends(p_head durable._executions)
+create or replace function durable._ends_before_request(p_head durable._executions)
 returns table (child integer, seq integer, request integer) language plpgsql stable
 as $$
 begin
@@ -173,7 +173,7 @@ begin
   where q.execution = p_head.execution and q.bucket = p_head.bucket and q.type = 'cancel_requested';
 end
 $$;
-comment on function durable._early_ends(durable._executions) is
+comment on function durable._ends_before_request(durable._executions) is
   'Cancelled child runs whose ends stand before the request that ended them: one statement wrote both. In PL/pgSQL, so that it costs nothing where nothing was cancelled.';
 
 create or replace function durable._check_causes(p_runs int8multirange)
@@ -182,7 +182,7 @@ as $$
   select 'request_stands_before_what_it_ends', h.id,
          format('child %s ends at seq %s, the request is at %s', e.child, e.seq, e.request)
   from (select * from durable._heads_within(p_runs) x where x.status = 'cancelled' offset 0) h
-  cross join lateral durable._early_ends(h) e
+  cross join lateral durable._ends_before_request(h) e
 $$;
 comment on function durable._check_causes(int8multirange) is 'A forced cancellation writes the request first, then what it does to children.';
 
@@ -304,10 +304,10 @@ as $$
     ('R6 X-5 wait_is_for_what_can_resolve', case
       when k.made_by = 'signal_received' then k.made_at < k.seq
       when k.made_by is null then i.name is null and h.cancel_seq is null and h.status <> 'cancelled'
-        and not (h.kept_by_client and k.kind = 'signal')
+        and not (h.written_by_client and k.kind = 'signal')
       else k.made_by in ('random_generated', 'time_recorded', 'join_set_created') or k.made_at > k.seq end),
     ('X-5 wait_is_for_what_is_open',
-      k.made_by is distinct from 'signal_received' and k.resolved_at < k.seq and not h.kept_by_client),
+      k.made_by is distinct from 'signal_received' and k.resolved_at < k.seq and not h.written_by_client),
     ('R7 wait_for_a_signal_is_for_its_receipt', k.kind = 'signal' and case
       when k.made_by is null then i.name <> k.name
       else k.made_by <> 'signal_received' or k.receipt_of is distinct from k.name end)

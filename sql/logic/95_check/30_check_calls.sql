@@ -25,7 +25,7 @@ $$;
 comment on function durable._check_signals(durable._journal_line[]) is
   'Laws of signals (CF-2, CF-3, X-6). The payload of a receipt is that of its delivery, so its row has none.';
 
-create or replace function durable._check_kept_signals(p_runs int8multirange, p_rows durable._journal_line[])
+create or replace function durable._check_signal_tables(p_runs int8multirange, p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
 as $$
   with span as (
@@ -62,7 +62,7 @@ as $$
   select 'receiver_waits_for_one_signal', i.execution::text, format('receiver %s of %s signals', i.receiver, count(*))
   from inbox i where i.receiver is not null group by i.execution, i.receiver having count(*) > 1
 $$;
-comment on function durable._check_kept_signals(int8multirange, durable._journal_line[]) is
+comment on function durable._check_signal_tables(int8multirange, durable._journal_line[]) is
   'Inboxes and signals agree with the journal; who waits has a number that no row carries yet.';
 
 create or replace function durable._check_join_sets(p_rows durable._journal_line[])
@@ -106,7 +106,7 @@ as $$
     ('JS-6 not_more_taken_than_submitted', o.type = 'join_set_awaited' and o.taken > o.submitted),
     ('JS-7 member_of_one_set_once', o.type = 'join_set_submitted' and o.memberships > 1),
     ('taken_in_the_order_of_completion',
-      o.type = 'join_set_awaited' and o.completed_at < o.taken_before and not h.kept_by_client),
+      o.type = 'join_set_awaited' and o.completed_at < o.taken_before and not h.written_by_client),
     ('R10 taken_result_is_that_of_its_completion', o.type = 'join_set_awaited' and o.has_data)
   ) as v (law, broken)
   where v.broken
@@ -114,7 +114,7 @@ $$;
 comment on function durable._check_join_sets(durable._journal_line[]) is
   'Laws of join sets (JS-1 to JS-7). A member is an invocation, scheduled before it is submitted. What is taken is the result that completed the member, so its row has none; our own code takes what completed first.';
 
-create or replace function durable._check_kept_sets(p_runs int8multirange, p_rows durable._journal_line[])
+create or replace function durable._check_join_set_tables(p_runs int8multirange, p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
 as $$
   with span as (
@@ -148,9 +148,9 @@ as $$
   having num_nonnulls(max(x.kept_set), max(x.told_set)) > 0
      and (max(x.kept_set) is distinct from max(x.told_set) or bool_or(x.was_taken) <> bool_or(x.taken))
 $$;
-comment on function durable._check_kept_sets(int8multirange, durable._journal_line[]) is 'The tables of join sets and members agree with the journal.';
+comment on function durable._check_join_set_tables(int8multirange, durable._journal_line[]) is 'The tables of join sets and members agree with the journal.';
 
-create or replace function durable._told_of_children(p_rows durable._journal_line[])
+create or replace function durable._recorded_children(p_rows durable._journal_line[])
 returns table (execution bigint, bucket integer, child integer, type durable.row_type, intents bigint,
                completed_by durable.row_type, resolvers bigint, local_ends bigint, attempts bigint, ended bigint, named bigint,
                name text, adopted text, has_data boolean, scheduled_at integer, fired bigint, fired_at integer,
@@ -175,7 +175,7 @@ as $$
     group by j.execution, j.bucket, j.child) as x (execution, bucket, child)
   where x.child is not null
 $$;
-comment on function durable._told_of_children(durable._journal_line[]) is
+comment on function durable._recorded_children(durable._journal_line[]) is
   'What journals tell of each child: its kind, what completed it and by which name, the attempts of a child run, a timer''s instant and firing, and when the last row of the journal was written.';
 
 create or replace function durable._check_children(p_rows durable._journal_line[])
@@ -183,7 +183,7 @@ returns table (law text, id text, detail text) language sql stable
 as $$
   select v.law, coalesce(h.id || '.', '') || t.child,
          format('kind %s, completed by %s %s, state %s', t.type, t.completed_by, t.name, coalesce(p.state, 'no promise'))
-  from durable._told_of_children(p_rows) t
+  from durable._recorded_children(p_rows) t
   left join durable._executions h on h.execution = any (array[t.execution]) and h.bucket = t.bucket
   left join durable._promises p on p.id = any (array[h.id || '.' || t.child]) and p.execution = h.execution
   left join durable._tasks k on k.id = any (array[case when p.state = 'pending' then p.id end])
@@ -323,8 +323,8 @@ begin
   return query select * from durable._check_open_steps(v_rows);
   return query select * from durable._check_children(v_rows);
   return query select * from durable._check_adoptions(p_runs);
-  return query select * from durable._check_kept_signals(p_runs, v_rows);
-  return query select * from durable._check_kept_sets(p_runs, v_rows);
+  return query select * from durable._check_signal_tables(p_runs, v_rows);
+  return query select * from durable._check_join_set_tables(p_runs, v_rows);
   return query select * from durable._check_generations(p_runs);
   return query select * from durable._check_belongings(p_runs);
   if 'execution_awaiting' = any (v_types) then
