@@ -27,7 +27,7 @@ __all__ = [
 
 
 class RowType(StrEnum):
-    """What a journal row stands for; `durable.journal_types()` in the database has the same words.
+    """The type of a journal row; `durable.journal_types()` in the database has the same words.
 
     The name of a row with one logical event is the name of that event. An invocation of a step or of a child
     run has up to three events in a row: `step_*` begins with the scheduling of the step, `attempt_*` and

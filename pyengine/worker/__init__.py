@@ -2,7 +2,7 @@
 
 Lives here: everything that needs a lease. May not: the client; a worker knows no handle.
 
-The way of a claimed run: a turn brings it (turn_sender.py), the dispatcher hands it on (dispatcher.py), the
+The way of a claimed run: a turn returns it (turn_sender.py), the dispatcher hands it on (dispatcher.py), the
 manager replays its journal (run_manager.py), its steps run (step_runner.py), their outcomes queue up
 (report_queue.py) and leave with the next turn.
 """

@@ -70,7 +70,7 @@ class BlockedRuns:
         self._reported: list[str] = []
         self._warned: set[int] = set()
 
-    def note(self, ids: Iterable[str], now_s: float) -> None:
+    def record(self, ids: Iterable[str], now_s: float) -> None:
         """Note the ids of runs and promises that were left out at this time of the loop's clock."""
         for one in ids:
             if len(self._first_s) < _IDS_MAX or one in self._first_s:

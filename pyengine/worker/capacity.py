@@ -79,10 +79,10 @@ class Capacity:
             )
         self._short_s = now_s
         if self._waking is None:
-            self._waking = asyncio.get_running_loop().call_later(_PAUSE_S, self._look_again)
+            self._waking = asyncio.get_running_loop().call_later(_PAUSE_S, self._check_again)
 
-    def _look_again(self) -> None:
+    def _check_again(self) -> None:
         self._waking = None
         if self.now < self.most:
-            self._waking = asyncio.get_running_loop().call_later(_PAUSE_S, self._look_again)
+            self._waking = asyncio.get_running_loop().call_later(_PAUSE_S, self._check_again)
         self._wake()

@@ -1,11 +1,10 @@
 """From events to effects: the one place where the parts of a worker meet.
 
-Lives here: `Dispatcher`, which has events applied one after the other and hands each effect to the part
-that can bring it about. May not: what an event changes (run_manager.py), how an effect is brought about.
-Design: any part may post an event at any time, also while it brings an effect about; whichever post finds
-no other at work has the queue worked through before it returns. So events never overlap, and after a post
-from outside all that follows from it is done. They are applied in a context of their own: a step's context is
-no business of its run, nor of another.
+Lives here: `Dispatcher`, which applies events one after the other and hands each effect to the part that
+executes it. May not: the change that an event makes (run_manager.py), the execution of an effect. Design: any
+part may post an event at any time, also while it executes an effect; the outermost post works through the
+whole queue before it returns. So events never overlap, and after a post from outside all its consequences are
+done. Events are applied in a context of their own, because a step's context must not reach a run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a worker is to do for its runs: the output of `RunManager.apply`.
+"""The work of a worker for its runs: the output of `RunManager.apply`.
 
 Lives here: one record for each kind of effect. May not: doing it; the dispatcher hands each effect
 to the one part of the worker that can. "Has something to report" is no effect: the manager collects such runs
@@ -21,7 +21,7 @@ __all__ = [
     "Effect",
     "Execute",
     "FetchJournal",
-    "NoteDeadline",
+    "RecordDeadline",
     "ResendLater",
     "RetryLater",
     "RollBack",
@@ -81,12 +81,19 @@ class RollBack(_Record):
     run: LeasedRun
 
 
-class NoteDeadline(_Record):
+class RecordDeadline(_Record):
     """A timer or a deadline was recorded, which falls due in so many milliseconds."""
 
     in_ms: int
 
 
 Effect: TypeAlias = (
-    StartAttempt | CancelAttempt | RetryLater | ResendLater | FetchJournal | Execute | RollBack | NoteDeadline
+    StartAttempt
+    | CancelAttempt
+    | RetryLater
+    | ResendLater
+    | FetchJournal
+    | Execute
+    | RollBack
+    | RecordDeadline
 )

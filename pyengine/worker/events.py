@@ -1,7 +1,7 @@
-"""What happens to the runs of a worker: the input of `RunManager.apply`.
+"""The events about the runs of a worker: the input of `RunManager.apply`.
 
-Lives here: one record for each kind of event. May not: what an event changes (run_manager.py), who
-observes it. Design: an event states a fact and changes nothing by itself. An event about an attempt, a
+Lives here: one record for each kind of event. May not: the change that an event makes (run_manager.py), its
+observer. Design: an event states a fact and changes nothing by itself. An event about an attempt, a
 statement or a retry names the very object that the manager handed out, so an event that comes too late is
 recognized by identity and ignored.
 """

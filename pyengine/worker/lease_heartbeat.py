@@ -32,7 +32,7 @@ from pyengine.database.statements.procedures import HEARTBEAT, HELLO, IDLE, PRES
 from pyengine.errors import EngineError, Unavailable
 from pyengine.protocol.turn import Lease
 
-__all__ = ["Heartbeat", "Vitals", "say_hello"]
+__all__ = ["Heartbeat", "Vitals", "send_hello"]
 
 logger = logging.getLogger("pyengine.heartbeat")
 
@@ -43,17 +43,17 @@ _PRESENCE_RETRY_S = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vitals:
-    """What the heartbeat asks and tells the worker; all are called in the heartbeat's thread.
+    """The calls between heartbeat and worker, in the heartbeat's thread.
 
     Args:
         hello: arguments of the worker's hello.
-        idle: parameters of the idle registration, all but for how long.
-        leases: runs that are really being run.
-        lost: told which of them are lost.
-        ticked_s: when the worker's loop turned last, by `time.monotonic`.
-        since_tick_ms: milliseconds since its last tick of the database that succeeded; None before the first.
-        declare: has the worker's loop declare presence, from a session of its own; tells if it is believed.
-        main_thread: identifier of the thread that the worker's loop runs in.
+        idle: parameters of the idle registration, without its duration.
+        leases: runs that are leased and live.
+        lost: called with the lost leases.
+        ticked_s: the last time at which the worker's loop turned, by `time.monotonic`.
+        since_tick_ms: milliseconds since its last successful tick of the database; None before the first.
+        declare: declares presence in the worker's loop, from another session; returns whether it is accepted.
+        main_thread: identifier of the thread of the worker's loop.
     """
 
     hello: tuple[Any, ...]
@@ -66,7 +66,7 @@ class Vitals:
     main_thread: int
 
 
-async def say_hello(link: ReconnectingConnection | ConnectionPool, hello: tuple[Any, ...]) -> dict[str, Any]:
+async def send_hello(link: ReconnectingConnection | ConnectionPool, hello: tuple[Any, ...]) -> dict[str, Any]:
     """Register the worker and return the answer: number, settings, now, codes.
 
     Raises:
@@ -181,7 +181,7 @@ class Heartbeat:
         """Come back after the connection was lost: the worker may have been forgotten meanwhile."""
         await link.connected_eventually(purpose="heartbeat")
         try:
-            await say_hello(link, self._vitals.hello)
+            await send_hello(link, self._vitals.hello)
         except EngineError as error:
             logger.debug("hello: %s", error.message)
             await asyncio.sleep(_PRESENCE_RETRY_S)
@@ -211,7 +211,7 @@ class Heartbeat:
 
     async def _declare(self, link: ReconnectingConnection) -> None:
         """Take the lock, and have another session see it held."""
-        number = (await say_hello(link, self._vitals.hello))["number"]
+        number = (await send_hello(link, self._vitals.hello))["number"]
         while not await link.run(TAKE_PRESENCE, number):
             # the server has not noticed yet that our last session is gone
             await asyncio.sleep(_PRESENCE_RETRY_S)

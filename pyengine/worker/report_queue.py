@@ -21,7 +21,7 @@ REPORTS_MAX = 1000
 
 @dataclass(slots=True)
 class TurnBatch:
-    """What a turn carries.
+    """The content of a turn.
 
     Attributes:
         runs: which runs report.
@@ -107,7 +107,7 @@ class ReportQueue:
                 continue
             run.queued = False
             if sent is None:
-                if not phase.has_news:
+                if not phase.is_dirty:
                     continue
                 sent = phase.take_report(run)
             # a run in the queue whose report has left met what somebody had locked

@@ -108,9 +108,9 @@ class RunDriver:
         """Do what follows from the state of a live run after every change of it."""
         if run.phase is not live:
             return
-        if live.scheduled_retries and not live.has_news:
+        if live.scheduled_retries and not live.is_dirty:
             self._release_if_idle(run, live)
-        if live.has_news:
+        if live.is_dirty:
             if isinstance(live.end, ENDS):
                 self._ending_steps.learn(run)
             self.queue_report(run)

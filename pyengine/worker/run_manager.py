@@ -33,7 +33,7 @@ from pyengine.replay.advance import Advance
 from pyengine.values.codec import Codec
 from pyengine.worker import events as on
 from pyengine.worker.attempts import Attempt, start_outcome
-from pyengine.worker.effects import Effect, NoteDeadline, ResendLater
+from pyengine.worker.effects import Effect, RecordDeadline, ResendLater
 from pyengine.worker.run_driver import RunDriver, halt
 from pyengine.worker.run_state import (
     Diverged,
@@ -320,10 +320,10 @@ class RunManager:
         self._driver.settle(run, live)
 
     def _accept(self, run: LeasedRun, live: Live, report: RunReport, event: on.ReportAnswered) -> bool:
-        """Load the rows of a report that was taken; false if what the code has done since does not count.
+        """Load the rows of an accepted report; return false if later commands of the code do not count.
 
-        The answers of a transaction let the code go on between two turns. What it did then, before a request
-        of cancellation came into sight, is what the database refuses when it can tell.
+        The answers of a transaction advance the code between two turns. The database refuses commands that it
+        made then, before it saw a request of cancellation.
         """
         replay, before, after = run.replay, event.before, event.after
         counts = not live.commands or replay.transactions.cancel_requested
@@ -339,7 +339,7 @@ class RunManager:
         if before or after:
             run.see_rows((*before, *after))
         if report.commands:
-            self._driver.effects += [NoteDeadline(in_ms) for in_ms in deadlines_ms(report.commands)]
+            self._driver.effects += [RecordDeadline(in_ms) for in_ms in deadlines_ms(report.commands)]
         return counts or not replay.transactions.cancel_requested
 
     def _report_rejected(self, event: on.ReportRejected) -> None:

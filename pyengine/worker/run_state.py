@@ -1,4 +1,4 @@
-"""What a worker knows of one run: its phase, and its report on the way.
+"""The state of one run at a worker: its phase, and its report on the way.
 
 Lives here: `LeasedRun`; the phases, one class each, whose fields exist in no other phase; `InFlight`,
 the report that is on its way. May not: the database, the event loop, what an event changes
@@ -81,9 +81,7 @@ _WAKING_ROWS = frozenset(
 
 
 class Phase:
-    """What a run is doing at this worker; also what it is to report and which attempts are under way, both of
-    which are empty in most phases.
-    """
+    """The phase of a run at this worker, with its unreported work and its attempts; most phases have none."""
 
     __slots__ = ()
 
@@ -98,7 +96,7 @@ class Phase:
         return ()
 
     @property
-    def has_news(self) -> bool:
+    def is_dirty(self) -> bool:
         """Whether there is anything to report."""
         return False
 
@@ -177,14 +175,14 @@ class Live(Phase):
         self.replay_when_quiet = False
 
     @property
-    def has_news(self) -> bool:
+    def is_dirty(self) -> bool:
         """Whether there is anything to report."""
         return bool(self.outcomes or self.commands or self.end is not None or self.poll)
 
     @property
     def waits_for_record(self) -> bool:
         """Whether anything is to be reported, or waits until something is recorded."""
-        return bool(self.attempts_after_record or self.steps_after_commands or self.has_news)
+        return bool(self.attempts_after_record or self.steps_after_commands or self.is_dirty)
 
     def recorded_calls(self, report: RunReport, now_ms: int) -> list[StepCall]:
         """Return the attempts that waited for this report to be recorded.
@@ -271,7 +269,7 @@ class Speculating(Phase):
         self.deferred = deferred
 
     @property
-    def has_news(self) -> bool:
+    def is_dirty(self) -> bool:
         """Whether there is anything to report."""
         return bool(self.outcomes or self.poll)
 
@@ -297,7 +295,7 @@ class Diverged(Phase):
         self.end: Ending | None = end
 
     @property
-    def has_news(self) -> bool:
+    def is_dirty(self) -> bool:
         """Whether there is anything to report."""
         return self.end is not None
 

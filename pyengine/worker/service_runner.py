@@ -1,10 +1,10 @@
 """Services in SQL, called by workers.
 
-Lives here: `Server`, which has tasks of `sql://` services served as soon as they are ready. May
-not: which functions are services and what serving one means; that is SQL. Design: any worker may serve
-any service, because its code is in the database. One function is called at a time, in a transaction of its
-own on a connection of its own, so a slow one holds up no timer and no turn of this worker. A process that
-was never told of services asks nothing.
+Lives here: `Server`, which serves tasks of `sql://` services as soon as they are ready. May not: the list of
+services and the meaning of serving one; that is SQL. Design: any worker may serve any service, because its
+code is in the database. One function is called at a time, in a transaction of its own on a connection of its
+own, so a slow one delays no timer and no turn of this worker. A process polls only after a tick has reported
+services.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNLIMITED_S = 1e7
 
 
 class Served(msgspec.Struct):
-    """What serving a task answers."""
+    """The answer to serving a task."""
 
     served: int
     hints: list[str]
@@ -54,8 +54,8 @@ class Server:
         self._due_s: float | None = None
         self._wake = asyncio.Event()
 
-    def note_due(self, now_s: float, due_ms: int | None) -> None:
-        """Whether anything is served in this database, and when something is ready, as a tick told.
+    def record_due(self, now_s: float, due_ms: int | None) -> None:
+        """Record when the next task of a service is ready, as a tick reports it.
 
         Args:
             now_s: the time by the loop's clock.
@@ -71,7 +71,7 @@ class Server:
     def hinted(self, now_s: float) -> None:
         """Something became ready somewhere."""
         if self._known:
-            self.note_due(now_s, 0)
+            self.record_due(now_s, 0)
 
     async def run(self) -> None:
         """Serve whatever is ready, for ever."""
@@ -103,7 +103,7 @@ class Server:
                 # another worker has it, or it is locked at this moment
                 due_ms = round(pause_s * 1000)
                 pause_s = min(2 * pause_s, _PAUSE_MAX_S)
-            self.note_due(loop.time(), due_ms)
+            self.record_due(loop.time(), due_ms)
 
     async def _serve(self, conn: Any) -> tuple[Served | None, int | None]:
         answer = None

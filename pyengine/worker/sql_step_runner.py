@@ -48,7 +48,7 @@ class SqlStepRunner:
     Args:
         links: connections for functions of users; an attempt that finds none free waits.
         worker: id of the worker.
-        slots: is told when connections are short.
+        slots: reduced when connections are short.
     """
 
     def __init__(self, links: ConnectionPool, worker: str, slots: Capacity) -> None:

@@ -1,12 +1,11 @@
 """Running the bodies of steps.
 
-Lives here: `StepRunner`, which executes one attempt of a step and posts its outcome. What may not:
-turns, the journal, which attempt comes next (run_driver.py). Design: an attempt ends in exactly one
-event, or in none if its outcome is not wanted any more (the run was lost, given back or has ended, or the
-step was given up). Then async bodies, which are tasks of the worker's loop, are cancelled, and sync ones,
-which run in threads, can see it in their token. A failure that the policy wants to be tried again is an
-outcome, too; it says after how long. The first outcome of a step that has more than one states its policy,
-which governs the step from then on.
+Lives here: `StepRunner`, which executes one attempt of a step and posts its outcome. May not: turns, the
+journal, the choice of the next attempt (run_driver.py). Design: an attempt ends in exactly one event, or in
+none if its outcome is not needed any more (the run was lost, released or has ended, or the step was given
+up). Then async bodies, which are tasks of the worker's loop, are cancelled, and sync ones, which run in
+threads, can see it in their token. A failure that the policy retries is an outcome too, with its delay. The
+first of several outcomes of a step states its policy, which governs the step from then on.
 """
 
 from __future__ import annotations

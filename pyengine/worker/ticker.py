@@ -1,4 +1,4 @@
-"""What time starts: calling `tick` when it is due.
+"""Everything that time starts: calling `tick` when it is due.
 
 Lives here: `Ticker`, which knows when to call, and nothing of what a tick does; that is SQL. Design: every
 worker may call, any number of them at once; a call that is missed only delays. A process wakes for the timers
@@ -23,7 +23,7 @@ from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import TICK
 from pyengine.errors import EngineError
 from pyengine.worker.blocked_runs import BlockedRuns, pause_s
-from pyengine.worker.effects import NoteDeadline
+from pyengine.worker.effects import RecordDeadline
 
 __all__ = ["DatabaseClock", "TickAnswer", "Ticker"]
 
@@ -47,7 +47,7 @@ class DatabaseClock:
         self._last_ms = 0
 
     def set(self, now_ms: int) -> None:
-        """Note an instant that the database just told; 0 if it told none."""
+        """Record an instant that the database just reported; 0 means none."""
         if now_ms:
             self._offset_ms = now_ms - self._loop.time() * 1000
 
@@ -60,7 +60,7 @@ class DatabaseClock:
 
 
 class TickAnswer(msgspec.Struct):
-    """What a tick answers."""
+    """The answer of a tick."""
 
     promises: int
     leases: int
@@ -80,8 +80,8 @@ class Ticker:
         link: a connection of its own, because a tick may wait for locks.
         worker: id of this worker.
         ticked: called with each answer that did something.
-        services: called with the loop's time and when a service has something to do, as every tick tells.
-        blocked: is told of what is left out because somebody has it locked.
+        services: called with the loop's time and the next time of a service, after every tick.
+        blocked: records the runs that are left out because they are locked.
 
     Attributes:
         others: whether other workers are there.
@@ -129,17 +129,17 @@ class Ticker:
         """Milliseconds since a tick did all that was due; None before the first. From any thread."""
         return None if self._ticked_s is None else round((self._loop.time() - self._ticked_s) * 1000)
 
-    def note_timer(self, due_s: float) -> None:
+    def record_timer(self, due_s: float) -> None:
         """A deadline of our own making, by the loop's clock."""
         if len(self._timers) < _TIMERS_MAX:
             heapq.heappush(self._timers, due_s + _LATE_S)
         self._rearm(due_s)
 
-    def note_deadline(self, effect: NoteDeadline) -> None:
+    def record_deadline(self, effect: RecordDeadline) -> None:
         """A deadline of our own making, from now."""
-        self.note_timer(self._loop.time() + effect.in_ms / 1000)
+        self.record_timer(self._loop.time() + effect.in_ms / 1000)
 
-    def note_due(self, asked_s: float, now_s: float, due_in_ms: int | None) -> None:
+    def record_due(self, asked_s: float, now_s: float, due_in_ms: int | None) -> None:
         """The next deadline of all, as a turn or a tick answers now that was sent at `asked_s`; below 0:
         something to do at once.
         """
@@ -157,7 +157,7 @@ class Ticker:
         self._due_s = due_s if newer_s is None else min(due_s, newer_s)
         self._rearm(self._due_s)
 
-    def note_activity(self, now_s: float) -> None:
+    def record_activity(self, now_s: float) -> None:
         """Somebody is at work: leases may need watching soon."""
         self._active_until_s = now_s + ACTIVE_S
         if self._watch_s > now_s + WATCH_EVERY_S:
@@ -223,7 +223,7 @@ class Ticker:
         if answer.more:
             self._due_s = now_s
         else:
-            self.note_due(asked_s, now_s, answer.next_due_ms)
+            self.record_due(asked_s, now_s, answer.next_due_ms)
         self._left_out(answer.held, now_s)
         if answer.promises or answer.leases or answer.schedules:
             self._ticked(answer)
@@ -240,7 +240,7 @@ class Ticker:
         if not held:
             self._held.clear()
             return
-        self._blocked.note(held, now_s)
+        self._blocked.record(held, now_s)
         self._vain_ticks = self._vain_ticks + 1 if self._held.issuperset(held) else 1
         self._held = set(held)
         again_s = now_s + pause_s(self._vain_ticks)

@@ -1,11 +1,11 @@
 """Transactions of workflows on real connections.
 
-Lives here: `TransactionRunner`, which executes what the transactions of this worker's runs ask for. What
-may not: what a transaction means for a replay (replay/transaction_log.py), when a statement may be executed
-(run_manager.py), turns. Design: a transaction commits with its journal row or not at all. Whatever else
-ends it, and is not the code's business (a serialization failure, a deadlock, a lost connection, a request to
-replay), leaves nothing; then the run is replayed from its journal, and so the block runs again from its
-beginning. The replay also tells whether a commit whose answer was lost succeeded: its row is there, or not.
+Lives here: `TransactionRunner`, which executes the transactions of this worker's runs. May not: the meaning
+of a transaction for a replay (replay/transaction_log.py), the time of a statement (run_manager.py), turns.
+Design: a transaction commits with its journal row or not at all. Whatever else ends it, and is not the code's
+business (a serialization failure, a deadlock, a lost connection, a request to replay), leaves nothing; then
+the run is replayed from its journal, and so the block runs again from its beginning. The replay also tells
+whether a commit whose answer was lost succeeded: its row is there, or not.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class TransactionRunner:
         links: connections for transactions of users; a transaction that finds none free waits.
         worker: id of the worker.
         codec: writes errors.
-        slots: is told when connections are short.
+        slots: reduced when connections are short.
         post: takes the events.
     """
 

@@ -1,11 +1,11 @@
-"""The turns of a worker: when one leaves, what it asks for, and what follows from its answer.
+"""The turns of a worker: the time of each, its requests, and the events of its answer.
 
-Lives here: `TurnLoop`, the two loops between the queue of reports and the events that answers are. What
-may not: the shape of a turn (protocol/turn.py), what a verdict means for a run (run_manager.py). The theory:
-one turn is on its way at any time, and the next one leaves as soon as it is back and anything has changed; so
-an idle worker needs one round trip for a step, and under load hundreds of steps share a commit. While a turn
-is on its way the answer before it is worked through, so Python and Postgres work at the same time. For that a
-turn never carries more than half of the runs: if all of them were in one, there would be nothing to work on
+Lives here: `TurnLoop`, the two loops between the queue of reports and the events that answers are. May not:
+the shape of a turn (protocol/turn.py), the meaning of a verdict for a run (run_manager.py). Design: one turn
+is on its way at any time, and the next one leaves as soon as it is back and anything has changed; so an idle
+worker needs one round trip for a step, and under load hundreds of steps share a commit. While a turn is on
+its way the answer before it is worked through, so Python and Postgres work at the same time. For that a turn
+never carries more than half of the runs: if all of them were in one, there would be nothing to work on
 meanwhile. Slots are taken by runs that are being worked on, not by those that wait.
 """
 
@@ -226,7 +226,7 @@ class TurnLoop:
         now_s, parts = self._loop.time(), self._parts
         if parts.turns.uncertain:
             parts.turns.uncertain = False
-            self._look_for_unknown()
+            self._release_unknown_soon()
             # the lost turn may have settled something, or made runs ready
             parts.listener.send("durable_settled")
             parts.listener.send("durable_ready")
@@ -236,28 +236,28 @@ class TurnLoop:
             if claimed >= want:
                 self._poll.hinted(now_s)
         for answer in answers:
-            self._note_locked(answer, now_s)
+            self._record_locked(answer, now_s)
             if answer.due_in is not None:
                 due_in_ms = None if answer.due_in >= NEVER_MS else answer.due_in
-                parts.ticker.note_due(sent_s, now_s, due_in_ms)
+                parts.ticker.record_due(sent_s, now_s, due_in_ms)
             if answer.hints:
                 self._pass_on(answer.hints)
             if answer.settled:
                 parts.listener.announce("durable_settled", with_commit=hinted)
         if claimed:
-            parts.ticker.note_activity(now_s)
+            parts.ticker.record_activity(now_s)
         self._answers.extend(answers)
         self._returned.set()
         self._accept_handed()
         if claimed and parts.handoff.registered and self._free() < 1:
             parts.handoff.withdraw()
 
-    def _note_locked(self, answer: Answer, now_s: float) -> None:
+    def _record_locked(self, answer: Answer, now_s: float) -> None:
         """Send again, after a pause, the reports that met what somebody has locked, and claim again."""
         for execution in answer.busy:
             self._parts.dispatcher.post(ReportBusy(execution))
         if answer.held:
-            self._parts.blocked.note(answer.held, now_s)
+            self._parts.blocked.record(answer.held, now_s)
         if answer.held and not answer.busy:
             self._vain_claims += 1
             self._poll.poll_within(now_s, pause_s(self._vain_claims))
@@ -300,7 +300,7 @@ class TurnLoop:
         except msgspec.DecodeError:
             # of another release, perhaps; other workers can claim the run
             logger.exception("a note cannot be read; what came with it is given back")
-            self._look_for_unknown()
+            self._release_unknown_soon()
         else:
             self.handed_off(answer)
 
@@ -312,7 +312,7 @@ class TurnLoop:
     def messages_lost(self) -> None:
         """The connection for direct messages was lost, or is a new one."""
         self._parts.handoff.connection_changed()
-        self._look_for_unknown()
+        self._release_unknown_soon()
 
     def _accept_handed(self) -> None:
         """Accept handed-off runs while unreserved slots remain."""
@@ -325,18 +325,18 @@ class TurnLoop:
                 continue
             free = self._free()
             if free < 1:
-                self._look_for_unknown()
+                self._release_unknown_soon()
             elif free <= self._wanted:
                 # the answer that is on its way may need them
                 self._handed.append(answer)
             else:
                 if answer.due_in is not None:
-                    ticker.note_timer(now_s + answer.due_in / 1000)
-                ticker.note_activity(now_s)
+                    ticker.record_timer(now_s + answer.due_in / 1000)
+                ticker.record_activity(now_s)
                 self._answers.append(answer)
                 self._returned.set()
 
-    def _look_for_unknown(self) -> None:
+    def _release_unknown_soon(self) -> None:
         """A lost message may have leased runs to this worker that it never saw: release them soon."""
         self._unknown_at_s, self._unknown_left = self._loop.time(), 2
         self._parts.wake.set()

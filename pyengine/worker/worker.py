@@ -45,14 +45,14 @@ from pyengine.worker.effects import (
     CancelAttempt,
     Execute,
     FetchJournal,
-    NoteDeadline,
+    RecordDeadline,
     RollBack,
     StartAttempt,
 )
 from pyengine.worker.events import AttemptRunsLong, Closed, LeasesLost, Stopping
 from pyengine.worker.handoff import Handoff
 from pyengine.worker.journal_poller import JournalFetcher, JournalPoller
-from pyengine.worker.lease_heartbeat import BLOCKED_AFTER_S, Heartbeat, Vitals, say_hello
+from pyengine.worker.lease_heartbeat import BLOCKED_AFTER_S, Heartbeat, Vitals, send_hello
 from pyengine.worker.run_manager import RunManager
 from pyengine.worker.service_runner import Served, Server
 from pyengine.worker.sql_step_runner import SqlStepRunner
@@ -155,7 +155,7 @@ class Worker:
         hello = (self.id, list(self.queues), names, versions, msgspec.json.encode(about).decode(), digests)
         self._side = ConnectionPool(self._database, "side", _SIDE, min_open=1)
         self._work = ConnectionPool(self._database, "work", _WORK)
-        answer = await say_hello(self._side, hello)
+        answer = await send_hello(self._side, hello)
         settings = {name: int(value) for name, value in answer["settings"].items() if str(value).isdigit()}
         identity = Identity(
             worker=self.id,
@@ -193,7 +193,11 @@ class Worker:
         self._server = Server(self._work, served=self._did_serve)
         self._blocked = BlockedRuns(self._side, self.id)
         self._ticker = Ticker(
-            self._side, self.id, ticked=self._did_tick, services=self._server.note_due, blocked=self._blocked
+            self._side,
+            self.id,
+            ticked=self._did_tick,
+            services=self._server.record_due,
+            blocked=self._blocked,
         )
         self._handoff = Handoff(self._side, self._listener, identity)
         self._steps = StepRunner(
@@ -231,7 +235,7 @@ class Worker:
                 FetchJournal: self._fetcher.fetch,
                 Execute: self._transactions.execute,
                 RollBack: self._transactions.roll_back,
-                NoteDeadline: self._ticker.note_deadline,
+                RecordDeadline: self._ticker.record_deadline,
             }
         )
         return turns
@@ -345,7 +349,7 @@ class Worker:
     # -- hints and time
 
     def _hinted(self) -> None:
-        self._ticker.note_activity(self._loop.time())
+        self._ticker.record_activity(self._loop.time())
         self._server.hinted(self._loop.time())
         self._turn_loop.hinted()
 

@@ -262,10 +262,10 @@ def test_an_older_answer_does_not_take_back_what_a_newer_one_told(
     by then: the next tick ends the wait."""
     app = App(alone)
     told, is_paid = asyncio.Event(), False
-    note_due, rows = ticker.Ticker.note_due, ConnectionPool.rows
+    record_due, rows = ticker.Ticker.record_due, ConnectionPool.rows
 
     def listen_in(keeper: ticker.Ticker, asked_s: float, now_s: float, due_in_ms: int | None) -> None:
-        note_due(keeper, asked_s, now_s, due_in_ms)
+        record_due(keeper, asked_s, now_s, due_in_ms)
         if due_in_ms == -1 and is_paid:
             told.set()
 
@@ -281,7 +281,7 @@ def test_an_older_answer_does_not_take_back_what_a_newer_one_told(
                 await told.wait()
         return found
 
-    monkeypatch.setattr(ticker.Ticker, "note_due", listen_in)
+    monkeypatch.setattr(ticker.Ticker, "record_due", listen_in)
     monkeypatch.setattr(ConnectionPool, "rows", hold_a_tick)
 
     @app.workflow
