@@ -1,7 +1,7 @@
 """Rows of the journal, as the worker reads them.
 
-Lives here: `Row`, its types, and their meaning: how many logical events a row stands for, which rows make a
-child and which complete one. May not: reading or writing a journal.
+Lives here: `Row`, its types, and their properties: how many logical events a row stands for, which rows
+allocate a child number and which complete a child. Not here: reading or writing a journal.
 """
 
 from __future__ import annotations
@@ -68,6 +68,9 @@ class RowType(StrEnum):
     JOIN_SET_AWAITED = "join_set_awaited"
     EXECUTION_AWAITING = "execution_awaiting"
     EXECUTION_RESUMED = "execution_resumed"
+
+    # Enum's own is a Python function, and a replay looks up each row's type several times
+    __hash__ = str.__hash__
 
     @classmethod
     def _missing_(cls, value: object) -> Self:

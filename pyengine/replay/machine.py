@@ -49,6 +49,11 @@ __all__ = ["Replay"]
 
 logger = logging.getLogger("pyengine.workflow")
 
+# constants, since looking up a member of an enum is slow and each row of a replay needs these
+_CANCEL_REQUESTED = RowType.CANCEL_REQUESTED
+_SIGNAL_RECEIVED = RowType.SIGNAL_RECEIVED
+_TIMER_FIRED = RowType.TIMER_FIRED
+
 _LAST = (Complete, Fail, Cancelled, ContinueAsNew, Halt)
 _WITHOUT_STEPS = (Cancelled, ContinueAsNew)
 
@@ -227,7 +232,7 @@ class Replay:
             row = completions[self._applied]
             self._applied += 1
             sequence.at_seq = row.seq
-            if row.type == RowType.CANCEL_REQUESTED:
+            if row.type == _CANCEL_REQUESTED:
                 self._cancellation.apply(row, main)
             else:
                 self._apply(row)
@@ -268,17 +273,17 @@ class Replay:
         if call is None:
             if child >= self._sequence.next_child:
                 self._sequence.halt("no such call yet", self._history.allocated.get(child, row), child=child)
-            elif kind == RowType.TIMER_FIRED and self._loop.fire(TimerToken(child)):
+            elif kind == _TIMER_FIRED and self._loop.fire(TimerToken(child)):
                 self._loop.advance_to(self._virtual_s(row))
             return
         self._matcher.open_steps.pop(child, None)
         self._handed_out.discard(child)
-        if kind == RowType.SIGNAL_RECEIVED and not self._matcher.inboxes.deliver(call, row):
+        if kind == _SIGNAL_RECEIVED and not self._matcher.inboxes.deliver(call, row):
             return
         if call.done():
             return
         call.done_at = self._applied
-        if kind == RowType.TIMER_FIRED:
+        if kind == _TIMER_FIRED:
             self._loop.advance_to(self._virtual_s(row))
         complete(call, row, self._codec)
 
@@ -341,7 +346,7 @@ class Replay:
             # a run that was asked to end does not begin again
             return Cancelled()
         rows = self._history.completions[self._applied :]
-        late = [row.child for row in rows if row.type == RowType.SIGNAL_RECEIVED and row.child is not None]
+        late = [row.child for row in rows if row.type == _SIGNAL_RECEIVED and row.child is not None]
         unread = sorted([*self._matcher.inboxes.unconsumed(), *late])
         return ContinueAsNew(value=param, children=(self._sequence.next_child, *unread))
 
