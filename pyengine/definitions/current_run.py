@@ -1,7 +1,7 @@
 """The run, and the attempt of a step, that the running code belongs to.
 
 Lives here: `RunInfo` and `StepInfo`, the two context variables that hold the current ones, and the protocol
-`WorkflowRuntime` of the calls that workflow code makes. Not here: its implementation, which is the replay
+`WorkflowRuntime` of the calls that workflow code makes. May not: its implementation, which is the replay
 machine's (replay/call_matcher.py), so that steps and `ctx` need not import it.
 """
 

@@ -1,6 +1,6 @@
 """Definitions of decorated functions.
 
-Lives here: `StepDef` and `WorkflowDef`, immutable. Not here: calling or finding them (registry.py).
+Lives here: `StepDef` and `WorkflowDef`, immutable. May not: calling or finding them (registry.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Names of queues: which texts are valid.
 
-Lives here: the one check, used by every function that takes a queue name. Not here: queues themselves, which
+Lives here: the one check, used by every function that takes a queue name. May not: queues themselves, which
 are rows. The theory: a queue is part of an address (`poll://any@<queue>`), so its name has no slash, no @ and
 no invisible character; the schema repeats the check.
 """

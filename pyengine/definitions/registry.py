@@ -1,7 +1,7 @@
 """Steps and workflows as callables, and the registry that finds them by name.
 
 Lives here: `Step` and `Workflow`, the typed callables around a definition (definition.py), and the
-`Registry` that finds them. Not here: a decision about a run. A call inside a workflow goes to the replay
+`Registry` that finds them. May not: a decision about a run. A call inside a workflow goes to the replay
 machine (current_run.py); outside one it just runs the function, so unit tests need no engine.
 """
 

@@ -1,6 +1,6 @@
 """Retry policies of steps, and durations.
 
-Lives here: `Retry`, its recorded form, and `parse_duration`. Not here: sleeping, clocks, counting. A policy
+Lives here: `Retry`, its recorded form, and `parse_duration`. May not: sleeping, clocks, counting. A policy
 gives the milliseconds until the next attempt from the number of failures so far; the journal counts them. An
 attempt that was cut off (lease lost, run released) is not a failure and never reaches a policy. A step keeps
 the policy with which its first attempt began: the journal holds it, and later code does not change it.

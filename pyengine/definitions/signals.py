@@ -1,6 +1,6 @@
 """Signals: typed messages to a run, by name.
 
-Lives here: `Signal`, a name with the type of its payload. Not here: sending (client/client.py), receiving
+Lives here: `Signal`, a name with the type of its payload. May not: sending (client/client.py), receiving
 (replay/signal_inbox.py). The theory: a signal is declared once and used by both sides, so that type checkers
 see the type of the payload on both. It is a name, not a channel: it holds no messages.
 """

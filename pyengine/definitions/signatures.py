@@ -1,6 +1,6 @@
 """The arguments of a call, by the signature of the function that takes them.
 
-Lives here: `Signature`: binding, encoding and decoding arguments. Not here: the meaning of a call (registry,
+Lives here: `Signature`: binding, encoding and decoding arguments. May not: the meaning of a call (registry,
 replay). The form: a JSON array if every bound argument is positional, else a JSON object by name. Defaults
 are left out, so that a changed default does not affect existing runs. Decoding takes both forms, so psql
 users write '["world"]' or '{"name": "world"}'. Wrong arguments raise an `InvalidRequest` that names the

@@ -1,6 +1,6 @@
 """Errors that database functions raise.
 
-Lives here: `SqlError`, and the classes that users derive from it, by SQLSTATE. Not here: asyncpg, the caller
+Lives here: `SqlError`, and the classes that users derive from it, by SQLSTATE. May not: asyncpg, the caller
 of the function. The theory: an error keeps its SQLSTATE, in the journal too, so Python and SQL
 branch on the same five characters. A class that names a SQLSTATE stands for the errors that have it.
 """

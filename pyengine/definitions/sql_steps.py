@@ -1,6 +1,6 @@
 """Database functions as steps: `ctx.sql`.
 
-Lives here: the definition of such a step, and the conversion of Python values to arguments. Not here: a
+Lives here: the definition of such a step, and the conversion of Python values to arguments. May not: a
 connection; the worker calls the function (worker/sql_step_runner.py). The theory: the step's recorded input
 is the JSON with which the function is called, an array by position or an object by name, and Postgres
 converts each value to the declared type of its parameter. So every type that Postgres reads from a text is

@@ -2,7 +2,7 @@
 
 Lives here: `Call`, the pending side of one durable call; `TimedReceive`, a receive with a limit; the waits
 for several calls: `Gathering` (all), `First` (any), `CompletionIterator` (one after the other).
-Not here: journal rows, commands. A `Call` is a future and a coroutine at once, so that a step reads
+May not: journal rows, commands. A `Call` is a future and a coroutine at once, so that a step reads
 like the async function it wraps: it can be awaited, gathered, or given to `create_task`.
 """
 

@@ -1,6 +1,6 @@
 """The deterministic event loop that workflow code runs on.
 
-Lives here: the loop, and the eviction of its coroutines. Not here: journal rows, child numbers, steps
+Lives here: the loop, and the eviction of its coroutines. May not: journal rows, child numbers, steps
 (``replay/machine.py`` drives this loop), the database, threads, clocks; the methods that the loop refuses
 (``restrictions.py``).
 

@@ -1,6 +1,6 @@
 """The parts of the deterministic loop: futures, tasks, handles, and its installation in a thread.
 
-Lives here: the classes that ``event_loop.py`` instantiates, and the protocol of its timers. Not here: any
+Lives here: the classes that ``event_loop.py`` instantiates, and the protocol of its timers. May not: any
 order of callbacks, any rule of replay. The theory: tasks and futures differ from asyncio's by their hash
 alone, so that all of asyncio works with them at the speed of its C code. asyncio finds the running loop, the
 current task and the owner of an async generator through the thread, so a loop inside a loop must exchange

@@ -1,7 +1,7 @@
 """The loop methods that workflow code may not call, and the alternatives to them.
 
 Lives here: the table of refused loop methods, and the three calls of asyncio that order by address or by
-thread. Not here: the loop (``event_loop.py``, which asks this module). The theory: a useful refusal names the
+thread. May not: the loop (``event_loop.py``, which asks this module). The theory: a useful refusal names the
 call and an alternative that works. So each method has a row here, and none raises a bare NotImplementedError
 deep inside asyncio.
 

@@ -1,7 +1,7 @@
 """Shields: scopes that defer cancellations from outside.
 
 Lives here: `Shield`, one such scope; `reaches`, whether a cancellation gets through; `ShieldScope`, the
-context manager behind `ctx.shield`. Not here: tasks (futures.py), rows, child numbers. The theory: shields
+context manager behind `ctx.shield`. May not: tasks (futures.py), rows, child numbers. The theory: shields
 nest. The canceller has an innermost shield too, or none: it is the code that calls `cancel`, or the callback
 of a timeout or task group, which runs in the context that it was made in. A cancellation from inside the
 innermost shield of a task gets through; one from further out is deferred until the task has left every shield

@@ -2,7 +2,7 @@
 
 Lives here: immutable records, written to a turn as they stand here. A `Command` becomes one row of the
 journal; a `StepOutcome` is the result of one attempt of a step; an `Ending` is how a run leaves: completed,
-failed, suspended, released. Not here: a decision, a clock, I/O. On the wire `do` names the
+failed, suspended, released. May not: a decision, a clock, I/O. On the wire `do` names the
 kind of a record, and fields with their default are left out.
 """
 

@@ -1,7 +1,7 @@
 """Rows of the journal, as the worker reads them.
 
 Lives here: `Row`, its types, and their properties: how many logical events a row stands for, which rows
-allocate a child number and which complete a child. Not here: reading or writing a journal.
+allocate a child number and which complete a child. May not: reading or writing a journal.
 """
 
 from __future__ import annotations

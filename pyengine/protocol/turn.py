@@ -1,6 +1,6 @@
 """A turn on the wire: the reports of a worker, and the answer of the database.
 
-Lives here: the records of reports and answers, their encoding and decoding. Not here: sending
+Lives here: the records of reports and answers, their encoding and decoding. May not: sending
 (worker/turn_sender.py), the effect of an answer on a run (worker/run_manager.py). The theory: a turn is one
 JSON text each way, short enough to be read in a log. Absent fields are left out; arguments, results and
 errors, which the database only passes on, are texts inside it.

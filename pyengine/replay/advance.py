@@ -1,7 +1,7 @@
 """The result of one advance of a coroutine.
 
 Lives here: `Advance`: the commands that the journal does not hold yet, the steps to execute, and how the
-advance ended; `StepCall`: one step to execute. Not here: making them (machine.py).
+advance ended; `StepCall`: one step to execute. May not: making them (machine.py).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Lives here: `CallMatcher`, the `WorkflowRuntime` that `ctx`, `Step` and `Workflow` call, and the `Timers` of
 the loop. Every call gets its number from a `CallSequence` (call_sequence.py) and is compared with the row of
-that number; what is new becomes a command to record or a step to execute. Not here: driving the coroutine,
+that number; what is new becomes a command to record or a step to execute. May not: driving the coroutine,
 completing a call (machine.py); signals, join sets, captured values and transactions have modules of their
 own.
 

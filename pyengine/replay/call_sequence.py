@@ -1,7 +1,7 @@
 """Child numbers: which one the next call of a run gets, and whether the journal agrees with the call.
 
 Lives here: `CallSequence`: the counter of child numbers, the new commands, the pending calls, and the
-comparison of a call with the row of its number. Not here: the meaning of a call (call_matcher.py,
+comparison of a call with the row of its number. May not: the meaning of a call (call_matcher.py,
 signal_inbox.py, join_sets.py, recorded_values.py, transaction_log.py), driving the coroutine (machine.py).
 The theory: every call takes the next number. Commands are recorded in the turn in which the code made them,
 in the order of the code; a step when an attempt of it ended; a receive when its signal came. So a missing row

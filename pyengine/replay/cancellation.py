@@ -1,7 +1,7 @@
 """Cancellation of a run, as its code sees it.
 
 Lives here: `Cancellation`: the request reaches the code, and code that waits for something impossible is
-cancelled again. Not here: which calls a request discards (cancellation_cursor.py); the grace period, which is
+cancelled again. May not: which calls a request discards (cancellation_cursor.py); the grace period, which is
 the database's. The theory: the request is applied at its place in the journal: the main task is cancelled,
 once, as asyncio does it. From then on every durable call outside a shield is refused, so code that goes on
 regardless is stopped at its next call. A run that is being cancelled is not suspended any more: it stays

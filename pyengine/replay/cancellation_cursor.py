@@ -1,6 +1,6 @@
 """Cancellation as calls see it: which calls a request in the journal discards.
 
-Lives here: `CancellationCursor`. Not here: cancelling tasks (cancellation.py), comparing calls with rows
+Lives here: `CancellationCursor`. May not: cancelling tasks (cancellation.py), comparing calls with rows
 (call_sequence.py). The theory: a cancellation request stands at one place in the journal, and the code
 receives it there, live and in replay alike. A command that the code made before that place and that the
 journal does not hold is discarded: the database refused the turn that was to record it. A discarded call

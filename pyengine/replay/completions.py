@@ -1,6 +1,6 @@
 """The result of a call, read from its completion row: a value, or an error of the right class.
 
-Lives here: from a completion row to what workflow code sees. Not here: which call a row belongs to
+Lives here: from a completion row to what workflow code sees. May not: which call a row belongs to
 (machine.py). The theory: code sees what the journal holds, read by the annotation that the code declares
 today. An error that the database made itself (a deadline, a cancellation) becomes the Python class for it.
 """

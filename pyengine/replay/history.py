@@ -1,7 +1,7 @@
 """The journal of one run, indexed for replay.
 
 Lives here: the row that allocated each child number, the rows that advance the coroutine and their order, the
-operations on join sets, the attempts of a step, and how a row reads in an error. Not here: a coroutine, the
+operations on join sets, the attempts of a step, and how a row reads in an error. May not: a coroutine, the
 decision whether code and journal agree (call_sequence.py). Rows are only ever added at the end.
 """
 

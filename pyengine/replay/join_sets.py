@@ -1,6 +1,6 @@
 """Join sets: calls whose results are taken in the order in which they complete.
 
-Lives here: `JoinSet`, the result of `ctx.join_set()`. Not here: journal rows (submissions and takes are
+Lives here: `JoinSet`, the result of `ctx.join_set()`. May not: journal rows (submissions and takes are
 matched in call_sequence.py), other waits. The theory: a set has a child number; submitting and taking are
 commands without one. The code does not choose the next result: it is that of the member that completed first,
 and completions have an order in the journal. A result is taken at the moment at which the waiting code gets

@@ -1,6 +1,6 @@
 """The replay machine: journal rows in, commands out.
 
-Lives here: `Replay`, which drives a coroutine by its journal. Not here: asyncpg, threads, real time, real
+Lives here: `Replay`, which drives a coroutine by its journal. May not: asyncpg, threads, real time, real
 randomness (both are passed in), sending anything. The theory: one counter for each run gives every call its
 child number in call order (call_sequence.py). The coroutine is advanced by completion rows only, one at a
 time, in journal order, each until nothing is ready any more; a cancellation request is such a row too. So a

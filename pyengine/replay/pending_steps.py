@@ -1,6 +1,6 @@
 """Steps that were called and have no result yet.
 
-Lives here: `PendingStep`, the state of such a call, and the `StepCall` made of it for the worker. Not here:
+Lives here: `PendingStep`, the state of such a call, and the `StepCall` made of it for the worker. May not:
 numbers (call_matcher.py), the attempts themselves (worker/step_runner.py).
 """
 

@@ -1,6 +1,6 @@
 """Values that a replay must find again: time, randomness, and which side of a code change a run took.
 
-Lives here: `RecordedValues`. Not here: calls that wait. The theory: each value is a command with a number of
+Lives here: `RecordedValues`. May not: calls that wait. The theory: each value is a command with a number of
 its own, recorded in the turn in which the code took it. The code goes on with the value at once, so it is
 recorded even where a cancellation request discards other commands.
 """

@@ -1,6 +1,6 @@
 """Receiving signals.
 
-Lives here: `SignalInboxes`, the receives of a run by signal name. Not here: sending, buffering; the database
+Lives here: `SignalInboxes`, the receives of a run by signal name. May not: sending, buffering; the database
 keeps signals and delivers them in the order of sending. The theory: a receive takes its number at the call,
 and the database writes the next signal of that name under it, now or later, exactly one. A cancelled receive
 keeps its number: the next receive of that name takes the number over, and with it the signal, even if the

@@ -1,6 +1,6 @@
 """`Transaction`: the user's own rows and the journal in one commit.
 
-Lives here: `tx` of `async with ctx.transaction() as tx`. Not here: a connection; statements are requested in
+Lives here: `tx` of `async with ctx.transaction() as tx`. May not: a connection; statements are requested in
 transaction_log.py, and a worker's connection answers them (worker/transaction_runner.py). The theory: the
 block of code is one call of the run. The outcomes of its statements stand in the call's journal row, which is
 written by the commit that makes the user's rows visible, under the fence of the lease. So a replay runs the

@@ -1,7 +1,7 @@
 """The transactions of a run, matched with the journal.
 
 Lives here: `Transactions`, the queue of a run's open transactions, and `TransactionLog`, the statements of
-one of them and their outcomes. Not here: a connection (worker/transaction_runner.py), the interface for
+one of them and their outcomes. May not: a connection (worker/transaction_runner.py), the interface for
 workflow code (transaction.py). The theory: a transaction is one call with one row, which holds the outcomes
 of all its statements. It is read like a captured value: by its number, when the code comes to it. From the
 moment at which the code asks for a transaction until the transaction is over, no other row advances the

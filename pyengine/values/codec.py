@@ -1,7 +1,7 @@
 """Values to JSON text and back, such that the decoded value equals the original.
 
 Lives here: one value at a time, by its annotation (`TypeCodec`), the limits on its size (`Codec`), and the
-input hash of a call. Not here: signatures (definitions/signatures.py), exceptions (exceptions.py), SQL, the
+input hash of a call. May not: signatures (definitions/signatures.py), exceptions (exceptions.py), SQL, the
 kinds of values that msgspec cannot handle alone (shapes.py). The theory: values are encoded and decoded by
 type, so a dataclass, a datetime, a set or a model comes back as itself if the code declares it. Without a
 declaration (no annotation, `Any`, a bare `list`) a value is accepted only if plain JSON gives it back equal.

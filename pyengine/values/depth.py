@@ -1,7 +1,7 @@
 """The limit on the nesting of JSON.
 
 Lives here: `is_deep`, the check that the database makes of every payload (sql/logic/10_base/70_payloads.sql).
-Not here: a parser; it counts brackets.
+May not: a parser; it counts brackets.
 """
 
 from __future__ import annotations

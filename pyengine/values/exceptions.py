@@ -1,6 +1,6 @@
 """Exceptions to JSON text and back.
 
-Lives here: `ExceptionCodec`, and `error_kind`. Not here: retry decisions, values of steps. The form is
+Lives here: `ExceptionCodec`, and `error_kind`. May not: retry decisions, values of steps. The form is
 `{"type", "module", "message", "kind", "args", "data"?, "exceptions"?, "traceback"?, "cause"?, "retryable",
 "lossy"?}`: `args` and `data` are the exception's arguments and attributes as plain JSON. Decoding never runs
 an unknown `__init__`: as pickle does, it allocates the exception and sets arguments and attributes. It does

@@ -1,6 +1,6 @@
 """The types in an annotation: those of a class's fields, and those that msgspec cannot handle alone.
 
-Lives here: inspection of annotations. Not here: encoding and decoding values (shapes.py). The theory: msgspec
+Lives here: inspection of annotations. May not: encoding and decoding values (shapes.py). The theory: msgspec
 is fast and handles nearly every annotation as people mean it. `is_native` is false for the rest: unions whose
 members look alike in JSON, sets whose items msgspec cannot sort, dataclasses and constraints of pydantic, and
 every type that contains one of them.

@@ -1,6 +1,6 @@
 """Paths within values: the parts of a value with their labels, and the first difference of a copy.
 
-Lives here: walks through values of any library, for equality and for error messages. Not here: encoding and
+Lives here: walks through values of any library, for equality and for error messages. May not: encoding and
 decoding (codec.py, shapes.py). The theory: `==` decides whether a value came back, since that is what users
 mean by equal, and it is fast. Only values that are not `==` are compared part by part: to name the path, and
 to accept copies that `==` cannot recognise: classes without an `__eq__`, and ambiguous times of a zone. Paths

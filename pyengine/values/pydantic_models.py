@@ -1,6 +1,6 @@
 """Models of pydantic, as pydantic itself encodes and decodes them.
 
-Lives here: everything about pydantic. Not here: an import of it. The theory: a value can only be a model if
+Lives here: everything about pydantic. May not: an import of it. The theory: a value can only be a model if
 user code has imported pydantic, so the library is looked up in `sys.modules` and never imported for it. The
 text is pydantic's JSON form with field names, complete (with defaults, since code may change them) and
 without computed fields. Decoding accepts field names and aliases, because people write arguments by hand.

@@ -1,6 +1,6 @@
 """The tree of shapes of an annotation.
 
-Lives here: `shape_of`. Not here: encoding and decoding (shapes.py, unions.py). The theory: an annotation is a
+Lives here: `shape_of`. May not: encoding and decoding (shapes.py, unions.py). The theory: an annotation is a
 tree. A subtree that msgspec can handle alone is one leaf, `Native`; only the nodes above other leaves have
 shapes of their own.
 """

@@ -1,6 +1,6 @@
 """Shapes: encoding and decoding of values whose annotation msgspec cannot handle alone, one class a kind.
 
-Lives here: the shapes, and the two encoders. Not here: limits, equality, errors of the engine (codec.py). The
+Lives here: the shapes, and the two encoders. May not: limits, equality, errors of the engine (codec.py). The
 theory: a shape decodes JSON text, and returns for encoding an object that msgspec can encode. So no part of a
 value is encoded or decoded twice, and everything that msgspec can handle is left to it (`Native`).
 """

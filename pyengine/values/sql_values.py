@@ -1,7 +1,7 @@
 """Results of the statements of a transaction, as JSON and back.
 
 Lives here: `Record`, one row as workflow code sees it; the JSON form of the values that asyncpg returns, and
-of the errors that the database raises. Not here: a connection, a journal. The theory: code must see the same
+of the errors that the database raises. May not: a connection, a journal. The theory: code must see the same
 result live and in replay, so a result goes through its JSON form in both. A value that JSON lacks carries the
 name of its type; a type without a form here is refused at once.
 """

@@ -1,6 +1,6 @@
 """Unions whose members look alike in JSON, such as two dataclasses, or a date and a text.
 
-Lives here: `OneOf`. Not here: the other shapes (shapes.py). The theory: a value is written as the plain JSON
+Lives here: `OneOf`. May not: the other shapes (shapes.py). The theory: a value is written as the plain JSON
 of its member if that is decoded to the same value, and else with the member's name:
 `{"$type": "Refund", "value": {...}}`. Decoding tries the members, narrow types first, and takes the first one
 whose encoding is exactly this text; if there is none, the first that decodes it. Members are ordered by name:

@@ -1,6 +1,6 @@
 """`ctx`: the interface of the engine for workflow code.
 
-Lives here: the object that people import, typed and documented. Not here: a decision; every method calls the
+Lives here: the object that people import, typed and documented. May not: a decision; every method calls the
 run that the code belongs to (definitions/current_run.py). Workflow code takes time, randomness, ids and waits
 only from here, because a replay must find them again. Outside a workflow the methods raise `InvalidRequest`,
 whose hint names the alternative there.

@@ -1,6 +1,6 @@
 """The waits of `ctx`: for all, for any, one after the other, join sets, and rows of tables.
 
-Lives here: the part of `ctx` that waits for several calls at once, or for a row. Not here: a decision; every
+Lives here: the part of `ctx` that waits for several calls at once, or for a row. May not: a decision; every
 method calls the run that the code belongs to (definitions/current_run.py).
 """
 

@@ -1,7 +1,7 @@
 """Handles that `ctx` returns to workflow code, and its logger.
 
-Lives here: the types that people see; the objects are the replay machine's own (loop/awaitables.py). Not
-here: a decision. The theory: a handle has the id by which the run or promise is found everywhere, and it can
+Lives here: the types that people see; the objects are the replay machine's own (loop/awaitables.py). May
+not: a decision. The theory: a handle has the id by which the run or promise is found everywhere, and it can
 be awaited.
 """
 

@@ -1,6 +1,6 @@
 """HTTP requests as steps: `ctx.http`.
 
-Lives here: the built-in step "http" and the check of its arguments. Not here: an import of httpx (only
+Lives here: the built-in step "http" and the check of its arguments. May not: an import of httpx (only
 processes that make requests pay for it), state of a run. The theory: the request is the step's recorded
 input, so that another worker can repeat it after a crash with the same idempotency key. A temporary status or
 a missing answer is retried, as the policy allows; if the server names a time, that is the delay. Any other

@@ -1,6 +1,6 @@
 """Requests and responses of `ctx.http`.
 
-Lives here: `Secret`, the request and the response as they are recorded, and the errors. Not here: making a
+Lives here: `Secret`, the request and the response as they are recorded, and the errors. May not: making a
 request (http.py). The theory: every reader of the journal can read a recorded value, for good. So a secret
 header is a `Secret`, which is recorded by its name; errors show a URL without its query, which often holds
 keys, and never a header that was sent.
