@@ -26,7 +26,7 @@ create table durable.settings (
 comment on table durable.settings is
   'Knobs of the engine, one row each. Change a value with durable.set_setting(name, value); it holds from the next call on.';
 comment on column durable.settings.value is 'The value as text; durable.set_setting checks that it has the type of the default.';
-comment on column durable.settings.description is 'What the knob does and in which unit; rewritten by every install.';
+comment on column durable.settings.description is 'The meaning and unit of the setting; rewritten by every install.';
 
 create table durable.migrations (
   id integer not null,
@@ -46,15 +46,15 @@ comment on column durable.migrations.applied_at is 'When it was applied here.';
 -- A finished local step has no row here: its journal row is its promise (51_journal.sql).
 
 -- The laws of a row stand in a domain, here and in the next files, and the table has one constraint: its row is of that domain.
--- Constraints of a table are parsed anew by every statement that writes it, which cost more than the writing; those of a domain
--- are parsed once in a session. Whoever breaks a law is told its name either way.
+-- PostgreSQL parses the constraints of a table for every statement that writes it, which costs more than the writing; those of a
+-- domain are parsed once in a session. The error of a broken law names it either way.
 create type durable._promise_form as (
   timeout_at durable.epoch_ms, created_at durable.epoch_ms, timer boolean, external boolean, state text,
   id_bytes integer, tags_type text, has_value boolean, settled_at durable.epoch_ms, target text, task_version integer,
   head bigint, execution bigint, child integer
 );
 comment on type durable._promise_form is
-  'What the laws of a promise speak of. Of payloads only whether they are there: a row is copied to be judged. What is never null comes first, where it is found fastest.';
+  'The columns that the laws of a promise use. Of payloads only whether they are there, because a row is copied to be checked. Columns that are never null come first, where they are found fastest.';
 
 create domain durable._lawful_promise as durable._promise_form
   constraint promises_id_is_1_to_1024_bytes check ((value).id_bytes between 1 and 1024)
@@ -85,7 +85,7 @@ create domain durable._lawful_promise as durable._promise_form
     check (((value).task_version is not null) = ((value).target is not null and (value).state <> 'pending'))
   constraint promises_tags_are_an_object check ((value).tags_type = 'object');
 comment on domain durable._lawful_promise is
-  'The laws of a row of _promises, which asks for it in promises_are_lawful. A law that is added holds for the rows that are there once that constraint is made anew.';
+  'The laws of a row of _promises, applied by its constraint promises_are_lawful. A new law holds for existing rows once that constraint is made again.';
 
 create type durable._new_promise as (
   id text, timeout_at bigint, param_data text, param_headers jsonb, tags jsonb, key text
@@ -193,7 +193,7 @@ create type durable._task_form as (
   expires_at durable.epoch_ms, ttl bigint, pid text, queue text, workflow text, workflow_version text, recv text,
   has_recv_headers boolean
 );
-comment on type durable._task_form is 'What the laws of a task speak of.';
+comment on type durable._task_form is 'The columns that the laws of a task use.';
 
 create domain durable._lawful_task as durable._task_form
   constraint tasks_state_is_known check ((value).state in ('pending', 'acquired', 'suspended', 'halted'))
@@ -268,7 +268,7 @@ comment on column durable._tasks.owner is 'Copy of the promise''s execution, imm
 comment on column durable._tasks.crashes is 'Leases lost in a row; progress resets it, more than the setting max_crashes halts the task.';
 comment on column durable._tasks.attempt is 'Attempts of the invocation that the owner''s journal knows of.';
 comment on column durable._tasks.releases is 'How often protocol clients have given it back in a row; 5 stands for more.';
-comment on column durable._tasks.released_by is 'Who they were, 16 at most.';
+comment on column durable._tasks.released_by is 'The clients that released it, 16 at most.';
 comment on column durable._tasks.released_until is 'Until this instant it is offered only to others.';
 comment on column durable._tasks.attempt_open is 'The owner''s journal has InvokeStarted(attempt) without an end of it.';
 
@@ -311,13 +311,13 @@ create table durable._workers (
   constraint workers_number_unique unique (number),
   constraint workers_workflows_have_versions check (cardinality(workflows) = cardinality(versions))
 ) with (fillfactor = 50);
-comment on table durable._workers is 'Worker processes that said hello and not yet goodbye.';
+comment on table durable._workers is 'Registered worker processes: from worker_hello_v1 to worker_bye_v1.';
 comment on column durable._workers.number is 'Key of the presence lock: a session-level advisory lock that Postgres frees when the connection dies.';
 comment on column durable._workers.present is 'The worker holds its presence lock on a session of its own; false: only leases tell whether it lives.';
 comment on column durable._workers.seen_at is 'Last hello, heartbeat or presence call.';
 comment on column durable._workers.missing_at is 'When durable.tick() first found the presence lock free; a later call of the worker clears it.';
 comment on column durable._workers.started_at is 'First hello.';
-comment on column durable._workers.ticked_at is 'When a tick of it last succeeded, as its last heartbeat told: not written by the tick, which would write a row each time.';
+comment on column durable._workers.ticked_at is 'When its last tick succeeded. The heartbeat writes it, because the tick would write a row each time.';
 comment on column durable._workers.queues is 'Queues that it claims from.';
 comment on column durable._workers.workflows is 'Names of the workflows that it can run.';
 comment on column durable._workers.versions is 'Version of each of workflows.';
@@ -358,7 +358,7 @@ comment on column durable._idle_workers.ttl is 'Length of its leases, in ms.';
 comment on column durable._idle_workers.number is 'Its number in _workers, key of the presence lock.';
 comment on column durable._idle_workers.address is 'Where its direct messages go: random, so that no other role can send it work or read along.';
 comment on column durable._idle_workers.queues is 'Queues that it serves.';
-comment on column durable._idle_workers.digests is 'What it can run, workflows with their versions, and the digest of each.';
+comment on column durable._idle_workers.digests is 'The workflows with versions that it can run, and the digest of each.';
 
 create table durable._workflows (
   seen_at durable.epoch_ms not null,
@@ -378,7 +378,7 @@ comment on type durable.task_record is 'A task as the protocol answers it; ttl i
 
 -- state/40_callbacks.sql
 
--- Who waits for a promise: tasks (callbacks) and addresses (listeners). Rows exist only while the promise is pending.
+-- Waiters of a promise: tasks (callbacks) and addresses (listeners). Rows exist only while the promise is pending.
 
 create table durable._callbacks (
   awaited_id text collate "C" not null,
@@ -433,7 +433,7 @@ create type durable._execution_form as (
   next_seq integer, next_child integer, first_child integer, written_by_client boolean, status text,
   open_steps integer, open_attempts integer, wait_left integer, cancel_until durable.epoch_ms, waits integer, wait_kind text
 );
-comment on type durable._execution_form is 'What the laws of a head speak of; of arrays their lengths.';
+comment on type durable._execution_form is 'The columns that the laws of a head use; of arrays their lengths.';
 
 create domain durable._lawful_execution as durable._execution_form
   constraint executions_status_is_known
@@ -464,7 +464,7 @@ create type durable._start_request as (
   priority integer, tags jsonb, tenant text, any_workflow boolean
 );
 comment on type durable._start_request is
-  'What a start asks for. args and input are the same arguments, read and as the text that is stored. any_workflow: the name need not be known. In a start of many runs what differs between them (args, input, id, key) is null.';
+  'The arguments of a start. args and input are the same arguments, read and as the text that is stored. any_workflow: the name need not be known. In a start of many runs what differs between them (args, input, id, key) is null.';
 
 create table durable._executions (
   execution bigint not null generated by default as identity,
@@ -549,7 +549,7 @@ create type durable.row_type as enum (
   'execution_awaiting', 'execution_resumed'
 );
 comment on type durable.row_type is
-  'What a journal row stands for. durable.journal_types() gives the logical events of each.';
+  'The type of a journal row. durable.journal_types() gives the logical events of each.';
 
 create table durable._journal (
   execution bigint not null,
@@ -568,13 +568,13 @@ create table durable._journal (
 ) partition by list (bucket);
 
 comment on table durable._journal is
-  'What happened to each run, in order. A row covers the sequence numbers [seq, seq + durable._width(type)). Rows are never updated.';
+  'The events of each run, in order. A row covers the sequence numbers [seq, seq + durable._width(type)). Rows are never updated.';
 comment on column durable._journal.bucket is 'Partition: the bucket of the execution.';
 comment on column durable._journal.seq is 'First sequence number of the row.';
 comment on column durable._journal.ts is 'Instant of the transaction''s writes; replay never uses it.';
 comment on column durable._journal.child is 'Number of the child that the row is about.';
 comment on column durable._journal.attempt is 'Attempt of the invocation, from 1; of a signal its delivery number; of a member its join set.';
-comment on column durable._journal.type is 'What the row stands for: one of durable.journal_types(), which gives its logical events.';
+comment on column durable._journal.type is 'The type of the row: one of durable.journal_types(), which gives its logical events.';
 comment on column durable._journal.name is 'Function, workflow or promise name: compared on every replay.';
 comment on column durable._journal.input_hash is 'First 8 bytes of the hash of name and arguments: compared on every replay.';
 comment on column durable._journal.data is 'Result, error, captured value or wait as JSON text. Null where a promise row holds it.';
@@ -594,7 +594,7 @@ create type durable.as_of_record as (
   generation integer, seq integer, at timestamptz, status text, next_child integer, waiting_on text[], running jsonb,
   children jsonb, signals jsonb
 );
-comment on type durable.as_of_record is 'What was known of a run when its journal had seq events, the last of them at that instant.';
+comment on type durable.as_of_record is 'The state of a run when its journal had seq events, the last of them at that instant.';
 
 create type durable._event as (
   execution bigint, type durable.row_type, child integer, attempt integer, name text, input_hash bytea, data text
@@ -610,13 +610,13 @@ create type durable._step_outcome as (
   child integer, name text, hash text, attempt integer, value text, error text, retry_in bigint, begun boolean,
   param text, retry text
 );
-comment on type durable._step_outcome is 'What a worker reports of a local step: begun, an attempt failed, done or failed for good.';
+comment on type durable._step_outcome is 'The outcome of an attempt of a local step: begun, failed, completed, or failed for good.';
 
 create type durable._command as (
   "do" text, child integer, name text, version text, queue text, hash text, param text, timeout bigint,
   detached boolean, duration bigint, value text, "set" integer, abandon boolean, retry text
 );
-comment on type durable._command is 'What a coroutine did: started a run or a timer, made or adopted a promise, captured a value, began a step, received a signal, used a join set.';
+comment on type durable._command is 'A command of a coroutine: start a run or a timer, make or adopt a promise, record a value, begin a step, receive a signal, use a join set.';
 
 create type durable._ending as (
   "do" text, "on" integer[], kind text, value text, error text, retry_in bigint, problem text
@@ -628,7 +628,7 @@ create type durable._run_report as (
   commands durable._command[], ending durable._ending, id text, verdict text, seq integer, next integer, event durable._event
 );
 comment on type durable._run_report is
-  'What one run reports in a turn, and what became of the report: its verdict, where its rows begin and end, and the row of a single outcome.';
+  'The report of one run in a turn, and its result: the verdict, where its rows begin and end, and the row of a single outcome.';
 
 create type durable._turn_batch as (
   reports durable._run_report[], has_commands boolean, has_outcomes boolean, has_several boolean, has_unknown boolean,
@@ -641,7 +641,7 @@ create type durable._turn_answer as (
   now bigint, verdicts json, tails json, tasks json, hints text[], settled boolean, due_in bigint, busy bigint[], held text[],
   idle boolean
 );
-comment on type durable._turn_answer is 'What worker_turn_v1 answers.';
+comment on type durable._turn_answer is 'The answer of worker_turn_v1.';
 
 create type durable._sql_step_call as (
   worker text, execution bigint, id text, version integer, seen integer, child integer, attempt integer, name text, hash text
@@ -653,7 +653,7 @@ create type durable._journal_line as (
   execution bigint, bucket integer, seq integer, ts bigint, type durable.row_type, child integer, attempt integer, name text,
   has_data boolean, told text
 );
-comment on type durable._journal_line is 'A journal row as the laws look at it: of its data they read waits and timers only (told).';
+comment on type durable._journal_line is 'A journal row as the laws look at it: of its data they read waits and timers only.';
 
 create type durable.check_record as (law text, id text, detail text);
 comment on type durable.check_record is 'A violated law, as durable.check() answers it: its name, the object, what was seen.';
@@ -673,7 +673,7 @@ create table durable._unblocks (
 ) with (
   fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 comment on table durable._unblocks is
-  'Listeners to be told that a promise settled: kept until acknowledged, so delivery is at least once.';
+  'Messages to listeners that a promise settled: kept until acknowledged, so delivery is at least once.';
 comment on column durable._unblocks.claimed_until is 'A courier holds it until this instant.';
 comment on column durable._unblocks.created_at is 'When the promise settled.';
 comment on column durable._unblocks.attempts is 'Deliveries begun so far.';
@@ -857,7 +857,7 @@ comment on type durable._service_call is 'How a ready task of a service is to be
 -- state/75_watches.sql
 
 -- Watches: conditions that owners of tables have put on their rows, the waits of runs for such rows, and the news that triggers
--- and the sweep leave for durable.tick(). What a trigger writes here it only inserts: it holds nothing that anybody waits for.
+-- and the sweep leave for durable.tick(). A trigger only inserts here, so it holds no row that others wait for.
 
 create table durable._watches (
   id bigint not null generated always as identity,
@@ -883,7 +883,7 @@ comment on column durable._watches.condition is 'Expression over the columns, as
 comment on column durable._watches.columns is 'Columns by whose values a row is waited for.';
 comment on column durable._watches.types is 'Their types, domains resolved; text for an enum.';
 comment on column durable._watches.trusted is
-  'The table''s owner may run code with the rights of the engine''s owner and of its workers: somebody who has them said so.';
+  'The table''s owner may run code with the rights of the engine''s owner and of its workers: a role that has them allowed it.';
 
 create table durable._row_waits (
   execution bigint not null,
@@ -925,21 +925,21 @@ create table durable._row_events (
   constraint row_events_verdicts_name_a_promise check ((state is null) = (promise_id is null))
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 comment on table durable._row_events is
-  'What durable.tick() has to do: settle a promise, or test waits of a watch once more (no promise; no key: all of them). Committed with the user''s rows, deleted when done.';
+  'Work for durable.tick(): settle a promise, or test waits of a watch once more (no promise; no key: all of them). Committed with the user''s rows, deleted when done.';
 comment on column durable._row_events.xid is 'Transaction of the writer, who takes it back if he changes the row again.';
 comment on column durable._row_events.state is 'Verdict on the promise.';
 comment on column durable._row_events.key is 'Values of the key: of the waits to test.';
 comment on column durable._row_events.data is 'The row as JSON, or an error.';
 
 create index row_events_by_xid on durable._row_events (xid, watch);
-comment on index durable.row_events_by_xid is 'Serves the triggers: what the same transaction has said before.';
+comment on index durable.row_events_by_xid is 'Serves the triggers: earlier news of the same transaction.';
 
 create type durable._row_news as (promise_id text, watch bigint, state text, data jsonb);
-comment on type durable._row_news is 'What became of a wait for a row.';
+comment on type durable._row_news is 'The outcome of a wait for a row.';
 
 -- state/76_retention.sql
 
--- What stays of what retention removed, and how far its sweep has come.
+-- Tombstones of what retention removed, and the place that its sweep has reached.
 
 create table durable._removed (
   ended_at durable.epoch_ms not null,
@@ -976,4 +976,4 @@ create table durable._retention (
 ) with (fillfactor = 50);
 comment on table durable._retention is 'One row: how far the sweep of retention by durable.tick() has come.';
 comment on column durable._retention.due_at is 'When it goes on.';
-comment on column durable._retention.place is 'Behind which run or promise it goes on (as purge tells in more); null: it begins anew.';
+comment on column durable._retention.place is 'The run or promise after which it continues (as purge answers in more); null: from the start.';

@@ -61,7 +61,7 @@ as $$
   ) x
 $$;
 comment on function durable._debug_due(bigint) is
-  'What is due at an instant: deadlines, leases, and tasks that may be offered. The offer itself is not made: who asks for due tasks makes it.';
+  'The deadlines, leases and offers of tasks that are due at an instant. The offers are not made here, but when due tasks are asked for.';
 
 create or replace function durable.debug_tick(p_time bigint)
 returns jsonb language plpgsql volatile
@@ -94,7 +94,7 @@ as $$
     'listeners', (select coalesce(jsonb_agg(jsonb_build_object('id', l.awaited_id, 'address', l.address)
                                             order by l.awaited_id, l.address), '[]') from durable._listeners l))
 $$;
-comment on function durable._debug_waiting() is 'Who waits for whom, for debug_snap.';
+comment on function durable._debug_waiting() is 'Callbacks and listeners, for debug_snap.';
 
 create or replace function durable._debug_timeouts()
 returns jsonb language sql stable
@@ -109,7 +109,7 @@ as $$
                                          '[]') from durable._schedules s))
 $$;
 comment on function durable._debug_timeouts() is
-  'What is due when, for debug_snap. A task has one timeout: type 0 its next dispatch, type 1 the end of its lease.';
+  'Timeouts, for debug_snap. A task has one timeout: type 0 its next dispatch, type 1 the end of its lease.';
 
 create or replace function durable._debug_messages()
 returns jsonb language sql stable
@@ -148,7 +148,7 @@ as $$
     'messages', durable._debug_messages())
 $$ set search_path = '' set jit = off set quote_all_identifiers = off;
 comment on function durable.debug_snap() is
-  'What is stored, unprojected and in one snapshot, since everything it is made of is one statement: promises, tasks and schedules as on the wire, who waits for whom, what is due when, and which messages wait.';
+  'Everything that is stored, as one statement sees it: promises, tasks and schedules as on the wire, callbacks and listeners, timeouts, and messages that wait.';
 
 create or replace function durable._debug(p_request jsonb)
 returns jsonb language plpgsql volatile

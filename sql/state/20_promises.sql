@@ -2,15 +2,15 @@
 -- A finished local step has no row here: its journal row is its promise (51_journal.sql).
 
 -- The laws of a row stand in a domain, here and in the next files, and the table has one constraint: its row is of that domain.
--- Constraints of a table are parsed anew by every statement that writes it, which cost more than the writing; those of a domain
--- are parsed once in a session. Whoever breaks a law is told its name either way.
+-- PostgreSQL parses the constraints of a table for every statement that writes it, which costs more than the writing; those of a
+-- domain are parsed once in a session. The error of a broken law names it either way.
 create type durable._promise_form as (
   timeout_at durable.epoch_ms, created_at durable.epoch_ms, timer boolean, external boolean, state text,
   id_bytes integer, tags_type text, has_value boolean, settled_at durable.epoch_ms, target text, task_version integer,
   head bigint, execution bigint, child integer
 );
 comment on type durable._promise_form is
-  'What the laws of a promise speak of. Of payloads only whether they are there: a row is copied to be judged. What is never null comes first, where it is found fastest.';
+  'The columns that the laws of a promise use. Of payloads only whether they are there, because a row is copied to be checked. Columns that are never null come first, where they are found fastest.';
 
 create domain durable._lawful_promise as durable._promise_form
   constraint promises_id_is_1_to_1024_bytes check ((value).id_bytes between 1 and 1024)
@@ -41,7 +41,7 @@ create domain durable._lawful_promise as durable._promise_form
     check (((value).task_version is not null) = ((value).target is not null and (value).state <> 'pending'))
   constraint promises_tags_are_an_object check ((value).tags_type = 'object');
 comment on domain durable._lawful_promise is
-  'The laws of a row of _promises, which asks for it in promises_are_lawful. A law that is added holds for the rows that are there once that constraint is made anew.';
+  'The laws of a row of _promises, applied by its constraint promises_are_lawful. A new law holds for existing rows once that constraint is made again.';
 
 create type durable._new_promise as (
   id text, timeout_at bigint, param_data text, param_headers jsonb, tags jsonb, key text

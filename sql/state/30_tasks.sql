@@ -6,7 +6,7 @@ create type durable._task_form as (
   expires_at durable.epoch_ms, ttl bigint, pid text, queue text, workflow text, workflow_version text, recv text,
   has_recv_headers boolean
 );
-comment on type durable._task_form is 'What the laws of a task speak of.';
+comment on type durable._task_form is 'The columns that the laws of a task use.';
 
 create domain durable._lawful_task as durable._task_form
   constraint tasks_state_is_known check ((value).state in ('pending', 'acquired', 'suspended', 'halted'))
@@ -81,7 +81,7 @@ comment on column durable._tasks.owner is 'Copy of the promise''s execution, imm
 comment on column durable._tasks.crashes is 'Leases lost in a row; progress resets it, more than the setting max_crashes halts the task.';
 comment on column durable._tasks.attempt is 'Attempts of the invocation that the owner''s journal knows of.';
 comment on column durable._tasks.releases is 'How often protocol clients have given it back in a row; 5 stands for more.';
-comment on column durable._tasks.released_by is 'Who they were, 16 at most.';
+comment on column durable._tasks.released_by is 'The clients that released it, 16 at most.';
 comment on column durable._tasks.released_until is 'Until this instant it is offered only to others.';
 comment on column durable._tasks.attempt_open is 'The owner''s journal has InvokeStarted(attempt) without an end of it.';
 
@@ -124,13 +124,13 @@ create table durable._workers (
   constraint workers_number_unique unique (number),
   constraint workers_workflows_have_versions check (cardinality(workflows) = cardinality(versions))
 ) with (fillfactor = 50);
-comment on table durable._workers is 'Worker processes that said hello and not yet goodbye.';
+comment on table durable._workers is 'Registered worker processes: from worker_hello_v1 to worker_bye_v1.';
 comment on column durable._workers.number is 'Key of the presence lock: a session-level advisory lock that Postgres frees when the connection dies.';
 comment on column durable._workers.present is 'The worker holds its presence lock on a session of its own; false: only leases tell whether it lives.';
 comment on column durable._workers.seen_at is 'Last hello, heartbeat or presence call.';
 comment on column durable._workers.missing_at is 'When durable.tick() first found the presence lock free; a later call of the worker clears it.';
 comment on column durable._workers.started_at is 'First hello.';
-comment on column durable._workers.ticked_at is 'When a tick of it last succeeded, as its last heartbeat told: not written by the tick, which would write a row each time.';
+comment on column durable._workers.ticked_at is 'When its last tick succeeded. The heartbeat writes it, because the tick would write a row each time.';
 comment on column durable._workers.queues is 'Queues that it claims from.';
 comment on column durable._workers.workflows is 'Names of the workflows that it can run.';
 comment on column durable._workers.versions is 'Version of each of workflows.';
@@ -171,7 +171,7 @@ comment on column durable._idle_workers.ttl is 'Length of its leases, in ms.';
 comment on column durable._idle_workers.number is 'Its number in _workers, key of the presence lock.';
 comment on column durable._idle_workers.address is 'Where its direct messages go: random, so that no other role can send it work or read along.';
 comment on column durable._idle_workers.queues is 'Queues that it serves.';
-comment on column durable._idle_workers.digests is 'What it can run, workflows with their versions, and the digest of each.';
+comment on column durable._idle_workers.digests is 'The workflows with versions that it can run, and the digest of each.';
 
 create table durable._workflows (
   seen_at durable.epoch_ms not null,

@@ -1,4 +1,4 @@
--- Who waits for a promise: tasks (callbacks) and addresses (listeners). Rows exist only while the promise is pending.
+-- Waiters of a promise: tasks (callbacks) and addresses (listeners). Rows exist only while the promise is pending.
 
 create table durable._callbacks (
   awaited_id text collate "C" not null,

@@ -12,7 +12,7 @@ create type durable.row_type as enum (
   'execution_awaiting', 'execution_resumed'
 );
 comment on type durable.row_type is
-  'What a journal row stands for. durable.journal_types() gives the logical events of each.';
+  'The type of a journal row. durable.journal_types() gives the logical events of each.';
 
 create table durable._journal (
   execution bigint not null,
@@ -31,13 +31,13 @@ create table durable._journal (
 ) partition by list (bucket);
 
 comment on table durable._journal is
-  'What happened to each run, in order. A row covers the sequence numbers [seq, seq + durable._width(type)). Rows are never updated.';
+  'The events of each run, in order. A row covers the sequence numbers [seq, seq + durable._width(type)). Rows are never updated.';
 comment on column durable._journal.bucket is 'Partition: the bucket of the execution.';
 comment on column durable._journal.seq is 'First sequence number of the row.';
 comment on column durable._journal.ts is 'Instant of the transaction''s writes; replay never uses it.';
 comment on column durable._journal.child is 'Number of the child that the row is about.';
 comment on column durable._journal.attempt is 'Attempt of the invocation, from 1; of a signal its delivery number; of a member its join set.';
-comment on column durable._journal.type is 'What the row stands for: one of durable.journal_types(), which gives its logical events.';
+comment on column durable._journal.type is 'The type of the row: one of durable.journal_types(), which gives its logical events.';
 comment on column durable._journal.name is 'Function, workflow or promise name: compared on every replay.';
 comment on column durable._journal.input_hash is 'First 8 bytes of the hash of name and arguments: compared on every replay.';
 comment on column durable._journal.data is 'Result, error, captured value or wait as JSON text. Null where a promise row holds it.';
@@ -57,7 +57,7 @@ create type durable.as_of_record as (
   generation integer, seq integer, at timestamptz, status text, next_child integer, waiting_on text[], running jsonb,
   children jsonb, signals jsonb
 );
-comment on type durable.as_of_record is 'What was known of a run when its journal had seq events, the last of them at that instant.';
+comment on type durable.as_of_record is 'The state of a run when its journal had seq events, the last of them at that instant.';
 
 create type durable._event as (
   execution bigint, type durable.row_type, child integer, attempt integer, name text, input_hash bytea, data text
@@ -73,13 +73,13 @@ create type durable._step_outcome as (
   child integer, name text, hash text, attempt integer, value text, error text, retry_in bigint, begun boolean,
   param text, retry text
 );
-comment on type durable._step_outcome is 'What a worker reports of a local step: begun, an attempt failed, done or failed for good.';
+comment on type durable._step_outcome is 'The outcome of an attempt of a local step: begun, failed, completed, or failed for good.';
 
 create type durable._command as (
   "do" text, child integer, name text, version text, queue text, hash text, param text, timeout bigint,
   detached boolean, duration bigint, value text, "set" integer, abandon boolean, retry text
 );
-comment on type durable._command is 'What a coroutine did: started a run or a timer, made or adopted a promise, captured a value, began a step, received a signal, used a join set.';
+comment on type durable._command is 'A command of a coroutine: start a run or a timer, make or adopt a promise, record a value, begin a step, receive a signal, use a join set.';
 
 create type durable._ending as (
   "do" text, "on" integer[], kind text, value text, error text, retry_in bigint, problem text
@@ -91,7 +91,7 @@ create type durable._run_report as (
   commands durable._command[], ending durable._ending, id text, verdict text, seq integer, next integer, event durable._event
 );
 comment on type durable._run_report is
-  'What one run reports in a turn, and what became of the report: its verdict, where its rows begin and end, and the row of a single outcome.';
+  'The report of one run in a turn, and its result: the verdict, where its rows begin and end, and the row of a single outcome.';
 
 create type durable._turn_batch as (
   reports durable._run_report[], has_commands boolean, has_outcomes boolean, has_several boolean, has_unknown boolean,
@@ -104,7 +104,7 @@ create type durable._turn_answer as (
   now bigint, verdicts json, tails json, tasks json, hints text[], settled boolean, due_in bigint, busy bigint[], held text[],
   idle boolean
 );
-comment on type durable._turn_answer is 'What worker_turn_v1 answers.';
+comment on type durable._turn_answer is 'The answer of worker_turn_v1.';
 
 create type durable._sql_step_call as (
   worker text, execution bigint, id text, version integer, seen integer, child integer, attempt integer, name text, hash text
@@ -116,7 +116,7 @@ create type durable._journal_line as (
   execution bigint, bucket integer, seq integer, ts bigint, type durable.row_type, child integer, attempt integer, name text,
   has_data boolean, told text
 );
-comment on type durable._journal_line is 'A journal row as the laws look at it: of its data they read waits and timers only (told).';
+comment on type durable._journal_line is 'A journal row as the laws look at it: of its data they read waits and timers only.';
 
 create type durable.check_record as (law text, id text, detail text);
 comment on type durable.check_record is 'A violated law, as durable.check() answers it: its name, the object, what was seen.';

@@ -11,7 +11,7 @@ create table durable._unblocks (
 ) with (
   fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 comment on table durable._unblocks is
-  'Listeners to be told that a promise settled: kept until acknowledged, so delivery is at least once.';
+  'Messages to listeners that a promise settled: kept until acknowledged, so delivery is at least once.';
 comment on column durable._unblocks.claimed_until is 'A courier holds it until this instant.';
 comment on column durable._unblocks.created_at is 'When the promise settled.';
 comment on column durable._unblocks.attempts is 'Deliveries begun so far.';

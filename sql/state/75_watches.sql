@@ -1,5 +1,5 @@
 -- Watches: conditions that owners of tables have put on their rows, the waits of runs for such rows, and the news that triggers
--- and the sweep leave for durable.tick(). What a trigger writes here it only inserts: it holds nothing that anybody waits for.
+-- and the sweep leave for durable.tick(). A trigger only inserts here, so it holds no row that others wait for.
 
 create table durable._watches (
   id bigint not null generated always as identity,
@@ -25,7 +25,7 @@ comment on column durable._watches.condition is 'Expression over the columns, as
 comment on column durable._watches.columns is 'Columns by whose values a row is waited for.';
 comment on column durable._watches.types is 'Their types, domains resolved; text for an enum.';
 comment on column durable._watches.trusted is
-  'The table''s owner may run code with the rights of the engine''s owner and of its workers: somebody who has them said so.';
+  'The table''s owner may run code with the rights of the engine''s owner and of its workers: a role that has them allowed it.';
 
 create table durable._row_waits (
   execution bigint not null,
@@ -67,14 +67,14 @@ create table durable._row_events (
   constraint row_events_verdicts_name_a_promise check ((state is null) = (promise_id is null))
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 comment on table durable._row_events is
-  'What durable.tick() has to do: settle a promise, or test waits of a watch once more (no promise; no key: all of them). Committed with the user''s rows, deleted when done.';
+  'Work for durable.tick(): settle a promise, or test waits of a watch once more (no promise; no key: all of them). Committed with the user''s rows, deleted when done.';
 comment on column durable._row_events.xid is 'Transaction of the writer, who takes it back if he changes the row again.';
 comment on column durable._row_events.state is 'Verdict on the promise.';
 comment on column durable._row_events.key is 'Values of the key: of the waits to test.';
 comment on column durable._row_events.data is 'The row as JSON, or an error.';
 
 create index row_events_by_xid on durable._row_events (xid, watch);
-comment on index durable.row_events_by_xid is 'Serves the triggers: what the same transaction has said before.';
+comment on index durable.row_events_by_xid is 'Serves the triggers: earlier news of the same transaction.';
 
 create type durable._row_news as (promise_id text, watch bigint, state text, data jsonb);
-comment on type durable._row_news is 'What became of a wait for a row.';
+comment on type durable._row_news is 'The outcome of a wait for a row.';

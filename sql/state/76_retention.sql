@@ -1,4 +1,4 @@
--- What stays of what retention removed, and how far its sweep has come.
+-- Tombstones of what retention removed, and the place that its sweep has reached.
 
 create table durable._removed (
   ended_at durable.epoch_ms not null,
@@ -35,4 +35,4 @@ create table durable._retention (
 ) with (fillfactor = 50);
 comment on table durable._retention is 'One row: how far the sweep of retention by durable.tick() has come.';
 comment on column durable._retention.due_at is 'When it goes on.';
-comment on column durable._retention.place is 'Behind which run or promise it goes on (as purge tells in more); null: it begins anew.';
+comment on column durable._retention.place is 'The run or promise after which it continues (as purge answers in more); null: from the start.';

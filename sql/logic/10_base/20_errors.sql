@@ -163,7 +163,7 @@ begin
 end
 $$;
 comment on function durable._start_over() is
-  'Undoes the block of its caller, who catches WF099 and begins anew: the only way to give row locks back before the transaction ends. No code of an answer.';
+  'Undoes the block of its caller, which catches WF099 and starts again: the only way to release row locks before the transaction ends. Never a code of an answer.';
 
 create or replace function durable._fail_run_conflict(p_id text, p_what text)
 returns void language plpgsql volatile

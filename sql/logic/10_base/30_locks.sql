@@ -1,6 +1,6 @@
--- Every lock that waits: those of verbs, which stand in transactions of users. One order: promises by id, tasks by id, heads by
--- number; nobody who holds a later class waits for an earlier one, so there is no cycle. What the engine takes for itself, which
--- never waits for a user, stands in 10_base/40_try_locks.sql.
+-- Every lock that waits: those of verbs, which run in transactions of users. One order: promises by id, tasks by id, heads by
+-- number. A session that holds a later class never waits for an earlier one, so there is no cycle. The engine's own locks, which
+-- never wait for a user, stand in 10_base/40_try_locks.sql.
 -- Lock first, then read in a new statement: a statement's snapshot predates its own waiting. One row by its key may be read
 -- by the statement that locks it, because that answers the row as it is after the wait.
 
@@ -51,7 +51,7 @@ begin
 end
 $$;
 comment on function durable._lock_free_tasks(text[]) is
-  'Class 2 for renewals, which never wait: one transaction that somebody left open over one task must not cost a worker all its leases. What is locked cannot be taken by a sweep either.';
+  'Class 2 for renewals, which never wait: one transaction that somebody left open over one task must not cost a worker all its leases. A task that is locked cannot be taken by a sweep either.';
 
 create or replace function durable._lock_tasks_away(p_ids text[])
 returns void language plpgsql volatile
@@ -114,7 +114,7 @@ begin
   return v_free;
 end
 $$;
-comment on function durable._is_free(integer) is 'Nobody else holds this lock at this moment; it is not kept.';
+comment on function durable._is_free(integer) is 'True if no other session holds this lock at this moment. The lock is not kept.';
 
 create or replace function durable._try_beside_many()
 returns boolean language sql volatile
@@ -176,7 +176,7 @@ comment on function durable._lock_family(text, boolean) is
 create or replace function durable._key_name(p_tenant text, p_workflow text, p_key text)
 returns text language sql immutable parallel safe
 as $$ select p_tenant || '/' || p_workflow || '/' || p_key $$;
-comment on function durable._key_name(text, text, text) is 'What the lock of an idempotency key is taken on; null without a key.';
+comment on function durable._key_name(text, text, text) is 'The name on which an idempotency key is locked; null without a key.';
 
 create or replace function durable._most_names()
 returns integer language sql immutable parallel safe
@@ -202,7 +202,7 @@ begin
          and (select coalesce(bool_and(pg_try_advisory_xact_lock_shared(1685417574, h)), true) from unnest(v_hashes) h);
 end
 $$;
-comment on function durable._try_many(text[]) is 'What _lock_many takes; false if any of it is taken at this moment.';
+comment on function durable._try_many(text[]) is 'Takes the locks of _lock_many; false if one of them is taken at this moment.';
 
 create or replace function durable._lock_many(p_ids text[])
 returns void language plpgsql volatile
@@ -223,7 +223,7 @@ begin
 end
 $$;
 comment on function durable._lock_many(text[]) is
-  'For a start with more names than are locked one by one. What has the same id or key meets it in the unique indexes, in their order, and waits there; so it keeps out only who makes a promise or a run below an id that does not exist, and the purge, and each of those keeps it out. It tries for two seconds and never waits: 55P03.';
+  'For a start with more names than are locked one by one. A start with the same id or key meets it in the unique indexes, in their order, and waits there. So this lock excludes only the purge and the creation of a promise or run below an id that does not exist, and each of those excludes it. It tries for two seconds and never waits: 55P03.';
 
 create or replace function durable._lock_names(p_keys text[], p_ids text[])
 returns void language plpgsql volatile
@@ -271,7 +271,7 @@ begin
 end
 $$;
 comment on function durable._begins_chain(text[]) is
-  'Some of these can wait for others themselves. What has no target never waits, so it is on no circle; one that does not exist yet may come with a target.';
+  'True if some of these can themselves wait for others. A promise without target never waits, so it is on no circle; one that does not exist yet may be created with a target.';
 
 create or replace function durable._lock_adoptions(p_awaited text[])
 returns void language plpgsql volatile
@@ -284,7 +284,7 @@ begin
 end
 $$;
 comment on function durable._lock_adoptions(text[]) is
-  'After the heads, so that who holds it waits for nobody and only its commit is waited for: runs that begin to wait for other runs do so one after the other, so that two of them cannot close a circle that neither sees. Who waits for plain promises only passes.';
+  'Taken after the heads, so that its holder waits for nothing but its commit. Runs that begin to wait for other runs do so one after the other, so that two of them cannot close a circle that neither sees. Waits for plain promises pass.';
 
 create or replace function durable._heads_of(p_settle text[], p_tasks text[])
 returns bigint[] language plpgsql stable
@@ -381,7 +381,7 @@ begin
 end
 $$;
 comment on function durable._lock_late(text, text) is
-  'Classes 1 to 3 after a function of the user''s has run in this transaction, which may have locked whatever it liked, rows of its own and later classes too. So it never waits where the database would have to look for a deadlock: it tries for half a second, and false means that the caller begins anew.';
+  'Classes 1 to 3 after a function of a user has run in this transaction. That function may hold any locks, of later classes too, so this never waits in the database''s queue: it tries for half a second. False: the caller has to start again.';
 
 create or replace function durable._lock_commit(p_ids text[], p_own text)
 returns void language plpgsql volatile

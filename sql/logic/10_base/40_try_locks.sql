@@ -1,6 +1,6 @@
 -- Locks of the engine itself: its turns, claims and sweeps take what is free and leave out the rest, so they never wait for a
 -- transaction of a user. They wait only for a turn of the engine, and only if it is older: it will be over in a moment.
--- What a function answers as missed exists, but somebody else holds it. All of it is read in a statement after the locking one.
+-- A row that a function answers as missed exists, but another session has locked it. Rows are read in a statement after the lock.
 
 create or replace function durable._turn_key(p_xid xid)
 returns bigint language sql immutable parallel safe
@@ -210,7 +210,7 @@ begin
   return array(select unnest(p_ids) union select h.id from durable._executions h where h.execution = any (p_heads) limit 100);
 end
 $$;
-comment on function durable._locked_ids(text[], bigint[]) is 'Ids of what was missed, 100 at most, for whoever is to be told.';
+comment on function durable._locked_ids(text[], bigint[]) is 'The ids of locked runs and promises, 100 at most, for the answer.';
 
 create or replace function durable._try_adoptions(p_awaited text[])
 returns boolean language plpgsql volatile

@@ -81,7 +81,7 @@ as $$
     durable._canonical_address(regexp_replace(p_address, '^poll://([^/@:]+):([^/@:]+)$', E'poll://uni@\\1/\\2', 'i')) end
 $$;
 comment on function durable._canonical_listener(text) is
-  'The same for one who is to be told: the older poll://g:id means that member alone, since nobody else listens; for a resume it is a preference. A service listens to nothing. cell://name/id: a task in another database of the same installation, to which a courier brings the unblock message.';
+  'The same for a listener: the older poll://g:id means that member alone, since no other process listens there; for a resume it is a preference. A service listens to nothing. cell://name/id: a task in another database of the same installation, to which a courier delivers the unblock message.';
 
 create or replace function durable._sound_headers(p_headers jsonb)
 returns boolean language sql immutable parallel safe
@@ -118,7 +118,7 @@ as $$
   ) r
 $$;
 comment on function durable._canonical_recv(jsonb, boolean) is
-  'Address of a receiver of the older API: {"type": "poll", "data": {"group", "id"}}, {"type": "http", "data": {"url", "headers"}}, or an address as a JSON string. p_notify: of one who is to be told instead of resumed. Null: cannot be routed.';
+  'Address of a receiver of the older API: {"type": "poll", "data": {"group", "id"}}, {"type": "http", "data": {"url", "headers"}}, or an address as a JSON string. p_notify: a listener''s address instead of a task''s. Null: cannot be routed.';
 
 create or replace function durable._recv_headers(p_recv jsonb)
 returns jsonb language sql immutable parallel safe
@@ -152,4 +152,4 @@ as $$
     when 'object' then 'of type ' || coalesce(p_recv ->> 'type', 'null')
     else coalesce(jsonb_typeof(p_recv), 'null') end
 $$;
-comment on function durable._kind_of_recv(jsonb) is 'What an error may tell of a receiver: its headers and its URL may hold secrets.';
+comment on function durable._kind_of_recv(jsonb) is 'The part of a receiver that an error may show: headers and URL may hold secrets.';

@@ -1,8 +1,7 @@
 -- The journal's grammar and its one writer: guards, sequence numbers, fused widths and the fold into the head.
 -- Callers hold the lock of every head they append to.
--- Here and in every file: a stored row that is looked up for each element of an array or CTE is joined by
--- "key = any (array[x.key])". Such a clause can only drive an index look-up; with "key = x.key" a plan that was made while the
--- table was empty may read the whole index instead, and stays (tests/sql/test_plans.py).
+-- Here and in every file, rows that are looked up for the elements of an array or CTE are joined by "key = any (array[x.key])":
+-- sql/README.md, "How we write a look-up".
 
 create or replace function durable._width(p_type durable.row_type)
 returns integer language sql immutable parallel safe

@@ -1,4 +1,4 @@
--- Operations on tasks. Each single-task door locks, reads the clock, passes the fence, then writes.
+-- Operations on tasks. Each entry point for one task locks, reads the clock, passes the fence, then writes.
 
 create or replace function durable._task_record(p_id text)
 returns durable.task_record language plpgsql stable
@@ -291,7 +291,7 @@ as $$
   where t.id = p_task.id
 $$;
 comment on function durable._give_back(durable._tasks, bigint) is
-  'acquired to pending, for a task of protocol clients. Who gives it back does so again, if it cannot run it: so it waits longer each time, and others are asked meanwhile.';
+  'acquired to pending, for a task of protocol clients. A client that cannot run the task would release it again at once: so it waits longer each time, and the task is offered to others meanwhile.';
 
 create or replace function durable.task_release(p_id text, p_version integer)
 returns void language plpgsql volatile

@@ -1,4 +1,4 @@
--- What a start must fulfil: checks of its arguments, of the workflow's name, and of runs that exist already. They raise.
+-- Checks of a start: of its arguments, of the workflow's name, and of runs that exist already. Each raises an error.
 
 create or replace function durable._check_elements(p_args jsonb[], p_ids text[], p_keys text[], p_many boolean)
 returns void language plpgsql stable

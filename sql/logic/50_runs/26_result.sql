@@ -35,29 +35,29 @@ begin
 end
 $$;
 comment on function durable.results_v1(text[]) is
-  'For our clients: those of the promises that are settled, payloads as text; state null where there is no such promise. A deadline that has passed is settled before it is told: who settles at this moment may still win.';
+  'For clients of the package: the settled ones of these promises, payloads as text; state null where there is no such promise. A deadline that has passed is settled before the answer, because a settlement that is under way may still win.';
 
 create or replace function durable._uncommitted()
 returns text language plpgsql volatile
 as $$
 declare
-  v_words text;
+  v_message text;
 begin
   commit;
   return null;
 exception when invalid_transaction_termination then
-  get stacked diagnostics v_words = message_text;
-  return v_words;
+  get stacked diagnostics v_message = message_text;
+  return v_message;
 end
 $$;
 comment on function durable._uncommitted() is
-  'What PostgreSQL says, in the language of this session, to a COMMIT where none may be; in a function none ever may.';
+  'The message of PostgreSQL, in the language of this session, for a COMMIT where none is allowed, as in any function.';
 
-create or replace function durable._wait_until(p_timeout interval, p_words text)
+create or replace function durable._wait_until(p_timeout interval, p_message text)
 returns bigint language plpgsql volatile
 as $$
 begin
-  if p_words = durable._uncommitted() then
+  if p_message = durable._uncommitted() then
     perform durable._fail_conflict('A wait commits between its looks, and this transaction is not its own to commit.',
                                    'Call it outside of a transaction, or look once: select * from durable.result(id).');
   elsif p_timeout is null or p_timeout < interval '0' then
@@ -67,7 +67,7 @@ begin
 end
 $$;
 comment on function durable._wait_until(interval, text) is
-  'Instant at which a wait that begins now ends. p_words: what its caller was told when it tried to commit inside of a subtransaction, which never works, but is refused in other words where no commit works. WF003, WF004.';
+  'The instant at which a wait that begins now ends. p_message: the error that its caller got for a COMMIT in a subtransaction. That never works, but the message differs where no commit works at all. WF003, WF004.';
 
 create or replace function durable._poll_result(p_id text, p_looks integer, p_until bigint)
 returns table (looks integer, state text, value jsonb, error jsonb, pause_ms bigint) language plpgsql volatile
@@ -80,7 +80,7 @@ begin
 end
 $$;
 comment on function durable._poll_result(text, integer, bigint) is
-  'One look of a wait: what durable.result tells, and how long to sleep before the look after it; null if this is the last one.';
+  'One poll of a wait: the answer of durable.result, and the pause before the next poll; null if this was the last one.';
 
 create or replace function durable._sleep(p_ms bigint)
 returns void language plpgsql volatile
@@ -93,7 +93,7 @@ create or replace procedure durable.wait(
 language plpgsql
 as $$
 declare
-  v_words text;
+  v_message text;
   v_until bigint;
   v_looks integer := 1;
   v_pause_ms bigint;
@@ -102,9 +102,9 @@ begin
   begin
     commit;
   exception when invalid_transaction_termination then
-    get stacked diagnostics v_words := message_text;
+    get stacked diagnostics v_message := message_text;
   end;
-  v_until := durable._wait_until($2, v_words);
+  v_until := durable._wait_until($2, v_message);
   loop
     select l.looks, l.state, l.value, l.error, l.pause_ms into v_looks, state, value, error, v_pause_ms
     from durable._poll_result($1, v_looks, v_until) l;

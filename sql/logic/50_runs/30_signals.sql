@@ -1,4 +1,4 @@
--- Signals: what is sent to a run by name. Deliveries are numbered within their name, buffered, and received in that order.
+-- Signals, sent to a run by name. Deliveries are numbered within their name, buffered, and received in that order.
 
 create or replace function durable._check_signal(p_run text, p_name text, p_payload text, p_key text)
 returns void language plpgsql stable

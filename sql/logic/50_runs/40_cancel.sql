@@ -1,5 +1,5 @@
 -- Cancellation in two phases: the request, which the code sees and cleans up after, and the end, which comes from the code or
--- when the grace is over. Pause, resume and redrive stand here too: what people do to a run that exists.
+-- when the grace is over. Pause, resume and redrive stand here too.
 
 create or replace function durable._cancelled(p_reason text)
 returns text language sql immutable parallel safe
@@ -39,7 +39,7 @@ begin
 end
 $$;
 comment on function durable._family(text[], boolean) is
-  'Runs and the live runs below them that their cancellation reaches. What a run started after it was asked to end is its clean-up; only p_all reaches that. Ids below a run begin with its own, so they lie together in the key.';
+  'These runs and the live runs below them that their cancellation reaches. A child that was started after the request belongs to the clean-up; only p_all reaches it. Ids below a run begin with its own, so they lie together in the key.';
 
 create or replace function durable._lock_whole_family(p_ids text[], p_all boolean)
 returns text[] language plpgsql volatile
@@ -196,7 +196,7 @@ begin
 end
 $$;
 comment on function durable.cancel(text, jsonb, interval, boolean) is
-  'Cancels a run and its children: select durable.cancel(''order-42'', ''"customer called"''). Its code sees the request and may clean up for the grace (setting cancel_grace_ms), then it ends. What never ran ends at once; force ends everything at once. Answers cancelling or cancelled; asking again is no error. Two of these in one transaction hold the first while they wait for the second, so who crosses another deadlocks (40P01): durable.cancel_many does many at once. WF001, WF003 it has ended otherwise, WF004.';
+  'Cancels a run and its children: select durable.cancel(''order-42'', ''"customer called"''). Its code sees the request and may clean up for the grace (setting cancel_grace_ms), then it ends. A run that has not begun ends at once; force ends everything at once. Answers cancelling or cancelled; asking again is no error. Two of these in one transaction hold the first while they wait for the second, so two transactions that cross deadlock (40P01): durable.cancel_many cancels many at once. WF001, WF003 it has ended otherwise, WF004.';
 
 create or replace function durable._paused_by_hand()
 returns text language sql immutable parallel safe

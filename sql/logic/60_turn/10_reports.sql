@@ -1,4 +1,4 @@
--- What workers report: reports are read once, judged one by one, and turned into journal rows and children.
+-- Reports of workers: they are read once, get a verdict each, and are turned into journal rows and children.
 -- A report that does not fit never spoils the others. Leases and endings are composed in 60_turn/40_turn.sql.
 
 create or replace function durable._is_single(p_commands durable._command[], p_outcomes durable._step_outcome[])
@@ -163,7 +163,7 @@ as $$
   end
 $$;
 comment on function durable._outcome_data(boolean, bigint, text, text, text, text, bigint) is
-  'Journal data of an outcome: input or failed attempt, each with the retry policy if the worker told it, error or result.';
+  'Journal data of an outcome: input or failed attempt, each with the retry policy if the worker sent it, error or result.';
 
 create or replace function durable._outcome_events(p_reports durable._run_report[], p_now bigint)
 returns durable._event[] language plpgsql stable
@@ -387,7 +387,7 @@ as $$
 $$;
 comment on function durable._verdict_on(
   integer, integer, boolean, durable._executions, durable._tasks, text, boolean, bigint) is
-  'The verdict on a report: lost (drop it), stale (replay from the journal) or ok. What was done without having seen a request of cancellation does not count. p_does: it has outcomes, commands or an ending; p_is_stale: its child numbers are taken.';
+  'The verdict on a report: lost (drop it), stale (replay from the journal) or ok. A report that was made before its worker saw a request of cancellation is stale. p_does: it has outcomes, commands or an ending; p_is_stale: its child numbers are taken.';
 
 create or replace function durable._give_end_verdicts(p_reports durable._run_report[], p_worker text, p_now bigint)
 returns durable._run_report[] language plpgsql stable
@@ -554,7 +554,7 @@ begin
 end
 $$;
 comment on function durable._refused(durable._run_report[], text[], bigint) is
-  'What is wrong with an adoption is its outcome: the invocation is complete, and its row holds the error, since no promise does. Missing is what is not among the known promises, which are locked, or was removed before that, and what no report of this turn makes.';
+  'Completion rows for adoptions that fail. The row holds the error, because no promise does. A promise is missing if it is not among the known ones, which are locked, and no report of this turn makes it.';
 
 create or replace function durable._adopt(p_reports durable._run_report[], p_known text[], p_now bigint)
 returns bigint[] language plpgsql volatile

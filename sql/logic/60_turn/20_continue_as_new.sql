@@ -40,7 +40,7 @@ begin
   perform durable._append(v_events, p_now);
 end
 $$;
-comment on function durable._carry_signals(bigint, bigint, integer[], bigint) is 'What was sent and not received yet is delivered anew, numbered from 1; so is what the receives p_kept got after the code had given them up.';
+comment on function durable._carry_signals(bigint, bigint, integer[], bigint) is 'Delivers signals that were not received yet again, numbered from 1, and those that the receives p_kept got after the code had given them up.';
 
 create or replace function durable._let_children_go(p_id text, p_execution bigint)
 returns void language plpgsql volatile

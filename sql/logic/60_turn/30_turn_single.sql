@@ -37,7 +37,7 @@ begin
 end
 $$;
 comment on function durable._is_single_end(jsonb) is
-  'True if the turn brings one small report that ends its run by its code, with at most one outcome and no commands.';
+  'True if the turn has one small report, of a run that its code has ended, with at most one outcome and no commands.';
 
 create or replace function durable._is_awaited(p_id text, p_execution bigint)
 returns boolean language plpgsql stable

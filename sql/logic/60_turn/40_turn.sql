@@ -1,4 +1,4 @@
--- The worker's turn: one call, one transaction, for every execution that moved. It composes what lies below.
+-- The worker's turn: one call, one transaction, for every run that has something to report.
 -- Order, once for all reports: promises, tasks, the claim (SKIP LOCKED), heads, the clock, a verdict each, the writes.
 
 create or replace function durable._rows(
@@ -258,7 +258,7 @@ begin
 end
 $$;
 comment on function durable._end_suspends(durable._run_report[], bigint) is
-  'Suspends the runs whose coroutine has seen everything; steps that it gave up while they ran are closed first. What comes after its report is the tail it gets when it is warm.';
+  'Suspends the runs whose coroutine has seen everything; steps that it gave up while they ran are closed first. Rows after its report are the tail that a warm coroutine gets.';
 
 create or replace function durable._end_halts(p_reports durable._run_report[], p_now bigint)
 returns void language plpgsql volatile
@@ -492,7 +492,7 @@ begin
 end
 $$;
 comment on function durable._answer_commands(durable._run_report[], text[], bigint) is
-  'What can be answered at once, is: buffered signals, promises of others that are settled or cannot be awaited. Who got something does not suspend, it comes in the tail.';
+  'Answers at once what it can: buffered signals, promises of others that are settled or cannot be awaited. A run that got something does not suspend; the rows are in its tail.';
 
 create or replace function durable._end_reports(p_reports durable._run_report[], p_endings text[], p_now bigint)
 returns text[] language plpgsql volatile
@@ -676,7 +676,7 @@ begin
 end
 $$;
 comment on function durable._turn(text, text[], text[], text[], integer, jsonb, integer, boolean) is
-  'A turn that brings reports, any number of them, and may claim. p_codes: what the worker can run.';
+  'A turn with any number of reports, which may also claim. p_codes: the workflows that the worker can run.';
 
 create or replace function durable.worker_turn_v1(
   p_worker text, p_queues text[], p_codes text[], p_digests text[], p_want integer, p_reports jsonb, p_ttl_ms integer,

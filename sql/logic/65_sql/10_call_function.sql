@@ -1,7 +1,7 @@
--- Calling a function of the user's by its name with JSON arguments: steps in SQL and services do it here, and nothing else does.
--- Names come from the catalogue only, values go as one parameter. Whoever calls this must not have pinned its search_path or plan
--- settings: the function runs under those of the session. Nothing of the engine is locked meanwhile, so that no user's code is
--- ever waited for by a turn, and no lock of the engine waits for a row of the user's.
+-- Calls of a user's function by its name with JSON arguments, for steps in SQL and services. Names come from the catalogue only,
+-- values are passed as one parameter. A caller must not have pinned its search path or plan settings, because the function runs
+-- under those of the session. The engine locks nothing meanwhile: no turn waits for a user's code, and no lock of the engine for
+-- a user's row.
 
 create or replace function durable._functions_named(p_name text)
 returns oid[] language plpgsql stable
@@ -145,7 +145,7 @@ as $$
   where p.oid = p_function
 $$;
 comment on function durable._call_text(oid, jsonb) is
-  'The statement that calls a function: its identifiers and types as the catalogue has them, the values in $1. What a set returns becomes an array.';
+  'The statement that calls a function: identifiers and types from the catalogue, the values in $1. A set becomes an array.';
 
 create or replace function durable._call_values(p_function oid, p_args jsonb)
 returns jsonb language sql stable
@@ -171,7 +171,7 @@ begin
 end
 $$;
 comment on function durable._call_function(text, jsonb) is
-  'Calls a function of the user''s under the session''s own settings and answers its result as JSON text. What it raises goes out as it is; what stands below this function in the context of an error is of the user''s.';
+  'Calls a function of a user under the session''s own settings and answers its result as JSON text. Its errors pass unchanged; below this function, the context of an error is the user''s.';
 
 create or replace function durable._is_final(p_sqlstate text)
 returns boolean language sql immutable parallel safe
@@ -204,4 +204,4 @@ as $$
            left(nullif(p_detail, ''), 100000) as detail) e
 $$;
 comment on function durable._sql_error(text, text, text, text, text, text) is
-  'What a function raised, as a run''s error: data carries sqlstate, detail, hint, constraint and table. Our client reads it as a SqlError.';
+  'An error that a function raised, as a run''s error: data carries sqlstate, detail, hint, constraint and table. The package reads it as a SqlError.';

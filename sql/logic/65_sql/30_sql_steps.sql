@@ -99,4 +99,4 @@ as $$
     (p_worker, p_execution, p_id, p_version, p_seen, p_child, p_attempt, p_name, p_hash)::durable._sql_step_call, p_args)
 $$;
 comment on function durable.worker_sql_v1(text, bigint, text, integer, integer, integer, integer, text, text, jsonb) is
-  'A step in SQL: calls the function p_name with p_args (array or object) and records its result as the completion of the child, together or not at all. Answers {next, rows}, the journal from p_seen on; called again after a lost answer, it answers the same and calls nothing. What the function raises goes out as it is; of the engine''s own: WF001 and WF004 the call is wrong, WF002 lease lost, WF003, WF006 replay, WF008, 55P03 try again.';
+  'A step in SQL: calls the function p_name with p_args (array or object) and records its result as the completion of the child, together or not at all. Answers {next, rows}, the journal from p_seen on; called again after a lost answer, it answers the same and calls nothing. Errors of the function pass unchanged; the engine''s own are: WF001 and WF004 the call is wrong, WF002 lease lost, WF003, WF006 replay, WF008, 55P03 try again.';

@@ -38,7 +38,7 @@ begin
 end
 $$;
 comment on function durable.unserve(text) is
-  'Ends a service: select durable.unserve(''billing.close_month''). What is queued for it waits until it is served again. Answers whether there was one. WF004.';
+  'Ends a service: select durable.unserve(''billing.close_month''). Queued runs of it wait until it is served again. Answers whether there was one. WF004.';
 
 create or replace function durable.services_due_v1()
 returns bigint language plpgsql volatile
@@ -120,7 +120,7 @@ as $$
                   else '{"error": ' || p_error || ', "retry_at": ' || p_retry_at || ', "interrupted": false}' end)::durable._event
 $$;
 comment on function durable._service_event(bigint, integer, integer, text, text, text, text, bigint) is
-  'What a run''s journal says of an attempt: the function is a local step of the run.';
+  'The journal row of an attempt: the function is a local step of the run.';
 
 create or replace function durable._end_service(
   p_id text, p_service durable._service_call, p_value text, p_error text, p_is_final boolean)
@@ -225,4 +225,4 @@ create or replace function durable.serve_v1(p_id text)
 returns jsonb language sql volatile
 as $$ select durable._serve(p_id) $$;
 comment on function durable.serve_v1(text) is
-  'For workers: serves one task that next_service_v1 told, alone in its transaction, under a statement_timeout that was set in a statement before. Answers {served, hints, settled}; sends no hint.';
+  'For workers: serves one task that next_service_v1 named, alone in its transaction, under a statement_timeout that was set in a statement before. Answers {served, hints, settled}; sends no hint.';

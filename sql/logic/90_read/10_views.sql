@@ -1,4 +1,4 @@
--- What people read: readable payloads, timestamps with zone, ages. They may gain columns: the command line and
+-- Views for people: readable payloads, timestamps with zone, ages. They may gain columns: the command line and
 -- Client.list read them by name, workers never.
 
 create or replace function durable._run_state(p_promise text, p_task text, p_retry_at bigint, p_status text, p_problem text)
@@ -21,8 +21,8 @@ as $$
 $$;
 comment on function durable._run_state(text, text, bigint, text, text) is 'State of a run in people''s words.';
 
--- A live run is found by its task, one that failed by an index of its own, one that completed by its head. What is joined by key
--- alone says so (offset 0, = any): statistics of a table that fills and empties must not make a plan that reads another whole.
+-- A live run is found by its task, a failed one by an index of its own, a completed one by its head. Joins by key are look-ups
+-- (offset 0, = any), so that the statistics of a table that fills and empties never make a plan that reads another whole.
 
 create or replace view durable._refutable as
 select p.* from durable._promises p
@@ -249,7 +249,7 @@ as $$
                             'idempotency_key', p_head.key, 'input', coalesce(p_told, durable._json(p_own.param_data))) end
 $$;
 comment on function durable._started_payload(jsonb, durable._executions, durable._promises) is
-  'Payload of an ExecutionStarted. What a client told stands in the row; of other runs a later generation has its input there.';
+  'Payload of an ExecutionStarted. The row holds it for a client''s journal and for a later generation; otherwise the promise does.';
 
 create or replace function durable._reason(p_error jsonb)
 returns jsonb language sql immutable parallel safe
@@ -333,7 +333,7 @@ select w.id, case when w.missing_at is not null then 'missing' when w.present th
        durable._at(w.started_at) as started_at, durable._at(w.seen_at) as seen_at, w.about
 from durable._workers w;
 comment on view durable.workers is
-  'Worker processes that said hello and not yet goodbye. held: runs under lease. A missing one lost its connection; its work is taken over.';
+  'Registered worker processes. held: runs under lease. A missing one lost its connection; its work is taken over.';
 
 create or replace view durable.workflows as
 select f.name, f.version, durable._at(f.seen_at) as seen_at,

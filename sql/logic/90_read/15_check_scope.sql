@@ -1,5 +1,5 @@
--- What the laws look at. A law is asked of a portion: of what lies in spans of ids, or of runs by their numbers. All that it
--- reads beside that it finds by key, so a check costs what it is asked for, and a portion fits into memory. Every join of the
+-- The scope of the laws. A law is checked on a portion: on spans of ids, or on runs by their numbers. All that it reads beside
+-- that it finds by key, so a check costs what it is asked for, and a portion fits into memory. Every join of the
 -- laws is a look-up (durable.check leaves the planner no other), so what belongs together is grouped, never joined.
 
 create or replace function durable._promises_within(p_from text[], p_to text[])

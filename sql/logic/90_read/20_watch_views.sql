@@ -1,4 +1,4 @@
--- What people read of watches, and the laws of waits for rows. A row of the laws is a bug of the engine or a hand in the tables.
+-- Views of watches, and the laws of waits for rows. A broken law is a bug of the engine or a change of the tables by hand.
 
 create or replace view durable.watches as
 select w.table_name || '.' || w.name as watch, w.namespace as schema, w.relation as "table", w.columns as key, w.condition,
@@ -21,7 +21,7 @@ cross join lateral (
   from durable._row_waits x where x.watch = w.id
 ) r;
 comment on view durable.watches is
-  'What runs may wait for: a condition on the rows of a table, by the table''s name when it was watched. state: ok, or why its triggers do not tell of every change (table dropped, owner not trusted, key column missing, key column has another type, triggers missing, triggers disabled); call durable.watch again then. waits: runs that wait; untested: those that the triggers do not have yet.';
+  'Conditions on rows of tables that runs may wait for, by the table''s name when it was watched. state: ok, or why its triggers do not see every change (table dropped, owner not trusted, key column missing, key column has another type, triggers missing, triggers disabled); call durable.watch again then. waits: runs that wait; untested: those that the triggers do not have yet.';
 
 create or replace function durable._check_row_waits(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable

@@ -1,5 +1,5 @@
--- Who holds what the engine leaves out. The engine waits for no user, so no waiter tells: workers report what they missed, and
--- the holder is read from the rows themselves.
+-- Sessions that hold rows which the engine leaves out. The engine waits for no user, so pg_locks shows no waiter: workers report
+-- the rows that they missed, and the holder is read from the rows themselves.
 
 create or replace function durable._multixact_members(p_xmax text)
 returns text[] language plpgsql stable
@@ -57,7 +57,7 @@ cross join lateral durable._holders(array[b.id]) h
 join pg_catalog.pg_stat_activity a on a.pid = h.pid
 group by h.id, a.pid, a.usename, a.application_name, a.state, a.xact_start, a.query;
 comment on view durable.blocked is
-  'What stands still because a transaction holds it: run or promise, the workers that report it, and who holds it since when. Everything else goes on. The query and state of other roles show with pg_read_all_stats. To end one: select pg_terminate_backend(pid).';
+  'Runs and promises that stand still because a transaction has locked them: the workers that report it, and the session that holds the lock and since when. Everything else goes on. The query and state of other roles show with pg_read_all_stats. To end one: select pg_terminate_backend(pid).';
 
 create or replace function durable.worker_blocked_v1(p_worker text, p_ids text[])
 returns json language plpgsql volatile

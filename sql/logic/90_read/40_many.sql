@@ -30,7 +30,7 @@ begin
 end
 $$;
 comment on function durable._each_value(text[], jsonb, jsonb[]) is
-  'What each of the ids gets, as text: its own of p_each, or p_all if that is null. WF004.';
+  'The value for each of the ids, as text: its own of p_each, or p_all if that is null. WF004.';
 
 create or replace function durable.matching_runs(
   workflow text default null, state text default null, tags jsonb default null, started_after timestamptz default null,
@@ -109,7 +109,7 @@ begin
 end
 $$;
 comment on function durable._obstacles(text[], bigint) is
-  'What stands in the way of a verb for each of these runs, whose locks the caller has; fault null: nothing.';
+  'Why a verb cannot be applied to each of these runs, whose locks the caller has; fault null: it can.';
 
 create or replace function durable._outcomes(p_ids text[], p_outcomes text[])
 returns table (id text, outcome text, state text) language plpgsql volatile
@@ -124,7 +124,7 @@ begin
   order by u.n;
 end
 $$;
-comment on function durable._outcomes(text[], text[]) is 'What a verb for many answers: each run with its outcome and its state now.';
+comment on function durable._outcomes(text[], text[]) is 'The answer of a verb for many: each run with its outcome and its state now.';
 
 create or replace function durable._chosen(p_ids text[], p_outcomes text[])
 returns text[] language sql stable
@@ -273,7 +273,7 @@ begin
 end
 $$;
 comment on function durable._settled_before(text[], text, text[], bigint) is
-  'What a settlement of these promises, whose locks the caller holds, comes to. A step that is open is its worker''s to complete.';
+  'The outcome of settling each of these promises, whose locks the caller holds. An open step can only be completed by its worker.';
 
 create or replace function durable.settle_many(
   ids text[], verdict text default 'resolved', value jsonb default null, each_value jsonb[] default null)

@@ -1,7 +1,7 @@
 -- Settings of the entry points, all in one place. An entry point is what sessions call: a function without a leading underscore.
 -- A session may have any settings, so an entry point pins those that names, comparisons and plans depend on. Helpers run under
--- the settings of their caller and pin none; a helper in SQL could not be inlined otherwise. What one algorithm needs stands at
--- its function: a page without a sort, a lock timeout, the path of SECURITY DEFINER.
+-- the settings of their caller and pin none; a helper in SQL could not be inlined otherwise. Settings of one algorithm
+-- stand at its function: a page without a sort, a lock timeout, the path of SECURITY DEFINER.
 -- This file comes last, because "create or replace function" drops the settings of the function that it replaces.
 --
 -- Entry points without settings: durable.wait commits, which a function with settings cannot do. durable.error_codes and
