@@ -40,7 +40,7 @@ def test_a_filter_is_sent_in_batches(dsn: str, conn: Connection) -> None:
         async with Client(dsn) as client:
             told = await client.signal_many(RunFilter(workflow="w", started_after=EARLIER), "go", 1)
             assert told == [Steered(id=f"r{number}", outcome="done", delivery=1) for number in range(10)]
-            assert transactions(conn, "g") == 4
+            assert transactions(conn, "signal_delivered") == 4
             told = await client.cancel_many(RunFilter(workflow="w", state="running"), "why")
             assert {one.state for one in told} == {"cancelling"}
             assert len(told) == 10
