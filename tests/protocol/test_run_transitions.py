@@ -84,7 +84,7 @@ FORBIDDEN: dict[str, Forbidden] = {
     ),
     "consistent_request_of_cancellation_finds_a_worker": Forbidden(
         f"{H.format('cancel_seq = next_seq', 'asleep')};"
-        f"{APPEND.format('asleep', 'Q', 'null, null, null, null, null')};"
+        f"{APPEND.format('asleep', 'cancel_requested', 'null, null, null, null, null')};"
         f"{H.format(f'cancel_until = {NOW}', 'asleep')}"
     ),
     "consistent_grace_is_kept": Forbidden(
@@ -110,7 +110,9 @@ FORBIDDEN: dict[str, Forbidden] = {
         also="consistent_receive_is_kept",
     ),
     "consistent_receive_is_kept": Forbidden("update durable._inboxes set receiver = null where receiver = 0"),
-    "consistent_resumption_wakes": Forbidden(APPEND.format("asleep", "W", "null, null, null, null, null")),
+    "consistent_resumption_wakes": Forbidden(
+        APPEND.format("asleep", "execution_resumed", "null, null, null, null, null")
+    ),
     "consistent_generation_follows_an_end": Forbidden(
         f"select durable._next_head({HEAD.format('plain')}, 0, '[]', {NOW})"
     ),
@@ -278,7 +280,8 @@ def adoptions(conn: Connection, clock: Clock) -> None:
     ask(conn, settle("d.6"))
     ask(conn, ("select durable.fork('d', new_id => 'fork')", ()))
     ask(conn, settle("a"))
-    assert [row[1:3] for row in read(conn, held) if row[1] == "D"] == [["D", n] for n in (2, 6, 0, 1)]
+    told = [row[2] for row in read(conn, held) if row[1] == "child_settled"]
+    assert told == [2, 6, 0, 1]
     assert take_turn(conn, "W", report(held, end=suspend(3), seen=ALL)).of(held) == ("ok", "suspended")
     clock.advance(1_000)
     tick(conn)

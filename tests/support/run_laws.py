@@ -29,6 +29,7 @@ STATUS = {
 }
 BIRTH = ("id", "previous", "first_child", "abandoned", "written_by_client")
 # rows that give away a child number, other than the receipt of a signal
+SIGNALS = {RowType.SIGNAL_DELIVERED, RowType.SIGNAL_RECEIVED}
 NUMBERED = ALLOCATING - {RowType.SIGNAL_RECEIVED}
 EMPTY: Row = {"delivered": 0, "received": 0, "receiver": None}
 
@@ -68,7 +69,7 @@ def inboxes(step: Step) -> Iterator[tuple[Key, Row, Row]]:
     """Inboxes that the step had to do with, before and after."""
     keys = {key[:2] for key in (*step.images["_inboxes"], *step.images["_signals"])}
     for key in keys | {
-        (row["execution"], row["name"]) for _, row in step.born("_journal") if row["type"] in "gv"
+        (row["execution"], row["name"]) for _, row in step.born("_journal") if row["type"] in SIGNALS
     }:
         yield key, step.before("_inboxes", key) or EMPTY, step.after("_inboxes", key) or EMPTY
 
@@ -117,9 +118,12 @@ def consistent_request_of_cancellation_is_told_once(step: Step) -> Seen:
     """Who is asked to end has one CancelRequested, at the place that the head names, and a grace, or has
     ended with it."""
     for old, new in heads(step):
-        told, before = written(step, new["execution"], "Q"), old or {"status": "none", "cancel_seq": None}
+        told, before = (
+            written(step, new["execution"], RowType.CANCEL_REQUESTED),
+            old or {"status": "none", "cancel_seq": None},
+        )
         asked = new["status"] == "cancelling" != before["status"]
-        if len(rows_of(step, new["execution"], "Q")) > 1:
+        if len(rows_of(step, new["execution"], RowType.CANCEL_REQUESTED)) > 1:
             yield new["id"], "asked to end twice"
         elif told and before["status"] != "none" and not asked and new["status"] not in ENDED:
             yield new["id"], f"asked to end, and {new['status']}"
@@ -134,7 +138,7 @@ def consistent_request_of_cancellation_reaches_the_family(step: Step) -> Seen:
     for old, new in heads(step):
         if new["status"] != "cancelling" or (old and old["status"] == "cancelling"):
             continue
-        for row in rows_of(step, new["execution"], "I"):
+        for row in rows_of(step, new["execution"], RowType.CHILD_RUN_SCHEDULED):
             child = step.promise(f"{new['id']}.{row['child']}")
             if child is None or child["state"] != "pending" or child["timeout_at"] <= step.now_ms:
                 continue
@@ -182,10 +186,14 @@ def consistent_signals_are_counted(step: Step) -> Seen:
     """Deliveries and receipts of a name go up by one each, and the journal has every one of them."""
     for (execution, name), old, new in inboxes(step):
         sent = sorted(key[2] for key, _ in step.born("_signals") if key[:2] == (execution, name))
-        for kind, counter in (("g", "delivered"), ("v", "received")):
+        for kind, counter in ((RowType.SIGNAL_DELIVERED, "delivered"), (RowType.SIGNAL_RECEIVED, "received")):
             told = [row["attempt"] for row in written(step, execution, kind) if row["name"] == name]
             due = list(range(old[counter] + 1, new[counter] + 1))
-            if told != due or new[counter] < old[counter] or (kind == "g" and sent != due):
+            if (
+                told != due
+                or new[counter] < old[counter]
+                or (kind == RowType.SIGNAL_DELIVERED and sent != due)
+            ):
                 yield f"{execution} {name}", f"{old[counter]} -> {new[counter]}, told {told}, stored {sent}"
 
 
@@ -195,7 +203,9 @@ def consistent_signal_ends_a_wait(step: Step) -> Seen:
         child = old["receiver"]
         if child is None or new["delivered"] == old["delivered"]:
             continue
-        got = [row["child"] for row in written(step, execution, "v") if row["name"] == name]
+        got = [
+            row["child"] for row in written(step, execution, RowType.SIGNAL_RECEIVED) if row["name"] == name
+        ]
         if child not in got and status(step, execution) in LIVE and not is_taken(step, execution, child):
             yield f"{execution} {name}", f"child {child} waits, and {new['delivered']} was received by {got}"
 
@@ -206,7 +216,10 @@ def consistent_receive_is_kept(step: Step) -> Seen:
         child = old["receiver"]
         if child in (None, new["receiver"]) or status(step, execution) not in LIVE:
             continue
-        got = any(row["child"] == child and row["name"] == name for row in written(step, execution, "v"))
+        got = any(
+            row["child"] == child and row["name"] == name
+            for row in written(step, execution, RowType.SIGNAL_RECEIVED)
+        )
         if not got and not is_taken(step, execution, child):
             yield f"{execution} {name}", f"child {child} waits no more, and received nothing"
 
@@ -246,8 +259,8 @@ def consistent_generation_follows_an_end(step: Step) -> Seen:
             and (promise["state"], promise["head"]) == ("pending", new["execution"])
             and task
             and (task["state"], task["execution"]) == ("pending", new["execution"])
-            and written(step, old["execution"], "C")
-            and written(step, new["execution"], "S")
+            and written(step, old["execution"], RowType.EXECUTION_COMPLETED)
+            and written(step, new["execution"], RowType.EXECUTION_STARTED)
         )
         if not sound or len(others) > 1:
             yield new["id"], f"{before} -> {old} goes on as {new}, {len(others)} times; task {task}"
@@ -294,7 +307,8 @@ def consistent_adoption_is_in_the_journal(step: Step) -> Seen:
     for awaited, id_, child in adoptions(step.born("_callbacks")):
         execution, promise = awaiter(step, id_), step.promise(awaited)
         told = execution is not None and any(
-            (row["child"], row["name"]) == (child, awaited) for row in written(step, execution, "X")
+            (row["child"], row["name"]) == (child, awaited)
+            for row in written(step, execution, RowType.PROMISE_REGISTERED)
         )
         if not told or promise is None or not promise["external"]:
             yield id_, f"adopted {awaited} as child {child}, told: {told}"
@@ -307,12 +321,13 @@ def consistent_adoption_ends_in_the_journal(step: Step) -> Seen:
         execution = awaiter(step, id_)
         over = execution is None or status(step, execution) in ENDED or step.renewed(id_)
         told = execution is not None and any(
-            (row["child"], row["name"]) == (child, awaited) for row in written(step, execution, "D")
+            (row["child"], row["name"]) == (child, awaited)
+            for row in written(step, execution, RowType.CHILD_SETTLED)
         )
         if not over and not told:
             yield id_, f"child {child}, {awaited}, is over, and nobody was told"
     for _, row in step.born("_journal"):
-        if row["type"] == "D" and row["name"] is not None:
+        if row["type"] == RowType.CHILD_SETTLED and row["name"] is not None:
             promise = step.promise(row["name"])
             if promise is None or promise["state"] == "pending":
                 yield str(row["execution"]), f"told that {row['name']} is over, which is pending"
