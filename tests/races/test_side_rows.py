@@ -454,6 +454,8 @@ def test_what_is_held_is_left_out(
         assert (play.is_done("h"), play.is_done("f")) == (False, True)
         if table not in UNNAMED and scene is not waits_are_tested:
             assert [one for one in held if one.split(".")[0] == "h"] and not [o for o in held if o[0] == "f"]
+            holders = "select distinct pid from durable._holders(%s)"
+            assert conn.execute(holders, (held,)).fetchall() == [(user.info.backend_pid,)]
         user.commit()
     clock.advance(6000)
     play.act()

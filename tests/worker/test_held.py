@@ -41,6 +41,7 @@ HANDS = {
     "idle": "select from durable._idle_workers for update",
     "inboxes": "select from durable._inboxes for update",
     "callbacks": "select from durable._callbacks where awaiter_id = 's' for update",
+    "callbacks of a timer": "select from durable._callbacks where awaited_id = 't.0' for update",
     "signals": "select from durable._signals for update",
     "listeners": "select from durable._listeners for update",
     "hints": "select from durable._hints for update",
@@ -106,11 +107,12 @@ class Traffic:
             yield await stack.enter_async_context(self.app.client())
 
     async def held_runs(self, client: Client, conn: Connection) -> None:
-        """Run r, in a step; run s, suspended over a promise of somebody else."""
+        """Run r, in a step; run s, suspended over a promise of somebody else; run t, asleep for a moment."""
         await client.promises.create("s-outside", timeout=3600)
         await client.start(self.busy, id="r")
         await client.start(self.waiter, "s-outside", id="s")
-        suspended = "select from durable._tasks where id = 's' and state = 'suspended'"
+        await client.start(self.sleeper, 1.5, id="t")
+        suspended = "select 1 from durable._tasks where state = 'suspended' having count(*) = 2"
         await eventually(lambda: self.steps["r", 1] and conn.execute(suspended).fetchone() is not None)
 
     async def others_end(self, client: Client, count: int) -> None:

@@ -13,6 +13,38 @@ $$;
 comment on function durable._multixact_members(text) is
   'Transactions that share the lock of a row; none if this is the number of a transaction, which looks the same.';
 
+create or replace function durable._side_locks(p_ids text[])
+returns table (id text, xid text) language sql stable
+as $$
+  select s.id, s.xid::text from (
+    select c.awaited_id as id, c.xmax as xid from durable._callbacks c where c.awaited_id = any (p_ids)
+    union all
+    select c.awaiter_id, c.xmax from unnest(p_ids) as u (id)
+    join durable._callbacks c on c.awaited_id > u.id || '.' and c.awaited_id < u.id || '/' and c.awaiter_id = u.id
+    union all
+    select c.awaiter_id, c.xmax from durable._callbacks c where c.awaiter_id = any (p_ids) and c.child >= 0
+    union all
+    select l.awaited_id, l.xmax from durable._listeners l where l.awaited_id = any (p_ids)
+    union all
+    select r.task_id, r.xmax from durable._resumes r where r.task_id = any (p_ids)
+    union all
+    select w.promise_id, w.xmax from durable._row_waits w where w.promise_id = any (p_ids)
+    union all
+    select p.id, x.xmax from durable._promises p
+    cross join lateral (
+      select w.xmax from durable._row_waits w where w.execution = any (array[p.head])
+      union all
+      select i.xmax from durable._inboxes i where i.execution = any (array[p.head])
+      union all
+      select j.xmax from durable._join_sets j where j.execution = any (array[p.head])
+      union all
+      select m.xmax from durable._members m where m.execution = any (array[p.head])) x
+    where p.id = any (p_ids)) s
+  where s.xid <> 0
+$$;
+comment on function durable._side_locks(text[]) is
+  'Transactions that hold side rows of these promises and runs, or have held or changed them.';
+
 create or replace function durable._holders(p_ids text[])
 returns table (id text, pid integer) language plpgsql stable
 as $$
@@ -33,6 +65,8 @@ begin
     union
     select h.id, h.xmax::text from durable._promises p join durable._executions h on h.execution = any (array[p.head])
     where p.id = any (p_ids)
+    union
+    select s.id, s.xid from durable._side_locks(p_ids) s
   ), holder as (
     select r.id, l.pid from row_lock r join lock l on l.locktype = 'transactionid' and l.xid = r.xid
     union
@@ -47,7 +81,7 @@ begin
 end
 $$;
 comment on function durable._holders(text[]) is
-  'Sessions, other than turns and ticks of the engine, whose open transactions hold the promises, tasks or heads of these ids, or the lock of adoptions.';
+  'Sessions, other than turns and ticks of the engine, whose open transactions hold the promises, tasks, heads or side rows of these ids, or the lock of adoptions.';
 
 create or replace view durable.blocked as
 select h.id, array_agg(distinct b.worker) as workers, a.pid, a.usename as "user", a.application_name as application,
