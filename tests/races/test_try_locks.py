@@ -275,7 +275,7 @@ def test_a_lease_that_could_not_be_renewed(dsn: str, conn: Connection, clock: Cl
     assert tick(conn)["leases"] == int(not alive)
     if alive:
         ask(conn, heartbeat("W", held))
-        assert ask(conn, ("select held from durable._workers", ())) == ([],)
+        assert ask(conn, ("select unrenewed from durable._workers", ())) == ([],)
         assert ask(conn, ("select expires_at from durable._tasks", ())) == (clock.now_ms + TTL_MS,)
 
 
