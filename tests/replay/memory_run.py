@@ -83,7 +83,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SignalSent:
     """Somebody sends a signal."""
 
     name: str
@@ -91,7 +91,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CancelRequested:
     """Somebody asks the run to end."""
 
     reason: Any = None
@@ -106,7 +106,7 @@ class MemoryRun:
         receivers: numbers of receives that wait, by name.
         inboxes: payloads that were sent and not received, by name.
         blocked: what the run is blocked on, if it is.
-        overtake: a request of cancellation that arrives just before the next report.
+        late_request: a request of cancellation that arrives just before the next report.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class MemoryRun:
         self.counts: dict[tuple[str, str], int] = {}
         self.cancelling = any(row.type == RowType.CANCEL_REQUESTED for row in rows)
         self.blocked: Suspend | None = None
-        self.overtake: Asked | None = None
+        self.late_request: CancelRequested | None = None
         self.warm = self.replay()
         self.warm.load(self.rows)
         self.moves = Advance()
@@ -175,8 +175,8 @@ class MemoryRun:
             self.moves = moves = self.warm.advance()
             if isinstance(moves.end, Halt):
                 return moves
-            if self.overtake is not None and (moves.commands or moves.end is not None):
-                asked, self.overtake = self.overtake, None
+            if self.late_request is not None and (moves.commands or moves.end is not None):
+                asked, self.late_request = self.late_request, None
                 self._ask(asked)
                 self._start_over()
                 continue
@@ -260,7 +260,7 @@ class MemoryRun:
                 data_text = f'{{"input": {command.param}{policy}}}'
                 return Row(seq, RowType.STEP_STARTED, command.child, 1, command.name, command.hash, data_text)
             case Submit() | Take():
-                return self._mark_row(command)
+                return self._operation_row(command)
             case Receive():
                 assert (
                     not self.cancelling and self.receivers.get(command.name, command.child) == command.child
@@ -268,7 +268,7 @@ class MemoryRun:
                 self.receivers[command.name] = command.child
                 return None
 
-    def _mark_row(self, command: Submit | Take) -> Row:
+    def _operation_row(self, command: Submit | Take) -> Row:
         """What the database checks of join sets."""
         kinds = {row.child: row.type for row in self.rows if row.type in ALLOCATING}
         done = {row.child for row in self.rows if row.type in RESOLVING}
@@ -313,7 +313,7 @@ class MemoryRun:
         self.rows.append(row)
         return row
 
-    def _ask(self, asked: Asked) -> Row:
+    def _ask(self, asked: CancelRequested) -> Row:
         row = Row(self.next_seq, RowType.CANCEL_REQUESTED, data=json.dumps({"reason": asked.reason}))
         self.rows.append(row)
         self.cancelling = True
@@ -330,22 +330,22 @@ class MemoryRun:
 
     def send(self, name: str, payload: Any = None) -> Advance:
         """Send a signal, and advance."""
-        return self.turn(Sent(name, payload))
+        return self.turn(SignalSent(name, payload))
 
     def cancel(self, reason: Any = None) -> Advance:
         """Ask the run to end, and advance."""
-        return self.turn(Asked(reason))
+        return self.turn(CancelRequested(reason))
 
-    def turn(self, *events: Done | Sent | Asked) -> Advance:
+    def turn(self, *events: Done | SignalSent | CancelRequested) -> Advance:
         """Let things happen before one report: first what others do, then own steps; and advance."""
         tail: list[Row] = []
         outcomes: list[StepOutcome] = []
         mine = [one for one in events if isinstance(one, Done) and isinstance(self.open[one.child], StepCall)]
-        asked = any(isinstance(one, Asked) for one in events)
+        asked = any(isinstance(one, CancelRequested) for one in events)
         for event in [one for one in events if one not in mine] + ([] if asked else mine):
-            if isinstance(event, Asked):
+            if isinstance(event, CancelRequested):
                 tail.append(self._ask(event))
-            elif isinstance(event, Sent):
+            elif isinstance(event, SignalSent):
                 tail.extend(self._send(event))
             else:
                 self._complete(event, tail, outcomes)
@@ -366,7 +366,7 @@ class MemoryRun:
         left = tuple(child for child in wait.on if child not in resolved)
         self.blocked = Suspend(on=left, kind="all") if wait.kind == "all" and left else None
 
-    def _send(self, sent: Sent) -> list[Row]:
+    def _send(self, sent: SignalSent) -> list[Row]:
         row = Row(
             self.next_seq,
             RowType.SIGNAL_DELIVERED,

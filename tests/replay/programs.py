@@ -16,7 +16,7 @@ from pyengine.errors import InvalidRequest, NotFound
 from pyengine.protocol.commands import Adopt, Fail, Halt, MakePromise, Receive, StartTimer, Suspend
 from pyengine.replay.advance import StepCall
 from pyengine.workflow.context import ctx
-from tests.replay.memory_run import Asked, Done, MemoryRun, Sent, add, greet, ship, workflow
+from tests.replay.memory_run import CancelRequested, Done, MemoryRun, SignalSent, add, greet, ship, workflow
 
 Node = tuple[Any, ...]
 PLAIN_LEAVES = (
@@ -201,7 +201,7 @@ def _value(run: MemoryRun, child: int) -> Any:
     return None if isinstance(call, StartTimer) else f"value {child}"
 
 
-def events(run: MemoryRun, rng: random.Random) -> Iterator[Done | Sent]:
+def events(run: MemoryRun, rng: random.Random) -> Iterator[Done | SignalSent]:
     """Return what may happen next, in random order: some completions, some signals."""
     awaited = run.end.on if isinstance(run.end, Suspend) else ()
     choices = [n for n in run.open if not awaited or n in awaited or rng.random() < 0.3]
@@ -209,7 +209,7 @@ def events(run: MemoryRun, rng: random.Random) -> Iterator[Done | Sent]:
         unlucky = isinstance(run.open[child], MakePromise | Adopt) and rng.random() < 0.02
         yield Done(child, _value(run, child), ValueError(f"rejected {child}") if unlucky else None)
     if rng.random() < (0.5 if run.receivers else 0.1):
-        yield Sent(rng.choice(NAMES), rng.randrange(10))
+        yield SignalSent(rng.choice(NAMES), rng.randrange(10))
 
 
 def drive(code: Callable[[], Any], rng: random.Random, *, cancel: float = 0.0) -> MemoryRun:
@@ -221,11 +221,11 @@ def drive(code: Callable[[], Any], rng: random.Random, *, cancel: float = 0.0) -
         check_cold(run)
         happen: list[Any] = list(events(run, rng))
         rng.shuffle(happen)
-        if not run.cancelling and run.overtake is None and rng.random() < cancel:
+        if not run.cancelling and run.late_request is None and rng.random() < cancel:
             if rng.random() < 0.3:
-                run.overtake = Asked("overtaken")
+                run.late_request = CancelRequested("late")
             else:
-                happen.insert(rng.randint(0, len(happen)), Asked("asked"))
+                happen.insert(rng.randint(0, len(happen)), CancelRequested("asked"))
         run.now_ms += rng.randrange(50_000)
         run.turn(*happen)
     raise AssertionError("it never ends")

@@ -13,7 +13,7 @@ from pyengine.errors import DecodeError, InvalidRequest
 from pyengine.protocol.commands import Complete, ContinueAsNew, Receive, StartTimer, Suspend
 from pyengine.protocol.journal import Row, RowType
 from pyengine.workflow.context import ctx
-from tests.replay.memory_run import Done, MemoryRun, Sent, add, greet, problem_of, workflow
+from tests.replay.memory_run import Done, MemoryRun, SignalSent, add, greet, problem_of, workflow
 
 approve = Signal[int]("approve")
 
@@ -71,7 +71,7 @@ def test_a_buffered_signal_comes_at_once() -> None:
         return [await ctx.receive("a"), await ctx.receive("b"), await ctx.receive("a")]
 
     run = MemoryRun(workflow(code))
-    run.turn(Sent("a", 1), Sent("b", 2), Sent("a", 3))
+    run.turn(SignalSent("a", 1), SignalSent("b", 2), SignalSent("a", 3))
     run.complete(0)
     assert run.value == [1, 2, 3] and [command.child for command in run.commands] == [0, 1, 2, 3]
     assert [row.type for row in run.rows] == [
@@ -101,7 +101,7 @@ def test_types() -> None:
         return []
 
     run = MemoryRun(workflow(code))
-    run.turn(Sent("day", "2026-01-02"), Sent("day", "never"), Sent("day", {"x": 1}))
+    run.turn(SignalSent("day", "2026-01-02"), SignalSent("day", "never"), SignalSent("day", {"x": 1}))
     assert run.value[0] == "2026-01-02" and "receive day" in run.value[1] and run.value[2] == {"x": 1}
     check(run)
 
@@ -181,7 +181,7 @@ def test_signal_and_limit_in_one_turn(first: str) -> None:
         return [got, await ctx.receive(approve)]
 
     run = MemoryRun(workflow(code))
-    events = [Sent("approve", 1), Done(1)]
+    events = [SignalSent("approve", 1), Done(1)]
     run.turn(*(events if first == "signal" else events[::-1]))
     if first == "signal":
         assert run.end == Suspend(on=(2,), kind="signal")
@@ -263,7 +263,7 @@ def test_a_receive_that_waits_is_a_gap() -> None:
     for code in (timer, step):
         problem = problem_of(run.cold(workflow(code)))
         assert (problem["child"], problem["expected"]) == (0, "a receive that still waits")
-    run.turn(Done(1), Sent("a", 1))
+    run.turn(Done(1), SignalSent("a", 1))
     assert run.value == 1
     check(run)
 
@@ -328,7 +328,7 @@ def test_continue_as_new_carries_unconsumed_signals() -> None:
         ctx.continue_as_new()
 
     run = MemoryRun(workflow(code))
-    run.turn(Sent("a", 1), Sent("b", 2), Sent("c", 3))
+    run.turn(SignalSent("a", 1), SignalSent("b", 2), SignalSent("c", 3))
     run.complete(4)
     assert run.end == ContinueAsNew(value="[]", children=(5, 1, 2))
     run.warm.load([Row(run.next_seq, RowType.SIGNAL_RECEIVED, 3, 1, "d", None, "4", True)])
