@@ -212,11 +212,10 @@ class Worker:
         self._transactions = TransactionRunner(self._work, self.id, codec, slots, post)
         self._fetcher = JournalFetcher(self._side, self.id, post)
         self._poller = JournalPoller(self._loop, leased, post)
-        turns = TurnSender(self._database, identity, post)
         parts = Parts(
             runs=self._runs,
             dispatcher=self._dispatcher,
-            turns=turns,
+            turns=TurnSender(self._database, identity, post),
             side=self._side,
             listener=self._listener,
             clock=self._clock,
@@ -238,7 +237,7 @@ class Worker:
                 RecordDeadline: self._ticker.record_deadline,
             }
         )
-        return turns
+        return parts.turns
 
     def _serve(self, hello: tuple[Any, ...], settings: dict[str, int]) -> None:
         self._listener.subscribe("durable_ready", self._hinted)
