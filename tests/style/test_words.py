@@ -21,7 +21,7 @@ from pyengine.sources import found
 from tests.support.tree import ROOT, Module, files, modules
 
 # places that are not finished yet, by prefix of their path
-UNFINISHED = ("sql/",)
+UNFINISHED = ("sql/logic/70_history/40_fork", "sql/logic/70_history/50_fork")
 
 PRIVATE = {
     "hold": "lease",

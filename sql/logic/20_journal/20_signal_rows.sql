@@ -1,4 +1,4 @@
--- What rows about signals do to inboxes. Called by _append only, under the lock of the head.
+-- The effects of rows about signals on inboxes. Called by _append only, under the lock of the head.
 
 create or replace function durable._fold_inboxes(p_events durable._event[])
 returns void language plpgsql volatile

@@ -1,6 +1,6 @@
--- What rows about join sets do to their state, and the guards that it serves. Called by _append only, under the lock of the head.
--- A member is looked up by a subquery with a limit, which is never joined: where only its key is asked for, a plan that was made
--- while the table was empty would read the whole index.
+-- The effects of rows about join sets on their state, and the guards that use it. Called by _append only,
+-- under the lock of the head. A member is looked up by a subquery with a limit, which is never joined: where
+-- only its key is asked for, a plan that was made while the table was empty would read the whole index.
 
 create or replace function durable._is_invocation(p_execution bigint, p_child integer)
 returns boolean language plpgsql stable
@@ -77,7 +77,7 @@ begin
 end
 $$;
 comment on function durable._check_takes(durable._event[]) is
-  'Guards JS-3 to JS-6: what is taken is a member, complete, and was not taken before. What the same call makes is no promise yet, and what it completes further down is not complete here.';
+  'Guards JS-3 to JS-6: what is taken is a member, complete, and was not taken before. A promise made by the same call does not exist yet, and one completed further down is not complete here.';
 
 create or replace function durable._fold_sets(p_events durable._event[])
 returns void language plpgsql volatile

@@ -1,7 +1,7 @@
--- The journal's grammar and its one writer: guards, sequence numbers, fused widths and the fold into the head.
--- Callers hold the lock of every head they append to.
--- Here and in every file, rows that are looked up for the elements of an array or CTE are joined by "key = any (array[x.key])":
--- sql/README.md, "How we write a look-up".
+-- The journal's grammar and its one writer: guards, sequence numbers, fused widths and the fold into the
+-- head. Callers hold the lock of every head they append to. Here and in every file, rows that are looked up
+-- for the elements of an array or CTE are joined by "key = any (array[x.key])": sql/README.md, "How we write
+-- a look-up".
 
 create or replace function durable._width(p_type durable.row_type)
 returns integer language sql immutable parallel safe
@@ -71,7 +71,7 @@ as $$
   end
 $$;
 comment on function durable._attempt_after(durable.row_type, integer) is
-  'What a row leaves of a local step: n while attempt n runs, -n where attempt n comes next, or 0 once it is complete.';
+  'The state of a local step after a row: n while attempt n runs, -n where attempt n comes next, or 0 once it is complete.';
 
 create or replace function durable._attempt_fits(p_type durable.row_type, p_attempt integer, p_before integer)
 returns boolean language sql immutable parallel safe
@@ -99,7 +99,7 @@ as $$
     else 'the step is complete'
   end
 $$;
-comment on function durable._attempt_due(integer) is 'What _attempt_fits expected, in words.';
+comment on function durable._attempt_due(integer) is 'The expectation of _attempt_fits, as text.';
 
 create or replace function durable._gap_max()
 returns integer language sql immutable parallel safe
@@ -249,7 +249,7 @@ begin
   where h.execution = any (array[n.execution]);
 end
 $$;
-comment on function durable._fold(durable._event[]) is 'Brings heads up to what _insert_all has appended.';
+comment on function durable._fold(durable._event[]) is 'Updates heads by the rows that _insert_all has appended.';
 
 create or replace function durable._append(p_events durable._event[], p_now bigint, p_cleaning boolean default false)
 returns void language plpgsql volatile
@@ -287,7 +287,7 @@ begin
 end
 $$;
 comment on function durable._append(durable._event[], bigint, boolean) is
-  'The one writer of events, for any number of executions at once; waits are written by _await. WF006 if an event does not fit its journal. Brings heads, inboxes and join sets up to it.';
+  'The one writer of events, for any number of executions at once; waits are written by _await. WF006 if an event does not fit its journal. Updates heads, inboxes and join sets by it.';
 
 create or replace function durable._fold_steps(p_events durable._event[])
 returns void language plpgsql volatile
@@ -384,7 +384,7 @@ begin
 end
 $$;
 comment on function durable._write_started(bigint[], integer, text, bigint) is
-  'The first row of new journals. p_data: what the promise does not know, the input of a later generation or what a client told of itself.';
+  'The first row of new journals. p_data: what the promise does not know, the input of a later generation or a client''s own data.';
 
 create or replace function durable._copy_rows(
   p_from bigint, p_to bigint, p_seqs integer[], p_changed integer[], p_types durable.row_type[], p_data text[])
@@ -435,7 +435,7 @@ as $$
   where h.execution = p_execution
 $$;
 comment on function durable._fold_all(bigint) is
-  'Brings the head of a running execution up to its journal as a whole, where that was copied and not appended row by row.';
+  'Updates the head of a running execution by its whole journal, if that was copied and not appended row by row.';
 
 create or replace function durable._begin(
   p_executions bigint[], p_ids text[], p_tenants text[], p_workflows text[], p_versions text[], p_keys text[], p_now bigint,

@@ -1,6 +1,7 @@
--- Who waits: registration, and the resume stage of the settlement chain, in which awaiters become pending.
--- Nothing here writes a promise. Tasks are joined from the left wherever the other side drives: their table is emptied all
--- the time, and a plan that starts from a table believed empty reads its whole index for each row of the other.
+-- Callbacks: registration, and the resume stage of the settlement chain, in which awaiters become pending.
+-- Nothing here writes a promise. Tasks are joined from the left wherever the other side drives: their table
+-- is emptied all the time, and a plan that starts from a table believed empty reads its whole index for each
+-- row of the other.
 
 create or replace function durable._register(p_awaited text[], p_awaiter text)
 returns void language sql volatile
@@ -11,10 +12,11 @@ $$;
 comment on function durable._register(text[], text) is
   'Registers a task on promises that the caller has locked and found pending and external.';
 
--- Who would wait for itself. A callback of a run on its own child is born with the child, which nobody but its parent awaits and
--- which awaits nothing yet; a fork is born awaited by nobody. Hence the last callback of a circle is one of an adoption, and as
--- adoptions of what can wait come one after the other (_lock_adoptions), judging each by the callbacks it finds is exact for
--- runs. Callbacks of protocol clients count as awaits too, but what they register for tasks without a journal is theirs to judge.
+-- Finds runs that would wait for themselves. A callback of a run on its own child is born with the child,
+-- which nobody but its parent awaits and which awaits nothing yet; a fork is born awaited by nobody. Hence
+-- the last callback of a circle is one of an adoption, and as adoptions of what can wait come one after the
+-- other (_lock_adoptions), judging each by the callbacks it finds is exact for runs. Callbacks of protocol
+-- clients count as awaits too, but what they register for tasks without a journal is theirs to judge.
 
 create or replace function durable._may_close_circle(p_awaited text[], p_awaiters text[], p_now bigint)
 returns boolean language plpgsql stable
@@ -77,7 +79,7 @@ begin
 end
 $$;
 comment on function durable._circle(text, text, text[], text[], bigint) is
-  'The shortest circle that p_awaiter closes if it awaits p_awaited, given the callbacks and p_more: p_awaiter, p_awaited, whom that awaits, ..., p_awaiter. Null if there is none. What is settled or past its deadline waits for nothing.';
+  'The shortest circle that p_awaiter closes if it awaits p_awaited, given the callbacks and p_more: p_awaiter, p_awaited, whom that awaits, ..., p_awaiter. Null if there is none. A promise that is settled or past its deadline waits for nothing.';
 
 create or replace function durable._prefer_until(p_preference text, p_now bigint)
 returns bigint language sql stable

@@ -1,5 +1,6 @@
--- The settlement chain settle, resume, execute, for any number of promises at once. Every settlement goes through here:
--- a client's verdict, a worker's, a fence's, a deadline's. The one UPDATE that takes a promise out of pending stands here.
+-- The settlement chain settle, resume, execute, for any number of promises at once. Every settlement goes
+-- through here: a client's verdict, a worker's, a fence's, a deadline's. The one UPDATE that takes a promise
+-- out of pending stands here.
 
 create or replace function durable._settle_rows(
   p_ids text[], p_states text[], p_headers jsonb[], p_data text[], p_now bigint, p_keys text[], p_versions integer[])
@@ -66,7 +67,7 @@ begin
 end
 $$;
 comment on function durable._owner_events(durable._settled[]) is
-  'What the owners'' journals say of settled children: TimerFired or InvokeCompleted, with InvokeStarted before it if none is open. Owners that have ended record nothing (R16).';
+  'The rows of settled children in their owners'' journals: TimerFired or InvokeCompleted, with InvokeStarted before it if none is open. Owners that have ended record nothing (R16).';
 
 create or replace function durable._adopter_events(p_settled durable._settled[])
 returns durable._event[] language plpgsql stable
@@ -82,7 +83,7 @@ begin
 end
 $$;
 comment on function durable._adopter_events(durable._settled[]) is
-  'What the journals say of runs that adopted a settled promise (R13): InvokeStarted and InvokeCompleted, by the name of the promise.';
+  'The rows in the journals of runs that adopted a settled promise (R13): InvokeStarted and InvokeCompleted, by the name of the promise.';
 
 create or replace function durable._request_events(p_settled durable._settled[])
 returns durable._event[] language plpgsql stable
@@ -112,7 +113,7 @@ begin
     where s.head is not null);
 end
 $$;
-comment on function durable._end_events(durable._settled[]) is 'What a settled run''s own journal ends with.';
+comment on function durable._end_events(durable._settled[]) is 'The last rows of a settled run''s own journal.';
 
 create or replace function durable._end_waits(p_ids text[], p_heads bigint[])
 returns void language plpgsql volatile

@@ -1,5 +1,5 @@
--- What was removed does not begin again: the one check of every door that makes something under an id of its caller's choice.
--- Retention itself stands in 75_time/30_retention.sql.
+-- Removed ids are not used again: the check of every entry point that creates something under an id of its
+-- caller's choice. Retention itself stands in 75_time/30_retention.sql.
 
 create or replace function durable._check_removed(
   p_ids text[], p_workflow text default null, p_tenant text default null, p_keys text[] default null)

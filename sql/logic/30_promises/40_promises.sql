@@ -40,7 +40,7 @@ begin
 end
 $$;
 comment on function durable._expire(text[]) is
-  'Persists the deadline verdicts of promises found past their deadline, before anybody is told of them.';
+  'Persists the deadline verdicts of promises found past their deadline, before they are reported.';
 
 create or replace function durable.promise_get(p_id text)
 returns durable.promise_record language plpgsql volatile
@@ -82,7 +82,7 @@ as $$
               or p_id is not distinct from p_tags ->> 'resonate:origin')
 $$;
 comment on function durable._in_its_tree(text, jsonb) is
-  'An id belongs to the origin, the branch and the parent that tags name. What is an origin itself may have any parent: a detached call names its caller.';
+  'An id belongs to the origin, the branch and the parent that tags name. An origin may have any parent: a detached call names its caller.';
 
 create or replace function durable._check_promise(p_id text, p_timeout_at bigint, p_param_data text, p_tags jsonb)
 returns void language plpgsql stable

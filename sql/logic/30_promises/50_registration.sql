@@ -1,5 +1,5 @@
--- Who wants to wait for a promise says so here: callbacks of tasks, listeners at addresses. The promise is locked first, so that
--- nobody registers on one that settles at this moment.
+-- Registration of waits for a promise: callbacks of tasks, listeners at addresses. The promise is locked
+-- first, so that nobody registers on one that settles at this moment.
 
 create or replace function durable._check_external(p_ids text[])
 returns void language plpgsql stable
@@ -52,7 +52,7 @@ begin
 end
 $$;
 comment on function durable._answer_registration(durable._promises, bigint) is
-  'What a registration answers: pending only if it was registered, as of the instant at which that was decided.';
+  'The answer of a registration: pending only if it was registered, as of the instant at which that was decided.';
 
 create or replace function durable.promise_register_callback(p_awaited text, p_awaiter text)
 returns durable.promise_record language plpgsql volatile

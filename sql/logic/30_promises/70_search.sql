@@ -1,7 +1,8 @@
--- Pages of promises, and what a worker gets with a task. A page is as of one instant, and what it shows past its deadline is
--- settled first: only what is stored can be seen by all who look later. The clock is read before a page and in the statement
--- that reads it, after its snapshot, until both agree: that is what the clock showed when the snapshot was taken. Before alone,
--- a page could call alive what somebody was refused before he made what it shows; after alone, call over what was not.
+-- Pages of promises, and what a worker gets with a task. A page is as of one instant, and what it shows past
+-- its deadline is settled first: only what is stored can be seen by all who look later. The clock is read
+-- before a page and in the statement that reads it, after its snapshot, until both agree: that is what the
+-- clock showed when the snapshot was taken. Before alone, a page could call alive what somebody was refused
+-- before he made what it shows; after alone, call over what was not.
 
 create or replace function durable._projected_state(p_promise durable._promises, p_now bigint)
 returns text language sql immutable
@@ -114,7 +115,7 @@ as $$
                 'state', durable._projected_state(p_promise, p_now), 'settled_at', p_promise.timeout_at)) end
 $$;
 comment on function durable._projected_record(durable._promises, bigint) is
-  'A promise as of an instant, settled if its deadline has passed. Only of one whose row is locked, or nobody could be told so.';
+  'A promise as of an instant, settled if its deadline has passed. Only of a locked row, since another one could not be reported so.';
 
 create or replace function durable._lock_due(p_ids text[], p_now bigint)
 returns text[] language plpgsql volatile
@@ -125,7 +126,7 @@ begin
 end
 $$;
 comment on function durable._lock_due(text[], bigint) is
-  'Locks those of the promises that are past their deadline and that nobody settles at this moment: whoever settles one later reads a later clock, so they may be told as timed out.';
+  'Locks those of the promises that are past their deadline and that no session settles at this moment: a later settlement reads a later clock, so they may be reported as timed out.';
 
 create or replace function durable._search_promises(
   p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text)
@@ -155,7 +156,7 @@ begin
 end
 $$;
 comment on function durable._search_promises(text, jsonb, integer, text, text) is
-  'A page as of one instant. What it finds past its deadline is settled first, all of it at once: a second time would lock promises after tasks. So if more has come past its deadline meanwhile, the first time is undone and all of it is settled together.';
+  'A page as of one instant. Promises past their deadline are settled first, all at once: a second time would lock promises after tasks. So if more has come past its deadline meanwhile, the first time is undone and all of it is settled together.';
 
 create or replace function durable._check_search(p_state text, p_states text[], p_limit integer)
 returns void language plpgsql stable
@@ -212,4 +213,4 @@ begin
 end
 $$;
 comment on function durable.promise_preload(text) is
-  'What a worker that takes a task is spared to ask for: the other promises with the same tag resonate:branch, by id. It waits for nobody, because its caller holds a task: what somebody settles at this moment is left out, and so is what is beyond 1000 promises or 8 MiB.';
+  'The preload of a worker that takes a task: the other promises with the same tag resonate:branch, by id. It waits for nobody, because its caller holds a task: what somebody settles at this moment is left out, and so is what is beyond 1000 promises or 8 MiB.';

@@ -1,6 +1,7 @@
--- Watches: the owner of a table puts a condition on its rows, and triggers that tell when a row comes to fulfil it for which a
--- run waits. A trigger only inserts news and never locks; 20_row_waits.sql and durable.tick() act on them.
--- Conditions are dynamic SQL, and may raise; that never reaches the transaction of the user.
+-- Watches: the owner of a table puts a condition on its rows, and triggers that tell when a row comes to
+-- fulfil it for which a run waits. A trigger only inserts news and never locks; 20_row_waits.sql and
+-- durable.tick() act on them. Conditions are dynamic SQL, and may raise; that never reaches the transaction
+-- of the user.
 
 create or replace function durable._key_columns(p_relation regclass, p_columns text[])
 returns text[] language plpgsql stable
@@ -101,7 +102,7 @@ begin
 end
 $$ set search_path = '' set jit = off set quote_all_identifiers = off;
 comment on function durable._check_stable(oid) is
-  'A condition calls nothing volatile, told by the expression as the server has read it: its functions and operators stand there by number, and no text of the user''s looks like that, because blanks and braces in names are escaped. WF004.';
+  'A condition calls nothing volatile, checked in the expression as the server has parsed it: its functions and operators are there by number, and no text of the user''s looks like that, because blanks and braces in names are escaped. WF004.';
 
 create or replace function durable._compile(p_relation regclass, p_condition text)
 returns text language plpgsql volatile
@@ -211,7 +212,7 @@ begin
   end if;
 end
 $$;
-comment on function durable._check_watched(regclass, text) is 'Who may watch what, under which name. WF001, WF004.';
+comment on function durable._check_watched(regclass, text) is 'The watches and their owners, by name. WF001, WF004.';
 
 create or replace function durable._fulfils(p_watch durable._watches, p_row text)
 returns text language sql stable
@@ -244,7 +245,7 @@ as $$
     durable._fulfils(p_watch, 'n'))
 $$;
 comment on function durable._true_keys_sql(durable._watches) is
-  'Statement of a trigger that may not see all waits: the keys of rows that fulfil the condition now; more than a hundred are not told apart.';
+  'Statement of a trigger that may not see all waits: the keys of rows that fulfil the condition now; more than a hundred are reported as all.';
 
 create or replace function durable._record_row_changes(p_xid xid8, p_watch bigint, p_ids text[], p_keys jsonb[], p_rows jsonb[])
 returns boolean language sql volatile
@@ -321,7 +322,7 @@ $$ set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_pla
 set intervalstyle = 'iso_8601' set bytea_output = 'hex' set extra_float_digits = 1 set jit = off set quote_all_identifiers = off;
 revoke execute on function durable._row_changed() from public;
 comment on function durable._row_changed() is
-  'Trigger of a watch. Takes back what the transaction said of rows that it changes again; tells which waits have their row; where it cannot know, because its snapshot is older than some waits or the condition or a cast of a column raised, asks for a test. Only inserts, so it waits for nobody and nobody for it; with the rights of the engine''s owner, because who changes the row need have none here. So it looks at rows only of owners who have those rights or are trusted with them, searches no temporary schema first, and nobody else may hang it on a table. A table that is not part of the watched one, a partition that was detached, tells nothing.';
+  'Trigger of a watch. Takes back the messages of the transaction about rows that it changes again; reports the waits that have their row; where it cannot know, because its snapshot is older than some waits or the condition or a cast of a column raised, asks for a test. Only inserts, so it waits for nobody and nobody for it; with the rights of the engine''s owner, because who changes the row need have none here. So it looks at rows only of owners who have those rights or are trusted with them, searches no temporary schema first, and nobody else may hang it on a table. A table that is not part of the watched one, a partition that was detached, tells nothing.';
 
 create or replace function durable._hang_triggers(p_relation regclass, p_name text, p_id bigint)
 returns void language plpgsql volatile
@@ -392,7 +393,7 @@ create or replace function durable.watch(
 returns text language sql volatile
 as $$ select durable._watch($1, $2, $3, $4, $5) $$;
 comment on function durable.watch(regclass, text, text[], text, boolean) is
-  'For the owner of a table: lets runs wait for its rows: select durable.watch(''orders'', ''paid'', key => ''{id}'', condition => ''status = ''''paid''''''). Again: another condition, triggers for new partitions, and every wait is tested anew. A watch evaluates the rows with the rights of the engine''s owner and of the workers, so the table must belong to somebody who has these rights; trust_owner => true, which only such a role can say, lets any owner''s code (functions of the condition, casts of column types, index expressions) run with them. Takes SHARE ROW EXCLUSIVE on the table until the commit. WF001, WF003, WF004.';
+  'For the owner of a table: lets runs wait for its rows: select durable.watch(''orders'', ''paid'', key => ''{id}'', condition => ''status = ''''paid''''''). Again: another condition, triggers for new partitions, and every wait is tested again. A watch evaluates the rows with the rights of the engine''s owner and of the workers, so the table must belong to somebody who has these rights; trust_owner => true, which only such a role can say, lets any owner''s code (functions of the condition, casts of column types, index expressions) run with them. Takes SHARE ROW EXCLUSIVE on the table until the commit. WF001, WF003, WF004.';
 
 create or replace function durable._watch_problem(p_watch durable._watches)
 returns text language plpgsql stable

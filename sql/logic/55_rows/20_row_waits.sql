@@ -1,6 +1,7 @@
--- Waits of runs for rows: registered by the worker's turn, told of by triggers, tested by the sweep, settled by durable.tick().
--- A turn does not look at tables of users, so it can never wait for their transactions. It only writes the wait down; the sweep
--- tests it, and arms it once everybody has ended who may have changed the row without seeing the wait.
+-- Waits of runs for rows: registered by the worker's turn, reported by triggers, tested by the sweep, settled
+-- by durable.tick(). A turn does not look at tables of users, so it can never wait for their transactions. It
+-- only writes the wait down; the sweep tests it, and arms it once everybody has ended who may have changed
+-- the row without seeing the wait.
 
 create or replace function durable._canonical_key(p_columns text[], p_types text[], p_key jsonb)
 returns jsonb language sql immutable parallel safe
@@ -254,7 +255,7 @@ begin
       and (x.test_at > 0 or exists (select from unnest(p_news) n where n.promise_id = x.promise_id))
     for update skip locked);
   if cardinality(v_had) < cardinality(p_due) then
-    -- a wait that somebody holds is tested again, and would be told again each time
+    -- a locked wait is tested again, and would be reported again each time
     delete from durable._row_events e where e.xid = pg_current_xact_id() and e.promise_id <> all (v_had);
   end if;
   update durable._row_waits w
@@ -349,7 +350,8 @@ begin
     return 0;
   end if;
   v_due := array(select w.promise_id from durable._row_waits w where w.test_at <= p_now order by w.test_at limit p_limit);
-  -- in this order: whoever did not see these waits has a lower number, and what he did is seen by tests once he has ended
+  -- in this order: whoever did not see these waits has a lower number, and what he did is seen by tests once
+  -- he has ended
   if pg_current_xact_id_if_assigned() is null then
     v_since := pg_current_xact_id();
   end if;

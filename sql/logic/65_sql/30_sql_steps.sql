@@ -1,7 +1,8 @@
--- Steps in SQL (ctx.sql): one round trip and one commit for the function's writes and the journal row, under the fence.
--- Order: a look without locks, the user's function, then the locks of task and head, the verdict, the row. The function may have
--- locked anything before, tasks and heads too if it calls verbs of this schema; so these locks are never waited for in the
--- database's own way, and what does not get them in a while starts over from the beginning.
+-- Steps in SQL (ctx.sql): one round trip and one commit for the function's writes and the journal row, under
+-- the fence. Order: a look without locks, the user's function, then the locks of task and head, the verdict,
+-- the row. The function may have locked anything before, tasks and heads too if it calls verbs of this
+-- schema; so these locks are never waited for in the database's own way, and what does not get them in a
+-- while starts over from the beginning.
 
 create or replace function durable._check_step(
   p_worker text, p_head durable._executions, p_id text, p_version integer, p_now bigint)

@@ -1,5 +1,6 @@
--- The 20 logical events as a client sends them, read into rows of the journal. Only shapes are judged here, before any state is
--- looked at: what the rows may follow is judged where they are written (70_history/20_client_append.sql).
+-- The 20 logical events as a client sends them, read into rows of the journal. Only shapes are judged here,
+-- before any state is looked at: what the rows may follow is judged where they are written
+-- (70_history/20_client_append.sql).
 
 create or replace function durable._event_keys()
 returns table (event text, type durable.row_type, required text[], optional text[])
@@ -157,7 +158,7 @@ begin
 end
 $$;
 comment on function durable._data_in(durable.row_type, jsonb) is
-  'What a payload carries beside ids and names, as JSON text: the data of the row, or what is compared with it or kept elsewhere.';
+  'The content of a payload beside ids and names, as JSON text: the data of the row, or data that is compared with it or stored elsewhere.';
 
 create or replace function durable._event_in(p_id text, p_event text, p_payload jsonb)
 returns durable._event language plpgsql stable

@@ -1,7 +1,7 @@
--- Journals that a client keeps itself, one logical event a call, under the guards that the engine's own writers pass. What is
--- refused leaves nothing behind. Invocations of kinds other than External are the client's to run; externals, timers and the
--- run itself are promises, whose ends the settlement chain writes for it. Nothing else is written for it: what it waits for
--- may be there for long before it says ExecutionResumed.
+-- Journals that a client keeps itself, one logical event a call, under the guards that the engine's own
+-- writers pass. A refused event changes nothing. Invocations of kinds other than External are the client's to
+-- run; externals, timers and the run itself are promises, whose ends the settlement chain writes for it.
+-- Nothing else is written for it: what it waits for may be there for long before it says ExecutionResumed.
 
 create or replace function durable._completion(p_type durable.row_type, p_data text, p_child durable._promises)
 returns jsonb language sql stable
@@ -32,7 +32,7 @@ returns jsonb language sql immutable parallel safe
 as $$
   select case when p_told ? 'error' then jsonb_build_object('error', durable._with_kind(p_told -> 'error')) else p_told end
 $$;
-comment on function durable._outcome(jsonb) is 'A result or error that a client told, in the form of _completion.';
+comment on function durable._outcome(jsonb) is 'A result or error of a client, in the form of _completion.';
 
 create or replace function durable._client_head(p_id text)
 returns durable._executions language plpgsql stable
@@ -151,7 +151,7 @@ as $$
     end
 $$;
 comment on function durable._recorded_at(durable._executions, durable._event) is
-  'Where the journal has it already: a request of cancellation (R3) and the firing of a timer (R4) are told once.';
+  'Where the journal has it already: a request of cancellation (R3) and the firing of a timer (R4) are recorded once.';
 
 create or replace function durable._unresolved(p_head durable._executions, p_children integer[])
 returns integer[] language plpgsql stable
@@ -236,7 +236,7 @@ begin
     when v_fire_at > p_now then format('the timer fires in %s ms; durable.promise_settle ends it early', v_fire_at - p_now) end;
 end
 $$;
-comment on function durable._firing_conflict(durable._executions, durable._event, bigint) is 'Why a timer cannot be said to have fired, or null (CF-1, R4).';
+comment on function durable._firing_conflict(durable._executions, durable._event, bigint) is 'The reason why a timer has not fired, or null (CF-1, R4).';
 
 create or replace function durable._step_conflict(p_head durable._executions, p_event durable._event)
 returns text language plpgsql stable
@@ -394,7 +394,7 @@ begin
 end
 $$;
 comment on function durable._write_client_event(durable._executions, durable._event, durable._ending, bigint, bigint) is
-  'Writes a judged event in the one way that its kind is written. What promises resolve, the settlement chain counts; what the client resolves, this does.';
+  'Writes a judged event in the one way that its kind is written. The settlement chain counts waits that promises resolve; this counts those that the client resolves.';
 
 create or replace function durable._keep_lease(p_id text, p_now bigint)
 returns void language plpgsql volatile
@@ -404,7 +404,7 @@ begin
   where t.id = p_id and durable._is_leased(t, t.version, p_now) and (t.expires_at - p_now < t.ttl / 2 or t.crashes > 0);
 end
 $$;
-comment on function durable._keep_lease(text, bigint) is 'Who writes is alive: renews a lease in its second half, and forgets crashes.';
+comment on function durable._keep_lease(text, bigint) is 'A writer is alive: renews a lease in its second half, and forgets crashes.';
 
 create or replace function durable.journal_append(id text, version integer, event text, payload jsonb default '{}')
 returns table (seq integer, status text, next_child integer) language plpgsql volatile
@@ -443,4 +443,4 @@ begin
 end
 $$;
 comment on function durable.journal_append(text, integer, text, jsonb) is
-  'For a client that keeps a journal of its own: appends one event under the laws of journals and answers its number, the status and the next child. select * from durable.journal_append(''j-1'', null, ''ExecutionStarted'', ''{"component_digest": "d", "input": 1}'') makes the run, held by the client at version 1; every other event names the version of that lease. What was told before (the same start, a second CancelRequested, a TimerFired again) is answered and not appended. External invocations, timers and the end of the run are promises: whoever settles them writes the event. WF001, WF002 the lease is lost or the run has ended, WF003 workers keep that journal, WF004, WF006 it does not fit the journal, WF008, WF009.';
+  'For a client that keeps a journal of its own: appends one event under the laws of journals and answers its number, the status and the next child. select * from durable.journal_append(''j-1'', null, ''ExecutionStarted'', ''{"component_digest": "d", "input": 1}'') makes the run, held by the client at version 1; every other event names the version of that lease. A repeated event (the same start, a second CancelRequested, a TimerFired again) is answered and not appended. External invocations, timers and the end of the run are promises: whoever settles them writes the event. WF001, WF002 the lease is lost or the run has ended, WF003 workers keep that journal, WF004, WF006 it does not fit the journal, WF008, WF009.';

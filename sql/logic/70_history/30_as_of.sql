@@ -1,5 +1,5 @@
--- What was known of a run at an earlier moment, told from its journal: the fold that the head has now, taken earlier. Values lie
--- where they are stored once, and do not change after they were recorded.
+-- The state of a run at an earlier moment, from its journal: the fold that the head has now, taken earlier.
+-- Values lie where they are stored once, and do not change after they were recorded.
 
 create or replace function durable._past_head(p_id text, p_generation integer, p_at timestamptz)
 returns table (execution bigint, generation integer) language plpgsql volatile
@@ -76,7 +76,7 @@ as $$
     when 'join_set_created' then 'join_set' else 'step'
   end
 $$;
-comment on function durable._kind_of(durable.row_type) is 'What a child is, by the row that made it, in people''s words.';
+comment on function durable._kind_of(durable.row_type) is 'The kind of a child, by the row that made it, as readable text.';
 
 create or replace function durable._outcome_of(p_state text, p_value text)
 returns jsonb language sql immutable
@@ -187,4 +187,4 @@ begin
 end
 $$;
 comment on function durable.as_of(text, integer, timestamptz, integer) is
-  'What was known of a run when its journal had seq events, or at an instant; now if neither is given: select * from durable.as_of(''order-42'', at => now() - interval ''1 hour''). generation: of a run that continued as new, one before the present; an instant finds its own. WF001, WF004 for a moment before the run began.';
+  'The state of a run when its journal had seq events, or at an instant; now if neither is given: select * from durable.as_of(''order-42'', at => now() - interval ''1 hour''). generation: of a run that continued as new, one before the present; an instant finds its own. WF001, WF004 for a moment before the run began.';

@@ -44,7 +44,7 @@ begin
 end
 $$;
 comment on function durable._check_schedule(text, text, bigint, jsonb, jsonb) is
-  'Door checks of a schedule, apart from its cron and zone. What it creates is an origin of its own, whatever its id. That a delay ends before the deadline is judged for each instant. WF004.';
+  'Door checks of a schedule, apart from its cron and zone. Each promise that it creates is an origin of its own, whatever its id. That a delay ends before the deadline is judged for each instant. WF004.';
 
 create or replace function durable._check_timezone(p_timezone text)
 returns void language plpgsql stable
@@ -270,7 +270,7 @@ begin
 end
 $$;
 comment on function durable._create_occurrences(text[], bigint[], bigint) is
-  'The promises of instants of locked schedules, created as of their instant; one whose deadline has passed is stored settled. An id that is taken is left as it is. What promise_create would refuse (an id reserved to a run, a delay at or after the deadline) creates nothing: the instant has passed all the same. One ordered insert, so that sweeps do not wait for each other in a circle. Returns the queues that got ready tasks.';
+  'The promises of instants of locked schedules, created as of their instant; one whose deadline has passed is stored settled. An id that is taken is left as it is. A promise that promise_create would refuse (an id reserved to a run, a delay at or after the deadline) is not created: the instant has passed all the same. One ordered insert, so that sweeps do not wait for each other in a circle. Returns the queues that got ready tasks.';
 
 create or replace function durable._fire_locked(p_due text[], p_now bigint, p_limit integer)
 returns table (fired integer, queues text[])

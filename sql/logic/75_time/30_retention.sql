@@ -1,7 +1,7 @@
--- Retention: removes what ended long ago, remembers its ids for a while, and drops journal partitions that nobody needs.
--- A tree goes as a whole: a run with all its generations, children, journals, signals and waits. It never waits for a lock:
--- what somebody holds is left for the next time, so that nobody who waits for it can be waited for. What anything that stays
--- refers to, stays.
+-- Retention: removes what ended long ago, remembers its ids for a while, and drops journal partitions that
+-- nobody needs. A tree goes as a whole: a run with all its generations, children, journals, signals and
+-- waits. It never waits for a lock: what somebody holds is left for the next time, so that nobody who waits
+-- for it can be waited for. Rows to which remaining rows refer remain too.
 
 create or replace function durable._tree(p_roots text[])
 returns table (root text, id text, head bigint, is_open boolean, is_live boolean, settled_at bigint) language sql stable
@@ -357,7 +357,7 @@ begin
 end
 $$;
 comment on function durable.purge(interval, integer, jsonb) is
-  'Removes runs, then free-standing promises, that ended this long ago, the oldest first, each with all its children: select * from durable.purge(''30 days''). While it answers more there may be more: call it again, with after => what it answered it goes on behind what it has looked at; without, it begins anew and passes over what it kept before once again. What somebody may need stays and is counted by its reason in kept: row (a foreign key of yours), journal (another run reads the result), awaited, undelivered, busy. Ids and keys are remembered for the setting removed_ids_days: no such run starts again. By itself: set_setting(''retention_days'', ''30''). WF003 above READ COMMITTED, WF004.';
+  'Removes runs, then free-standing promises, that ended this long ago, the oldest first, each with all its children: select * from durable.purge(''30 days''). While it answers more there may be more: call it again, with after => its answer it continues after the rows that it has examined; without, it starts again with those that it kept before. Runs that are still needed remain and are counted by reason in kept: row (a foreign key of yours), journal (another run reads the result), awaited, undelivered, busy. Ids and keys are remembered for the setting removed_ids_days: no such run starts again. By itself: set_setting(''retention_days'', ''30''). WF003 above READ COMMITTED, WF004.';
 
 create or replace function durable._forget_removed(p_now bigint, p_limit integer)
 returns integer language plpgsql volatile

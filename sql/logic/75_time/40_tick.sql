@@ -1,6 +1,6 @@
--- Everything that time starts: promise deadlines, lost leases, schedules, journal partitions ahead, retention; and waits for
--- rows, which commits of users leave to be ended.
--- Any number of callers, bounded, SKIP LOCKED; a missed call only delays.
+-- Everything that time starts: promise deadlines, lost leases, schedules, journal partitions ahead,
+-- retention; and waits for rows, which commits of users leave to be ended. Any number of callers, bounded,
+-- SKIP LOCKED; a missed call only delays.
 
 create or replace function durable._gone_workers(p_now bigint)
 returns text[] language plpgsql volatile
@@ -205,7 +205,7 @@ begin
 end
 $$;
 comment on function durable._take_due(bigint, integer) is
-  'Locks promises past their deadline with all that settling them needs. What cannot be had is left out, without costing another its place; tasks and heads: what was missed.';
+  'Locks promises past their deadline with all that settling them needs. Locked rows are left out, without costing others their place; tasks and heads: the missed ones.';
 
 create or replace function durable._take_lost(
   p_gone text[], p_now bigint, p_limit integer, out ids text[], out heads bigint[])
@@ -328,7 +328,7 @@ create or replace function durable._sweep_for_people()
 returns jsonb language plpgsql volatile
 as $$
 declare
-  -- by lot where waits for rows are to be tested, which is done alone: nothing may be held then
+  -- randomly where waits for rows are to be tested, which happens alone: nothing may be locked then
   v_fired jsonb := durable.tick_v1(500, not durable._rows_due(durable._now_ms()) or random() < 0.5);
   v_answer jsonb := v_fired;
 begin
@@ -368,7 +368,7 @@ create or replace function durable._tick()
 returns jsonb language plpgsql volatile
 as $$
 begin
-  -- by lot, so that a backlog of one kind never holds up the other
+  -- randomly, so that a backlog of one kind never delays the other
   if durable.services_due_v1() = 0 and not durable._paused() and random() < 0.75 then
     return durable._serve_for_people();
   end if;

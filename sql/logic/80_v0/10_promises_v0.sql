@@ -1,7 +1,8 @@
--- The older API of durable promises: idempotency keys, strict, callbacks with a receiver. The same promises and the same
--- settlement chain as in 30_promises/40_promises.sql; only what is answered differs. Every cell of its table is an answer and
--- no error: status (201 done now, 200 done before or nothing to do, 403, 404, 409), a word, and the promise in its older form. An
--- argument that is malformed in itself raises WF004, as everywhere. _v0: the version of the protocol before the first.
+-- The older API of durable promises: idempotency keys, strict, callbacks with a receiver. The same promises
+-- and the same settlement chain as in 30_promises/40_promises.sql; only what is answered differs. Every cell
+-- of its table is an answer and no error: status (201 done now, 200 done before or nothing to do, 403, 404,
+-- 409), a word, and the promise in its older form. An argument that is malformed in itself raises WF004, as
+-- everywhere. _v0: the version of the protocol before the first.
 
 create or replace function durable._record_v0(p_record durable.promise_record, p_key_create text, p_key_complete text)
 returns jsonb language sql immutable
@@ -14,7 +15,7 @@ as $$
     'createdOn', p_record.created_at, 'completedOn', p_record.settled_at))
 $$;
 comment on function durable._record_v0(durable.promise_record, text, text) is
-  'A promise in the older shape: state in capitals, createdOn and completedOn, idempotency keys. What is absent is left out.';
+  'A promise in the older shape: state in capitals, createdOn and completedOn, idempotency keys. Absent fields are left out.';
 
 create or replace function durable._read_v0(p_id text, p_now bigint)
 returns jsonb language plpgsql volatile
@@ -50,7 +51,7 @@ as $$
     or p_state = 'REJECTED_TIMEDOUT' and p_wanted <> 'PENDING' and not p_strict
 $$;
 comment on function durable._deduplicated_v0(text, text, text, text, boolean) is
-  'Whether a request for the state p_wanted (PENDING: a creation) counts as done by whoever gave the key p_known. Two absent keys are not the same. Strict: only while the promise is in that very state. Whoever completes too late, not strictly, is let go with any key.';
+  'Whether a request for the state p_wanted (PENDING: a creation) counts as done by whoever gave the key p_known. Two absent keys are not the same. Strict: only while the promise is in that very state. A completion that is too late, and not strict, succeeds with any key.';
 
 create or replace function durable._word_v0(p_state text)
 returns text language sql immutable parallel safe
@@ -58,7 +59,7 @@ as $$
   select 'already ' || case p_state when 'REJECTED_CANCELED' then 'canceled' when 'REJECTED_TIMEDOUT' then 'timedout'
                                     else lower(p_state collate "C") end
 $$;
-comment on function durable._word_v0(text) is 'What is said of a promise that is in a state already.';
+comment on function durable._word_v0(text) is 'The word for a promise that is in a state already.';
 
 create or replace function durable._answer_v0(p_wanted text, p_done boolean, p_promise jsonb, p_key text, p_strict boolean)
 returns table (status integer, word text, promise jsonb) language sql immutable

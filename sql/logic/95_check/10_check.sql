@@ -1,8 +1,8 @@
--- The laws of the protocol as queries: promises, tasks, waiters, messages, schedules. What journals and heads must be stands in
--- 95_check/20_check_journal.sql, and so does durable.check(). A row is a bug of the engine or a hand in the tables.
--- Names are the published ones of the protocol's catalogue, also where they say the violation. A number of its list (P02)
--- stands before a name that is our own.
--- A fulfilled task is a settled promise with a task_version. There is no execute outbox: a pending task is its own message.
+-- The laws of the protocol as queries: promises, tasks, waiters, messages, schedules. The laws of journals
+-- and heads are in 95_check/20_check_journal.sql, and so does durable.check(). A row is a bug of the engine
+-- or a hand in the tables. Names are the published ones of the protocol's catalogue, also where they say the
+-- violation. A number of its list (P02) stands before a name that is our own. A fulfilled task is a settled
+-- promise with a task_version. There is no execute outbox: a pending task is its own message.
 
 create or replace function durable._check_promises(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
@@ -290,7 +290,7 @@ as $$
   where v.broken
 $$;
 comment on function durable._check_schedules() is
-  'Laws of schedules. What promise_create would refuse has no promise.';
+  'Laws of schedules. An instant that promise_create would refuse has no promise.';
 
 create or replace function durable._check_keys(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
@@ -326,7 +326,7 @@ as $$
   cross join lateral (select r.* from durable._resumes r where r.task_id >= s.first and r.task_id < s.beyond offset 0) x
   group by x.task_id, x.awaited_id having count(*) > 1
 $$;
-comment on function durable._check_keys(text[], text[]) is 'What the primary keys promise, also where somebody dropped one.';
+comment on function durable._check_keys(text[], text[]) is 'The laws of the primary keys, also if one was dropped.';
 
 create or replace function durable._check_remains(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
@@ -352,7 +352,7 @@ as $$
   left join durable._promises p on p.id = any (array[f.id])
   where p.head is null
 $$;
-comment on function durable._check_remains(text[], text[]) is 'What retention leaves: ids and keys under which there is nothing.';
+comment on function durable._check_remains(text[], text[]) is 'The remains of retention: ids and keys without rows.';
 
 create or replace function durable._check_setup()
 returns table (law text, id text, detail text) language sql stable

@@ -1,6 +1,7 @@
--- The laws of journals and of their heads. Names carry the numbers of the journal's catalogue: S (shape), SE (sequences of
--- attempts), CF (causes), JS (join sets), INV, A and X (additions), C (that journals and tables agree), R (rulings). Each
--- query passes over the rows of its portion, which were read once, in a window or a group.
+-- The laws of journals and of their heads. Names carry the numbers of the journal's catalogue: S (shape), SE
+-- (sequences of attempts), CF (causes), JS (join sets), INV, A and X (additions), C (that journals and tables
+-- agree), R (rulings). Each query passes over the rows of its portion, which were read once, in a window or a
+-- group.
 
 create or replace function durable._follower(p_head durable._executions)
 returns bigint language sql stable
@@ -130,7 +131,7 @@ as $$
   where v.broken
 $$;
 comment on function durable._check_folds(int8multirange, durable._journal_line[]) is
-  'Heads equal the fold of their journals (INV-4, C-4, A-1, X-1, S-1 to S-3). Each generation begins above the children of the one before it, so no child has two owners (INV-6). Who was settled as cancelled had no request before.';
+  'Heads equal the fold of their journals (INV-4, C-4, A-1, X-1, S-1 to S-3). Each generation begins above the children of the one before it, so no child has two owners (INV-6). A run settled as cancelled had no request before.';
 
 create or replace function durable._check_rows(p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
@@ -287,7 +288,7 @@ as $$
   where x.seq is not null
 $$;
 comment on function durable._members_of(durable._journal_line[]) is
-  'What each wait (seq) was for, member by member: by which row the child was made, of which signal it is the receipt, where it resolved.';
+  'The members of each wait (seq): by which row the child was made, of which signal it is the receipt, where it resolved.';
 
 create or replace function durable._check_members(p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable

@@ -1,5 +1,5 @@
--- The laws of what a run calls: signals, join sets, children, promises of others, and its own next generation. What tables beside
--- the journal hold is brought together with the rows in one group and compared there.
+-- The laws of what a run calls: signals, join sets, children, promises of others, and its own next
+-- generation. The content of tables beside the journal is grouped with the rows and compared there.
 
 create or replace function durable._check_signals(p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
@@ -112,7 +112,7 @@ as $$
   where v.broken
 $$;
 comment on function durable._check_join_sets(durable._journal_line[]) is
-  'Laws of join sets (JS-1 to JS-7). A member is an invocation, scheduled before it is submitted. What is taken is the result that completed the member, so its row has none; our own code takes what completed first.';
+  'Laws of join sets (JS-1 to JS-7). A member is an invocation, scheduled before it is submitted. The result is the one that completed the member, so its row has none; our own code takes the first that completed.';
 
 create or replace function durable._check_join_set_tables(p_runs int8multirange, p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
@@ -176,7 +176,7 @@ as $$
   where x.child is not null
 $$;
 comment on function durable._recorded_children(durable._journal_line[]) is
-  'What journals tell of each child: its kind, what completed it and by which name, the attempts of a child run, a timer''s instant and firing, and when the last row of the journal was written.';
+  'The facts about each child in journals: its kind, what completed it and by which name, the attempts of a child run, a timer''s instant and firing, and when the last row of the journal was written.';
 
 create or replace function durable._check_children(p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
@@ -266,7 +266,7 @@ as $$
   left join durable._promises o on o.id = any (array[h.id || '.' || k.child])
   where o.id is not null or not durable._is_adopted(h, k.child, k.awaited_id)
 $$;
-comment on function durable._check_adoptions(int8multirange) is 'Whoever is called as an adopter has an alias for that promise in the journal, and no end of it (R13).';
+comment on function durable._check_adoptions(int8multirange) is 'A run notified as an adopter has an alias for that promise in the journal, and no end of it (R13).';
 
 create or replace function durable._check_generations(p_runs int8multirange)
 returns table (law text, id text, detail text) language sql stable
@@ -343,4 +343,4 @@ begin
 end
 $$;
 comment on function durable._check_runs(int8multirange) is
-  'All laws of the journals, heads and belongings of a portion of runs. What only some journals have is looked for where they have it.';
+  'All laws of the journals, heads and belongings of a portion of runs. Rows that only some journals have are read there only.';

@@ -14,7 +14,7 @@ union all
 select s.active_pid, 'the replication slot ' || s.slot_name, null, null, age(s.xmin), null
 from pg_catalog.pg_replication_slots s where s.xmin is not null;
 comment on view durable._snapshots is
-  'Who sees this database as it was some time ago, so that no row which died since may be removed: how many transactions ago, and from which instant on if that may be known.';
+  'Sessions with an old snapshot of this database, which prevents the removal of dead rows: its age in transactions, and its instant if that may be known.';
 
 create or replace function durable._ago(p_ms bigint)
 returns text language sql immutable parallel safe

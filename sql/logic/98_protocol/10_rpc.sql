@@ -1,5 +1,5 @@
--- The protocol's envelope: one JSON request in, one JSON response out. Reading, dispatch and writing of JSON stand here and
--- nowhere else; what an operation means stands in 50 to 61 and 79, what a refusal means in 11.
+-- The protocol's envelope: one JSON request in, one JSON response out. Reading, dispatch and writing of JSON
+-- stand here and nowhere else; what an operation means stands in 50 to 61 and 79, what a refusal means in 11.
 -- A request may give null for what it may leave out; an answer leaves out what it does not have.
 
 create or replace function durable._read_text(p_data jsonb, p_name text, p_optional boolean default false)
@@ -164,7 +164,7 @@ begin
   return (select coalesce(jsonb_agg(durable._wire_promise(r)), '[]') from durable.promise_preload(p_id) r);
 end
 $$;
-comment on function durable._wire_preload(text) is 'What a worker may want to read next: the other promises of its branch.';
+comment on function durable._wire_preload(text) is 'The likely next reads of a worker: the other promises of its branch.';
 
 create or replace function durable._wire_claim(p_task durable.task_record)
 returns jsonb language plpgsql volatile
@@ -334,7 +334,7 @@ begin
 end
 $$;
 comment on function durable._fence_settle(text, integer, jsonb) is
-  'A promise.settle inside a task.fence; null if there is no such promise, which only who holds the lease is told.';
+  'A promise.settle inside a task.fence; null if there is no such promise, which is reported only with the lease.';
 
 create or replace function durable._fence(p_id text, p_version integer, p_kind text, p_inner jsonb)
 returns jsonb language plpgsql volatile
@@ -366,7 +366,7 @@ exception when sqlstate 'WF004' then
 end
 $$;
 comment on function durable._fence_strictly(text, integer, text, jsonb) is
-  'The same in the strict profile: that the inner request is malformed is only told to who holds the lease, as a text. About its own promise a task fences nothing, and that is told first.';
+  'The same in the strict profile: a malformed inner request is reported only with the lease, as a text. About its own promise a task fences nothing, and that is reported first.';
 
 create or replace function durable._rpc_task_fence(p_data jsonb, p_corr text)
 returns jsonb language plpgsql volatile
@@ -390,7 +390,7 @@ begin
 end
 $$;
 comment on function durable._rpc_task_fence(jsonb, text) is
-  'task.fence. What the inner request got stands inside the answer; whether the fence let it pass is the answer''s own status.';
+  'task.fence. The inner request''s answer is inside the answer; whether the fence let it pass is the answer''s own status.';
 
 create or replace function durable._rpc_task_heartbeat(p_data jsonb)
 returns jsonb language plpgsql volatile
