@@ -70,7 +70,7 @@ async def walk(dsn: str) -> None:
                 "ExecutionAwaiting",
             ]
             assert rows(dsn, "select type, data from durable._journal where type = 'step_completed'") == [
-                ("L", '"hello world"')
+                ("step_completed", '"hello world"')
             ]
             assert rows(dsn, "select awaited_id from durable._callbacks where awaiter_id = 'walk'") == [
                 ("walk.1",)
