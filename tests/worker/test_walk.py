@@ -12,13 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
 from pyengine import App, Client, Worker, ctx
 from pyengine.database.statements.procedures import START, TURN
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "explanation" / "how-a-run-travels.md"
-STOPS = re.findall(r"^\| (\d+) \| (.*?) \| (.*?) \|$", PAGE.read_text(encoding="utf-8"), re.M)
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+def stops(heading: str) -> list[tuple[str, str]]:
+    """The stops of a table of the page: their numbers, and where they are."""
+    (section,) = re.findall(rf"^## {heading}\n(.*?)(?=^## )", TEXT, re.M | re.S)
+    return re.findall(r"^\| (\d+) \| (.*?) \| .*? \|$", section, re.M)
+
+
+STOPS = stops("Stop by stop")
 
 app = App()
 
@@ -95,20 +105,44 @@ def test_a_run_travels_as_the_page_says(dsn: str) -> None:
     asyncio.run(walk(dsn))
 
 
+def sources() -> dict[str, str]:
+    """The sources of package and schema, by path."""
+    paths = (*(ROOT / "sql").rglob("*.sql"), *(ROOT / "pyengine").rglob("*.py"))
+    return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+
+
 def test_every_stop_of_the_walk_exists() -> None:
     """The page's table has its fourteen stops, and every file and function that they name is there."""
-    assert [int(number) for number, _, _ in STOPS] == list(range(1, 15))
-    sources = {
-        path: path.read_text(encoding="utf-8")
-        for path in (*(ROOT / "sql").rglob("*.sql"), *(ROOT / "pyengine").rglob("*.py"))
-    }
-    for _, where, _ in STOPS:
+    assert [int(number) for number, _ in STOPS] == list(range(1, 15))
+    texts = sources()
+    for _, where in STOPS:
         for name in re.findall(r"`([\w./]+)`", where):
             if name.endswith((".py", ".sql")):
-                assert any(str(path).endswith(f"/{name}") for path in sources), name
+                assert any(f"/{path}".endswith(f"/{name}") for path in texts), name
             else:
                 word = re.escape(name.split(".")[-1])
-                assert any(re.search(rf"\b{word}\b", text) for text in sources.values()), name
+                assert any(re.search(rf"\b{word}\b", text) for text in texts.values()), name
+
+
+@pytest.mark.parametrize(
+    "heading",
+    ["A claimed run, from the claim to its first step", "A step's result, from its end to the next advance"],
+)
+def test_ways_through_the_worker_are_short(heading: str) -> None:
+    """A way has at most twelve stops, each a function of the file that it names, and visits none twice."""
+    way = stops(heading)
+    assert [int(number) for number, _ in way] == list(range(1, len(way) + 1))
+    assert 5 < len(way) <= 12
+    assert len({where for _, where in way}) == len(way)
+    texts = sources()
+    for _, where in way:
+        file, function = re.findall(r"`([\w./]+)`", where)
+        owner, _, name = function.rpartition(".")
+        if owner:
+            method = rf"^class {owner}\b.*?^    (?:async )?def {name}\("
+            assert re.search(method, texts[file], re.M | re.S), where
+        else:
+            assert f"function durable.{name}(" in texts[file], where
 
 
 def test_python_asks_the_functions_of_the_walk() -> None:
