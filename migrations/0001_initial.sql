@@ -431,7 +431,8 @@ comment on column durable._listeners.address is 'Canonical address.';
 
 create type durable._execution_form as (
   next_seq integer, next_child integer, first_child integer, written_by_client boolean, status text,
-  open_steps integer, open_attempts integer, wait_left integer, cancel_until durable.epoch_ms, waits integer, wait_kind text
+  open_steps integer, open_attempts integer, open_running integer, wait_left integer,
+  cancel_until durable.epoch_ms, waits integer, wait_kind text
 );
 comment on type durable._execution_form is 'The columns that the laws of a head use; of arrays their lengths.';
 
@@ -450,7 +451,8 @@ create domain durable._lawful_execution as durable._execution_form
   constraint executions_wait_kind_is_known check ((value).wait_kind in ('single', 'any', 'all', 'signal'))
   constraint executions_single_waits_on_one
     check ((value).wait_kind not in ('single', 'signal') or (value).waits = 1)
-  constraint executions_open_steps_have_attempts check ((value).open_steps = (value).open_attempts)
+  constraint executions_open_steps_have_attempts
+    check ((value).open_steps = (value).open_attempts and (value).open_steps = (value).open_running)
   constraint executions_only_cancelling_ones_have_grace
     check ((value).cancel_until is null or (value).status = 'cancelling');
 comment on domain durable._lawful_execution is 'The laws of a row of _executions, which asks for it in executions_are_lawful.';
@@ -482,6 +484,7 @@ create table durable._executions (
   reserved integer[] not null default '{}',
   open_steps integer[] not null default '{}',
   open_attempts integer[] not null default '{}',
+  open_running boolean[] not null default '{}',
   id text collate "C" not null,
   status text not null default 'running',
   written_by_client boolean not null default false,
@@ -495,7 +498,7 @@ create table durable._executions (
   constraint executions_pk primary key (execution),
   constraint executions_are_lawful check (row(
     next_seq, next_child, first_child, written_by_client, status,
-    cardinality(open_steps), cardinality(open_attempts), wait_left, cancel_until,
+    cardinality(open_steps), cardinality(open_attempts), cardinality(open_running), wait_left, cancel_until,
     cardinality(waiting_on), wait_kind
   )::durable._lawful_execution is distinct from null)
 ) with (
@@ -518,7 +521,8 @@ comment on column durable._executions.cancel_until is 'End of the grace of a can
 comment on column durable._executions.written_by_client is 'Its journal is written event by event through durable.journal_append: only the ends of its promises are written for it.';
 comment on column durable._executions.abandoned is 'The cancellation of its parent does not reach it.';
 comment on column durable._executions.open_steps is 'Local steps with an intent row and no completion row.';
-comment on column durable._executions.open_attempts is 'For each open step: n while attempt n runs, -n while attempt n is the next one.';
+comment on column durable._executions.open_attempts is 'For each open step: the number of the attempt that runs or comes next.';
+comment on column durable._executions.open_running is 'For each open step: true while that attempt runs, false while it comes next.';
 comment on column durable._executions.suspend_seq is 'next_seq at the last suspend: the worker that has the coroutine warm needs only what came after.';
 comment on column durable._executions.waiting_on is 'Child numbers of the wait of a blocked run.';
 comment on column durable._executions.wait_kind is 'single, signal, any: one of them ends the wait; all: every one of them.';
@@ -595,6 +599,10 @@ create type durable.as_of_record as (
   children jsonb, signals jsonb
 );
 comment on type durable.as_of_record is 'The state of a run when its journal had seq events, the last of them at that instant.';
+
+create type durable._attempt as (number integer, state text);
+comment on type durable._attempt is
+  'Where a local step stands: its attempt of that number is running, or due because it comes next; or the step is complete, without a number. Null: no row is about the step.';
 
 create type durable._event as (
   execution bigint, type durable.row_type, child integer, attempt integer, name text, input_hash bytea, data text

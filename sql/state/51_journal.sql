@@ -59,6 +59,10 @@ create type durable.as_of_record as (
 );
 comment on type durable.as_of_record is 'The state of a run when its journal had seq events, the last of them at that instant.';
 
+create type durable._attempt as (number integer, state text);
+comment on type durable._attempt is
+  'Where a local step stands: its attempt of that number is running, or due because it comes next; or the step is complete, without a number. Null: no row is about the step.';
+
 create type durable._event as (
   execution bigint, type durable.row_type, child integer, attempt integer, name text, input_hash bytea, data text
 );

@@ -227,12 +227,12 @@ def test_attempts_alternate(conn: Connection) -> None:
         "InvokeStarted",
         "InvokeCompleted",
     ]
-    assert head(conn, "r", "open_steps", "open_attempts") == ([], [])
+    assert head(conn, "r", "open_steps", "open_attempts", "open_running") == ([], [], [])
 
 
 def test_open_steps_are_the_last_row_of_each(conn: Connection) -> None:
-    """The head lists attempts that run as positive numbers and those that come next as negative ones, by
-    child; a step that was only scheduled has its first attempt before it."""
+    """The head lists the attempt that runs or comes next, by child; a step that was only scheduled has its
+    first attempt before it."""
     held = begin_run(conn, "r")
     append(
         conn,
@@ -244,7 +244,8 @@ def test_open_steps_are_the_last_row_of_each(conn: Connection) -> None:
         ("open_step_completed", 3, 1),
         ("step_scheduled", 4, 1),
     )
-    assert head(conn, "r", "open_steps", "open_attempts") == ([0, 1, 4], [-2, 1, -1])
+    columns = ("open_steps", "open_attempts", "open_running")
+    assert head(conn, "r", *columns) == ([0, 1, 4], [2, 1, 1], [False, True, False])
     append(
         conn,
         held.execution,
@@ -252,9 +253,9 @@ def test_open_steps_are_the_last_row_of_each(conn: Connection) -> None:
         ("open_attempt_failed", 1, 1),
         ("attempt_started", 4, 1),
     )
-    assert head(conn, "r", "open_steps", "open_attempts") == ([1, 4], [-2, 1])
+    assert head(conn, "r", *columns) == ([1, 4], [2, 1], [False, True])
     append(conn, held.execution, ("open_attempt_failed", 4, 1), ("last_attempt_completed", 4, 2))
-    assert head(conn, "r", "open_steps", "open_attempts") == ([1], [-2])
+    assert head(conn, "r", *columns) == ([1], [2], [False])
 
 
 @pytest.mark.parametrize(

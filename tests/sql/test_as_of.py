@@ -80,13 +80,14 @@ def outcome(state: str, data: str | None) -> Json:
 def tables(conn: Connection, execution: int) -> Json:
     """What the tables hold of a run at this moment: the same document, from head, promises, inboxes and join
     sets."""
-    query = """select h.id, h.next_seq, h.status, h.next_child, h.waiting_on, h.open_steps, h.open_attempts
+    query = """select h.id, h.next_seq, h.status, h.next_child, h.waiting_on, h.open_steps, h.open_attempts,
+                      h.open_running
                from durable._executions h where h.execution = %s"""
-    id_, seq, status, next_child, waiting_on, steps, attempts = ask(conn, (query, (execution,)))
+    id_, seq, status, next_child, waiting_on, steps, attempts, open_running = ask(conn, (query, (execution,)))
     made = {child: (kind, name) for child, kind, name in conn.execute(MAKERS, (execution,)).fetchall()}
     running = [
-        {"name": made[n][1], "child": n, "attempt": abs(attempt), "state": state_of(attempt, made[n][0])}
-        for n, attempt in zip(steps, attempts, strict=True)
+        {"name": made[n][1], "child": n, "attempt": attempt, "state": state_of(attempt, runs, made[n][0])}
+        for n, attempt, runs in zip(steps, attempts, open_running, strict=True)
     ]
     children: Json = {}
     for child, kind, name, attempt, data in conn.execute(LAST_ROWS, (execution,)).fetchall():
@@ -128,11 +129,11 @@ def tables(conn: Connection, execution: int) -> Json:
     }
 
 
-def state_of(attempt: int, maker: str) -> str:
+def state_of(attempt: int, runs: bool, maker: str) -> str:
     """How an open step stands, by what the head says of its attempts."""
-    if attempt > 0:
+    if runs:
         return "running"
-    return "scheduled" if maker == "step_scheduled" and attempt == -1 else "retrying"
+    return "scheduled" if maker == "step_scheduled" and attempt == 1 else "retrying"
 
 
 def set_of(conn: Connection, execution: int, child: int) -> Json:

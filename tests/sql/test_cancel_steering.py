@@ -58,7 +58,7 @@ def test_a_pause_closes_open_attempts(conn: Connection) -> None:
     take_turn(conn, "W", report(held, outcomes=[begun(0)]))
     ask(conn, PAUSE)
     assert types_of(conn, "r") == ["execution_started", "step_started", "open_attempt_failed"]
-    assert head(conn, "open_attempts") == ([-2],)
+    assert head(conn, "open_attempts", "open_running") == ([2], [False])
 
 
 def test_promises_settle_while_the_run_is_paused(conn: Connection) -> None:

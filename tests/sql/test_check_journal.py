@@ -225,7 +225,7 @@ def test_heads_are_the_folds_of_python(conn: Connection, clock: Clock) -> None:
     """What the schema keeps of each journal is what Python makes of its rows."""
     inhabit(conn, clock)
     inhabit_journals(conn)
-    columns = "next_seq, status, next_child, reserved, open_steps, open_attempts"
+    columns = "next_seq, status, next_child, reserved, open_steps, open_attempts, open_running"
     heads = conn.execute(
         f"select execution, first_child, {columns} from durable._executions order by 1".encode()
     ).fetchall()
@@ -238,7 +238,8 @@ def test_heads_are_the_folds_of_python(conn: Connection, clock: Clock) -> None:
             found.next_child,
             found.reserved(first_child),
             list(found.open_steps),
-            list(found.open_steps.values()),
+            [attempt for attempt, _ in found.open_steps.values()],
+            [running for _, running in found.open_steps.values()],
         ], execution
         inboxes = conn.execute(
             "select name, delivered, received from durable._inboxes where execution = %s and delivered > 0",

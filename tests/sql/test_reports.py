@@ -52,11 +52,11 @@ def head(conn: Connection, *columns: str) -> tuple[Any, ...]:
 
 
 # name -> (outcomes of each turn, row types after ExecutionStarted, open attempts at the end)
-STORIES: dict[str, tuple[list[list[Outcome]], list[str], list[int]]] = {
+STORIES: dict[str, tuple[list[list[Outcome]], list[str], list[tuple[int, bool]]]] = {
     "done at once": ([[done(0)]], ["step_completed"], []),
     "failed for good at once": ([[broken(0)]], ["step_failed"], []),
-    "failed, to be tried again": ([[broken(0, retry_in=5)]], ["first_attempt_failed"], [-2]),
-    "begun": ([[begun(0)]], ["step_started"], [1]),
+    "failed, to be tried again": ([[broken(0, retry_in=5)]], ["first_attempt_failed"], [(2, False)]),
+    "begun": ([[begun(0)]], ["step_started"], [(1, True)]),
     "begun and done in one turn": ([[begun(0), done(0)]], ["step_started", "open_step_completed"], []),
     "begun, done later": ([[begun(0)], [done(0)]], ["step_started", "open_step_completed"], []),
     "begun, failed for good later": ([[begun(0)], [broken(0)]], ["step_started", "open_step_failed"], []),
@@ -97,7 +97,7 @@ def test_outcomes_of_every_kind(conn: Connection, story: str) -> None:
     for outcomes in turns:
         assert verdict_on(conn, held, outcomes=outcomes) == "ok"
     assert types_of(conn, "r") == ["execution_started", *types]
-    assert head(conn, "open_attempts") == (open_attempts,)
+    assert list(zip(*head(conn, "open_attempts", "open_running"), strict=True)) == open_attempts
 
 
 # outcomes of each turn of a step whose policy allows two attempts; all but the last are taken
@@ -239,7 +239,7 @@ def test_a_turn_sent_again_writes_nothing_twice(conn: Connection, story: str, se
         again = report(held, outcomes=outcomes, seen=before if seen == "old" else head(conn, "next_seq")[0])
         assert take_turn(conn, "W", again).of(held)[0] in ("ok", "stale")
     assert types_of(conn, "r") == ["execution_started", *types]
-    assert head(conn, "open_attempts") == (open_attempts,)
+    assert list(zip(*head(conn, "open_attempts", "open_running"), strict=True)) == open_attempts
 
 
 def test_a_result_after_a_repeated_intent_is_recorded(conn: Connection) -> None:
@@ -257,7 +257,7 @@ def test_a_result_after_a_repeated_intent_is_recorded(conn: Connection) -> None:
         *("execution_started", "step_started", "first_attempt_failed", "first_attempt_failed"),
         *("attempt_failed", "open_step_completed", "attempt_started", "last_attempt_completed"),
     ]
-    assert head(conn, "open_steps", "open_attempts") == ([1], [2])
+    assert head(conn, "open_steps", "open_attempts", "open_running") == ([1], [2], [True])
 
 
 def test_commands_sent_again_are_stale(conn: Connection) -> None:

@@ -497,4 +497,7 @@ def test_a_suspend_closes_open_attempts(conn: Connection) -> None:
     held = begin_run(conn, "r")
     take_turn(conn, "W", report(held, outcomes=[begun(0)], commands=[promise(1)]))
     ask(conn, park("r", "r.1"))
-    assert ask(conn, ("select open_attempts from durable._executions where id = 'r'", ())) == ([-2],)
+    assert ask(conn, ("select open_attempts, open_running from durable._executions where id = 'r'", ())) == (
+        [2],
+        [False],
+    )

@@ -86,8 +86,8 @@ def test_a_step_that_was_open_is_closed(conn: Connection) -> None:
     before = writes(conn)
     take_turn(conn, "W", report(closing, outcomes=[done(0)], end=complete()), report(leaving, end=complete()))
     assert writes(conn) - before == 3
-    left = conn.execute("select open_steps, open_attempts from durable._executions order by id").fetchall()
-    assert left == [([], []), ([0], [1])]
+    left = conn.execute("select open_steps, open_running from durable._executions order by id").fetchall()
+    assert left == [([], []), ([0], [True])]
     assert types_of(conn, "r") == [
         *("execution_started", "step_started", "open_step_completed", "execution_completed"),
     ]

@@ -94,7 +94,7 @@ class Copy:
 
     Args:
         rows: (type, child, attempt, name, hash, data as JSON, ts or None where it is the fork's own).
-        head: next_seq, next_child, reserved, open_steps, open_attempts, first_child, status.
+        head: next_seq, next_child, reserved, open_steps, open_attempts, open_running, first_child, status.
         inboxes: deliveries, receipts and payloads of each signal.
         sets: join sets with whether they are closed.
         members: their members: set, taken.
@@ -152,24 +152,25 @@ def copied_rows(rows: list[Row], upto: int, cancelled_runs: set[int]) -> list[Ro
 
 def fold(rows: list[Row], first_child: int) -> tuple[Any, ...]:
     """The head of a running run with these rows: (type, child, attempt, ...)."""
-    steps: dict[int, int] = {}
+    steps: dict[int, tuple[int, bool]] = {}
     numbers: list[int] = []
     for kind, child, attempt in (row[:3] for row in rows):
         if kind in ALLOCATING:
             numbers.append(child)
         if kind in ("step_started", "attempt_started"):
-            steps[child] = attempt
+            steps[child] = (attempt, True)
         elif kind in ("first_attempt_failed", "open_attempt_failed", "attempt_failed"):
-            steps[child] = -attempt - 1
+            steps[child] = (attempt + 1, False)
         elif kind == "step_scheduled":
-            steps[child] = -1
+            steps[child] = (1, False)
         elif kind in LOCAL:
             steps.pop(child, None)
     next_child = max(numbers, default=first_child - 1) + 1
     reserved = [n for n in range(first_child, next_child) if n not in numbers]
     opened = sorted(steps)
     width = sum(WIDTHS.get(row[0], 1) for row in rows)
-    return (width, next_child, reserved, opened, [steps[n] for n in opened], first_child, "running")
+    attempts, running = [steps[n][0] for n in opened], [steps[n][1] for n in opened]
+    return (width, next_child, reserved, opened, attempts, running, first_child, "running")
 
 
 def expected(conn: Connection, id_: str, upto: int) -> Copy:
@@ -191,8 +192,8 @@ def expected(conn: Connection, id_: str, upto: int) -> Copy:
     copy.rows = [(*row[1:6], row[6] if row[0] or is_first else None, row[7]) for row in own]
     done = {row[2] for row in own if row[1] in RESOLVING}
     head = fold(copy.rows, first_child)
-    for child, attempt in zip(head[3], head[4], strict=True):
-        if attempt > 0:
+    for child, attempt, runs in zip(*head[3:6], strict=True):
+        if runs:
             copy.rows.append(("open_attempt_failed", child, attempt, None, None, INTERRUPTED, None))
     attempts: dict[int, list[str]] = defaultdict(list)
     for row in own:
@@ -299,8 +300,8 @@ def found(conn: Connection, id_: str, born_ms: int) -> Copy:
     copy.head = ask(
         conn,
         (
-            "select next_seq, next_child, reserved, open_steps, open_attempts, first_child, status "
-            "from durable._executions where execution = %s",
+            "select next_seq, next_child, reserved, open_steps, open_attempts, open_running, "
+            "first_child, status from durable._executions where execution = %s",
             (execution,),
         ),
     )

@@ -55,7 +55,7 @@ class Fold:
     status: str | None = None
     next_child: int = 0
     carried: set[int] = field(default_factory=set)
-    open_steps: dict[int, int] = field(default_factory=dict)
+    open_steps: dict[int, tuple[int, bool]] = field(default_factory=dict)
     request: int | None = None
     signals: dict[str, list[int]] = field(default_factory=dict)
     receipts: dict[str, int] = field(default_factory=dict)
@@ -71,13 +71,13 @@ class Fold:
         self.status = STATUS.get(kind, self.status)
         self.request = seq if kind == "cancel_requested" else self.request
         if kind in LOCAL:
-            after = {"step_started": attempt, "attempt_started": attempt, "step_scheduled": -1}.get(
-                kind,
-                -attempt - 1
-                if kind in ("first_attempt_failed", "open_attempt_failed", "attempt_failed")
-                else 0,
-            )
-            self.open_steps[child] = after
+            self.open_steps.pop(child, None)
+            if kind in ("step_started", "attempt_started"):
+                self.open_steps[child] = (attempt, True)
+            elif kind in ("first_attempt_failed", "open_attempt_failed", "attempt_failed"):
+                self.open_steps[child] = (attempt + 1, False)
+            elif kind == "step_scheduled":
+                self.open_steps[child] = (1, False)
         if kind == "signal_delivered":
             self.signals.setdefault(name, []).append(attempt)
         elif kind == "signal_received":
@@ -107,7 +107,7 @@ def fold(conn: Connection, execution: int, first_child: int = 0) -> Fold:
             found.carried.add(child)
             found.next_child = max(found.next_child, child + 1)
         found.take(seq, kind, child, attempt, name)
-    found.open_steps = {child: after for child, after in sorted(found.open_steps.items()) if after}
+    found.open_steps = dict(sorted(found.open_steps.items()))
     return found
 
 
@@ -148,14 +148,16 @@ def refold(conn: Connection, execution: int) -> None:
     cancelling = found.status == "cancelling"
     conn.execute(
         "update durable._executions set next_seq = %s, status = %s, next_child = %s, reserved = %s,"
-        " open_steps = %s, open_attempts = %s, cancel_seq = %s, cancel_until = %s where execution = %s",
+        " open_steps = %s, open_attempts = %s, open_running = %s, cancel_seq = %s,"
+        " cancel_until = %s where execution = %s",
         (
             found.next_seq,
             found.status or "running",
             found.next_child,
             found.reserved(first_child),
             list(found.open_steps),
-            list(found.open_steps.values()),
+            [attempt for attempt, _ in found.open_steps.values()],
+            [running for _, running in found.open_steps.values()],
             found.request if cancelling else None,
             NEVER if cancelling else None,
             execution,

@@ -53,8 +53,8 @@ create function test_history.image(p_relation text, p_row jsonb)
 returns jsonb language sql immutable
 as $$
   select case p_relation
-    when '_executions' then p_row - array['bucket', 'next_seq', 'suspend_seq', 'reserved', 'open_steps', 'open_attempts', 'digest',
-                                          'problem', 'key', 'tenant', 'workflow', 'workflow_version']
+    when '_executions' then p_row - array['bucket', 'next_seq', 'suspend_seq', 'reserved', 'open_steps', 'open_attempts',
+                                          'open_running', 'digest', 'problem', 'key', 'tenant', 'workflow', 'workflow_version']
     when '_journal' then p_row - array['bucket', 'ts', 'input_hash', 'data']
     else p_row end
 $$;

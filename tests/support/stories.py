@@ -309,11 +309,11 @@ class Wanderer(Story):
         """First columns of what a query finds."""
         return [row[0] for row in self.conn.execute(query.encode(), values).fetchall()]
 
-    def open_steps(self) -> dict[int, int]:
-        """Open local steps with their attempts, as in the head."""
-        query = "select open_steps, open_attempts from durable._executions where execution = %s"
-        steps, attempts = ask(self.conn, (query, (self.execution,)))
-        return dict(zip(steps, attempts, strict=True))
+    def open_steps(self) -> dict[int, tuple[int, bool]]:
+        """Open local steps with their attempts and whether those run, as in the head."""
+        query = "select open_steps, open_attempts, open_running from durable._executions where execution = %s"
+        steps, attempts, running = ask(self.conn, (query, (self.execution,)))
+        return dict(zip(steps, zip(attempts, running, strict=True), strict=True))
 
     def pending(self) -> list[int]:
         """Children whose promises are pending."""
@@ -333,7 +333,7 @@ class Wanderer(Story):
         steps, rng = self.open_steps(), self.rng
         if steps and rng.random() < 0.6:
             child = rng.choice(sorted(steps))
-            attempt, runs = abs(steps[child]), steps[child] > 0
+            attempt, runs = steps[child]
         else:
             child = self.gaps.pop(0) if self.gaps and rng.random() < 0.5 else self.number()
             attempt, runs = 1, False

@@ -61,45 +61,53 @@ comment on function durable._may_append(text, durable.row_type, boolean) is
   'Guard by status: what each of the six statuses admits. One ExecutionStarted, at birth; nothing after an end. p_cleaning: reported by a worker that has seen the request of cancellation, so that clean-up may take durable steps; it cannot wait in the journal, which would end the cancelling.';
 
 create or replace function durable._attempt_after(p_type durable.row_type, p_attempt integer)
-returns integer language sql immutable parallel safe
+returns durable._attempt language sql immutable parallel safe
 as $$
   select case
-    when p_type in ('step_started', 'attempt_started') then p_attempt
-    when durable._fails_attempt(p_type) then -p_attempt - 1
-    when p_type = 'step_scheduled' then -1
-    else 0
+    when p_type in ('step_started', 'attempt_started') then row(p_attempt, 'running')::durable._attempt
+    when durable._fails_attempt(p_type) then row(p_attempt + 1, 'due')::durable._attempt
+    when p_type = 'step_scheduled' then row(1, 'due')::durable._attempt
+    else row(null, 'complete')::durable._attempt
   end
 $$;
-comment on function durable._attempt_after(durable.row_type, integer) is
-  'The state of a local step after a row: n while attempt n runs, -n where attempt n comes next, or 0 once it is complete.';
+comment on function durable._attempt_after(durable.row_type, integer) is 'Where a local step stands after a row about it.';
 
-create or replace function durable._attempt_fits(p_type durable.row_type, p_attempt integer, p_before integer)
+create or replace function durable._open_attempt(p_head durable._executions, p_child integer)
+returns durable._attempt language sql immutable parallel safe
+as $$
+  select case when p_child = any (p_head.open_steps) then row(
+    p_head.open_attempts[array_position(p_head.open_steps, p_child)],
+    case when p_head.open_running[array_position(p_head.open_steps, p_child)] then 'running' else 'due' end)::durable._attempt end
+$$;
+comment on function durable._open_attempt(durable._executions, integer) is 'Where a local step stands by the head; null if it is not open.';
+
+create or replace function durable._attempt_fits(p_type durable.row_type, p_attempt integer, p_before durable._attempt)
 returns boolean language sql immutable parallel safe
 as $$
   select case
     when p_type in ('step_completed', 'step_failed', 'first_attempt_failed', 'step_started')
       then p_before is null and p_attempt is not distinct from 1
     when p_type in ('open_step_completed', 'open_step_failed', 'open_attempt_failed')
-      then p_before is not distinct from p_attempt and p_attempt > 0
+      then coalesce(p_before.state = 'running' and p_before.number = p_attempt, false)
     when p_type in ('last_attempt_completed', 'last_attempt_failed', 'attempt_started', 'attempt_failed')
-      then p_before is not distinct from -p_attempt and p_attempt > 0
+      then coalesce(p_before.state = 'due' and p_before.number = p_attempt, false)
     else true
   end
 $$;
-comment on function durable._attempt_fits(durable.row_type, integer, integer) is
+comment on function durable._attempt_fits(durable.row_type, integer, durable._attempt) is
   'Guard of SE-1 to SE-4: starts and ends of attempts alternate, numbered 1, 2, 3; nothing follows the completion.';
 
-create or replace function durable._attempt_due(p_before integer)
+create or replace function durable._attempt_due(p_before durable._attempt)
 returns text language sql immutable parallel safe
 as $$
-  select case
-    when p_before is null then 'no step is open under that number'
-    when p_before > 0 then format('attempt %s is under way', p_before)
-    when p_before < 0 then format('attempt %s comes next', -p_before)
-    else 'the step is complete'
+  select case p_before.state
+    when 'running' then format('attempt %s is under way', p_before.number)
+    when 'due' then format('attempt %s comes next', p_before.number)
+    when 'complete' then 'the step is complete'
+    else 'no step is open under that number'
   end
 $$;
-comment on function durable._attempt_due(integer) is 'The expectation of _attempt_fits, as text.';
+comment on function durable._attempt_due(durable._attempt) is 'The expectation of _attempt_fits, as text.';
 
 create or replace function durable._gap_max()
 returns integer language sql immutable parallel safe
@@ -127,7 +135,7 @@ comment on function durable._fits(bigint, durable.row_type, integer, text, integ
   'The guards of one row by status and child number, given status, next child and reserved numbers before the row. True, or WF006.';
 
 create or replace function durable._attempt_guard(
-  p_execution bigint, p_type durable.row_type, p_child integer, p_attempt integer, p_before integer)
+  p_execution bigint, p_type durable.row_type, p_child integer, p_attempt integer, p_before durable._attempt)
 returns boolean language sql volatile
 as $$
   select case
@@ -136,8 +144,8 @@ as $$
            format('attempt %s does not fit: %s', p_attempt, durable._attempt_due(p_before)))
   end
 $$;
-comment on function durable._attempt_guard(bigint, durable.row_type, integer, integer, integer) is
-  'The guard of one row by attempt, given the open attempt of its step before the row (p_before). True, or WF006.';
+comment on function durable._attempt_guard(bigint, durable.row_type, integer, integer, durable._attempt) is
+  'The guard of one row by attempt, given where its step stands before the row (p_before). True, or WF006.';
 
 create or replace function durable._append_each(p_events durable._event[], p_now bigint, p_cleaning boolean)
 returns void language plpgsql volatile
@@ -162,7 +170,7 @@ begin
     where h.execution = any (array[e.execution])
       and durable._fits(h.execution, e.type, e.child, h.status, h.next_child, h.reserved, p_cleaning)
       and durable._attempt_guard(h.execution, e.type, e.child, e.attempt,
-                                 case when e.is_local then h.open_attempts[array_position(h.open_steps, e.child)] end)
+                                 case when e.is_local then durable._open_attempt(h, e.child) end)
     returning h.bucket, h.execution, h.next_seq - e.width as seq, e.type, e.child, e.attempt, e.name, e.input_hash, e.data
   )
   insert into durable._journal (bucket, execution, seq, ts, type, child, attempt, name, input_hash, data)
@@ -208,7 +216,7 @@ begin
            case when durable._is_local(e.type) then coalesce(
              lag(durable._attempt_after(e.type, e.attempt))
                over (partition by e.execution, e.child, durable._is_local(e.type) order by e.ord),
-             h.open_attempts[array_position(h.open_steps, e.child)]) end as attempt_before
+             durable._open_attempt(h, e.child)) end as attempt_before
     from unnest(p_events) with ordinality
            as e (execution, type, child, attempt, name, input_hash, data, ord)
     join durable._executions h on h.execution = any (array[e.execution])
@@ -293,17 +301,18 @@ create or replace function durable._fold_steps(p_events durable._event[])
 returns void language plpgsql volatile
 as $$
 begin
-  update durable._executions h set open_steps = n.steps, open_attempts = n.attempts
+  update durable._executions h set open_steps = n.steps, open_attempts = n.attempts, open_running = n.running
   from (
     select g.execution,
-           coalesce(array_agg(s.child order by s.child) filter (where s.attempt <> 0), '{}') as steps,
-           coalesce(array_agg(s.attempt order by s.child) filter (where s.attempt <> 0), '{}') as attempts
+           coalesce(array_agg(s.child order by s.child) filter (where s.state <> 'complete'), '{}') as steps,
+           coalesce(array_agg(s.number order by s.child) filter (where s.state <> 'complete'), '{}') as attempts,
+           coalesce(array_agg(s.state = 'running' order by s.child) filter (where s.state <> 'complete'), '{}') as running
     from (select distinct e.execution from unnest(p_events) e
           where durable._is_local(e.type) and e.type not in ('step_completed', 'step_failed')) g
     join durable._executions o on o.execution = any (array[g.execution])
     cross join lateral (
-      select distinct on (u.child) u.child, u.attempt from (
-        select w.child, w.attempt, 0::bigint as ord from unnest(o.open_steps, o.open_attempts) as w (child, attempt)
+      select distinct on (u.child) u.child, (u.attempt).number, (u.attempt).state from (
+        select w.child, durable._open_attempt(o, w.child) as attempt, 0::bigint as ord from unnest(o.open_steps) as w (child)
         union all
         select e.child, durable._attempt_after(e.type, e.attempt), e.ord
         from unnest(p_events) with ordinality as e (execution, type, child, attempt, name, input_hash, data, ord)
@@ -410,6 +419,7 @@ returns void language sql volatile
 as $$
   update durable._executions h
   set next_seq = f.width, next_child = f.next_child, open_steps = s.steps, open_attempts = s.attempts,
+      open_running = s.running,
       reserved = array(
         select n from generate_series(h.first_child, f.next_child - 1) n
         except
@@ -424,13 +434,14 @@ as $$
   ) f
   cross join lateral (
     select coalesce(array_agg(u.child order by u.child), '{}') as steps,
-           coalesce(array_agg(u.attempt order by u.child), '{}') as attempts
+           coalesce(array_agg((u.attempt).number order by u.child), '{}') as attempts,
+           coalesce(array_agg((u.attempt).state = 'running' order by u.child), '{}') as running
     from (
       select distinct on (j.child) j.child, durable._attempt_after(j.type, j.attempt) as attempt
       from durable._journal j
       where j.execution = p_execution and j.bucket = f.bucket and durable._is_local(j.type)
       order by j.child, j.seq desc
-    ) u where u.attempt <> 0
+    ) u where (u.attempt).state <> 'complete'
   ) s
   where h.execution = p_execution
 $$;

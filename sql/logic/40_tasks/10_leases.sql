@@ -63,8 +63,8 @@ declare
 begin
   v_events := array(
     select row(h.execution, 'open_attempt_failed', s.child, s.attempt, null, null, durable._interrupted(p_reason))::durable._event
-    from durable._executions h, unnest(h.open_steps, h.open_attempts) as s (child, attempt)
-    where h.execution = any (p_executions) and s.attempt > 0 and not h.written_by_client
+    from durable._executions h, unnest(h.open_steps, h.open_attempts, h.open_running) as s (child, attempt, is_running)
+    where h.execution = any (p_executions) and s.is_running and not h.written_by_client
     order by h.execution, s.child);
   perform durable._append(v_events, p_now);
 end

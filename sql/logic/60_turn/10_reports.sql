@@ -120,33 +120,33 @@ comment on function durable._check_depths(durable._run_report[]) is
   'Raises WF004 for a payload that is too deep, which our workers refuse before they report it.';
 
 create or replace function durable._outcome_type(
-  p_begun boolean, p_retried boolean, p_failed boolean, p_attempt integer, p_before integer, p_free boolean)
+  p_begun boolean, p_retried boolean, p_failed boolean, p_attempt integer, p_before durable._attempt,
+  p_free boolean)
 returns durable.row_type language sql immutable
 as $$
   select case
     when p_before is null and (p_attempt <> 1 or not p_free) then null
-    when p_before = p_attempt and p_begun then null
-    when p_before is not null and p_before <> p_attempt and p_before <> -p_attempt then null
+    when p_before.number <> p_attempt or p_before.state = 'complete' or (p_before.state = 'running' and p_begun) then null
     when p_begun then case when p_before is null then 'step_started'::durable.row_type else 'attempt_started' end
     when p_retried then case when p_before is null then 'first_attempt_failed'::durable.row_type
-                             when p_before > 0 then 'open_attempt_failed' else 'attempt_failed' end
+                             when p_before.state = 'running' then 'open_attempt_failed' else 'attempt_failed' end
     when p_failed then case when p_before is null then 'step_failed'::durable.row_type
-                            when p_before > 0 then 'open_step_failed' else 'last_attempt_failed' end
+                            when p_before.state = 'running' then 'open_step_failed' else 'last_attempt_failed' end
     when p_before is null then 'step_completed'
-    when p_before > 0 then 'open_step_completed'
+    when p_before.state = 'running' then 'open_step_completed'
     else 'last_attempt_completed'
   end
 $$;
-comment on function durable._outcome_type(boolean, boolean, boolean, integer, integer, boolean) is
-  'Row type for an outcome of a local step whose open attempt is p_before (-n: attempt n comes next; null: none), or null if it does not fit. p_free: its number can be taken.';
+comment on function durable._outcome_type(boolean, boolean, boolean, integer, durable._attempt, boolean) is
+  'Row type for an outcome of a local step that stands at p_before, or null if it does not fit. p_free: its number can be taken.';
 
-create or replace function durable._recorded(p_begun boolean, p_retried boolean, p_attempt integer, p_open integer)
+create or replace function durable._recorded(p_begun boolean, p_retried boolean, p_attempt integer, p_open durable._attempt)
 returns boolean language sql immutable
 as $$
   select coalesce(case when p_begun then 2 * p_attempt when p_retried then 2 * p_attempt + 1 end
-                  <= case when p_open > 0 then 2 * p_open else -1 - 2 * p_open end, false)
+                  <= case p_open.state when 'running' then 2 * p_open.number when 'due' then 2 * p_open.number - 1 end, false)
 $$;
-comment on function durable._recorded(boolean, boolean, integer, integer) is
+comment on function durable._recorded(boolean, boolean, integer, durable._attempt) is
   'A begin or a failed attempt that the head, whose open attempt of the step is p_open, knows of: sent again after a lost answer, and left out so that what follows it is not.';
 
 create or replace function durable._outcome_data(
@@ -177,7 +177,9 @@ begin
         select b.execution, u.ord, u.child, u.attempt, u.name, decode(u.hash, 'hex') as hash,
                durable._outcome_data(u.begun, u.retry_in, u.param, u.error, u.value, u.retry, p_now) as data,
                durable._outcome_type(u.begun, u.retry_in is not null, u.error is not null, u.attempt,
-                 coalesce(lag(case when u.begun then u.attempt when u.retry_in is not null then -u.attempt - 1 else 0 end)
+                 coalesce(lag(case when u.begun then row(u.attempt, 'running')::durable._attempt
+                                   when u.retry_in is not null then row(u.attempt + 1, 'due')::durable._attempt
+                                   else row(null, 'complete')::durable._attempt end)
                             over (partition by b.execution, u.child order by u.ord), o.attempt),
                  u.child >= h.next_child or u.child = any (h.reserved)) as type
         from unnest(p_reports) b
@@ -186,7 +188,7 @@ begin
                                            then b.execution end])
         cross join lateral unnest(b.outcomes) with ordinality
           as u (child, name, hash, attempt, value, error, retry_in, begun, param, retry, ord)
-        cross join lateral (select h.open_attempts[array_position(h.open_steps, u.child)]) as o (attempt)
+        cross join lateral (select durable._open_attempt(h, u.child)) as o (attempt)
         where b.verdict <> 'lost' and h.status in ('running', 'cancelling')
           and not durable._recorded(u.begun, u.retry_in is not null, u.attempt, o.attempt)
       ) f
@@ -428,7 +430,7 @@ begin
     left join durable._executions h on h.execution = any (array[b.execution])
     left join durable._tasks t on t.id = any (array[b.id])
     cross join lateral (select case when durable._is_single(b.commands, b.outcomes) then b.outcomes[1] end offset 0) as f (one)
-    cross join lateral (select h.open_attempts[array_position(h.open_steps, (f.one).child)],
+    cross join lateral (select durable._open_attempt(h, (f.one).child),
                                (f.one).child >= h.next_child or (f.one).child = any (h.reserved) offset 0) as o (attempt, is_free)
     cross join lateral (
       select durable._verdict_on(b.version, b.seen, b.commands <> '{}' or b.outcomes <> '{}' or (b.ending)."do" is not null, h, t,

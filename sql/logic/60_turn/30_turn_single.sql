@@ -56,7 +56,7 @@ create or replace function durable._last_event(p_head durable._executions, p_out
 returns durable._event language plpgsql stable
 as $$
 declare
-  v_open integer := p_head.open_attempts[array_position(p_head.open_steps, p_outcome.child)];
+  v_open durable._attempt := durable._open_attempt(p_head, p_outcome.child);
   v_type durable.row_type;
 begin
   if p_outcome.begun or p_outcome.retry_in is not null or p_head.status <> 'running' then

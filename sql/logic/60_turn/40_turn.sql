@@ -233,7 +233,7 @@ declare
 begin
   select coalesce(array_agg(b.id) filter (where u.fits), '{}'), coalesce(array_agg(b.id) filter (where not u.fits), '{}'),
          coalesce(array_agg(b.id) filter (where u.fits and h.status = 'running'), '{}'),
-         array_agg(b.execution) filter (where u.fits and 0 < any (h.open_attempts))
+         array_agg(b.execution) filter (where u.fits and true = any (h.open_running))
   into v_ids, v_bad, v_fresh, v_open
   from unnest(p_reports) b
   join durable._executions h on h.execution = any (array[b.execution])

@@ -46,7 +46,7 @@ returns json language plpgsql volatile
 as $$
 declare
   v_head durable._executions;
-  v_before integer;
+  v_before durable._attempt;
   v_type durable.row_type;
   v_now bigint;
 begin
@@ -56,7 +56,7 @@ begin
   v_now := durable._now_ms();
   select * into v_head from durable._executions h where h.execution = p_call.execution;
   perform durable._check_step(p_call.worker, v_head, p_call.id, p_call.version, v_now);
-  v_before := v_head.open_attempts[array_position(v_head.open_steps, p_call.child)];
+  v_before := durable._open_attempt(v_head, p_call.child);
   v_type := durable._outcome_type(false, false, false, p_call.attempt, v_before,
                                p_call.child >= v_head.next_child or p_call.child = any (v_head.reserved));
   if v_type is null or (v_head.status = 'cancelling' and p_call.seen <= v_head.cancel_seq) then

@@ -94,7 +94,7 @@ as $$
 begin
   return query
     select s.name, s.function, s.attempts, s.backoff_ms, p.param_data, t.version,
-           case when h.execution is null then t.version + 1 else coalesce(-h.open_attempts[1], 1) end,
+           case when h.execution is null then t.version + 1 else coalesce(h.open_attempts[1], 1) end,
            coalesce(h.open_steps[1], h.next_child), coalesce(h.status = 'cancelling', false)
     from durable._tasks t
     join durable._promises p on p.id = any (array[t.id])
@@ -113,7 +113,7 @@ returns durable._event language sql immutable
 as $$
   select row(p_execution,
              durable._outcome_type(false, p_retry_at is not null, p_error is not null, p_attempt,
-                                case when p_attempt > 1 then -p_attempt end, true),
+                                case when p_attempt > 1 then row(p_attempt, 'due')::durable._attempt end, true),
              p_child, p_attempt, p_name,
              substring(sha256(convert_to(p_name, 'UTF8') || E'\\x00'::bytea || convert_to(p_args, 'UTF8')) for 8),
              case when p_retry_at is null then coalesce(p_error, p_value)

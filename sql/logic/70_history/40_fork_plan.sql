@@ -1,5 +1,5 @@
 -- Forks, the plan: which rows a fork copies, what its values are put in place of, and what is wrong with a request. Rows before
--- a position never change, so all of this is read and checked before anything is locked or written (70_history/50_fork_copy.sql).
+-- a position never change, so all of this is read and checked before anything is locked or written (70_history/50_fork.sql).
 --
 -- A fork at position 6. A row covers the numbers up to the next row, and is copied whole or not at all.
 --
@@ -50,7 +50,7 @@ comment on function durable._prefix(bigint, integer) is
 
 create or replace function durable._fork_children(p_execution bigint, p_upto integer)
 returns table (child integer, type durable.row_type, name text, input_hash bytea, began integer, ended integer, delivery integer,
-               copied boolean, complete boolean, attempt integer, started integer, is_started boolean)
+               copied boolean, complete boolean, attempt durable._attempt, started integer, is_started boolean)
 language sql stable
 as $$
   select r.child, (array_agg(r.type) filter (where durable._allocates(r.type)))[1],
@@ -71,7 +71,7 @@ as $$
   group by r.child
 $$;
 comment on function durable._fork_children(bigint, integer) is
-  'The children of a journal: kind (their allocating row), where they began and ended, whether a fork at this position copies their beginning and their completion, and the attempts that the copy knows of: attempt as in heads for a local step, started and is_started for a child run.';
+  'The children of a journal: kind (their allocating row), where they began and ended, whether a fork at this position copies their beginning and their completion, and the attempts that the copy knows of: attempt for a local step, started and is_started for a child run.';
 
 create or replace function durable._fork_names(p_execution bigint, p_upto integer)
 returns text language sql stable

@@ -33,7 +33,7 @@ as $$
     ('C-3 acquired_is_not_fresh_blocked',
       t.state = 'acquired' and h.status = 'blocked' and t.version < 2 and not h.written_by_client),
     ('R2 open_attempts_are_held', t.state in ('pending', 'suspended', 'halted') and not h.written_by_client
-      and exists (select from unnest(h.open_attempts) a where a > 0)),
+      and true = any (h.open_running)),
     ('problem_only_while_halted', h.problem is not null and t.state is distinct from 'halted' and p.state = 'pending'),
     ('cancelling_ends_by_itself', h.status = 'cancelling' and h.cancel_until is null and not h.written_by_client),
     ('suspended_within_the_journal', h.suspend_seq > h.next_seq)

@@ -228,19 +228,22 @@ create or replace function durable._check_open_steps(p_rows durable._journal_lin
 returns table (law text, id text, detail text) language sql stable
 as $$
   with open as (
-    select u.execution, u.bucket, array_agg(u.child order by u.child) filter (where u.attempt <> 0) as children,
-           array_agg(u.attempt order by u.child) filter (where u.attempt <> 0) as attempts
+    select u.execution, u.bucket, array_agg(u.child order by u.child) filter (where u.is_open) as children,
+           array_agg((u.attempt).number order by u.child) filter (where u.is_open) as attempts,
+           array_agg((u.attempt).state = 'running' order by u.child) filter (where u.is_open) as running
     from (
-      select j.execution, j.bucket, j.child,
-             (array_agg(durable._attempt_after(j.type, j.attempt) order by j.seq desc))[1] as attempt
-      from unnest(p_rows) j where durable._is_local(j.type) or j.type = 'execution_started'
-      group by j.execution, j.bucket, j.child) u
+      select s.*, (s.attempt).state <> 'complete' as is_open from (
+        select j.execution, j.bucket, j.child,
+               (array_agg(durable._attempt_after(j.type, j.attempt) order by j.seq desc))[1] as attempt
+        from unnest(p_rows) j where durable._is_local(j.type) or j.type = 'execution_started'
+        group by j.execution, j.bucket, j.child) s) u
     group by u.execution, u.bucket
   )
-  select 'C-5 open_steps_of_head', h.id, format('open %s, attempts %s', h.open_steps, h.open_attempts)
+  select 'C-5 open_steps_of_head', h.id, format('open %s, attempts %s, running %s', h.open_steps, h.open_attempts, h.open_running)
   from open o
   join durable._executions h on h.execution = any (array[o.execution]) and h.bucket = o.bucket
   where coalesce(o.children, '{}') <> h.open_steps or coalesce(o.attempts, '{}') <> h.open_attempts
+     or coalesce(o.running, '{}') <> h.open_running
 $$;
 comment on function durable._check_open_steps(durable._journal_line[]) is 'Local steps that are open in the journal are those of the head (C-5).';
 

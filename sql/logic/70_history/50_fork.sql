@@ -262,9 +262,9 @@ as $$
            case when g.has_promise and g.is_started then 'open_child_settled'::durable.row_type
                 when g.has_promise then 'child_settled'
                 when not g.copied then 'step_completed'
-                when g.attempt > 0 then 'open_step_completed' else 'last_attempt_completed' end,
+                when (g.attempt).state = 'running' then 'open_step_completed' else 'last_attempt_completed' end,
            case when g.has_promise then g.started + (not g.is_started)::integer
-                when not g.copied then 1 else abs(g.attempt) end,
+                when not g.copied then 1 else (g.attempt).number end,
            case when not g.has_promise then g.name end, case when not g.has_promise then g.input_hash end,
            case when not g.has_promise then g.value end
     from given g where g.type not in ('random_generated', 'time_recorded')
