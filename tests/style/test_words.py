@@ -20,9 +20,6 @@ from pyengine.admin import inventory
 from pyengine.sources import found
 from tests.support.tree import ROOT, Module, files, modules
 
-# places that are not finished yet, by prefix of their path
-UNFINISHED = ("sql/logic/70_history/40_fork", "sql/logic/70_history/50_fork")
-
 PRIVATE = {
     "hold": "lease",
     "held": "leased",
@@ -234,21 +231,16 @@ def wrong_prose(text: Text) -> list[str]:
     return wrong
 
 
-def is_finished(path: str) -> bool:
-    """Whether the rules apply to the place."""
-    return not path.startswith(UNFINISHED)
-
-
 def test_names_are_standard_words() -> None:
     """No module, function, class, SQL function, table or column has a private word as a part of its name."""
     named = [each for module in modules("pyengine") for each in python_names(module)] + sql_names()
-    wrong = [each for each in wrong_names(named) if is_finished(each)]
+    wrong = wrong_names(named)
     assert not wrong, "\n".join(wrong)
 
 
 def test_prose_is_plain() -> None:
     """No docstring, comment, message or page has a sentence of a forbidden pattern."""
-    wrong = [each for text in texts() if is_finished(text.path) for each in wrong_prose(text)]
+    wrong = [each for text in texts() for each in wrong_prose(text)]
     assert not wrong, "\n".join(wrong)
 
 

@@ -88,7 +88,7 @@ as $$
       from durable._prefix(p_execution, p_upto) r where r.copied and r.type = 'signal_delivered') u
   ) x
 $$;
-comment on function durable._fork_names(bigint, integer) is 'What values can be set for, for people who named something else; null if there is nothing.';
+comment on function durable._fork_names(bigint, integer) is 'The calls whose values can be set, for an error message; null if there are none.';
 
 create or replace function durable._fork_position(p_head durable._executions, p_seq integer, p_step text)
 returns integer language plpgsql stable
@@ -152,7 +152,7 @@ as $$
     case when k.key ~ '^[0-9]{1,9}$' then k.key::integer else n.child end end
 $$;
 comment on function durable._fork_keys(bigint, integer, text[]) is
-  'What keys of set_values mean: the number of a child, or signal:<name>:<n>, or why nothing. A name means the one child of that name in the copy, else the first after it.';
+  'The calls that keys of set_values name: the number of a child, or signal:<name>:<n>; or why none. A name means the one child of that name in the copy, else the first after it.';
 
 create or replace function durable._fork_reach(p_execution bigint, p_upto integer, p_children integer[])
 returns integer language sql stable

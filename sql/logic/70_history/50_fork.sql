@@ -239,7 +239,7 @@ begin
 end
 $$;
 comment on function durable._begin_children(durable._executions, durable._executions, integer, jsonb, text[], smallint, bigint) is
-  'Children that are not complete in the copy begin anew: runs with the same input, promises with as much time as they had, timers for the same instant. p_queues: the origin''s queue and the fork''s, because a child on its parent''s queue goes with it.';
+  'Starts children that are not complete in the copy again: runs with the same input, promises with as much time as they had, timers for the same instant. p_queues: the origin''s queue and the fork''s, because a child on its parent''s queue goes with it.';
 
 create or replace function durable._given_events(
   p_from durable._executions, p_to durable._executions, p_upto integer, p_values jsonb)
