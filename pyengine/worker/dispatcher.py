@@ -58,25 +58,34 @@ class Dispatcher:
         """Post events one after the other, letting other tasks run in between: the database waits for the
         one that sends turns.
         """
-        loop = self._loop
-        until_s = loop.time() + _SLICE_S
-        for event in events:
-            self.post(event)
-            if loop.time() > until_s:
-                await asyncio.sleep(0)
-                until_s = loop.time() + _SLICE_S
+        more = iter(events)
+        while not self._context.run(self._work, more, self._loop.time() + _SLICE_S):
+            await asyncio.sleep(0)
 
-    def _work(self) -> None:
-        events, apply, handlers = self._events, self._apply, self._handlers
+    def _work(self, more: Iterable[Event] = (), until_s: float = 0.0) -> bool:
+        """Have the queue worked through, then more events until that time of the loop's clock; return whether
+        all of them are applied.
+        """
+        queue, now_s = self._events, self._loop.time
         self._working = True
         try:
-            while events:
-                for effect in apply(events.popleft()):
-                    handlers[type(effect)](effect)
+            self._work_off_queue()
+            for event in more:
+                queue.append(event)
+                self._work_off_queue()
+                if now_s() > until_s:
+                    return False
+            return True
         finally:
             self._working = False
-        if self._dirty:
-            self._wake()
+            if self._dirty:
+                self._wake()
+
+    def _work_off_queue(self) -> None:
+        queue, apply, handlers = self._events, self._apply, self._handlers
+        while queue:
+            for effect in apply(queue.popleft()):
+                handlers[type(effect)](effect)
 
     def _retry_later(self, effect: RetryLater) -> None:
         due = RetryDue(effect.run, effect.call)

@@ -108,7 +108,7 @@ class RunDriver:
         """Do what follows from the state of a live run after every change of it."""
         if run.phase is not live:
             return
-        if live.scheduled_retries and not live.is_dirty:
+        if live.scheduled_retries:
             self._release_if_idle(run, live)
         if live.is_dirty:
             if isinstance(live.end, ENDS):
@@ -127,7 +127,7 @@ class RunDriver:
 
     def queue_report(self, run: LeasedRun) -> None:
         """Have a run reported, as soon as it has no report on its way."""
-        if not run.queued and run.report is None and not isinstance(run.phase, Fetching):
+        if not run.queued and run.report is None:
             run.queued = True
             self.dirty.append(run)
 
@@ -180,17 +180,15 @@ class RunDriver:
         self.effects += [CancelAttempt(attempt) for attempt in attempts.values()]
         attempts.clear()
 
-    @staticmethod
-    def add_outcome(live: Live, call: StepCall, outcome: StepOutcome) -> None:
-        """Have an outcome reported; if it is to be tried again, that waits until the outcome is recorded."""
+    def outcome_came(self, run: LeasedRun, live: Live, call: StepCall, outcome: StepOutcome) -> None:
+        """Have an outcome reported, and go on with it before that, if the run may and is likely to end. If
+        the step is to be tried again, the next attempt waits until the outcome is recorded.
+        """
         live.outcomes.append(outcome)
+        run.last_step = outcome.child
         if outcome.retry_in_ms is not None:
             live.attempts_after_record[call.child] = next_attempt(call)
-
-    def outcome_came(self, run: LeasedRun, live: Live, outcome: StepOutcome) -> None:
-        """Have a new outcome reported; go on with it before, if the run may and is likely to end by it."""
-        run.last_step = outcome.child
-        if self._ending_steps.likely(run) and may_speculate(run, live):
+        elif self._ending_steps.likely(run) and may_speculate(run, live):
             self._speculate(run, live)
         self.queue_report(run)
 
@@ -266,7 +264,9 @@ class RunDriver:
                 attempt.begun = call.begun
                 live.attempts[call.child] = before.attempts.pop(call.child)
             elif outcome is not None and outcome.hash == call.hash:
-                self.add_outcome(live, call, outcome)
+                live.outcomes.append(outcome)
+                if outcome.retry_in_ms is not None:
+                    live.attempts_after_record[call.child] = next_attempt(call)
             else:
                 new.append(call)
         self.cancel_all(before.attempts)

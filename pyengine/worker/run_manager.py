@@ -186,12 +186,11 @@ class RunManager:
         run = self._take_off(event.attempt)
         if run is None:
             return
-        live, outcome = run.phase, event.outcome
-        if isinstance(live, Fetching):
-            live.unrecorded[outcome.child, outcome.attempt] = outcome
-        elif isinstance(live, Live):
-            self._driver.add_outcome(live, event.attempt.call, outcome)
-            self._driver.outcome_came(run, live, outcome)
+        phase, outcome = run.phase, event.outcome
+        if isinstance(phase, Live):
+            self._driver.outcome_came(run, phase, event.attempt.call, outcome)
+        elif isinstance(phase, Fetching):
+            phase.unrecorded[outcome.child, outcome.attempt] = outcome
 
     def _attempt_runs_long(self, event: on.AttemptRunsLong) -> None:
         attempt = event.attempt
@@ -273,19 +272,21 @@ class RunManager:
     def _recorded(self, run: LeasedRun, report: RunReport, event: on.ReportAnswered) -> None:
         """A report is in the journal."""
         state, end, phase = event.verdict.state, report.end, run.phase
-        if isinstance(end, _LAST) or (isinstance(end, ContinueAsNew) and state != "acquired"):
+        if end is not None and (
+            isinstance(end, _LAST) or (isinstance(end, ContinueAsNew) and state != "acquired")
+        ):
             if isinstance(end, Halt):
                 logger.error("run.halted", extra={"run_id": run.info.id, "problem": end.problem})
             self._drop(run)
             return
         deferred = None
-        if isinstance(phase, Speculating):
+        if isinstance(phase, Live):
+            live = phase
+            counts = self._accept(run, live, report, event)
+        elif isinstance(phase, Speculating):
             live = run.phase = phase.live
             live.poll, deferred = phase.poll, phase.deferred
             counts = event.verdict.next == run.replay.next_seq and not (event.before or event.after)
-        elif isinstance(phase, Live):
-            live = phase
-            counts = self._accept(run, live, report, event)
         elif state == "acquired":
             self._driver.fetch(run)
             return
@@ -314,7 +315,8 @@ class RunManager:
         if report.outcomes or event.before or event.after or report.end is not None:
             advance = deferred or self._driver.drive(run)
             self._driver.take(run, live, advance)
-            calls = [call for call in calls if call.child not in advance.given_up]
+            if advance.given_up:
+                calls = [call for call in calls if call.child not in advance.given_up]
         if calls:
             self._driver.start_all(run, live, calls)
         self._driver.settle(run, live)
@@ -365,7 +367,9 @@ class RunManager:
 
     def _poll_due(self, event: on.PollDue) -> None:
         run, phase = event.run, event.run.phase
-        if isinstance(phase, Live | Speculating | Fetching):
+        if isinstance(phase, Fetching):
+            phase.poll = True
+        elif isinstance(phase, Live | Speculating):
             phase.poll = True
             self._driver.queue_report(run)
 

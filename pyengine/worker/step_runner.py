@@ -224,7 +224,10 @@ class StepRunner:
         call = attempt.call
         try:
             where = f"the result of step {call.name} of run {attempt.run_id}"
-            outcome = step_outcome(call, value=self._codec.write(call.step.signature.result, value, where))
+            text = self._codec.write(call.step.signature.result, value, where)
+            outcome = StepOutcome(
+                child=call.child, name=call.name, hash=call.hash, attempt=call.attempt, value=text
+            )
         except (EncodeError, PayloadTooLarge) as error:
             # the body would give the same again
             outcome = step_outcome(call, error=self._codec.encode_error(error))

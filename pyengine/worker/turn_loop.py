@@ -127,9 +127,11 @@ class TurnLoop:
     async def send(self) -> None:
         """Send turns until `stop`."""
         parts, reports, poll, loop = self._parts, self._reports, self._poll, self._loop
-        wake, handoff = parts.wake, parts.handoff
-        parts.listener.add_receiver(handoff.address, self.message_came, self.messages_lost)
+        parts.listener.add_receiver(parts.handoff.address, self.message_came, self.messages_lost)
         while not self._stopping:
+            if len(self._answers) >= _ANSWERS_MAX:
+                await self._woken()
+                continue
             now_s = loop.time()
             if self._unknown_at_s is not None and self._unknown_at_s <= now_s and not self._answers:
                 await self._give_back_unknown()
@@ -137,18 +139,11 @@ class TurnLoop:
             # a claim for a few slots is worth a turn of its own only if nothing else is going on
             enough = free >= self._slots.now // _CLAIM_SHARE or not (reports or self._answers)
             due = poll.at <= now_s
-            full = len(self._answers) >= _ANSWERS_MAX
-            if full or not (reports or (due and free > 0 and enough)):
-                wake.clear()
-                handle = None
-                if free > 0 and not (due or full):
-                    handle = loop.call_at(poll.at, wake.set)
-                    if not self._answers:
-                        handoff.idle()
-                await wake.wait()
-                handoff.busy()
-                if handle is not None:
-                    handle.cancel()
+            if not (reports or (due and free > 0 and enough)):
+                waits_for_poll = free > 0 and not due
+                if waits_for_poll and not self._answers:
+                    parts.handoff.idle()
+                await self._woken(poll.at if waits_for_poll else None)
                 continue
             batch = reports.collect(now_s, self._share)
             free = max(0, self._free()) if due else 0
@@ -156,6 +151,16 @@ class TurnLoop:
             want = 0 if _is_awaited(batch.reports) else min(want, self._share)
             if batch.reports or want:
                 await self._turn(batch, want)
+
+    async def _woken(self, at_s: float | None = None) -> None:
+        """Wait until there may be something to do, or until that time."""
+        wake = self._parts.wake
+        wake.clear()
+        handle = None if at_s is None else self._loop.call_at(at_s, wake.set)
+        await wake.wait()
+        self._parts.handoff.busy()
+        if handle is not None:
+            handle.cancel()
 
     def _free(self) -> int:
         """Slots that no run is in, or about to come into."""
