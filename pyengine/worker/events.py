@@ -131,12 +131,14 @@ class ReportAnswered(_Record):
     """The verdict on a report.
 
     Args:
+        report: the report; a run that was claimed again since has another one.
         verdict: the verdict.
         before: rows that others appended before those of the report.
         after: rows that others appended after them.
         now_ms: the instant of the turn.
     """
 
+    report: RunReport
     verdict: Verdict
     before: list[Row]
     after: list[Row]
@@ -155,7 +157,7 @@ class ReportRejected(_Record):
 class ReportBusy(_Record):
     """A report was not written, because somebody has locked what it needs."""
 
-    execution: int
+    report: RunReport
 
 
 class ResendDue(_Record):

@@ -132,8 +132,7 @@ class RunManager:
             self._drop(known)
         info = run_info(task)
         run = self.leased[task.execution] = LeasedRun(info, self._driver.new_replay(info), task.reply)
-        live = run.phase
-        assert isinstance(live, Live)
+        live = run.phase = Live()
         if task.from_seq == 0:
             self._driver.load(run, task.rows, task.next)
             self._driver.advance(run, live)
@@ -258,10 +257,10 @@ class RunManager:
     # -- reports
 
     def _report_answered(self, event: on.ReportAnswered) -> None:
-        run = self.leased.get(event.verdict.execution)
-        if run is None or run.report is None:
+        report, run = event.report, self.leased.get(event.report.execution)
+        if run is None or run.report is None or run.report.report is not report:
             return
-        report, run.report = run.report.report, None
+        run.report = None
         if event.verdict.verdict == "ok":
             self._recorded(run, report, event)
         elif event.verdict.verdict == "stale":
@@ -296,7 +295,7 @@ class RunManager:
         if not counts:
             self._driver.fetch(run)
         elif state != "acquired":
-            self._leave(run, state, warm=not live.replay_when_quiet)
+            self._leave(run, state, warm=live.may_stay_warm)
         elif live.replay_when_quiet:
             self._driver.fetch(run)
         else:
@@ -354,8 +353,8 @@ class RunManager:
             self._drop(run)
 
     def _report_busy(self, event: on.ReportBusy) -> None:
-        run = self.leased.get(event.execution)
-        if run is not None and run.report is not None:
+        run = self.leased.get(event.report.execution)
+        if run is not None and run.report is not None and run.report.report is event.report:
             run.report.busy += 1
             self._driver.effects.append(ResendLater(run, run.report.busy))
 
@@ -396,8 +395,7 @@ class RunManager:
         if live is None:
             return
         run.transaction_tries += event.counts
-        tries = run.transaction_tries
-        if tries > _TRIES_MAX:
+        if (tries := run.transaction_tries) > _TRIES_MAX:
             words = f"a transaction was begun {tries} times and never came to its end: {event.problem}"
             self._halt_transaction(run, live, words)
             return

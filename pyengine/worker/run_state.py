@@ -19,6 +19,7 @@ from pyengine.definitions.current_run import RunInfo
 from pyengine.errors import EngineError
 from pyengine.protocol.commands import (
     Adopt,
+    AwaitRow,
     Command,
     Ending,
     Intend,
@@ -62,7 +63,7 @@ OUTCOMES_MAX = 1000
 TURN_BYTES_MAX = 8 << 20
 """A turn, or the report of one run, that weighs this much takes nothing more."""
 
-_WAKERS = (StartTimer, MakePromise, Adopt, Receive, MakeJoinSet)
+_WAKERS = (StartTimer, MakePromise, AwaitRow, Adopt, Receive, MakeJoinSet)
 _WAKING_ROWS = frozenset(
     {
         RowType.CHILD_RUN_SCHEDULED,
@@ -183,6 +184,15 @@ class Live(Phase):
     def waits_for_record(self) -> bool:
         """Whether anything is to be reported, or waits until something is recorded."""
         return bool(self.attempts_after_record or self.steps_after_commands or self.is_dirty)
+
+    @property
+    def may_stay_warm(self) -> bool:
+        """Whether a claim can go on with its coroutine: nothing is left but attempts that wait for their
+        time. A retry that began while the run was being released would be lost.
+        """
+        waits = self.attempts or self.attempts_after_record or self.steps_after_commands
+        news = self.outcomes or self.commands or self.end is not None
+        return not (waits or news or self.replay_when_quiet)
 
     def recorded_calls(self, report: RunReport, now_ms: int) -> list[StepCall]:
         """Return the attempts that waited for this report to be recorded.

@@ -103,7 +103,7 @@ class TurnLoop:
         self._share = max(1, min(parts.slots.most // _IN_STEP, REPORTS_MAX))
         self._poll = poll
         self._loop = asyncio.get_running_loop()
-        self._answers: deque[Answer] = deque()
+        self._answers: deque[tuple[Answer, dict[int, RunReport]]] = deque()
         self._returned = asyncio.Event()
         self._unknown_at_s: float | None = None
         self._unknown_left = 0
@@ -164,7 +164,7 @@ class TurnLoop:
 
     def _free(self) -> int:
         """Slots that no run is in, or about to come into."""
-        coming = sum(len(answer.tasks) for answer in self._answers)
+        coming = sum(len(answer.tasks) for answer, _ in self._answers)
         return self._slots.free(packed_ends=self._reports.ends) - coming
 
     async def _turn(self, batch: TurnBatch, want: int) -> None:
@@ -182,7 +182,7 @@ class TurnLoop:
         if idle_ms:
             self._parts.handoff.idle_with_turn(registered=any(answer.idle for answer in answers))
         self._wanted = 0
-        self._came_back(answers, want, sent_s, hinted=hints)
+        self._came_back(answers, reports, want, sent_s, hinted=hints)
         if self._hints != hints_before:
             # a hint came while the turn was on its way, perhaps too late for it
             self._poll.hinted(self._loop.time())
@@ -227,8 +227,11 @@ class TurnLoop:
 
     # -- answers
 
-    def _came_back(self, answers: list[Answer], want: int, sent_s: float, *, hinted: bool) -> None:
+    def _came_back(
+        self, answers: list[Answer], reports: list[RunReport], want: int, sent_s: float, *, hinted: bool
+    ) -> None:
         now_s, parts = self._loop.time(), self._parts
+        sent = {report.execution: report for report in reports}
         if parts.turns.uncertain:
             parts.turns.uncertain = False
             self._release_unknown_soon()
@@ -241,7 +244,7 @@ class TurnLoop:
             if claimed >= want:
                 self._poll.hinted(now_s)
         for answer in answers:
-            self._record_locked(answer, now_s)
+            self._record_locked(answer, sent, now_s)
             if answer.due_in is not None:
                 due_in_ms = None if answer.due_in >= NEVER_MS else answer.due_in
                 parts.ticker.record_due(sent_s, now_s, due_in_ms)
@@ -251,16 +254,16 @@ class TurnLoop:
                 parts.listener.announce("durable_settled", with_commit=hinted)
         if claimed:
             parts.ticker.record_activity(now_s)
-        self._answers.extend(answers)
+        self._answers.extend([(answer, sent) for answer in answers])
         self._returned.set()
         self._accept_handed()
         if claimed and parts.handoff.registered and self._free() < 1:
             parts.handoff.withdraw()
 
-    def _record_locked(self, answer: Answer, now_s: float) -> None:
+    def _record_locked(self, answer: Answer, sent: dict[int, RunReport], now_s: float) -> None:
         """Send again, after a pause, the reports that met what somebody has locked, and claim again."""
         for execution in answer.busy:
-            self._parts.dispatcher.post(ReportBusy(execution))
+            self._parts.dispatcher.post(ReportBusy(sent[execution]))
         if answer.held:
             self._parts.blocked.record(answer.held, now_s)
         if answer.held and not answer.busy:
@@ -286,8 +289,9 @@ class TurnLoop:
             await self._returned.wait()
             self._returned.clear()
             while self._answers:
-                parts.clock.set(self._answers[0].now)
-                await parts.dispatcher.post_all(_events(self._answers[0]))
+                answer, sent = self._answers[0]
+                parts.clock.set(answer.now)
+                await parts.dispatcher.post_all(_events(answer, sent))
                 self._answers.popleft()
                 parts.wake.set()
             # steps that have begun, and end at once, belong in the next turn
@@ -338,7 +342,7 @@ class TurnLoop:
                 if answer.due_in is not None:
                     ticker.record_timer(now_s + answer.due_in / 1000)
                 ticker.record_activity(now_s)
-                self._answers.append(answer)
+                self._answers.append((answer, {}))
                 self._returned.set()
 
     def _release_unknown_soon(self) -> None:
@@ -375,14 +379,14 @@ class TurnLoop:
             self._loop.call_at(self._unknown_at_s, self._parts.wake.set)
 
 
-def _events(answer: Answer) -> Iterator[Event]:
-    """Return what an answer means for runs; `answer.tasks` are those that have yet to come into slots."""
+def _events(answer: Answer, sent: dict[int, RunReport]) -> Iterator[Event]:
+    """Return the events of an answer to these reports. The tasks left in it have yet to come into slots."""
     verdicts = answer.verdicts
     if verdicts is not None and verdicts.execution:
         others = {execution: (before, after) for execution, before, after in answer.tails}
         for verdict in verdicts.each():
             before, after = others.get(verdict.execution, _NO_ROWS)
-            yield ReportAnswered(verdict, before, after, answer.now)
+            yield ReportAnswered(sent[verdict.execution], verdict, before, after, answer.now)
     answer.tasks.reverse()
     while answer.tasks:
         yield RunClaimed(answer.tasks.pop())

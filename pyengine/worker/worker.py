@@ -179,7 +179,7 @@ class Worker:
         logger.info("worker.started", extra={"worker": self.id, "queues": self.queues, "workflows": names})
 
     def _assemble(self, identity: Identity, settings: dict[str, int]) -> TurnSender:
-        """Make the parts, each of which knows only those before it, and connect effects with them."""
+        """Make the parts, each of which knows only those before it."""
         wake = asyncio.Event()
         limits = {"warn_bytes": settings["payload_warn_bytes"], "max_bytes": settings["payload_max_bytes"]}
         codec = Codec(self._registry.errors, **limits)
@@ -227,6 +227,11 @@ class Worker:
         )
         longest_s = _POLL_LONGEST_S if self._database.hints else _POLL_ALONE_S
         self._turn_loop = TurnLoop(parts, identity, poll=PollSchedule(longest_s=longest_s))
+        self._connect()
+        return parts.turns
+
+    def _connect(self) -> None:
+        """Connect each effect with the part that brings it about."""
         self._dispatcher.start(
             {
                 StartAttempt: self._steps.start,
@@ -237,7 +242,6 @@ class Worker:
                 RecordDeadline: self._ticker.record_deadline,
             }
         )
-        return parts.turns
 
     def _serve(self, hello: tuple[Any, ...], settings: dict[str, int]) -> None:
         self._listener.subscribe("durable_ready", self._hinted)

@@ -332,7 +332,7 @@ def test_slots_are_used(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def once(self: TurnSender, bundles: list[RunReport], want: int, *rest: Any) -> Answer:
         sent = [run.report for run in worker._runs.leased.values()]
         stay = sum(one is None or one.report.end is None for one in sent)
-        coming = sum(len(answer.tasks) for answer in worker._turn_loop._answers)
+        coming = sum(len(answer.tasks) for answer, _ in worker._turn_loop._answers)
         answer = await plain(self, bundles, want, *rest)
         assert stay + coming + want <= slots
         if answer.tasks and want < slots // 2:
