@@ -91,7 +91,7 @@ class SignalSent:
 
 
 @dataclass(frozen=True, slots=True)
-class CancelRequested:
+class Cancel:
     """Somebody asks the run to end."""
 
     reason: Any = None
@@ -140,7 +140,7 @@ class MemoryRun:
         self.counts: dict[tuple[str, str], int] = {}
         self.cancelling = any(row.type == RowType.CANCEL_REQUESTED for row in rows)
         self.blocked: Suspend | None = None
-        self.late_request: CancelRequested | None = None
+        self.late_request: Cancel | None = None
         self.warm = self.replay()
         self.warm.load(self.rows)
         self.moves = Advance()
@@ -313,7 +313,7 @@ class MemoryRun:
         self.rows.append(row)
         return row
 
-    def _ask(self, asked: CancelRequested) -> Row:
+    def _ask(self, asked: Cancel) -> Row:
         row = Row(self.next_seq, RowType.CANCEL_REQUESTED, data=json.dumps({"reason": asked.reason}))
         self.rows.append(row)
         self.cancelling = True
@@ -334,16 +334,16 @@ class MemoryRun:
 
     def cancel(self, reason: Any = None) -> Advance:
         """Ask the run to end, and advance."""
-        return self.turn(CancelRequested(reason))
+        return self.turn(Cancel(reason))
 
-    def turn(self, *events: Done | SignalSent | CancelRequested) -> Advance:
+    def turn(self, *events: Done | SignalSent | Cancel) -> Advance:
         """Let things happen before one report: first what others do, then own steps; and advance."""
         tail: list[Row] = []
         outcomes: list[StepOutcome] = []
         mine = [one for one in events if isinstance(one, Done) and isinstance(self.open[one.child], StepCall)]
-        asked = any(isinstance(one, CancelRequested) for one in events)
+        asked = any(isinstance(one, Cancel) for one in events)
         for event in [one for one in events if one not in mine] + ([] if asked else mine):
-            if isinstance(event, CancelRequested):
+            if isinstance(event, Cancel):
                 tail.append(self._ask(event))
             elif isinstance(event, SignalSent):
                 tail.extend(self._send(event))

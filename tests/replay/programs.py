@@ -16,7 +16,7 @@ from pyengine.errors import InvalidRequest, NotFound
 from pyengine.protocol.commands import Adopt, Fail, Halt, MakePromise, Receive, StartTimer, Suspend
 from pyengine.replay.advance import StepCall
 from pyengine.workflow.context import ctx
-from tests.replay.memory_run import CancelRequested, Done, MemoryRun, SignalSent, add, greet, ship, workflow
+from tests.replay.memory_run import Cancel, Done, MemoryRun, SignalSent, add, greet, ship, workflow
 
 Node = tuple[Any, ...]
 PLAIN_LEAVES = (
@@ -223,9 +223,9 @@ def drive(code: Callable[[], Any], rng: random.Random, *, cancel: float = 0.0) -
         rng.shuffle(happen)
         if not run.cancelling and run.late_request is None and rng.random() < cancel:
             if rng.random() < 0.3:
-                run.late_request = CancelRequested("late")
+                run.late_request = Cancel("late")
             else:
-                happen.insert(rng.randint(0, len(happen)), CancelRequested("asked"))
+                happen.insert(rng.randint(0, len(happen)), Cancel("asked"))
         run.now_ms += rng.randrange(50_000)
         run.turn(*happen)
     raise AssertionError("it never ends")

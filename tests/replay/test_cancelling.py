@@ -14,16 +14,7 @@ from pyengine.protocol.commands import Cancelled, Captured, Complete, Fail, RunC
 from pyengine.protocol.journal import Row, RowType
 from pyengine.replay.cancellation import REPEATS_MAX
 from pyengine.workflow.context import ctx
-from tests.replay.memory_run import (
-    CancelRequested,
-    MemoryRun,
-    SignalSent,
-    add,
-    greet,
-    problem_of,
-    ship,
-    workflow,
-)
+from tests.replay.memory_run import Cancel, MemoryRun, SignalSent, add, greet, problem_of, ship, workflow
 
 
 def check(run: MemoryRun) -> None:
@@ -443,7 +434,7 @@ def test_clean_up_receives_nothing_new() -> None:
 
     run = MemoryRun(workflow(code))
     run.complete(2)
-    run.turn(SignalSent("a", 1), SignalSent("c", 1), CancelRequested())
+    run.turn(SignalSent("a", 1), SignalSent("c", 1), Cancel())
     assert run.value == "1 run-1.4"
     check(run)
 
@@ -524,7 +515,7 @@ async def overtaken() -> None:
 def test_discarded_calls_keep_their_numbers() -> None:
     """Calls whose turn came after the request keep their numbers and are not made; values are recorded."""
     run = MemoryRun(workflow(overtaken))
-    run.late_request = CancelRequested()
+    run.late_request = Cancel()
     run.complete(0, "a")
     assert [command.child for command in run.commands] == [6] and isinstance(run.commands[0], Captured)
     assert [call.child for call in run.moves.steps] == [8]
@@ -596,7 +587,7 @@ def test_continue_as_new_does_not_outrun_a_request() -> None:
         ctx.continue_as_new()
 
     run = MemoryRun(workflow(code))
-    run.late_request = CancelRequested()
+    run.late_request = Cancel()
     run.complete(0, "a")
     assert run.end == Cancelled()
     check(run)
