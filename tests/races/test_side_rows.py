@@ -2,9 +2,8 @@
 turn, claim, tick, heartbeat, hello or farewell waits for it: what needs it is left out and named, everybody
 else goes on, and after the commit it goes on too.
 
-Each scene is a pair of the same kind, `h` and `f`: the user holds rows of `h`, and the engine needs those of
-both. Which tables there are is read from the sources: one that is written below such an entry point and held
-in no scene of it fails.
+Each scene is a pair of the same kind, `h` and `f`: the user locks rows of `h`, and the engine needs those of
+both. The tables are read from the sources: one that is written below an entry point needs a scene.
 """
 
 from __future__ import annotations
@@ -346,7 +345,7 @@ def reporting(conn: Connection, reports: dict[str, dict[str, Any]], *, one_by_on
     return Play(act, lambda name: verdicts.get(name) == "ok")
 
 
-def lone_runs_end(conn: Connection, clock: Clock) -> Play:
+def single_runs_end(conn: Connection, clock: Clock) -> Play:
     """Each of two runs that nobody waits for ends in a turn of its own; they have resumes."""
     held = {name: begin_run(conn, name) for name in PAIR}
     for name in PAIR:
@@ -425,7 +424,7 @@ def runs_continue_as_new(conn: Connection, clock: Clock) -> Play:
 
 
 TURNS: dict[Callable[[Connection, Clock], Play], tuple[str, ...]] = {
-    lone_runs_end: ("_resumes",),
+    single_runs_end: ("_resumes",),
     runs_end: ("_callbacks", "_listeners", "_resumes", "_row_waits"),
     runs_suspend: ("_resumes",),
     runs_receive: ("_inboxes",),
@@ -443,7 +442,7 @@ UNNAMED = ("_schedules", "_removed", "_retention")
 
 
 @pytest.mark.parametrize(("scene", "table"), SCENES)
-def test_what_is_held_is_left_out(
+def test_locked_side_rows_are_left_out(
     dsn: str, conn: Connection, clock: Clock, scene: Callable[[Connection, Clock], Play], table: str
 ) -> None:
     """Only that one stands still, it is named, nothing of it is written, and it goes on after the commit."""
