@@ -220,4 +220,4 @@ def test_a_run_moved_to_another_partition_goes_on(conn: Connection, clock: Clock
     assert now > week
     due(conn)
     claimed = take_turn(conn, "W", want=1, queues=["q-r"]).tasks
-    assert [[row[1] for row in task.rows] for task in claimed] == [["S", "L"]]
+    assert [[row[1] for row in task.rows] for task in claimed] == [["execution_started", "step_completed"]]

@@ -328,9 +328,9 @@ def runs_adopt_in_a_circle(world: World, count: int) -> Scene:
     def judge(endings: Endings) -> None:
         nobody_fails(endings)
         asleep = [one.id for one in held if task_of(world.conn, one.id) == ("suspended", 1, None)]
-        assert sorted(types_of(world.conn, one.id) for one in held) == [
-            ["execution_started", "promise_registered", "execution_awaiting"]
-        ] * (count - 1) + [["execution_started", "promise_registered", "child_settled"]]
+        journals = [types_of(world.conn, one.id)[1:] for one in held]
+        assert journals.count(["promise_registered", "child_settled"]) == 1
+        assert journals.count(["promise_registered", "execution_awaiting"]) == count - 1
         (told,) = {one.id for one in held}.difference(asleep)
         first = int(told.rpartition("-")[2])
         circle = [held[(first + n) % count].id for n in range(count + 1)]
