@@ -18,6 +18,7 @@ import pytest
 
 from pyengine.admin import inventory
 from pyengine.sources import found
+from tests.style.test_rooms import ROOMS
 from tests.support.tree import ROOT, Module, files, modules
 
 PRIVATE = {
@@ -207,7 +208,7 @@ def page_texts(path: str, text: str) -> Iterator[Text]:
 
 
 def texts() -> Iterator[Text]:
-    """All prose of package, bench, schema and pages."""
+    """All prose of package, bench, schema, pages, and of the map of files."""
     for module in modules("pyengine", "bench"):
         yield from python_texts(module)
     for path in files():
@@ -215,6 +216,8 @@ def texts() -> Iterator[Text]:
             yield from sql_texts(path, (ROOT / path).read_text(encoding="utf-8"))
         elif path.endswith(".md") and path.startswith(("docs/", "README.md", "CONTRIBUTING.md")):
             yield from page_texts(path, (ROOT / path).read_text(encoding="utf-8"))
+    for path, sentence in ROOMS.items():
+        yield Text(path=f"tests/style/rooms.toml: {path}", line=0, kind="sentence", text=sentence)
 
 
 def wrong_prose(text: Text) -> list[str]:
