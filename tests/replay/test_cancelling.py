@@ -21,9 +21,8 @@ def check(run: MemoryRun) -> None:
     """A cold replay ends as the live run did and wants the same."""
     moves = run.cold()
     assert (moves.end, moves.commands) == (run.end, ())
-    assert [call.child for call in moves.steps] == [
-        n for n in run.open if n in {c.child for c in moves.steps}
-    ]
+    called = [call.child for call in moves.steps]
+    assert called == [n for n in run.open if n in called]
     assert moves.waiting_steps == run.moves.waiting_steps
 
 
@@ -110,8 +109,7 @@ def test_code_that_catches_the_cancellation_may_complete_or_fail() -> None:
 
 @pytest.mark.parametrize("waits", [0, 1], ids=["failing", "failed"])
 def test_it_reaches_the_members_of_a_group_that_failed(waits: int) -> None:
-    """A group that gives up its members passes nothing on to them: one that cleans up outside a shield is
-    cancelled all the same, and the run comes to its own clean-up."""
+    """A member that cleans up outside a shield is cancelled too, and the run reaches its own clean-up."""
 
     async def tidy() -> None:
         try:
