@@ -231,7 +231,7 @@ class Worker:
         return parts.turns
 
     def _connect(self) -> None:
-        """Connect each effect with the part that brings it about."""
+        """Connect each effect with the part that performs it."""
         self._dispatcher.start(
             {
                 StartAttempt: self._steps.start,
