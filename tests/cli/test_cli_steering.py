@@ -81,7 +81,7 @@ def test_fork_prints_the_new_run(at_database: Any, conn: Connection, player: Any
     assert (answer.code, answer.document["id"], answer.document["state"]) == (0, "second", "queued")
     (task,) = player.claim("order")
     assert [(row[1], row[4], row[6]) for row in task["rows"] if row[2] is not None] == [
-        ("L", "charge", '{"paid": true}')
+        ("step_completed", "charge", '{"paid": true}')
     ]
     taken = at_database("fork", order, "--id", "second")
     assert (taken.code, "Id 'second' is taken" in taken.err) == (6, True)
