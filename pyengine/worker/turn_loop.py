@@ -204,7 +204,8 @@ class TurnLoop:
         while self._answers:
             await asyncio.sleep(0.001)
         reports = self._reports.collect(self._loop.time()).reports
-        sent = [run.report for run in self._parts.runs.leased.values()]
+        collected = {report.execution for report in reports}
+        sent = [run.report for run in self._parts.runs.leased.values() if run.execution not in collected]
         reports += [one.report for one in sent if one is not None and one.busy]
         until_s = self._loop.time() + _STOP_WITHIN_S
         while reports:

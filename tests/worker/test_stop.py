@@ -88,6 +88,54 @@ def test_what_was_done_is_reported_before_the_end(dsn: str, conn: Connection) ->
     assert ran == ["first", "second", "second"]
 
 
+def test_a_report_that_met_a_lock_leaves_once(dsn: str, conn: Connection) -> None:
+    """A report that waits to be sent again leaves with the last turn, once: twice would be refused, and the
+    worker would give nothing back.
+    """
+    app = App(dsn)
+    locked, ran = asyncio.Event(), asyncio.Event()
+
+    @app.step
+    async def quick() -> int:
+        ran.set()
+        await locked.wait()
+        return 1
+
+    @app.step
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            conn.rollback()
+            # longer than the pause before a report is sent again
+            await asyncio.sleep(0.6)
+
+    @app.workflow
+    async def first() -> int:
+        return await quick()
+
+    @app.workflow
+    async def second() -> None:
+        await slow()
+
+    async def main() -> None:
+        async with app.client() as client:
+            await client.start(second, id="slow")
+            await client.start(first, id="quick")
+            async with app.worker():
+                await ran.wait()
+                with conn.cursor() as cursor:
+                    cursor.execute("begin; select from durable._tasks where id = 'quick' for update")
+                locked.set()
+                await asyncio.sleep(0.1)
+
+    asyncio.run(main())
+    assert conn.execute("select count(*) from durable._workers").fetchone() == (0,)
+    # each run has one step, and that of the other was cancelled
+    rows = conn.execute("select count(*) from durable._journal where type = 'step_completed'")
+    assert rows.fetchone() == (1,)
+
+
 def test_sync_steps_are_abandoned(dsn: str) -> None:
     """A thread that hangs does not keep a worker from stopping, and what it says later is ignored."""
     app = App(dsn)
