@@ -97,7 +97,9 @@ class RunDriver:
             self._cancel(live, child)
         # more than one advance may come between two turns while a transaction is open
         live.commands += advance.commands
-        live.end = advance.end
+        if not isinstance(live.end, Halt):
+            # a run that is to be halted stays so, whatever its coroutine does until it is reported
+            live.end = advance.end
         if live.commands:
             live.steps_after_commands += advance.steps
             run.see_commands(advance.commands)
@@ -211,8 +213,11 @@ class RunDriver:
             self.roll_back(run)
         if log is None or log.ask is None or log.ask is live.asked or not log.live or self.stopping:
             return
-        sent = run.report is not None and run.report.report.commands
-        if log.ask.kind in ("begin", "commit") and (live.commands or sent):
+        sent = None if run.report is None else run.report.report
+        if isinstance(live.end or (sent and sent.end), Halt | Release):
+            # it leaves without an answer: what came before this statement is rolled back, or did not begin
+            return
+        if log.ask.kind in ("begin", "commit") and (live.commands or (sent and sent.commands)):
             return
         live.transaction, live.asked = log, log.ask
         self.effects.append(Execute(run, log, log.ask))

@@ -259,6 +259,9 @@ class TransactionRunner:
             raise _Again("the connection was lost")
         if ask.kind == "begin":
             return await self._reaching(conn, run, self._begin(conn, log.timeout_ms))
+        if not conn.is_in_transaction():
+            # outside of it the statement would be committed at once
+            raise _Again("nothing is left of the transaction")
         found = _ENDS_IT.match(ask.query)
         if found is not None:
             word = (found[1] or found[2]).lower()
@@ -309,7 +312,7 @@ class TransactionRunner:
     ) -> tuple[Outcome, Journal | None]:
         if session.overdue:
             return self._refused(_overdue(log)), None
-        if conn.is_closed():
+        if conn.is_closed() or not conn.is_in_transaction():
             raise _Again("the connection was lost")
         journal: Journal | None = None
 

@@ -98,6 +98,17 @@ async def paying() -> str:
     return str(await one(1))
 
 
+@app.workflow
+async def beside() -> None:
+    """Two steps beside a transaction."""
+
+    async def pay() -> None:
+        async with ctx.transaction("pay") as tx:
+            await tx.execute("update account")
+
+    await asyncio.gather(one(1), one(2), pay())
+
+
 class Stage:
     """A manager, what it asked for, and a database that answers.
 

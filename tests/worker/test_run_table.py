@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pyengine.protocol.commands import Complete, Release
+from pyengine.protocol.commands import Complete, Halt, Release
 from pyengine.protocol.journal import Row, RowType
 from pyengine.worker import events as on
 from pyengine.worker.effects import (
@@ -285,6 +285,23 @@ def test_a_transaction_waits_for_what_comes_before_it() -> None:
             value = "UPDATE 1" if effect.ask.kind == "execute" else None
             (effect,) = stage.post(on.StatementAnswered(run, effect.ask, ("value", value)))
     assert asked == ["begin", "execute", "commit"] and isinstance(effect, StartAttempt)
+
+
+@pytest.mark.parametrize("event", [transaction_failed, broken_often])
+def test_a_report_on_its_way_does_not_bring_a_failed_transaction_back(
+    event: Callable[[Stage, LeasedRun], list[Effect]],
+) -> None:
+    """Its next statement would be executed, and committed, outside of it."""
+    stage = Stage()
+    run = stage.claim("beside")
+    executed(stage, run)
+    assert isinstance(run.phase, Live)
+    stage.end(run, min(run.phase.attempts))
+    sent = stage.send(run)
+    assert kinds(event(stage, run)) == ["RollBack"]
+    assert "Execute" not in kinds(stage.post(stage.database.report(sent)))
+    assert isinstance(stage.send(run).end, Halt)
+    closed(stage, run)
 
 
 def test_one_of_two_outcomes_is_not_enough_to_speculate() -> None:
