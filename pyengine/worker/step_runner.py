@@ -83,6 +83,7 @@ class StepRunner:
         self._post = post
         self._in_sql = in_sql
         self._active = 0
+        self._filling = False
         self._waiting: deque[StartAttempt] = deque()
         self._unwinding: set[asyncio.Task[None]] = set()
 
@@ -169,10 +170,17 @@ class StepRunner:
 
     def _leave(self) -> None:
         self._active -= 1
-        while self._waiting and self._active < self._concurrency:
-            effect = self._waiting.popleft()
-            if effect.attempt.wanted:
-                self._start_task(effect)
+        if self._filling:
+            # a body that ended as soon as it was started below: without this each would stand on the last one
+            return
+        self._filling = True
+        try:
+            while self._waiting and self._active < self._concurrency:
+                effect = self._waiting.popleft()
+                if effect.attempt.wanted:
+                    self._start_task(effect)
+        finally:
+            self._filling = False
 
     def _thread_body(self, attempt: Attempt) -> Any:
         call = attempt.call

@@ -1,0 +1,63 @@
+"""Law: any number of steps that wait for room may end as soon as they are started."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import types
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from pyengine.values.codec import Codec
+from pyengine.worker import step_runner
+from pyengine.worker.effects import StartAttempt
+from pyengine.worker.events import Event
+from pyengine.worker.step_runner import StepRunner
+from tests.worker.run_stage import Stage, closed
+
+
+class _Eager(asyncio.Task[None]):
+    """A task that is started at once, as those of Python 3.12 and later can be."""
+
+    def __new__(cls, body: Coroutine[Any, Any, None], **_: Any) -> Any:
+        """Run a body that does not wait."""
+        try:
+            body.send(None)
+        except StopIteration:
+            return types.SimpleNamespace()
+        raise AssertionError("the body waits")
+
+
+def test_steps_that_end_at_once_do_not_nest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one at a time, each ending starts the next; a thousand of them do not fill the stack."""
+    events: list[Event] = []
+
+    async def main() -> None:
+        stage = Stage()
+        run = stage.claim("steps")
+        (effect,) = (one for one in stage.effects if isinstance(one, StartAttempt))
+        loop = asyncio.get_running_loop()
+        runner = StepRunner(
+            loop,
+            codec=Codec(),
+            randomness=random.Random(1),
+            concurrency=1,
+            threads=1,
+            post=events.append,
+            in_sql=lambda *_: asyncio.sleep(0),  # type: ignore[arg-type,return-value]
+        )
+        runner._active = 1
+        for _ in range(1000):
+            runner.start(
+                StartAttempt(run, type(effect.attempt)(run.execution, run.info.id, effect.attempt.call))
+            )
+        monkeypatch.setattr(step_runner, "_EAGER", True)
+        monkeypatch.setattr(asyncio, "Task", _Eager)
+        runner._leave()
+        monkeypatch.undo()
+        closed(stage, run)
+
+    asyncio.run(main())
+    assert len(events) == 1000
