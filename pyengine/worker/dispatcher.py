@@ -50,9 +50,10 @@ class Dispatcher:
 
     def post(self, event: Event) -> None:
         """Have an event applied, and all that follows from it, unless that is going on already."""
-        self._events.append(event)
-        if not self._working:
-            self._context.run(self._work)
+        if self._working:
+            self._events.append(event)
+        else:
+            self._context.run(self._work, (event,))
 
     async def post_all(self, events: Iterable[Event]) -> None:
         """Post events one after the other, letting other tasks run in between: the database waits for the
@@ -62,30 +63,25 @@ class Dispatcher:
         while not self._context.run(self._work, more, self._loop.time() + _SLICE_S):
             await asyncio.sleep(0)
 
-    def _work(self, more: Iterable[Event] = (), until_s: float = 0.0) -> bool:
-        """Have the queue worked through, then more events until that time of the loop's clock; return whether
-        all of them are applied.
+    def _work(self, events: Iterable[Event], until_s: float | None = None) -> bool:
+        """Apply events, each with all that follows from it, until that time of the loop's clock; return
+        whether all of them are applied.
         """
-        queue, now_s = self._events, self._loop.time
+        queue, apply, handlers, now_s = self._events, self._apply, self._handlers, self._loop.time
         self._working = True
         try:
-            self._work_off_queue()
-            for event in more:
+            for event in events:
                 queue.append(event)
-                self._work_off_queue()
-                if now_s() > until_s:
+                while queue:
+                    for effect in apply(queue.popleft()):
+                        handlers[type(effect)](effect)
+                if until_s is not None and now_s() > until_s:
                     return False
             return True
         finally:
             self._working = False
             if self._dirty:
                 self._wake()
-
-    def _work_off_queue(self) -> None:
-        queue, apply, handlers = self._events, self._apply, self._handlers
-        while queue:
-            for effect in apply(queue.popleft()):
-                handlers[type(effect)](effect)
 
     def _retry_later(self, effect: RetryLater) -> None:
         due = RetryDue(effect.run, effect.call)

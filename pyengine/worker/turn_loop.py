@@ -105,6 +105,7 @@ class TurnLoop:
         self._loop = asyncio.get_running_loop()
         self._answers: deque[tuple[Answer, dict[int, RunReport]]] = deque()
         self._returned = asyncio.Event()
+        self._worked_through = asyncio.Event()
         self._unknown_at_s: float | None = None
         self._unknown_left = 0
         self._stopping = False
@@ -130,7 +131,9 @@ class TurnLoop:
         parts.listener.add_receiver(parts.handoff.address, self.message_came, self.messages_lost)
         while not self._stopping:
             if len(self._answers) >= _ANSWERS_MAX:
-                await self._woken()
+                # not woken by each run that has something to report
+                self._worked_through.clear()
+                await self._worked_through.wait()
                 continue
             now_s = loop.time()
             if self._unknown_at_s is not None and self._unknown_at_s <= now_s and not self._answers:
@@ -219,6 +222,7 @@ class TurnLoop:
     def stop(self) -> None:
         """Send no further turn."""
         self._stopping = True
+        self._worked_through.set()
         self._parts.wake.set()
 
     async def close(self) -> None:
@@ -294,6 +298,7 @@ class TurnLoop:
                 parts.clock.set(answer.now)
                 await parts.dispatcher.post_all(_events(answer, sent))
                 self._answers.popleft()
+                self._worked_through.set()
                 parts.wake.set()
             # steps that have begun, and end at once, belong in the next turn
             await asyncio.sleep(0)
