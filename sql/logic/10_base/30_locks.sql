@@ -348,6 +348,10 @@ begin
     end if;
     v_tasks := v_tasks || durable._awaiters_of(array[p_promise]);
     perform from durable._tasks t where t.id = p_task for update skip locked;
+    if not found and exists (select from durable._tasks t where t.id = p_task) then
+      -- the weaker lock below would pass a user's fence, and the settlement would wait for it
+      return false;
+    end if;
   end if;
   perform from durable._tasks t where t.id = any (v_tasks) and t.id <> all (durable._lock_free_tasks(v_tasks));
   if found then

@@ -378,34 +378,48 @@ $$;
 comment on function durable._sweep_rows(integer, bigint) is
   'Tests waits that are due against the tables of users, one statement a watch, and leaves news. In a transaction that holds nothing of the engine meanwhile; one such sweep at a time. A number drawn after the waits were read is the mark: snapshots cannot serve, for they do not count those who began to write after the last commit. Answers how many were noted or are to be tested again.';
 
-create or replace function durable._row_verdicts(p_limit integer, p_but text[])
-returns durable._row_news[] language plpgsql volatile
+create or replace function durable._reported_waits(p_limit integer, p_tried text[], p_but bigint[])
+returns text[] language plpgsql volatile
 as $$
-declare
-  v_ids text[];
-  v_limit bigint := durable._setting_int('payload_max_bytes');
 begin
   if not exists (select from durable._row_events e) then
     return '{}';
   end if;
-  v_ids := array(
-    select p.id from durable._promises p
-    where p.id = any (array(select e.promise_id from durable._row_events e
-                            where e.state is not null order by e.id limit p_limit))
-      and p.state = 'pending' and p.id <> all (p_but) order by p.id for no key update skip locked);
+  return array(
+    select distinct x.id from (
+      select p.id from durable._row_events e
+      join durable._promises p on p.id = any (array[e.promise_id])
+      where e.state is not null and p.state = 'pending' and p.id <> all (p_tried) and p.execution <> all (p_but)
+      order by e.id limit p_limit for no key update of p skip locked) x);
+end
+$$;
+comment on function durable._reported_waits(integer, text[], bigint[]) is
+  'Locks the promises of waits that a trigger or test has reported as ended, except p_tried and those that belong to p_but.';
+
+create or replace function durable._row_verdicts(p_ids text[])
+returns durable._row_news[] language plpgsql stable
+as $$
+declare
+  v_limit bigint;
+begin
+  if p_ids = '{}' then
+    return '{}';
+  end if;
+  v_limit := durable._setting_int('payload_max_bytes');
   return array(
     select case when octet_length(x.data::text) <= v_limit or x.data is null
                 then row(x.promise_id, x.watch, x.state, x.data)::durable._row_news
                 else (durable._failed_waits(array[x.promise_id], x.watch, 'PayloadTooLarge',
                         format('The row has %s bytes, the limit is %s.', octet_length(x.data::text), v_limit)))[1] end
     from (
-      select distinct on (e.promise_id) e.* from durable._row_events e where e.promise_id = any (v_ids)
+      select distinct on (e.promise_id) e.* from durable._row_events e
+      where e.promise_id = any (p_ids) and e.state is not null
       order by e.promise_id, e.id
     ) x);
 end
 $$;
-comment on function durable._row_verdicts(integer, text[]) is
-  'Locks promises for which there is news, skipping what others hold and p_but, and answers what to settle them with: the first that came.';
+comment on function durable._row_verdicts(text[]) is
+  'The results with which these waits, whose promises are locked, are to be settled: the first report of each.';
 
 create or replace function durable._forget_row_events(p_limit integer)
 returns void language plpgsql volatile

@@ -68,25 +68,64 @@ $$;
 comment on function durable.services_due_v1() is
   'Milliseconds until a task of a service is ready; -1: none is queued; null: nothing is served here. Reads the first task of each service and priority, however many wait.';
 
+create or replace function durable._is_free_to_end(p_id text)
+returns boolean language plpgsql volatile
+as $$
+declare
+  v_free boolean;
+begin
+  begin
+    v_free := durable._try_late(p_id, p_id)
+              and durable._take_beside(array[p_id], durable._heads_of(array[p_id], '{}')) = '{}';
+    perform durable._start_over();
+  exception when sqlstate 'WF099' then
+    null;  -- the locks are released again: the function runs without any
+  end;
+  return v_free;
+end
+$$;
+comment on function durable._is_free_to_end(text) is
+  'All rows that the end of a task of a service needs are free at this moment. Otherwise its function would run only to be undone.';
+
+create or replace function durable._ready_services(p_tried text[], p_now bigint)
+returns text[] language sql stable
+as $$
+  select array(
+    select x.id from durable._services s
+    cross join lateral (
+      select t.id, t.priority, t.retry_at from durable._tasks t
+      where t.queue = s.name and t.state = 'pending' and t.retry_at <= p_now and t.deadline > p_now and t.id <> all (p_tried)
+      order by t.priority, t.retry_at limit 100) x
+    order by x.priority, x.retry_at, x.id limit 100)
+$$;
+comment on function durable._ready_services(text[], bigint) is 'The first 100 ready tasks of services, except p_tried, in the order in which they are served.';
+
 create or replace function durable.next_service_v1()
 returns table (id text, timeout_ms bigint) language plpgsql volatile
 as $$
 declare
   v_now bigint := durable._now_ms();
+  v_tried text[] := '{}';
+  v_some text[];
+  v_id text;
 begin
-  return query
-    select c.id, c.timeout_ms from (
-      select x.id, s.timeout_ms from durable._services s
-      cross join lateral (
-        select t.id, t.priority, t.retry_at from durable._tasks t
-        where t.queue = s.name and t.state = 'pending' and t.retry_at <= v_now and t.deadline > v_now
-        order by t.priority, t.retry_at limit 100) x
-      order by x.priority, x.retry_at, x.id limit 100) c
-    where durable._try_serve(c.id) limit 1;
+  for v_round in 1..10 loop
+    v_some := durable._ready_services(v_tried, v_now);
+    foreach v_id in array v_some loop
+      if durable._try_serve(v_id) and durable._is_free_to_end(v_id) then
+        return query
+          select t.id, s.timeout_ms from durable._tasks t join durable._services s on s.name = any (array[t.queue])
+          where t.id = v_id;
+        return;
+      end if;
+    end loop;
+    exit when cardinality(v_some) < 100;
+    v_tried := v_tried || v_some;
+  end loop;
 end
 $$;
 comment on function durable.next_service_v1() is
-  'A ready task of a service that nobody serves at this moment, and how long it may take. Takes it for this transaction, by an advisory lock.';
+  'A ready task of a service that no other session serves, whose rows no other session has locked at this moment, and how long it may take. Takes it for this transaction, by an advisory lock. Examines 1000 tasks at most.';
 
 create or replace function durable._service_of(p_id text)
 returns setof durable._service_call language plpgsql stable

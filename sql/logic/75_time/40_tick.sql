@@ -47,31 +47,32 @@ $$;
 comment on function durable._could_not_renew(durable._tasks, bigint) is
   'Its worker lives and could not renew the lease, because somebody had the task locked.';
 
-create or replace function durable._expired_tasks(p_gone text[], p_now bigint, p_limit integer)
+create or replace function durable._expired_tasks(p_gone text[], p_now bigint, p_limit integer, p_tried text[], p_but bigint[])
 returns text[] language sql volatile
 as $$
   select coalesce(array_agg(x.id), '{}') from (
     select t.id from durable._tasks t
     where t.state = 'acquired' and t.pid >= '' and t.deadline > p_now
       and (t.pid = any (p_gone) or (t.expires_at <= p_now and not durable._could_not_renew(t, p_now)))
+      and t.id <> all (p_tried) and (t.owner is null or t.owner <> all (p_but))
     limit p_limit for update skip locked) x
 $$;
-comment on function durable._expired_tasks(text[], bigint, integer) is
-  'Locks tasks whose lease ended or whose worker is gone. Reads what is acquired, through the index on pid, and nothing else.';
+comment on function durable._expired_tasks(text[], bigint, integer, text[], bigint[]) is
+  'Locks tasks whose lease ended or whose worker is gone, except p_tried and children of p_but. Reads only acquired tasks, through the index on pid.';
 
-create or replace function durable._overdue_cancels(p_now bigint, p_limit integer)
-returns text[] language plpgsql volatile
+create or replace function durable._overdue_cancels(p_now bigint, p_limit integer, p_tried text[], p_but bigint[])
+returns text[] language sql volatile
 as $$
-begin
-  return array(
-    select p.id from durable._promises p
-    where p.id = any (array(select h.id from durable._executions h
-                            where h.cancel_until is not null and h.cancel_until <= p_now order by h.cancel_until limit p_limit))
-      and p.state = 'pending' and p.timeout_at > p_now
-    order by p.id for no key update skip locked);
-end
+  select coalesce(array_agg(x.id), '{}') from (
+    select p.id from durable._executions h
+    join durable._promises p on p.id = any (array[h.id])
+    where h.cancel_until is not null and h.cancel_until <= p_now and h.execution <> all (p_but)
+      and p.state = 'pending' and p.timeout_at > p_now and p.id <> all (p_tried)
+      and (p.execution is null or p.execution <> all (p_but))
+    order by h.cancel_until limit p_limit for no key update of p skip locked) x
 $$;
-comment on function durable._overdue_cancels(bigint, integer) is 'Locks the promises of runs that did not end within their grace.';
+comment on function durable._overdue_cancels(bigint, integer, text[], bigint[]) is
+  'Locks the promises of runs that did not end within their grace, except p_tried, runs of the heads p_but and their children.';
 
 create or replace function durable._open_buckets()
 returns integer language plpgsql volatile security definer
@@ -180,51 +181,78 @@ as $$
     order by p.due_at limit p_limit for no key update skip locked) x
 $$;
 comment on function durable._due_promises(bigint, integer, text[], bigint[]) is
-  'Locks promises past their deadline, but for p_tried and those that belong to p_but.';
+  'Locks promises past their deadline, except p_tried and those that belong to p_but.';
+
+create or replace function durable._locked_due(p_now bigint, p_tried text[])
+returns text[] language sql volatile
+as $$
+  select coalesce(array_agg(x.id), '{}') from (
+    select p.id, p.xmax from durable._promises p
+    where p.due_at <= p_now and p.id <> all (p_tried) and p.xmax <> 0
+    order by p.due_at limit 20) x
+  where pg_try_advisory_xact_lock_shared(durable._turn_key(x.xmax))
+$$;
+comment on function durable._locked_due(bigint, text[]) is
+  'Promises past their deadline that _due_promises skipped because another session has locked them, other than a turn or tick of the engine: 20 at most, for the answer.';
 
 create or replace function durable._take_due(
-  p_now bigint, p_limit integer, out ids text[], out tasks text[], out heads bigint[])
+  p_kind text, p_now bigint, p_limit integer, p_tried text[], p_but bigint[],
+  out ids text[], out tasks text[], out heads bigint[])
 language plpgsql volatile
 as $$
 declare
-  v_tried text[] := '{}';
+  v_tried text[] := p_tried;
   v_due text[];
   v_chain record;
 begin
-  ids := '{}'; tasks := '{}'; heads := '{}';
+  ids := '{}'; tasks := '{}'; heads := p_but;
   for v_round in 1..10 loop
-    v_due := durable._due_promises(p_now, p_limit - cardinality(ids), v_tried, heads);
+    v_due := case p_kind
+      when 'deadline' then durable._due_promises(p_now, p_limit - cardinality(ids), v_tried, heads)
+      when 'cancellation' then durable._overdue_cancels(p_now, p_limit - cardinality(ids), v_tried, heads)
+      when 'row' then durable._reported_waits(p_limit - cardinality(ids), v_tried, heads) end;
     exit when v_due = '{}';
     select * into v_chain from durable._take_chain(v_due) c;
     ids := ids || v_chain.ids;
     tasks := tasks || v_chain.tasks;
     heads := heads || v_chain.heads;
-    exit when cardinality(v_chain.ids) = cardinality(v_due) or cardinality(ids) = p_limit;
     v_tried := v_tried || v_due;
+    exit when cardinality(v_chain.ids) = cardinality(v_due) or cardinality(ids) = p_limit;
   end loop;
+  if p_kind = 'deadline' and cardinality(ids) < p_limit then
+    tasks := tasks || durable._locked_due(p_now, v_tried);
+  end if;
 end
 $$;
-comment on function durable._take_due(bigint, integer) is
-  'Locks promises past their deadline with all that settling them needs. Locked rows are left out, without costing others their place; tasks and heads: the missed ones.';
+comment on function durable._take_due(text, bigint, integer, text[], bigint[]) is
+  'Locks promises of a kind that are to be settled (past their deadline, past the grace of a cancellation, waits for rows with a result), with all that settling them needs. Locked rows are left out and take no place of others. tasks and heads: the ones that were missed; p_but: heads that were missed before.';
 
 create or replace function durable._take_lost(
   p_gone text[], p_now bigint, p_limit integer, out ids text[], out heads bigint[])
 language plpgsql volatile
 as $$
+declare
+  v_tried text[] := '{}';
+  v_some text[];
+  v_missed bigint[];
 begin
-  ids := durable._expired_tasks(p_gone, p_now, p_limit);
-  heads := '{}';
-  if ids <> '{}' then
-    heads := durable._take_heads(coalesce(durable._heads_of(ids, ids), '{}'));
-    ids := array(
+  ids := '{}'; heads := '{}';
+  for v_round in 1..10 loop
+    v_some := durable._expired_tasks(p_gone, p_now, p_limit - cardinality(ids), v_tried, heads);
+    exit when v_some = '{}';
+    v_missed := durable._take_heads(coalesce(durable._heads_of(v_some, v_some), '{}'));
+    heads := heads || v_missed;
+    ids := ids || array(
       select t.id from durable._tasks t
-      where t.id = any (ids) and (t.execution is null or t.execution <> all (heads))
+      where t.id = any (v_some) and (t.execution is null or t.execution <> all (heads))
         and (t.owner is null or t.owner <> all (heads)));
-  end if;
+    exit when v_missed = '{}' or cardinality(ids) = p_limit;
+    v_tried := v_tried || v_some;
+  end loop;
 end
 $$;
 comment on function durable._take_lost(text[], bigint, integer) is
-  'Locks tasks whose lease is lost, with their heads and those of their owners; heads: what was missed.';
+  'Locks tasks whose lease is lost, with their heads and those of their owners. Tasks with a locked head are left out and take no place of others. heads: the ones that were missed.';
 
 create or replace function durable._settle_due(
   p_now bigint, p_limit integer, out ended integer, out full_batch boolean, out held text[], out queues text[])
@@ -232,36 +260,35 @@ language plpgsql volatile
 as $$
 declare
   v_due record;
-  v_chain record;
-  v_over text[];
+  v_over record;
+  v_reported record;
   v_rows durable._row_news[];
   v_ids text[];
   v_now bigint;
 begin
-  select * into v_due from durable._take_due(p_now, p_limit) d;
-  v_over := durable._overdue_cancels(p_now, p_limit - cardinality(v_due.ids));
-  v_rows := durable._row_verdicts(p_limit, v_due.ids);
-  select * into v_chain from durable._take_chain(v_over || array(select r.promise_id from unnest(v_rows) r)) c;
-  v_over := array(select o from unnest(v_over) o where o = any (v_chain.ids));
-  v_rows := array(select r from unnest(v_rows) r where r.promise_id = any (v_chain.ids));
-  v_ids := v_due.ids || v_over || array(select r.promise_id from unnest(v_rows) r);
+  select * into v_due from durable._take_due('deadline', p_now, p_limit, '{}', '{}') d;
+  select * into v_over
+  from durable._take_due('cancellation', p_now, p_limit - cardinality(v_due.ids), v_due.ids, v_due.heads) d;
+  select * into v_reported from durable._take_due('row', p_now, p_limit, v_due.ids || v_over.ids, v_over.heads) d;
+  v_rows := durable._row_verdicts(v_reported.ids);
+  v_ids := v_due.ids || v_over.ids || array(select r.promise_id from unnest(v_rows) r);
   v_now := durable._now_ms();
   queues := durable._settle(
-    v_ids, array(select case when e = any (v_over) then 'rejected_canceled' end from unnest(v_due.ids || v_over) e)
+    v_ids, array(select case when e = any (v_over.ids) then 'rejected_canceled' end from unnest(v_due.ids || v_over.ids) e)
            || array(select r.state from unnest(v_rows) r),
     array_fill(null::jsonb, array[cardinality(v_ids)]),
     array(select (select durable._cancelled(durable._cancel_reason(h)) from durable._executions h
                   where h.execution = any (array(select t.execution from durable._tasks t
-                                                 where t.id = any (v_over) and t.id = e)))
-          from unnest(v_due.ids || v_over) e) || array(select r.data::text from unnest(v_rows) r), v_now);
+                                                 where t.id = any (v_over.ids) and t.id = e)))
+          from unnest(v_due.ids || v_over.ids) e) || array(select r.data::text from unnest(v_rows) r), v_now);
   perform durable._forget_row_events(p_limit);
   ended := cardinality(v_ids);
-  full_batch := greatest(cardinality(v_due.ids || v_over), cardinality(v_rows)) = p_limit;
-  held := durable._locked_ids(v_due.tasks || v_chain.tasks, v_due.heads || v_chain.heads);
+  full_batch := greatest(cardinality(v_due.ids || v_over.ids), cardinality(v_rows)) = p_limit;
+  held := durable._locked_ids(v_due.tasks || v_over.tasks || v_reported.tasks, v_reported.heads);
 end
 $$;
 comment on function durable._settle_due(bigint, integer) is
-  'Settles promises past their deadline, runs whose grace of a cancellation is over, and waits for which there is news. held: what was locked by others, so that something was left out.';
+  'Settles promises past their deadline, runs whose grace of a cancellation is over, and waits for rows that have a result. held: ids that other sessions have locked, so that something was left out.';
 
 create or replace function durable._lose_leases(
   p_now bigint, p_limit integer, out lost integer, out held text[], out queues text[])
@@ -341,7 +368,7 @@ begin
     perform durable._hint('durable_ready', durable._now_ms());
   end if;
   return v_answer || jsonb_build_object('served', 0,
-    'more', (v_answer ->> 'more')::boolean or durable.services_due_v1() is not distinct from 0);
+    'more', (v_answer ->> 'more')::boolean or exists (select from durable.next_service_v1()));
 end
 $$;
 comment on function durable._sweep_for_people() is 'One bounded round of housekeeping, schedules and deadlines both, with its hints.';
@@ -353,6 +380,10 @@ declare
   v_answer jsonb;
 begin
   v_answer := (select durable._serve(n.id) from durable.next_service_v1() n);
+  if v_answer is null then
+    -- every ready task is locked, or served by another session: nothing is locked here
+    return durable._sweep_for_people();
+  end if;
   if (v_answer ->> 'served')::integer > 0 then
     perform durable._hint('durable_ready', durable._now_ms());
     perform durable._hint('durable_settled', durable._now_ms());
