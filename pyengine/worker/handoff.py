@@ -23,7 +23,7 @@ from pyengine.worker.turn_sender import Identity
 
 __all__ = ["Handoff"]
 
-logger = logging.getLogger("pyengine.resting")
+logger = logging.getLogger("pyengine.handoff")
 
 _AFTER_S = 0.003
 _FOR_MS = 30_000
@@ -166,7 +166,7 @@ class Handoff:
         try:
             registered = await self._link.run(IDLE, *self.parameters, for_ms)
         except EngineError as error:
-            logger.debug("rest: %s", error.message)
+            logger.debug("hand-off: %s", error.message)
             registered = False
         self._registering = None
         if for_ms and not registered:

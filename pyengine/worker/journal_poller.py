@@ -25,7 +25,7 @@ from pyengine.worker.run_state import Fetching, LeasedRun
 
 __all__ = ["JournalFetcher", "JournalPoller"]
 
-logger = logging.getLogger("pyengine.exchange")
+logger = logging.getLogger("pyengine.turn")
 
 _AGAIN_S = 1.0
 _WAKEABLE_S = (0.0, 0.01, 0.001)

@@ -40,7 +40,7 @@ from pyengine.worker.turn_sender import Identity, TurnSender
 
 __all__ = ["Parts", "TurnLoop"]
 
-logger = logging.getLogger("pyengine.exchange")
+logger = logging.getLogger("pyengine.turn")
 
 _ANSWERS_MAX = 2
 _FEW = 4
