@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from pyengine.definitions.current_run import RunInfo
@@ -337,7 +338,7 @@ class Gone(Phase):
 # -- the run
 
 
-class InFlight:
+class InFlight(msgspec.Struct, gc=False):
     """A report on its way.
 
     Attributes:
@@ -346,12 +347,9 @@ class InFlight:
         busy: how often in a row it met what somebody has locked; it is sent again, as it is.
     """
 
-    __slots__ = ("busy", "bytes", "report")
-
-    def __init__(self, report: RunReport, bytes: int) -> None:
-        self.report = report
-        self.bytes = bytes
-        self.busy = 0
+    report: RunReport
+    bytes: int
+    busy: int = 0
 
 
 class LeasedRun:
