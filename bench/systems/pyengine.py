@@ -35,7 +35,7 @@ class PyEngine(System):
     """The engine of this repository."""
 
     name = "pyengine"
-    packages = ("pyengine", "asyncpg")
+    packages = ("pyengine-durable", "asyncpg")
     settings = "defaults; `pyengine worker`, one process"
     abilities = frozenset({"noop", "steps", "fan_out", "signal", "long", "naps", "bulk", "space", "own"})
     backlog = 20_000

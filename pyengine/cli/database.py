@@ -234,7 +234,7 @@ def must_fit(conn: Connection[TupleRow], line: Callable[..., str]) -> None:
     if version > known or lowest > 1:
         raise SchemaMismatch(
             f"the database has schema version {version}, newer than this pyengine {VERSION} ({known})",
-            hint="pip install --upgrade pyengine",
+            hint="pip install --upgrade pyengine-durable",
         )
     if version < known or highest < 1:
         raise SchemaMismatch(

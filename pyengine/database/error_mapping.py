@@ -92,7 +92,7 @@ def refuse_version(where: str, row: Any) -> None:
         raise SchemaMismatch(
             f"the schema of {where} is newer than this library "
             f"(it serves worker protocols from {lowest} on, the library speaks {WORKER_PROTOCOL})",
-            hint="type: pip install -U pyengine",
+            hint="type: pip install -U pyengine-durable",
         )
 
 

@@ -70,3 +70,22 @@ def test_only_what_was_tried_is_claimed() -> None:
     claims = PROJECT["project"]["classifiers"]
     assert [one for one in claims if "Python :: 3" in one] == ["Programming Language :: Python :: 3.11"]
     assert [one for one in claims if "Operating System" in one] == ["Operating System :: POSIX :: Linux"]
+
+
+def wrong_installs(text: str) -> list[str]:
+    """Commands that install the package of somebody else, which bears the name of our import."""
+    return re.findall(r"pip install[^\n`\";]*?[ ']pyengine(?![\w-])[^\n`\"]*", text)
+
+
+def test_hints_install_our_distribution() -> None:
+    """The distribution is not called like the import, and every command that installs it knows that."""
+    assert wrong_installs("type: pip install -U pyengine") and wrong_installs("pip install 'pyengine[docs]'")
+    assert not wrong_installs("pip install -U pyengine-durable")
+    assert not wrong_installs("pip install .\npyengine demo")
+    places = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    places += [path for room in ("pyengine", "bench", "sql") for path in (ROOT / room).rglob("*.[ps]*")]
+    places = [path for path in places if path.suffix in (".py", ".sql", ".md")]
+    texts = {path: path.read_text(encoding="utf-8") for path in places}
+    assert not {path: found for path, text in texts.items() if (found := wrong_installs(text))}
+    name = PROJECT["project"]["name"]
+    assert f'packages = ("{name}"' in texts[ROOT / "bench" / "systems" / "pyengine.py"]
