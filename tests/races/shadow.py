@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from tests.support.row_sets import ALLOCATING, RESOLVING, WIDTHS
 from tests.support.verbs import (
     Held,
     Turn,
@@ -39,41 +40,6 @@ from tests.support.verbs import (
     timer,
 )
 
-WIDTHS = {
-    "step_completed": 3,
-    "step_failed": 3,
-    "first_attempt_failed": 3,
-    "step_started": 2,
-    "attempt_failed": 2,
-    "last_attempt_completed": 2,
-    "last_attempt_failed": 2,
-    "child_settled": 2,
-}
-ALLOCATES = {
-    "step_completed",
-    "step_failed",
-    "first_attempt_failed",
-    "step_started",
-    "child_run_scheduled",
-    "promise_registered",
-    "timer_scheduled",
-    "random_generated",
-    "time_recorded",
-    "signal_received",
-    "join_set_created",
-}
-RESOLVES = {
-    "step_completed",
-    "step_failed",
-    "open_step_completed",
-    "open_step_failed",
-    "last_attempt_completed",
-    "last_attempt_failed",
-    "open_child_settled",
-    "child_settled",
-    "timer_fired",
-    "signal_received",
-}
 DETACHED = "d"  # workflow of children that nobody waits for
 ATTEMPTS = {
     "step_started": 1,
@@ -131,13 +97,13 @@ class Shadow:
         """Advance by journal rows."""
         for seq, kind, child, attempt, name, _hash, data, _ok in rows:
             self.next = max(self.next, seq + WIDTHS.get(kind, 1))
-            if kind in ALLOCATES:
+            if kind in ALLOCATING:
                 self.next_child = max(self.next_child, child + 1)
             if kind in ("child_run_scheduled", "promise_registered", "timer_scheduled") and name != DETACHED:
                 self.open.add(child)
             if kind in ATTEMPTS:
                 self.steps[child] = ATTEMPTS[kind] * attempt
-            if kind in RESOLVES:
+            if kind in RESOLVING:
                 self.open.discard(child)
                 self.steps.pop(child, None)
                 self.complete.add(child)

@@ -77,14 +77,6 @@ def conn(dsn: str) -> Iterator[Connection]:
         yield connection
 
 
-@pytest.fixture
-def clock(dsn: str) -> Iterator[Clock]:
-    """Its clock."""
-    frozen = Clock(dsn)
-    yield frozen
-    frozen.close()
-
-
 @dataclass(frozen=True, slots=True)
 class Play:
     """What is about to happen to two of a kind.

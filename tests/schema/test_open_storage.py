@@ -5,7 +5,7 @@ listener may live in another database. docs/decisions/0039-open-storage.md says 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,21 +33,6 @@ from tests.support.verbs import (
 INITIAL = Path(__file__).parent.parent.parent / "migrations" / "0001_initial.sql"
 BEYOND = 2**31 + 5
 WEEK_MS = 7 * 86_400_000
-
-
-@pytest.fixture
-def conn(dsn: str) -> Iterator[Connection]:
-    """A session whose statements commit."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        yield connection
-
-
-@pytest.fixture
-def clock(dsn: str) -> Iterator[Clock]:
-    """Its clock."""
-    frozen = Clock(dsn)
-    yield frozen
-    frozen.close()
 
 
 # -- identities

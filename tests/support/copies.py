@@ -11,58 +11,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.row_sets import ALLOCATING, LOCAL, RESOLVING, WIDTHS
 from tests.support.verbs import Connection, ask
 
-WIDTHS = {
-    "step_completed": 3,
-    "step_failed": 3,
-    "first_attempt_failed": 3,
-    "step_started": 2,
-    "attempt_failed": 2,
-    "last_attempt_completed": 2,
-    "last_attempt_failed": 2,
-    "child_settled": 2,
-}
-ALLOCATING = {
-    "step_completed",
-    "step_failed",
-    "first_attempt_failed",
-    "step_started",
-    "step_scheduled",
-    "child_run_scheduled",
-    "promise_registered",
-    "timer_scheduled",
-    "random_generated",
-    "time_recorded",
-    "signal_received",
-    "join_set_created",
-}
-RESOLVING = {
-    "step_completed",
-    "step_failed",
-    "open_step_completed",
-    "open_step_failed",
-    "last_attempt_completed",
-    "last_attempt_failed",
-    "open_child_settled",
-    "child_settled",
-    "timer_fired",
-    "signal_received",
-}
-LOCAL = {
-    "step_completed",
-    "step_failed",
-    "first_attempt_failed",
-    "step_started",
-    "step_scheduled",
-    "attempt_started",
-    "open_attempt_failed",
-    "attempt_failed",
-    "open_step_completed",
-    "open_step_failed",
-    "last_attempt_completed",
-    "last_attempt_failed",
-}
 CANCELLED = "rejected_canceled"
 NEWS = RESOLVING | {
     "cancel_requested",

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from tests.support.row_sets import LOCAL
 from tests.support.verbs import NEVER, Connection
 
 # type, child, attempt (or delivery, or join set), name, data; what is missing is null
@@ -23,20 +24,6 @@ STATUS = {
     "execution_completed": "completed",
     "execution_failed": "failed",
     "execution_cancelled": "cancelled",
-}
-LOCAL = {
-    "step_completed",
-    "step_failed",
-    "first_attempt_failed",
-    "step_started",
-    "step_scheduled",
-    "attempt_started",
-    "open_attempt_failed",
-    "attempt_failed",
-    "open_step_completed",
-    "open_step_failed",
-    "last_attempt_completed",
-    "last_attempt_failed",
 }
 
 
