@@ -41,7 +41,7 @@ begin
 end
 $$;
 comment on function durable._take_beside(text[], bigint[]) is
-  'Class 4, for promises that are to be settled and locked, tasks and heads too. Answers those that cannot be: somebody holds a callback, listener or wait for rows of theirs, a wait of their run or a resume of their task. p_heads: their runs, and maybe more.';
+  'Class 4, for promises that are to be settled; they, their tasks and heads are locked already. Answers those that cannot be settled, because another session has locked a callback, a listener or a wait for rows of theirs, a wait of their run or a resume of their task. p_heads: their runs, possibly among others.';
 
 create or replace function durable._take_resumes(p_ids text[])
 returns text[] language plpgsql volatile
@@ -57,7 +57,7 @@ begin
 end
 $$;
 comment on function durable._take_resumes(text[]) is
-  'Class 4, for locked tasks that are to be acquired: answers those of which somebody holds a resume.';
+  'Class 4, for locked tasks that are to be acquired. Answers those of which another session has locked a resume.';
 
 create or replace function durable._may_be_locked(p_reports durable._run_report[])
 returns text[] language plpgsql stable
@@ -84,7 +84,7 @@ begin
 end
 $$;
 comment on function durable._may_be_locked(durable._run_report[]) is
-  'Runs of which somebody may hold a row that their reports write: inboxes of those that receive, join sets of those that take from them, what a run leaves behind that continues as new.';
+  'Runs whose reports write a row that another session may have locked: an inbox of a run that receives, a join set of a run that takes from it, any side row of a run that continues as new.';
 
 create or replace function durable._take_awaits(p_id text)
 returns boolean language plpgsql volatile
@@ -102,7 +102,7 @@ begin
 end
 $$;
 comment on function durable._take_awaits(text) is
-  'Class 4: the callbacks of a run on its children and on what it adopted; false if somebody holds one.';
+  'Class 4: the callbacks of a run on its children and on the promises that it adopted. False if another session has locked one.';
 
 create or replace function durable._take_own(p_reports durable._run_report[])
 returns text[] language plpgsql volatile
@@ -139,7 +139,7 @@ begin
 end
 $$;
 comment on function durable._take_own(durable._run_report[]) is
-  'Class 4, for reports whose tasks and heads are locked: answers the runs of which somebody holds a row that goes with them, but for resumes.';
+  'Class 4, for reports whose tasks and heads are locked. Answers the runs of which another session has locked a side row, except resumes.';
 
 create or replace function durable._take_side_rows(p_batch durable._turn_batch, p_heads bigint[], p_others text[])
 returns text[] language plpgsql volatile
@@ -160,4 +160,4 @@ begin
 end
 $$;
 comment on function durable._take_side_rows(durable._turn_batch, bigint[], text[]) is
-  'Class 4, for the reports of a turn: resumes where a run suspends or continues, and what else they write. Answers the runs of which somebody holds a side row. p_heads: what was locked; p_others: tasks of those that do not settle.';
+  'Class 4, for the reports of a turn: resumes where a run suspends or continues, and what else they write. Answers the runs of which another session has locked a side row. p_heads: the locked heads; p_others: tasks of the reports that do not settle.';
