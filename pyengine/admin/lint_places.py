@@ -39,13 +39,15 @@ SKIPPERS = frozenset(
         "tasks",
         "workers",
         "row_waits",
-        "turn",
+        "claims",
         "retention",
         "schedules",
         "tick",
         "blocked",
     }
 )
+# files whose functions lock and do nothing else
+LOCKERS = frozenset({"locks", "side_rows", "try_locks"})
 # who writes verdicts, in settlement: for many promises, and for one run that nobody waits for
 SETTLERS = ("_settle_rows", "_settle_single")
 # files that make or drop partitions, or use tables or functions of users: none of it has a static form
@@ -163,10 +165,36 @@ def row_locks(inventory: Inventory) -> Found:
                 yield statement, token.line, f"{name} locks a whole table"
             if noun == "locks" or not any(at(tokens, index, *words) for words in ROW_LOCKS):
                 continue
-            rest = [later.text for later in tokens[index : index + 12]]
-            skips = any(rest[place : place + 2] == ["skip", "locked"] for place in range(len(rest)))
-            if noun not in SKIPPERS or not skips:
-                yield statement, token.line, f"{name}: {' '.join(rest[:4])} outside of locks"
+            if noun not in SKIPPERS or not _skips(tokens, index):
+                words = " ".join(later.text for later in tokens[index : index + 4])
+                yield statement, token.line, f"{name}: {words} outside of locks"
+
+
+def _skips(tokens: Tokens, index: int) -> bool:
+    """Whether the row lock that begins here is one with SKIP LOCKED."""
+    return any(at(tokens, place, "skip", "locked") for place in range(index, index + 11))
+
+
+def lock_names(inventory: Inventory) -> Found:
+    """_lock_x waits until it has its locks, _try_lock_x takes those that are free; no other word for it."""
+    for routine in inventory.routines:
+        name, line = routine.name, routine.statement.line
+        row_locks = [
+            _skips(routine.body, index)
+            for index in range(len(routine.body))
+            if any(at(routine.body, index, *words) for words in ROW_LOCKS)
+        ]
+        called = {token.text for token in routine.body}
+        tries = True in row_locks or any(text.startswith("pg_try_advisory") for text in called)
+        waits = False in row_locks or any(text.startswith(("pg_advisory", "_lock_")) for text in called)
+        if name.startswith("_lock_") and tries:
+            yield routine.statement, line, f"{name} tries a lock: _try_lock_"
+        elif name.startswith("_try_lock_") and waits:
+            yield routine.statement, line, f"{name} waits for a lock: _lock_"
+        elif name.startswith(("_take_", "_try_")) and not name.startswith("_try_lock_"):
+            yield routine.statement, line, f"{name}: say _lock_, _try_lock_, or another word"
+        elif row_locks and routine.statement.file.noun in LOCKERS and "lock_" not in name:
+            yield routine.statement, line, f"{name} locks rows: _lock_ or _try_lock_"
 
 
 def notify(inventory: Inventory) -> Found:
@@ -309,6 +337,7 @@ RULES: dict[str, Rule] = {
         dynamic_sql,
         clock,
         row_locks,
+        lock_names,
         notify,
         journal,
         settlement,

@@ -99,10 +99,10 @@ comment on type durable._run_report is
 
 create type durable._turn_batch as (
   reports durable._run_report[], has_commands boolean, has_outcomes boolean, has_several boolean, has_unknown boolean,
-  endings text[], settles text[], writes_own boolean, adopts text[]
+  endings text[], settles text[], writes_side_rows boolean, adopts text[]
 );
 comment on type durable._turn_batch is
-  'The reports of one turn, and what they are about as a whole. A turn costs mainly its statements, and most of them are for things that most turns do not do. has_several: some report is more than a single outcome. has_unknown: some report names no run, or an ending that this schema does not know. endings: that of each, null for none. settles: promises that may be settled. writes_own: a report may write side rows of its own run (it receives, takes or continues). adopts: promises of others to wait for.';
+  'The reports of one turn, and what they are about as a whole. A turn costs mainly its statements, and most of them are for things that most turns do not do. has_several: some report is more than a single outcome. has_unknown: some report names no run, or an ending that this schema does not know. endings: that of each, null for none. settles: promises that may be settled. writes_side_rows: a report may write side rows of its own run (it receives, takes or continues). adopts: promises of others to wait for.';
 
 create type durable._turn_answer as (
   now bigint, verdicts json, tails json, tasks json, hints text[], settled boolean, due_in bigint, busy bigint[], held text[],

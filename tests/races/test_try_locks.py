@@ -289,7 +289,7 @@ def test_only_older_marked_turns_are_waited_for(
     conn: Connection, stage: Stage, marked: bool, older: bool, waits: bool
 ) -> None:
     """A marked turn that is older is waited for until it ends; nobody else is."""
-    conn.execute("alter function durable._await_turn(xid) set lock_timeout = '20s'")
+    conn.execute("alter function durable._await_engine_xact(xid) set lock_timeout = '20s'")
     held = begin_run(conn, "r")
     other, worker = stage.player("other"), stage.player("worker")
     other.begin()
@@ -299,7 +299,7 @@ def test_only_older_marked_turns_are_waited_for(
     worker.do("select pg_current_xact_id()").rows()
     other.do("select pg_current_xact_id()").rows()
     if marked:
-        other.do("select pg_advisory_xact_lock(durable._turn_key(pg_current_xact_id()::xid))").rows()
+        other.do("select pg_advisory_xact_lock(durable._engine_xact_key(pg_current_xact_id()::xid))").rows()
     other.do(ROWS["head"], ("r",)).rows()
     answer = worker.do(*turn("W", report(held, outcomes=[done(0)])))
     assert answer.blocked == waits
@@ -315,10 +315,10 @@ def test_a_turn_marks_itself_only_alone(conn: Connection) -> None:
         "where l.locktype = 'advisory' and l.classid = 1685417580 and d.datname = current_database()"
     )
     # the lock ends with the statement, so it is seen from within
-    alone = f"select ({marks}) from (select durable._mark_turn() offset 0) m where m is not null"
+    alone = f"select ({marks}) from (select durable._mark_engine_xact() offset 0) m where m is not null"
     assert conn.execute(alone.encode()).fetchone() == (1,)
     with conn.transaction():
-        conn.execute("select durable._mark_turn()")
+        conn.execute("select durable._mark_engine_xact()")
         assert conn.execute(marks).fetchone() == (0,)
 
 
@@ -329,7 +329,7 @@ def test_a_wait_for_a_stopped_turn_ends(conn: Connection, stage: Stage) -> None:
     held = begin_run(conn, "r")
     other = stage.player("other")
     other.begin()
-    other.do("select pg_advisory_xact_lock(durable._turn_key(pg_current_xact_id()::xid))").rows()
+    other.do("select pg_advisory_xact_lock(durable._engine_xact_key(pg_current_xact_id()::xid))").rows()
     other.do(ROWS["head"], ("r",)).rows()
     assert take_turn(conn, "W", report(held, outcomes=[done(0)])).of(held)[0] == "busy"
     other.commit()
@@ -366,6 +366,6 @@ def test_engine_sessions_are_not_reported_as_blockers(dsn: str, conn: Connection
             assert conn.execute(blocked).fetchall() == [("r", pid)]
             (told,) = ask(conn, ("select durable.worker_blocked_v1('W', '{r}')", ()))
             assert [one["pid"] for one in told] == [pid]
-            user.execute("select pg_advisory_xact_lock(durable._turn_key(pg_current_xact_id()::xid))")
+            user.execute("select pg_advisory_xact_lock(durable._engine_xact_key(pg_current_xact_id()::xid))")
             assert conn.execute(blocked).fetchall() == []
             assert ask(conn, ("select durable.worker_blocked_v1('W', '{r}')", ())) == ([],)

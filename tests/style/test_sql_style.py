@@ -191,6 +191,27 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
         ("logic/10_a", function("select 1 from durable._boxes b for share skip locked"), "for share"),
         ("logic/10_a", function("begin lock table durable._boxes; end", **PLPGSQL), "whole table"),
     ],
+    "lock_names": [
+        (
+            "logic/10_a",
+            function("select 1 from durable._boxes b for update skip locked", name="_lock_boxes"),
+            "tries a lock",
+        ),
+        ("logic/10_a", function("select pg_try_advisory_xact_lock(1)", name="_lock_box"), "tries a lock"),
+        (
+            "logic/10_a",
+            function("select 1 from durable._boxes b for update", name="_try_lock_boxes"),
+            "waits for a lock",
+        ),
+        ("logic/10_a", function("select durable._lock_boxes()", name="_try_lock_box"), "waits for a lock"),
+        ("logic/10_a", function("select 1", name="_take_boxes"), "another word"),
+        ("logic/10_a", function("select 1", name="_try_boxes"), "another word"),
+        (
+            "logic/10_base/40_try_locks",
+            function("select 1 from durable._boxes b for update skip locked", name="_free_boxes"),
+            "locks rows",
+        ),
+    ],
     "notify": [("logic/10_a", function("select pg_notify('a', '')"), "notifies")],
     "journal": [
         (
@@ -287,7 +308,10 @@ SOUND = {
         "set search", "set jit = off set quote_all_identifiers = off set search"
     )
     + function("declare a bigint; b constant durable.ms := 1; begin end", name="_g", **PLPGSQL),
-    "logic/10_base/30_locks": function("begin perform from durable._boxes b for update; end", **PLPGSQL),
+    "logic/10_base/30_locks": function(
+        "begin perform from durable._boxes b for update; end", name="_lock_boxes", **PLPGSQL
+    )
+    + function("select 1 from durable._boxes b for update skip locked", name="_try_lock_boxes"),
     "logic/30_promises/20_settlement": function(
         "with a as (update durable._promises p set state = 'x' where p.id = p_a returning p.id), "
         "b (n) as (select 1)\n"

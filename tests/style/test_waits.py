@@ -30,7 +30,7 @@ DOORS = (
     ),
 )
 MAY_WAIT = {
-    "_await_turn": "for an older turn of the engine, up to 100 ms",
+    "_await_engine_xact": "for an older turn of the engine, up to 100 ms",
 }
 ROW_LOCK = re.compile(r"\bfor (?:no key )?(?:update|share)\b|\bfor key share\b")
 SKIPS = re.compile(r"(?:\s+of \w+)?\s+skip locked")

@@ -1,6 +1,8 @@
 -- Every lock that waits: those of verbs, which run in transactions of users. One order: promises by id, tasks by id, heads by
--- number. A session that holds a later class never waits for an earlier one, so there is no cycle. The engine's own locks, which
--- never wait for a user, stand in 10_base/40_try_locks.sql.
+-- number (a head is the row of a run in _executions). A session that holds a later class never waits for an earlier one, so
+-- there is no cycle. The engine's own locks, which never wait for a user, stand in 10_base/40_try_locks.sql.
+-- Names: _lock_x waits until it has every lock. _try_lock_x takes the locks that are free, by SKIP LOCKED or a try, and answers
+-- what it locked or what it missed, or true or false. No other name begins with one of the two words, or with _take_.
 -- Lock first, then read in a new statement: a statement's snapshot predates its own waiting. One row by its key may be read
 -- by the statement that locks it, because that answers the row as it is after the wait.
 
@@ -9,10 +11,10 @@ returns void language plpgsql stable
 as $$
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
-    perform durable._fail_conflict('The transaction reads one snapshot, so it cannot see what it waited for.',
+    perform durable._fail_conflict('The transaction reads one snapshot, so it cannot see the changes for which it waited.',
                                    'Use BEGIN ISOLATION LEVEL READ COMMITTED.');
   elsif current_setting('durable.fenced', true) <> '' then
-    perform durable._fail_conflict(format('The transaction has fenced task %L, and what it asks for now locks what comes before.',
+    perform durable._fail_conflict(format('The transaction has fenced task %L, and this call locks what comes before a fence.',
                                           current_setting('durable.fenced', true)),
                                    'Call durable.fence last, right before the commit.');
   end if;
@@ -41,19 +43,19 @@ begin
 end
 $$;
 comment on function durable._lock_tasks(text[]) is
-  'Class 2, where the holder keeps its right: own turn, waking. Lets a user''s fence (FOR KEY SHARE) pass.';
+  'Class 2, where the lease stays: the worker''s own turn, a resume. A user''s fence (FOR KEY SHARE) does not conflict with it.';
 
-create or replace function durable._lock_free_tasks(p_ids text[])
+create or replace function durable._try_lock_free_tasks(p_ids text[])
 returns text[] language plpgsql volatile
 as $$
 begin
   return array(select t.id from durable._tasks t where t.id = any (p_ids) order by t.id for no key update skip locked);
 end
 $$;
-comment on function durable._lock_free_tasks(text[]) is
-  'Class 2 for renewals, which never wait: one transaction that somebody left open over one task must not cost a worker all its leases. A task that is locked cannot be taken by a sweep either.';
+comment on function durable._try_lock_free_tasks(text[]) is
+  'Class 2 for renewals, which never wait: one transaction that was left open over one task must not cost a worker all its leases. A sweep cannot take a locked task either. Answers the tasks that it locked.';
 
-create or replace function durable._lock_tasks_away(p_ids text[])
+create or replace function durable._lock_tasks_to_revoke(p_ids text[])
 returns void language plpgsql volatile
 as $$
 begin
@@ -61,8 +63,8 @@ begin
   perform from durable._tasks t where t.id = any (p_ids) order by t.id for update;
 end
 $$;
-comment on function durable._lock_tasks_away(text[]) is
-  'Class 2, where the holder loses its right: acquire, halt, settlement from outside. Waits for the commit of a user''s fence.';
+comment on function durable._lock_tasks_to_revoke(text[]) is
+  'Class 2, where a lease is given or revoked: acquire, halt, settlement from outside. Waits for the commit of a user''s fence.';
 
 create or replace function durable._lock_fence(p_id text)
 returns void language plpgsql volatile
@@ -77,7 +79,7 @@ begin
 end
 $$;
 comment on function durable._lock_fence(text) is
-  'Class 2, for a user''s own transaction: lets turns and renewals pass, makes a takeover wait for the commit. The transaction remembers it: afterwards it may only fence that one again: a turn that ends two fenced runs takes them in its own order.';
+  'Class 2, for a user''s own transaction. Turns and renewals pass; a takeover of the task waits for the commit. The transaction remembers the fence and may fence no other task afterwards, because a turn that ends two fenced runs locks them in an order of its own.';
 
 create or replace function durable._lock_heads(p_executions bigint[])
 returns void language plpgsql volatile
@@ -86,7 +88,7 @@ begin
   perform from durable._executions h where h.execution = any (p_executions) order by h.execution for no key update;
 end
 $$;
-comment on function durable._lock_heads(bigint[]) is 'Class 3.';
+comment on function durable._lock_heads(bigint[]) is 'Class 3: the rows of runs in _executions.';
 
 create or replace function durable._ancestors(p_id text)
 returns text[] language sql immutable parallel safe
@@ -114,15 +116,15 @@ begin
   return v_free;
 end
 $$;
-comment on function durable._is_free(integer) is 'True if no other session holds this lock at this moment. The lock is not kept.';
+comment on function durable._is_free(integer) is 'True if no other session has this lock at this moment. The lock is given back at once.';
 
-create or replace function durable._try_beside_many()
+create or replace function durable._try_lock_out_bulk_starts()
 returns boolean language sql volatile
 as $$ select pg_try_advisory_xact_lock_shared(1685417582, 0) and durable._is_free(1685417578) $$;
-comment on function durable._try_beside_many() is
-  'From here to the commit no start of very many begins (_lock_many); false if one is under way. Never waits.';
+comment on function durable._try_lock_out_bulk_starts() is
+  'From here to the commit no bulk start (_lock_bulk_start) begins; false if one is under way.';
 
-create or replace function durable._lock_beside_many()
+create or replace function durable._lock_out_bulk_starts()
 returns void language plpgsql volatile
 as $$
 begin
@@ -135,8 +137,8 @@ begin
   end;
 end
 $$;
-comment on function durable._lock_beside_many() is
-  'The same for who makes a promise or a run below an id that does not exist: waits until the starts of very many that are under way are committed, because one of them may be of that id.';
+comment on function durable._lock_out_bulk_starts() is
+  'The same for the creation of a promise or run below an id that does not exist. Waits for the commit of the bulk starts that are under way, because one of them may start a run with that id.';
 
 create or replace function durable._lock_families(p_ids text[], p_runs boolean)
 returns void language plpgsql volatile
@@ -153,12 +155,12 @@ begin
       select hashtext(a), false from unnest(v_above) a) u
     group by u.hash order by u.hash) f;
   if (select count(*) from durable._promises p where p.id = any (v_above)) < cardinality(v_above) then
-    perform durable._lock_beside_many();
+    perform durable._lock_out_bulk_starts();
   end if;
 end
 $$;
 comment on function durable._lock_families(text[], boolean) is
-  'The locks of _lock_family for any number of ids, in the order of their hashes, which is the one order: a run and its descendant are never started in one call. Where what they lie below does not exist, also that against _lock_many.';
+  'The locks of _lock_family for any number of ids, in the order of their hashes. That is the one order, because no call starts a run and its descendant. Where an ancestor does not exist, bulk starts are locked out as well.';
 
 create or replace function durable._lock_family(p_id text, p_run boolean)
 returns void language plpgsql volatile
@@ -171,7 +173,7 @@ begin
 end
 $$;
 comment on function durable._lock_family(text, boolean) is
-  'Before a promise with an id of its creator''s choice is born: a run waits for creators of what would be its children, and they for it. Ids without a number at the end pass freely.';
+  'Before a promise with a chosen id is created: the start of a run and the creations of promises that would be its children wait for each other. An id without a number at the end needs no lock.';
 
 create or replace function durable._key_name(p_tenant text, p_workflow text, p_key text)
 returns text language sql immutable parallel safe
@@ -182,9 +184,9 @@ create or replace function durable._most_names()
 returns integer language sql immutable parallel safe
 as $$ select 1000 $$;
 comment on function durable._most_names() is
-  'So many names of one call are locked one by one: the server has room for some thousand locks in all.';
+  'The largest number of names that one call locks one by one: the server has room for some thousand locks in all.';
 
-create or replace function durable._try_many(p_ids text[])
+create or replace function durable._try_lock_bulk_start(p_ids text[])
 returns boolean language plpgsql volatile
 as $$
 declare
@@ -202,28 +204,28 @@ begin
          and (select coalesce(bool_and(pg_try_advisory_xact_lock_shared(1685417574, h)), true) from unnest(v_hashes) h);
 end
 $$;
-comment on function durable._try_many(text[]) is 'Takes the locks of _lock_many; false if one of them is taken at this moment.';
+comment on function durable._try_lock_bulk_start(text[]) is 'Takes the locks of _lock_bulk_start; false if another session has one of them.';
 
-create or replace function durable._lock_many(p_ids text[])
+create or replace function durable._lock_bulk_start(p_ids text[])
 returns void language plpgsql volatile
 as $$
 begin
   for v_round in 0..26 loop
     begin
-      if durable._try_many(p_ids) then
+      if durable._try_lock_bulk_start(p_ids) then
         return;
       end if;
       perform durable._start_over();
     exception when sqlstate 'WF099' then
-      -- who waited here would stand in the way of those who come after him
+      -- a session that waited in the queue here would block the sessions behind it
       perform pg_sleep(least(0.001 * 2 ^ v_round, 0.1));
     end;
   end loop;
-  perform durable._fail_busy(format('What %s ids lie below', cardinality(p_ids)));
+  perform durable._fail_busy(format('The ancestors of %s ids', cardinality(p_ids)));
 end
 $$;
-comment on function durable._lock_many(text[]) is
-  'For a start with more names than are locked one by one. A start with the same id or key meets it in the unique indexes, in their order, and waits there. So this lock excludes only the purge and the creation of a promise or run below an id that does not exist, and each of those excludes it. It tries for two seconds and never waits: 55P03.';
+comment on function durable._lock_bulk_start(text[]) is
+  'For a bulk start: one with more names than are locked one by one. A start with the same id or key waits for it at the unique indexes, in their order. So this lock excludes only the purge, and the creation of a promise or run below an id that does not exist; each of the two excludes it. It tries again for two seconds, without standing in the queue of a lock, and raises 55P03.';
 
 create or replace function durable._lock_names(p_keys text[], p_ids text[])
 returns void language plpgsql volatile
@@ -238,7 +240,7 @@ begin
   end if;
   perform durable._may_lock();
   if v_count > durable._most_names() then
-    perform durable._lock_many(v_ids);
+    perform durable._lock_bulk_start(v_ids);
     return;
   end if;
   perform pg_advisory_xact_lock(1685417572, k.hash)
@@ -247,7 +249,7 @@ begin
 end
 $$;
 comment on function durable._lock_names(text[], text[]) is
-  'Class 0 of starts: keys (_key_name), then ids, each in the order of their hashes. Two starts with one key wait for each other, before any row: only one of them may draw an id. Very many at once are not locked by name.';
+  'Class 0 of starts: keys (_key_name), then ids, each in the order of their hashes. Two starts with one key wait for each other before they write a row, because only one of them may draw an id. A bulk start locks no names.';
 
 create or replace function durable._lock_name(p_key text, p_id text)
 returns void language plpgsql volatile
@@ -271,7 +273,7 @@ begin
 end
 $$;
 comment on function durable._begins_chain(text[]) is
-  'True if some of these can themselves wait for others. A promise without target never waits, so it is on no circle; one that does not exist yet may be created with a target.';
+  'True if one of these promises can itself wait for others. A promise without target never waits, so no circle contains it; one that does not exist yet may be created with a target.';
 
 create or replace function durable._lock_adoptions(p_awaited text[])
 returns void language plpgsql volatile
@@ -284,7 +286,7 @@ begin
 end
 $$;
 comment on function durable._lock_adoptions(text[]) is
-  'Taken after the heads, so that its holder waits for nothing but its commit. Runs that begin to wait for other runs do so one after the other, so that two of them cannot close a circle that neither sees. Waits for plain promises pass.';
+  'Taken after the heads, so that its holder waits for no other lock. Runs begin to wait for other runs one after the other, so that two of them cannot close a circle that neither sees. Waits for promises without target need no lock.';
 
 create or replace function durable._heads_of(p_settle text[], p_tasks text[])
 returns bigint[] language plpgsql stable
@@ -301,7 +303,7 @@ begin
 end
 $$;
 comment on function durable._heads_of(text[], text[]) is
-  'Heads that settling p_settle touches: their own, their owners'', and those of the awaiting tasks p_tasks.';
+  'Heads that the settlement of p_settle updates: those of the promises, of their owners, and of the awaiting tasks p_tasks.';
 
 create or replace function durable._awaiters_of(p_ids text[])
 returns text[] language plpgsql stable
@@ -312,7 +314,7 @@ begin
 end
 $$;
 comment on function durable._awaiters_of(text[]) is
-  'Tasks that settling p_ids may wake. Stable once the promises are locked: registering takes the same lock.';
+  'Tasks that the settlement of p_ids may resume. Stable once the promises are locked, because a registration takes the same lock.';
 
 create or replace function durable._lock_settlement(p_ids text[])
 returns void language plpgsql volatile
@@ -322,19 +324,19 @@ declare
 begin
   perform durable._lock_promises(p_ids);
   v_awaiters := durable._awaiters_of(p_ids);
-  perform durable._lock_tasks_away(p_ids || v_awaiters);
+  perform durable._lock_tasks_to_revoke(p_ids || v_awaiters);
   perform durable._lock_heads(durable._heads_of(p_ids, p_ids || v_awaiters));
 end
 $$;
 comment on function durable._lock_settlement(text[]) is 'All locks of a settlement from outside, in the one order.';
 
-create or replace function durable._try_serve(p_id text)
+create or replace function durable._try_lock_service_call(p_id text)
 returns boolean language sql volatile
 as $$ select pg_try_advisory_xact_lock(1685417576, hashtext(p_id)) $$;
-comment on function durable._try_serve(text) is
-  'Takes a task of a service for this transaction, so that two do not call its function at once; never waits.';
+comment on function durable._try_lock_service_call(text) is
+  'Locks a task of a service for this transaction, so that no two sessions call its function at once.';
 
-create or replace function durable._try_late(p_promise text, p_task text)
+create or replace function durable._try_lock_after_call(p_promise text, p_task text)
 returns boolean language plpgsql volatile
 as $$
 declare
@@ -353,7 +355,7 @@ begin
       return false;
     end if;
   end if;
-  perform from durable._tasks t where t.id = any (v_tasks) and t.id <> all (durable._lock_free_tasks(v_tasks));
+  perform from durable._tasks t where t.id = any (v_tasks) and t.id <> all (durable._try_lock_free_tasks(v_tasks));
   if found then
     return false;
   end if;
@@ -363,29 +365,29 @@ begin
             order by h.execution for no key update skip locked) l) = coalesce(cardinality(v_heads), 0);
 end
 $$;
-comment on function durable._try_late(text, text) is
-  'Locks a task, and if p_promise is given all that its settlement needs; false if any of it is taken at this moment.';
+comment on function durable._try_lock_after_call(text, text) is
+  'Locks a task and, if p_promise is given, all that its settlement needs; false if another session has one of the locks.';
 
-create or replace function durable._lock_late(p_promise text, p_task text)
+create or replace function durable._lock_after_call(p_promise text, p_task text)
 returns boolean language plpgsql volatile
 as $$
 begin
   for v_round in 0..15 loop
     begin
-      if durable._try_late(p_promise, p_task) then
+      if durable._try_lock_after_call(p_promise, p_task) then
         return true;
       end if;
       perform durable._start_over();
     exception when sqlstate 'WF099' then
-      -- what it got is given back, so that nobody is held up for what it did not get
+      -- its locks are given back, so that no session is blocked while this one waits for the rest
       perform pg_sleep(least(0.001 * 2 ^ v_round, 0.05));
     end;
   end loop;
   return false;
 end
 $$;
-comment on function durable._lock_late(text, text) is
-  'Classes 1 to 3 after a function of a user has run in this transaction. That function may hold any locks, of later classes too, so this never waits in the database''s queue: it tries for half a second. False: the caller has to start again.';
+comment on function durable._lock_after_call(text, text) is
+  'Classes 1 to 3 after a function of a user has run in this transaction. That function may hold any locks, also of later classes, so this never stands in the queue of a lock: it tries again for half a second. False: the caller must start again.';
 
 create or replace function durable._lock_commit(p_ids text[], p_own text)
 returns void language plpgsql volatile
@@ -400,9 +402,9 @@ begin
   end if;
   perform durable._lock_promises(p_ids);
   v_awaiters := durable._awaiters_of(p_ids);
-  perform durable._lock_tasks_away(p_ids || v_awaiters || p_own);
+  perform durable._lock_tasks_to_revoke(p_ids || v_awaiters || p_own);
   perform durable._lock_heads(durable._heads_of(p_ids, p_ids || v_awaiters || p_own));
 end
 $$;
 comment on function durable._lock_commit(text[], text) is
-  'All locks of a workflow''s transaction: the promises and runs that it touches, as a settlement locks them, and its own task, which it keeps.';
+  'All locks of a workflow''s transaction: the promises and runs that it changes, as a settlement locks them, and its own task, whose lease stays.';

@@ -1,11 +1,11 @@
 -- Side rows: callbacks, listeners, resumes, inboxes, join sets, waits for rows. Each is written under the lock of the promise,
--- task or head that it belongs to. So only a person locks one alone, by hand, and for a moment the sweep that tests waits for
--- rows. The engine waits for neither: what needs a row that is held is left out.
--- A row that was never locked or changed has no xmax, so one look tells that all are free. Only if one may be held are they
--- locked, with SKIP LOCKED. A row that is locked between the look and the write is waited for, for lock_timeout at most, and
--- once: the next look sees it.
+-- task or head that it belongs to. Only two kinds of sessions lock one without that: people, by hand, and for a moment the sweep
+-- that tests waits for rows. The engine waits for neither: work that needs a locked row is left out.
+-- A row that was never locked or changed has no xmax, so one query shows that all are free. Only if one may be locked are they
+-- locked, with SKIP LOCKED. If a row is locked between that query and the write, the write waits for it once, for lock_timeout
+-- at most: the next query sees the lock.
 
-create or replace function durable._take_beside(p_ids text[], p_heads bigint[])
+create or replace function durable._try_lock_promise_side_rows(p_ids text[], p_heads bigint[])
 returns text[] language plpgsql volatile
 as $$
 begin
@@ -40,10 +40,10 @@ begin
       where x.execution = any (array(select n.head from durable._promises n where n.id = any (p_ids))) for update skip locked)));
 end
 $$;
-comment on function durable._take_beside(text[], bigint[]) is
-  'Class 4, for promises that are to be settled; they, their tasks and heads are locked already. Answers those that cannot be settled, because another session has locked a callback, a listener or a wait for rows of theirs, a wait of their run or a resume of their task. p_heads: their runs, possibly among others.';
+comment on function durable._try_lock_promise_side_rows(text[], bigint[]) is
+  'Class 4, for promises that are to be settled and that are locked already, with their tasks and heads. Answers those that cannot be settled, because another session has locked one of their callbacks, listeners or waits for rows, a wait of their run or a resume of their task. p_heads: their runs, possibly among others.';
 
-create or replace function durable._take_resumes(p_ids text[])
+create or replace function durable._try_lock_resumes(p_ids text[])
 returns text[] language plpgsql volatile
 as $$
 begin
@@ -56,8 +56,8 @@ begin
       select x.ctid from durable._resumes x where x.task_id = any (p_ids) for update skip locked)));
 end
 $$;
-comment on function durable._take_resumes(text[]) is
-  'Class 4, for locked tasks that are to be acquired. Answers those of which another session has locked a resume.';
+comment on function durable._try_lock_resumes(text[]) is
+  'Class 4, for locked tasks that are to be acquired. Answers those with a resume that another session has locked.';
 
 create or replace function durable._may_be_locked(p_reports durable._run_report[])
 returns text[] language plpgsql stable
@@ -86,7 +86,7 @@ $$;
 comment on function durable._may_be_locked(durable._run_report[]) is
   'Runs whose reports write a row that another session may have locked: an inbox of a run that receives, a join set of a run that takes from it, any side row of a run that continues as new.';
 
-create or replace function durable._take_awaits(p_id text)
+create or replace function durable._try_lock_awaits(p_id text)
 returns boolean language plpgsql volatile
 as $$
 begin
@@ -101,10 +101,10 @@ begin
       select x.ctid from durable._callbacks x where x.awaiter_id = p_id and x.child >= 0 for update skip locked)));
 end
 $$;
-comment on function durable._take_awaits(text) is
+comment on function durable._try_lock_awaits(text) is
   'Class 4: the callbacks of a run on its children and on the promises that it adopted. False if another session has locked one.';
 
-create or replace function durable._take_own(p_reports durable._run_report[])
+create or replace function durable._try_lock_run_side_rows(p_reports durable._run_report[])
 returns text[] language plpgsql volatile
 as $$
 declare
@@ -135,29 +135,29 @@ begin
         select x.ctid from durable._row_waits x where x.execution = any (v_runs) for update skip locked))))
     union
     select b.id from unnest(p_reports) b
-    where b.id = any (v_ids) and (b.ending)."do" = 'continue' and not durable._take_awaits(b.id));
+    where b.id = any (v_ids) and (b.ending)."do" = 'continue' and not durable._try_lock_awaits(b.id));
 end
 $$;
-comment on function durable._take_own(durable._run_report[]) is
-  'Class 4, for reports whose tasks and heads are locked. Answers the runs of which another session has locked a side row, except resumes.';
+comment on function durable._try_lock_run_side_rows(durable._run_report[]) is
+  'Class 4, for reports whose tasks and heads are locked. Answers the runs with a side row, other than a resume, that another session has locked.';
 
-create or replace function durable._take_side_rows(p_batch durable._turn_batch, p_heads bigint[], p_others text[])
+create or replace function durable._try_lock_side_rows(p_batch durable._turn_batch, p_heads bigint[], p_others text[])
 returns text[] language plpgsql volatile
 as $$
 declare
   v_missed text[] := '{}';
 begin
   if p_batch.settles <> '{}' then
-    v_missed := durable._take_beside(p_batch.settles, p_heads);
+    v_missed := durable._try_lock_promise_side_rows(p_batch.settles, p_heads);
   end if;
   if p_batch.endings && '{suspend,continue}' then
-    v_missed := v_missed || durable._take_resumes(p_others);
+    v_missed := v_missed || durable._try_lock_resumes(p_others);
   end if;
-  if p_batch.writes_own then
-    v_missed := v_missed || durable._take_own(p_batch.reports);
+  if p_batch.writes_side_rows then
+    v_missed := v_missed || durable._try_lock_run_side_rows(p_batch.reports);
   end if;
   return v_missed;
 end
 $$;
-comment on function durable._take_side_rows(durable._turn_batch, bigint[], text[]) is
-  'Class 4, for the reports of a turn: resumes where a run suspends or continues, and what else they write. Answers the runs of which another session has locked a side row. p_heads: the locked heads; p_others: tasks of the reports that do not settle.';
+comment on function durable._try_lock_side_rows(durable._turn_batch, bigint[], text[]) is
+  'Class 4, for the reports of a turn: resumes where a run suspends or continues, and the other side rows that they write. Answers the runs with one that another session has locked. p_heads: the locked heads; p_others: tasks of the reports that do not settle.';

@@ -1,124 +1,128 @@
--- Locks of the engine itself: its turns, claims and sweeps take what is free and leave out the rest, so they never wait for a
--- transaction of a user. They wait only for a turn of the engine, and only if it is older: it will be over in a moment.
+-- Locks of the engine itself: its turns, claims and sweeps lock what is free and leave out the rest, so they never wait for a
+-- transaction of a user. They wait only for an older transaction of the engine, which commits in a moment. Such a transaction
+-- is known by its mark: an advisory lock on its own number.
 -- A row that a function answers as missed exists, but another session has locked it. Rows are read in a statement after the lock.
 
-create or replace function durable._turn_key(p_xid xid)
+create or replace function durable._engine_xact_key(p_xid xid)
 returns bigint language sql immutable parallel safe
 as $$ select (1685417580::bigint << 32) + p_xid::text::bigint $$;
-comment on function durable._turn_key(xid) is 'Advisory lock by which a turn of the engine is known: by the number of its transaction.';
+comment on function durable._engine_xact_key(xid) is 'The mark of a transaction of the engine: the key of an advisory lock, made from the number of the transaction.';
 
-create or replace function durable._mark_turn(p_alone boolean default durable._stands_alone())
+create or replace function durable._mark_engine_xact(p_alone boolean default durable._stands_alone())
 returns void language plpgsql volatile
 as $$
 begin
   perform durable._may_lock();
   if p_alone then
-    perform pg_try_advisory_xact_lock(durable._turn_key(pg_current_xact_id()::xid));
+    perform pg_try_advisory_xact_lock(durable._engine_xact_key(pg_current_xact_id()::xid));
   end if;
 end
 $$;
-comment on function durable._mark_turn(boolean) is
-  'Before it locks what others need, a turn says that it is one. Not within a transaction block of a user''s, which may stay open for long. p_alone: as of the beginning of the turn.';
+comment on function durable._mark_engine_xact(boolean) is
+  'Marks the current transaction as one of the engine, before it locks rows that others need. A transaction block of a user gets no mark, because it may stay open for long. p_alone: whether the statement stood alone when it began.';
 
-create or replace function durable._await_turn(p_holder xid)
+create or replace function durable._await_engine_xact(p_holder xid)
 returns boolean language plpgsql volatile
 as $$
 begin
-  if age(p_holder) <= age(pg_current_xact_id()::xid) or pg_try_advisory_xact_lock_shared(durable._turn_key(p_holder)) then
+  if age(p_holder) <= age(pg_current_xact_id()::xid) or pg_try_advisory_xact_lock_shared(durable._engine_xact_key(p_holder)) then
     return false;
   end if;
   -- shared: an exclusive lock would look like a mark
-  perform pg_advisory_xact_lock_shared(durable._turn_key(p_holder));
+  perform pg_advisory_xact_lock_shared(durable._engine_xact_key(p_holder));
   return true;
 exception when lock_not_available then
   return false;
 end
 $$ set lock_timeout = '100ms';
-comment on function durable._await_turn(xid) is
-  'Waits for the end of a turn that is marked and older, up to 100 ms: a process may have been stopped in the middle of one. Anybody else is not waited for: false. A multixact is no mark.';
+comment on function durable._await_engine_xact(xid) is
+  'Waits for the end of an older transaction of the engine, up to 100 ms, because its process may have been stopped. False at once for every other transaction, and for a multixact, which has no mark.';
 
-create or replace function durable._await_turns(p_holders text[])
+create or replace function durable._await_engine_xacts(p_holders text[])
 returns boolean language plpgsql volatile
 as $$
 begin
-  return (select coalesce(bool_or(durable._await_turn(h::xid)), false) from unnest(p_holders) h);
+  return (select coalesce(bool_or(durable._await_engine_xact(h::xid)), false) from unnest(p_holders) h);
 end
 $$;
-comment on function durable._await_turns(text[]) is 'True if turns of the engine were waited for, so that what they held can be tried again.';
+comment on function durable._await_engine_xacts(text[]) is 'True if one of these transactions was waited for, so that its rows can be tried again.';
 
-create or replace function durable._take_promises(p_ids text[])
+create or replace function durable._try_lock_promises(p_ids text[])
 returns text[] language plpgsql volatile
 as $$
 declare
   v_missed text[] := p_ids;
-  v_had text[];
+  v_locked text[];
   v_holders text[];
 begin
   for v_round in 1..3 loop
-    v_had := array(select p.id from durable._promises p where p.id = any (v_missed) order by p.id for no key update skip locked);
-    if cardinality(v_had) = cardinality(v_missed) then
+    v_locked := array(select p.id from durable._promises p
+                      where p.id = any (v_missed) order by p.id for no key update skip locked);
+    if cardinality(v_locked) = cardinality(v_missed) then
       return '{}';
     end if;
     select coalesce(array_agg(p.id), '{}'), array_agg(distinct p.xmax::text) into v_missed, v_holders
-    from durable._promises p where p.id = any (array(select unnest(v_missed) except select unnest(v_had)));
-    exit when v_missed = '{}' or not durable._await_turns(v_holders);
+    from durable._promises p where p.id = any (array(select unnest(v_missed) except select unnest(v_locked)));
+    exit when v_missed = '{}' or not durable._await_engine_xacts(v_holders);
   end loop;
   return v_missed;
 end
 $$;
-comment on function durable._take_promises(text[]) is 'Class 1, to settle or to await. Answers what it missed.';
+comment on function durable._try_lock_promises(text[]) is 'Class 1, to settle or to await. Answers what it missed.';
 
-create or replace function durable._take_tasks(p_ids text[], p_away boolean)
+create or replace function durable._try_lock_tasks(p_ids text[], p_revoke boolean)
 returns text[] language plpgsql volatile
 as $$
 declare
   v_missed text[] := p_ids;
-  v_had text[];
+  v_locked text[];
   v_holders text[];
 begin
   for v_round in 1..3 loop
-    if p_away then
-      v_had := array(select t.id from durable._tasks t where t.id = any (v_missed) order by t.id for update skip locked);
+    if p_revoke then
+      v_locked := array(select t.id from durable._tasks t
+                        where t.id = any (v_missed) order by t.id for update skip locked);
     else
-      v_had := array(select t.id from durable._tasks t where t.id = any (v_missed) order by t.id for no key update skip locked);
+      v_locked := array(select t.id from durable._tasks t
+                        where t.id = any (v_missed) order by t.id for no key update skip locked);
     end if;
-    if cardinality(v_had) = cardinality(v_missed) then
+    if cardinality(v_locked) = cardinality(v_missed) then
       return '{}';
     end if;
     select coalesce(array_agg(t.id), '{}'), array_agg(distinct t.xmax::text) into v_missed, v_holders
-    from durable._tasks t where t.id = any (array(select unnest(v_missed) except select unnest(v_had)));
-    exit when v_missed = '{}' or not durable._await_turns(v_holders);
+    from durable._tasks t where t.id = any (array(select unnest(v_missed) except select unnest(v_locked)));
+    exit when v_missed = '{}' or not durable._await_engine_xacts(v_holders);
   end loop;
   return v_missed;
 end
 $$;
-comment on function durable._take_tasks(text[], boolean) is
-  'Class 2. p_away: the holder loses its right, so a user''s fence is respected. Answers what it missed.';
+comment on function durable._try_lock_tasks(text[], boolean) is
+  'Class 2. p_revoke: the lease is revoked, so a user''s fence is respected. Answers what it missed.';
 
-create or replace function durable._take_heads(p_executions bigint[])
+create or replace function durable._try_lock_heads(p_executions bigint[])
 returns bigint[] language plpgsql volatile
 as $$
 declare
   v_missed bigint[] := p_executions;
-  v_had bigint[];
+  v_locked bigint[];
   v_holders text[];
 begin
   for v_round in 1..3 loop
-    v_had := array(select h.execution from durable._executions h
-                   where h.execution = any (v_missed) order by h.execution for no key update skip locked);
-    if cardinality(v_had) = cardinality(v_missed) then
+    v_locked := array(select h.execution from durable._executions h
+                      where h.execution = any (v_missed) order by h.execution for no key update skip locked);
+    if cardinality(v_locked) = cardinality(v_missed) then
       return '{}';
     end if;
     select coalesce(array_agg(h.execution), '{}'), array_agg(distinct h.xmax::text) into v_missed, v_holders
-    from durable._executions h where h.execution = any (array(select unnest(v_missed) except select unnest(v_had)));
-    exit when v_missed = '{}' or not durable._await_turns(v_holders);
+    from durable._executions h where h.execution = any (array(select unnest(v_missed) except select unnest(v_locked)));
+    exit when v_missed = '{}' or not durable._await_engine_xacts(v_holders);
   end loop;
   return v_missed;
 end
 $$;
-comment on function durable._take_heads(bigint[]) is 'Class 3. Answers what it missed.';
+comment on function durable._try_lock_heads(bigint[]) is 'Class 3. Answers what it missed.';
 
-create or replace function durable._take_promise(p_id text)
+create or replace function durable._try_lock_promise(p_id text)
 returns boolean language plpgsql volatile
 as $$
 begin
@@ -126,9 +130,9 @@ begin
   return found;
 end
 $$;
-comment on function durable._take_promise(text) is 'Class 1, for one promise: false if somebody else has it at this moment.';
+comment on function durable._try_lock_promise(text) is 'Class 1, for one promise: false if another session has locked it.';
 
-create or replace function durable._take_task(p_id text)
+create or replace function durable._try_lock_task(p_id text)
 returns durable._tasks language plpgsql volatile
 as $$
 declare
@@ -138,10 +142,10 @@ begin
   return v_task;
 end
 $$;
-comment on function durable._take_task(text) is
-  'Class 2, for one task that is to end; all null if there is none or somebody else has it at this moment.';
+comment on function durable._try_lock_task(text) is
+  'Class 2, for one task that is to end; all null if there is none or another session has locked it.';
 
-create or replace function durable._take_head(p_execution bigint)
+create or replace function durable._try_lock_head(p_execution bigint)
 returns durable._executions language plpgsql volatile
 as $$
 declare
@@ -151,7 +155,7 @@ begin
   return v_head;
 end
 $$;
-comment on function durable._take_head(bigint) is 'Class 3, for one head; all null as for a task.';
+comment on function durable._try_lock_head(bigint) is 'Class 3, for one head; all null as for a task.';
 
 create or replace function durable._hindered(p_ids text[], p_tasks text[], p_heads bigint[])
 returns text[] language plpgsql stable
@@ -166,39 +170,39 @@ begin
 end
 $$;
 comment on function durable._hindered(text[], text[], bigint[]) is
-  'Which of these promises cannot be settled now, because these tasks and heads were missed: their own, those of their owners or of who awaits them.';
+  'Those of the promises that cannot be settled now, because these tasks and heads were missed: their own, those of their owners, or those of their awaiters.';
 
-create or replace function durable._take_chain(
+create or replace function durable._try_lock_settlement(
   p_ids text[], out ids text[], out awaiters text[], out tasks text[], out heads bigint[])
 language plpgsql volatile
 as $$
 declare
   v_heads bigint[];
-  v_beside text[];
+  v_blocked text[];
 begin
   ids := p_ids; awaiters := '{}'; tasks := '{}'; heads := '{}';
   if p_ids = '{}' then
     return;
   end if;
   awaiters := durable._awaiters_of(p_ids);
-  tasks := durable._take_tasks(p_ids, true);
+  tasks := durable._try_lock_tasks(p_ids, true);
   if awaiters <> '{}' then
-    tasks := tasks || durable._take_tasks(awaiters, false);
+    tasks := tasks || durable._try_lock_tasks(awaiters, false);
   end if;
   v_heads := coalesce(durable._heads_of(p_ids, p_ids || awaiters), '{}');
-  heads := durable._take_heads(v_heads);
+  heads := durable._try_lock_heads(v_heads);
   if tasks <> '{}' or heads <> '{}' then
     ids := array(select unnest(p_ids) except select unnest(durable._hindered(p_ids, tasks, heads)));
   end if;
-  v_beside := durable._take_beside(ids, v_heads);
-  if v_beside <> '{}' then
-    ids := array(select unnest(ids) except select unnest(v_beside));
-    tasks := tasks || v_beside;
+  v_blocked := durable._try_lock_promise_side_rows(ids, v_heads);
+  if v_blocked <> '{}' then
+    ids := array(select unnest(ids) except select unnest(v_blocked));
+    tasks := tasks || v_blocked;
   end if;
 end
 $$;
-comment on function durable._take_chain(text[]) is
-  'Classes 2 to 4 for a sweep that settles promises, which it has locked. ids: what can be settled whole. tasks, heads: what was missed; among tasks also promises with a side row that was.';
+comment on function durable._try_lock_settlement(text[]) is
+  'Classes 2 to 4 for a sweep that settles promises, which it has locked. ids: the promises that can be settled. tasks, heads: the ones that were missed; tasks also names promises with a side row that was missed.';
 
 create or replace function durable._locked_ids(p_ids text[], p_heads bigint[])
 returns text[] language plpgsql stable
@@ -212,11 +216,11 @@ end
 $$;
 comment on function durable._locked_ids(text[], bigint[]) is 'The ids of locked runs and promises, 100 at most, for the answer.';
 
-create or replace function durable._try_adoptions(p_awaited text[])
+create or replace function durable._try_lock_adoptions(p_awaited text[])
 returns boolean language plpgsql volatile
 as $$
 begin
   return not durable._begins_chain(p_awaited) or pg_try_advisory_xact_lock(1685417575, 0);
 end
 $$;
-comment on function durable._try_adoptions(text[]) is '_lock_adoptions for a turn, which does not wait: false while another transaction has it.';
+comment on function durable._try_lock_adoptions(text[]) is '_lock_adoptions for a turn, which does not wait: false while another transaction has it.';

@@ -1,6 +1,6 @@
 -- Delivery of unblock messages: claimed by a courier, tried again with back-off, gone once acknowledged.
 
-create or replace function durable._due_unblocks(p_address text, p_limit integer, p_now bigint)
+create or replace function durable._try_lock_due_unblocks(p_address text, p_limit integer, p_now bigint)
 returns table (promise_id text, address text) language plpgsql volatile
 as $$
 begin
@@ -16,7 +16,7 @@ begin
   end if;
 end
 $$ set enable_sort = off set enable_bitmapscan = off set jit = off;
-comment on function durable._due_unblocks(text, integer, bigint) is
+comment on function durable._try_lock_due_unblocks(text, integer, bigint) is
   'Locks messages whose turn it is: never claimed, or claimed and not acknowledged in time.';
 
 create or replace function durable.unblock_claim(
@@ -32,7 +32,7 @@ begin
   end if;
   return query
   with due as materialized (
-    select d.promise_id, d.address from durable._due_unblocks(p_address, p_limit, v_now) d
+    select d.promise_id, d.address from durable._try_lock_due_unblocks(p_address, p_limit, v_now) d
   ), claimed as (
     update durable._unblocks u
     set attempts = u.attempts + 1,

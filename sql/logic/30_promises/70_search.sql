@@ -117,7 +117,7 @@ $$;
 comment on function durable._projected_record(durable._promises, bigint) is
   'A promise as of an instant, settled if its deadline has passed. Only of a locked row, since another one could not be reported so.';
 
-create or replace function durable._lock_due(p_ids text[], p_now bigint)
+create or replace function durable._try_lock_due(p_ids text[], p_now bigint)
 returns text[] language plpgsql volatile
 as $$
 begin
@@ -125,7 +125,7 @@ begin
                where p.id = any (p_ids) and p.state = 'pending' and p.timeout_at <= p_now for no key update skip locked);
 end
 $$;
-comment on function durable._lock_due(text[], bigint) is
+comment on function durable._try_lock_due(text[], bigint) is
   'Locks those of the promises that are past their deadline and that no session settles at this moment: a later settlement reads a later clock, so they may be reported as timed out.';
 
 create or replace function durable._search_promises(
@@ -194,7 +194,7 @@ declare
   v_now bigint;
 begin
   select p.tags ->> 'resonate:branch' into v_branch from durable._promises p where p.id = p_id;
-  v_sure := durable._lock_due(array(
+  v_sure := durable._try_lock_due(array(
     select p.id from durable._promises p
     where p.tags ->> 'resonate:branch' = v_branch and p.tags ? 'resonate:branch'), durable._now_ms());
   v_now := durable._now_ms();

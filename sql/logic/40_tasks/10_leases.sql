@@ -138,7 +138,7 @@ declare
   v_now bigint;
 begin
   perform durable._end_frozen_sessions();
-  v_free := durable._lock_free_tasks(p_ids);
+  v_free := durable._try_lock_free_tasks(p_ids);
   v_now := durable._now_ms();
   update durable._tasks t set expires_at = v_now + t.ttl
   where t.id = any (v_free) and t.pid = p_worker and t.id = p_ids[array_position(p_executions, t.execution)]
@@ -175,7 +175,7 @@ begin
     select coalesce(array_agg(t.id), '{}'), array_agg(t.version) into p_ids, p_versions
     from durable._tasks t where t.pid = p_pid and t.state = 'acquired';
   end if;
-  v_free := durable._lock_free_tasks(p_ids);
+  v_free := durable._try_lock_free_tasks(p_ids);
   v_now := durable._now_ms();
   update durable._tasks t set expires_at = v_now + t.ttl
   where t.id = any (v_free) and t.pid = p_pid
@@ -188,8 +188,8 @@ $$;
 comment on function durable.task_heartbeat(text, text[], integer[]) is
   'Renews leases of a process; pairs that it does not hold are skipped. No pair at all means all that it holds, as an SDK means it; in the strict profile it means none. Answers how many were renewed. WF004.';
 
-create or replace function durable._presence_lock(p_number bigint)
+create or replace function durable._is_disconnected(p_number bigint)
 returns boolean language sql volatile
 as $$ select pg_try_advisory_xact_lock_shared(1685417570, (p_number & 2147483647)::integer) $$;
-comment on function durable._presence_lock(bigint) is
+comment on function durable._is_disconnected(bigint) is
   'True if nobody holds the presence lock of that worker: its connection is gone. Taken shared, so that looking never looks like presence.';

@@ -191,7 +191,7 @@ declare
   v_now bigint;
 begin
   perform durable._check_claim(p_pid, p_ttl);
-  perform durable._lock_tasks_away(array[p_id]);
+  perform durable._lock_tasks_to_revoke(array[p_id]);
   perform durable._lock_heads(durable._heads_of(array[p_id], array[p_id]));
   v_now := durable._now_ms();
   select * into v_task from durable._tasks t where t.id = p_id;
@@ -208,7 +208,7 @@ $$;
 comment on function durable.task_acquire(text, integer, text, bigint) is
   'Takes a pending task at exactly this version; the answer carries the new one, which every later call names. WF001, WF003, WF004.';
 
-create or replace function durable._take_any(p_id text, p_pid text, p_ttl bigint)
+create or replace function durable._acquire_existing(p_id text, p_pid text, p_ttl bigint)
 returns void language plpgsql volatile
 as $$
 declare
@@ -229,7 +229,7 @@ begin
   end if;
 end
 $$;
-comment on function durable._take_any(text, text, bigint) is
+comment on function durable._acquire_existing(text, text, bigint) is
   'Takes a pending task at whatever version it has; one past its deadline is fulfilled, a fulfilled one left alone. WF003 if somebody has it.';
 
 create or replace function durable.task_create(
@@ -249,7 +249,7 @@ begin
     if not exists (select from durable._promises p where p.id = p_id and p.target is not null) then
       perform durable._fail_not_targeted(p_id);
     end if;
-    perform durable._take_any(p_id, p_pid, p_ttl);
+    perform durable._acquire_existing(p_id, p_pid, p_ttl);
   end if;
   return durable._task_record(p_id);
 end
@@ -300,7 +300,7 @@ declare
   v_task durable._tasks;
   v_now bigint;
 begin
-  perform durable._lock_tasks_away(array[p_id]);
+  perform durable._lock_tasks_to_revoke(array[p_id]);
   perform durable._lock_heads(durable._heads_of('{}', array[p_id]));
   v_now := durable._now_ms();
   v_task := durable._check_lease(p_id, p_version, v_now);
@@ -462,7 +462,7 @@ declare
 begin
   perform durable._lock_promises(array[p_promise_id]);
   v_awaiters := durable._awaiters_of(array[p_promise_id]);
-  perform durable._lock_tasks_away(v_awaiters || array[p_id, p_promise_id]);
+  perform durable._lock_tasks_to_revoke(v_awaiters || array[p_id, p_promise_id]);
   perform durable._lock_heads(durable._heads_of(array[p_promise_id], v_awaiters || p_promise_id));
 end
 $$;
@@ -576,7 +576,7 @@ declare
   v_now bigint;
   v_task durable._tasks;
 begin
-  perform durable._lock_tasks_away(array[p_id]);
+  perform durable._lock_tasks_to_revoke(array[p_id]);
   perform durable._lock_heads(durable._heads_of('{}', array[p_id]));
   v_now := durable._now_ms();
   select * into v_task from durable._tasks t where t.id = p_id;
@@ -622,7 +622,7 @@ as $$
 declare
   v_now bigint;
 begin
-  perform durable._lock_tasks_away(array[p_id]);
+  perform durable._lock_tasks_to_revoke(array[p_id]);
   perform durable._lock_heads(durable._heads_of('{}', array[p_id]));
   v_now := durable._now_ms();
   if not durable._continue_tasks(array[p_id], v_now) then

@@ -83,7 +83,7 @@ declare
   v_present boolean;
 begin
   update durable._workers w
-  set present = p_present and not durable._presence_lock(w.number), seen_at = durable._now_ms(), missing_at = null
+  set present = p_present and not durable._is_disconnected(w.number), seen_at = durable._now_ms(), missing_at = null
   where w.id = any (array(select x.id from durable._workers x where x.id = p_worker for no key update skip locked))
   returning w.present into v_present;
   return coalesce(v_present, false);
@@ -108,10 +108,10 @@ begin
   if v_ids = '{}' then
     return '{}';
   end if;
-  perform durable._mark_turn();
-  v_ids := array(select unnest(v_ids) except select unnest(durable._take_tasks(v_ids, true)));
+  perform durable._mark_engine_xact();
+  v_ids := array(select unnest(v_ids) except select unnest(durable._try_lock_tasks(v_ids, true)));
   v_ids := array(select t.id from durable._tasks t where t.id = any (v_ids) and t.pid = p_worker and t.state = 'acquired');
-  v_missed := durable._take_heads(array(select t.execution from durable._tasks t where t.id = any (v_ids)));
+  v_missed := durable._try_lock_heads(array(select t.execution from durable._tasks t where t.id = any (v_ids)));
   v_now := durable._now_ms();
   select coalesce(array_agg(t.id), '{}'), coalesce(array_agg(t.execution), '{}') into v_ids, v_executions
   from durable._tasks t
@@ -197,7 +197,7 @@ begin
     and i.digests ->> v_code = encode(p_head.digest, 'hex')
     and durable._is_as_durable(current_setting('synchronous_commit'), i.synchronous_commit,
                                current_setting('synchronous_standby_names'))
-    and not durable._presence_lock(i.number)
+    and not durable._is_disconnected(i.number)
   limit 1 for update skip locked;
   if not found then
     return null;

@@ -23,7 +23,7 @@ $$;
 comment on function durable._is_surely_valid(durable._start_request) is
   'True if the request certainly passes all checks of a start, from its fields alone. If not, the checks decide and say why.';
 
-create or replace function durable._take_back(p_id text)
+create or replace function durable._undo_promise(p_id text)
 returns durable.start_record language plpgsql volatile
 as $$
 begin
@@ -31,7 +31,7 @@ begin
   return null;
 end
 $$;
-comment on function durable._take_back(text) is
+comment on function durable._undo_promise(text) is
   'Undoes the promise of a run whose key has just been committed by a start of very many runs, which locks no keys.';
 
 create or replace function durable._start_single(
@@ -79,7 +79,7 @@ begin
   v_head := durable._begin_one(v_execution, v_run, p_request.tenant, p_request.workflow, p_request.version, p_request.key,
                                v_digest, v_now);
   if v_head.execution is null then
-    return durable._take_back(v_run);
+    return durable._undo_promise(v_run);
   end if;
   if p_notify and p_request.delay_ms is null then
     v_handed_off := durable._hand_off(v_head, p_request, p_reply, v_now);

@@ -233,7 +233,7 @@ $$;
 comment on function durable._check_receives(durable._run_report[]) is
   'One receive of a name at a time: the next one takes over the number of a receive that was given up (R24). WF006.';
 
-create or replace function durable._take_buffered(p_reports durable._run_report[], p_now bigint)
+create or replace function durable._receive_buffered(p_reports durable._run_report[], p_now bigint)
 returns bigint[] language plpgsql volatile
 as $$
 declare
@@ -260,5 +260,5 @@ begin
   return array(select e.execution from unnest(v_events) e);
 end
 $$;
-comment on function durable._take_buffered(durable._run_report[], bigint) is
+comment on function durable._receive_buffered(durable._run_report[], bigint) is
   'Receives of the coroutines: what lies there is received at once, else the next delivery of that name will be; a clean-up receives nothing (R14). Answers the executions that got something.';

@@ -210,7 +210,7 @@ declare
   v_now bigint;
 begin
   perform durable._find_run($1);
-  perform durable._lock_tasks_away(array[$1]);
+  perform durable._lock_tasks_to_revoke(array[$1]);
   perform durable._lock_heads(durable._heads_of('{}', array[$1]));
   v_now := durable._now_ms();
   if not exists (select from durable._tasks t where t.id = $1 and t.deadline > v_now) then
@@ -230,7 +230,7 @@ declare
   v_now bigint;
 begin
   perform durable._find_run($1);
-  perform durable._lock_tasks_away(array[$1]);
+  perform durable._lock_tasks_to_revoke(array[$1]);
   perform durable._lock_heads(durable._heads_of('{}', array[$1]));
   v_now := durable._now_ms();
   if not exists (select from durable._tasks t where t.id = $1 and t.deadline > v_now) then
@@ -271,7 +271,7 @@ declare
 begin
   v_dead := durable._dead(case when $1 is not null then array[$1] end);
   -- all tasks before all heads; each is continued under these locks
-  perform durable._lock_tasks_away(v_dead);
+  perform durable._lock_tasks_to_revoke(v_dead);
   perform durable._lock_heads(durable._heads_of('{}', v_dead));
   v_dead := durable._dead(v_dead);
   if v_dead = '{}' and $1 is not null then

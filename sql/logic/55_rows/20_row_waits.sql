@@ -378,7 +378,7 @@ $$;
 comment on function durable._sweep_rows(integer, bigint) is
   'Tests waits that are due against the tables of users, one statement a watch, and leaves news. In a transaction that holds nothing of the engine meanwhile; one such sweep at a time. A number drawn after the waits were read is the mark: snapshots cannot serve, for they do not count those who began to write after the last commit. Answers how many were noted or are to be tested again.';
 
-create or replace function durable._reported_waits(p_limit integer, p_tried text[], p_but bigint[])
+create or replace function durable._try_lock_reported_waits(p_limit integer, p_tried text[], p_missed bigint[])
 returns text[] language plpgsql volatile
 as $$
 begin
@@ -389,12 +389,12 @@ begin
     select distinct x.id from (
       select p.id from durable._row_events e
       join durable._promises p on p.id = any (array[e.promise_id])
-      where e.state is not null and p.state = 'pending' and p.id <> all (p_tried) and p.execution <> all (p_but)
+      where e.state is not null and p.state = 'pending' and p.id <> all (p_tried) and p.execution <> all (p_missed)
       order by e.id limit p_limit for no key update of p skip locked) x);
 end
 $$;
-comment on function durable._reported_waits(integer, text[], bigint[]) is
-  'Locks the promises of waits that a trigger or test has reported as ended, except p_tried and those that belong to p_but.';
+comment on function durable._try_lock_reported_waits(integer, text[], bigint[]) is
+  'Locks the promises of waits that a trigger or test has reported as ended, except p_tried and those that belong to p_missed.';
 
 create or replace function durable._row_verdicts(p_ids text[])
 returns durable._row_news[] language plpgsql stable

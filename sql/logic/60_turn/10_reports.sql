@@ -1,5 +1,5 @@
 -- Reports of workers: they are read once, get a verdict each, and are turned into journal rows and children.
--- A report that does not fit never spoils the others. Leases and endings are composed in 60_turn/40_turn.sql.
+-- A report that does not fit never spoils the others. The turn (60_turn.sql) composes them with claims and endings.
 
 create or replace function durable._is_single(p_commands durable._command[], p_outcomes durable._step_outcome[])
 returns boolean language sql immutable parallel safe

@@ -1,6 +1,6 @@
 -- Skip this file on a first reading. It is the single-row path of the two commonest turns: one new run is claimed, or one run
--- ends that nothing waits for, maybe with its last result. Statements of one row cost a quarter of the batch path (40_turn.sql).
--- tests/sql/test_turn_single.py and tests/sql/test_turn_claims.py prove both equal in all that they answer and write.
+-- ends that nothing waits for, maybe with its last result. Statements of one row cost a quarter of the batch path (60_turn.sql).
+-- tests/sql/test_turn_single.py and tests/sql/test_claims.py prove both equal in all that they answer and write.
 -- Whatever is not the plain case is left to the batch path, with nothing written.
 
 create or replace function durable._claim_single(
@@ -88,15 +88,15 @@ begin
   if not exists (select from durable._executions h where h.execution = v_execution and h.id = v_id) then
     return null;
   end if;
-  perform durable._mark_turn();
-  if not durable._take_promise(v_id) then
+  perform durable._mark_engine_xact();
+  if not durable._try_lock_promise(v_id) then
     return null;
   end if;
-  v_task := durable._take_task(v_id);
+  v_task := durable._try_lock_task(v_id);
   if v_task.id is null or v_task.owner is not null or durable._is_awaited(v_id, v_execution) then
     return null;
   end if;
-  v_head := durable._take_head(v_execution);
+  v_head := durable._try_lock_head(v_execution);
   v_next := v_head.next_seq;
   v_now := durable._now_ms();
   if durable._verdict_on((p_report ->> 'version')::integer, (p_report ->> 'seen')::integer, true, v_head, v_task, p_worker, false,

@@ -50,7 +50,7 @@ declare
   v_type durable.row_type;
   v_now bigint;
 begin
-  if not durable._lock_late(null, p_call.id) then
+  if not durable._lock_after_call(null, p_call.id) then
     perform durable._fail_busy(format('Task %L', p_call.id));
   end if;
   v_now := durable._now_ms();

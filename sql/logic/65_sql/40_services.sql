@@ -1,7 +1,7 @@
 -- Services: functions of this database that runs and promises name as their target. One call serves one task in a transaction of
 -- its own: what the function wrote and the settlement commit together, or the failed attempt and nothing of the function.
--- Order: a look without locks and an advisory lock that is only tried, the function, then all locks by _lock_late. So nobody ever
--- waits for a function that runs: a cancellation, a pause or a deadline that comes meanwhile simply wins.
+-- Order: a query without locks and an advisory lock that is only tried, the function, then all locks by _lock_after_call. So no
+-- session ever waits for a function that runs: a cancellation, a pause or a deadline that comes meanwhile simply wins.
 
 create or replace function durable.serve(
   function regprocedure, attempts integer default 3, backoff interval default '1 second',
@@ -75,8 +75,8 @@ declare
   v_free boolean;
 begin
   begin
-    v_free := durable._try_late(p_id, p_id)
-              and durable._take_beside(array[p_id], durable._heads_of(array[p_id], '{}')) = '{}';
+    v_free := durable._try_lock_after_call(p_id, p_id)
+              and durable._try_lock_promise_side_rows(array[p_id], durable._heads_of(array[p_id], '{}')) = '{}';
     perform durable._start_over();
   exception when sqlstate 'WF099' then
     null;  -- the locks are released again: the function runs without any
@@ -112,7 +112,7 @@ begin
   for v_round in 1..10 loop
     v_some := durable._ready_services(v_tried, v_now);
     foreach v_id in array v_some loop
-      if durable._try_serve(v_id) and durable._is_free_to_end(v_id) then
+      if durable._try_lock_service_call(v_id) and durable._is_free_to_end(v_id) then
         return query
           select t.id, s.timeout_ms from durable._tasks t join durable._services s on s.name = any (array[t.queue])
           where t.id = v_id;
@@ -171,7 +171,8 @@ declare
   v_queues text[] := '{}';
   v_now bigint;
 begin
-  if not durable._lock_late(p_id, p_id) or durable._take_beside(array[p_id], durable._heads_of(array[p_id], '{}')) <> '{}' then
+  if not durable._lock_after_call(p_id, p_id)
+     or durable._try_lock_promise_side_rows(array[p_id], durable._heads_of(array[p_id], '{}')) <> '{}' then
     perform durable._start_over();
   end if;
   v_now := durable._now_ms();
@@ -241,7 +242,7 @@ declare
   v_said text[] := array[null, null, null];
 begin
   perform durable._may_lock();
-  if not durable._try_serve(p_id) then
+  if not durable._try_lock_service_call(p_id) then
     return '{"served": 0, "hints": [], "settled": false}';
   end if;
   select * into v_service from durable._service_of(p_id);

@@ -132,7 +132,7 @@ begin
   else
     perform durable._lock_promises(p_settles);
     v_tasks := v_tasks || p_settles || durable._awaiters_of(p_settles);
-    perform durable._lock_tasks_away(v_tasks);
+    perform durable._lock_tasks_to_revoke(v_tasks);
   end if;
   perform durable._lock_heads(durable._heads_of(p_settles, v_tasks));
 end

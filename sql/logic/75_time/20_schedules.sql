@@ -194,14 +194,14 @@ $$;
 comment on function durable.schedule_search(jsonb, integer, text) is
   'Schedules whose promise tags contain p_tags, by id, after the id p_cursor; null or {}: all. A full page ends with the next cursor. WF004.';
 
-create or replace function durable._try_family(p_id text)
+create or replace function durable._try_lock_family(p_id text)
 returns boolean language sql volatile
 as $$
   select coalesce(bool_and(pg_try_advisory_xact_lock_shared(1685417574, hashtext(a.id))), true)
-         and (durable._ancestors(p_id) = '{}' or durable._try_beside_many())
+         and (durable._ancestors(p_id) = '{}' or durable._try_lock_out_bulk_starts())
   from unnest(durable._ancestors(p_id)) as a (id)
 $$;
-comment on function durable._try_family(text) is
+comment on function durable._try_lock_family(text) is
   '_lock_family for a sweep, which holds rows and so must not wait: false while a run is being started that this id would belong to.';
 
 create or replace function durable._due_instants(p_schedule durable._schedules, p_now bigint, p_most integer)
@@ -212,7 +212,7 @@ declare
 begin
   v_instants := durable._cron_instants(p_schedule.cron, p_schedule.timezone, p_schedule.next_run_at - 1, p_now, p_most);
   for n in 1 .. cardinality(v_instants) - 1 loop
-    if not durable._try_family(durable._expansion(p_schedule.promise_id, p_schedule.id, v_instants[n])) then
+    if not durable._try_lock_family(durable._expansion(p_schedule.promise_id, p_schedule.id, v_instants[n])) then
       return v_instants[1:n];
     end if;
   end loop;

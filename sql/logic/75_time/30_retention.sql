@@ -35,7 +35,7 @@ as $$
 $$;
 comment on function durable._generations(bigint[]) is 'Heads of runs with all that went before them by continue-as-new.';
 
-create or replace function durable._lock_ended(p_roots text[], p_before bigint)
+create or replace function durable._try_lock_ended_trees(p_roots text[], p_before bigint)
 returns text[] language plpgsql volatile
 as $$
 declare
@@ -44,7 +44,7 @@ declare
   v_heads bigint[];
 begin
   -- the locks of starts with these ids and keys: whoever has one is about to answer with such a run
-  if not durable._try_beside_many() then
+  if not durable._try_lock_out_bulk_starts() then
     return '{}';
   end if;
   v_roots := array(
@@ -73,7 +73,7 @@ begin
     group by t.root having bool_and(t.head is null or g.execution <> all (v_heads)));
 end
 $$;
-comment on function durable._lock_ended(text[], bigint) is
+comment on function durable._try_lock_ended_trees(text[], bigint) is
   'Locks trees that have ended before an instant: names and keys, promises by id, heads by number, all of a tree or it is left out. Never waits.';
 
 create or replace function durable._in_user_tables(p_ids text[])
@@ -196,7 +196,7 @@ declare
 begin
   runs := 0;
   promises := 0;
-  v_roots := durable._lock_ended(p_roots, p_before);
+  v_roots := durable._try_lock_ended_trees(p_roots, p_before);
   loop
     select coalesce(array_agg(n.root), '{}'), array_agg(n.why) into v_out, v_more from durable._needed(v_roots) n;
     exit when v_out = '{}';
@@ -406,7 +406,7 @@ begin
         select h.execution from durable._executions h
         left join durable._tasks t on t.id = any (array[h.id]) and t.execution = h.execution
         where h.execution = any (v_found) and h.bucket is not distinct from v_bucket
-          and (t.id is null or t.id = any (durable._lock_free_tasks(array[t.id]))));
+          and (t.id is null or t.id = any (durable._try_lock_free_tasks(array[t.id]))));
       v_found := array(select h.execution from durable._executions h where h.execution = any (v_found)
                        order by h.execution limit 20 for no key update skip locked);
       v_one := durable._bucket(p_now);

@@ -6,7 +6,7 @@ create or replace function durable._gone_workers(p_now bigint)
 returns text[] language plpgsql volatile
 as $$
 declare
-  v_free text[] := array(select w.id from durable._workers w where w.present and durable._presence_lock(w.number));
+  v_free text[] := array(select w.id from durable._workers w where w.present and durable._is_disconnected(w.number));
   v_news text[] := array(select w.id from durable._workers w where (w.missing_at is null) = (w.id = any (v_free)));
 begin
   if v_news <> '{}' then
@@ -47,32 +47,33 @@ $$;
 comment on function durable._could_not_renew(durable._tasks, bigint) is
   'Its worker lives and could not renew the lease, because somebody had the task locked.';
 
-create or replace function durable._expired_tasks(p_gone text[], p_now bigint, p_limit integer, p_tried text[], p_but bigint[])
+create or replace function durable._try_lock_expired_tasks(
+  p_gone text[], p_now bigint, p_limit integer, p_tried text[], p_missed bigint[])
 returns text[] language sql volatile
 as $$
   select coalesce(array_agg(x.id), '{}') from (
     select t.id from durable._tasks t
     where t.state = 'acquired' and t.pid >= '' and t.deadline > p_now
       and (t.pid = any (p_gone) or (t.expires_at <= p_now and not durable._could_not_renew(t, p_now)))
-      and t.id <> all (p_tried) and (t.owner is null or t.owner <> all (p_but))
+      and t.id <> all (p_tried) and (t.owner is null or t.owner <> all (p_missed))
     limit p_limit for update skip locked) x
 $$;
-comment on function durable._expired_tasks(text[], bigint, integer, text[], bigint[]) is
-  'Locks tasks whose lease ended or whose worker is gone, except p_tried and children of p_but. Reads only acquired tasks, through the index on pid.';
+comment on function durable._try_lock_expired_tasks(text[], bigint, integer, text[], bigint[]) is
+  'Locks tasks whose lease ended or whose worker is gone, except p_tried and children of p_missed. Reads only acquired tasks, through the index on pid.';
 
-create or replace function durable._overdue_cancels(p_now bigint, p_limit integer, p_tried text[], p_but bigint[])
+create or replace function durable._try_lock_overdue_cancels(p_now bigint, p_limit integer, p_tried text[], p_missed bigint[])
 returns text[] language sql volatile
 as $$
   select coalesce(array_agg(x.id), '{}') from (
     select p.id from durable._executions h
     join durable._promises p on p.id = any (array[h.id])
-    where h.cancel_until is not null and h.cancel_until <= p_now and h.execution <> all (p_but)
+    where h.cancel_until is not null and h.cancel_until <= p_now and h.execution <> all (p_missed)
       and p.state = 'pending' and p.timeout_at > p_now and p.id <> all (p_tried)
-      and (p.execution is null or p.execution <> all (p_but))
+      and (p.execution is null or p.execution <> all (p_missed))
     order by h.cancel_until limit p_limit for no key update of p skip locked) x
 $$;
-comment on function durable._overdue_cancels(bigint, integer, text[], bigint[]) is
-  'Locks the promises of runs that did not end within their grace, except p_tried, runs of the heads p_but and their children.';
+comment on function durable._try_lock_overdue_cancels(bigint, integer, text[], bigint[]) is
+  'Locks the promises of runs that did not end within their grace, except p_tried, runs of the heads p_missed and their children.';
 
 create or replace function durable._open_buckets()
 returns integer language plpgsql volatile security definer
@@ -172,16 +173,16 @@ $$;
 comment on function durable._sweep_tests(integer, bigint) is
   'Answer of a tick that tested waits for rows; null if none was due. In a transaction of its own, because it reads tables of users, and must hold nothing then.';
 
-create or replace function durable._due_promises(p_now bigint, p_limit integer, p_tried text[], p_but bigint[])
+create or replace function durable._try_lock_due_promises(p_now bigint, p_limit integer, p_tried text[], p_missed bigint[])
 returns text[] language sql volatile
 as $$
   select coalesce(array_agg(x.id), '{}') from (
     select p.id from durable._promises p
-    where p.due_at <= p_now and p.id <> all (p_tried) and (p.execution is null or p.execution <> all (p_but))
+    where p.due_at <= p_now and p.id <> all (p_tried) and (p.execution is null or p.execution <> all (p_missed))
     order by p.due_at limit p_limit for no key update skip locked) x
 $$;
-comment on function durable._due_promises(bigint, integer, text[], bigint[]) is
-  'Locks promises past their deadline, except p_tried and those that belong to p_but.';
+comment on function durable._try_lock_due_promises(bigint, integer, text[], bigint[]) is
+  'Locks promises past their deadline, except p_tried and those that belong to p_missed.';
 
 create or replace function durable._locked_due(p_now bigint, p_tried text[])
 returns text[] language sql volatile
@@ -190,13 +191,13 @@ as $$
     select p.id, p.xmax from durable._promises p
     where p.due_at <= p_now and p.id <> all (p_tried) and p.xmax <> 0
     order by p.due_at limit 20) x
-  where pg_try_advisory_xact_lock_shared(durable._turn_key(x.xmax))
+  where pg_try_advisory_xact_lock_shared(durable._engine_xact_key(x.xmax))
 $$;
 comment on function durable._locked_due(bigint, text[]) is
-  'Promises past their deadline that _due_promises skipped because another session has locked them, other than a turn or tick of the engine: 20 at most, for the answer.';
+  'Promises past their deadline that _try_lock_due_promises skipped because another session has locked them, other than a turn or tick of the engine: 20 at most, for the answer.';
 
-create or replace function durable._take_due(
-  p_kind text, p_now bigint, p_limit integer, p_tried text[], p_but bigint[],
+create or replace function durable._try_lock_due_settlements(
+  p_kind text, p_now bigint, p_limit integer, p_tried text[], p_missed bigint[],
   out ids text[], out tasks text[], out heads bigint[])
 language plpgsql volatile
 as $$
@@ -205,14 +206,14 @@ declare
   v_due text[];
   v_chain record;
 begin
-  ids := '{}'; tasks := '{}'; heads := p_but;
+  ids := '{}'; tasks := '{}'; heads := p_missed;
   for v_round in 1..10 loop
     v_due := case p_kind
-      when 'deadline' then durable._due_promises(p_now, p_limit - cardinality(ids), v_tried, heads)
-      when 'cancellation' then durable._overdue_cancels(p_now, p_limit - cardinality(ids), v_tried, heads)
-      when 'row' then durable._reported_waits(p_limit - cardinality(ids), v_tried, heads) end;
+      when 'deadline' then durable._try_lock_due_promises(p_now, p_limit - cardinality(ids), v_tried, heads)
+      when 'cancellation' then durable._try_lock_overdue_cancels(p_now, p_limit - cardinality(ids), v_tried, heads)
+      when 'row' then durable._try_lock_reported_waits(p_limit - cardinality(ids), v_tried, heads) end;
     exit when v_due = '{}';
-    select * into v_chain from durable._take_chain(v_due) c;
+    select * into v_chain from durable._try_lock_settlement(v_due) c;
     ids := ids || v_chain.ids;
     tasks := tasks || v_chain.tasks;
     heads := heads || v_chain.heads;
@@ -224,10 +225,10 @@ begin
   end if;
 end
 $$;
-comment on function durable._take_due(text, bigint, integer, text[], bigint[]) is
-  'Locks promises of a kind that are to be settled (past their deadline, past the grace of a cancellation, waits for rows with a result), with all that settling them needs. Locked rows are left out and take no place of others. tasks and heads: the ones that were missed; p_but: heads that were missed before.';
+comment on function durable._try_lock_due_settlements(text, bigint, integer, text[], bigint[]) is
+  'Locks promises of a kind that are to be settled (past their deadline, past the grace of a cancellation, waits for rows with a result), with all that settling them needs. Locked rows are left out and take no place of others. tasks and heads: the ones that were missed; p_missed: heads that were missed before.';
 
-create or replace function durable._take_lost(
+create or replace function durable._try_lock_lost_tasks(
   p_gone text[], p_now bigint, p_limit integer, out ids text[], out heads bigint[])
 language plpgsql volatile
 as $$
@@ -238,9 +239,9 @@ declare
 begin
   ids := '{}'; heads := '{}';
   for v_round in 1..10 loop
-    v_some := durable._expired_tasks(p_gone, p_now, p_limit - cardinality(ids), v_tried, heads);
+    v_some := durable._try_lock_expired_tasks(p_gone, p_now, p_limit - cardinality(ids), v_tried, heads);
     exit when v_some = '{}';
-    v_missed := durable._take_heads(coalesce(durable._heads_of(v_some, v_some), '{}'));
+    v_missed := durable._try_lock_heads(coalesce(durable._heads_of(v_some, v_some), '{}'));
     heads := heads || v_missed;
     ids := ids || array(
       select t.id from durable._tasks t
@@ -251,7 +252,7 @@ begin
   end loop;
 end
 $$;
-comment on function durable._take_lost(text[], bigint, integer) is
+comment on function durable._try_lock_lost_tasks(text[], bigint, integer) is
   'Locks tasks whose lease is lost, with their heads and those of their owners. Tasks with a locked head are left out and take no place of others. heads: the ones that were missed.';
 
 create or replace function durable._settle_due(
@@ -266,10 +267,10 @@ declare
   v_ids text[];
   v_now bigint;
 begin
-  select * into v_due from durable._take_due('deadline', p_now, p_limit, '{}', '{}') d;
+  select * into v_due from durable._try_lock_due_settlements('deadline', p_now, p_limit, '{}', '{}') d;
   select * into v_over
-  from durable._take_due('cancellation', p_now, p_limit - cardinality(v_due.ids), v_due.ids, v_due.heads) d;
-  select * into v_reported from durable._take_due('row', p_now, p_limit, v_due.ids || v_over.ids, v_over.heads) d;
+  from durable._try_lock_due_settlements('cancellation', p_now, p_limit - cardinality(v_due.ids), v_due.ids, v_due.heads) d;
+  select * into v_reported from durable._try_lock_due_settlements('row', p_now, p_limit, v_due.ids || v_over.ids, v_over.heads) d;
   v_rows := durable._row_verdicts(v_reported.ids);
   v_ids := v_due.ids || v_over.ids || array(select r.promise_id from unnest(v_rows) r);
   v_now := durable._now_ms();
@@ -300,7 +301,7 @@ declare
   v_ids text[];
   v_now bigint;
 begin
-  select * into v_taken from durable._take_lost(v_gone, p_now, p_limit) l;
+  select * into v_taken from durable._try_lock_lost_tasks(v_gone, p_now, p_limit) l;
   v_now := durable._now_ms();
   v_ids := array(select t.id from durable._tasks t
                  where t.id = any (v_taken.ids) and durable._is_leased(t, t.version, v_now)
@@ -335,7 +336,7 @@ begin
   if v_answer is not null then
     return v_answer;
   end if;
-  perform durable._mark_turn();
+  perform durable._mark_engine_xact();
   select * into v_settled from durable._settle_due(v_now, v_limit) s;
   select * into v_leases from durable._lose_leases(v_now, v_limit) l;
   v_held := v_settled.held || v_leases.held;

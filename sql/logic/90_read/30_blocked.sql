@@ -55,7 +55,7 @@ begin
     from pg_catalog.pg_locks l
     where l.granted and l.mode = 'ExclusiveLock' and l.locktype in ('transactionid', 'advisory')
       and l.pid is distinct from pg_backend_pid()
-      -- turns and ticks of the engine are over in a moment, and nobody is to end them (_turn_key)
+      -- turns and ticks of the engine are over in a moment, and nobody is to end them (_engine_xact_key)
       and not exists (select from pg_catalog.pg_locks m where m.pid = l.pid and m.granted and m.locktype = 'advisory'
                       and m.classid::bigint = 1685417580 and m.mode = 'ExclusiveLock')
   ), row_lock as materialized (

@@ -64,7 +64,7 @@ $$;
 comment on function durable.matching_runs(text, text, jsonb, timestamptz, timestamptz, text, integer) is
   'Ids of runs that have not ended, child runs too, for the verbs for many: select * from durable.cancel_many(durable.matching_runs(workflow => ''mail.send'', state => ''waiting'')). By workflow, state as in durable.runs, tags that they have, and when they were started (from, to before). In the order of ids, at_most so many (1000); the next portion: after => the last id. By itself it is the dry run. Reads what has not ended, not what has. WF004.';
 
-create or replace function durable._lock_live_runs(p_ids text[], p_away boolean)
+create or replace function durable._lock_live_runs(p_ids text[], p_revoke boolean)
 returns bigint language plpgsql volatile
 as $$
 declare
@@ -78,8 +78,8 @@ begin
   v_count := cardinality(v_due);
   perform durable._lock_promises(v_due);
   v_tasks := p_ids || durable._awaiters_of(v_due);
-  if p_away or v_count > 0 then
-    perform durable._lock_tasks_away(v_tasks);
+  if p_revoke or v_count > 0 then
+    perform durable._lock_tasks_to_revoke(v_tasks);
   else
     perform durable._lock_tasks(v_tasks);
   end if;
@@ -93,7 +93,7 @@ begin
 end
 $$;
 comment on function durable._lock_live_runs(text[], boolean) is
-  'Locks tasks and heads of runs, all at once; those found past their deadline are settled, with the locks which that takes. p_away: the holder loses its right. Answers the instant after the last lock.';
+  'Locks tasks and heads of runs, all at once; those found past their deadline are settled, with the locks which that takes. p_revoke: their leases are revoked. Answers the instant after the last lock.';
 
 create or replace function durable._obstacles(p_ids text[], p_now bigint)
 returns table (n bigint, id text, fault text, execution bigint, task text, status text) language plpgsql stable

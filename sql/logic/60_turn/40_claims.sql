@@ -1,0 +1,209 @@
+-- Claims: the journal that a worker gets with a run, the locks of a claim, and the hand-out of claimed runs.
+-- A claim locks ready tasks, then heads and resumes, and never waits: a run that misses a lock is left to a later claim.
+
+create or replace function durable._rows(
+  p_execution bigint, p_bucket integer, p_id text, p_from integer, p_upto integer)
+returns table ("rows" json, started_at bigint, input text) language sql stable
+as $$
+  select coalesce(json_agg(json_build_array(j.seq, j.type, j.child, j.attempt, j.name, encode(j.input_hash, 'hex'),
+           case when s.delivery is not null then s.data when p.id is null then j.data when p.state = 'resolved' then p.value_data
+                else durable._error_of(p.state, p.value_data) end,
+           case when s.delivery is not null then true else p.state = 'resolved' end) order by j.seq), '[]'),
+         min(j.ts) filter (where j.seq = 0), min(j.data) filter (where j.seq = 0)
+  from durable._journal j
+  left join durable._promises p
+    on p.id = any (array[case when durable._settles_child(j.type) then coalesce(j.name, p_id || '.' || j.child) end])
+  left join durable._signals s on s.execution = any (array[case when j.type = 'signal_received' then j.execution end])
+       and s.name = any (array[j.name]) and s.delivery = any (array[j.attempt])
+  where j.execution = any (array[p_execution]) and j.bucket = p_bucket and j.seq >= p_from and j.seq < p_upto
+$$;
+comment on function durable._rows(bigint, integer, text, integer, integer) is
+  'Journal rows [seq, type, child, attempt, name, hash, data, ok] with the values of children and signals, for replay; and, if the first is among them, when it was written and the input that it holds. Inlined: its caller''s plan runs through the runs without a call for each.';
+
+create or replace function durable._journal_from(p_execution bigint, p_seen integer)
+returns json language plpgsql stable
+as $$
+begin
+  return (
+    select json_build_object('next', h.next_seq, 'rows', r."rows")
+    from durable._executions h
+    cross join lateral durable._rows(h.execution, h.bucket, h.id, p_seen, h.next_seq) r
+    where h.execution = p_execution);
+end
+$$;
+comment on function durable._journal_from(bigint, integer) is 'The journal of one run from p_seen on, and the number after it.';
+
+create or replace function durable.worker_journal_v1(p_worker text, p_execution bigint, p_id text, p_version integer)
+returns json language sql volatile
+as $$
+  select durable._journal_from(h.execution, 0)
+  from durable._executions h
+  join durable._tasks t on t.id = any (array[h.id])
+  where h.execution = p_execution and h.id = p_id and t.pid = p_worker and durable._is_leased(t, p_version, durable._now_ms())
+$$;
+comment on function durable.worker_journal_v1(text, bigint, text, integer) is
+  'The whole journal of a held run, to replay it from the start; null if the lease is lost.';
+
+create or replace function durable._first_row(p_execution bigint, p_bucket integer, out started_at bigint, out input text)
+language plpgsql stable
+as $$
+begin
+  select j.ts, j.data into started_at, input from durable._journal j
+  where j.execution = p_execution and j.bucket = p_bucket and j.seq = 0;
+end
+$$;
+comment on function durable._first_row(bigint, integer) is 'When a journal began, and the input that it holds if its promise does not.';
+
+create or replace function durable._try_lock_ready_tasks(
+  p_worker text, p_queues text[], p_codes text[], p_want integer, p_tried text[], p_missed bigint[],
+  out ids text[], out executions bigint[], out owners bigint[], out warm text[])
+language plpgsql volatile
+as $$
+declare
+  v_now bigint := durable._now_ms();
+begin
+  select coalesce(array_agg(x.id), '{}'), coalesce(array_agg(x.execution), '{}'), coalesce(array_agg(x.owner), '{}'),
+         coalesce(array_agg(x.id) filter (where x.preference = p_worker), '{}')
+  into ids, executions, owners, warm
+  from (
+    select r.*
+    from unnest(p_queues) as q (queue)
+    cross join lateral (
+      select t.id, t.execution, t.owner, t.preference from durable._tasks t
+      where t.queue = q.queue and t.state = 'pending' and t.retry_at <= v_now and t.deadline > v_now
+        and (t.prefer_until is null or t.prefer_until <= v_now or t.preference = p_worker)
+        and durable._code(t.workflow, t.workflow_version) = any (p_codes)
+        and t.id <> all (p_tried) and t.execution <> all (p_missed) and (t.owner is null or t.owner <> all (p_missed))
+      order by t.priority, t.retry_at
+      limit p_want for update skip locked) r
+    limit p_want) x;
+end
+$$;
+comment on function durable._try_lock_ready_tasks(text, text[], text[], integer, text[], bigint[]) is
+  'Locks up to p_want ready tasks that this worker can run, skipping locked ones, p_tried, and runs whose head or owner is in p_missed. owners: at the same places, null for none; warm: those whose coroutine it has.';
+
+create or replace function durable._try_lock_claim(
+  p_worker text, p_queues text[], p_codes text[], p_want integer,
+  out ids text[], out heads bigint[], out warm text[], out owned boolean, out missed bigint[])
+language plpgsql volatile
+as $$
+declare
+  v_some record;
+  v_missed bigint[];
+  v_resumed text[];
+  v_tried text[] := '{}';
+  -- a claim that finds nothing draws no transaction number
+  v_alone boolean := durable._stands_alone();
+begin
+  ids := '{}'; heads := '{}'; warm := '{}'; missed := '{}'; owned := false;
+  for v_round in 1..4 loop
+    select * into v_some
+    from durable._try_lock_ready_tasks(p_worker, p_queues, p_codes, p_want - cardinality(ids), v_tried, missed) c;
+    exit when v_some.ids = '{}';
+    if v_alone and v_round = 1 then
+      perform durable._mark_engine_xact(true);
+    end if;
+    v_missed := durable._try_lock_heads(
+      v_some.executions || array(select distinct o from unnest(v_some.owners) o where o is not null));
+    v_resumed := durable._try_lock_resumes(v_some.ids);
+    if v_resumed <> '{}' then
+      v_missed := v_missed || array(select c.execution from unnest(v_some.ids, v_some.executions) as c (id, execution)
+                                    where c.id = any (v_resumed));
+    end if;
+    if v_missed = '{}' and v_round = 1 then
+      ids := v_some.ids; heads := v_some.executions; warm := v_some.warm;
+      owned := array_remove(v_some.owners, null) <> '{}';
+      return;
+    end if;
+    v_tried := v_tried || v_some.ids;
+    missed := missed || v_missed;
+    select ids || coalesce(array_agg(c.id), '{}'), heads || coalesce(array_agg(c.execution), '{}'),
+           warm || coalesce(array_agg(c.id) filter (where c.id = any (v_some.warm)), '{}'),
+           owned or coalesce(bool_or(c.owner is not null), false)
+    into ids, heads, warm, owned
+    from unnest(v_some.ids, v_some.executions, v_some.owners) as c (id, execution, owner)
+    where c.execution <> all (v_missed) and (c.owner is null or c.owner <> all (v_missed));
+    exit when v_missed = '{}' or cardinality(ids) = p_want;
+    if v_round = 4 then
+      -- a session that has locked so many must not hide the other runs for as long
+      update durable._tasks t set retry_at = durable._now_ms() + 500 where t.id = any (v_tried) and t.id <> all (ids);
+    end if;
+  end loop;
+end
+$$;
+comment on function durable._try_lock_claim(text, text[], text[], integer) is
+  'Locks up to p_want ready tasks with their heads, the heads of their owners and their resumes. A run that misses one of these locks is left out, and another one takes its place. If many do, they are put back for half a second.';
+
+create or replace function durable._hand_out(p_executions bigint[], p_warm text[])
+returns json[] language plpgsql stable
+as $$
+begin
+  return array(
+    select durable._claimed_run(t, h, f.seq,
+             case when h.previous is null then p.param_data
+                  else coalesce(r.input, (durable._first_row(h.execution, h.bucket)).input) end,
+             coalesce(r.started_at, (durable._first_row(h.execution, h.bucket)).started_at), r."rows")
+    from unnest(p_executions) as x (execution)
+    join durable._executions h on h.execution = any (array[x.execution])
+    join durable._tasks t on t.id = any (array[h.id])
+    join durable._promises p on p.id = any (array[h.id])
+    cross join lateral (select case when h.id = any (p_warm) then coalesce(h.suspend_seq, 0) else 0 end) as f (seq)
+    cross join lateral durable._rows(h.execution, h.bucket, h.id, f.seq, h.next_seq) r
+    order by x.execution);
+end
+$$;
+comment on function durable._hand_out(bigint[], text[]) is
+  'Claimed runs that have a journal, with it; of those that the worker has warm, what came after their suspend.';
+
+create or replace function durable._claim(
+  p_ids text[], p_owned boolean, p_worker text, p_ttl_ms integer, p_warm text[], p_codes text[], p_digests text[],
+  p_now bigint)
+returns json language plpgsql volatile
+as $$
+declare
+  v_tasks json[];
+  v_begun bigint[];
+  v_other bigint[];
+begin
+  select array_agg(durable._claimed_run(t, h, 0, p.param_data, p.created_at, '[]') order by h.execution) filter (where n.is_new),
+         array_agg(h.execution) filter (where not n.is_new),
+         array_agg(h.execution) filter (where durable._code(t.workflow, t.workflow_version) = any (p_codes)
+           and encode(h.digest, 'hex') is distinct from durable._digest_of(t.workflow, t.workflow_version, p_codes, p_digests))
+  into v_tasks, v_begun, v_other
+  from durable._acquire(p_ids, p_worker, p_ttl_ms, p_now, p_owned) t
+  join durable._executions h on h.execution = any (array[t.execution])
+  join durable._promises p on p.id = any (array[t.id])
+  cross join lateral (
+    -- a run that has done nothing yet has no row but the first, which tells no more than its promise; a fork has its origin's
+    select h.next_seq = 1 and h.previous is null
+           and (not exists (select from durable._forks)
+                or (select count(*) from durable._forks k where k.id = any (array[h.id])) = 0) offset 0) as n (is_new);
+  if v_begun is not null then
+    v_tasks := v_tasks || durable._hand_out(v_begun, p_warm);
+  end if;
+  if v_other is not null then
+    update durable._executions h
+    set digest = decode(durable._digest_of(h.workflow, h.workflow_version, p_codes, p_digests), 'hex')
+    where h.execution = any (v_other);
+  end if;
+  return coalesce(array_to_json(v_tasks), '[]');
+end
+$$;
+comment on function durable._claim(text[], boolean, text, integer, text[], text[], text[], bigint) is
+  'Acquires locked tasks and hands them out with input and journal; rows are none for a run that has done nothing yet; a worker that has the coroutine warm gets what came after its suspend.';
+
+create or replace function durable._woken_warm(p_awaiters text[], p_worker text, p_now bigint)
+returns text[] language plpgsql stable
+as $$
+begin
+  if p_awaiters = '{}' then
+    return '{}';
+  end if;
+  -- a task whose resumes may be locked is left to the next claim, which looks
+  return array(select t.id from durable._tasks t where t.id = any (p_awaiters) and durable._ready(t, p_now)
+               and t.preference = p_worker and t.execution is not null
+               and (select count(*) from durable._resumes r where r.task_id = t.id and r.xmax <> 0) = 0);
+end
+$$;
+comment on function durable._woken_warm(text[], text, bigint) is
+  'Those of the tasks that are ready now and whose coroutine this worker has warm.';

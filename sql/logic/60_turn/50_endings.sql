@@ -1,0 +1,188 @@
+-- Endings: how a report leaves its run (suspended, halted, released, settled, continued), or keeps its lease and renews it.
+-- The caller holds all locks and has given the verdicts; every function ends all reports of its kind at once.
+
+create or replace function durable._open_of(p_head durable._executions, p_children integer[])
+returns integer[] language plpgsql stable
+as $$
+begin
+  return array(
+    select distinct n from unnest(p_children) n
+    where (select count(*) from durable._callbacks c where c.awaited_id = p_head.id || '.' || n and c.awaiter_id = p_head.id) > 0
+       or (select count(*) from durable._callbacks c where c.awaiter_id = p_head.id and c.child = n and c.child >= 0) > 0
+       or (select count(*) from durable._inboxes i where i.execution = p_head.execution and i.receiver = n) > 0);
+end
+$$;
+comment on function durable._open_of(durable._executions, integer[]) is
+  'Those children, adopted promises and receives among them, that have not resolved yet and will wake the run. Counts, because an exists becomes a join that may read all callbacks first.';
+
+create or replace function durable._wait_fits(p_wait durable._ending, p_head durable._executions)
+returns boolean language sql stable
+as $$
+  select coalesce(case
+    when cardinality(p_wait."on") = 0 or (p_wait.kind in ('single', 'any', 'all', 'signal')) is not true then false
+    when p_wait.kind in ('single', 'signal') and cardinality(p_wait."on") > 1 then false
+    when p_head.status <> 'blocked' then cardinality(durable._open_of(p_head, p_wait."on")) = cardinality(p_wait."on")
+      and (p_wait.kind <> 'signal' or (select count(*) from durable._inboxes i
+                                       where i.execution = p_head.execution and i.receiver = p_wait."on"[1]) > 0)
+    else p_head.waiting_on @> p_wait."on" and p_wait."on" @> o.children
+         and (cardinality(o.children) = 1 or (p_wait.kind = 'all') = (p_head.wait_kind = 'all')) end, false)
+  from (select case when p_head.status = 'blocked' then durable._open_of(p_head, p_head.waiting_on) end) as o (children)
+$$;
+comment on function durable._wait_fits(durable._ending, durable._executions) is
+  'The wait can end: all it names are open children, and a signal''s is a receive (CF-4). A run that is blocked already, having been continued after a halt, may only wait for the same again, with or without what resolved since (R20).';
+
+create or replace function durable._end_suspends(p_reports durable._run_report[], p_now bigint)
+returns void language plpgsql volatile
+as $$
+declare
+  v_ids text[];
+  v_bad text[];
+  v_fresh text[];
+  v_open bigint[];
+begin
+  select coalesce(array_agg(b.id) filter (where u.fits), '{}'), coalesce(array_agg(b.id) filter (where not u.fits), '{}'),
+         coalesce(array_agg(b.id) filter (where u.fits and h.status = 'running'), '{}'),
+         array_agg(b.execution) filter (where u.fits and true = any (h.open_running))
+  into v_ids, v_bad, v_fresh, v_open
+  from unnest(p_reports) b
+  join durable._executions h on h.execution = any (array[b.execution])
+  cross join lateral (select durable._wait_fits(b.ending, h)) as u (fits)
+  where b.verdict = 'ok' and (b.ending)."do" = 'suspend' and h.status in ('running', 'blocked')
+    and b.outcomes = '{}' and durable._has_seen(row(b.*)::durable._run_report, h);
+  if v_open is not null then
+    perform durable._interrupt(v_open, 'given up', p_now);
+  end if;
+  perform durable._await(array(select b.execution from unnest(p_reports) b where b.id = any (v_fresh)),
+                         array(select b.ending from unnest(p_reports) b where b.id = any (v_fresh)), p_now);
+  if v_open is not null or v_ids <> v_fresh then
+    update durable._executions h set suspend_seq = b.next
+    from unnest(p_reports) b
+    where h.execution = any (array[b.execution])
+      and (b.execution = any (v_open) or (b.id = any (v_ids) and b.id <> all (v_fresh)));
+  end if;
+  perform durable._suspend(v_ids);
+  perform durable._halt_runs(v_bad, array_fill(
+    '{"type": "Nondeterminism", "message": "the wait is not one that the journal knows: nothing would ever end it"}'::text,
+    array[cardinality(v_bad)]), p_now);
+end
+$$;
+comment on function durable._end_suspends(durable._run_report[], bigint) is
+  'Suspends the runs whose coroutine has seen everything; steps that it gave up while they ran are closed first. Rows after its report are the tail that a warm coroutine gets.';
+
+create or replace function durable._end_halts(p_reports durable._run_report[], p_now bigint)
+returns void language plpgsql volatile
+as $$
+begin
+  perform durable._halt_runs(array_agg(b.id), array_agg((b.ending).problem), p_now)
+  from unnest(p_reports) b where b.verdict = 'ok' and (b.ending)."do" = 'halt' having count(*) > 0;
+end
+$$;
+comment on function durable._end_halts(durable._run_report[], bigint) is 'Sets runs aside, as their reports or their judge ask for.';
+
+create or replace function durable._end_releases(p_reports durable._run_report[], p_now bigint)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_free text[];
+  v_queues text[];
+begin
+  v_free := array(select b.id from unnest(p_reports) b where b.verdict = 'ok' and (b.ending)."do" = 'release' order by b.id);
+  if v_free = '{}' then
+    return '{}';
+  end if;
+  perform durable._interrupt(array(select b.execution from unnest(p_reports) b where b.id = any (v_free)), 'released', p_now);
+  update durable._executions h set suspend_seq = case when b.seen < b.seq then b.seen else b.next end
+  from unnest(p_reports) b where b.id = any (v_free) and h.execution = any (array[b.execution]) and (b.ending).retry_in > 0;
+  v_queues := durable._let_go(
+    v_free, array(select (b.ending).retry_in from unnest(p_reports) b where b.id = any (v_free) order by b.id), p_now);
+  with early as (
+    update durable._tasks t set retry_at = p_now
+    from unnest(p_reports) b
+    join durable._executions h on h.execution = any (array[b.execution])
+    where b.id = any (v_free) and t.id = any (array[b.id]) and t.retry_at > p_now
+      and not durable._has_seen(row(b.*)::durable._run_report, h)
+    returning t.queue
+  )
+  select v_queues || coalesce(array_agg(distinct e.queue), '{}') into v_queues from early e;
+  update durable._tasks t set preference = null
+  from unnest(p_reports) b where b.id = any (v_free) and t.id = any (array[b.id]) and b.seen < b.seq and b.seq < b.next;
+  return v_queues;
+end
+$$;
+comment on function durable._end_releases(durable._run_report[], bigint) is
+  'Releases what the reports ask for, not later than now if something came that the coroutine has not seen; returns queues of released tasks that are ready. A worker that comes back to a run of its own gets what its coroutine has not seen, or all of it if rows of others lie before its own.';
+
+create or replace function durable._end_settles(p_reports durable._run_report[], p_now bigint)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_ids text[];
+  v_states text[];
+  v_data text[];
+  v_versions integer[];
+begin
+  select array_agg(b.id),
+         -- the id of a child has a dot; who has one is looked at
+         array_agg(case when strpos(b.id, '.') = 0 then b.version end),
+         array_agg(case when (b.ending)."do" = 'complete' then 'resolved'
+                        when (b.ending)."do" = 'cancel' and h.status = 'cancelling' then 'rejected_canceled'
+                        else 'rejected' end),
+         array_agg(case when (b.ending)."do" = 'cancel' then durable._cancelled(durable._cancel_reason(h))
+                        else coalesce((b.ending).error, (b.ending).value) end)
+  into v_ids, v_versions, v_states, v_data
+  from unnest(p_reports) b
+  left join durable._executions h on h.execution = any (array[case when (b.ending)."do" = 'cancel' then b.execution end])
+  where durable._has_ended(b.verdict, b.ending);
+  if v_ids is null then
+    return '{}';
+  end if;
+  return durable._settle(
+    v_ids, v_states, array_fill(null::jsonb, array[cardinality(v_ids)]), v_data, p_now, p_versions => v_versions,
+    p_last => array(select b.event from unnest(p_reports) b where durable._is_last(b.verdict, b.ending, b.event)));
+end
+$$;
+comment on function durable._end_settles(durable._run_report[], bigint) is 'Settles the promises of runs that completed, failed or cleaned up after a request of cancellation.';
+
+create or replace function durable._renew(p_reports durable._run_report[], p_now bigint)
+returns void language plpgsql volatile
+as $$
+begin
+  update durable._tasks t set expires_at = p_now + t.ttl, crashes = 0
+  where t.id = any (array(select b.id from unnest(p_reports) b where b.verdict = 'ok'))
+    and durable._is_leased(t, t.version, p_now)
+    and (t.expires_at - p_now < t.ttl / 2
+         or (t.crashes > 0 and t.id = any (array(select b.id from unnest(p_reports) b where b.outcomes <> '{}'))));
+end
+$$;
+comment on function durable._renew(durable._run_report[], bigint) is
+  'Renews leases in their second half only: a renewal in every turn costs an eighth more WAL and buys nothing.';
+
+create or replace function durable._end_reports(p_reports durable._run_report[], p_endings text[], p_now bigint)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_queues text[] := '{}';
+begin
+  if 'suspend' = any (p_endings) then
+    perform durable._end_suspends(p_reports, p_now);
+  end if;
+  if p_endings && '{complete,fail,cancel}' then
+    v_queues := durable._end_settles(p_reports, p_now);
+  end if;
+  if 'halt' = any (p_endings) then
+    perform durable._end_halts(p_reports, p_now);
+  end if;
+  if 'release' = any (p_endings) then
+    v_queues := v_queues || durable._end_releases(p_reports, p_now);
+  end if;
+  if 'continue' = any (p_endings) then
+    v_queues := v_queues || durable._end_continues(p_reports, p_now);
+  end if;
+  if p_endings && '{suspend,continue}' or array_position(p_endings, null) is not null then
+    perform durable._renew(p_reports, p_now);
+  end if;
+  return v_queues;
+end
+$$;
+comment on function durable._end_reports(durable._run_report[], text[], bigint) is
+  'Ends what the reports end, by kind, and renews the leases of those that go on: with no ending, or with one that may have been refused. Returns the queues that got ready tasks.';
