@@ -24,9 +24,9 @@
     └── RemoteError                     an error whose class is unknown here
     Evicted (BaseException)             control signal, never recorded
 
-Rules: attributes instead of parsed texts; the default message is the first line of the class docstring; every
-error can be pickled; SQLSTATE class ``WF`` maps one to one (errors.py). Nothing here imports another
-module of the package.
+Rules: attributes instead of parsed texts: a class declares them with their defaults, and the constructor
+takes them by name; the default message is the first line of the class docstring; every error can be pickled;
+SQLSTATE class ``WF`` maps one to one (errors.py). Nothing here imports another module of the package.
 """
 
 from __future__ import annotations
@@ -74,14 +74,26 @@ class EngineError(Exception):
         message: the problem and its place.
         detail: facts for the log (the DETAIL of a database error).
         hint: the next thing to try (the HINT of a database error).
+        attributes: the attributes that the class declares, each with its default.
     """
 
     sqlstate: ClassVar[str | None] = None
+    _defaults: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, message: str = "", *, detail: str | None = None, hint: str | None = None) -> None:
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        own = {name: vars(cls)[name] for name in cls.__annotations__ if name in vars(cls)}
+        cls._defaults = cls._defaults | own
+
+    def __init__(
+        self, message: str = "", *, detail: str | None = None, hint: str | None = None, **attributes: Any
+    ) -> None:
         super().__init__(message or (type(self).__doc__ or type(self).__name__).splitlines()[0])
         self.detail = detail
         self.hint = hint
+        if unknown := attributes.keys() - self._defaults.keys():
+            raise TypeError(f"{type(self).__name__} has no attribute {', '.join(sorted(unknown))}")
+        vars(self).update(self._defaults | attributes)
 
     @property
     def message(self) -> str:
@@ -153,18 +165,7 @@ class AwaitCycle(EngineError):
     """
 
     sqlstate = "WF012"
-    path: tuple[str, ...]
-
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        path: tuple[str, ...] = (),
-        detail: str | None = None,
-        hint: str | None = None,
-    ) -> None:
-        super().__init__(message, detail=detail, hint=hint)
-        self.path = path
+    path: tuple[str, ...] = ()
 
 
 class NondeterminismError(EngineError):
@@ -179,25 +180,11 @@ class NondeterminismError(EngineError):
     """
 
     sqlstate = "WF006"
-
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        run_id: str | None = None,
-        child: int | None = None,
-        expected: str | None = None,
-        got: str | None = None,
-        neighbours: tuple[str, ...] = (),
-        detail: str | None = None,
-        hint: str | None = None,
-    ) -> None:
-        super().__init__(message, detail=detail, hint=hint)
-        self.run_id = run_id
-        self.child = child
-        self.expected = expected
-        self.got = got
-        self.neighbours = neighbours
+    run_id: str | None = None
+    child: int | None = None
+    expected: str | None = None
+    got: str | None = None
+    neighbours: tuple[str, ...] = ()
 
 
 class SchemaMismatch(EngineError):
@@ -216,36 +203,15 @@ class PayloadTooLarge(EngineError):
     """
 
     sqlstate = "WF008"
-
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        size: int | None = None,
-        limit: int | None = None,
-        where: str | None = None,
-        detail: str | None = None,
-        hint: str | None = None,
-    ) -> None:
-        super().__init__(message, detail=detail, hint=hint)
-        self.size = size
-        self.limit = limit
-        self.where = where
+    size: int | None = None
+    limit: int | None = None
+    where: str | None = None
 
 
 class _ValueError(EngineError):
     """A value and its text do not fit."""
 
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        where: str | None = None,
-        detail: str | None = None,
-        hint: str | None = None,
-    ) -> None:
-        super().__init__(message, detail=detail, hint=hint)
-        self.where = where
+    where: str | None = None
 
 
 class EncodeError(_ValueError):
@@ -259,7 +225,7 @@ class DecodeError(_ValueError):
 class Unavailable(EngineError):
     """The database cannot be reached at the moment; trying again may help."""
 
-    retryable: ClassVar[bool] = True
+    retryable = True
 
 
 class EmbeddedPostgresError(EngineError):
@@ -278,33 +244,14 @@ class StepTimeout(EngineError):
         timeout_ms: the timeout that it had.
     """
 
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        step: str | None = None,
-        timeout_ms: int | None = None,
-        detail: str | None = None,
-        hint: str | None = None,
-    ) -> None:
-        super().__init__(message, detail=detail, hint=hint)
-        self.step = step
-        self.timeout_ms = timeout_ms
+    step: str | None = None
+    timeout_ms: int | None = None
 
 
 class StepInterrupted(EngineError):
     """A step with on_interrupt="fail" was cut off by a crash and is not run again."""
 
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        step: str | None = None,
-        detail: str | None = None,
-        hint: str | None = None,
-    ) -> None:
-        super().__init__(message, detail=detail, hint=hint)
-        self.step = step
+    step: str | None = None
 
 
 class RunFailed(EngineError):
@@ -315,18 +262,8 @@ class RunFailed(EngineError):
         workflow: its workflow name.
     """
 
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        run_id: str | None = None,
-        workflow: str | None = None,
-        detail: str | None = None,
-        hint: str | None = None,
-    ) -> None:
-        super().__init__(message, detail=detail, hint=hint)
-        self.run_id = run_id
-        self.workflow = workflow
+    run_id: str | None = None
+    workflow: str | None = None
 
 
 class RunTimedOut(RunFailed):
@@ -350,25 +287,16 @@ class RemoteError(EngineError):
         retryable: false if the original must not be retried.
     """
 
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        type: str = "Exception",
-        module: str | None = None,
-        data: Any = None,
-        traceback: str | None = None,
-        cause: BaseException | None = None,
-        retryable: bool = True,
-    ) -> None:
-        super().__init__(message or type)
-        self.type = type
-        self.module = module
-        self.data = data
-        self.traceback = traceback
-        self.cause = cause
-        self.retryable = retryable
-        self.__cause__ = cause
+    type: str = "Exception"
+    module: str | None = None
+    data: Any = None
+    traceback: str | None = None
+    cause: BaseException | None = None
+    retryable: bool = True
+
+    def __init__(self, message: str = "", *, type: str = "Exception", **attributes: Any) -> None:
+        super().__init__(message or type, type=type, **attributes)
+        self.__cause__ = self.cause
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}" if self.message != self.type else self.type

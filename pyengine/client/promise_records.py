@@ -93,16 +93,7 @@ class PromiseConflict(Conflict):
         promise: the promise as it is.
     """
 
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        promise: PromiseRecord | None = None,
-        detail: str | None = None,
-        hint: str | None = None,
-    ) -> None:
-        super().__init__(message, detail=detail, hint=hint)
-        self.promise = promise
+    promise: PromiseRecord | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,19 +36,9 @@ class HttpError(EngineError):
         retryable: whether the same request may succeed later.
     """
 
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        method: str = "",
-        url: str = "",
-        retryable: bool = False,
-        hint: str | None = None,
-    ) -> None:
-        super().__init__(message, hint=hint)
-        self.method = method
-        self.url = url
-        self.retryable = retryable
+    method: str = ""
+    url: str = ""
+    retryable: bool = False
 
 
 class HttpConnectionError(HttpError):
@@ -64,22 +54,9 @@ class HttpStatusError(HttpError):
         retry_after: seconds that the server asks to wait, or None.
     """
 
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        status: int = 0,
-        text: str = "",
-        retry_after: float | None = None,
-        method: str = "",
-        url: str = "",
-        retryable: bool = False,
-        hint: str | None = None,
-    ) -> None:
-        super().__init__(message, method=method, url=url, retryable=retryable, hint=hint)
-        self.status = status
-        self.text = text
-        self.retry_after = retry_after
+    status: int = 0
+    text: str = ""
+    retry_after: float | None = None
 
 
 class Secret(msgspec.Struct, frozen=True):

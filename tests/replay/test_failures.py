@@ -8,13 +8,14 @@ import pickle
 import re
 import sys
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from pyengine import errors
 from pyengine import errors as sqlstates
+from pyengine.client.promise_records import PromiseConflict, PromiseRecord
 from pyengine.errors import EngineError, NondeterminismError, PayloadTooLarge, RemoteError, RunFailed
 from pyengine.values.exceptions import MAX_ERROR_BYTES, ExceptionCodec, error_kind
 from tests.support.tree import ROOT
@@ -283,6 +284,39 @@ def test_errors_can_be_pickled() -> None:
             assert type(back) is cls and back.args == one.args and back.__dict__ == one.__dict__
     error = NondeterminismError("m", run_id="r", child=3, neighbours=("a",))
     assert pickle.loads(pickle.dumps(error)).neighbours == ("a",)
+
+
+def test_attributes_are_those_that_a_class_declares() -> None:
+    """A class has the attributes of its bases too, each with its default, and takes no other."""
+    assert vars(errors.RunTimedOut("m", run_id="r")) == {
+        "detail": None,
+        "hint": None,
+        "run_id": "r",
+        "workflow": None,
+    }
+    with pytest.raises(TypeError, match="StepTimeout has no attribute run_id"):
+        errors.StepTimeout("m", run_id="r")
+
+
+def test_a_conflict_over_a_promise_keeps_the_promise() -> None:
+    """The record that the error carries comes back as itself."""
+    now = datetime(2026, 1, 2, tzinfo=UTC)
+    promise = PromiseRecord(
+        id="p",
+        state="PENDING",
+        param_data="1",
+        param_headers={},
+        value_data=None,
+        value_headers={},
+        tags={"a": "b"},
+        timeout=None,
+        created_on=now,
+        completed_on=None,
+        idempotency_key_for_create=None,
+        idempotency_key_for_complete=None,
+    )
+    back = through(PromiseConflict("m", promise=promise))
+    assert isinstance(back, PromiseConflict) and back.promise == promise
 
 
 def test_sqlstates() -> None:
