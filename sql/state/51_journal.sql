@@ -118,7 +118,7 @@ comment on type durable._sql_step_call is
 
 create type durable._journal_line as (
   execution bigint, bucket integer, seq integer, ts bigint, type durable.row_type, child integer, attempt integer, name text,
-  has_data boolean, told text
+  has_data boolean, data text
 );
 comment on type durable._journal_line is 'A journal row as the laws look at it: of its data they read waits and timers only.';
 

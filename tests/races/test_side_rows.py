@@ -560,7 +560,7 @@ ENTRY_POINTS = {
 # test_try_locks.py holds these
 MAIN = {"_promises", "_tasks", "_executions"}
 # of all entry points only a turn appends rows about signals and join sets
-OF_TURNS = {"_fold_inboxes": "", "_fold_sets": ""}
+OF_TURNS = {"_update_inboxes": "", "_update_join_sets": ""}
 # what the sweep of retention does is bounded, each part of it
 PATIENT = {
     "_remove": "_remove_ended waits 100 ms, and tries tree by tree",

@@ -204,7 +204,7 @@ CASES: dict[str, tuple[Callable[[Story], None], Hand, set[str]]] = {
     "3 completed, but the journal failed": (
         failed,
         change(J.format("type = 'execution_failed'", "r", "x.type = 'execution_completed'")),
-        {"INV-4 status_is_fold"},
+        {"INV-4 status_agrees_with_journal"},
     ),
     "3 completed, but journal and head failed": (
         failed,

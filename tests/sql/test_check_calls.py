@@ -43,7 +43,7 @@ LAWS: dict[str, Break] = {
         ),
     ),
     "X-6 deliveries_are_dense": Break(rows=(("signal_delivered", None, 2, "go"),)),
-    "inbox_is_fold": Break(INBOX.format("delivered = delivered + 1", "s", "x.name = 'go'")),
+    "inbox_agrees_with_journal": Break(INBOX.format("delivered = delivered + 1", "s", "x.name = 'go'")),
     "signal_is_its_delivery": Break("delete from durable._signals where delivery = 2"),
     "receiver_is_a_number_to_come": Break(INBOX.format("receiver = 0", "s", "x.name = 'later'")),
     "receiver_waits_for_one_signal": Break(
@@ -67,8 +67,8 @@ LAWS: dict[str, Break] = {
     ),
     "JS-7 member_of_one_set_once": Break(rows=(*SET, ("join_set_created", 3), ("join_set_submitted", 1, 3))),
     "R10 taken_result_is_that_of_its_completion": Break(rows=(*SET, ("join_set_awaited", 0, 2, None, "7"))),
-    "join_set_is_fold": Break("update durable._join_sets set closed = not closed where closed"),
-    "member_is_fold": Break("update durable._members set taken = false where taken"),
+    "join_set_agrees_with_journal": Break("update durable._join_sets set closed = not closed where closed"),
+    "member_agrees_with_journal": Break("update durable._members set taken = false where taken"),
     # children
     "C-1 settled_iff_resolved_in_owner": Break(rows=(("timer_fired", 4),), run="r"),
     "C-5 open_attempt_of_child_run": Break(T.format("attempt_open = false", "r.3")),
@@ -103,7 +103,7 @@ LAWS: dict[str, Break] = {
     ),
     "what_a_run_left_has_its_head": Break(
         "insert into durable._members (execution, child, join_set) values (999999, 1, 0)",
-        also="member_is_fold",
+        also="member_agrees_with_journal",
     ),
 }
 

@@ -26,7 +26,9 @@ WAIT: Line = ("execution_awaiting", None, None, None, ANY)
 LAWS: dict[str, Break] = {
     # heads
     "head_has_promise": Break("delete from durable._promises where id = 'e'"),
-    "C-2 pending_iff_live": Break(H.format("status = 'completed'", "r"), also="INV-4 status_is_fold"),
+    "C-2 pending_iff_live": Break(
+        H.format("status = 'completed'", "r"), also="INV-4 status_agrees_with_journal"
+    ),
     "C-3 suspended_iff_blocked": Break(
         T.format("state = 'suspended', pid = null, ttl = null, expires_at = null", "q")
     ),
@@ -43,7 +45,7 @@ LAWS: dict[str, Break] = {
     "blocked_run_has_its_callbacks": Break("delete from durable._callbacks where awaited_id = 'b.0'"),
     # folds
     "C-4 next_seq_is_journal_length": Break(H.format("next_seq = next_seq + 1", "r")),
-    "INV-4 status_is_fold": Break(H.format("status = 'cancelling', cancel_until = 1", "r")),
+    "INV-4 status_agrees_with_journal": Break(H.format("status = 'cancelling', cancel_until = 1", "r")),
     "X-1 started_once": Break(
         rows=(("execution_started",),), drop="_journal.journal_starts_with_started", also=FITS
     ),
@@ -52,7 +54,7 @@ LAWS: dict[str, Break] = {
         + H.format("next_seq = 1", "m"),
         rows=(("random_generated", 0),),
         drop="_journal.journal_starts_with_started",
-        also="INV-4 status_is_fold",
+        also="INV-4 status_agrees_with_journal",
     ),
     "S-3 at_most_one_end": Break(
         rows=(("execution_completed",),), run="e", also=f"S-4 INV-3 nothing_after_the_end, {FITS}"

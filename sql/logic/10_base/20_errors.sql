@@ -49,21 +49,21 @@ end
 $$;
 comment on function durable._fail_lease_lost(text, integer) is 'Raises WF002: the fence.';
 
-create or replace function durable._fail_conflict(p_what text, p_hint text default 'Read the object again before you go on.')
+create or replace function durable._fail_conflict(p_detail text, p_hint text default 'Read the object again before you go on.')
 returns void language plpgsql volatile
 as $$
 begin
-  raise exception 'conflict' using errcode = 'WF003', detail = p_what, hint = p_hint;
+  raise exception 'conflict' using errcode = 'WF003', detail = p_detail, hint = p_hint;
 end
 $$;
 comment on function durable._fail_conflict(text, text) is 'Raises WF003.';
 
 create or replace function durable._fail_invalid(
-  p_what text, p_hint text default 'Nothing was written; mend the argument and call again.')
+  p_detail text, p_hint text default 'Nothing was written; mend the argument and call again.')
 returns void language plpgsql volatile
 as $$
 begin
-  raise exception 'invalid argument' using errcode = 'WF004', detail = p_what, hint = p_hint;
+  raise exception 'invalid argument' using errcode = 'WF004', detail = p_detail, hint = p_hint;
 end
 $$;
 comment on function durable._fail_invalid(text, text) is 'Raises WF004.';
@@ -90,12 +90,12 @@ end
 $$;
 comment on function durable._fail_not_targeted(text) is 'Raises WF010.';
 
-create or replace function durable._fail_forbidden(p_what text)
+create or replace function durable._fail_forbidden(p_detail text)
 returns void language plpgsql volatile
 as $$
 begin
   raise exception 'forbidden'
-    using errcode = 'WF011', detail = p_what, hint = 'Debug operations exist only where pyengine db init --debug was typed.';
+    using errcode = 'WF011', detail = p_detail, hint = 'Debug operations exist only where pyengine db init --debug was typed.';
 end
 $$;
 comment on function durable._fail_forbidden(text) is 'Raises WF011.';
@@ -120,36 +120,36 @@ end
 $$;
 comment on function durable._fail_await_cycle(text[]) is 'Raises WF012.';
 
-create or replace function durable._fail_append(p_run text, p_event text, p_why text)
+create or replace function durable._fail_append(p_run text, p_event text, p_problem text)
 returns void language plpgsql volatile
 as $$
 begin
   raise exception 'journal append refused'
-    using errcode = 'WF006', detail = format('Run %L, %s: %s.', p_run, p_event, p_why),
+    using errcode = 'WF006', detail = format('Run %L, %s: %s.', p_run, p_event, p_problem),
           hint = format('select * from durable.journal_events where id = %L order by seq -- the code may have changed', p_run);
 end
 $$;
 comment on function durable._fail_append(text, text, text) is 'Raises WF006; its hint can be run as it is.';
 
 create or replace function durable._fail_too_large(
-  p_what text, p_bytes bigint, p_limit bigint,
+  p_subject text, p_bytes bigint, p_limit bigint,
   p_hint text default 'Store it elsewhere and pass a reference, or durable.set_setting(''payload_max_bytes'', ...).')
 returns void language plpgsql volatile
 as $$
 begin
   raise exception 'payload too large'
-    using errcode = 'WF008', detail = format('%s has %s bytes, the limit is %s.', p_what, p_bytes, p_limit),
+    using errcode = 'WF008', detail = format('%s has %s bytes, the limit is %s.', p_subject, p_bytes, p_limit),
           hint = p_hint;
 end
 $$;
 comment on function durable._fail_too_large(text, bigint, bigint, text) is 'Raises WF008.';
 
-create or replace function durable._fail_busy(p_what text)
+create or replace function durable._fail_busy(p_subject text)
 returns void language plpgsql volatile
 as $$
 begin
   raise exception 'busy'
-    using errcode = '55P03', detail = format('%s was locked by others for too long.', p_what),
+    using errcode = '55P03', detail = format('%s was locked by others for too long.', p_subject),
           hint = 'Call again: all that was done is taken back.';
 end
 $$;
@@ -165,12 +165,12 @@ $$;
 comment on function durable._start_over() is
   'Undoes the block of its caller, which catches WF099 and starts again: the only way to release row locks before the transaction ends. Never a code of an answer.';
 
-create or replace function durable._fail_run_conflict(p_id text, p_what text)
+create or replace function durable._fail_run_conflict(p_id text, p_subject text)
 returns void language plpgsql volatile
 as $$
 begin
   raise exception 'run conflict'
-    using errcode = 'WF009', detail = format('Run %L exists with another %s.', p_id, p_what),
+    using errcode = 'WF009', detail = format('Run %L exists with another %s.', p_id, p_subject),
           hint = 'Use another id or key, or start it with the same workflow and input to get the same run.';
 end
 $$;

@@ -37,53 +37,53 @@ end
 $$;
 comment on function durable._is_deep(text) is 'The same of a text that may be JSON. One of another codec is not.';
 
-create or replace function durable._check_depth(p_what text, p_text text)
+create or replace function durable._check_depth(p_subject text, p_text text)
 returns void language plpgsql stable
 as $$
 begin
   if durable._is_deep(p_text) then
-    perform durable._fail_invalid(format('%s is JSON that is nested deeper than 500 levels.', p_what),
+    perform durable._fail_invalid(format('%s is JSON that is nested deeper than 500 levels.', p_subject),
                                   'Flatten it, or pass it as a text.');
   end if;
 end
 $$;
 comment on function durable._check_depth(text, text) is 'Raises WF004 for JSON that no reader could be given.';
 
-create or replace function durable._check_payload(p_what text, p_text text)
+create or replace function durable._check_payload(p_subject text, p_text text)
 returns void language plpgsql stable
 as $$
 begin
   if octet_length(p_text) <= 1000 then
     return;
   elsif octet_length(p_text) > durable._setting_int('payload_max_bytes') then
-    perform durable._fail_too_large(p_what, octet_length(p_text), durable._setting_int('payload_max_bytes'));
+    perform durable._fail_too_large(p_subject, octet_length(p_text), durable._setting_int('payload_max_bytes'));
   end if;
-  perform durable._check_depth(p_what, p_text);
+  perform durable._check_depth(p_subject, p_text);
 end
 $$;
 comment on function durable._check_payload(text, text) is
   'Raises WF008 for a payload over the limit, WF004 for JSON that is too deep. Up to 1000 bytes pass without a look.';
 
-create or replace function durable._check_tags_size(p_what text, p_tags jsonb)
+create or replace function durable._check_tags_size(p_subject text, p_tags jsonb)
 returns void language plpgsql stable
 as $$
 begin
   if octet_length(p_tags::text) > 65536 then
-    perform durable._fail_too_large(format('Tags of %s', p_what), octet_length(p_tags::text), 65536,
+    perform durable._fail_too_large(format('Tags of %s', p_subject), octet_length(p_tags::text), 65536,
                                     'Tags are for finding runs and promises; what is said about them goes into arguments.');
   end if;
 end
 $$;
 comment on function durable._check_tags_size(text, jsonb) is 'Raises WF008 for tags that have more than 64 KiB together: each is in an index.';
 
-create or replace function durable._check_json(p_what text, p_text text)
+create or replace function durable._check_json(p_subject text, p_text text)
 returns void language plpgsql stable
 as $$
 begin
-  perform durable._check_payload(p_what, p_text);
+  perform durable._check_payload(p_subject, p_text);
   perform p_text::json;
 exception when invalid_text_representation then
-  perform durable._fail_invalid(format('%s is no JSON: %s', p_what, left(p_text, 60)));
+  perform durable._fail_invalid(format('%s is no JSON: %s', p_subject, left(p_text, 60)));
 end
 $$;
 comment on function durable._check_json(text, text) is 'Raises WF008 for a payload over the limit, WF004 for one that is no JSON text.';

@@ -140,7 +140,7 @@ returns boolean language sql immutable parallel safe
 as $$ select p_type in ('execution_completed', 'execution_failed', 'execution_cancelled') $$;
 comment on function durable._ends_run(durable.row_type) is 'The last row of a run.';
 
-create or replace function durable._fail_journal(p_execution bigint, p_type durable.row_type, p_child integer, p_why text)
+create or replace function durable._fail_journal(p_execution bigint, p_type durable.row_type, p_child integer, p_problem text)
 returns boolean language plpgsql volatile
 as $$
 declare
@@ -149,7 +149,7 @@ begin
   perform durable._fail_append(
     coalesce(v_run, 'execution ' || p_execution),
     (select array_to_string(y.events, ' + ') from durable.journal_types() y where y.type = p_type)
-      || coalesce(format(' of %L', v_run || '.' || p_child), ''), p_why);
+      || coalesce(format(' of %L', v_run || '.' || p_child), ''), p_problem);
   return false;
 end
 $$;

@@ -58,8 +58,8 @@ begin
   perform durable._fail_journal(e.execution, e.type, e.child, v.why)
   from (
     select x.*, count(*) filter (where x.type = 'join_set_awaited') over (w order by x.ord) as times,
-           bool_or(x.type in ('child_run_scheduled', 'promise_registered')) over w as made_here,
-           max(x.ord) filter (where durable._allocates(x.type) or durable._resolves(x.type)) over w as told_at
+           bool_or(x.type in ('child_run_scheduled', 'promise_registered')) over w as created_here,
+           max(x.ord) filter (where durable._allocates(x.type) or durable._resolves(x.type)) over w as last_at
     from unnest(p_events) with ordinality as x (execution, type, child, attempt, name, input_hash, data, ord)
     window w as (partition by x.execution, x.child)
   ) e
@@ -69,7 +69,7 @@ begin
   cross join lateral (select case
     when m.join_set is distinct from e.attempt then 'it is not in that join set'
     when m.taken or e.times > 1 then 'its result was taken before'
-    when e.made_here or e.told_at > e.ord or p.state = 'pending' or e.child = any (h.open_steps) or exists (
+    when e.created_here or e.last_at > e.ord or p.state = 'pending' or e.child = any (h.open_steps) or exists (
       select from durable._callbacks c where c.awaiter_id = h.id and c.child = m.child and c.child >= 0)
       then 'it is not complete'
     end as why) v
@@ -79,7 +79,7 @@ $$;
 comment on function durable._check_takes(durable._event[]) is
   'Guards JS-3 to JS-6: what is taken is a member, complete, and was not taken before. A promise made by the same call does not exist yet, and one completed further down is not complete here.';
 
-create or replace function durable._fold_sets(p_events durable._event[])
+create or replace function durable._update_join_sets(p_events durable._event[])
 returns void language plpgsql volatile
 as $$
 begin
@@ -98,5 +98,5 @@ begin
     and not s.closed;
 end
 $$;
-comment on function durable._fold_sets(durable._event[]) is
+comment on function durable._update_join_sets(durable._event[]) is
   'Makes sets and members and marks what was taken. Judges in between, because one turn may do all of it; what is refused is undone.';

@@ -229,7 +229,7 @@ $$;
 comment on function durable._insert_all(durable._event[], bigint, boolean) is
   'Journal rows in their order, each judged by what those before it leave.';
 
-create or replace function durable._fold(p_events durable._event[])
+create or replace function durable._update_heads(p_events durable._event[])
 returns void language plpgsql volatile
 as $$
 begin
@@ -257,7 +257,7 @@ begin
   where h.execution = any (array[n.execution]);
 end
 $$;
-comment on function durable._fold(durable._event[]) is 'Updates heads by the rows that _insert_all has appended.';
+comment on function durable._update_heads(durable._event[]) is 'Updates heads by the rows that _insert_all has appended.';
 
 create or replace function durable._append(p_events durable._event[], p_now bigint, p_cleaning boolean default false)
 returns void language plpgsql volatile
@@ -280,24 +280,24 @@ begin
     perform durable._append_each(p_events, p_now, p_cleaning);
   else
     perform durable._insert_all(p_events, p_now, p_cleaning);
-    perform durable._fold(p_events);
+    perform durable._update_heads(p_events);
   end if;
   if v_steps then
-    perform durable._fold_steps(p_events);
+    perform durable._update_open_steps(p_events);
   end if;
   if v_signals then
     perform durable._check_inboxes(p_events);
-    perform durable._fold_inboxes(p_events);
+    perform durable._update_inboxes(p_events);
   end if;
   if v_join_sets then
-    perform durable._fold_sets(p_events);
+    perform durable._update_join_sets(p_events);
   end if;
 end
 $$;
 comment on function durable._append(durable._event[], bigint, boolean) is
   'The one writer of events, for any number of executions at once; waits are written by _await. WF006 if an event does not fit its journal. Updates heads, inboxes and join sets by it.';
 
-create or replace function durable._fold_steps(p_events durable._event[])
+create or replace function durable._update_open_steps(p_events durable._event[])
 returns void language plpgsql volatile
 as $$
 begin
@@ -325,7 +325,7 @@ begin
   where h.execution = any (array[n.execution]);
 end
 $$;
-comment on function durable._fold_steps(durable._event[]) is 'Keeps the open local steps of the heads: the last row about a step decides.';
+comment on function durable._update_open_steps(durable._event[]) is 'Keeps the open local steps of the heads: the last row about a step decides.';
 
 create or replace function durable._reserve(p_reserved integer[], p_next integer, p_children integer[])
 returns integer[] language sql immutable parallel safe
@@ -414,7 +414,7 @@ $$;
 comment on function durable._copy_rows(bigint, bigint, integer[], integer[], durable.row_type[], text[]) is
   'Copies rows, named by their seq, to the journal of a head that has none yet, numbered densely. Those of p_changed get another type and other data; a completion by reference then refers to the child of the copy itself. Both heads are the caller''s.';
 
-create or replace function durable._fold_all(p_execution bigint)
+create or replace function durable._rebuild_head(p_execution bigint)
 returns void language sql volatile
 as $$
   update durable._executions h
@@ -445,7 +445,7 @@ as $$
   ) s
   where h.execution = p_execution
 $$;
-comment on function durable._fold_all(bigint) is
+comment on function durable._rebuild_head(bigint) is
   'Updates the head of a running execution by its whole journal, if that was copied and not appended row by row.';
 
 create or replace function durable._begin(

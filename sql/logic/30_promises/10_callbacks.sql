@@ -129,7 +129,7 @@ begin
         prefer_until = durable._prefer_until(coalesce(durable._preference_of(v.recv), t.preference), p_now)
     from verdict v where t.id = any (array[v.id]) and (v.satisfied or v.stranger) and v.state = 'suspended'
     returning t.queue
-  ), early as (
+  ), due_now as (
     update durable._tasks t set retry_at = p_now
     from verdict v where t.id = any (array[v.id]) and v.state = 'pending' and v.execution is not null and v.retry_at > p_now
     returning t.queue
@@ -139,14 +139,14 @@ begin
     from verdict v
     where h.execution = any (array[v.execution]) and v.hits > 0 and not v.satisfied
       and (v.wait_kind = 'all' or v.written_by_client)
-  ), noted as (
+  ), buffer as (
     insert into durable._resumes (task_id, awaited_id)
     select distinct v.id, x from verdict v, unnest(v.awaited) x where v.satisfied or v.stranger or v.state <> 'suspended'
     on conflict do nothing
   )
   select (select array_agg(v.execution order by v.execution) from verdict v where v.satisfied and v.execution is not null),
          (select coalesce(array_agg(distinct u.queue), '{}')
-          from (select w.queue from woken w union all select e.queue from early e) u);
+          from (select w.queue from woken w union all select e.queue from due_now e) u);
 end
 $$;
 comment on function durable._fire(durable._settled[], bigint) is

@@ -190,11 +190,11 @@ returns setof durable.promise_record language plpgsql volatile
 as $$
 declare
   v_branch text;
-  v_sure text[];
+  v_locked text[];
   v_now bigint;
 begin
   select p.tags ->> 'resonate:branch' into v_branch from durable._promises p where p.id = p_id;
-  v_sure := durable._try_lock_due(array(
+  v_locked := durable._try_lock_due(array(
     select p.id from durable._promises p
     where p.tags ->> 'resonate:branch' = v_branch and p.tags ? 'resonate:branch'), durable._now_ms());
   v_now := durable._now_ms();
@@ -204,7 +204,7 @@ begin
                   over (order by p.id) as bytes
       from durable._promises p
       where p.tags ->> 'resonate:branch' = v_branch and p.tags ? 'resonate:branch' and p.id <> p_id
-        and (p.state <> 'pending' or p.timeout_at > v_now or p.id = any (v_sure))
+        and (p.state <> 'pending' or p.timeout_at > v_now or p.id = any (v_locked))
       order by p.id limit 1000) x
     -- lateral: (f(x)).* would call it once for each column
     cross join lateral durable._projected_record(x.p, v_now) r

@@ -49,7 +49,7 @@ $$ set enable_sort = off set enable_bitmapscan = off set jit = off;
 comment on function durable._page_of_live_tasks(text, integer, text, bigint) is
   'One page of tasks in a state, read and judged in one statement.';
 
-create or replace function durable._page_of_all_tasks(p_over boolean, p_limit integer, p_cursor text, p_now bigint)
+create or replace function durable._page_of_all_tasks(p_fulfilled boolean, p_limit integer, p_cursor text, p_now bigint)
 returns table (task durable.task_record, due boolean) language plpgsql stable
 as $$
 begin
@@ -62,12 +62,12 @@ begin
     from durable._promises p
     left join durable._tasks t on t.id = any (array[p.id])
     cross join lateral (select p.state = 'pending' and p.timeout_at > p_now as live) x
-    where p.id > p_cursor and p.target is not null and not (p_over and x.live)
+    where p.id > p_cursor and p.target is not null and not (p_fulfilled and x.live)
     order by p.id limit p_limit;
 end
 $$ set enable_sort = off set enable_bitmapscan = off set jit = off;
 comment on function durable._page_of_all_tasks(boolean, integer, text, bigint) is
-  'One page of tasks by their promises, p_over: only fulfilled ones. due: past its deadline without being settled.';
+  'One page of tasks by their promises, p_fulfilled: only fulfilled ones. due: past its deadline without being settled.';
 
 create or replace function durable._read_tasks_page(p_state text, p_limit integer, p_cursor text)
 returns table (page durable.task_record[], due text[]) language plpgsql volatile
@@ -397,7 +397,7 @@ as $$
 declare
   v_task durable._tasks;
   v_now bigint;
-  v_bad text;
+  v_not_awaitable text;
 begin
   if p_awaited is null or p_awaited = '{}' or p_id = any (p_awaited)
      or cardinality(p_awaited) <> (select count(distinct a) from unnest(p_awaited) a) then
@@ -411,10 +411,10 @@ begin
   end if;
   v_now := durable._now_ms();
   v_task := durable._check_lease(p_id, p_version, v_now);
-  select a into v_bad from unnest(p_awaited) a
+  select a into v_not_awaitable from unnest(p_awaited) a
   where not exists (select from durable._promises p where p.id = a) limit 1;
   if found then
-    perform durable._fail_not_awaitable(v_bad);
+    perform durable._fail_not_awaitable(v_not_awaitable);
   end if;
   perform durable._check_external(p_awaited);
   if exists (select from durable._promises p
@@ -531,7 +531,7 @@ as $$
     select f.id, f.origin_id, f.seq, f.replaced from durable._forks f where f.id = p_id
     union all
     select f.id, f.origin_id, f.seq, f.replaced from fork x join durable._forks f on f.id = any (array[x.origin_id])
-  ), told as (
+  ), forked as (
     select p_problem::jsonb as problem, x.*,
            (select min(f.origin_id) from fork f
             where replace(p_problem::jsonb ->> 'got', p_id, f.origin_id) = p_problem::jsonb ->> 'expected') as named
@@ -545,7 +545,7 @@ as $$
         || ': a value of another type, or one that leads the code elsewhere, needs a position before what it changes' end,
       case when t.named is not null
            then format(': the code puts the id of its run into that call, which was %L; fork before it', t.named) end)))::text
-    from told t where t.problem ->> 'type' = 'NondeterminismError'), p_problem)
+    from forked t where t.problem ->> 'type' = 'NondeterminismError'), p_problem)
 $$;
 comment on function durable._with_fork(text, text) is
   'A problem of replay, with what a fork may have to do with it: where it comes from, which values were put in place, and whether it is its other id.';

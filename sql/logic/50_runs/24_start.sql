@@ -79,7 +79,7 @@ returns table (id text, created boolean) language plpgsql volatile
 as $$
 declare
   v_runs text[];
-  v_born text[];
+  v_inserted text[];
 begin
   if not p_request.any_workflow then
     perform durable._check_workflow(p_request.workflow);
@@ -104,18 +104,18 @@ begin
       perform durable._check_removed(v_runs, p_request.workflow, p_request.tenant, p_keys);
     end if;
     begin
-      v_born := durable._insert_runs(p_request, p_texts, v_runs, p_keys);
+      v_inserted := durable._insert_runs(p_request, p_texts, v_runs, p_keys);
       exit;
     exception when sqlstate 'WF099' then
       -- a key was taken while this call or the other one, with very many, had no lock on it: look whose it is
       continue;
     end;
   end loop;
-  if cardinality(v_born) < cardinality(v_runs) then
+  if cardinality(v_inserted) < cardinality(v_runs) then
     perform durable._check_same(p_request.workflow, p_texts, p_ids, p_keys, v_runs, p_request.tenant, p_many);
   end if;
   if not p_many then
-    return query select v_runs[1], v_born <> '{}';
+    return query select v_runs[1], v_inserted <> '{}';
     return;
   end if;
   return query
@@ -124,7 +124,7 @@ begin
     select u.run, u.n, bool_or(u.n is null) over (partition by u.run) as is_born,
            row_number() over (partition by u.run order by u.n) as place
     from (select r.run, r.n from unnest(v_runs) with ordinality as r (run, n)
-          union all select b, null from unnest(v_born) b) u) x
+          union all select b, null from unnest(v_inserted) b) u) x
   where x.n is not null order by x.n;
 end
 $$;

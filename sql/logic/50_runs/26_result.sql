@@ -58,7 +58,7 @@ returns bigint language plpgsql volatile
 as $$
 begin
   if p_message = durable._uncommitted() then
-    perform durable._fail_conflict('A wait commits between its looks, and this transaction is not its own to commit.',
+    perform durable._fail_conflict('A wait commits between its polls, and this transaction is not its own to commit.',
                                    'Call it outside of a transaction, or look once: select * from durable.result(id).');
   elsif p_timeout is null or p_timeout < interval '0' then
     perform durable._fail_invalid('A wait ends: its timeout is not null and not negative.');
@@ -69,13 +69,13 @@ $$;
 comment on function durable._wait_until(interval, text) is
   'The instant at which a wait that begins now ends. p_message: the error that its caller got for a COMMIT in a subtransaction. That never works, but the message differs where no commit works at all. WF003, WF004.';
 
-create or replace function durable._poll_result(p_id text, p_looks integer, p_until bigint)
-returns table (looks integer, state text, value jsonb, error jsonb, pause_ms bigint) language plpgsql volatile
+create or replace function durable._poll_result(p_id text, p_polls integer, p_until bigint)
+returns table (polls integer, state text, value jsonb, error jsonb, pause_ms bigint) language plpgsql volatile
 as $$
 begin
   return query
-  select p_looks + 1, r.state, r.value, r.error, case when r.state = 'pending' then nullif(greatest(
-           least((array[5, 20, 80, 320])[p_looks], 1000, p_until - durable._now_ms()), 0), 0) end
+  select p_polls + 1, r.state, r.value, r.error, case when r.state = 'pending' then nullif(greatest(
+           least((array[5, 20, 80, 320])[p_polls], 1000, p_until - durable._now_ms()), 0), 0) end
   from durable.result(p_id) r;
 end
 $$;
@@ -95,7 +95,7 @@ as $$
 declare
   v_message text;
   v_until bigint;
-  v_looks integer := 1;
+  v_polls integer := 1;
   v_pause_ms bigint;
 begin
   -- what commits cannot pin the search path, so nothing here but names with their schema
@@ -106,8 +106,8 @@ begin
   end;
   v_until := durable._wait_until($2, v_message);
   loop
-    select l.looks, l.state, l.value, l.error, l.pause_ms into v_looks, state, value, error, v_pause_ms
-    from durable._poll_result($1, v_looks, v_until) l;
+    select l.polls, l.state, l.value, l.error, l.pause_ms into v_polls, state, value, error, v_pause_ms
+    from durable._poll_result($1, v_polls, v_until) l;
     commit;
     exit when v_pause_ms is null;
     perform durable._sleep(v_pause_ms);
@@ -116,4 +116,4 @@ begin
 end
 $$;
 comment on procedure durable.wait(text, interval, text, jsonb, jsonb) is
-  'Waits for a run or promise: call durable.wait(''order-42'', timeout => ''5 s'') answers state, value and error as durable.result does, pending if the time is over. It looks after 5, 20, 80, 320 ms and then every second, commits after each look and holds neither lock nor snapshot beyond it. Only as a statement of its own, or in a procedure that is: WF003 in a transaction block and in a function. WF001, WF004.';
+  'Waits for a run or promise: call durable.wait(''order-42'', timeout => ''5 s'') answers state, value and error as durable.result does, pending if the time is over. It polls after 5, 20, 80, 320 ms and then every second, commits after each look and holds neither lock nor snapshot beyond it. Only as a statement of its own, or in a procedure that is: WF003 in a transaction block and in a function. WF001, WF004.';

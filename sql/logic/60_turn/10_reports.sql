@@ -222,7 +222,7 @@ begin
   from (
     select x.*, count(*) filter (where durable._fails_attempt(x.type)) over (w order by x.ord) as failures,
            min(case when x.type in ('first_attempt_failed', 'step_started')
-                    then durable._json(x.data) #>> '{retry,max_attempts}' end) over w as told
+                    then durable._json(x.data) #>> '{retry,max_attempts}' end) over w as max_attempts
     from unnest(p_events) with ordinality as x (execution, type, child, attempt, name, input_hash, data, ord)
     where durable._is_local(x.type)
     window w as (partition by x.execution, x.child)
@@ -232,12 +232,12 @@ begin
     select count(*) filter (where j.type <> 'step_started'
                               and durable._json(j.data) -> 'interrupted' is distinct from 'true') as failures,
            min(durable._json(j.data) #>> '{retry,max_attempts}')
-             filter (where j.type in ('first_attempt_failed', 'step_started')) as told
+             filter (where j.type in ('first_attempt_failed', 'step_started')) as max_attempts
     from durable._journal j
     where e.type in ('open_attempt_failed', 'attempt_failed')
       and j.execution = any (array[h.execution]) and j.bucket = h.bucket and j.child = e.child
       and j.type in ('first_attempt_failed', 'step_started', 'open_attempt_failed', 'attempt_failed')) s on true
-  cross join lateral (select coalesce(e.told, s.told)::numeric as most) p
+  cross join lateral (select coalesce(e.max_attempts, s.max_attempts)::numeric as most) p
   where durable._fails_attempt(e.type) and e.failures + s.failures >= p.most;
 end
 $$;
@@ -263,7 +263,7 @@ create or replace function durable._check_reports(p_batch durable._turn_batch, p
 returns void language plpgsql stable
 as $$
 declare
-  v_what text;
+  v_unknown text;
 begin
   if p_size > 1000 then
     if p_size > durable._setting_int('payload_max_bytes') then
@@ -272,20 +272,20 @@ begin
     perform durable._check_depths(p_batch.reports);
   end if;
   if p_batch.has_unknown then
-    v_what := (
+    v_unknown := (
       select format('an ending %L', (b.ending)."do") from unnest(p_batch.reports) b
       where durable._is_unknown(b.ending) limit 1);
-    if v_what is null then
+    if v_unknown is null then
       perform durable._fail_invalid('A report does not name its run.', 'Its id goes with its number.');
     end if;
   end if;
   if p_batch.has_commands then
-    v_what := coalesce(v_what, (
+    v_unknown := coalesce(v_unknown, (
       select format('a command %L', a."do") from unnest(p_batch.reports) b cross join lateral unnest(b.commands) a
       where durable._command_type(a."do") is null and a."do" is distinct from 'receive' limit 1));
   end if;
-  if v_what is not null then
-    perform durable._fail_invalid(format('There is no such thing as %s in a report.', v_what),
+  if v_unknown is not null then
+    perform durable._fail_invalid(format('There is no such thing as %s in a report.', v_unknown),
                                   'A newer worker needs a newer schema: pyengine db migrate.');
   elsif cardinality(p_batch.reports) > 1 and (select count(distinct b.execution) < count(*) from unnest(p_batch.reports) b) then
     perform durable._fail_invalid('A run stands in two reports of one turn.',

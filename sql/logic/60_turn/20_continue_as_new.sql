@@ -22,7 +22,7 @@ $$;
 comment on function durable._next_head(bigint, integer, text, bigint) is
   'Head and ExecutionStarted of the next generation. The key moves on; child numbers go on, because they are part of ids.';
 
-create or replace function durable._carry_signals(p_old bigint, p_new bigint, p_kept integer[], p_now bigint)
+create or replace function durable._carry_signals(p_old bigint, p_new bigint, p_unseen integer[], p_now bigint)
 returns void language plpgsql volatile
 as $$
 declare
@@ -34,13 +34,13 @@ begin
   join durable._signals s on s.execution = i.execution and s.name = i.name
   where i.execution = p_old and (s.delivery > i.received or (s.name, s.delivery) in (
     select j.name, j.attempt from durable._journal j
-    where j.execution = p_old and j.type = 'signal_received' and j.child = any (p_kept)));
+    where j.execution = p_old and j.type = 'signal_received' and j.child = any (p_unseen)));
   v_events := array(select row(p_new, 'signal_delivered', null, s.delivery, s.name, null, null)::durable._event
                     from durable._signals s where s.execution = p_new order by s.name, s.delivery);
   perform durable._append(v_events, p_now);
 end
 $$;
-comment on function durable._carry_signals(bigint, bigint, integer[], bigint) is 'Delivers signals that were not received yet again, numbered from 1, and those that the receives p_kept got after the code had given them up.';
+comment on function durable._carry_signals(bigint, bigint, integer[], bigint) is 'Delivers signals that were not received yet again, numbered from 1, and those that the receives p_unseen got after the code had given them up.';
 
 create or replace function durable._let_children_go(p_id text, p_execution bigint)
 returns void language plpgsql volatile
@@ -59,7 +59,7 @@ $$;
 comment on function durable._let_children_go(text, bigint) is 'Children that are still pending wake nobody any more; the generation that started them has ended. Its waits for rows are ended by the sweep.';
 
 create or replace function durable._continue_as_new(
-  p_id text, p_old bigint, p_first integer, p_kept integer[], p_param text, p_now bigint)
+  p_id text, p_old bigint, p_first integer, p_unseen integer[], p_param text, p_now bigint)
 returns text language plpgsql volatile
 as $$
 declare
@@ -71,7 +71,7 @@ begin
   v_new := durable._next_head(p_old, p_first, p_param, p_now);
   perform durable._append(array[row(p_old, 'execution_completed', null, null, null, null,
                                     jsonb_build_object('continued_as', v_new.execution)::text)::durable._event], p_now);
-  perform durable._carry_signals(p_old, v_new.execution, p_kept, p_now);
+  perform durable._carry_signals(p_old, v_new.execution, p_unseen, p_now);
   update durable._promises p set head = v_new.execution where p.id = p_id;
   update durable._tasks t
   set execution = v_new.execution, state = 'pending', retry_at = p_now, pid = null, ttl = null, expires_at = null, crashes = 0,

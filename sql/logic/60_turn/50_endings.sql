@@ -36,14 +36,14 @@ returns void language plpgsql volatile
 as $$
 declare
   v_ids text[];
-  v_bad text[];
+  v_invalid text[];
   v_fresh text[];
   v_open bigint[];
 begin
   select coalesce(array_agg(b.id) filter (where u.fits), '{}'), coalesce(array_agg(b.id) filter (where not u.fits), '{}'),
          coalesce(array_agg(b.id) filter (where u.fits and h.status = 'running'), '{}'),
          array_agg(b.execution) filter (where u.fits and true = any (h.open_running))
-  into v_ids, v_bad, v_fresh, v_open
+  into v_ids, v_invalid, v_fresh, v_open
   from unnest(p_reports) b
   join durable._executions h on h.execution = any (array[b.execution])
   cross join lateral (select durable._wait_fits(b.ending, h)) as u (fits)
@@ -61,9 +61,9 @@ begin
       and (b.execution = any (v_open) or (b.id = any (v_ids) and b.id <> all (v_fresh)));
   end if;
   perform durable._suspend(v_ids);
-  perform durable._halt_runs(v_bad, array_fill(
+  perform durable._halt_runs(v_invalid, array_fill(
     '{"type": "Nondeterminism", "message": "the wait is not one that the journal knows: nothing would ever end it"}'::text,
-    array[cardinality(v_bad)]), p_now);
+    array[cardinality(v_invalid)]), p_now);
 end
 $$;
 comment on function durable._end_suspends(durable._run_report[], bigint) is
@@ -95,7 +95,7 @@ begin
   from unnest(p_reports) b where b.id = any (v_free) and h.execution = any (array[b.execution]) and (b.ending).retry_in > 0;
   v_queues := durable._let_go(
     v_free, array(select (b.ending).retry_in from unnest(p_reports) b where b.id = any (v_free) order by b.id), p_now);
-  with early as (
+  with due_now as (
     update durable._tasks t set retry_at = p_now
     from unnest(p_reports) b
     join durable._executions h on h.execution = any (array[b.execution])
@@ -103,7 +103,7 @@ begin
       and not durable._has_seen(row(b.*)::durable._run_report, h)
     returning t.queue
   )
-  select v_queues || coalesce(array_agg(distinct e.queue), '{}') into v_queues from early e;
+  select v_queues || coalesce(array_agg(distinct e.queue), '{}') into v_queues from due_now e;
   update durable._tasks t set preference = null
   from unnest(p_reports) b where b.id = any (v_free) and t.id = any (array[b.id]) and b.seen < b.seq and b.seq < b.next;
   return v_queues;

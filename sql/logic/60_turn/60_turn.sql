@@ -77,12 +77,12 @@ end
 $$;
 comment on function durable._verdicts(durable._run_report[]) is 'The answer to each report, as parallel arrays: a third cheaper for both sides than an object each.';
 
-create or replace function durable._tails(p_reports durable._run_report[], p_news boolean, p_now bigint)
+create or replace function durable._tails(p_reports durable._run_report[], p_has_new_rows boolean, p_now bigint)
 returns json language plpgsql stable
 as $$
 begin
   -- the plan of the answer reaches into every partition of the journal, and mostly there is nothing to tell
-  if not p_news and not exists (select from unnest(p_reports) b where b.seen < b.seq) then
+  if not p_has_new_rows and not exists (select from unnest(p_reports) b where b.seen < b.seq) then
     return '[]';
   end if;
   return (
@@ -97,7 +97,7 @@ begin
 end
 $$;
 comment on function durable._tails(durable._run_report[], boolean, bigint) is
-  'For held runs: rows that others appended before and after what the report wrote, [execution, before, after]. p_news: this turn itself may have brought them some.';
+  'For held runs: rows that others appended before and after what the report wrote, [execution, before, after]. p_has_new_rows: this turn itself may have brought them some.';
 
 create or replace function durable._write_reports(p_batch durable._turn_batch, p_now bigint)
 returns durable._run_report[] language plpgsql volatile
@@ -131,16 +131,16 @@ create or replace function durable._answer_commands(p_reports durable._run_repor
 returns durable._run_report[] language plpgsql volatile
 as $$
 declare
-  v_news bigint[];
+  v_answered bigint[];
 begin
   if not exists (select from unnest(p_reports) b cross join lateral unnest(b.commands) a
                  where a."do" in ('receive', 'adopt', 'until')) then
     return p_reports;
   end if;
-  v_news := durable._adopt(p_reports, p_adopted, p_now) || durable._receive_buffered(p_reports, p_now)
+  v_answered := durable._adopt(p_reports, p_adopted, p_now) || durable._receive_buffered(p_reports, p_now)
             || durable._await_rows(p_reports, p_now);
   return array(
-    select case when (b.ending)."do" = 'suspend' and b.execution = any (v_news) then durable._with_ending(b, null) else b end
+    select case when (b.ending)."do" = 'suspend' and b.execution = any (v_answered) then durable._with_ending(b, null) else b end
     from unnest(p_reports) b order by b.id);
 end
 $$;

@@ -239,7 +239,7 @@ returns jsonb language plpgsql volatile
 as $$
 declare
   v_service durable._service_call;
-  v_said text[] := array[null, null, null];
+  v_result text[] := array[null, null, null];
 begin
   perform durable._may_lock();
   if not durable._try_lock_service_call(p_id) then
@@ -251,9 +251,9 @@ begin
   end if;
   begin
     if not v_service.is_cancelled then
-      v_said := durable._run_service(v_service);
+      v_result := durable._run_service(v_service);
     end if;
-    return durable._end_service(p_id, v_service, v_said[1], v_said[2], coalesce(durable._is_final(v_said[3]), false));
+    return durable._end_service(p_id, v_service, v_result[1], v_result[2], coalesce(durable._is_final(v_result[3]), false));
   exception when sqlstate 'WF099' then
     return '{"served": 0, "hints": [], "settled": false}';
   end;

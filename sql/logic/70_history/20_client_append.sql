@@ -27,10 +27,11 @@ as $$
 $$;
 comment on function durable._completion_of(bigint, integer, text, integer) is 'Result or error of a completed invocation; null while it is open.';
 
-create or replace function durable._outcome(p_told jsonb)
+create or replace function durable._outcome(p_outcome jsonb)
 returns jsonb language sql immutable parallel safe
 as $$
-  select case when p_told ? 'error' then jsonb_build_object('error', durable._with_kind(p_told -> 'error')) else p_told end
+  select case when p_outcome ? 'error' then jsonb_build_object('error', durable._with_kind(p_outcome -> 'error'))
+              else p_outcome end
 $$;
 comment on function durable._outcome(jsonb) is 'A result or error of a client, in the form of _completion.';
 
@@ -59,7 +60,7 @@ as $$
 declare
   v_promise durable._promises;
   v_head durable._executions;
-  v_told jsonb;
+  v_recorded jsonb;
 begin
   select * into v_promise from durable._promises p where p.id = p_id;
   select * into v_head from durable._executions h where h.execution = v_promise.head;
@@ -68,9 +69,9 @@ begin
   elsif not v_head.written_by_client then
     perform durable._fail_run_conflict(p_id, 'keeper: workers write its journal');
   end if;
-  select j.data::jsonb into v_told from durable._journal j
+  select j.data::jsonb into v_recorded from durable._journal j
   where j.execution = v_head.execution and j.bucket = v_head.bucket and j.seq = 0;
-  if coalesce(v_told ->> 'idempotency_key', '') <> coalesce(p_payload ->> 'idempotency_key', '') then
+  if coalesce(v_recorded ->> 'idempotency_key', '') <> coalesce(p_payload ->> 'idempotency_key', '') then
     perform durable._fail_run_conflict(p_id, 'idempotency key');
   elsif v_promise.param_data::jsonb <> p_payload -> 'input' then
     perform durable._fail_run_conflict(p_id, 'input');
@@ -90,7 +91,7 @@ declare
   v_pid text := coalesce(durable._text_in(p_payload, 'pid', 512), 'journal-client');
   v_ttl bigint := coalesce(durable._whole_in(p_payload, 'ttl', 1, durable._never()), 86400000);
   v_timeout bigint := durable._whole_in(p_payload, 'timeout', 1, durable._never());
-  v_told jsonb := jsonb_build_object(
+  v_recorded jsonb := jsonb_build_object(
     'component_digest', durable._text_in(p_payload, 'component_digest', 512),
     'parent_id', durable._text_in(p_payload, 'parent_id', 1024),
     'idempotency_key', durable._text_in(p_payload, 'idempotency_key', 512));
@@ -111,7 +112,7 @@ begin
   end if;
   insert into durable._executions (execution, id, workflow, workflow_version, written_by_client, bucket, next_seq)
   values (v_head.execution, p_id, v_workflow, '1', true, v_head.bucket, 1) returning * into v_head;
-  perform durable._write_started(array[v_head.execution], v_head.bucket, v_told::text, v_now);
+  perform durable._write_started(array[v_head.execution], v_head.bucket, v_recorded::text, v_now);
   insert into durable._tasks (id, execution, deadline, queue, state, version, pid, ttl, expires_at)
   values (p_id, v_head.execution, durable._later(v_now, v_timeout), 'journal', 'acquired', 1, v_pid, v_ttl,
           durable._later(v_now, v_ttl));
@@ -168,9 +169,9 @@ create or replace function durable._wait_conflict(p_head durable._executions, p_
 returns text language plpgsql stable
 as $$
 declare
-  v_stray integer;
+  v_invalid integer;
 begin
-  select n into v_stray from unnest(p_wait."on") n
+  select n into v_invalid from unnest(p_wait."on") n
   where not durable._is_invocation(p_head.execution, n)
     and not exists (select from durable._promises p
                     where p.id = p_head.id || '.' || n and p.execution = p_head.execution and p.timer) limit 1;
@@ -180,8 +181,8 @@ begin
     when p_wait.kind = 'signal' and p_wait."on"[1] <> p_head.next_child
       then format('the receipt that it waits for will be child %s', p_head.next_child)
     when p_wait.kind = 'single' and cardinality(p_wait."on") > 1 then 'a Single wait is for one child'
-    when p_wait.kind <> 'signal' and v_stray is not null
-      then format('child %s is no invocation and no timer: nothing would ever resolve it', v_stray) end;
+    when p_wait.kind <> 'signal' and v_invalid is not null
+      then format('child %s is no invocation and no timer: nothing would ever resolve it', v_invalid) end;
 end
 $$;
 comment on function durable._wait_conflict(durable._executions, durable._ending) is 'Why a wait cannot be taken, or null (R6, R7, R21).';
@@ -267,9 +268,9 @@ create or replace function durable._check_client_event(
 returns void language plpgsql stable
 as $$
 declare
-  v_why text;
+  v_problem text;
 begin
-  v_why := case
+  v_problem := case
     when not durable._may_append(p_head.status, p_event.type) then 'not allowed while ' || p_head.status
     when p_event.type in ('attempt_started', 'open_step_completed', 'open_step_failed', 'open_attempt_failed')
          and durable._step_conflict(p_head, p_event) is not null
@@ -288,8 +289,8 @@ begin
     when p_event.type = 'join_set_awaited' and durable._completion_of(p_head.execution, p_head.bucket, p_head.id, p_event.child)
                                 <> durable._outcome(p_event.data::jsonb)
       then 'its completion has another result' end;
-  if v_why is not null then
-    perform durable._fail_journal(p_head.execution, p_event.type, p_event.child, v_why);
+  if v_problem is not null then
+    perform durable._fail_journal(p_head.execution, p_event.type, p_event.child, v_problem);
   end if;
 end
 $$;

@@ -95,7 +95,7 @@ as $$
   select coalesce(jsonb_object_agg(c.child, jsonb_build_object('kind', durable._kind_of(c.type))
            || case when c.name is null then '{}' else jsonb_build_object('name', c.name) end
            || case
-             when c.type = 'join_set_created' then '{"state": "open"}'::jsonb || coalesce(m.told, '{"members": []}')
+             when c.type = 'join_set_created' then '{"state": "open"}'::jsonb || coalesce(m.details, '{"members": []}')
              when c.type in ('random_generated', 'time_recorded') then durable._outcome_of('resolved', c.data)
              when c.type = 'signal_received' then durable._outcome_of('resolved', s.data)
              when c.event not in ('InvokeCompleted', 'TimerFired') then durable._outcome_of('pending', null)
@@ -114,7 +114,7 @@ as $$
            || case when bool_or(r.type = 'join_set_awaited') then jsonb_build_object(
                      'state', 'closed',
                      'taken', jsonb_agg(r.child order by r.seq) filter (where r.type = 'join_set_awaited'))
-                   else '{}' end as told
+                   else '{}' end as details
     from durable._past(p_head, p_upto) r where r.type in ('join_set_submitted', 'join_set_awaited') group by r.attempt
   ) m on m.child = c.child
 $$;

@@ -171,7 +171,7 @@ returns jsonb language plpgsql stable
 as $$
 declare
   v_key text;
-  v_why text;
+  v_problem text;
   v_targets text[];
   v_children integer[];
 begin
@@ -181,14 +181,14 @@ begin
   select (array_agg(k.key order by k.key) filter (where k.why is not null))[1],
          (array_agg(k.why order by k.key) filter (where k.why is not null))[1],
          array_agg(k.target), coalesce(array_agg(k.child) filter (where k.child is not null), '{}')
-  into v_key, v_why, v_targets, v_children
+  into v_key, v_problem, v_targets, v_children
   from durable._fork_keys(p_head.execution, p_upto, array(select e.k from jsonb_object_keys(p_values) as e (k))) k;
   if v_key is null then
     select t into v_key from unnest(v_targets) t group by t having count(*) > 1 limit 1;
-    v_why := 'two keys mean it';
+    v_problem := 'two keys mean it';
   end if;
   if v_key is null then
-    select c.child, 'it is called later than at the position: fork at a later one' into v_key, v_why
+    select c.child, 'it is called later than at the position: fork at a later one' into v_key, v_problem
     from durable._fork_children(p_head.execution, p_upto) c,
          lateral (select durable._fork_reach(p_head.execution, p_upto, v_children) as seq) r
     where c.child = any (v_children) and not c.copied
@@ -197,7 +197,7 @@ begin
   end if;
   if v_key is not null then
     perform durable._fail_invalid(
-      format('set_values has %L for run %L and its first %s events, but %s.', v_key, p_head.id, p_upto, v_why),
+      format('set_values has %L for run %L and its first %s events, but %s.', v_key, p_head.id, p_upto, v_problem),
       coalesce('There are ' || durable._fork_names(p_head.execution, p_upto) || '.',
                'Before that position the run called nothing: there is no value to set.'));
   end if;
@@ -246,13 +246,13 @@ create or replace function durable._check_adopted(p_from durable._executions, p_
 returns text[] language plpgsql stable
 as $$
 declare
-  v_gone text;
+  v_missing text;
   v_names text[];
 begin
-  select min(a.name) filter (where a.state is null), coalesce(array_agg(a.name), '{}') into v_gone, v_names
+  select min(a.name) filter (where a.state is null), coalesce(array_agg(a.name), '{}') into v_missing, v_names
   from durable._adopted(p_from, p_upto, p_values) a;
-  if v_gone is not null then
-    perform durable._fail_not_found('promise', v_gone, 'The run waits for it; fork before that, or set a value for it.');
+  if v_missing is not null then
+    perform durable._fail_not_found('promise', v_missing, 'The run waits for it; fork before that, or set a value for it.');
   end if;
   return v_names;
 end

@@ -72,7 +72,7 @@ begin
                        and (durable._resolves(r.type) or r.type in ('random_generated', 'time_recorded')) as changed) x
   where r.copied;
   perform durable._copy_rows(p_from, p_to, v_seqs, coalesce(v_changed, '{}'), coalesce(v_types, '{}'), coalesce(v_data, '{}'));
-  perform durable._fold_all(p_to);
+  perform durable._rebuild_head(p_to);
 end
 $$;
 comment on function durable._copy_journal(bigint, bigint, integer, jsonb) is
@@ -110,7 +110,7 @@ as $$
     union all
     select i.name, i.receiver, null from durable._inboxes i
     where i.execution = p_from.execution and i.receiver is not null and not exists (select from later l where l.name = i.name)
-  ), news as (
+  ), first_change as (
     select coalesce(min(r.seq), 2147483647) as seq from past r
     where not r.copied
       and (durable._resolves(r.type) or durable._schedules_promise(r.type)
@@ -119,7 +119,7 @@ as $$
   )
   select c.name, c.child, case when i.delivered > i.received then i.received + 1 end
   from candidate c
-  cross join news n
+  cross join first_change n
   join durable._executions h on h.execution = p_to
   left join durable._inboxes i on i.execution = h.execution and i.name = c.name
   where c.child < h.next_child or coalesce(c.seq, 2147483647) = n.seq or exists (

@@ -105,7 +105,7 @@ comment on function durable._in_user_tables(text[]) is
   'Those of the promises that rows of users'' tables name by a foreign key, unless it says what becomes of them (on delete cascade or set null); all of them if such a table may not be read. Asks before the delete, which would ask for each promise.';
 
 create or replace function durable._needed(p_roots text[])
-returns table (root text, why text) language plpgsql volatile
+returns table (root text, reason text) language plpgsql volatile
 as $$
 declare
   v_tree text[] := array(select t.id from durable._tree(p_roots) t);
@@ -113,26 +113,26 @@ declare
     array(select t.head from durable._tree(p_roots) t where t.head is not null)) g);
   v_rows text[] := durable._in_user_tables(v_tree);
   v_woken text[];
-  v_told text[];
+  v_undelivered text[];
   v_read text[];
 begin
   v_woken := array(select r.awaited_id from durable._resumes r
                    where r.awaited_id = any (v_tree) and not starts_with(r.awaited_id, r.task_id || '.'));
-  v_told := array(select u.promise_id from durable._unblocks u where u.promise_id = any (v_tree));
+  v_undelivered := array(select u.promise_id from durable._unblocks u where u.promise_id = any (v_tree));
   v_read := array(select j.name from durable._journal j
                   where j.name = any (v_tree) and durable._settles_child(j.type) and j.execution <> all (v_heads));
   return query
-  select t.root, max(n.why) from durable._tree(p_roots) t
+  select t.root, max(n.reason) from durable._tree(p_roots) t
   cross join lateral (select case
     when t.id = any (v_rows) then 'row'
-    when t.id = any (v_told) then 'undelivered'
+    when t.id = any (v_undelivered) then 'undelivered'
     when t.id = any (v_read) then 'journal'
     when t.id = any (v_woken) then 'awaited'
     when t.is_open and (
       exists (select from durable._listeners l where l.awaited_id = any (array[t.id]))
       or exists (select from durable._callbacks c join durable._tasks w on w.id = any (array[c.awaiter_id])
-                 where c.awaited_id = any (array[t.id]))) then 'awaited' end as why) n
-  where n.why is not null group by t.root;
+                 where c.awaited_id = any (array[t.id]))) then 'awaited' end as reason) n
+  where n.reason is not null group by t.root;
 end
 $$;
 comment on function durable._needed(text[]) is
@@ -188,8 +188,8 @@ returns record language plpgsql volatile
 as $$
 declare
   v_roots text[];
-  v_out text[];
-  v_whys text[] := '{}';
+  v_needed text[];
+  v_reasons text[] := '{}';
   v_more text[];
   v_one record;
   v_root text;
@@ -198,20 +198,21 @@ begin
   promises := 0;
   v_roots := durable._try_lock_ended_trees(p_roots, p_before);
   loop
-    select coalesce(array_agg(n.root), '{}'), array_agg(n.why) into v_out, v_more from durable._needed(v_roots) n;
-    exit when v_out = '{}';
+    select coalesce(array_agg(n.root), '{}'), array_agg(n.reason) into v_needed, v_more from durable._needed(v_roots) n;
+    exit when v_needed = '{}';
     -- what goes on referring to others may keep them too
-    v_whys := v_whys || v_more;
-    v_roots := array(select r from unnest(v_roots) r except select o from unnest(v_out) o);
+    v_reasons := v_reasons || v_more;
+    v_roots := array(select r from unnest(v_roots) r except select o from unnest(v_needed) o);
   end loop;
   if v_roots <> '{}' then
     runs := cardinality(v_roots);
     promises := durable._remove(v_roots, durable._now_ms());
   end if;
-  kept := (select coalesce(jsonb_object_agg(w.why, w.count), '{}') from (
-             select u.why, count(*) as count
-             from unnest(v_whys || array_fill('busy'::text, array[cardinality(p_roots) - runs - cardinality(v_whys)])) as u (why)
-             group by u.why) w);
+  kept := (select coalesce(jsonb_object_agg(w.reason, w.count), '{}') from (
+             select u.reason, count(*) as count
+             from unnest(v_reasons || array_fill('busy'::text, array[cardinality(p_roots) - runs - cardinality(v_reasons)]))
+                   as u (reason)
+             group by u.reason) w);
 exception when foreign_key_violation or lock_not_available then
   -- a row that came in between, or a table of the user's that is being altered
   runs := 0;
@@ -229,7 +230,7 @@ exception when foreign_key_violation or lock_not_available then
 end
 $$ set lock_timeout = '100ms';
 comment on function durable._remove_ended(text[], bigint) is
-  'Removes those of the trees that have ended before an instant and that nothing refers to. Tells how many of the others were kept and why: row, undelivered, journal, awaited (see _needed), busy (held by somebody, or not all of it has ended). Rows of users'' tables that their keys delete or change are waited for 100 ms, less than deadlock_timeout; if that fails for some, each tree is tried alone.';
+  'Removes those of the trees that have ended before an instant and that nothing refers to. Answers how many of the others were kept, and why: row, undelivered, journal, awaited (see _needed), busy (another session has locked a part, or a part has not ended). Rows of users'' tables that their keys delete or change are waited for 100 ms, less than deadlock_timeout; if that fails for some, each tree is tried alone.';
 
 create or replace function durable._ended_runs(
   p_before bigint, p_after bigint, p_limit integer, out roots text[], out last bigint)

@@ -7,11 +7,11 @@ returns text[] language plpgsql volatile
 as $$
 declare
   v_free text[] := array(select w.id from durable._workers w where w.present and durable._is_disconnected(w.number));
-  v_news text[] := array(select w.id from durable._workers w where (w.missing_at is null) = (w.id = any (v_free)));
+  v_changed text[] := array(select w.id from durable._workers w where (w.missing_at is null) = (w.id = any (v_free)));
 begin
-  if v_news <> '{}' then
+  if v_changed <> '{}' then
     update durable._workers w set missing_at = case when w.id = any (v_free) then p_now end
-    where w.id = any (array(select x.id from durable._workers x where x.id = any (v_news) for no key update skip locked))
+    where w.id = any (array(select x.id from durable._workers x where x.id = any (v_changed) for no key update skip locked))
       and (w.missing_at is null) = (w.id = any (v_free));
   end if;
   return array(select w.id from durable._workers w
@@ -36,7 +36,7 @@ begin
 end
 $$;
 comment on function durable._forget_workers(text[], bigint) is
-  'Deletes workers that are gone or were not seen for an hour and hold nothing. Skips what is locked: a heartbeat holds its row and waits for tasks that the sweep has.';
+  'Deletes workers that are gone or were not seen for an hour and hold nothing. Skips locked rows: a heartbeat holds its row and waits for tasks that the sweep has.';
 
 create or replace function durable._could_not_renew(p_task durable._tasks, p_now bigint)
 returns boolean language sql stable
@@ -261,31 +261,32 @@ language plpgsql volatile
 as $$
 declare
   v_due record;
-  v_over record;
+  v_overdue record;
   v_reported record;
   v_rows durable._row_news[];
   v_ids text[];
   v_now bigint;
 begin
   select * into v_due from durable._try_lock_due_settlements('deadline', p_now, p_limit, '{}', '{}') d;
-  select * into v_over
+  select * into v_overdue
   from durable._try_lock_due_settlements('cancellation', p_now, p_limit - cardinality(v_due.ids), v_due.ids, v_due.heads) d;
-  select * into v_reported from durable._try_lock_due_settlements('row', p_now, p_limit, v_due.ids || v_over.ids, v_over.heads) d;
+  select * into v_reported
+  from durable._try_lock_due_settlements('row', p_now, p_limit, v_due.ids || v_overdue.ids, v_overdue.heads) d;
   v_rows := durable._row_verdicts(v_reported.ids);
-  v_ids := v_due.ids || v_over.ids || array(select r.promise_id from unnest(v_rows) r);
+  v_ids := v_due.ids || v_overdue.ids || array(select r.promise_id from unnest(v_rows) r);
   v_now := durable._now_ms();
   queues := durable._settle(
-    v_ids, array(select case when e = any (v_over.ids) then 'rejected_canceled' end from unnest(v_due.ids || v_over.ids) e)
+    v_ids, array(select case when e = any (v_overdue.ids) then 'rejected_canceled' end from unnest(v_due.ids || v_overdue.ids) e)
            || array(select r.state from unnest(v_rows) r),
     array_fill(null::jsonb, array[cardinality(v_ids)]),
     array(select (select durable._cancelled(durable._cancel_reason(h)) from durable._executions h
                   where h.execution = any (array(select t.execution from durable._tasks t
-                                                 where t.id = any (v_over.ids) and t.id = e)))
-          from unnest(v_due.ids || v_over.ids) e) || array(select r.data::text from unnest(v_rows) r), v_now);
+                                                 where t.id = any (v_overdue.ids) and t.id = e)))
+          from unnest(v_due.ids || v_overdue.ids) e) || array(select r.data::text from unnest(v_rows) r), v_now);
   perform durable._forget_row_events(p_limit);
   ended := cardinality(v_ids);
-  full_batch := greatest(cardinality(v_due.ids || v_over.ids), cardinality(v_rows)) = p_limit;
-  held := durable._locked_ids(v_due.tasks || v_over.tasks || v_reported.tasks, v_reported.heads);
+  full_batch := greatest(cardinality(v_due.ids || v_overdue.ids), cardinality(v_rows)) = p_limit;
+  held := durable._locked_ids(v_due.tasks || v_overdue.tasks || v_reported.tasks, v_reported.heads);
 end
 $$;
 comment on function durable._settle_due(bigint, integer) is

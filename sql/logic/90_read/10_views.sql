@@ -240,13 +240,13 @@ as $$
 $$;
 comment on function durable._wait_payload(text, jsonb) is 'Payload of an ExecutionAwaiting: ids in the order of child numbers.';
 
-create or replace function durable._started_payload(p_told jsonb, p_head durable._executions, p_own durable._promises)
+create or replace function durable._started_payload(p_recorded jsonb, p_head durable._executions, p_own durable._promises)
 returns jsonb language sql stable
 as $$
-  select case when p_head.written_by_client then p_told || jsonb_build_object('input', durable._json(p_own.param_data))
+  select case when p_head.written_by_client then p_recorded || jsonb_build_object('input', durable._json(p_own.param_data))
     else jsonb_build_object('component_digest', encode(p_head.digest, 'hex'), 'parent_id', (
                               select o.id from durable._executions o where o.execution = p_own.execution),
-                            'idempotency_key', p_head.key, 'input', coalesce(p_told, durable._json(p_own.param_data))) end
+                            'idempotency_key', p_head.key, 'input', coalesce(p_recorded, durable._json(p_own.param_data))) end
 $$;
 comment on function durable._started_payload(jsonb, durable._executions, durable._promises) is
   'Payload of an ExecutionStarted. The row holds it for a client''s journal and for a later generation; otherwise the promise does.';
@@ -329,11 +329,11 @@ comment on function durable.generation_events(text, integer) is
 create or replace view durable.workers as
 select w.id, case when w.missing_at is not null then 'missing' when w.present then 'present' else 'by lease only' end as presence,
        w.queues, array(select f || ' ' || v from unnest(w.workflows, w.versions) as x (f, v)) as workflows,
-       (select count(*) from durable._tasks t where t.pid = w.id and t.state = 'acquired') as held,
+       (select count(*) from durable._tasks t where t.pid = w.id and t.state = 'acquired') as leased,
        durable._at(w.started_at) as started_at, durable._at(w.seen_at) as seen_at, w.about
 from durable._workers w;
 comment on view durable.workers is
-  'Registered worker processes. held: runs under lease. A missing one lost its connection; its work is taken over.';
+  'Registered worker processes. leased: runs under lease. A missing one lost its connection; its work is taken over.';
 
 create or replace view durable.workflows as
 select f.name, f.version, durable._at(f.seen_at) as seen_at,

@@ -74,17 +74,17 @@ as $$
   ) as v (law, broken)
   where v.broken
   union all
-  select 'INV-4 wait_is_the_last_of_the_journal', h.id, format('%s of %s, journal %s', h.wait_kind, h.waiting_on, l.told)
-  from (select j.execution, (array_agg(j.told order by j.seq desc))[1] as told
+  select 'INV-4 wait_is_the_last_of_the_journal', h.id, format('%s of %s, journal %s', h.wait_kind, h.waiting_on, l.data)
+  from (select j.execution, (array_agg(j.data order by j.seq desc))[1] as data
         from unnest(p_rows) j where j.type = 'execution_awaiting' group by j.execution) l
   join durable._executions h on h.execution = any (array[l.execution]) and h.status = 'blocked'
-  cross join lateral durable._json(l.told) g
+  cross join lateral durable._json(l.data) g
   where g -> 'on' is distinct from to_jsonb(h.waiting_on) or g ->> 'kind' is distinct from h.wait_kind
 $$;
 comment on function durable._check_waits(int8multirange, durable._journal_line[]) is
   'A blocked run waits for what its journal says and what is open, and is called when it ends (INV-4, X-5): children, adopted promises, receives. A client that keeps its own journal may wait for steps of its own and for the receipt to come.';
 
-create or replace function durable._check_folds(p_runs int8multirange, p_rows durable._journal_line[])
+create or replace function durable._check_head_counters(p_runs int8multirange, p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
 as $$
   with fold as (
@@ -115,7 +115,7 @@ as $$
     ('journal_row_has_a_head', h.execution is null),
     ('S-1 INV-2 seq_is_dense', f.first <> 0 or f.beyond <> f.width),
     ('C-4 next_seq_is_journal_length', h.next_seq <> coalesce(f.width, 0)),
-    ('INV-4 status_is_fold', h.status <> coalesce(f.status, '')),
+    ('INV-4 status_agrees_with_journal', h.status <> coalesce(f.status, '')),
     ('X-1 started_once', f.starts > 1),
     ('S-2 INV-1 starts_with_started', h.execution is not null and f.start is distinct from 0),
     ('S-3 at_most_one_end', f.ends > 1),
@@ -130,7 +130,7 @@ as $$
   ) as v (law, broken)
   where v.broken
 $$;
-comment on function durable._check_folds(int8multirange, durable._journal_line[]) is
+comment on function durable._check_head_counters(int8multirange, durable._journal_line[]) is
   'Heads equal the fold of their journals (INV-4, C-4, A-1, X-1, S-1 to S-3). Each generation begins above the children of the one before it, so no child has two owners (INV-6). A run settled as cancelled had no request before.';
 
 create or replace function durable._check_rows(p_rows durable._journal_line[])
@@ -142,11 +142,11 @@ as $$
            max(durable._status_at(j.seq, durable._status_after(j.type)))
              over (w rows between unbounded preceding and 1 preceding) as status_at
     from unnest(p_rows) j window w as (partition by j.execution order by j.seq)
-  ), judged as materialized (
+  ), placed as materialized (
     select r.*, durable._status_of(r.status_at) as status from row r
   )
   select v.law, r.execution::text, format('seq %s, type %s, while %s, at %s after %s', r.seq, r.type, r.status, r.ts, r.ts_before)
-  from judged r
+  from placed r
   cross join lateral (values
     ('fused_rows_follow_each_other', r.seq <> coalesce(r.expected, 0)),
     ('S-4 INV-3 nothing_after_the_end', durable._ends_run(r.before)),
@@ -254,13 +254,13 @@ returns table (execution bigint, seq integer, "on" jsonb, kind text, name text, 
 as $$
   select w.execution, w.seq, g -> 'on', g ->> 'kind', g ->> 'name', w.resumed
   from (
-    select j.execution, j.seq, j.type, j.told,
+    select j.execution, j.seq, j.type, j.data,
            case when lead(j.type) over t = 'execution_resumed' then lead(j.seq) over t end as resumed
     from unnest(p_rows) j
     where durable._ends_run(j.type) or j.type in ('execution_awaiting', 'execution_resumed', 'cancel_requested')
     window t as (partition by j.execution order by j.seq)
   ) w
-  cross join lateral durable._json(w.told) g
+  cross join lateral durable._json(w.data) g
   where w.type = 'execution_awaiting'
 $$;
 comment on function durable._past_waits(durable._journal_line[]) is 'All waits, and where each was resumed.';

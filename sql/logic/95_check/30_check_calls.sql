@@ -4,7 +4,7 @@
 create or replace function durable._check_signals(p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
 as $$
-  with told as (
+  with recorded as (
     select j.execution, j.name, j.attempt, j.type, j.seq, j.has_data,
            row_number() over (partition by j.execution, j.type, j.name order by j.seq) as place,
            min(j.seq) filter (where j.type = 'signal_delivered') over d as delivered_at,
@@ -13,7 +13,7 @@ as $$
     window d as (partition by j.execution, j.name, j.attempt)
   )
   select v.law, t.execution::text, format('seq %s, signal %s, delivery %s', t.seq, t.name, t.attempt)
-  from told t
+  from recorded t
   cross join lateral (values
     ('CF-2 received_was_delivered', t.type = 'signal_received' and (coalesce(t.delivered_at > t.seq, true) or t.has_data)),
     ('CF-3 delivery_received_once', t.type = 'signal_received' and t.receipts > 1),
@@ -34,24 +34,25 @@ as $$
     select x.* from span s
     cross join lateral (
       select i.* from durable._inboxes i where i.execution >= s.first and i.execution < s.beyond offset 0) x
-  ), kept as (
+  ), stored as (
     select x.* from span s
     cross join lateral (
       select i.* from durable._signals i where i.execution >= s.first and i.execution < s.beyond offset 0) x
-  ), told as (
+  ), recorded as (
     select j.* from unnest(p_rows) j where j.type in ('signal_delivered', 'signal_received')
   )
-  select 'inbox_is_fold', x.execution::text,
+  select 'inbox_agrees_with_journal', x.execution::text,
          format('signal %s: %s delivered, %s received more than in the journal', x.name, sum(x.delivered), sum(x.received))
   from (select i.execution, i.name, i.delivered, i.received from inbox i
         union all
-        select t.execution, t.name, -(t.type = 'signal_delivered')::integer, -(t.type = 'signal_received')::integer from told t) x
+        select r.execution, r.name, -(r.type = 'signal_delivered')::integer, -(r.type = 'signal_received')::integer
+        from recorded r) x
   group by x.execution, x.name having sum(x.delivered) <> 0 or sum(x.received) <> 0
   union all
   select 'signal_is_its_delivery', x.execution::text, format('signal %s, delivery %s', x.name, x.delivery)
-  from (select k.execution, k.name, k.delivery, 1 as balance from kept k
+  from (select k.execution, k.name, k.delivery, 1 as balance from stored k
         union all
-        select t.execution, t.name, t.attempt, -1 from told t where t.type = 'signal_delivered') x
+        select t.execution, t.name, t.attempt, -1 from recorded t where t.type = 'signal_delivered') x
   group by x.execution, x.name, x.delivery having sum(x.balance) <> 0
   union all
   select 'receiver_is_a_number_to_come', i.execution::text, format('signal %s, receiver %s', i.name, i.receiver)
@@ -73,7 +74,7 @@ as $$
                      when j.type in ('join_set_submitted', 'join_set_awaited') then j.attempt end as join_set,
            durable._schedules_invocation(j.type) as plans, durable._completes_invocation(j.type) as completes
     from unnest(p_rows) j where j.child is not null
-  ), told as (
+  ), recorded as (
     select r.*, min(r.seq) filter (where r.plans) over i as scheduled_at,
            min(r.seq) filter (where r.completes) over i as completed_at,
            count(*) filter (where r.type = 'join_set_created') over s as created,
@@ -90,7 +91,7 @@ as $$
   ), ordered as (
     select t.*, max(t.completed_at) filter (where t.type = 'join_set_awaited')
              over (s rows between unbounded preceding and 1 preceding) as taken_before
-    from told t where t.type in ('join_set_submitted', 'join_set_awaited')
+    from recorded t where t.type in ('join_set_submitted', 'join_set_awaited')
     window s as (partition by t.execution, t.join_set order by t.seq)
   )
   select v.law, o.execution::text, format('seq %s, type %s, set %s, child %s', o.seq, o.type, o.join_set, o.child)
@@ -119,34 +120,35 @@ returns table (law text, id text, detail text) language sql stable
 as $$
   with span as (
     select lower(s.span) as first, upper(s.span) as beyond from unnest(p_runs) as s (span)
-  ), told as (
+  ), recorded as (
     select j.* from unnest(p_rows) j where j.type in ('join_set_created', 'join_set_submitted', 'join_set_awaited')
   )
-  select 'join_set_is_fold', x.execution::text, format('set %s', x.child)
+  select 'join_set_agrees_with_journal', x.execution::text, format('set %s', x.child)
   from (
-    select k.execution, k.child, true as kept, k.closed as was_closed, false as created, false as closed from span s
+    select k.execution, k.child, true as stored, k.closed as was_closed, false as created, false as closed from span s
     cross join lateral (
       select j.* from durable._join_sets j where j.execution >= s.first and j.execution < s.beyond offset 0) k
     union all
     select t.execution, case t.type when 'join_set_created' then t.child else t.attempt end, false, false,
            t.type = 'join_set_created', t.type = 'join_set_awaited'
-    from told t where t.type in ('join_set_created', 'join_set_awaited')) x
+    from recorded t where t.type in ('join_set_created', 'join_set_awaited')) x
   group by x.execution, x.child
-  having (bool_or(x.kept) or bool_or(x.created))
-     and (bool_or(x.kept) <> bool_or(x.created) or bool_or(x.was_closed) <> bool_or(x.closed))
+  having (bool_or(x.stored) or bool_or(x.created))
+     and (bool_or(x.stored) <> bool_or(x.created) or bool_or(x.was_closed) <> bool_or(x.closed))
   union all
-  select 'member_is_fold', x.execution::text, format('child %s: set %s of %s', x.child, max(x.kept_set), max(x.told_set))
+  select 'member_agrees_with_journal', x.execution::text,
+         format('child %s: set %s of %s', x.child, max(x.stored_set), max(x.recorded_set))
   from (
-    select k.execution, k.child, k.join_set as kept_set, k.taken as was_taken, null::integer as told_set, false as taken
+    select k.execution, k.child, k.join_set as stored_set, k.taken as was_taken, null::integer as recorded_set, false as taken
     from span s
     cross join lateral (select m.* from durable._members m where m.execution >= s.first and m.execution < s.beyond offset 0) k
     union all
     select t.execution, t.child, null, false, case t.type when 'join_set_submitted' then t.attempt end,
            t.type = 'join_set_awaited'
-    from told t where t.type in ('join_set_submitted', 'join_set_awaited')) x
+    from recorded t where t.type in ('join_set_submitted', 'join_set_awaited')) x
   group by x.execution, x.child
-  having num_nonnulls(max(x.kept_set), max(x.told_set)) > 0
-     and (max(x.kept_set) is distinct from max(x.told_set) or bool_or(x.was_taken) <> bool_or(x.taken))
+  having num_nonnulls(max(x.stored_set), max(x.recorded_set)) > 0
+     and (max(x.stored_set) is distinct from max(x.recorded_set) or bool_or(x.was_taken) <> bool_or(x.taken))
 $$;
 comment on function durable._check_join_set_tables(int8multirange, durable._journal_line[]) is 'The tables of join sets and members agree with the journal.';
 
@@ -154,7 +156,7 @@ create or replace function durable._recorded_children(p_rows durable._journal_li
 returns table (execution bigint, bucket integer, child integer, type durable.row_type, intents bigint,
                completed_by durable.row_type, resolvers bigint, local_ends bigint, attempts bigint, ended bigint, named bigint,
                name text, adopted text, has_data boolean, scheduled_at integer, fired bigint, fired_at integer,
-               fires_ts bigint, told text, owner_ts bigint)
+               fires_ts bigint, timer_data text, owner_ts bigint)
 language sql stable
 as $$
   select * from (
@@ -170,7 +172,7 @@ as $$
            min(j.seq) filter (where j.type = 'timer_scheduled'),
            count(*) filter (where j.type = 'timer_fired'), min(j.seq) filter (where j.type = 'timer_fired'),
            min(j.ts) filter (where j.type = 'timer_fired'),
-           max(j.told) filter (where j.type = 'timer_scheduled'), max(max(j.ts)) over (partition by j.execution, j.bucket)
+           max(j.data) filter (where j.type = 'timer_scheduled'), max(max(j.ts)) over (partition by j.execution, j.bucket)
     from unnest(p_rows) j where j.type not in ('join_set_submitted', 'join_set_awaited')
     group by j.execution, j.bucket, j.child) as x (execution, bucket, child)
   where x.child is not null
@@ -193,7 +195,7 @@ as $$
   cross join lateral (
     select h.status in ('running', 'blocked', 'cancelling') as live, t.adopted is not null and p.id is null as adopts,
            coalesce(durable._settles_child(t.completed_by), false) as is_done,
-           case when t.told is not null then (durable._json(t.told) ->> 'fire_at')::bigint end as fire_at) o
+           case when t.timer_data is not null then (durable._json(t.timer_data) ->> 'fire_at')::bigint end as fire_at) o
   cross join lateral (values
     ('C-1 child_has_its_promise', t.type in ('child_run_scheduled', 'timer_scheduled') and p.id is null and h.id is not null),
     ('C-1 settled_iff_resolved_in_owner', p.id is not null and (
@@ -320,7 +322,7 @@ declare
   v_types durable.row_type[] := (select array_agg(distinct j.type) from unnest(v_rows) j);
 begin
   return query select * from durable._check_heads(p_runs);
-  return query select * from durable._check_folds(p_runs, v_rows);
+  return query select * from durable._check_head_counters(p_runs, v_rows);
   return query select * from durable._check_rows(v_rows);
   return query select * from durable._check_invocations(v_rows);
   return query select * from durable._check_open_steps(v_rows);

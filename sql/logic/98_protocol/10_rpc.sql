@@ -16,19 +16,19 @@ end
 $$;
 comment on function durable._read_text(jsonb, text, boolean) is 'A text of a request. WF004.';
 
-create or replace function durable._read_word(p_data jsonb, p_name text, p_words text[])
+create or replace function durable._read_choice(p_data jsonb, p_name text, p_choices text[])
 returns text language plpgsql volatile
 as $$
 declare
-  v_word text := durable._read_text(p_data, p_name, true);
+  v_choice text := durable._read_text(p_data, p_name, true);
 begin
-  if v_word <> all (p_words) then
-    perform durable._fail_invalid(format('%s must be one of %s, not %L.', p_name, array_to_string(p_words, ', '), v_word));
+  if v_choice <> all (p_choices) then
+    perform durable._fail_invalid(format('%s must be one of %s, not %L.', p_name, array_to_string(p_choices, ', '), v_choice));
   end if;
-  return v_word;
+  return v_choice;
 end
 $$;
-comment on function durable._read_word(jsonb, text, text[]) is 'One of some words of a request, or null. WF004.';
+comment on function durable._read_choice(jsonb, text, text[]) is 'One of some words of a request, or null. WF004.';
 
 create or replace function durable._read_integer(
   p_data jsonb, p_name text, p_least bigint default 0, p_most bigint default 9007199254740991, p_default bigint default null)
@@ -208,7 +208,7 @@ create or replace function durable._rpc_promise_search(p_data jsonb)
 returns jsonb language plpgsql volatile
 as $$
 declare
-  v_state text := durable._read_word(
+  v_state text := durable._read_choice(
     p_data, 'state', '{pending,resolved,rejected,rejected_canceled,rejected_timedout}');
   v_tags jsonb := coalesce(durable._read_strings(p_data, 'tags'), '{}');
   v_limit integer := durable._read_integer(p_data, 'limit', 1, 1000, 100);
@@ -417,7 +417,7 @@ create or replace function durable._rpc_task_search(p_data jsonb)
 returns jsonb language plpgsql volatile
 as $$
 declare
-  v_state text := durable._read_word(p_data, 'state', '{pending,acquired,suspended,halted,fulfilled}');
+  v_state text := durable._read_choice(p_data, 'state', '{pending,acquired,suspended,halted,fulfilled}');
   v_limit integer := durable._read_integer(p_data, 'limit', 1, 1000, 100);
   v_last text;
   v_found jsonb;
