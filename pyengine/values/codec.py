@@ -27,11 +27,11 @@ import msgspec
 from pyengine.errors import DecodeError, EncodeError, PayloadTooLarge
 from pyengine.values.depth import MAX_DEPTH, is_deep
 from pyengine.values.exceptions import MAX_ERROR_BYTES, MIN_ERROR_BYTES, ExceptionCodec
-from pyengine.values.hints import is_blind
+from pyengine.values.hints import properties
 from pyengine.values.paths import at, brief, difference, holds_non_finite, place
 from pyengine.values.pydantic_models import error_text, read_unknown
 from pyengine.values.shape_builder import shape_of
-from pyengine.values.shapes import PLAIN, SORTED, SORTED_KINDS, kinds_of
+from pyengine.values.shapes import PLAIN, SORTED
 
 __all__ = [
     "MAX_PAYLOAD_BYTES",
@@ -66,8 +66,6 @@ def input_hash(name: str, param: str | bytes) -> str:
 
 UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)
 _UNREADABLE = (msgspec.ValidationError, msgspec.DecodeError, RecursionError)
-# kinds whose values are equal in any order of their members, and that `SORTED` writes in order
-_MAPPINGS = {"AnyType", "CustomType", "DictType", "TypedDictType"}
 
 
 class TypeCodec:
@@ -80,7 +78,7 @@ class TypeCodec:
         DecodeError: values of this annotation cannot be decoded.
     """
 
-    __slots__ = ("annotation", "blind", "flat", "loose", "own", "pack", "unpack")
+    __slots__ = ("annotation", "blind", "flat", "loose", "pack", "unpack")
 
     annotation: Any
     pack: Callable[[Any], bytes]
@@ -89,8 +87,6 @@ class TypeCodec:
     """Decodes; raises the errors of msgspec."""
     loose: bool
     """Whether some part of the value has no declared type."""
-    own: bool
-    """Whether only `pack` encodes it, not an encoder shared by several annotations."""
     flat: bool
     """Whether all shared encoders give the same text."""
     blind: bool
@@ -99,25 +95,24 @@ class TypeCodec:
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
         try:
+            found = properties(annotation)
             shape = shape_of(annotation)
-            kinds = kinds_of(annotation) if shape is None else set()
-            self.blind = is_blind(annotation)
             decoder = msgspec.json.Decoder(annotation, dec_hook=read_unknown) if shape is None else None
         except (TypeError, NameError, RecursionError) as error:
             raise DecodeError(
                 f"the annotation {annotation!r} is not supported: {error}",
                 hint="declare a dataclass, a msgspec.Struct, a pydantic model or plain JSON types",
             ) from error
-        self.own = shape is not None
-        self.loose = "AnyType" in kinds
-        self.flat = shape is None and kinds.isdisjoint(_MAPPINGS)
+        self.blind = "blind" in found
+        self.loose = shape is None and "any" in found
+        self.flat = shape is None and found.isdisjoint({"any", "mapping"})
         if shape is not None:
             write = shape.write
             self.pack = lambda value: PLAIN.encode(write(value))
             self.unpack = shape.read
         elif decoder is not None:
-            self.pack = PLAIN.encode if kinds.isdisjoint(SORTED_KINDS) else SORTED.encode
-            self.unpack = _guarded(decoder.decode) if "PostInit" in kinds else decoder.decode
+            self.pack = SORTED.encode if "ordered" in found else PLAIN.encode
+            self.unpack = _guarded(decoder.decode) if "hook" in found else decoder.decode
 
     def check(self, value: Any, packed: bytes, where: str) -> tuple[str, Any]:
         """Return the text, and the value decoded from it, if that equals the original.

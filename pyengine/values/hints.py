@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Hashable, Mapping, MutableSet, Set
+from collections import abc
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -23,18 +23,22 @@ import msgspec
 from pyengine.values.pydantic_models import is_constrained, is_model, is_special
 
 __all__ = [
+    "DICTS",
+    "LISTS",
     "SETS",
     "bare",
     "class_of",
     "field_types",
     "has_fields",
     "identity",
-    "is_blind",
     "is_named_tuple",
     "is_native",
+    "properties",
 ]
 
-SETS = (set, frozenset, Set, MutableSet)
+LISTS = (list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable)
+DICTS = (dict, abc.Mapping, abc.MutableMapping)
+SETS = (set, frozenset, abc.Set, abc.MutableSet)
 # item types of sets that msgspec can sort
 _ORDERED = (str, int, float, bool, bytes, datetime, date, time, timedelta, Decimal, UUID)
 
@@ -58,15 +62,6 @@ def has_fields(cls: Any) -> bool:
 
 def _is_tuple_or_dict(cls: type) -> bool:
     return is_named_tuple(cls) or typing.is_typeddict(cls)
-
-
-def is_blind(annotation: Any) -> bool:
-    """Whether `==` may ignore a field of a value: by `compare=False`, or by an `__eq__` of the class.
-
-    Raises:
-        NameError: an annotation of a field cannot be resolved.
-    """
-    return "blind" in _properties(annotation)
 
 
 def _ignores_fields(cls: type) -> bool:
@@ -141,7 +136,7 @@ def is_native(annotation: Any) -> bool:
     Raises:
         NameError: an annotation of a field cannot be resolved.
     """
-    found = _properties(annotation)
+    found = properties(annotation)
     if "other" in found or {"ordered", "keys"} <= found:
         return False
     try:
@@ -154,25 +149,31 @@ def is_native(annotation: Any) -> bool:
     return True
 
 
-def identity(annotation: Any) -> Hashable:
+def identity(annotation: Any) -> abc.Hashable:
     """Return a hashable key for an annotation; metadata in `Annotated` may be unhashable."""
     try:
         hash(annotation)
     except TypeError:
         return repr(annotation)
-    return typing.cast("Hashable", annotation)
+    return typing.cast("abc.Hashable", annotation)
 
 
-def _properties(annotation: Any) -> set[str]:
+def properties(annotation: Any) -> set[str]:
     """Return the properties of an annotation and of all types in it.
 
+    - "any": a part has no declared type.
     - "other": msgspec cannot handle it alone.
-    - "ordered" and "keys": it holds sets or models, and dicts with keys that are not texts. msgspec can
-      handle either, but not both: its sorted encoder takes text keys only.
-    - "blind": `==` may ignore a field.
+    - "mapping": it holds dicts or models, whose members may be written in order.
+    - "ordered" and "keys": it holds sets or models, which are written in order, and dicts with keys that are
+      not texts. msgspec can handle either, but not both: its sorted encoder takes text keys only.
+    - "blind": `==` may ignore a field: by `compare=False`, or by an `__eq__` of the class.
+    - "hook": reading runs code of users.
+
+    Raises:
+        NameError: an annotation of a field cannot be resolved.
     """
     found: set[str] = set()
-    visited: set[Hashable] = set()
+    visited: set[abc.Hashable] = set()
     todo = [annotation]
     while todo:
         one = todo.pop()
@@ -180,6 +181,8 @@ def _properties(annotation: Any) -> set[str]:
             found.add("other")
             continue
         one = bare(one)
+        if isinstance(one, TypeVar):
+            one = one.__bound__ or Any
         cls, args, key = class_of(one), get_args(one), identity(one)
         if cls is Literal or key in visited:
             continue
@@ -197,17 +200,24 @@ def _class_properties(cls: Any) -> set[str]:
     if is_special(cls) or (is_model(cls) and dataclasses.is_dataclass(cls)):
         return {"other"}
     if is_model(cls):
-        return {"ordered"}
+        return {"ordered", "mapping"}
     if isinstance(cls, type) and issubclass(cls, Enum) and not _is_plain_enum(cls):
         return {"other"}
-    return {"blind"} if has_fields(cls) and _ignores_fields(cls) else set()
+    if not has_fields(cls):
+        return {"any"} if cls is Any else set()
+    found = {"mapping"} if typing.is_typeddict(cls) else set()
+    if hasattr(cls, "__post_init__"):
+        found.add("hook")
+    return found | {"blind"} if _ignores_fields(cls) else found
 
 
 def _container_properties(cls: Any, args: tuple[Any, ...]) -> set[str]:
+    found = {"any"} if cls in (tuple, *LISTS, *DICTS, *SETS) and not args else set()
     if cls in SETS:
-        return {"ordered", "other"} if args and bare(args[0]) not in _ORDERED else {"ordered"}
-    is_mapping = cls is dict or (isinstance(cls, type) and issubclass(cls, Mapping))
-    return {"keys"} if is_mapping and args and bare(args[0]) is not str else set()
+        return found | ({"ordered", "other"} if args and bare(args[0]) not in _ORDERED else {"ordered"})
+    if cls is dict or (isinstance(cls, type) and issubclass(cls, abc.Mapping)):
+        return found | ({"mapping", "keys"} if args and bare(args[0]) is not str else {"mapping"})
+    return found
 
 
 def _is_plain_enum(cls: type[Enum]) -> bool:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Collection, Hashable, Iterable, Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import Hashable
 from enum import Enum
 from typing import Any, Union, get_args, get_origin
 
 from pyengine.values.hints import (
+    DICTS,
+    LISTS,
     SETS,
     bare,
     class_of,
@@ -29,9 +31,6 @@ from pyengine.values.shapes import Enumerated, Fields, Fixed, Foreign, Keyed, Li
 from pyengine.values.unions import OneOf
 
 __all__ = ["shape_of"]
-
-_LISTS = (list, Sequence, MutableSequence, Collection, Iterable)
-_DICTS = (dict, Mapping, MutableMapping)
 
 
 class _Builder:
@@ -72,9 +71,9 @@ class _Builder:
     def _container(self, annotation: Any, cls: Any, args: tuple[Any, ...]) -> Shape:
         if cls is tuple and args[-1:] != (...,):
             return Fixed([self.shape(one) for one in args], tuple)
-        if cls in _DICTS:
+        if cls in DICTS:
             return Keyed(args[0], None if is_native(args[0]) else self.shape(args[0]), self.shape(args[1]))
-        if cls in (*_LISTS, *SETS, tuple):
+        if cls in (*LISTS, *SETS, tuple):
             make = cls if cls in (set, frozenset, tuple) else set if cls in SETS else list
             return Listed(make, self.shape(args[0]))
         raise TypeError(f"{annotation!r} is not supported")

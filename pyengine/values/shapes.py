@@ -16,13 +16,12 @@ from typing import Any, NoReturn, Protocol
 
 import msgspec
 
-from pyengine.values.hints import field_types
+from pyengine.values.hints import field_types, properties
 from pyengine.values.pydantic_models import Model, error_text, read_unknown, write_unknown
 
 __all__ = [
     "PLAIN",
     "SORTED",
-    "SORTED_KINDS",
     "Enumerated",
     "Fields",
     "Fixed",
@@ -32,14 +31,11 @@ __all__ = [
     "Native",
     "Shape",
     "Text",
-    "kinds_of",
     "read_part",
 ]
 
 PLAIN = msgspec.json.Encoder(enc_hook=write_unknown)
 SORTED = msgspec.json.Encoder(enc_hook=write_unknown, order="deterministic")
-# kinds that must be written in a fixed order: sets have none, and models may hold sets
-SORTED_KINDS = {"SetType", "FrozenSetType", "CustomType"}
 
 Text = str | bytes | msgspec.Raw
 _str = msgspec.json.Decoder(str).decode
@@ -72,34 +68,12 @@ def read_part(shape: Shape, text: Text, label: str) -> Any:
         _invalid(error, label)
 
 
-def kinds_of(annotation: Any) -> set[str]:
-    """Return the names of all kinds of type that msgspec sees in an annotation.
-
-    "PostInit" is among them if reading runs code of users.
-    """
-    kinds: set[str] = set()
-    visited: set[int] = set()
-    info = msgspec.inspect.type_info(annotation)
-    todo: list[Any] = [info]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, tuple | list):
-            todo.extend(node)
-        elif isinstance(node, msgspec.inspect.Type | msgspec.inspect.Field) and id(node) not in visited:
-            visited.add(id(node))
-            kinds.add(type(node).__name__)
-            if hasattr(getattr(node, "cls", None), "__post_init__"):
-                kinds.add("PostInit")
-            todo.extend(getattr(node, name) for name in node.__struct_fields__)
-    return kinds
-
-
 class Native:
     """A type that msgspec handles alone."""
 
     def __init__(self, annotation: Any) -> None:
         self.read: Callable[[Any], Any] = msgspec.json.Decoder(annotation, dec_hook=read_unknown).decode
-        self._sorted = not kinds_of(annotation).isdisjoint(SORTED_KINDS)
+        self._sorted = "ordered" in properties(annotation)
 
     def write(self, value: Any) -> Any:
         """Return the value, or its text if it holds something to be sorted."""

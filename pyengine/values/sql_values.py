@@ -88,35 +88,27 @@ class Record:
 # -- values
 
 _PLAIN = (bool, int, str)
-_WRITERS: dict[type, tuple[str, Callable[[Any], Any]]] = {
-    Decimal: ("decimal", str),
-    datetime: ("datetime", datetime.isoformat),
-    date: ("date", date.isoformat),
-    time: ("time", time.isoformat),
-    timedelta: ("interval", lambda value: [value.days, value.seconds, value.microseconds]),
-    bytes: ("bytes", lambda value: base64.b64encode(value).decode()),
-    asyncpg.BitString: ("bits", asyncpg.BitString.as_string),
-    ipaddress.IPv4Address: ("ipv4", str),
-    ipaddress.IPv6Address: ("ipv6", str),
-    ipaddress.IPv4Interface: ("ipv4i", str),
-    ipaddress.IPv6Interface: ("ipv6i", str),
-    ipaddress.IPv4Network: ("ipv4n", str),
-    ipaddress.IPv6Network: ("ipv6n", str),
+# by type: its name in the form, how it is written, how it is read
+_FORMS: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    Decimal: ("decimal", str, Decimal),
+    datetime: ("datetime", datetime.isoformat, datetime.fromisoformat),
+    date: ("date", date.isoformat, date.fromisoformat),
+    time: ("time", time.isoformat, time.fromisoformat),
+    timedelta: (
+        "interval",
+        lambda value: [value.days, value.seconds, value.microseconds],
+        lambda parts: timedelta(*parts),
+    ),
+    bytes: ("bytes", lambda value: base64.b64encode(value).decode(), base64.b64decode),
+    asyncpg.BitString: ("bits", asyncpg.BitString.as_string, asyncpg.BitString),
+    ipaddress.IPv4Address: ("ipv4", str, ipaddress.IPv4Address),
+    ipaddress.IPv6Address: ("ipv6", str, ipaddress.IPv6Address),
+    ipaddress.IPv4Interface: ("ipv4i", str, ipaddress.IPv4Interface),
+    ipaddress.IPv6Interface: ("ipv6i", str, ipaddress.IPv6Interface),
+    ipaddress.IPv4Network: ("ipv4n", str, ipaddress.IPv4Network),
+    ipaddress.IPv6Network: ("ipv6n", str, ipaddress.IPv6Network),
 }
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "decimal": Decimal,
-    "datetime": datetime.fromisoformat,
-    "date": date.fromisoformat,
-    "time": time.fromisoformat,
-    "interval": lambda parts: timedelta(*parts),
-    "bytes": base64.b64decode,
-    "bits": asyncpg.BitString,
-    "ipv4": ipaddress.IPv4Address,
-    "ipv6": ipaddress.IPv6Address,
-    "ipv4i": ipaddress.IPv4Interface,
-    "ipv6i": ipaddress.IPv6Interface,
-    "ipv4n": ipaddress.IPv4Network,
-    "ipv6n": ipaddress.IPv6Network,
+_READERS: dict[str, Callable[[Any], Any]] = {name: read for name, _, read in _FORMS.values()} | {
     "float": float,
     "uuid": UUID,
     "dict": lambda value: {name: read_value(one) for name, one in value.items()},
@@ -148,14 +140,14 @@ def value_json(value: Any) -> Any:
         return {"$": "range", "v": [*ends, value.lower_inc, value.upper_inc, value.isempty]}
     if isinstance(value, UUID):
         return {"$": "uuid", "v": str(value)}
-    writer = _WRITERS.get(type(value))
-    if writer is None:
+    form = _FORMS.get(type(value))
+    if form is None:
         raise EncodeError(
             f"a statement of a transaction returned a {type(value).__module__}.{type(value).__qualname__}, "
             "which the journal has no form for",
             hint="cast it in the statement: select value::text",
         )
-    return {"$": writer[0], "v": writer[1](value)}
+    return {"$": form[0], "v": form[1](value)}
 
 
 def read_value(written: Any) -> Any:
