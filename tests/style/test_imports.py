@@ -25,6 +25,7 @@ RANKS: tuple[tuple[str, ...], ...] = (
     ("workflow",),
     ("database",),
     ("client", "worker"),
+    ("calls",),
     ("embedded", "admin"),
     ("compatibility", "replay_check", "sync", "app_runtime", "foreground", "app"),
     ("demo",),
