@@ -36,7 +36,7 @@ begin
       format('There is no %s %L.', p_kind, p_id));
 end
 $$;
-comment on function durable._fail_not_found(text, text, text) is 'Raises WF001, which says so if it was removed.';
+comment on function durable._fail_not_found(text, text, text) is 'Raises WF001; its detail tells of an object that was removed.';
 
 create or replace function durable._fail_lease_lost(p_id text, p_version integer)
 returns void language plpgsql volatile
@@ -107,7 +107,8 @@ as $$
                               else p_path[1:6] || '...'::text || p_path[cardinality(p_path) - 4:] end, ' -> ')
          || ' would wait for itself'
 $$;
-comment on function durable._await_cycle(text[]) is 'A circle of awaits in words: A -> B -> A would wait for itself; a long one with its middle left out.';
+comment on function durable._await_cycle(text[]) is
+  'A circle of awaits as text: A -> B -> A would wait for itself. Of a long circle the middle is left out.';
 
 create or replace function durable._fail_await_cycle(p_path text[])
 returns void language plpgsql volatile
@@ -163,7 +164,7 @@ begin
 end
 $$;
 comment on function durable._start_over() is
-  'Undoes the block of its caller, which catches WF099 and starts again: the only way to release row locks before the transaction ends. Never a code of an answer.';
+  'Raises WF099, which undoes the block of the caller; the caller catches it and starts again. It is the only way to release row locks before the transaction ends. No answer ever has this code.';
 
 create or replace function durable._fail_run_conflict(p_id text, p_subject text)
 returns void language plpgsql volatile
@@ -184,4 +185,4 @@ as $$
                             'data', '{"detail": null, "hint": null}'::jsonb || p_data)::text
 $$;
 comment on function durable._refusal(text, text, jsonb) is
-  'An error that the database gives a run in answer to a command, as its code would read one of its own.';
+  'An error that the database gives a run in answer to a command, in the form in which its code reads errors.';

@@ -1,6 +1,7 @@
--- The canonicaliser of addresses, one for all doors: a pure function of the text, whatever transports are switched on.
--- One place has one text, because tasks, listeners and workers meet by equal texts. Groups and members are names: nothing in
--- them is decoded, folded or cut; a percent sign is a character like any other. Spaces and control characters are nowhere.
+-- The canonical form of addresses, the same for every entry point: a pure function of the text, whatever transports are
+-- switched on. One place has one text, because tasks, listeners and workers meet by equal texts. Groups and members are names:
+-- nothing in them is decoded, folded to lower case or cut, and a percent sign is a character like any other. No part has spaces
+-- or control characters.
 
 create or replace function durable._canonical_url(p_url text)
 returns text language sql immutable parallel safe
@@ -15,7 +16,7 @@ as $$
   where u.part is not null and coalesce(u.part[4]::integer, 1) <= 65535 and u.part[5] !~ '%(?![0-9A-Fa-f]{2})' is not false
 $$;
 comment on function durable._canonical_url(text) is
-  'An http or https address: scheme and host in small letters, no default port, no lone slash as path; user, path and query as written. Null: none, like one with a fragment, a port over 65535 or a percent sign that escapes nothing.';
+  'An http or https address in canonical form: scheme and host in lower case, no default port, no path that is a slash alone; user, path and query as written. Null for any other text, and for an address with a fragment, a port over 65535 or a percent sign that escapes nothing.';
 
 create or replace function durable._canonical_function(p_name text)
 returns text language sql immutable parallel safe
@@ -26,7 +27,7 @@ as $$
   from (select E'("([^"]|"")+"|([A-Za-z_]|[^\\u0001-\\u007f])([A-Za-z0-9_$]|[^\\u0001-\\u007f])*)' as name) i
 $$;
 comment on function durable._canonical_function(text) is
-  'A name schema.function as SQL reads and writes it: small letters unless quoted, quotes only where they are needed. Null: no such name.';
+  'A name schema.function as SQL reads and writes it: lower case unless quoted, quotes only where they are needed. Null for any other text.';
 
 create or replace function durable._has_blank(p_text text)
 returns boolean language sql immutable parallel safe
@@ -34,7 +35,7 @@ as $$
   select p_text ~ E'[\\u0001-\\u0020\\u007f\\u0085\\u00a0\\u1680\\u2000-\\u200b\\u2028\\u2029\\u202f\\u205f\\u2060\\u3000\\ufeff]'
 $$;
 comment on function durable._has_blank(text) is
-  'A blank or control character stands in the text, invisible ones too. By number: what a class of characters holds differs from one locale to another.';
+  'True if the text has a blank or a control character, including invisible ones. They are listed by number, because the content of a character class differs between locales.';
 
 create or replace function durable._canonical_address(p_address text)
 returns text language sql immutable parallel safe
@@ -59,7 +60,8 @@ comment on function durable._canonical_address(text) is
 create or replace function durable._is_plain_name(p_name text)
 returns boolean language sql immutable parallel safe
 as $$ select octet_length(p_name) <= 256 and p_name ~ '^[A-Za-z0-9_][A-Za-z0-9_.-]*$' $$;
-comment on function durable._is_plain_name(text) is 'A queue name as most are, known at a glance. The length stands apart: counted by the pattern, it would cost ten times as much.';
+comment on function durable._is_plain_name(text) is
+  'True for the plain names that most queues have. The length is checked apart: as part of the pattern it would cost ten times as much.';
 
 create or replace function durable._is_queue(p_name text)
 returns boolean language sql immutable parallel safe
@@ -69,7 +71,7 @@ as $$
                             and durable._canonical_address('poll://any@' || p_name) is not null, false) end
 $$;
 comment on function durable._is_queue(text) is
-  'Whether runs can be queued under this name: its address can be routed, and it is a name alone. Plain names pass first: the whole of it costs as much as a start.';
+  'Whether runs can be queued under this name: its address can be routed, and it is a name alone. Plain names are checked first, because the complete check costs as much as a start.';
 
 create or replace function durable._canonical_listener(p_address text)
 returns text language sql immutable parallel safe
@@ -94,7 +96,7 @@ as $$
     else coalesce(jsonb_typeof(p_headers), 'null') = 'null' end
 $$;
 comment on function durable._sound_headers(jsonb) is
-  'Headers that may stand in a request: names are tokens, values have no line ends. Null is none.';
+  'Headers that are allowed in a request: names are tokens, values have no line ends. Null if there are none.';
 
 create or replace function durable._canonical_recv(p_recv jsonb, p_notify boolean)
 returns text language sql immutable parallel safe
@@ -135,7 +137,8 @@ comment on function durable._queue_of(text) is 'The queue a canonical target is 
 create or replace function durable._target_of(p_queue text)
 returns text language sql immutable parallel safe
 as $$ select case when p_queue like 'sql://%' then p_queue else 'poll://any@' || p_queue end $$;
-comment on function durable._target_of(text) is 'The target of a run in that queue: the service that the queue is of, or whoever serves the queue.';
+comment on function durable._target_of(text) is
+  'The target of a run in that queue: the service of the queue, or any worker that serves it.';
 
 create or replace function durable._preference_of(p_target text)
 returns text language sql immutable parallel safe

@@ -1,4 +1,4 @@
--- The knobs: their defaults, how they are read and how they are changed.
+-- Settings: their defaults, how they are read and how they are changed.
 
 insert into durable.settings (name, value, description) values
   ('cancel_grace_ms', '30000', 'how long a run may clean up after a request of cancellation, unless the request says otherwise'),
@@ -34,7 +34,8 @@ comment on function durable._setting_int(text) is 'Value of a numeric setting.';
 create or replace function durable._strict()
 returns boolean language sql stable
 as $$ select s.value = 'strict' from durable.settings s where s.name = 'conformance' $$;
-comment on function durable._strict() is 'The profile is the specification''s own; otherwise what current SDKs need is allowed.';
+comment on function durable._strict() is
+  'True in the strict profile, which is the specifications; the other profile also allows what current SDKs need.';
 
 create or replace function durable.set_setting(name text, value text)
 returns text language plpgsql volatile
@@ -67,7 +68,7 @@ begin
 end
 $$;
 comment on function durable.set_setting(text, text) is
-  'Changes a knob and returns its old value. WF001 for an unknown name, WF004 for a value of the wrong type.';
+  'Changes a setting and returns its old value. WF001 for an unknown name, WF004 for a value of the wrong type.';
 
 create or replace function durable.version()
 returns table (schema_version integer, lowest_worker_protocol integer, highest_worker_protocol integer)

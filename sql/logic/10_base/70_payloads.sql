@@ -23,7 +23,7 @@ create or replace function durable._is_deep(p_text text)
 returns boolean language plpgsql immutable
 as $$
 begin
-  -- so many levels have so many brackets
+  -- 500 levels need as many opening brackets
   if octet_length(p_text) <= 1000 or length(p_text) - length(translate(p_text, '[{', '')) <= 500 then
     return false;
   end if;
@@ -35,7 +35,7 @@ exception
     return true;
 end
 $$;
-comment on function durable._is_deep(text) is 'The same of a text that may be JSON. One of another codec is not.';
+comment on function durable._is_deep(text) is 'The same for a text that may be JSON; false for a text in another codec.';
 
 create or replace function durable._check_depth(p_subject text, p_text text)
 returns void language plpgsql stable
@@ -47,7 +47,7 @@ begin
   end if;
 end
 $$;
-comment on function durable._check_depth(text, text) is 'Raises WF004 for JSON that no reader could be given.';
+comment on function durable._check_depth(text, text) is 'Raises WF004 for JSON that is nested too deep for readers.';
 
 create or replace function durable._check_payload(p_subject text, p_text text)
 returns void language plpgsql stable
@@ -62,7 +62,7 @@ begin
 end
 $$;
 comment on function durable._check_payload(text, text) is
-  'Raises WF008 for a payload over the limit, WF004 for JSON that is too deep. Up to 1000 bytes pass without a look.';
+  'Raises WF008 for a payload over the limit, WF004 for JSON that is too deep. Payloads of up to 1000 bytes are not checked.';
 
 create or replace function durable._check_tags_size(p_subject text, p_tags jsonb)
 returns void language plpgsql stable
@@ -74,7 +74,8 @@ begin
   end if;
 end
 $$;
-comment on function durable._check_tags_size(text, jsonb) is 'Raises WF008 for tags that have more than 64 KiB together: each is in an index.';
+comment on function durable._check_tags_size(text, jsonb) is
+  'Raises WF008 for tags of more than 64 KiB in all, because each tag is in an index.';
 
 create or replace function durable._check_json(p_subject text, p_text text)
 returns void language plpgsql stable
@@ -96,7 +97,8 @@ as $$
     when 'rejected_canceled' then '{"type": "Cancelled", "kind": "Cancelled", "message": "cancelled"}'
     else '{"type": "Rejected", "kind": "Uncategorized", "message": "rejected without a reason"}' end)
 $$;
-comment on function durable._error_of(text, text) is 'The error of a rejected promise as JSON text, also where nobody gave one.';
+comment on function durable._error_of(text, text) is
+  'The error of a rejected promise as JSON text; a promise that was rejected without one gets a default.';
 
 create or replace function durable._error_kind(p_type text)
 returns text language sql immutable parallel safe
@@ -111,7 +113,7 @@ as $$
   end
 $$;
 comment on function durable._error_kind(text) is
-  'Kind of an error by its type: Trap (whoever ran it is gone), UserError, Timeout (a lost lease too), Cancelled, Nondeterminism or Uncategorized.';
+  'Kind of an error by its type: Trap (the process that ran it is gone), UserError, Timeout (a lost lease too), Cancelled, Nondeterminism or Uncategorized.';
 
 create or replace function durable._with_kind(p_error jsonb)
 returns jsonb language sql immutable parallel safe
@@ -124,4 +126,4 @@ as $$
   end
 $$;
 comment on function durable._with_kind(jsonb) is
-  'An error as journals show it: an object with a kind. One that brought its own kind keeps it; what is no object becomes a message.';
+  'An error as journals show it: an object with a kind. An error with a kind of its own keeps it; a value that is no object becomes a message.';

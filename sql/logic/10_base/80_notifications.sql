@@ -31,13 +31,14 @@ as $$
     and strpos(p_address, ':') = 44 and octet_length(p_message) < 7900
 $$;
 comment on function durable._send_message(text, text) is
-  'Sends data to one process, with this commit. Like a hint it may be lost. The address is random: a channel and a secret. Roles that can read the statements of others can see the channel, but not the secret, which stands only in tables and parameters; the receiver drops a message that does not begin with it. An invalid address or a message that is too long for Postgres sends nothing, because neither may fail a turn.';
+  'Sends data to one process, with this commit. Like a hint it may be lost. The address is random: a channel and a secret. Roles that can read the statements of others can see the channel, but not the secret, which stands only in tables and parameters; the receiver drops a message that does not begin with the secret. An invalid address or a message that is too long for Postgres sends nothing, because neither may fail a turn.';
 
 create or replace function durable._hint(p_channel text, p_now bigint)
 returns void language plpgsql volatile
 as $$
 declare
-  -- written with its schema, because this runs below a trigger with the engine's rights: a temporary domain has no say
+  -- with the schema in their names, because a trigger calls this with the rights of the engine: a temporary domain must not be
+  -- found
   v_mode pg_catalog.text;
   v_sent_at pg_catalog.int8;
 begin
@@ -46,7 +47,7 @@ begin
   if v_mode = 'off' then
     return;
   elsif v_mode = 'coalesce' then
-    -- mostly it has been sent just now, which costs no lock and no write to see
+    -- most of the time a hint was sent just now; this check costs no lock and no write
     if v_sent_at between p_now - 49 and p_now then
       return;
     end if;

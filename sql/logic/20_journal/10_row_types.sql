@@ -47,7 +47,7 @@ as $$
     ('execution_resumed', array['ExecutionResumed'], false, false)
 $$;
 comment on function durable.journal_types() is
-  'The closed list of row types: the logical events of each, whether it takes a new child number, whether it resolves its child. The values of a local step are in its row, those of a child run and of a promise in the promise. A child_settled without a promise holds the error of an adoption that was refused.';
+  'The closed list of row types: the logical events of each, whether it takes a new child number, whether it resolves its child. The row of a local step has its values; the values of a child run and of a promise are in the promise. A child_settled without a promise has the error of an adoption that was refused.';
 
 create or replace function durable._schedules_step(p_type durable.row_type)
 returns boolean language sql immutable parallel safe
@@ -154,4 +154,4 @@ begin
 end
 $$;
 comment on function durable._fail_journal(bigint, durable.row_type, integer, text) is
-  'Raises WF006 in the words of a client: the run, the event, the child. Returns boolean so that it can stand in the failing branch of a WHERE.';
+  'Raises WF006 in the terms of a client: the run, the event, the child. Returns boolean so that it can be the failing branch of a WHERE.';

@@ -1,4 +1,4 @@
--- The effects of rows about signals on inboxes. Called by _append only, under the lock of the head.
+-- Inboxes, updated by rows about signals. Called by _append only, under the lock of the head.
 
 create or replace function durable._update_inboxes(p_events durable._event[])
 returns void language plpgsql volatile
@@ -14,7 +14,8 @@ begin
   where i.execution = any (array[r.execution]) and i.name = any (array[r.name]);
 end
 $$;
-comment on function durable._update_inboxes(durable._event[]) is 'Counts deliveries and receipts; who received waits no more.';
+comment on function durable._update_inboxes(durable._event[]) is
+  'Counts deliveries and receipts, and ends the wait of a run that received.';
 
 create or replace function durable._check_inboxes(p_events durable._event[])
 returns void language plpgsql stable

@@ -1,6 +1,6 @@
--- The effects of rows about join sets on their state, and the guards that use it. Called by _append only,
--- under the lock of the head. A member is looked up by a subquery with a limit, which is never joined: where
--- only its key is asked for, a plan that was made while the table was empty would read the whole index.
+-- Join sets and their members, updated by rows about them, and the guards that read them. Called by _append only, under the
+-- lock of the head. A member is looked up by a subquery with a limit, which is never joined: where only its key is asked for, a
+-- plan that was made while the table was empty would read the whole index.
 
 create or replace function durable._is_invocation(p_execution bigint, p_child integer)
 returns boolean language plpgsql stable
@@ -18,7 +18,7 @@ begin
 end
 $$;
 comment on function durable._is_invocation(bigint, integer) is
-  'Whether the child is an invocation, the only kind with a result that a join set could hand out. Reads the journal only for one that is complete or adopted.';
+  'Whether the child is an invocation, the only kind with a result that a join set can hand out. Reads the journal only for an invocation that is complete or adopted.';
 
 create or replace function durable._check_submits(p_events durable._event[])
 returns void language plpgsql stable
@@ -49,7 +49,7 @@ begin
 end
 $$;
 comment on function durable._check_submits(durable._event[]) is
-  'Guards JS-1, JS-2, JS-7: a member is an invocation that was scheduled before, in one set only that was made before, submitted before the first result was taken. The rows of one call are judged in their order.';
+  'Guards JS-1, JS-2, JS-7: a member is an invocation that was scheduled before, is in one set only, which was created before, and is submitted before the first result of the set is taken. The rows of one call are checked in their order.';
 
 create or replace function durable._check_takes(p_events durable._event[])
 returns void language plpgsql stable
@@ -77,7 +77,7 @@ begin
 end
 $$;
 comment on function durable._check_takes(durable._event[]) is
-  'Guards JS-3 to JS-6: what is taken is a member, complete, and was not taken before. A promise made by the same call does not exist yet, and one completed further down is not complete here.';
+  'Guards JS-3 to JS-6: the child that is taken is a member, complete, and was not taken before. A promise that the same call creates does not exist yet, and a child that a later row completes is not complete at this row.';
 
 create or replace function durable._update_join_sets(p_events durable._event[])
 returns void language plpgsql volatile
@@ -99,4 +99,4 @@ begin
 end
 $$;
 comment on function durable._update_join_sets(durable._event[]) is
-  'Makes sets and members and marks what was taken. Judges in between, because one turn may do all of it; what is refused is undone.';
+  'Creates sets and members, and marks members that were taken. The checks stand in between, because one turn may do all three; a refusal undoes them together.';

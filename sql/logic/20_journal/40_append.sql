@@ -1,7 +1,7 @@
--- The journal's grammar and its one writer: guards, sequence numbers, fused widths and the fold into the
--- head. Callers hold the lock of every head they append to. Here and in every file, rows that are looked up
--- for the elements of an array or CTE are joined by "key = any (array[x.key])": sql/README.md, "How we write
--- a look-up".
+-- The grammar of the journal and its one writer: guards, sequence numbers, and the update of heads. (The head of a run is its
+-- row in _executions, a summary of its journal.) Callers hold the lock of every head to which they append. Here and in every
+-- file, rows that are looked up for the elements of an array or CTE are joined by "key = any (array[x.key])": sql/README.md,
+-- "How we write a look-up".
 
 create or replace function durable._width(p_type durable.row_type)
 returns integer language sql immutable parallel safe
@@ -23,7 +23,8 @@ as $$
     when 'execution_completed' then 'completed' when 'execution_failed' then 'failed'
   end
 $$;
-comment on function durable._status_after(durable.row_type) is 'Status that the row leads to; null where it changes none. Status is the fold of this.';
+comment on function durable._status_after(durable.row_type) is
+  'The status of a run after the row; null for a row that does not change it. A head has the status after its last such row.';
 
 create or replace function durable._status_at(p_place bigint, p_status text)
 returns bigint language sql immutable parallel safe
@@ -32,7 +33,7 @@ as $$
          + array_position(array['running', 'blocked', 'cancelling', 'completed', 'failed', 'cancelled'], p_status)
 $$;
 comment on function durable._status_at(bigint, text) is
-  'A place in a journal and the status from there on, as one number, so that the largest of some is the last; null without a status.';
+  'A place in a journal and the status after it as one number, so that the largest number has the last status; null without a status.';
 
 create or replace function durable._status_of(p_status_at bigint)
 returns text language sql immutable parallel safe
@@ -58,7 +59,7 @@ as $$
   end
 $$;
 comment on function durable._may_append(text, durable.row_type, boolean) is
-  'Guard by status: what each of the six statuses admits. One ExecutionStarted, at birth; nothing after an end. p_cleaning: reported by a worker that has seen the request of cancellation, so that clean-up may take durable steps; it cannot wait in the journal, which would end the cancelling.';
+  'Guard by status: the row types that each of the six statuses allows. ExecutionStarted is written at birth only; nothing follows an end. p_cleaning: the row is from a worker that has seen the request of cancellation, so clean-up may take durable steps. It cannot wait in the journal, because that would end the status cancelling.';
 
 create or replace function durable._attempt_after(p_type durable.row_type, p_attempt integer)
 returns durable._attempt language sql immutable parallel safe
@@ -70,7 +71,7 @@ as $$
     else row(null, 'complete')::durable._attempt
   end
 $$;
-comment on function durable._attempt_after(durable.row_type, integer) is 'Where a local step stands after a row about it.';
+comment on function durable._attempt_after(durable.row_type, integer) is 'The state of a local step after a row about it.';
 
 create or replace function durable._open_attempt(p_head durable._executions, p_child integer)
 returns durable._attempt language sql immutable parallel safe
@@ -79,7 +80,8 @@ as $$
     p_head.open_attempts[array_position(p_head.open_steps, p_child)],
     case when p_head.open_running[array_position(p_head.open_steps, p_child)] then 'running' else 'due' end)::durable._attempt end
 $$;
-comment on function durable._open_attempt(durable._executions, integer) is 'Where a local step stands by the head; null if it is not open.';
+comment on function durable._open_attempt(durable._executions, integer) is
+  'The state of a local step, read from the head; null if the step is not open.';
 
 create or replace function durable._attempt_fits(p_type durable.row_type, p_attempt integer, p_before durable._attempt)
 returns boolean language sql immutable parallel safe
@@ -95,7 +97,7 @@ as $$
   end
 $$;
 comment on function durable._attempt_fits(durable.row_type, integer, durable._attempt) is
-  'Guard of SE-1 to SE-4: starts and ends of attempts alternate, numbered 1, 2, 3; nothing follows the completion.';
+  'Guards SE-1 to SE-4: starts and ends of attempts alternate, with numbers 1, 2, 3; nothing follows the completion.';
 
 create or replace function durable._attempt_due(p_before durable._attempt)
 returns text language sql immutable parallel safe
@@ -107,13 +109,13 @@ as $$
     else 'no step is open under that number'
   end
 $$;
-comment on function durable._attempt_due(durable._attempt) is 'The expectation of _attempt_fits, as text.';
+comment on function durable._attempt_due(durable._attempt) is 'The attempt that _attempt_fits expects, as text.';
 
 create or replace function durable._gap_max()
 returns integer language sql immutable parallel safe
 as $$ select 1000000 $$;
 comment on function durable._gap_max() is
-  'Child numbers that one row may leap over, at most: each of them is kept in the head until its row comes.';
+  'The largest gap that one row may leave before its child number: the head keeps every number of a gap until the row with it is written.';
 
 create or replace function durable._fits(
   p_execution bigint, p_type durable.row_type, p_child integer, p_status text, p_next_child integer, p_reserved integer[],
@@ -132,7 +134,7 @@ as $$
   end
 $$;
 comment on function durable._fits(bigint, durable.row_type, integer, text, integer, integer[], boolean) is
-  'The guards of one row by status and child number, given status, next child and reserved numbers before the row. True, or WF006.';
+  'The guards of one row by status and child number. The arguments are the status, the next child and the reserved numbers before the row. True, or WF006.';
 
 create or replace function durable._attempt_guard(
   p_execution bigint, p_type durable.row_type, p_child integer, p_attempt integer, p_before durable._attempt)
@@ -145,7 +147,7 @@ as $$
   end
 $$;
 comment on function durable._attempt_guard(bigint, durable.row_type, integer, integer, durable._attempt) is
-  'The guard of one row by attempt, given where its step stands before the row (p_before). True, or WF006.';
+  'The guard of one row by attempt. p_before: the state of its step before the row. True, or WF006.';
 
 create or replace function durable._append_each(p_events durable._event[], p_now bigint, p_cleaning boolean)
 returns void language plpgsql volatile
@@ -178,7 +180,7 @@ begin
 end
 $$;
 comment on function durable._append_each(durable._event[], bigint, boolean) is
-  'Journal rows of which each is the only one for its execution, so that nothing depends on those before it: rows and heads in one pass.';
+  'Appends one row to each of some journals: rows and heads in one pass, because no row depends on another one.';
 
 create or replace function durable._append_end(p_execution bigint, p_type durable.row_type, p_now bigint)
 returns void language plpgsql volatile
@@ -199,7 +201,8 @@ begin
   insert into durable._journal (bucket, execution, seq, ts, type) values (v_bucket, p_execution, v_seq, p_now, p_type);
 end
 $$;
-comment on function durable._append_end(bigint, durable.row_type, bigint) is 'The last row of one journal, and its head: what _append_each does, for one run.';
+comment on function durable._append_end(bigint, durable.row_type, bigint) is
+  'Appends the last row of one journal and updates its head: _append_each for one run.';
 
 create or replace function durable._insert_all(p_events durable._event[], p_now bigint, p_cleaning boolean)
 returns void language plpgsql volatile
@@ -227,7 +230,7 @@ begin
 end
 $$;
 comment on function durable._insert_all(durable._event[], bigint, boolean) is
-  'Journal rows in their order, each judged by what those before it leave.';
+  'Appends rows in their order, each checked against the state that the rows before it leave.';
 
 create or replace function durable._update_heads(p_events durable._event[])
 returns void language plpgsql volatile
@@ -249,7 +252,7 @@ begin
     select e.execution, sum(durable._width(e.type)) as width,
            max(e.child) filter (where durable._allocates(e.type)) as last_child,
            array_agg(e.child) filter (where durable._allocates(e.type)) as children,
-           -- a sort within each group would cost more than all the rest
+           -- a sort within each group would cost more than the rest of the statement
            durable._status_of(max(durable._status_at(e.ord, durable._status_after(e.type)))) as status
     from unnest(p_events) with ordinality as e (execution, type, child, attempt, name, input_hash, data, ord)
     group by e.execution
@@ -325,7 +328,8 @@ begin
   where h.execution = any (array[n.execution]);
 end
 $$;
-comment on function durable._update_open_steps(durable._event[]) is 'Keeps the open local steps of the heads: the last row about a step decides.';
+comment on function durable._update_open_steps(durable._event[]) is
+  'Updates the open local steps of heads: the last row about a step decides.';
 
 create or replace function durable._reserve(p_reserved integer[], p_next integer, p_children integer[])
 returns integer[] language sql immutable parallel safe
@@ -338,7 +342,7 @@ as $$
   where u.child <> all (p_children)
 $$;
 comment on function durable._reserve(integer[], integer, integer[]) is
-  'Reserved numbers after p_children were taken: gaps are local steps and receives whose rows are still to come (law A-1).';
+  'The reserved numbers after p_children were taken: gaps, for local steps and receives whose rows are still to come (law A-1).';
 
 create or replace function durable._await(p_executions bigint[], p_waits durable._ending[], p_now bigint)
 returns void language plpgsql volatile
@@ -365,7 +369,7 @@ begin
 end
 $$;
 comment on function durable._await(bigint[], durable._ending[], bigint) is
-  'Writes ExecutionAwaiting and blocks the heads on what it names. The value of a wait is the signal''s name where no receiver is registered.';
+  'Writes ExecutionAwaiting and marks the heads as blocked on the children of the wait. A wait for a signal without a registered receiver has the name of the signal as its value.';
 
 create or replace function durable._bucket(p_now bigint)
 returns integer language plpgsql stable
@@ -382,7 +386,8 @@ begin
     (select min(b.bucket) from durable._buckets b));
 end
 $$;
-comment on function durable._bucket(bigint) is 'Partition for a run that starts now: this week''s, else the newest before it, so a start never fails for want of a partition.';
+comment on function durable._bucket(bigint) is
+  'The partition for a run that starts now: the one of this week, else the newest one before it, so that no start fails because a partition is missing.';
 
 create or replace function durable._write_started(p_executions bigint[], p_bucket integer, p_data text, p_now bigint)
 returns void language plpgsql volatile
@@ -393,7 +398,7 @@ begin
 end
 $$;
 comment on function durable._write_started(bigint[], integer, text, bigint) is
-  'The first row of new journals. p_data: what the promise does not know, the input of a later generation or a client''s own data.';
+  'Writes the first row of new journals. p_data: data that the promise does not have, which is the input of a later generation or the data of a client.';
 
 create or replace function durable._copy_rows(
   p_from bigint, p_to bigint, p_seqs integer[], p_changed integer[], p_types durable.row_type[], p_data text[])
@@ -412,7 +417,7 @@ as $$
   where f.execution = p_from
 $$;
 comment on function durable._copy_rows(bigint, bigint, integer[], integer[], durable.row_type[], text[]) is
-  'Copies rows, named by their seq, to the journal of a head that has none yet, numbered densely. Those of p_changed get another type and other data; a completion by reference then refers to the child of the copy itself. Both heads are the caller''s.';
+  'Copies rows, named by their seq, to the journal of a head that has none yet, with dense numbers. The rows p_changed get another type and other data; a completion by reference then refers to the child of the copy. The caller holds both heads.';
 
 create or replace function durable._rebuild_head(p_execution bigint)
 returns void language sql volatile
@@ -446,7 +451,7 @@ as $$
   where h.execution = p_execution
 $$;
 comment on function durable._rebuild_head(bigint) is
-  'Updates the head of a running execution by its whole journal, if that was copied and not appended row by row.';
+  'Computes the head of a running execution from its whole journal, which was copied and not appended row by row.';
 
 create or replace function durable._begin(
   p_executions bigint[], p_ids text[], p_tenants text[], p_workflows text[], p_versions text[], p_keys text[], p_now bigint,
@@ -462,7 +467,7 @@ begin
          (select w.digest from durable._workflows w where w.name = r.workflow and w.version = r.version)
   from unnest(p_executions, p_ids, p_tenants, p_workflows, p_versions, p_keys, p_abandoned)
          as r (execution, id, tenant, workflow, version, key, abandoned)
-  -- two calls with some keys in common meet in one order
+  -- two calls with keys in common insert them in the same order
   order by r.key collate "C", r.execution
   on conflict (tenant, workflow, key) where key is not null do nothing;
   get diagnostics v_count = row_count;
@@ -473,7 +478,7 @@ begin
 end
 $$;
 comment on function durable._begin(bigint[], text[], text[], text[], text[], text[], bigint, boolean[]) is
-  'Makes heads, under numbers that the caller drew from _next_execution, with their ExecutionStarted. One of their keys may be taken by a start that had no lock on it: WF099, which the caller of keys catches.';
+  'Creates heads with their ExecutionStarted, under numbers that the caller drew from _next_execution. WF099 if one of their keys was taken by a start without a lock on it; a caller with keys catches it.';
 
 create or replace function durable._begin_one(
   p_execution bigint, p_id text, p_tenant text, p_workflow text, p_version text, p_key text, p_digest bytea,
@@ -498,9 +503,10 @@ begin
 end
 $$;
 comment on function durable._begin_one(bigint, text, text, text, text, text, bytea, bigint) is
-  'The same for one head, in statements for one row: those for many cost three times as much. Answers the head; null if its key is taken, and then nothing was written.';
+  'The same for one head, in statements for one row, which cost a third of those for many. Answers the head; null, and nothing is written, if its key is taken.';
 
 create or replace function durable._next_execution()
 returns bigint language sql volatile
 as $$ select nextval('durable._executions_execution_seq') $$;
-comment on function durable._next_execution() is 'A fresh head number. Drawn before the promise is inserted, so that it is inserted once and whole.';
+comment on function durable._next_execution() is
+  'A new number of a head. It is drawn before the promise is inserted, so that the promise is inserted with it.';

@@ -1,7 +1,6 @@
--- Callbacks: registration, and the resume stage of the settlement chain, in which awaiters become pending.
--- Nothing here writes a promise. Tasks are joined from the left wherever the other side drives: their table
--- is emptied all the time, and a plan that starts from a table believed empty reads its whole index for each
--- row of the other.
+-- Callbacks: registration, and the resume stage of the settlement chain, in which awaiters become pending. No function here
+-- writes a promise. Tasks are joined by a left join wherever the other side drives: rows of their table come and go all the
+-- time, and a plan that starts from a table which was empty reads its whole index for each row of the other side.
 
 create or replace function durable._register(p_awaited text[], p_awaiter text)
 returns void language sql volatile
@@ -12,11 +11,11 @@ $$;
 comment on function durable._register(text[], text) is
   'Registers a task on promises that the caller has locked and found pending and external.';
 
--- Finds runs that would wait for themselves. A callback of a run on its own child is born with the child,
--- which nobody but its parent awaits and which awaits nothing yet; a fork is born awaited by nobody. Hence
--- the last callback of a circle is one of an adoption, and as adoptions of what can wait come one after the
--- other (_lock_adoptions), judging each by the callbacks it finds is exact for runs. Callbacks of protocol
--- clients count as awaits too, but what they register for tasks without a journal is theirs to judge.
+-- Finds runs that would wait for themselves. The callback of a run on its own child is created with the child, which awaits
+-- nothing yet and which only its parent awaits; no run awaits a new fork. So the last callback of a circle is one of an
+-- adoption. Adoptions of promises that can wait are made one after the other (_lock_adoptions), so a check of each against the
+-- callbacks that exist is exact for runs. Callbacks of protocol clients count as awaits too, but circles of tasks without a
+-- journal are left to those clients.
 
 create or replace function durable._may_close_circle(p_awaited text[], p_awaiters text[], p_now bigint)
 returns boolean language plpgsql stable
@@ -41,7 +40,7 @@ begin
 end
 $$;
 comment on function durable._may_close_circle(text[], text[], bigint) is
-  'Whether any of these new awaits could lie on a circle, all of them taken as made: one statement for the many turns in which none does.';
+  'Whether any of these new awaits could be part of a circle, if all of them are made. One statement for a whole turn, because most turns close no circle.';
 
 create or replace function durable._circle(
   p_awaited text, p_awaiter text, p_more_awaited text[], p_more_awaiters text[], p_now bigint)
@@ -79,7 +78,7 @@ begin
 end
 $$;
 comment on function durable._circle(text, text, text[], text[], bigint) is
-  'The shortest circle that p_awaiter closes if it awaits p_awaited, given the callbacks and p_more: p_awaiter, p_awaited, whom that awaits, ..., p_awaiter. Null if there is none. A promise that is settled or past its deadline waits for nothing.';
+  'The shortest circle that p_awaiter closes if it awaits p_awaited, given the callbacks and p_more: p_awaiter, p_awaited, the promise that p_awaited awaits, ..., p_awaiter. Null if there is none. A promise that is settled or past its deadline awaits nothing.';
 
 create or replace function durable._prefer_until(p_preference text, p_now bigint)
 returns bigint language sql stable
@@ -87,7 +86,7 @@ as $$
   select p_now + durable._setting_int('prefer_ms') from durable._workers w where w.id = p_preference and w.present
 $$;
 comment on function durable._prefer_until(text, bigint) is
-  'Until when only the preferred worker may claim a woken task; null when it is not known to be there.';
+  'Until when only the preferred worker may claim a resumed task; null if that worker is not present.';
 
 create or replace function durable._fire(p_settled durable._settled[], p_now bigint)
 returns table (resumed bigint[], queues text[])
@@ -150,4 +149,4 @@ begin
 end
 $$;
 comment on function durable._fire(durable._settled[], bigint) is
-  'Consumes the callbacks of settled promises. Outcomes for an awaiter: absent, fulfilled, expired (nothing); resumed (suspended and satisfied); buffered or duplicate (a row of _resumes). A run waiting for all is woken once; a halted one only stops being blocked; a promise of somebody else that it did not adopt wakes it without a journal event. A callback past its own timeout is dropped; one with a recv sends the resume there. Returns the runs resumed and their queues; the caller holds all locks.';
+  'Consumes the callbacks of settled promises. Outcomes for an awaiter: absent, fulfilled, expired (nothing is done); resumed (suspended and satisfied); buffered or duplicate (a row of _resumes). A run that waits for all of some promises is resumed once. A halted run only stops being blocked. A promise that the run neither created nor adopted resumes it without a journal event. A callback past its own timeout is dropped; a callback with a recv sends the resume to that address. Returns the resumed runs and their queues. The caller holds all locks.';

@@ -1,6 +1,5 @@
--- The settlement chain settle, resume, execute, for any number of promises at once. Every settlement goes
--- through here: a client's verdict, a worker's, a fence's, a deadline's. The one UPDATE that takes a promise
--- out of pending stands here.
+-- The settlement chain (settle, resume, execute) for any number of promises at once. Every settlement is made here: by a
+-- client, by a worker, under a fence, by a deadline. The only UPDATE that moves a promise out of pending stands here.
 
 create or replace function durable._settle_rows(
   p_ids text[], p_states text[], p_headers jsonb[], p_data text[], p_now bigint, p_keys text[], p_versions integer[])
@@ -30,7 +29,7 @@ begin
 end
 $$;
 comment on function durable._settle_rows(text[], text[], jsonb[], text[], bigint, text[], integer[]) is
-  'Writes verdicts on pending promises. At or after its deadline a promise gets the deadline verdict, whatever was asked; a null state asks for that only. p_keys: idempotency keys of the older API. p_versions: of the tasks, where the caller has read them and the promise is no child; the tasks of the others are looked up.';
+  'Settles pending promises. At or after its deadline a promise gets the deadline verdict instead of the given one; a null state asks only for the deadline verdict. p_keys: idempotency keys of the older API. p_versions: versions of the tasks that the caller has read and whose promises are no children; the other tasks are looked up.';
 
 create or replace function durable._settle_single(
   p_id text, p_head bigint, p_state text, p_data text, p_version integer, p_now bigint)
@@ -47,7 +46,7 @@ begin
 end
 $$;
 comment on function durable._settle_single(text, bigint, text, text, integer, bigint) is
-  'The settlement of one pending run that is nobody''s child, that nobody waits for, that has no resumes and whose deadline has not come: _settle without what that leaves out.';
+  'The settlement of one pending run that has no parent, awaiters or resumes and whose deadline has not come: the part of _settle that such a run needs.';
 
 create or replace function durable._owner_events(p_settled durable._settled[])
 returns durable._event[] language plpgsql stable
@@ -67,7 +66,7 @@ begin
 end
 $$;
 comment on function durable._owner_events(durable._settled[]) is
-  'The rows of settled children in their owners'' journals: TimerFired or InvokeCompleted, with InvokeStarted before it if none is open. Owners that have ended record nothing (R16).';
+  'The rows of settled children in their owners'' journals: TimerFired or InvokeCompleted, with InvokeStarted before it if no attempt is open. Owners that have ended record nothing (R16).';
 
 create or replace function durable._adopter_events(p_settled durable._settled[])
 returns durable._event[] language plpgsql stable
@@ -97,7 +96,7 @@ begin
 end
 $$;
 comment on function durable._request_events(durable._settled[]) is
-  'CancelRequested of runs that are settled as cancelled without having been asked. They stand before what that does to children: the cause first.';
+  'CancelRequested of runs that are settled as cancelled without a request before. These rows precede those of their children, so that the cause stands first.';
 
 create or replace function durable._end_events(p_settled durable._settled[])
 returns durable._event[] language plpgsql stable
@@ -125,7 +124,7 @@ begin
 end
 $$;
 comment on function durable._end_waits(text[], bigint[]) is
-  'Waits for rows end with their promises, wake reasons with their tasks; waits of runs that have ended are looked at again, to be given up.';
+  'Ends the waits for rows of settled promises, deletes the resumes of their tasks, and makes the waits of runs that have ended due, so that the sweep ends them.';
 
 create or replace function durable._settle(
   p_ids text[], p_states text[], p_headers jsonb[], p_data text[], p_now bigint, p_keys text[] default null,
@@ -185,4 +184,4 @@ begin
 end
 $$;
 comment on function durable._settle(text[], text[], jsonb[], text[], bigint, text[], integer[], durable._event[]) is
-  'Settles promises whose locks (_lock_settlement) the caller holds, ends their tasks and waits for rows, tells listeners, resumes awaiters, writes all journals. p_versions: as of _settle_rows. p_last: what comes before the ends of some of them in their journals, results of steps; reported by workers, so also of runs that clean up. Linear: settles nothing else. Returns the queues that got ready tasks.';
+  'Settles promises whose locks (_lock_settlement) the caller holds: ends their tasks and waits for rows, notifies listeners, resumes awaiters, writes all journals. p_versions: as of _settle_rows. p_last: rows before the last ones of some journals, results of steps that workers report, also for runs that clean up. Linear: it settles no other promise. Returns the queues that got ready tasks.';

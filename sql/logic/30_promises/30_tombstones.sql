@@ -1,5 +1,5 @@
--- Removed ids are not used again: the check of every entry point that creates something under an id of its
--- caller's choice. Retention itself stands in 75_time/30_retention.sql.
+-- Tombstones: ids that were removed are not used again. Every entry point that creates an object under a given id calls this
+-- check. Retention itself stands in 75_time/30_retention.sql.
 
 create or replace function durable._check_removed(
   p_ids text[], p_workflow text default null, p_tenant text default null, p_keys text[] default null)
@@ -23,4 +23,4 @@ begin
 end
 $$;
 comment on function durable._check_removed(text[], text, text, text[]) is
-  'Refuses ids and keys of what was removed. The caller has the locks of starts for them, or will meet the row in its insert. WF003.';
+  'Refuses ids and keys of removed objects. The caller has the locks of starts for them, or its insert meets the row. WF003.';

@@ -1,5 +1,5 @@
--- Operations on promises: what the protocol offers to clients, and the short verbs for people.
--- Knows of tasks only that a targeted promise is born with one.
+-- Operations on promises: those of the protocol, and the short verbs for people. The only tie to tasks here: a targeted promise
+-- is created with one.
 
 create or replace function durable._promise_record(p_promise durable._promises)
 returns durable.promise_record language sql immutable
@@ -26,7 +26,8 @@ as $$
        and durable._completes_step(j.type)
   where p.id = substring(p_id from E'^(.*)\\.[0-9]{1,9}$')
 $$;
-comment on function durable._step_record(text) is 'A local step as a promise: it has no row of its own, its journal rows are it.';
+comment on function durable._step_record(text) is
+  'A local step in the form of a promise, read from its journal rows: a local step has no row in _promises.';
 
 create or replace function durable._expire(p_ids text[])
 returns void language plpgsql volatile
@@ -39,8 +40,7 @@ begin
                           array_fill(null::text, array[v_count]), durable._now_ms());
 end
 $$;
-comment on function durable._expire(text[]) is
-  'Persists the deadline verdicts of promises found past their deadline, before they are reported.';
+comment on function durable._expire(text[]) is 'Settles promises that are past their deadline, before they are reported.';
 
 create or replace function durable.promise_get(p_id text)
 returns durable.promise_record language plpgsql volatile
@@ -71,7 +71,7 @@ create or replace function durable._within(p_id text, p_name text)
 returns boolean language sql immutable parallel safe
 as $$ select p_id = p_name or starts_with(p_id, p_name || ':') or starts_with(p_id, p_name || '.') $$;
 comment on function durable._within(text, text) is
-  'An id belongs to a name if it is the name or goes on with a colon or a dot behind it. SDKs write root:1.2, older ones root.1.2.';
+  'An id belongs to a name if it is the name, or the name followed by a colon or a dot. SDKs write root:1.2, older ones root.1.2.';
 
 create or replace function durable._in_its_tree(p_id text, p_tags jsonb)
 returns boolean language sql immutable parallel safe
@@ -82,7 +82,7 @@ as $$
               or p_id is not distinct from p_tags ->> 'resonate:origin')
 $$;
 comment on function durable._in_its_tree(text, jsonb) is
-  'An id belongs to the origin, the branch and the parent that tags name. An origin may have any parent: a detached call names its caller.';
+  'An id belongs to the origin, the branch and the parent of its tags. An origin may have any parent: a detached call names its caller.';
 
 create or replace function durable._check_promise(p_id text, p_timeout_at bigint, p_param_data text, p_tags jsonb)
 returns void language plpgsql stable
@@ -118,7 +118,8 @@ begin
   perform durable._check_payload(format('Parameter of promise %L', p_id), p_param_data);
 end
 $$;
-comment on function durable._check_promise(text, bigint, text, jsonb) is 'Door checks of a creation: WF004 or WF008 before any state is looked at.';
+comment on function durable._check_promise(text, bigint, text, jsonb) is
+  'Checks the arguments of a creation before any state is read. WF004, WF008.';
 
 create or replace function durable._create_task(
   p_id text, p_deadline bigint, p_target text, p_delay_until bigint, p_pid text, p_ttl bigint, p_now bigint)
@@ -146,7 +147,7 @@ as $$
   select case when p_tags ->> 'resonate:timer' = 'true' then p_timeout_at else (p_tags ->> 'resonate:delay')::bigint end
 $$;
 comment on function durable._not_before(bigint, jsonb) is
-  'Instant before which a task is offered to nobody, or null. A timer resolves by its deadline, so its task, which SDKs give it, never is: nobody could run it.';
+  'Instant before which no worker gets the task, or null. The task that SDKs give a timer is never offered: a timer resolves by its deadline, and no worker could run it.';
 
 create or replace function durable._insert_promise(p_new durable._new_promise, p_pid text, p_ttl bigint, p_now bigint)
 returns boolean language plpgsql volatile
@@ -177,7 +178,7 @@ begin
 end
 $$;
 comment on function durable._insert_promise(durable._new_promise, text, bigint, bigint) is
-  'A free-standing promise as of p_now, with its task, unless the id is taken; that includes waiting for a concurrent creator.';
+  'Creates a free-standing promise as of p_now, with its task, unless the id is taken; waits for a concurrent creator of the id.';
 
 create or replace function durable._create_promise(
   p_new durable._new_promise, p_pid text default null, p_ttl bigint default null)
@@ -190,7 +191,7 @@ begin
 end
 $$;
 comment on function durable._create_promise(durable._new_promise, text, bigint) is
-  'Checks and inserts a free-standing promise; true if it was made now. With p_pid its task is born acquired.';
+  'Checks and inserts a free-standing promise; true if it was created now. With p_pid its task is acquired from birth.';
 
 create or replace function durable._stored_promise(p_id text)
 returns durable.promise_record language plpgsql stable
@@ -203,7 +204,7 @@ begin
 end
 $$;
 comment on function durable._stored_promise(text) is
-  'The row as it stands, for operations that have read the clock: looking again could tell of a deadline that they did not see.';
+  'The stored row as it is, for operations that have read the clock: a second reading could show a deadline that they did not see.';
 
 create or replace function durable.promise_create(
   p_id text, p_timeout_at bigint, p_param_data text default null, p_param_headers jsonb default null,
@@ -232,7 +233,8 @@ begin
   perform durable._check_payload(format('Value of promise %L', p_id), p_value_data);
 end
 $$;
-comment on function durable._check_verdict(text, text, text) is 'Door checks of a settlement: WF004 or WF008 before any state is looked at.';
+comment on function durable._check_verdict(text, text, text) is
+  'Checks the arguments of a settlement before any state is read. WF004, WF008.';
 
 create or replace function durable._settle_one(
   p_id text, p_state text, p_value_data text, p_value_headers jsonb, p_now bigint)
@@ -255,7 +257,7 @@ begin
 end
 $$;
 comment on function durable._settle_one(text, text, text, jsonb, bigint) is
-  'Settles one promise under locks that the caller holds, and tells sessions that wait. Afterwards it is settled, so reading it reads no clock; only a step of a run that is still open is not: WF003, for a verdict would be lost.';
+  'Settles one promise under locks that the caller holds, and sends hints. Afterwards the promise is settled, so its record needs no clock. A step of a run that is still open cannot be settled: WF003, because the verdict would be lost.';
 
 create or replace function durable.promise_settle(
   p_id text, p_state text, p_value_data text default null, p_value_headers jsonb default null)
@@ -288,7 +290,7 @@ begin
 end
 $$;
 comment on function durable.create_promise(text, interval, jsonb) is
-  'For people: a promise that anybody may settle with durable.resolve or durable.reject, and a run may wait for. The same id again is the same promise, as it is. Two of these in one transaction hold the first id while they wait for the second, so who crosses another deadlocks (40P01): create them in the order of their ids. WF003 the id is a run''s, WF004.';
+  'For people: creates a promise that durable.resolve or durable.reject settles and for which a run may wait. The same id again is the same promise, unchanged. Two of these in one transaction hold the first id while they wait for the second, so two transactions that cross deadlock (40P01): create promises in the order of their ids. WF003 the id is a run''s, WF004.';
 
 create or replace function durable._settle_once(p_id text, p_state text, p_value jsonb)
 returns text language plpgsql volatile
@@ -305,7 +307,7 @@ begin
 end
 $$;
 comment on function durable._settle_once(text, text, jsonb) is
-  'Settles a promise as asked, now or before. WF003 if it has ended in another way, its deadline included.';
+  'Settles a promise; no error if it has that outcome already. WF003 if it has another outcome, its deadline included.';
 
 create or replace function durable.resolve(id text, value jsonb default 'null')
 returns text language plpgsql volatile
@@ -315,7 +317,7 @@ begin
 end
 $$;
 comment on function durable.resolve(text, jsonb) is
-  'For people: settles a promise with a value: select durable.resolve(''invoice-7'', ''{"paid": true}''). The same again is no error; WF003 if it has another outcome, its deadline included. Two of these in one transaction hold the first while they wait for the second, so who crosses another deadlocks (40P01): durable.settle_many does many at once. WF001, WF004, WF008.';
+  'For people: settles a promise with a value: select durable.resolve(''invoice-7'', ''{"paid": true}''). The same again is no error; WF003 if the promise has another outcome, its deadline included. Two of these in one transaction hold the first promise while they wait for the second, so two transactions that cross deadlock (40P01): durable.settle_many settles many at once. WF001, WF004, WF008.';
 
 create or replace function durable.reject(id text, error jsonb default '{"type": "Rejected", "message": "rejected"}')
 returns text language plpgsql volatile
@@ -325,7 +327,7 @@ begin
 end
 $$;
 comment on function durable.reject(text, jsonb) is
-  'For people: settles a promise with an error {"type", "message"}: select durable.reject(''invoice-7'', ''{"type": "Declined"}''). The same again is no error; WF003 if it has another outcome, its deadline included. Two of these in one transaction hold the first while they wait for the second, so who crosses another deadlocks (40P01): durable.settle_many does many at once. WF001, WF004, WF008.';
+  'For people: settles a promise with an error {"type", "message"}: select durable.reject(''invoice-7'', ''{"type": "Declined"}''). The same again is no error; WF003 if the promise has another outcome, its deadline included. Two of these in one transaction hold the first promise while they wait for the second, so two transactions that cross deadlock (40P01): durable.settle_many settles many at once. WF001, WF004, WF008.';
 
 create or replace function durable._due_in(p_now bigint, p_from bigint default 0)
 returns bigint language plpgsql stable
@@ -346,4 +348,4 @@ begin
 end
 $$;
 comment on function durable._due_in(bigint, bigint) is
-  'Milliseconds until the next deadline of a promise, instant of a schedule, end of a cancellation''s grace or test of a wait for a row; -1 if somebody else''s commit has left something to do at once; null if there is none. Deadlines before p_from do not count.';
+  'Milliseconds until the next deadline of a promise, instant of a schedule, end of a cancellation''s grace or test of a wait for a row; -1 if a commit of another session has left work that is due at once; null if there is none. Deadlines before p_from do not count.';

@@ -1,5 +1,5 @@
--- Registration of waits for a promise: callbacks of tasks, listeners at addresses. The promise is locked
--- first, so that nobody registers on one that settles at this moment.
+-- Registration of waits for a promise: callbacks of tasks, listeners at addresses. The promise is locked first, so that no wait
+-- is registered while the promise settles.
 
 create or replace function durable._check_external(p_ids text[])
 returns void language plpgsql stable
@@ -13,13 +13,13 @@ begin
   end if;
 end
 $$;
-comment on function durable._check_external(text[]) is 'In the strict profile nobody waits for an internal promise: WF005.';
+comment on function durable._check_external(text[]) is 'Refuses waits for internal promises in the strict profile: WF005.';
 
 create or replace function durable._arm(p_ids text[])
 returns void language sql volatile
 as $$ update durable._promises p set external = true where p.id = any (p_ids) and not p.external $$;
 comment on function durable._arm(text[]) is
-  'Somebody waits now, so the deadlines of these promises are enforced from here on (profile compatible). The caller holds them.';
+  'Makes the deadlines of these promises enforced from now on, because they are awaited (profile compatible). The caller holds them.';
 
 create or replace function durable._find_awaited(p_awaited text)
 returns durable._promises language plpgsql volatile
@@ -39,7 +39,7 @@ begin
 end
 $$;
 comment on function durable._find_awaited(text) is
-  'Locks and reads the promise that somebody wants to wait for. WF001; WF005 for a local step, which is its run''s own affair.';
+  'Locks and reads the promise to be awaited. WF001; WF005 for a local step, which only its own run awaits.';
 
 create or replace function durable._answer_registration(p_awaited durable._promises, p_now bigint)
 returns durable.promise_record language plpgsql volatile
@@ -52,7 +52,7 @@ begin
 end
 $$;
 comment on function durable._answer_registration(durable._promises, bigint) is
-  'The answer of a registration: pending only if it was registered, as of the instant at which that was decided.';
+  'The answer of a registration, as of the instant of its decision; it is pending only if the wait was registered.';
 
 create or replace function durable.promise_register_callback(p_awaited text, p_awaiter text)
 returns durable.promise_record language plpgsql volatile
@@ -81,7 +81,7 @@ begin
 end
 $$;
 comment on function durable.promise_register_callback(text, text) is
-  'Resume the task of p_awaiter when p_awaited settles. If the answer is settled, nothing was registered: go on at once. WF001, WF004, WF005, WF010.';
+  'Resumes the task of p_awaiter when p_awaited settles. If the answer is settled, no callback was registered: continue at once. WF001, WF004, WF005, WF010.';
 
 create or replace function durable.promise_register_listener(p_awaited text, p_address text)
 returns durable.promise_record language plpgsql volatile
@@ -106,4 +106,4 @@ begin
 end
 $$;
 comment on function durable.promise_register_listener(text, text) is
-  'Send unblock to an address when the promise settles. If the answer is settled, it is the notification. The strict profile takes addresses in full only: http(s)://..., poll://...@... WF001, WF004, WF005.';
+  'Sends unblock to an address when the promise settles. If the answer is settled, that answer is the notification. The strict profile takes only complete addresses: http(s)://..., poll://...@... WF001, WF004, WF005.';

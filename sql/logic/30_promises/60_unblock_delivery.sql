@@ -1,4 +1,5 @@
--- Delivery of unblock messages: claimed by a courier, tried again with back-off, gone once acknowledged.
+-- Delivery of unblock messages: a courier claims them, a message that is not acknowledged is claimed again with back-off, an
+-- acknowledged one is deleted.
 
 create or replace function durable._try_lock_due_unblocks(p_address text, p_limit integer, p_now bigint)
 returns table (promise_id text, address text) language plpgsql volatile
@@ -17,7 +18,7 @@ begin
 end
 $$ set enable_sort = off set enable_bitmapscan = off set jit = off;
 comment on function durable._try_lock_due_unblocks(text, integer, bigint) is
-  'Locks messages whose turn it is: never claimed, or claimed and not acknowledged in time.';
+  'Locks messages that are due: never claimed, or claimed and not acknowledged in time. Skips those that another courier has locked.';
 
 create or replace function durable.unblock_claim(
   p_address text default null, p_limit integer default 100, p_ttl_ms integer default 5000)
@@ -57,4 +58,4 @@ begin
 end
 $$;
 comment on function durable.unblock_acknowledge(text, text) is
-  'The listener has the message: it is not sent again. False if somebody acknowledged it before.';
+  'Deletes a message that its listener has. False if it was acknowledged before.';

@@ -1,8 +1,8 @@
--- Pages of promises, and what a worker gets with a task. A page is as of one instant, and what it shows past
--- its deadline is settled first: only what is stored can be seen by all who look later. The clock is read
--- before a page and in the statement that reads it, after its snapshot, until both agree: that is what the
--- clock showed when the snapshot was taken. Before alone, a page could call alive what somebody was refused
--- before he made what it shows; after alone, call over what was not.
+-- Pages of promises, and the promises that a worker gets with a task. A page is as of one instant. Promises on it that are past
+-- their deadline are settled first, so that every later page agrees with it. The clock is read before a page and in the
+-- statement that reads the page, after its snapshot, until both readings agree: then they are the time of the snapshot. A
+-- reading before the page alone could show a promise as pending although another session has already been refused because it
+-- timed out; a reading after it alone could show one as timed out too early.
 
 create or replace function durable._projected_state(p_promise durable._promises, p_now bigint)
 returns text language sql immutable
@@ -25,7 +25,7 @@ begin
 end
 $$ set enable_sort = off set enable_bitmapscan = off set jit = off;
 comment on function durable._page_by_id(text, integer, text, text, bigint) is
-  'One page in the order of ids, walking the primary key; never reads all that follows in order to sort it.';
+  'One page in the order of ids, read along the primary key, so that the ids that follow need no sort.';
 
 create or replace function durable._page_of_pending(p_limit integer, p_cursor text, p_prefix text, p_now bigint)
 returns setof durable._promises language plpgsql stable
@@ -47,7 +47,7 @@ begin
 end
 $$ set enable_bitmapscan = off set jit = off;
 comment on function durable._page_of_pending(integer, text, text, bigint) is
-  'One page of what is pending, in the order of ids: of tasks, and of promises that have none. It reads no run that has ended.';
+  'One page of pending promises in the order of ids: those with a task, and those without. It reads no run that has ended.';
 
 create or replace function durable._page_by_tags(
   p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text, p_now bigint)
@@ -65,7 +65,7 @@ begin
 end
 $$;
 comment on function durable._page_by_tags(text, jsonb, integer, text, text, bigint) is
-  'The same of what has these tags, found through their index.';
+  'One page of the promises that have these tags, found through their index.';
 
 create or replace function durable._page_of_promises(
   p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text, p_now bigint)
@@ -94,7 +94,7 @@ declare
   v_now bigint;
 begin
   loop
-    -- right before the snapshot: reading the page may take longer than the clock stands still
+    -- right before the snapshot: reading the page may take longer than a tick of the clock
     v_before := durable._now_ms();
     select n.now, array(select p from durable._page_of_promises(p_state, p_tags, p_limit, p_cursor, p_prefix, n.now) p)
     into v_now, page from (select durable._now_ms() as now) n;
@@ -105,7 +105,7 @@ begin
 end
 $$;
 comment on function durable._read_promises_page(text, jsonb, integer, text, text) is
-  'One page as of the instant of its snapshot, and what in it is past its deadline without being settled.';
+  'One page as of the instant of its snapshot, and the promises on it that are past their deadline without being settled.';
 
 create or replace function durable._projected_record(p_promise durable._promises, p_now bigint)
 returns durable.promise_record language sql immutable
@@ -115,7 +115,7 @@ as $$
                 'state', durable._projected_state(p_promise, p_now), 'settled_at', p_promise.timeout_at)) end
 $$;
 comment on function durable._projected_record(durable._promises, bigint) is
-  'A promise as of an instant, settled if its deadline has passed. Only of a locked row, since another one could not be reported so.';
+  'A promise as of an instant, settled if its deadline has passed. For locked rows only: another session could settle any other row differently.';
 
 create or replace function durable._try_lock_due(p_ids text[], p_now bigint)
 returns text[] language plpgsql volatile
@@ -126,7 +126,7 @@ begin
 end
 $$;
 comment on function durable._try_lock_due(text[], bigint) is
-  'Locks those of the promises that are past their deadline and that no session settles at this moment: a later settlement reads a later clock, so they may be reported as timed out.';
+  'Locks those of the promises that are past their deadline, except the ones that another session has locked. A later settlement reads a later clock, so the locked ones may be reported as timed out.';
 
 create or replace function durable._search_promises(
   p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text)
@@ -156,7 +156,7 @@ begin
 end
 $$;
 comment on function durable._search_promises(text, jsonb, integer, text, text) is
-  'A page as of one instant. Promises past their deadline are settled first, all at once: a second time would lock promises after tasks. So if more has come past its deadline meanwhile, the first time is undone and all of it is settled together.';
+  'A page as of one instant. Promises past their deadline are settled first, all at once, because a second settlement would lock promises after tasks. If more promises have come past their deadline meanwhile, the first settlement is undone, and all of them are settled together.';
 
 create or replace function durable._check_search(p_state text, p_states text[], p_limit integer)
 returns void language plpgsql stable
@@ -169,7 +169,7 @@ begin
   end if;
 end
 $$;
-comment on function durable._check_search(text, text[], integer) is 'Door checks of a search. Raises WF004.';
+comment on function durable._check_search(text, text[], integer) is 'Checks the arguments of a search. WF004.';
 
 create or replace function durable.promise_search(
   p_state text default null, p_tags jsonb default null, p_limit integer default 100, p_cursor text default null,
@@ -183,7 +183,7 @@ begin
 end
 $$;
 comment on function durable.promise_search(text, jsonb, integer, text, text) is
-  'Promises in the order of ids: in that state now, with all of p_tags, after p_cursor (the last id of the page before), ids beginning with p_prefix. Local steps of runs are not among them. WF004.';
+  'Promises in the order of ids: in that state now, with all of p_tags, after p_cursor (the last id of the page before), with ids that begin with p_prefix. Local steps of runs are not included. WF004.';
 
 create or replace function durable.promise_preload(p_id text)
 returns setof durable.promise_record language plpgsql volatile
@@ -206,11 +206,11 @@ begin
       where p.tags ->> 'resonate:branch' = v_branch and p.tags ? 'resonate:branch' and p.id <> p_id
         and (p.state <> 'pending' or p.timeout_at > v_now or p.id = any (v_locked))
       order by p.id limit 1000) x
-    -- lateral: (f(x)).* would call it once for each column
+    -- lateral, because (f(x)).* would call the function once for each column
     cross join lateral durable._projected_record(x.p, v_now) r
     where x.bytes <= 8388608
     order by r.id;
 end
 $$;
 comment on function durable.promise_preload(text) is
-  'The preload of a worker that takes a task: the other promises with the same tag resonate:branch, by id. It waits for nobody, because its caller holds a task: what somebody settles at this moment is left out, and so is what is beyond 1000 promises or 8 MiB.';
+  'The preload of a worker that takes a task: the other promises with the same tag resonate:branch, by id. It waits for no lock, because its caller holds a task: a promise that another session is settling is left out, and so are promises beyond the first 1000 or 8 MiB.';

@@ -1,11 +1,11 @@
--- Reports of workers: they are read once, get a verdict each, and are turned into journal rows and children.
--- A report that does not fit never spoils the others. The turn (60_turn.sql) composes them with claims and endings.
+-- Reports of workers: each is read, gets a verdict, and is turned into journal rows and children. A report that does not fit
+-- never fails the others. The turn (60_turn.sql) composes them with claims and endings.
 
 create or replace function durable._is_single(p_commands durable._command[], p_outcomes durable._step_outcome[])
 returns boolean language sql immutable parallel safe
 as $$ select p_commands = '{}' and cardinality(p_outcomes) <= 1 $$;
 comment on function durable._is_single(durable._command[], durable._step_outcome[]) is
-  'A report of at most one outcome, as most are: its journal row is made with its verdict, without a look at other rows.';
+  'A report of at most one outcome, as most are: its journal row is made with its verdict, without reading other rows.';
 
 create or replace function durable._is_unknown(p_ending durable._ending)
 returns boolean language sql immutable parallel safe
@@ -13,7 +13,7 @@ as $$
   select p_ending is distinct from null
      and coalesce(p_ending."do" <> all ('{complete,suspend,fail,release,cancel,halt,continue}'), true)
 $$;
-comment on function durable._is_unknown(durable._ending) is 'An ending that this schema does not know.';
+comment on function durable._is_unknown(durable._ending) is 'True for an ending that this schema does not know.';
 
 create or replace function durable._read_reports(p_reports jsonb, p_adopts text[] default '{}')
 returns durable._turn_batch language plpgsql stable
@@ -43,7 +43,7 @@ begin
 end
 $$;
 comment on function durable._read_reports(jsonb, text[]) is
-  'The reports of a turn, typed. p_adopts: what they adopt, once it is known. A report whose id is not that of the run with its number has no run: after a crash of the server a number may be given twice.';
+  'The reports of a turn, typed. p_adopts: the promises that they adopt, once these are known. A report whose id is not the id of the run with its number belongs to no run: after a crash of the server a number may be given twice.';
 
 create or replace function durable._with_verdict(
   p_report durable._run_report, p_verdict text, p_seq integer, p_next integer, p_event durable._event)
@@ -53,7 +53,7 @@ as $$
              p_report.id, p_verdict, p_seq, p_next, p_event)::durable._run_report
 $$;
 comment on function durable._with_verdict(durable._run_report, text, integer, integer, durable._event) is
-  'The report with its verdict, the numbers between which its rows stand, and the row of its single outcome.';
+  'The report with its verdict, the numbers before and after its rows, and the row of its single outcome.';
 
 create or replace function durable._with_ending(p_report durable._run_report, p_ending durable._ending)
 returns durable._run_report language sql immutable parallel safe
@@ -70,7 +70,7 @@ as $$
              'ok', p_seq, p_seq, null)::durable._run_report
 $$;
 comment on function durable._set_aside(durable._run_report, durable._ending, integer) is
-  'A report of which nothing is taken but an ending that halts the run.';
+  'A report that is replaced by an ending which halts the run.';
 
 create or replace function durable._check_sizes(p_reports durable._run_report[])
 returns void language plpgsql stable
@@ -117,7 +117,7 @@ begin
 end
 $$;
 comment on function durable._check_depths(durable._run_report[]) is
-  'Raises WF004 for a payload that is too deep, which our workers refuse before they report it.';
+  'Raises WF004 for a payload that is too deep. Our own workers refuse such a payload before they report it.';
 
 create or replace function durable._outcome_type(
   p_begun boolean, p_retried boolean, p_failed boolean, p_attempt integer, p_before durable._attempt,
@@ -138,7 +138,7 @@ as $$
   end
 $$;
 comment on function durable._outcome_type(boolean, boolean, boolean, integer, durable._attempt, boolean) is
-  'Row type for an outcome of a local step that stands at p_before, or null if it does not fit. p_free: its number can be taken.';
+  'The row type for an outcome of a local step whose state is p_before, or null if the outcome does not fit. p_free: whether its child number is free.';
 
 create or replace function durable._recorded(p_begun boolean, p_retried boolean, p_attempt integer, p_open durable._attempt)
 returns boolean language sql immutable
@@ -147,7 +147,7 @@ as $$
                   <= case p_open.state when 'running' then 2 * p_open.number when 'due' then 2 * p_open.number - 1 end, false)
 $$;
 comment on function durable._recorded(boolean, boolean, integer, durable._attempt) is
-  'A begin or a failed attempt that the head, whose open attempt of the step is p_open, knows of: sent again after a lost answer, and left out so that what follows it is not.';
+  'True for a begin or a failed attempt that the head has recorded already; p_open: the open attempt of the step. It was sent again after a lost answer, and is left out so that the outcomes after it are written.';
 
 create or replace function durable._outcome_data(
   p_begun boolean, p_retry_in bigint, p_param text, p_error text, p_value text, p_retry text, p_now bigint)
@@ -163,7 +163,7 @@ as $$
   end
 $$;
 comment on function durable._outcome_data(boolean, bigint, text, text, text, text, bigint) is
-  'Journal data of an outcome: input or failed attempt, each with the retry policy if the worker sent it, error or result.';
+  'Journal data of an outcome: the input or the failed attempt, each with the retry policy if the worker sent one; else the error or the result.';
 
 create or replace function durable._outcome_events(p_reports durable._run_report[], p_now bigint)
 returns durable._event[] language plpgsql stable
@@ -198,7 +198,7 @@ begin
 end
 $$;
 comment on function durable._outcome_events(durable._run_report[], bigint) is
-  'Journal rows for the outcomes of reports that are not plain, if they fit; an outcome that was recorded before, by a turn whose answer got lost, does not.';
+  'Journal rows for the outcomes of reports that are not single (_is_single), if they fit. An outcome that was recorded before, by a turn whose answer was lost, does not fit.';
 
 create or replace function durable._outcome_event(
   p_execution bigint, p_type durable.row_type, p_outcome durable._step_outcome, p_now bigint)
@@ -242,7 +242,7 @@ begin
 end
 $$;
 comment on function durable._check_retries(durable._event[]) is
-  'Guards SE-5: a step is tried again as often as the policy allows that was recorded with it. Reads a journal only where an attempt failed of a step that it knows already.';
+  'Guards SE-5: a step has no more attempts than its recorded retry policy allows. Reads a journal only for an attempt that failed after the first row of its step.';
 
 create or replace function durable._command_type(p_do text)
 returns durable.row_type language sql immutable parallel safe
@@ -294,7 +294,7 @@ begin
 end
 $$;
 comment on function durable._check_reports(durable._turn_batch, integer) is
-  'Checks a turn of p_size bytes before any state is read. WF008 for a payload that is too large; WF004 for a command or ending that this schema does not know, which would be lost if it were left out, for a report that does not name its run, and for two reports of one run.';
+  'Checks a turn of p_size bytes before any state is read. WF008 for a payload that is too large. WF004 for a command or ending that this schema does not know, because leaving it out would lose it; for a report without a run; and for two reports of one run.';
 
 create or replace function durable._command_events(p_reports durable._run_report[], p_now bigint)
 returns durable._event[] language plpgsql stable
@@ -316,7 +316,8 @@ begin
     order by b.execution, a.ord);
 end
 $$;
-comment on function durable._command_events(durable._run_report[], bigint) is 'Journal rows for what the coroutines of accepted reports did.';
+comment on function durable._command_events(durable._run_report[], bigint) is
+  'Journal rows for the commands of accepted reports.';
 
 create or replace function durable._advanced_while_blocked(p_waiting_on integer[])
 returns durable._ending language sql immutable
@@ -324,7 +325,8 @@ as $$
   select row('halt', null, null, null, null, null, jsonb_build_object('type', 'Nondeterminism', 'message',
     'the run is blocked on children ' || array_to_string(p_waiting_on, ', ') || ', but the code went on')::text)::durable._ending
 $$;
-comment on function durable._advanced_while_blocked(integer[]) is 'Ending for a blocked run that was offered again and did not wait for the same (R20).';
+comment on function durable._advanced_while_blocked(integer[]) is
+  'The ending that halts a blocked run which was claimed again and does not wait for the same children (R20).';
 
 create or replace function durable._conflicting(p_reports durable._run_report[])
 returns bigint[] language plpgsql stable
@@ -352,7 +354,7 @@ begin
 end
 $$;
 comment on function durable._conflicting(durable._run_report[]) is
-  'Executions whose report, which is not plain, takes a child number that is taken. Commands are known by number, not by place, so rows between do no harm.';
+  'Executions whose report has several outcomes or commands, one of which takes a child number that is not free. Commands are known by number, not by position, so rows between them do no harm.';
 
 create or replace function durable._invalid_child(p_commands durable._command[])
 returns durable._ending language sql immutable
@@ -372,7 +374,7 @@ as $$
   where x.why is not null order by x.child limit 1
 $$;
 comment on function durable._invalid_child(durable._command[]) is
-  'Ending for a run whose code asks for a child that no start would be given (the rules of _check_start); null: all can be made. The run is set aside, and the others of the turn are not disturbed.';
+  'The ending that halts a run whose code asks for a child that no start may create (the rules of _check_start); null if all children may be created. The other runs of the turn go on.';
 
 create or replace function durable._verdict_on(
   p_version integer, p_seen integer, p_does boolean, p_head durable._executions, p_task durable._tasks, p_worker text,
@@ -389,7 +391,7 @@ as $$
 $$;
 comment on function durable._verdict_on(
   integer, integer, boolean, durable._executions, durable._tasks, text, boolean, bigint) is
-  'The verdict on a report: lost (drop it), stale (replay from the journal) or ok. A report that was made before its worker saw a request of cancellation is stale. p_does: it has outcomes, commands or an ending; p_is_stale: its child numbers are taken.';
+  'The verdict on a report: lost (drop the run), stale (replay from the journal) or ok. A report that was made before its worker saw a request of cancellation is stale. p_does: it has outcomes, commands or an ending. p_is_stale: its child numbers are taken.';
 
 create or replace function durable._give_end_verdicts(p_reports durable._run_report[], p_worker text, p_now bigint)
 returns durable._run_report[] language plpgsql stable
@@ -405,7 +407,7 @@ begin
 end
 $$;
 comment on function durable._give_end_verdicts(durable._run_report[], text, bigint) is
-  'A verdict for each of reports that bring no outcomes and no commands. The caller holds tasks and heads.';
+  'The verdicts of a turn in which no report has outcomes or commands. The caller holds tasks and heads.';
 
 create or replace function durable._give_verdicts(p_batch durable._turn_batch, p_worker text, p_now bigint)
 returns durable._run_report[] language plpgsql stable
@@ -416,7 +418,7 @@ begin
   if p_batch.has_several then
     v_conflicting := durable._conflicting(p_batch.reports);
   end if;
-  -- "offset 0" keeps what is used more than once from being worked out again at each place
+  -- "offset 0": an expression that is used more than once is computed once
   return array(
     select case
         when v.verdict = 'ok' and h.status = 'blocked' and (b.commands <> '{}' or b.outcomes <> '{}')
@@ -445,7 +447,7 @@ begin
 end
 $$;
 comment on function durable._give_verdicts(durable._turn_batch, text, bigint) is
-  'A verdict for each report, and the journal row of a single outcome. The caller holds tasks and heads.';
+  'The verdicts of a turn, and the journal row of a single outcome. The caller holds tasks and heads.';
 
 create or replace function durable._make_children(p_reports durable._run_report[], p_now bigint)
 returns text[] language plpgsql volatile
@@ -501,7 +503,7 @@ begin
 end
 $$;
 comment on function durable._adopted_by(durable._run_report[]) is
-  'Promises of others that these reports want to wait for and that exist; locked before anything is judged. One that is made after this look is none: nobody has locked it.';
+  'Promises of others that these reports adopt and that exist; they are locked before any verdict is given. A promise that is created later is treated as missing, because it is not locked.';
 
 create or replace function durable._circles(p_reports durable._run_report[], p_now bigint)
 returns durable._event[] language plpgsql stable
@@ -537,7 +539,7 @@ begin
 end
 $$;
 comment on function durable._circles(durable._run_report[], bigint) is
-  'Errors for the adoptions by which a run would wait for itself. Several of one turn are judged one after the other, once it is known that some of them could.';
+  'Errors for the adoptions by which a run would wait for itself. First one query asks whether any of a turn could; only then each is checked, one after the other.';
 
 create or replace function durable._refused(p_reports durable._run_report[], p_known text[], p_now bigint)
 returns durable._event[] language plpgsql stable
@@ -556,7 +558,7 @@ begin
 end
 $$;
 comment on function durable._refused(durable._run_report[], text[], bigint) is
-  'Completion rows for adoptions that fail. The row holds the error, because no promise does. A promise is missing if it is not among the known ones, which are locked, and no report of this turn makes it.';
+  'Completion rows for adoptions that fail. The row has the error, because no promise does. A promise is missing if it is not one of the known ones, which are locked, and no report of this turn creates it.';
 
 create or replace function durable._adopt(p_reports durable._run_report[], p_known text[], p_now bigint)
 returns bigint[] language plpgsql volatile
@@ -586,7 +588,7 @@ begin
 end
 $$;
 comment on function durable._adopt(durable._run_report[], text[], bigint) is
-  'Registers runs for promises that are not theirs (R13): a settled one is complete at once, and so is one that cannot be adopted. Answers the executions of those.';
+  'Registers runs for the promises of others that they adopt (R13). An adoption of a settled promise is complete at once, and so is one that fails. Answers the executions with such an adoption.';
 
 create or replace function durable._has_ended(p_verdict text, p_ending durable._ending)
 returns boolean language sql immutable parallel safe
@@ -594,7 +596,7 @@ as $$
   select coalesce(p_verdict = 'ok' and p_ending."do" in ('complete', 'fail', 'cancel'), false)
 $$;
 comment on function durable._has_ended(text, durable._ending) is
-  'Once its turn is written: the run was settled, so nothing of it has to be looked at any more.';
+  'True if the turn settles the run of this report; afterwards the turn reads nothing of it.';
 
 create or replace function durable._is_last(p_verdict text, p_ending durable._ending, p_event durable._event)
 returns boolean language sql immutable parallel safe
@@ -602,7 +604,7 @@ as $$
   select coalesce(durable._has_ended(p_verdict, p_ending) and durable._completes_step(p_event.type), false)
 $$;
 comment on function durable._is_last(text, durable._ending, durable._event) is
-  'The row of a report is a result by which its run ends: both are appended together, so that the head is written once.';
+  'True if the row of a report is the result with which its run ends: both rows are appended together, so that the head is written once.';
 
 create or replace function durable._has_seen(p_report durable._run_report, p_head durable._executions)
 returns boolean language sql stable
@@ -614,7 +616,7 @@ as $$
       and (j.seq < p_report.seq or j.seq >= p_report.next) and (y.resolves or j.type = 'cancel_requested'))
 $$;
 comment on function durable._has_seen(durable._run_report, durable._executions) is
-  'Nothing was resolved, nor a cancellation requested, that the coroutine has not seen, neither before its report nor in answer to it.';
+  'True if the coroutine has seen every resolution and request of cancellation, both before its report and in answer to it.';
 
 create or replace function durable._answer(p_now bigint)
 returns durable._turn_answer language sql immutable parallel safe
@@ -622,4 +624,4 @@ as $$
   select row(p_now, '{"execution": null, "verdict": null, "state": null, "seq": null, "next": null}', '[]', '[]', '{}',
              false, null, '{}', '{}', false)::durable._turn_answer
 $$;
-comment on function durable._answer(bigint) is 'The answer of a turn that has done nothing yet.';
+comment on function durable._answer(bigint) is 'The empty answer of a turn.';

@@ -20,7 +20,7 @@ begin
 end
 $$;
 comment on function durable._next_head(bigint, integer, text, bigint) is
-  'Head and ExecutionStarted of the next generation. The key moves on; child numbers go on, because they are part of ids.';
+  'Creates head and ExecutionStarted of the next generation. The key moves to the new head. Child numbers continue, because they are part of ids.';
 
 create or replace function durable._carry_signals(p_old bigint, p_new bigint, p_unseen integer[], p_now bigint)
 returns void language plpgsql volatile
@@ -40,7 +40,8 @@ begin
   perform durable._append(v_events, p_now);
 end
 $$;
-comment on function durable._carry_signals(bigint, bigint, integer[], bigint) is 'Delivers signals that were not received yet again, numbered from 1, and those that the receives p_unseen got after the code had given them up.';
+comment on function durable._carry_signals(bigint, bigint, integer[], bigint) is
+  'Delivers again, numbered from 1, the signals that were not received, and those that the receives p_unseen got after the code had given them up.';
 
 create or replace function durable._let_children_go(p_id text, p_execution bigint)
 returns void language plpgsql volatile
@@ -56,7 +57,8 @@ begin
   update durable._row_waits w set test_at = 0 where w.execution = p_execution;
 end
 $$;
-comment on function durable._let_children_go(text, bigint) is 'Children that are still pending wake nobody any more; the generation that started them has ended. Its waits for rows are ended by the sweep.';
+comment on function durable._let_children_go(text, bigint) is
+  'Removes the callbacks of children that are still pending, because the generation that started them has ended. The sweep ends its waits for rows.';
 
 create or replace function durable._continue_as_new(
   p_id text, p_old bigint, p_first integer, p_unseen integer[], p_param text, p_now bigint)
@@ -104,7 +106,7 @@ begin
 end
 $$;
 comment on function durable._end_continues(durable._run_report[], bigint) is
-  'Continues the runs that ask for it and have seen everything; the first element of "on" is where their child numbers go on, the others are receives whose signals the code never saw. One by one: it is rare, and long journals hang on it.';
+  'Continues the runs whose reports ask for it and whose code has seen everything. The first element of "on" is the next child number; the others are receives whose signals the code never saw. One run after the other, because continue-as-new is rare and long journals are behind it.';
 
 create or replace function durable.generations(id text)
 returns table (generation integer, execution bigint, status text, started_at timestamptz, ended_at timestamptz, events integer,
@@ -131,4 +133,4 @@ begin
 end
 $$;
 comment on function durable.generations(text) is
-  'The journals of a run, oldest first: one for each time that it continued as new, and the present one. Those before are closed; what they started goes on by itself. WF001.';
+  'The journals of a run, oldest first: one for each time that it continued as new, and the present one. The earlier ones are closed; the children that they started go on independently. WF001.';

@@ -1,7 +1,7 @@
 -- Skip this file on a first reading. It is the single-row path of the two commonest turns: one new run is claimed, or one run
--- ends that nothing waits for, maybe with its last result. Statements of one row cost a quarter of the batch path (60_turn.sql).
--- tests/sql/test_turn_single.py and tests/sql/test_claims.py prove both equal in all that they answer and write.
--- Whatever is not the plain case is left to the batch path, with nothing written.
+-- that no other waits for ends, perhaps with its last result. Statements for one row cost a quarter of the batch path
+-- (60_turn.sql). tests/sql/test_turn_single.py and tests/sql/test_claims.py prove that both answer and write the same. Any
+-- other case is left to the batch path, and nothing is written.
 
 create or replace function durable._claim_single(
   p_id text, p_head durable._executions, p_worker text, p_ttl_ms integer, p_codes text[], p_digests text[], p_now bigint)
@@ -25,7 +25,7 @@ begin
 end
 $$;
 comment on function durable._claim_single(text, durable._executions, text, integer, text[], text[], bigint) is
-  'Claims one run that has no parent and no journal beyond its first row. Null, and nothing is written, if it is another kind of run. The caller has locked task and head.';
+  'Claims one run that has no parent and no journal row beyond the first. Null, and nothing is written, for any other run. The caller has locked task and head.';
 
 create or replace function durable._is_single_end(p_reports jsonb)
 returns boolean language plpgsql immutable parallel safe
@@ -37,7 +37,7 @@ begin
 end
 $$;
 comment on function durable._is_single_end(jsonb) is
-  'True if the turn has one small report, of a run that its code has ended, with at most one outcome and no commands.';
+  'True if the turn has one small report, which ends its run, with at most one outcome and no commands.';
 
 create or replace function durable._is_awaited(p_id text, p_execution bigint)
 returns boolean language plpgsql stable
@@ -50,7 +50,7 @@ begin
 end
 $$;
 comment on function durable._is_awaited(text, bigint) is
-  'True if a callback or listener waits for the run, or if its own waits for rows have to be ended with it. Stable once the promise is locked.';
+  'True if a callback or listener waits for the run, or if the run has waits for rows, which must end with it. Stable once the promise is locked.';
 
 create or replace function durable._last_event(p_head durable._executions, p_outcome durable._step_outcome, p_now bigint)
 returns durable._event language plpgsql stable
@@ -68,7 +68,7 @@ begin
 end
 $$;
 comment on function durable._last_event(durable._executions, durable._step_outcome, bigint) is
-  'The journal row of the result that comes with the end of its run, as _give_verdicts makes it; null if the outcome is no result or does not fit.';
+  'The journal row of the result that ends the run, as _give_verdicts makes it; null if the outcome is no result or does not fit.';
 
 create or replace function durable._end_single(p_worker text, p_report jsonb, p_notify boolean, p_idle_ms integer)
 returns json language plpgsql volatile

@@ -18,7 +18,7 @@ as $$
   where j.execution = any (array[p_execution]) and j.bucket = p_bucket and j.seq >= p_from and j.seq < p_upto
 $$;
 comment on function durable._rows(bigint, integer, text, integer, integer) is
-  'Journal rows [seq, type, child, attempt, name, hash, data, ok] with the values of children and signals, for replay; and, if the first is among them, when it was written and the input that it holds. Inlined: its caller''s plan runs through the runs without a call for each.';
+  'Journal rows [seq, type, child, attempt, name, hash, data, ok] with the values of children and signals, for replay; and, if the first row is among them, its instant and the input in it. Inlined, so that the plan of the caller reads many runs without a call for each.';
 
 create or replace function durable._journal_from(p_execution bigint, p_seen integer)
 returns json language plpgsql stable
@@ -42,7 +42,7 @@ as $$
   where h.execution = p_execution and h.id = p_id and t.pid = p_worker and durable._is_leased(t, p_version, durable._now_ms())
 $$;
 comment on function durable.worker_journal_v1(text, bigint, text, integer) is
-  'The whole journal of a held run, to replay it from the start; null if the lease is lost.';
+  'The whole journal of a leased run, for a replay from the start; null if the lease is lost.';
 
 create or replace function durable._first_row(p_execution bigint, p_bucket integer, out started_at bigint, out input text)
 language plpgsql stable
@@ -52,7 +52,8 @@ begin
   where j.execution = p_execution and j.bucket = p_bucket and j.seq = 0;
 end
 $$;
-comment on function durable._first_row(bigint, integer) is 'When a journal began, and the input that it holds if its promise does not.';
+comment on function durable._first_row(bigint, integer) is
+  'The instant at which a journal began, and the input in its first row, if the promise does not have it.';
 
 create or replace function durable._try_lock_ready_tasks(
   p_worker text, p_queues text[], p_codes text[], p_want integer, p_tried text[], p_missed bigint[],
@@ -153,7 +154,7 @@ begin
 end
 $$;
 comment on function durable._hand_out(bigint[], text[]) is
-  'Claimed runs that have a journal, with it; of those that the worker has warm, what came after their suspend.';
+  'Claimed runs with their journals; for a run that the worker has warm, only the rows since it suspended.';
 
 create or replace function durable._claim(
   p_ids text[], p_owned boolean, p_worker text, p_ttl_ms integer, p_warm text[], p_codes text[], p_digests text[],
@@ -174,7 +175,7 @@ begin
   join durable._executions h on h.execution = any (array[t.execution])
   join durable._promises p on p.id = any (array[t.id])
   cross join lateral (
-    -- a run that has done nothing yet has no row but the first, which tells no more than its promise; a fork has its origin's
+    -- the only row of a new run repeats its promise; a fork begins with rows of its origin
     select h.next_seq = 1 and h.previous is null
            and (not exists (select from durable._forks)
                 or (select count(*) from durable._forks k where k.id = any (array[h.id])) = 0) offset 0) as n (is_new);
@@ -190,7 +191,7 @@ begin
 end
 $$;
 comment on function durable._claim(text[], boolean, text, integer, text[], text[], text[], bigint) is
-  'Acquires locked tasks and hands them out with input and journal; rows are none for a run that has done nothing yet; a worker that has the coroutine warm gets what came after its suspend.';
+  'Acquires locked tasks and answers them with input and journal: no rows for a run that has done nothing yet; the rows since the suspend for a run that the worker has warm.';
 
 create or replace function durable._woken_warm(p_awaiters text[], p_worker text, p_now bigint)
 returns text[] language plpgsql stable
@@ -199,11 +200,11 @@ begin
   if p_awaiters = '{}' then
     return '{}';
   end if;
-  -- a task whose resumes may be locked is left to the next claim, which looks
+  -- a task whose resumes may be locked is left to the next claim, which checks
   return array(select t.id from durable._tasks t where t.id = any (p_awaiters) and durable._ready(t, p_now)
                and t.preference = p_worker and t.execution is not null
                and (select count(*) from durable._resumes r where r.task_id = t.id and r.xmax <> 0) = 0);
 end
 $$;
 comment on function durable._woken_warm(text[], text, bigint) is
-  'Those of the tasks that are ready now and whose coroutine this worker has warm.';
+  'Those of the tasks that are ready now and that this worker has warm.';

@@ -1,5 +1,5 @@
--- Endings: how a report leaves its run (suspended, halted, released, settled, continued), or keeps its lease and renews it.
--- The caller holds all locks and has given the verdicts; every function ends all reports of its kind at once.
+-- Endings: how a report leaves its run (suspended, halted, released, settled, continued), or keeps its lease and renews it. The
+-- caller holds all locks and has given the verdicts; each function handles all reports of one kind at once.
 
 create or replace function durable._open_of(p_head durable._executions, p_children integer[])
 returns integer[] language plpgsql stable
@@ -13,7 +13,7 @@ begin
 end
 $$;
 comment on function durable._open_of(durable._executions, integer[]) is
-  'Those children, adopted promises and receives among them, that have not resolved yet and will wake the run. Counts, because an exists becomes a join that may read all callbacks first.';
+  'Those of the children, adopted promises and receives included, that are still open and will resume the run. Counts, because an exists becomes a join that may read all callbacks first.';
 
 create or replace function durable._wait_fits(p_wait durable._ending, p_head durable._executions)
 returns boolean language sql stable
@@ -29,7 +29,7 @@ as $$
   from (select case when p_head.status = 'blocked' then durable._open_of(p_head, p_head.waiting_on) end) as o (children)
 $$;
 comment on function durable._wait_fits(durable._ending, durable._executions) is
-  'The wait can end: all it names are open children, and a signal''s is a receive (CF-4). A run that is blocked already, having been continued after a halt, may only wait for the same again, with or without what resolved since (R20).';
+  'True if the wait can end: it names open children only, and a wait for a signal names a receive (CF-4). A run that is blocked already, because it was continued after a halt, may only wait for the same children again, with or without those that have resolved since (R20).';
 
 create or replace function durable._end_suspends(p_reports durable._run_report[], p_now bigint)
 returns void language plpgsql volatile
@@ -67,7 +67,7 @@ begin
 end
 $$;
 comment on function durable._end_suspends(durable._run_report[], bigint) is
-  'Suspends the runs whose coroutine has seen everything; steps that it gave up while they ran are closed first. Rows after its report are the tail that a warm coroutine gets.';
+  'Suspends the runs whose coroutine has seen everything; steps that the code gave up while they ran are closed first. A warm coroutine gets the rows after its report as a tail.';
 
 create or replace function durable._end_halts(p_reports durable._run_report[], p_now bigint)
 returns void language plpgsql volatile
@@ -77,7 +77,7 @@ begin
   from unnest(p_reports) b where b.verdict = 'ok' and (b.ending)."do" = 'halt' having count(*) > 0;
 end
 $$;
-comment on function durable._end_halts(durable._run_report[], bigint) is 'Sets runs aside, as their reports or their judge ask for.';
+comment on function durable._end_halts(durable._run_report[], bigint) is 'Halts runs whose reports or verdicts ask for it.';
 
 create or replace function durable._end_releases(p_reports durable._run_report[], p_now bigint)
 returns text[] language plpgsql volatile
@@ -110,7 +110,7 @@ begin
 end
 $$;
 comment on function durable._end_releases(durable._run_report[], bigint) is
-  'Releases what the reports ask for, not later than now if something came that the coroutine has not seen; returns queues of released tasks that are ready. A worker that comes back to a run of its own gets what its coroutine has not seen, or all of it if rows of others lie before its own.';
+  'Releases the tasks of reports that ask for it; at once if the run has rows that the coroutine has not seen. A worker that claims its own run again gets the rows that its coroutine has not seen, or the whole journal if rows of others precede its own. Returns queues of released tasks that are ready.';
 
 create or replace function durable._end_settles(p_reports durable._run_report[], p_now bigint)
 returns text[] language plpgsql volatile
@@ -122,7 +122,7 @@ declare
   v_versions integer[];
 begin
   select array_agg(b.id),
-         -- the id of a child has a dot; who has one is looked at
+         -- the id of a child has a dot; the task of such a run is looked up
          array_agg(case when strpos(b.id, '.') = 0 then b.version end),
          array_agg(case when (b.ending)."do" = 'complete' then 'resolved'
                         when (b.ending)."do" = 'cancel' and h.status = 'cancelling' then 'rejected_canceled'
@@ -141,7 +141,8 @@ begin
     p_last => array(select b.event from unnest(p_reports) b where durable._is_last(b.verdict, b.ending, b.event)));
 end
 $$;
-comment on function durable._end_settles(durable._run_report[], bigint) is 'Settles the promises of runs that completed, failed or cleaned up after a request of cancellation.';
+comment on function durable._end_settles(durable._run_report[], bigint) is
+  'Settles the promises of runs that completed, failed, or finished their clean-up after a request of cancellation.';
 
 create or replace function durable._renew(p_reports durable._run_report[], p_now bigint)
 returns void language plpgsql volatile
@@ -155,7 +156,7 @@ begin
 end
 $$;
 comment on function durable._renew(durable._run_report[], bigint) is
-  'Renews leases in their second half only: a renewal in every turn costs an eighth more WAL and buys nothing.';
+  'Renews leases in their second half only: a renewal in every turn would cost an eighth more WAL, for nothing.';
 
 create or replace function durable._end_reports(p_reports durable._run_report[], p_endings text[], p_now bigint)
 returns text[] language plpgsql volatile
@@ -185,4 +186,4 @@ begin
 end
 $$;
 comment on function durable._end_reports(durable._run_report[], text[], bigint) is
-  'Ends what the reports end, by kind, and renews the leases of those that go on: with no ending, or with one that may have been refused. Returns the queues that got ready tasks.';
+  'Handles the endings of the reports, by kind, and renews the leases of runs that go on: those without an ending, and those whose ending may have been refused. Returns the queues that got ready tasks.';

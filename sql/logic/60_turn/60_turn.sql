@@ -81,7 +81,7 @@ create or replace function durable._tails(p_reports durable._run_report[], p_has
 returns json language plpgsql stable
 as $$
 begin
-  -- the plan of the answer reaches into every partition of the journal, and mostly there is nothing to tell
+  -- the statement below plans for every partition of the journal, and most turns have no tails
   if not p_has_new_rows and not exists (select from unnest(p_reports) b where b.seen < b.seq) then
     return '[]';
   end if;
@@ -97,7 +97,7 @@ begin
 end
 $$;
 comment on function durable._tails(durable._run_report[], boolean, bigint) is
-  'For held runs: rows that others appended before and after what the report wrote, [execution, before, after]. p_has_new_rows: this turn itself may have brought them some.';
+  'For leased runs: rows that others appended before and after those of the report, [execution, before, after]. p_has_new_rows: this turn itself may have appended such rows.';
 
 create or replace function durable._write_reports(p_batch durable._turn_batch, p_now bigint)
 returns durable._run_report[] language plpgsql volatile
@@ -125,7 +125,7 @@ begin
 end
 $$;
 comment on function durable._write_reports(durable._turn_batch, bigint) is
-  'Appends the commands and outcomes of judged reports, except the last result of a run that ends with it; answers the reports with the numbers after their rows.';
+  'Appends the commands and outcomes of accepted reports, except a last result that its run ends with. Answers the reports with the numbers after their rows.';
 
 create or replace function durable._answer_commands(p_reports durable._run_report[], p_adopted text[], p_now bigint)
 returns durable._run_report[] language plpgsql volatile
@@ -145,7 +145,7 @@ begin
 end
 $$;
 comment on function durable._answer_commands(durable._run_report[], text[], bigint) is
-  'Answers at once what it can: buffered signals, promises of others that are settled or cannot be awaited. A run that got something does not suspend; the rows are in its tail.';
+  'Answers commands that need no wait: receives with a buffered signal, adoptions of promises that are settled or cannot be awaited. A run with such an answer does not suspend; the rows are in its tail.';
 
 create or replace function durable._write_turn(
   p_batch durable._turn_batch, p_worker text, p_now bigint, out reports durable._run_report[], out queues text[])
@@ -172,7 +172,7 @@ begin
 end
 $$;
 comment on function durable._write_turn(durable._turn_batch, text, bigint) is
-  'Judges the reports and does what they ask for. Answers them as they are now, and the queues that got ready tasks. The caller holds all locks.';
+  'Gives the verdicts and writes the turn. Answers the reports as they are now, and the queues that got ready tasks. The caller holds all locks.';
 
 create or replace function durable._distinct(p_texts text[])
 returns text[] language plpgsql immutable parallel safe
@@ -184,7 +184,8 @@ begin
   return array(select distinct t from unnest(p_texts) t);
 end
 $$;
-comment on function durable._distinct(text[]) is 'Each text once; a function, so that what calls it needs no plan for it.';
+comment on function durable._distinct(text[]) is
+  'Each text once. A function, so that a caller with fewer than two texts runs no query.';
 
 create or replace function durable._turn_without_reports(
   p_worker text, p_queues text[], p_codes text[], p_digests text[], p_want integer, p_ttl_ms integer)
@@ -249,7 +250,7 @@ begin
   perform durable._mark_engine_xact();
   select * into v_taken from durable._try_lock_reports(v_batch) t;
   if v_taken.busy <> '{}' then
-    -- from here on the turn is what it would be without them
+    -- without the busy reports the turn goes on as if they had not been sent
     v_batch := durable._read_reports(durable._without(p_reports, v_taken.busy), v_batch.adopts);
   end if;
   if p_want > 0 then
@@ -307,7 +308,7 @@ begin
 end
 $$;
 comment on function durable.worker_turn_v1(text, text[], text[], text[], integer, jsonb, integer, boolean, integer) is
-  'One round trip of a worker: takes reports (outcomes, commands, ending), claims up to p_want tasks, renews. p_codes: what it can run, as worker_hello_v1 answered; p_digests: of that code, at the same places. p_want < 0 claims nothing, not even what this turn woke. Verdicts ok, stale, lost; none of them spoils the others. due_in: milliseconds to the next deadline of all, 2^53-1 for none; null: a lone report did not look. p_notify: it sends the hint that something settled with its own commit. p_idle_ms > 0: if this ends one run and does nothing else, its worker rests again for so long, as by worker_idle_v1; rests: it does.';
+  'One round trip of a worker: takes reports (outcomes, commands, ending), claims up to p_want tasks, renews leases. p_codes: the workflows that it can run, as worker_hello_v1 answered; p_digests: those of their code, at the same places. p_want < 0: claims nothing, not even tasks that this turn resumed. Verdicts: ok, stale, lost; none of them fails the other reports. due_in: milliseconds to the next deadline of all, 2^53-1 for none; null if the turn did not read it, as for a single report. p_notify: sends the hint that a promise settled, with its own commit. p_idle_ms > 0: if the turn ends one run and does nothing else, it registers the worker as idle for so long, as worker_idle_v1 does; idle: it did.';
 
 create or replace function durable.worker_watch_v1(p_worker text)
 returns integer language sql stable
@@ -316,4 +317,4 @@ as $$
               then 1 else -1 end * (select count(*)::integer from durable._workers w where w.present or w.id = p_worker)
 $$;
 comment on function durable.worker_watch_v1(text) is
-  'How many workers share the watch over leases: positive while others hold tasks, so that tick is called often; else negative.';
+  'How many workers share the watch over leases: positive while other workers have leases, so that tick is called often; else negative.';
