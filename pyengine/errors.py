@@ -9,6 +9,9 @@
     ├── NotAwaitable (WF005)            waiting for it could never end
     ├── NotTargeted (WF010)             a promise that has no task is named as one
     ├── AwaitCycle (WF012)              a run would wait for itself, through others
+    ├── NoRoute (WF013)                 no adapter serves the function of a call
+    ├── InputUnresolved (WF014)         an input of a call has no value
+    ├── Excised (WF015)                 the content of an object was removed on purpose
     ├── Forbidden (WF011)               switched off here
     ├── NondeterminismError (WF006)     code and journal disagree
     ├── SchemaMismatch (WF007)          library and database schema do not fit
@@ -43,10 +46,13 @@ __all__ = [
     "EncodeError",
     "EngineError",
     "Evicted",
+    "Excised",
     "Forbidden",
     "ForbiddenInWorkflow",
+    "InputUnresolved",
     "InvalidRequest",
     "LeaseLost",
+    "NoRoute",
     "NondeterminismError",
     "NotAwaitable",
     "NotFound",
@@ -166,6 +172,24 @@ class AwaitCycle(EngineError):
 
     sqlstate = "WF012"
     path: tuple[str, ...] = ()
+
+
+class NoRoute(EngineError):
+    """No adapter serves this function URI."""
+
+    sqlstate = "WF013"
+
+
+class InputUnresolved(EngineError):
+    """An input of the call has no value: it is pending, failed or was given up."""
+
+    sqlstate = "WF014"
+
+
+class Excised(EngineError):
+    """The content of an object was removed on purpose, so it cannot be read or put again."""
+
+    sqlstate = "WF015"
 
 
 class NondeterminismError(EngineError):
@@ -336,6 +360,9 @@ ERROR_CODES: dict[str, type[EngineError]] = {
         PayloadTooLarge,
         RunConflict,
         AwaitCycle,
+        NoRoute,
+        InputUnresolved,
+        Excised,
     )
 }
 

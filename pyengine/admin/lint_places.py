@@ -44,6 +44,8 @@ SKIPPERS = frozenset(
         "schedules",
         "tick",
         "blocked",
+        "closures",
+        "collection",
     }
 )
 # files whose functions lock and do nothing else

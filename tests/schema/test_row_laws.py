@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tests.support.clock import Clock
-from tests.support.hands import H, P, T, let_go
+from tests.support.hands import OBJECT, H, P, T, let_go
 from tests.support.verbs import Connection, ask, create, settle
 
 LEASED = "state = 'acquired', pid = 'w', retry_at = null, expires_at = 5, "
@@ -64,13 +64,22 @@ LAWS = {
     ),
     "executions_open_steps_have_attempts": H.format("open_steps = '{1}'", "run"),
     "executions_only_cancelling_ones_have_grace": H.format("cancel_until = 5", "run"),
+    "objects_id_is_a_hash": OBJECT.format("id = '\\x00'", "i64"),
+    "objects_kind_is_known": OBJECT.format("kind = 'x'", "i64"),
+    "objects_excised_are_empty": OBJECT.format("reason = 'r'", "i64"),
+    "objects_scalar_has_the_length_of_its_kind": OBJECT.format("scalar = '\\x00'", "i64"),
+    "objects_refs_are_a_list": OBJECT.format("refs = '{null}'", "list"),
+    "objects_refs_are_as_many_as_their_kind_has": OBJECT.format("refs = array[id]", "i64"),
+    "objects_names_match_refs": OBJECT.format("names = '{a}'", "i64"),
 }
-TABLES = {"promises": "_promises", "tasks": "_tasks", "executions": "_executions"}
+TABLES = {"promises": "_promises", "tasks": "_tasks", "executions": "_executions", "objects": "_objects"}
 
 
 @pytest.fixture
 def rows(conn: Connection, clock: Clock) -> Connection:
-    """A run, a promise that is open, one with a value, one whose deadline passed."""
+    """A run, a promise that is open, one with a value, one whose deadline passed, an integer and a list."""
+    for sub, scalar in (("i64", bytes(8)), ("list", None)):
+        ask(conn, ("select durable._put('datum', %s, %s, '{}')", (sub, scalar)))
     ask(conn, ("select durable.start('w', id => 'run')", ()))
     for name in ("open", "done"):
         ask(conn, create(name))
@@ -103,7 +112,7 @@ def test_a_law_is_told_by_its_name(rows: Connection, law: str) -> None:
 
 
 def test_every_law_of_a_row_is_tried(conn: Connection) -> None:
-    """The laws above are those of the three domains, and each table asks for its domain."""
+    """The laws above are those of the four domains, and each table asks for its domain."""
     found = conn.execute(
         "select conname from pg_constraint where contypid::regtype::text like 'durable.\\_lawful\\_%'"
     ).fetchall()
@@ -115,6 +124,7 @@ def test_every_law_of_a_row_is_tried(conn: Connection) -> None:
     ).fetchall()
     assert asked == [
         ("durable._executions", "executions_are_lawful"),
+        ("durable._objects", "objects_are_lawful"),
         ("durable._promises", "promises_are_lawful"),
         ("durable._tasks", "tasks_are_lawful"),
     ]

@@ -29,6 +29,12 @@ FAILURES: dict[str, tuple[Call, str]] = {
         ("select durable._fail_await_cycle(array['a', 'b', 'a'])", ()),
         "a -> b -> a would wait for itself",
     ),
+    "WF013": (("select durable._fail_no_route('x:y', '{batch}')", ()), "function 'x:y'"),
+    "WF014": (
+        ("select durable._fail_input_unresolved(sha256('a'), 'pending')", ()),
+        "bb has no value: pending",
+    ),
+    "WF015": (("select durable._fail_excised(sha256('a'))", ()), "Object ca978112ca1bbdcafac231b39a23dc4"),
 }
 RAISED_BY_PROGRAMS = {"WF007"}
 

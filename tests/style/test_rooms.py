@@ -50,7 +50,7 @@ def test_tests_of_logic_bear_its_names() -> None:
     logic = [path for path in files() if path.startswith("sql/logic/")]
     nouns = [Path(path).stem.split("_", 1)[1] for path in logic]
     assert sorted(set(nouns)) == sorted(nouns)
-    tests = [Path(path).stem for path in files() if path.startswith("tests/sql/test_")]
+    tests = [Path(path).stem for path in files() if path.startswith(("tests/sql/test_", "tests/calls/test_"))]
     without = [noun for noun in nouns if not any(name.startswith(f"test_{noun}") for name in tests)]
     assert set(without) == TESTED_ELSEWHERE
 

@@ -16,6 +16,7 @@ from tests.support.verbs import Connection
 LOGIC = Path(__file__).parent.parent.parent / "sql" / "logic"
 P = "update durable._promises set {} where id = '{}'"
 T = "update durable._tasks set {} where id = '{}'"
+OBJECT = "update durable._objects set {} where sub = '{}'"
 H = "update durable._executions set {} where id = '{}'"
 AGAIN = "insert into durable.{0} select * from durable.{0} where {1} limit 1"
 OF_RUN = "durable._executions h where h.execution = x.execution and h.id = '{}' and {}"

@@ -18,7 +18,10 @@ as $$
     ('WF009', 'run_conflict', 'the id or key belongs to a run with another workflow or input', false, 409),
     ('WF010', 'not_targeted', 'a promise named as a task or as an awaiter has no target, hence no task', false, 422),
     ('WF011', 'forbidden', 'an operation that is switched off here', false, 403),
-    ('WF012', 'await_cycle', 'a run would wait for itself, through others that wait for it', false, 422)
+    ('WF012', 'await_cycle', 'a run would wait for itself, through others that wait for it', false, 422),
+    ('WF013', 'no_route', 'no adapter serves this function URI', false, 422),
+    ('WF014', 'input_unresolved', 'an input of a call has no value: it is pending, failed or was given up', false, 409),
+    ('WF015', 'excised', 'the content of an object was removed on purpose', false, 410)
 $$;
 comment on function durable.error_codes() is
   'SQLSTATEs of this schema. Class WF is outside what the standard reserves; programs branch on the code, never on the text. status: what the protocol''s envelope answers.';
@@ -120,6 +123,40 @@ begin
 end
 $$;
 comment on function durable._fail_await_cycle(text[]) is 'Raises WF012.';
+
+create or replace function durable._fail_no_route(p_function text, p_served text[])
+returns void language plpgsql volatile
+as $$
+begin
+  raise exception 'no route'
+    using errcode = 'WF013', detail = format('No adapter serves the function %L.', p_function),
+          hint = format('Adapters and prefixes that are known here: %s.',
+                        coalesce(nullif(array_to_string(p_served, ', '), ''), 'none'));
+end
+$$;
+comment on function durable._fail_no_route(text, text[]) is 'Raises WF013 with what there is.';
+
+create or replace function durable._fail_input_unresolved(p_node bytea, p_status text)
+returns void language plpgsql volatile
+as $$
+begin
+  raise exception 'input unresolved'
+    using errcode = 'WF014', detail = format('Input node %s has no value: %s.', encode(p_node, 'hex'), p_status),
+          hint = 'Wait for it first, or retry it.';
+end
+$$;
+comment on function durable._fail_input_unresolved(bytea, text) is 'Raises WF014 with the node and its status.';
+
+create or replace function durable._fail_excised(p_id bytea)
+returns void language plpgsql volatile
+as $$
+begin
+  raise exception 'excised'
+    using errcode = 'WF015', hint = 'Run the call again; what was excised is never stored again.',
+          detail = format('Object %s was excised.', encode(p_id, 'hex'));
+end
+$$;
+comment on function durable._fail_excised(bytea) is 'Raises WF015.';
 
 create or replace function durable._fail_append(p_run text, p_event text, p_problem text)
 returns void language plpgsql volatile

@@ -1,6 +1,7 @@
--- Every lock that waits: those of verbs, which run in transactions of users. One order: promises by id, tasks by id, heads by
--- number (a head is the row of a run in _executions). A session that holds a later class never waits for an earlier one, so
--- there is no cycle. The engine's own locks, which never wait for a user, stand in 10_base/40_try_locks.sql.
+-- Every lock that waits: those of verbs, which run in transactions of users. One order: objects by id, promises by id, tasks by
+-- id, heads by number (a head is the row of a run in _executions), refs by name. A session that holds a later class never waits
+-- for an earlier one, so there is no cycle. The engine's own locks, which never wait for a user, stand in
+-- 10_base/40_try_locks.sql.
 -- Names: _lock_x waits until it has every lock. _try_lock_x takes the locks that are free, by SKIP LOCKED or a try, and answers
 -- what it locked or what it missed, or true or false. No other name begins with one of the two words, or with _take_.
 -- Lock first, then read in a new statement: a statement's snapshot predates its own waiting. One row by its key may be read
@@ -22,6 +23,38 @@ end
 $$;
 comment on function durable._may_lock() is
   'Raises WF003 where waiting would be wrong: above READ COMMITTED, and after durable.fence, whose task lock comes later in the order.';
+
+create or replace function durable._lock_objects(p_ids bytea[])
+returns void language plpgsql volatile
+as $$
+begin
+  perform durable._may_lock();
+  perform from durable._objects o where o.id = any (p_ids) order by o.id for key share;
+end
+$$;
+comment on function durable._lock_objects(bytea[]) is
+  'Class 0, before all others: these objects stay until the commit. Everybody may have this lock at once; only collection is kept away, which passes over what is locked.';
+
+create or replace function durable._lock_refs(p_names text[])
+returns void language plpgsql volatile
+as $$
+begin
+  perform durable._may_lock();
+  perform from durable._refs r where r.name = any (p_names) order by r.name for no key update;
+end
+$$;
+comment on function durable._lock_refs(text[]) is 'Class 4, names of commits: after promises, tasks and heads.';
+
+create or replace function durable._lock_excisions()
+returns void language plpgsql volatile
+as $$
+begin
+  perform durable._may_lock();
+  perform pg_advisory_xact_lock(1685417583, 0);
+end
+$$;
+comment on function durable._lock_excisions() is
+  'Excisions are committed one after the other, so the number of the latest one stands for all before it. Only they wait for each other.';
 
 create or replace function durable._lock_promises(p_ids text[])
 returns void language plpgsql volatile

@@ -1,0 +1,27 @@
+"""One database for the tests of one session in this folder, as in tests/sql: each is rolled back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.clock import Clock
+from tests.support.laboratory import ClockInside, transaction_of
+from tests.support.verbs import Connection
+
+
+@pytest.fixture
+def conn(request: pytest.FixtureRequest) -> Iterator[Connection]:
+    """A connection within a transaction; before it is rolled back, durable.check() must be empty. A test that
+    commits or has other sessions asks for `dsn` and connects by itself."""
+    with transaction_of(request) as connection:
+        # begun, so that a block of the test is a savepoint and commits nothing
+        connection.execute("select")
+        yield connection
+
+
+@pytest.fixture
+def clock(conn: Connection) -> Clock:
+    """The database's clock, standing still until the test moves it, for this transaction."""
+    return ClockInside(conn)
