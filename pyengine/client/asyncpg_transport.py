@@ -9,20 +9,20 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from pyengine.client import caller_connection
+from pyengine.client.caller_connection import run_on
 from pyengine.client.results import ResultPoller
-from pyengine.client.transport import refuse_workflow
+from pyengine.client.transport import Transport
 from pyengine.database.connection import Database
 from pyengine.database.listener import Listener
 from pyengine.database.poll_schedule import Channel
 from pyengine.database.pool import ConnectionPool
-from pyengine.database.statements.procedures import START, Procedure, StartRequest
+from pyengine.database.statements.procedures import Procedure
 from pyengine.errors import InvalidRequest
 
 __all__ = ["AsyncpgTransport"]
 
 
-class AsyncpgTransport:
+class AsyncpgTransport(Transport):
     """Runs statements on connections of asyncpg.
 
     Args:
@@ -52,72 +52,41 @@ class AsyncpgTransport:
                 raise InvalidRequest("this client is closed")
             await self._database.open()
 
-    async def rows(self, procedure: Procedure, *values: Any) -> list[Any]:
-        """Run a procedure that may be run twice, and return its rows.
-
-        Raises:
-            EngineError: by SQLSTATE; Unavailable if the database cannot be reached.
-        """
-        refuse_workflow()
-        caller_connection.check_values(procedure, values)
-        await self.open()
-        return await self._pool.rows(procedure, *values)
-
-    async def run_on(self, conn: Any, procedure: Procedure, *values: Any) -> Any:
-        """Run a procedure on an asynchronous connection of the caller's.
-
-        Raises:
-            EngineError: as `rows`; InvalidRequest if the connection is of an unsupported kind.
-        """
-        refuse_workflow()
-        return await caller_connection.run_on(conn, procedure, *values)
-
-    async def start(self, request: StartRequest) -> Any:
-        """Start a run, notify workers, and listen for results from now on.
-
-        Raises:
-            EngineError: as `rows`.
-        """
-        refuse_workflow()
-        caller_connection.check_values(START, (*request, False, None))
-        await self.open()
-        with_commit = self.with_commit("durable_ready")
-        address = self._results.address if with_commit else None
-        (row,) = await self._pool.rows(START, *request, with_commit, address)
-        if row["handed_off"]:
-            self._listener.allow_next("durable_ready")
-            await self._results.listen()
-        elif row["created"]:
-            await self.announce("durable_ready", with_commit=with_commit)
-        return row
-
     @property
     def hint_count(self) -> int | None:
         """The number of hints that a promise settled; None while not listening."""
         return self._results.hint_count
 
+    @property
+    def address(self) -> str | None:
+        """The address to which a worker may send a result directly; None while not listening there."""
+        return self._results.address
+
     def with_commit(self, channel: Channel) -> bool:
         """Return whether a statement may send this hint with its commit."""
         return self._listener.with_commit(channel)
+
+    async def allow_next(self, channel: Channel) -> None:
+        """Let the next such hint be sent with its commit; listen for results from now on."""
+        self._listener.allow_next(channel)
+        await self._results.listen()
 
     async def announce(self, channel: Channel, *, with_commit: bool) -> None:
         """Wake this process and, unless a commit has sent the hint, the others, soon."""
         await self._results.listen()
         self._listener.announce(channel, with_commit=with_commit)
 
-    async def ended(self, id: str, timeout_s: float | None, hint_count: int | None = None) -> Any:
-        """Wait until a run has ended; `hint_count` is the property's value before its start.
-
-        Raises:
-            TimeoutError: it has not ended in time.
-            InvalidRequest: the id is invalid.
-        """
-        refuse_workflow()
-        await self.open()
-        return await self._results.wait(id, timeout_s, hint_count)
-
     async def close(self) -> None:
         """Close the connections; waits for results raise CancelledError."""
         self._closed = True
         await self._results.close()
         await self._pool.close()
+
+    async def _rows(self, procedure: Procedure, values: tuple[Any, ...]) -> list[Any]:
+        return await self._pool.rows(procedure, *values)
+
+    async def _first_row_on(self, conn: Any, procedure: Procedure, values: tuple[Any, ...]) -> Any:
+        return await run_on(conn, procedure, *values)
+
+    async def _ended(self, id: str, timeout_s: float | None, hint_count: int | None) -> Any:
+        return await self._results.wait(id, timeout_s, hint_count)

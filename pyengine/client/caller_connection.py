@@ -54,12 +54,11 @@ async def run_on(conn: Any, procedure: Procedure, *values: Any) -> Any:
     Args:
         conn: an asyncpg connection, a psycopg AsyncConnection, an AsyncSession or AsyncConnection.
         procedure: the procedure.
-        values: its parameters.
+        values: its parameters, checked.
 
     Raises:
-        EngineError: by SQLSTATE; InvalidRequest if a value does not fit or the connection is not supported.
+        EngineError: by SQLSTATE; InvalidRequest if the connection is not supported.
     """
-    check_values(procedure, values)
     if isinstance(conn, _ASYNCPG):
         try:
             return await conn.fetchrow(procedure.sql, *values)
@@ -92,12 +91,11 @@ def run_on_sync(conn: Any, procedure: Procedure, *values: Any) -> Any:
     Args:
         conn: a psycopg Connection, an SQLAlchemy Session or Connection, or Django's connection.
         procedure: the procedure.
-        values: its parameters.
+        values: its parameters, checked.
 
     Raises:
         EngineError: as `run_on`.
     """
-    check_values(procedure, values)
     if isinstance(conn, _all(_DJANGO)):
         conn.ensure_connection()
         conn = conn.connection

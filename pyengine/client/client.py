@@ -187,7 +187,7 @@ class ClientApi(RunControl, ManyRuns):
         if conn is None:
             row = await self._transport.start(request)
         else:
-            row = await self._transport.run_on(conn, START_WITHIN, *request)
+            row = await self._transport.first_row(conn, START_WITHIN, *request)
         codec, created = result_codec(definition), row["created"]
         return Run(self, row["id"], codec, created=created, hint_count=hint_count if created else None)
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import msgspec
 
 from pyengine.client.run_status import RunState
-from pyengine.client.transport import Transport, first_row
+from pyengine.client.transport import Transport
 from pyengine.database.statements.many_runs import (
     CANCEL_MANY,
     MATCHING_RUNS,
@@ -243,7 +243,7 @@ class ManyRuns:
             own: tuple[Any, ...] = ()
             if encode is not None:
                 own = ([encode(runs[id]) for id in ids] if isinstance(runs, Mapping) else None,)
-            row = await first_row(self._transport, conn, procedure, ids, *values, *own)
+            row = await self._transport.first_row(conn, procedure, ids, *values, *own)
             outcomes += [
                 Steered(id=id, outcome=outcome, **{field: value})
                 for id, outcome, value in msgspec.json.decode(row["outcomes"])
@@ -267,7 +267,7 @@ class ManyRuns:
         ids: list[str] = []
         while True:
             last = ids[-1] if ids else ""
-            row = await first_row(self._transport, conn, MATCHING_RUNS, *wanted, last, BATCH)
+            row = await self._transport.first_row(conn, MATCHING_RUNS, *wanted, last, BATCH)
             ids += row["ids"]
             if len(row["ids"]) < BATCH:
                 return ids

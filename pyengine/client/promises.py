@@ -28,7 +28,7 @@ from pyengine.client.promise_records import (
     callback_of,
     record_of,
 )
-from pyengine.client.transport import Transport, first_row
+from pyengine.client.transport import Transport
 from pyengine.database.statements.procedures import Procedure
 from pyengine.database.statements.promises import (
     PROMISE_CALLBACK,
@@ -106,8 +106,7 @@ class Promises:
         """
         payload = self._payload(param, headers, f"the parameter of promise {id}")
         random_key = secrets.token_hex(16) if idempotency_key is None else None
-        row = await first_row(
-            self._transport,
+        row = await self._transport.first_row(
             conn,
             PROMISE_CREATE,
             id,
@@ -230,7 +229,7 @@ class Promises:
             Unavailable: the database cannot be reached.
         """
         ids, deadline = (id, promise_id, root_promise_id), _deadline(timeout)
-        row = await first_row(self._transport, conn, PROMISE_CALLBACK, *ids, *deadline, _json(recv))
+        row = await self._transport.first_row(conn, PROMISE_CALLBACK, *ids, *deadline, _json(recv))
         promise = self._record(row, promise_id)
         made = None if row["callback"] is None else callback_of(msgspec.json.decode(row["callback"]))
         return Registration(callback=made, promise=promise)
@@ -249,7 +248,7 @@ class Promises:
         Raises:
             EngineError: as `callback`.
         """
-        row = await first_row(self._transport, conn, PROMISE_SUBSCRIBE, promise_id, _json(recv))
+        row = await self._transport.first_row(conn, PROMISE_SUBSCRIBE, promise_id, _json(recv))
         return self._record(row, promise_id)
 
     # -- reading
@@ -304,7 +303,7 @@ class Promises:
         strict: bool,
     ) -> PromiseRecord:
         random_key = secrets.token_hex(16) if key is None else None
-        row = await first_row(self._transport, conn, procedure, id, random_key or key, *payload, strict)
+        row = await self._transport.first_row(conn, procedure, id, random_key or key, *payload, strict)
         return self._record(row, id, random_key)
 
     def _payload(

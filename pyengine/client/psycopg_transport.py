@@ -22,9 +22,9 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from pyengine.client import caller_connection
-from pyengine.client.results import POLL_LONGEST_S, RETRY_S, check_run_id
-from pyengine.client.transport import refuse_workflow
+from pyengine.client.caller_connection import psycopg_error, run_on_sync
+from pyengine.client.results import POLL_LONGEST_S, RETRY_S
+from pyengine.client.transport import Transport
 from pyengine.database.connection import CONNECT_TIMEOUT_S, Database
 from pyengine.database.error_mapping import (
     NO_SCHEMA,
@@ -40,10 +40,8 @@ from pyengine.database.statements.procedures import (
     LISTEN,
     RESULTS,
     SESSION,
-    START,
     VERSION,
     Procedure,
-    StartRequest,
 )
 from pyengine.database.statements.sessions import BEGIN, CLIENT_SETTINGS, IS_ODD, SETTINGS_WITHIN
 from pyengine.errors import EngineError, InvalidRequest, Unavailable
@@ -66,7 +64,7 @@ _KEEP_ALIVE: dict[str, Any] = {
 _Connection = psycopg.Connection[dict[str, Any]]
 
 
-class PsycopgTransport:
+class PsycopgTransport(Transport):
     """Runs statements on connections of psycopg; any number of threads may use it.
 
     Args:
@@ -129,53 +127,13 @@ class PsycopgTransport:
                 refuse_version(self._where, _fetch(conn, VERSION)[0])
             self._opened = True
 
-    async def rows(self, procedure: Procedure, *values: Any) -> list[Any]:
-        """Run a procedure that may be run twice, and return its rows; retried once if the connection was
-        lost.
-
-        Raises:
-            EngineError: by SQLSTATE; Unavailable if the database cannot be reached.
-        """
-        refuse_workflow()
-        caller_connection.check_values(procedure, values)
-        await self.open()
-        try:
-            return self._rows(procedure, values)
-        except Unavailable:
-            return self._rows(procedure, values)
-
-    def _rows(self, procedure: Procedure, values: tuple[Any, ...]) -> list[Any]:
-        with self._taken() as conn, _transaction(conn) if self._odd else nullcontext():
-            return _fetch(conn, procedure, *values)
-
-    async def run_on(self, conn: Any, procedure: Procedure, *values: Any) -> Any:
-        """Run a procedure on a blocking connection of the caller's.
-
-        Raises:
-            EngineError: as `rows`; InvalidRequest if the connection is of an unsupported kind.
-        """
-        refuse_workflow()
-        return caller_connection.run_on_sync(conn, procedure, *values)
-
-    async def start(self, request: StartRequest) -> Any:
-        """Start a run, notify workers, and return the row of `START`."""
-        with_commit = self.with_commit("durable_ready")
-        # only asynchronous programs receive direct messages
-        (row,) = await self.rows(START, *request, with_commit, None)
-        if row["handed_off"]:
-            self._throttle.allow_next("durable_ready")
-        elif row["created"]:
-            await self.announce("durable_ready", with_commit=with_commit)
-        return row
-
-    @property
-    def hint_count(self) -> int | None:
-        """None: a blocking program listens only during long waits."""
-        return None
-
     def with_commit(self, channel: Channel) -> bool:
         """Return whether a statement may send this hint with its commit."""
         return self._throttle.with_commit(channel, time.monotonic())
+
+    async def allow_next(self, channel: Channel) -> None:
+        """Let the next such hint be sent with its commit, however soon it comes."""
+        self._throttle.allow_next(channel)
 
     async def announce(self, channel: Channel, *, with_commit: bool) -> None:
         """Send a hint, unless a commit has sent it; a hint may be lost."""
@@ -186,15 +144,25 @@ class PsycopgTransport:
         except EngineError as error:
             logger.debug("hint not sent: %s", error.message)
 
-    async def ended(self, id: str, timeout_s: float | None, hint_count: int | None = None) -> Any:
-        """Wait until a run has ended.
+    async def close(self) -> None:
+        """Close the connections; statements of other threads on them fail."""
+        self._closed = True
+        _close_all(self._all)
 
-        Raises:
-            TimeoutError: it has not ended in time.
-            InvalidRequest: the id is invalid.
-        """
-        check_run_id(id)
-        await self.open()
+    async def _rows(self, procedure: Procedure, values: tuple[Any, ...]) -> list[Any]:
+        try:
+            return self._rows_once(procedure, values)
+        except Unavailable:
+            return self._rows_once(procedure, values)
+
+    def _rows_once(self, procedure: Procedure, values: tuple[Any, ...]) -> list[Any]:
+        with self._taken() as conn, _transaction(conn) if self._odd else nullcontext():
+            return _fetch(conn, procedure, *values)
+
+    async def _first_row_on(self, conn: Any, procedure: Procedure, values: tuple[Any, ...]) -> Any:
+        return run_on_sync(conn, procedure, *values)
+
+    async def _ended(self, id: str, timeout_s: float | None, hint_count: int | None) -> Any:
         until_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         schedule = PollSchedule(longest_s=POLL_LONGEST_S)
         with self._hints:
@@ -213,11 +181,6 @@ class PsycopgTransport:
                     raise TimeoutError(f"run {id} has not ended after {timeout_s:g} s; it goes on")
                 if self._hints.wait(min(pause_s, left_s), hints):
                     schedule.hinted(time.monotonic())
-
-    async def close(self) -> None:
-        """Close the connections; statements of other threads on them fail."""
-        self._closed = True
-        _close_all(self._all)
 
     # -- connections
 
@@ -283,7 +246,7 @@ class PsycopgTransport:
                 usable = not conn.broken and not conn.closed
                 if error.sqlstate in NO_SCHEMA:
                     raise no_schema(self._where) from None
-                raise caller_connection.psycopg_error(error, self._where, closed=conn.closed) from error
+                raise psycopg_error(error, self._where, closed=conn.closed) from error
             except EngineError:
                 usable = True
                 raise

@@ -14,15 +14,14 @@ from typing import Any
 
 import msgspec
 
-from pyengine.client.caller_connection import unwritable
 from pyengine.database.listener import Listener, message_address
 from pyengine.database.poll_schedule import PollSchedule
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import RESULTS
-from pyengine.errors import EngineError, InvalidRequest
+from pyengine.errors import EngineError
 from pyengine.protocol.turn import decode_result
 
-__all__ = ["ResultPoller", "check_run_id"]
+__all__ = ["ResultPoller"]
 
 logger = logging.getLogger("pyengine.results")
 
@@ -108,9 +107,7 @@ class ResultPoller:
 
         Raises:
             TimeoutError: it has not ended in time.
-            InvalidRequest: the id is invalid.
         """
-        check_run_id(id)
         if id in self._unclaimed:
             return self._unclaimed.pop(id)
         await self.listen()
@@ -194,13 +191,3 @@ class ResultPoller:
         if len(ids) > _LARGE_POLL:
             # hints must not make large polls follow each other without a pause
             await asyncio.sleep(min(_LARGE_POLL_PAUSE_MAX_S, 2 * (loop.time() - began_s)))
-
-
-def check_run_id(id: object) -> None:
-    """Reject an invalid id early: all waits share one query, and one bad id would fail it for every wait.
-
-    Raises:
-        InvalidRequest: it is not a text, or one that Postgres cannot store.
-    """
-    if not isinstance(id, str) or unwritable(id):
-        raise InvalidRequest(f"{id!r} can be no run id: an id is a text without NUL")

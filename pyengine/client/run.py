@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 import msgspec
 
 from pyengine.client.run_status import RunMoment, RunStatus
-from pyengine.client.transport import Transport, first_row
+from pyengine.client.transport import Transport
 from pyengine.database.poll_schedule import Channel
 from pyengine.database.statements.procedures import (
     AS_OF,
@@ -222,7 +222,7 @@ class RunControl:
         name, annotation = signal.name, signal.annotation
         text = self._codec.encode(payload, annotation, where=f"the payload of signal {name} to run {run_id}")
         if conn is not None:
-            row = await self._transport.run_on(conn, SIGNAL_WITHIN, run_id, name, text, dedup)
+            row = await self._transport.first_row(conn, SIGNAL_WITHIN, run_id, name, text, dedup)
             return int(row["delivery"])
         key = secrets.token_hex(16) if dedup is None else dedup
         with_commit = self._transport.with_commit("durable_ready")
@@ -259,7 +259,7 @@ class RunControl:
         """
         text = None if reason is None else self._codec.encode(reason, where=f"the reason to cancel {run_id}")
         grace_ms = optional_duration(grace, what="grace")
-        row = await first_row(self._transport, conn, CANCEL, run_id, text, grace_ms, force)
+        row = await self._transport.first_row(conn, CANCEL, run_id, text, grace_ms, force)
         return str(row["state"])
 
     async def pause(self, run_id: str, *, conn: Any = None) -> None:
@@ -273,7 +273,7 @@ class RunControl:
             NotFound: there is no such run.
             Conflict: it has ended.
         """
-        await first_row(self._transport, conn, PAUSE, run_id)
+        await self._transport.first_row(conn, PAUSE, run_id)
 
     async def resume(self, run_id: str, *, conn: Any = None) -> None:
         """Continue a run that is paused, halted or dead, with the code that workers have now.
@@ -286,7 +286,7 @@ class RunControl:
             NotFound: there is no such run.
             Conflict: it is neither paused nor halted nor dead.
         """
-        await first_row(self._transport, conn, RESUME, run_id)
+        await self._transport.first_row(conn, RESUME, run_id)
 
     async def redrive(self, run_id: str | None = None, *, conn: Any = None) -> int:
         """Continue dead runs, those whose workers were lost too often, and return their number.
@@ -299,7 +299,7 @@ class RunControl:
             NotFound: there is no such run.
             Conflict: it is not dead.
         """
-        return int((await first_row(self._transport, conn, REDRIVE, run_id))["number"])
+        return int((await self._transport.first_row(conn, REDRIVE, run_id))["number"])
 
     async def fork(
         self,
@@ -337,7 +337,7 @@ class RunControl:
         values = msgspec.json.encode({str(key): self._replacement(key, v) for key, v in (set or {}).items()})
         cut = (seq, step, values.decode())
         try:
-            await first_row(self._transport, conn, FORK, run_id, *cut, new_id, queue, version)
+            await self._transport.first_row(conn, FORK, run_id, *cut, new_id, queue, version)
         except Conflict:
             # a random id can only be taken by this request, which was repeated after a lost answer
             if id is not None or conn is not None:

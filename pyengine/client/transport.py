@@ -3,58 +3,66 @@
 Lives here: `Transport`, the few calls that verbs make, and the refusal of workflow code. May not: a verb, or
 the meaning of an answer (client.py, run.py, promises.py). Design: a verb awaits its transport and nothing
 else. So the verbs are written once, for asynchronous programs (asyncpg_transport.py) and for blocking ones
-(psycopg_transport.py), whose transport never suspends.
+(psycopg_transport.py), whose transport never suspends. What every call does first stands here: workflow code
+is refused, values are checked, the database is opened.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any
 
+from pyengine.client.caller_connection import check_values, unwritable
 from pyengine.database.poll_schedule import Channel
-from pyengine.database.statements.procedures import Procedure, StartRequest
+from pyengine.database.statements.procedures import START, Procedure, StartRequest
 from pyengine.definitions.current_run import scope
+from pyengine.errors import InvalidRequest
 from pyengine.loop.restrictions import refuse
 
-__all__ = ["Transport", "first_row", "refuse_workflow"]
+__all__ = ["Transport"]
 
 
-def refuse_workflow() -> None:
-    """Refuse calls from workflow code, which would be repeated at every replay.
-
-    Raises:
-        ForbiddenInWorkflow: the caller is workflow code.
-    """
-    workflow = scope.get()
-    if workflow is not None:
-        refuse(workflow.run.id, "a client", "a step that does it, ctx.transaction() or ctx.start()")
-
-
-class Transport(Protocol):
+class Transport(ABC):
     """The calls that the verbs of a client await."""
 
-    async def open(self) -> None:
-        """Check the database once."""
-
     async def rows(self, procedure: Procedure, *values: Any) -> list[Any]:
-        """Run a procedure that may be run twice, in a transaction of its own, and return its rows."""
+        """Run a procedure that may be run twice, in a transaction of its own, and return its rows.
 
-    async def run_on(self, conn: Any, procedure: Procedure, *values: Any) -> Any:
-        """Run a procedure on a connection of the caller's and return its first row."""
+        Raises:
+            EngineError: by SQLSTATE; Unavailable if the database cannot be reached.
+        """
+        _refuse_workflow()
+        check_values(procedure, values)
+        await self.open()
+        return await self._rows(procedure, values)
+
+    async def first_row(self, conn: Any, procedure: Procedure, *values: Any) -> Any:
+        """Run a procedure and return its first row, in the caller's transaction if `conn` is given.
+
+        Raises:
+            EngineError: by SQLSTATE; InvalidRequest if the connection is of an unsupported kind.
+        """
+        if conn is None:
+            return (await self.rows(procedure, *values))[0]
+        _refuse_workflow()
+        check_values(procedure, values)
+        return await self._first_row_on(conn, procedure, values)
 
     async def start(self, request: StartRequest) -> Any:
-        """Start a run, notify workers, and return the row of `START`."""
+        """Start a run, notify workers, and return the row of `START`.
 
-    @property
-    def hint_count(self) -> int | None:
-        """The number of hints received; None while not listening."""
+        Raises:
+            EngineError: as `rows`.
+        """
+        with_commit = self.with_commit("durable_ready")
+        (row,) = await self.rows(START, *request, with_commit, self.address if with_commit else None)
+        if row["handed_off"]:
+            await self.allow_next("durable_ready")
+        elif row["created"]:
+            await self.announce("durable_ready", with_commit=with_commit)
+        return row
 
-    def with_commit(self, channel: Channel) -> bool:
-        """Return whether a statement may send this hint with its commit."""
-
-    async def announce(self, channel: Channel, *, with_commit: bool) -> None:
-        """Wake this process and, unless a commit has sent the hint, the others."""
-
-    async def ended(self, id: str, timeout_s: float | None, hint_count: int | None = None) -> Any:
+    async def ended(self, id: object, timeout_s: float | None, hint_count: int | None = None) -> Any:
         """Wait until a run has ended and return its row of `RESULTS`.
 
         Args:
@@ -64,18 +72,67 @@ class Transport(Protocol):
 
         Raises:
             TimeoutError: it has not ended in time.
+            InvalidRequest: the id is invalid.
+        """
+        _refuse_workflow()
+        # all waits share one query, and one bad id would fail it for every wait
+        if not isinstance(id, str) or unwritable(id):
+            raise InvalidRequest(f"{id!r} can be no run id: an id is a text without NUL")
+        await self.open()
+        return await self._ended(id, timeout_s, hint_count)
+
+    # -- what a driver does
+
+    @property
+    def hint_count(self) -> int | None:
+        """The number of hints received; None while not listening."""
+        return None
+
+    @property
+    def address(self) -> str | None:
+        """The address to which a worker may send a result directly; None while not listening there."""
+        return None
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Check the database, once.
+
+        Raises:
+            EngineError: it cannot be used.
         """
 
+    @abstractmethod
+    def with_commit(self, channel: Channel) -> bool:
+        """Return whether a statement may send this hint with its commit."""
+
+    @abstractmethod
+    async def allow_next(self, channel: Channel) -> None:
+        """Let the next such hint be sent with its commit, however soon it comes."""
+
+    @abstractmethod
+    async def announce(self, channel: Channel, *, with_commit: bool) -> None:
+        """Wake this process and, unless a commit has sent the hint, the others; a hint may be lost."""
+
+    @abstractmethod
     async def close(self) -> None:
         """Close the connections."""
 
+    @abstractmethod
+    async def _rows(self, procedure: Procedure, values: tuple[Any, ...]) -> list[Any]: ...
 
-async def first_row(transport: Transport, conn: Any, procedure: Procedure, *values: Any) -> Any:
-    """Run a procedure and return its first row, in the caller's transaction if `conn` is given.
+    @abstractmethod
+    async def _first_row_on(self, conn: Any, procedure: Procedure, values: tuple[Any, ...]) -> Any: ...
+
+    @abstractmethod
+    async def _ended(self, id: str, timeout_s: float | None, hint_count: int | None) -> Any: ...
+
+
+def _refuse_workflow() -> None:
+    """Refuse calls from workflow code, which would be repeated at every replay.
 
     Raises:
-        EngineError: by SQLSTATE.
+        ForbiddenInWorkflow: the caller is workflow code.
     """
-    if conn is None:
-        return (await transport.rows(procedure, *values))[0]
-    return await transport.run_on(conn, procedure, *values)
+    workflow = scope.get()
+    if workflow is not None:
+        refuse(workflow.run.id, "a client", "a step that does it, ctx.transaction() or ctx.start()")

@@ -467,10 +467,10 @@ def test_a_database_without_the_schema(kind: str, empty_database: Callable[[], s
 
 def clients_procedures() -> list[Procedure]:
     """All that clients ask."""
-    from pyengine.client import client, promises, psycopg_transport
+    from pyengine.client import client, promises, psycopg_transport, transport
     from pyengine.client import run as steering
 
-    homes = (psycopg_transport, client, promises, steering)
+    homes = (psycopg_transport, transport, client, promises, steering)
     return [value for home in homes for value in vars(home).values() if isinstance(value, Procedure)]
 
 
