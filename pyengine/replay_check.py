@@ -14,10 +14,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-import asyncpg
-
 from pyengine.compatibility import Divergence, Finding, Journal, Verdict, check_journal
 from pyengine.database.connection import Database, mapped
+from pyengine.database.sessions import DRIVER_ERRORS
 from pyengine.database.statements.procedures import JOURNAL_LIST, JOURNALS
 from pyengine.definitions.definition import WorkflowDef
 from pyengine.definitions.registry import Registry
@@ -29,7 +28,6 @@ __all__ = ["Break", "Report", "replay_check"]
 _PAGE_EVENTS = 5000
 _PAGE_RUNS = 200
 _INPUT = re.compile(r" \(input [0-9a-f]{16}\)")
-_GONE = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +117,10 @@ async def replay_check(
                     found.append(check_journal(journal, _code(registry, journal), codec))
                 if progress is not None:
                     progress(len(found), len(chosen))
-    except (asyncpg.PostgresError, *_GONE) as error:
+    except DRIVER_ERRORS as error:
         raise mapped(error, database.where) from error
     finally:
-        with contextlib.suppress(asyncpg.PostgresError, *_GONE):
+        with contextlib.suppress(*DRIVER_ERRORS):
             await conn.close(timeout=2)
     return Report(runs=tuple(sorted(found, key=lambda one: (one.workflow, one.version, one.execution))))
 

@@ -74,15 +74,10 @@ async def run_on(conn: Any, procedure: Procedure, *values: Any) -> Any:
             raise _advised(psycopg_error(error, _WHERE, closed=conn.closed), error.sqlstate) from error
     if not isinstance(conn, _all(_ASYNC)):
         _refuse(conn, procedure, blocking=False)
-    try:
-        if isinstance(conn, _classes("sqlalchemy.ext.asyncio", "async_scoped_session")):
-            conn = conn()
-        if isinstance(conn, _classes("sqlalchemy.ext.asyncio", "AsyncSession")):
-            conn = await conn.connection()
-        statement, parameters = _for_sqlalchemy(conn, procedure, values)
-        return (await conn.exec_driver_sql(statement, parameters)).mappings().one()
-    except sys.modules["sqlalchemy"].exc.DBAPIError as error:
-        raise _sqlalchemy_error(error) from error
+    if isinstance(conn, _classes("sqlalchemy.ext.asyncio", "async_scoped_session")):
+        conn = conn()
+    # SQLAlchemy's asynchronous connections are blocking ones in a greenlet
+    return await conn.run_sync(run_on_sync, procedure, *values)
 
 
 def run_on_sync(conn: Any, procedure: Procedure, *values: Any) -> Any:

@@ -105,18 +105,8 @@ class Promises:
             Unavailable: the database cannot be reached.
         """
         payload = self._payload(param, headers, f"the parameter of promise {id}")
-        random_key = secrets.token_hex(16) if idempotency_key is None else None
-        row = await self._transport.first_row(
-            conn,
-            PROMISE_CREATE,
-            id,
-            random_key or idempotency_key,
-            *payload,
-            *_deadline(timeout),
-            strict,
-            _json(tags or {}),
-        )
-        return self._record(row, id, random_key)
+        options = (*_deadline(timeout), strict, _json(tags or {}))
+        return await self._request(PROMISE_CREATE, conn, id, idempotency_key, *payload, *options)
 
     async def resolve(
         self,
@@ -145,7 +135,7 @@ class Promises:
             Unavailable: the database cannot be reached.
         """
         payload = self._payload(value, headers, f"the value of promise {id}")
-        return await self._complete(PROMISE_RESOLVE, conn, id, payload, idempotency_key, strict=strict)
+        return await self._request(PROMISE_RESOLVE, conn, id, idempotency_key, *payload, strict)
 
     async def reject(
         self,
@@ -171,7 +161,7 @@ class Promises:
             EngineError: as `resolve`.
         """
         payload = self._payload(error, headers, f"the error of promise {id}")
-        return await self._complete(PROMISE_REJECT, conn, id, payload, idempotency_key, strict=strict)
+        return await self._request(PROMISE_REJECT, conn, id, idempotency_key, *payload, strict)
 
     async def cancel(
         self,
@@ -197,7 +187,7 @@ class Promises:
             EngineError: as `resolve`.
         """
         payload = self._payload(error, headers, f"the error of promise {id}")
-        return await self._complete(PROMISE_CANCEL, conn, id, payload, idempotency_key, strict=strict)
+        return await self._request(PROMISE_CANCEL, conn, id, idempotency_key, *payload, strict)
 
     # -- waiting
 
@@ -292,18 +282,11 @@ class Promises:
 
     # -- parts
 
-    async def _complete(
-        self,
-        procedure: Procedure,
-        conn: Any,
-        id: str,
-        payload: tuple[str | None, str | None],
-        key: str | None,
-        *,
-        strict: bool,
+    async def _request(
+        self, procedure: Procedure, conn: Any, id: str, key: str | None, *values: Any
     ) -> PromiseRecord:
         random_key = secrets.token_hex(16) if key is None else None
-        row = await self._transport.first_row(conn, procedure, id, random_key or key, *payload, strict)
+        row = await self._transport.first_row(conn, procedure, id, random_key or key, *values)
         return self._record(row, id, random_key)
 
     def _payload(

@@ -3,8 +3,8 @@
 Lives here: `Transport`, the few calls that verbs make, and the refusal of workflow code. May not: a verb, or
 the meaning of an answer (client.py, run.py, promises.py). Design: a verb awaits its transport and nothing
 else. So the verbs are written once, for asynchronous programs (asyncpg_transport.py) and for blocking ones
-(psycopg_transport.py), whose transport never suspends. What every call does first stands here: workflow code
-is refused, values are checked, the database is opened.
+(psycopg_transport.py), whose transport never suspends. The first steps of every call stand here: workflow
+code is refused, values are checked, the database is opened.
 """
 
 from __future__ import annotations

@@ -14,16 +14,17 @@ second URL if there is one, and are left out if not.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
 import asyncpg
 
 from pyengine.database.error_mapping import NO_SCHEMA, answered, named, no_schema, refuse_version, unreachable
 from pyengine.database.failure_log import OutageLog
-from pyengine.database.sessions import clean_session, fit, is_odd, keep_alive, transaction
+from pyengine.database.sessions import DRIVER_ERRORS, clean_session, fit, is_odd, keep_alive, transaction
 from pyengine.database.statements.procedures import LEAVE_MARK, SEE_MARK, SESSION, VERSION, Procedure
 from pyengine.errors import EngineError, InvalidRequest, Unavailable
 from pyengine.passwords import hidden
@@ -39,7 +40,6 @@ STATEMENT_TIMEOUT_S = 60.0
 _BACKOFF_MAX_S = 5.0
 _FULL = "53300"
 _REFUSED = frozenset({"28000", "28P01", "3D000", "42501"})
-_GONE = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, asyncio.TimeoutError)
 
 
 class NoConnection(Unavailable):
@@ -73,6 +73,23 @@ def mapped(error: BaseException, where: str) -> EngineError:
     if isinstance(error, asyncio.TimeoutError):
         return unreachable(where, "no answer in time")
     return unreachable(where, str(error) or type(error).__name__)
+
+
+@contextlib.contextmanager
+def _mapped_errors(where: str, after_error: Callable[[], object]) -> Iterator[None]:
+    """Raise errors of the driver inside the block as errors of the engine.
+
+    Args:
+        where: name of the database.
+        after_error: called after any error.
+    """
+    try:
+        yield
+    except BaseException as error:
+        after_error()
+        if isinstance(error, DRIVER_ERRORS):
+            raise mapped(error, where) from error
+        raise
 
 
 class Database:
@@ -127,19 +144,13 @@ class Database:
         # no statement may be named until the session is known to be our own
         self.pooled = True
         conn = await self.connect("check")
-        try:
+        with _mapped_errors(self.where, conn.terminate):
             # a pooler reports a process id of its own; the transaction runs both statements in one session
             async with transaction(conn):
                 self.pooled = conn.get_server_pid() != await conn.fetchval(SESSION.sql)
                 await self._check_version(conn)
             if self._direct is not None:
                 await self._check_direct(conn, self._direct)
-        except (asyncpg.PostgresError, *_GONE) as error:
-            conn.terminate()
-            raise mapped(error, self.where) from error
-        except BaseException:
-            conn.terminate()
-            raise
         await conn.close()
         self.opened = True
 
@@ -168,7 +179,7 @@ class Database:
         except asyncpg.PostgresError as error:
             if error.sqlstate in NO_SCHEMA:
                 raise no_schema(self.where) from None
-            raise mapped(error, self.where) from error
+            raise
         refuse_version(self.where, row)
 
     async def connect(self, role: str) -> Any:
@@ -201,18 +212,13 @@ class Database:
         except ValueError:
             # the text of this error repeats the URL
             raise InvalidRequest(f"the URL of {self.where} cannot be read") from None
-        except _GONE as error:
+        except DRIVER_ERRORS as error:
             ours = mapped(error, self.where)
             raise type(ours)(hidden(ours.message, self._dsn), hint=ours.hint) from None
         keep_alive(conn)
-        try:
-            if not self.pooled:
+        if not self.pooled:
+            with _mapped_errors(self.where, conn.terminate):
                 await fit(conn, role)
-        except BaseException as error:
-            conn.terminate()
-            if isinstance(error, (asyncpg.PostgresError, *_GONE)):
-                raise mapped(error, self.where) from error
-            raise
         self.outage.ended(self.where)
         return conn
 
@@ -265,15 +271,10 @@ class ReconnectingConnection:
         async with self._connecting:
             if not self.alive:
                 conn = await self.database.connect(self._role)
-                try:
+                with _mapped_errors(self.database.where, conn.terminate):
                     self._odd = self.database.pooled and await is_odd(conn)
                     if self._prepare is not None:
                         await self._prepare(conn)
-                except BaseException as error:
-                    conn.terminate()
-                    if isinstance(error, (asyncpg.PostgresError, *_GONE)):
-                        raise mapped(error, self.database.where) from error
-                    raise
                 self._conn = conn
             return self._conn
 
@@ -325,7 +326,7 @@ class ReconnectingConnection:
                     # a statement refused before its execution still occupies a session of the pooler
                     self.drop()
                 raise mapped(error, self.database.where) from error
-            except _GONE as error:
+            except DRIVER_ERRORS as error:
                 self.drop()
                 raise mapped(error, self.database.where) from error
             except asyncio.CancelledError:
@@ -358,5 +359,5 @@ class ReconnectingConnection:
             return
         try:
             await conn.close(timeout=timeout_s)
-        except (asyncpg.PostgresError, *_GONE):
+        except DRIVER_ERRORS:
             conn.terminate()

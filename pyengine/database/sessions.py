@@ -26,9 +26,18 @@ from pyengine.database.statements.sessions import (
     WORKER_SETTINGS,
 )
 
-__all__ = ["begin", "clean_session", "fit", "is_odd", "keep_alive", "transaction"]
+__all__ = ["DRIVER_ERRORS", "begin", "clean_session", "fit", "is_odd", "keep_alive", "transaction"]
 
 _CLEAN_S = 5.0
+
+DRIVER_ERRORS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
+"""Errors of a statement or of connecting; after all but the first the outcome of the statement is unknown."""
 
 
 async def fit(conn: Any, role: str) -> None:
@@ -64,13 +73,7 @@ async def clean_session(conn: Any) -> bool:
     try:
         async with asyncio.timeout(_CLEAN_S):
             await conn.execute(CLEAN.sql)
-    except (
-        asyncpg.PostgresError,
-        asyncpg.InterfaceError,
-        asyncpg.InternalClientError,
-        OSError,
-        TimeoutError,
-    ):
+    except DRIVER_ERRORS:
         return False
     return True
 
