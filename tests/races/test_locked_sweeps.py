@@ -4,11 +4,12 @@ named, and neither is tried again at once; the rest is done in the same call.
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 
 from tests.races.test_try_locks import ROWS, children_of, holding
 from tests.support.clock import Clock
-from tests.support.rows import arm, shop, until
+from tests.support.rows import arm, events, settle_rows, shop, until
 from tests.support.verbs import (
     TTL_MS,
     Connection,
@@ -127,3 +128,81 @@ def test_a_locked_task_of_a_service_is_passed_over(
         assert (swept["served"], swept["more"]) == (0, False)
     (served,) = ask(conn, ("select durable.serve_v1(n.id) from durable.next_service_v1() n", ()))
     assert (served["served"], (promise_of(conn, "s0") or ("",))[0]) == (1, "resolved")
+
+
+def waiting_for_rows(conn: Connection, name: str, *keys: int) -> None:
+    """A run that waits for these orders, which nothing has tested yet."""
+    suspended_over(conn, name, [until(child, {"id": key}) for child, key in enumerate(keys)])
+
+
+@pytest.mark.parametrize("call", ["select durable.tick_v1(500)", "select durable.tick()"])
+def test_an_open_tick_holds_only_the_waits_that_it_tested(
+    dsn: str, conn: Connection, clock: Clock, call: str
+) -> None:
+    """A user leaves a tick open. Ticks of others test the waits of other runs and end them, more waits than a
+    sweep takes were tested by the open one; and the tables of users can be altered.
+    """
+    shop(conn)
+    conn.execute("insert into orders select n, 'paid' from generate_series(0, 20) n")
+    waiting_for_rows(conn, "tested", *range(LIMIT + 2))
+    tested = "select count(*) from durable._row_events where starts_with(promise_id, 'tested')"
+    with psycopg.connect(dsn) as user:
+        while ask(user, (tested, ())) == (0,):
+            user.execute(call.encode())
+        waiting_for_rows(conn, "other", 20)
+        conn.execute("set lock_timeout = '400ms'")
+        for _ in range(4):
+            answer = tick(conn, LIMIT)
+        assert (promise_of(conn, "other.0") or ("",))[0] == "resolved"
+        assert (promise_of(conn, "tested.0") or ("",))[0] == "pending"
+        assert answer["more"] is False
+        conn.execute("alter table orders add column note text")
+        user.commit()
+    settle_rows(conn)
+    assert (promise_of(conn, "tested.0") or ("",))[0] == "resolved"
+
+
+def test_two_sweeps_at_a_time_test_a_wait_once(dsn: str, conn: Connection, clock: Clock) -> None:
+    """A sweep that tested what another has noted meanwhile leaves no second result."""
+    shop(conn)
+    conn.execute("insert into orders values (0, 'paid')")
+    waiting_for_rows(conn, "r", 0)
+    noted = (
+        "select durable._record_tests(t.due, t.tested, t.news, t.since, t.oldest, durable._now_ms()) "
+        "from durable._test_due(durable._now_ms(), 500) t"
+    )
+    with psycopg.connect(dsn) as other:
+        other.execute("select t.* into temporary found from durable._test_due(durable._now_ms(), 500) t")
+        assert ask(conn, (noted, ())) == (1,)
+        late = noted.split(" from ")[0] + " from found t"
+        assert ask(other, (late, ())) == (0,)
+        other.commit()
+    assert ask(conn, ("select count(*) from durable._row_events where promise_id = 'r.0'", ())) == (1,)
+    settle_rows(conn)
+    assert (promise_of(conn, "r.0") or ("",))[0] == "resolved"
+
+
+def test_waits_that_cannot_be_asked_again_are_remembered_once(
+    dsn: str, conn: Connection, clock: Clock
+) -> None:
+    """Rows that ask for a test of locked waits do not multiply while the locks are held: neither those of one
+    key, nor those of a watch whose table is gone.
+    """
+    shop(conn)
+    for number in range(CHILDREN):
+        waiting_for_rows(conn, f"r{number}", 1)
+    arm(conn)
+    conn.execute(
+        "insert into durable._row_events (xid, watch) select pg_current_xact_id(), id from durable._watches"
+    )
+    with psycopg.connect(dsn) as user:
+        user.execute("select from durable._row_waits for update")
+        tick(conn)
+        assert events(conn) == 1
+        conn.execute("drop table orders")
+        for _ in range(3):
+            assert tick(conn)["more"] is False
+            assert events(conn) == 1
+        user.commit()
+    settle_rows(conn)
+    assert [(promise_of(conn, f"r{n}.0") or ("",))[0] for n in range(CHILDREN)] == ["rejected"] * CHILDREN

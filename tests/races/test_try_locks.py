@@ -369,3 +369,21 @@ def test_engine_sessions_are_not_reported_as_blockers(dsn: str, conn: Connection
             user.execute("select pg_advisory_xact_lock(durable._engine_xact_key(pg_current_xact_id()::xid))")
             assert conn.execute(blocked).fetchall() == []
             assert ask(conn, ("select durable.worker_blocked_v1('W', '{r}')", ())) == ([],)
+
+
+@pytest.mark.session("the other database")
+def test_sessions_of_other_databases_are_not_reported_as_blockers(dsn: str, conn: Connection) -> None:
+    """All databases of a server share one list of locks, and an engine in another database takes the same
+    advisory locks.
+    """
+    begin_run(conn, "r")
+    ask(conn, ("select durable.worker_hello_v1('W', '{default}', '{w}', '{1}', null, '{ab}')", ()))
+    adoption = "select pg_advisory_xact_lock(1685417575, 0)"
+    with psycopg.connect(dsn, dbname="postgres") as elsewhere:
+        elsewhere.execute(adoption)
+        assert ask(conn, ("select durable.worker_blocked_v1('W', '{r}')", ())) == ([],)
+        assert conn.execute("select id, pid from durable.blocked").fetchall() == []
+    with psycopg.connect(dsn) as user:
+        user.execute(adoption)
+        blocked = conn.execute("select id, pid from durable.blocked").fetchall()
+        assert blocked == [("r", user.info.backend_pid)]

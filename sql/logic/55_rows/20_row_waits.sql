@@ -239,6 +239,65 @@ as $$
 $$;
 comment on function durable._ended_waits(text[]) is 'News for waits whose run has ended: nobody of it waits any more.';
 
+create or replace function durable._free_waits(p_now bigint, p_limit integer)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_due text[];
+begin
+  begin
+    v_due := array(select w.promise_id from durable._row_waits w where w.test_at <= p_now
+                   order by w.test_at limit p_limit for update skip locked);
+    perform durable._start_over();
+  exception when sqlstate 'WF099' then
+    null;
+  end;
+  return v_due;
+end
+$$;
+comment on function durable._free_waits(bigint, integer) is
+  'Waits that are due for a test and that no other session has locked at this moment: those would otherwise take the place of the rest. The locks are not kept.';
+
+create or replace function durable._test_due(
+  p_now bigint, p_limit integer, out due text[], out tested text[], out news durable._row_news[], out since xid8, out oldest xid8)
+language plpgsql volatile
+as $$
+declare
+  v_group record;
+  v_news durable._row_news[];
+  v_is_first boolean := pg_current_xact_id_if_assigned() is null;
+begin
+  if not pg_try_advisory_xact_lock(1685417577, 0) then
+    return;
+  end if;
+  due := durable._free_waits(p_now, p_limit);
+  -- in this order: a writer that did not see these waits has a lower number, and tests see its rows once it has ended
+  if v_is_first then
+    since := pg_current_xact_id();
+  end if;
+  select pg_snapshot_xmin(pg_current_snapshot()) into oldest;
+  news := durable._ended_waits(due);
+  tested := array(select n.promise_id from unnest(news) n);
+  for v_group in
+    select w.watch, array_agg(w.promise_id) as ids, array_agg(w.key) as keys
+    from durable._row_waits w where w.promise_id = any (due) and w.promise_id <> all (tested)
+    group by w.watch order by w.watch
+  loop
+    v_news := durable._test_watch(v_group.watch, v_group.ids, v_group.keys);
+    if v_news is not null then
+      news := news || v_news;
+      tested := tested || v_group.ids;
+    end if;
+  end loop;
+  perform durable._start_over();
+exception when sqlstate 'WF099' then
+  -- the results are kept; the locks are not, those on tables of users included: this transaction may stay open
+  null;
+end
+$$;
+comment on function durable._test_due(bigint, integer) is
+  'Tests waits that are due, one statement a watch, and holds nothing afterwards. due: null if another session tests at this moment. tested: those of which something is known now. since: a transaction number drawn after the waits were read, null if this transaction had one before; a snapshot cannot serve, because it does not count those who began to write after the last commit. oldest: all transactions before it had ended before the test.';
+
 create or replace function durable._record_tests(
   p_due text[], p_tested text[], p_news durable._row_news[], p_since xid8, p_oldest xid8, p_now bigint)
 returns integer language plpgsql volatile
@@ -250,8 +309,9 @@ begin
   select pg_current_xact_id(), n.watch, n.state, n.promise_id, n.data from unnest(p_news) n;
   v_had := array(
     select x.promise_id from durable._row_waits x
-    where x.promise_id = any (p_due)
-      -- whoever ends a run says 0: heard after the test it is not overruled
+    -- not those that another sweep has noted since the test
+    where x.promise_id = any (p_due) and x.test_at <= p_now
+      -- the end of a run sets 0: a test before that does not overrule it
       and (x.test_at > 0 or exists (select from unnest(p_news) n where n.promise_id = x.promise_id))
     for update skip locked);
   if cardinality(v_had) < cardinality(p_due) then
@@ -305,9 +365,9 @@ begin
   update durable._row_waits w set test_at = p_now where w.promise_id = any (v_held);
   delete from durable._row_events e where e.id = any (v_events);
   if not v_ids <@ v_held then
-    -- somebody is about to end one of them, and may think better of it; the others are not asked for again
+    -- another session has locked one of them; the others are not asked for again
     insert into durable._row_events (xid, watch, key)
-    select pg_current_xact_id(), w.watch, w.key from durable._row_waits w
+    select distinct pg_current_xact_id(), w.watch, w.key from durable._row_waits w
     where w.promise_id = any (array(select unnest(v_ids) except select unnest(v_held)));
   end if;
   return cardinality(v_held);
@@ -336,47 +396,24 @@ create or replace function durable._sweep_rows(p_limit integer, p_now bigint)
 returns integer language plpgsql volatile
 as $$
 declare
-  v_due text[];
-  v_tested text[];
-  v_since xid8;
-  v_oldest xid8;
-  v_news durable._row_news[];
-  v_group record;
-  v_some durable._row_news[];
+  v_test record;
   v_noted integer := 0;
 begin
-  if not durable._rows_due(p_now) or current_setting('transaction_isolation') in ('repeatable read', 'serializable')
-     or not pg_try_advisory_xact_lock(1685417577, 0) then
+  if not durable._rows_due(p_now) or current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
     return 0;
   end if;
-  v_due := array(select w.promise_id from durable._row_waits w where w.test_at <= p_now order by w.test_at limit p_limit);
-  -- in this order: whoever did not see these waits has a lower number, and what he did is seen by tests once
-  -- he has ended
-  if pg_current_xact_id_if_assigned() is null then
-    v_since := pg_current_xact_id();
+  select * into v_test from durable._test_due(p_now, p_limit) t;
+  if v_test.due is null then
+    return 0;
   end if;
-  select pg_snapshot_xmin(pg_current_snapshot()) into v_oldest;
-  v_news := durable._ended_waits(v_due);
-  v_tested := array(select n.promise_id from unnest(v_news) n);
-  for v_group in
-    select w.watch, array_agg(w.promise_id) as ids, array_agg(w.key) as keys
-    from durable._row_waits w where w.promise_id = any (v_due) and w.promise_id <> all (v_tested)
-    group by w.watch order by w.watch
-  loop
-    v_some := durable._test_watch(v_group.watch, v_group.ids, v_group.keys);
-    if v_some is not null then
-      v_news := v_news || v_some;
-      v_tested := v_tested || v_group.ids;
-    end if;
-  end loop;
-  if v_due <> '{}' then
-    v_noted := durable._record_tests(v_due, v_tested, v_news, v_since, v_oldest, p_now);
+  if v_test.due <> '{}' then
+    v_noted := durable._record_tests(v_test.due, v_test.tested, v_test.news, v_test.since, v_test.oldest, p_now);
   end if;
   return v_noted + durable._ask_again(p_now);
 end
 $$;
 comment on function durable._sweep_rows(integer, bigint) is
-  'Tests waits that are due against the tables of users, one statement a watch, and leaves news. In a transaction that holds nothing of the engine meanwhile; one such sweep at a time. A number drawn after the waits were read is the mark: snapshots cannot serve, for they do not count those who began to write after the last commit. Answers how many were noted or are to be tested again.';
+  'Tests waits that are due against the tables of users, and leaves news. In a transaction that holds nothing of the engine meanwhile; one session tests at a time. Afterwards it holds the waits that it has noted, and no other session waits for them. Answers how many were noted or are to be tested again.';
 
 create or replace function durable._try_lock_reported_waits(p_limit integer, p_tried text[], p_missed bigint[])
 returns text[] language plpgsql volatile

@@ -55,6 +55,9 @@ begin
     from pg_catalog.pg_locks l
     where l.granted and l.mode = 'ExclusiveLock' and l.locktype in ('transactionid', 'advisory')
       and l.pid is distinct from pg_backend_pid()
+      -- advisory locks of other databases of the server look the same
+      and (l.locktype = 'transactionid'
+           or l.database = (select d.oid from pg_catalog.pg_database d where d.datname = current_database()))
       -- turns and ticks of the engine are over in a moment, and nobody is to end them (_engine_xact_key)
       and not exists (select from pg_catalog.pg_locks m where m.pid = l.pid and m.granted and m.locktype = 'advisory'
                       and m.classid::bigint = 1685417580 and m.mode = 'ExclusiveLock')
