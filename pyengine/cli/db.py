@@ -261,7 +261,7 @@ def _show_status(console: Console, document: dict[str, Any], pooler: str) -> Non
         "runs": ", ".join(f"{number} {state}" for state, number in document["runs"].items()) or "none",
         "workers": listed([f"{one['id']} ({listed(one['workflows'])})" for one in document["workers"]])
         or "none",
-    } | {one["what"]: one["detail"] for one in document["health"]}
+    } | {one["subject"]: one["detail"] for one in document["health"]}
     for name, value in facts.items():
         if value:
             line = Text(f"{name:<19}", style="bold").append(printable(str(value)), style="not bold")

@@ -30,4 +30,4 @@ def print_problems(out: Output, rows: list[dict[str, Any]]) -> None:
     """Print the rows that are not ok, with advice."""
     for one in rows:
         if not one["ok"]:
-            out.remark(f"{one['what']}: {one['detail']}. {one['hint']}")
+            out.remark(f"{one['subject']}: {one['detail']}. {one['hint']}")

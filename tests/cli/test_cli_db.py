@@ -31,7 +31,7 @@ def test_status_and_check_report_problems_of_health(at_database: Any, conn: psyc
     assert (well.err, at_database("check").err) == ("", "")
     conn.execute("delete from durable._buckets where bucket = durable._week(durable._now_ms()) + 1")
     document = at_database("db", "status", "--json").document
-    assert [one["what"] for one in document["health"] if not one["ok"]] == ["journal partitions"]
+    assert [one["subject"] for one in document["health"] if not one["ok"]] == ["journal partitions"]
     for command in (("db", "status"), ("check",)):
         told = at_database(*command)
         assert (told.code, "journal partitions: none for week" in told.err) == (0, True)

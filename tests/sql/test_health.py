@@ -8,7 +8,7 @@ from tests.support.clock import Clock
 from tests.support.laboratory import Laboratory
 from tests.support.verbs import Connection, ask
 
-ASKED = {"journal partitions", "oldest snapshot", "what is due", "ticks of workers"}
+ASKED = {"journal partitions", "oldest snapshot", "due work", "ticks of workers"}
 DROP = """
 with week as (
   delete from durable._buckets where bucket = durable._week(durable._now_ms()) + %s returning bucket)
@@ -23,11 +23,11 @@ $$ select floor(extract(epoch from clock_timestamp()) * 1000)::bigint + 601000 $
 
 def troubled(conn: Connection) -> dict[str, str]:
     """What is not as it should be, with its detail; each has a hint."""
-    rows = conn.execute("select what, ok, detail, hint from durable.health").fetchall()
-    assert {what for what, *_ in rows} == ASKED
+    rows = conn.execute("select subject, ok, detail, hint from durable.health").fetchall()
+    assert {subject for subject, *_ in rows} == ASKED
     assert len(rows) == len(ASKED)
     assert all(detail and hint for _, _, detail, hint in rows)
-    return {what: detail for what, ok, detail, _ in rows if not ok}
+    return {subject: detail for subject, ok, detail, _ in rows if not ok}
 
 
 def hello(conn: Connection, ticked_ms: int | None) -> None:
@@ -59,7 +59,7 @@ def test_work_overdue_for_a_minute_is_reported(conn: Connection, clock: Clock) -
     clock.advance(60_000)
     assert troubled(conn) == {}
     clock.advance(2_000)
-    assert troubled(conn) == {"what is due": "the oldest was due 0:01:01 ago"}
+    assert troubled(conn) == {"due work": "the oldest was due 0:01:01 ago"}
     conn.execute("select durable.tick()")
     assert troubled(conn) == {}
 
@@ -68,7 +68,7 @@ def test_a_schedule_and_a_lease_are_due_too(conn: Connection, clock: Clock) -> N
     """So are schedules that nobody fires, and leases that nobody takes."""
     conn.execute("select durable._open_buckets(), durable.schedule('often', '* * * * *')")
     clock.advance(130_000)
-    assert list(troubled(conn)) == ["what is due"]
+    assert list(troubled(conn)) == ["due work"]
     conn.execute("select durable.unschedule('often')")
     conn.execute("select durable.start('w', '[1]', id => 'r')")
     ask(conn, ("select durable.worker_hello_v1('W', '{default}', '{w}', '{1}', null)", ()))
@@ -78,7 +78,7 @@ def test_a_schedule_and_a_lease_are_due_too(conn: Connection, clock: Clock) -> N
     )
     assert troubled(conn) == {}
     clock.advance(100_000)
-    assert "what is due" in troubled(conn)
+    assert "due work" in troubled(conn)
 
 
 def test_a_worker_that_does_not_tick_is_reported(conn: Connection, clock: Clock) -> None:

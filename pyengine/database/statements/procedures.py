@@ -407,6 +407,6 @@ LIST_FAILED = Procedure(
 
 HEALTH = Procedure(
     name="health",
-    signature="() -> (what, ok, detail, hint): the rows of the view durable.health",
-    sql="select what, ok, detail, hint from durable.health",
+    signature="() -> (subject, ok, detail, hint): the rows of the view durable.health",
+    sql="select subject, ok, detail, hint from durable.health",
 )

@@ -16,7 +16,7 @@ begin
 end
 $$;
 comment on function durable._check_lease(text, integer, bigint) is
-  'The fence of single-task doors: acquired, at this version, before the deadline; else WF002, or WF001 where there is no task. The caller holds the task''s lock.';
+  'The fence of entry points for one task: acquired, at this version, before the deadline; else WF002, or WF001 if there is no task. The caller holds the lock of the task.';
 
 create or replace function durable._is_leased(p_task durable._tasks, p_version integer, p_now bigint)
 returns boolean language sql immutable
@@ -24,14 +24,14 @@ as $$
   select p_task.state is not distinct from 'acquired' and p_task.version = p_version and p_task.deadline > p_now
 $$;
 comment on function durable._is_leased(durable._tasks, integer, bigint) is
-  'The same rule for sets of tasks. "is not distinct from" keeps the planner from reading a partial index whole where the rows are known by key.';
+  'The same rule for sets of tasks. "is not distinct from" prevents the planner from reading a whole partial index for rows that are known by key.';
 
 create or replace function durable._ready(p_task durable._tasks, p_now bigint)
 returns boolean language sql immutable
 as $$
   select p_task.state is not distinct from 'pending' and p_task.retry_at <= p_now and p_task.deadline > p_now
 $$;
-comment on function durable._ready(durable._tasks, bigint) is 'The task may be claimed now; for rows known by key.';
+comment on function durable._ready(durable._tasks, bigint) is 'True if the task may be claimed now; for rows known by key.';
 
 create or replace function durable.fence(id text, version integer)
 returns void language plpgsql volatile
@@ -46,14 +46,14 @@ begin
 end
 $$;
 comment on function durable.fence(text, integer) is
-  'For a transaction of your own: commits only while that lease is held. Renewals pass; a takeover waits for your commit. Call it last, for one task: it locks a task, and what starts, settles or awaits locks promises, which come before tasks, so that is refused afterwards. Outside a transaction block it would guard nothing: WF003. WF001, WF002, WF003.';
+  'For a transaction of your own: it commits only while that lease is held. Renewals pass; a takeover waits for your commit. Call it last, for one task: it locks a task, and any start, settlement or await locks promises, which precede tasks in the order of locks, so these are refused afterwards. Outside a transaction block it would guard nothing: WF003. WF001, WF002, WF003.';
 
 create or replace function durable._interrupted(p_reason text)
 returns text language sql immutable parallel safe
 as $$
   select jsonb_build_object('error', jsonb_build_object('type', 'Interrupted', 'message', p_reason), 'interrupted', true)::text
 $$;
-comment on function durable._interrupted(text) is 'Data of an InvokeRetrying that is no failure of the function.';
+comment on function durable._interrupted(text) is 'Data of an InvokeRetrying that is not a failure of the function.';
 
 create or replace function durable._interrupt(p_executions bigint[], p_reason text, p_now bigint)
 returns void language plpgsql volatile
@@ -70,7 +70,7 @@ begin
 end
 $$;
 comment on function durable._interrupt(bigint[], text, bigint) is
-  'Closes the open attempts of local steps of runs that left their worker. A client that keeps its journal itself tells of its attempts.';
+  'Closes the open attempts of local steps of runs that left their worker. A client that keeps its own journal reports its attempts itself.';
 
 create or replace function durable._lose(p_ids text[], p_reason text, p_now bigint)
 returns text[] language plpgsql volatile
@@ -113,7 +113,7 @@ begin
 end
 $$;
 comment on function durable._lose(text[], text, bigint) is
-  'Takes leased tasks from their holder: pending again, or halted after too many crashes of a run. The version stays, the next acquire raises it. The caller holds tasks and heads.';
+  'Revokes leases: the tasks become pending again, or halted after too many crashes of a run. The version stays; the next acquire raises it. The caller holds tasks and heads.';
 
 create or replace function durable._end_frozen_sessions()
 returns void language plpgsql volatile
@@ -127,7 +127,7 @@ begin
 end
 $$;
 comment on function durable._end_frozen_sessions() is
-  'Ends sessions of worker processes that have not taken their answer for as long as a lease: the process is stopped, its statement is not committed yet and holds its locks, against everybody, for as long as it is.';
+  'Ends sessions of worker processes that have not read their answer for the length of a lease. Such a process is stopped; its statement has not committed, and its locks block every other session.';
 
 create or replace function durable.worker_heartbeat_v1(
   p_worker text, p_executions bigint[], p_ids text[], p_versions integer[], p_ticked_ms bigint default null)
@@ -159,7 +159,7 @@ begin
 end
 $$;
 comment on function durable.worker_heartbeat_v1(text, bigint[], text[], integer[], bigint) is
-  'Renews the leases of what the worker really runs, for the ttl it asked for; answers the executions it has lost. Waits for nobody: what is locked at this moment is neither renewed nor lost; it is noted with the worker, and no sweep takes it while the worker is heard of.';
+  'Renews the leases of the runs that the worker executes, for the ttl that it asked for; answers the executions that it has lost. It waits for no lock: a locked task is neither renewed nor lost. Its id is recorded with the worker, and no sweep takes the task while the worker sends heartbeats.';
 
 create or replace function durable.task_heartbeat(p_pid text, p_ids text[], p_versions integer[])
 returns integer language plpgsql volatile
@@ -186,10 +186,10 @@ begin
 end
 $$;
 comment on function durable.task_heartbeat(text, text[], integer[]) is
-  'Renews leases of a process; pairs that it does not hold are skipped. No pair at all means all that it holds, as an SDK means it; in the strict profile it means none. Answers how many were renewed. WF004.';
+  'Renews leases of a process; tasks that it does not hold are skipped. An empty list means all its tasks, as SDKs send it; in the strict profile it means none. Answers how many were renewed. WF004.';
 
 create or replace function durable._is_disconnected(p_number bigint)
 returns boolean language sql volatile
 as $$ select pg_try_advisory_xact_lock_shared(1685417570, (p_number & 2147483647)::integer) $$;
 comment on function durable._is_disconnected(bigint) is
-  'True if nobody holds the presence lock of that worker: its connection is gone. Taken shared, so that looking never looks like presence.';
+  'True if no session holds the presence lock of that worker: its connection is gone. The lock is tried shared, so that two sessions which try it never see each other as the worker.';

@@ -47,7 +47,7 @@ begin
 end
 $$ set enable_sort = off set enable_bitmapscan = off set jit = off;
 comment on function durable._page_of_live_tasks(text, integer, text, bigint) is
-  'One page of tasks in a state, read and judged in one statement.';
+  'One page of tasks in a state, read and filtered by one statement.';
 
 create or replace function durable._page_of_all_tasks(p_fulfilled boolean, p_limit integer, p_cursor text, p_now bigint)
 returns table (task durable.task_record, due boolean) language plpgsql stable
@@ -67,7 +67,7 @@ begin
 end
 $$ set enable_sort = off set enable_bitmapscan = off set jit = off;
 comment on function durable._page_of_all_tasks(boolean, integer, text, bigint) is
-  'One page of tasks by their promises, p_fulfilled: only fulfilled ones. due: past its deadline without being settled.';
+  'One page of tasks by their promises. p_fulfilled: only fulfilled ones. due: past the deadline without being settled.';
 
 create or replace function durable._read_tasks_page(p_state text, p_limit integer, p_cursor text)
 returns table (page durable.task_record[], due text[]) language plpgsql volatile
@@ -94,7 +94,7 @@ begin
 end
 $$;
 comment on function durable._read_tasks_page(text, integer, text) is
-  'One page of tasks as of the instant of its snapshot, and what in it is past its deadline without being settled.';
+  'One page of tasks as of the instant of its snapshot, and the tasks on it that are past their deadline without being settled.';
 
 create or replace function durable._search_tasks(p_state text, p_limit integer, p_cursor text)
 returns setof durable.task_record language plpgsql volatile
@@ -121,7 +121,7 @@ begin
 end
 $$;
 comment on function durable._search_tasks(text, integer, text) is
-  'A page of tasks as of one instant, in the way of _search_promises.';
+  'A page of tasks as of one instant, made as _search_promises makes one of promises.';
 
 create or replace function durable.task_search(p_state text default null, p_limit integer default 100, p_cursor text default null)
 returns setof durable.task_record language plpgsql volatile
@@ -147,7 +147,8 @@ begin
     where t.id = any (p_ids) and t.state is not distinct from 'pending' and t.deadline > p_now and not t.attempt_open);
 end
 $$;
-comment on function durable._started_events(text[], bigint) is 'InvokeStarted in the journals of the owners of tasks about to be acquired.';
+comment on function durable._started_events(text[], bigint) is
+  'Writes InvokeStarted in the journals of the owners of tasks that are about to be acquired.';
 
 create or replace function durable._acquire(
   p_ids text[], p_pid text, p_ttl bigint, p_now bigint, p_owned boolean default true)
@@ -170,7 +171,7 @@ begin
 end
 $$;
 comment on function durable._acquire(text[], text, bigint, bigint, boolean) is
-  'pending to acquired, version + 1, for those that are pending and alive; answers them. p_owned: some of them may be children, whose owners note it. The caller holds the tasks and the heads of their owners.';
+  'Acquires those of the tasks that are pending and before their deadline, at version + 1, and answers them. p_owned: some of them may be children, whose owners record it. The caller holds the tasks and the heads of their owners.';
 
 create or replace function durable._check_claim(p_pid text, p_ttl bigint)
 returns void language plpgsql stable
@@ -181,7 +182,7 @@ begin
   end if;
 end
 $$;
-comment on function durable._check_claim(text, bigint) is 'Door checks of whoever wants a lease. Raises WF004.';
+comment on function durable._check_claim(text, bigint) is 'Checks the arguments of a claim. WF004.';
 
 create or replace function durable.task_acquire(p_id text, p_version integer, p_pid text, p_ttl bigint)
 returns durable.task_record language plpgsql volatile
@@ -206,7 +207,7 @@ begin
 end
 $$;
 comment on function durable.task_acquire(text, integer, text, bigint) is
-  'Takes a pending task at exactly this version; the answer carries the new one, which every later call names. WF001, WF003, WF004.';
+  'Acquires a pending task at exactly this version; the answer carries the new version, which every later call names. WF001, WF003, WF004.';
 
 create or replace function durable._acquire_existing(p_id text, p_pid text, p_ttl bigint)
 returns void language plpgsql volatile
@@ -230,7 +231,7 @@ begin
 end
 $$;
 comment on function durable._acquire_existing(text, text, bigint) is
-  'Takes a pending task at whatever version it has; one past its deadline is fulfilled, a fulfilled one left alone. WF003 if somebody has it.';
+  'Acquires a pending task at any version; settles one that is past its deadline, and leaves a fulfilled one as it is. WF003 if another process has it.';
 
 create or replace function durable.task_create(
   p_id text, p_timeout_at bigint, p_pid text, p_ttl bigint, p_param_data text default null,
@@ -255,7 +256,7 @@ begin
 end
 $$;
 comment on function durable.task_create(text, bigint, text, bigint, text, jsonb, jsonb) is
-  'Creates a targeted promise whose task the caller holds from birth, at version 1. If the id is taken, a pending task is acquired and a fulfilled one is answered; WF003 if somebody has it. WF004, WF008, WF010.';
+  'Creates a targeted promise whose task is acquired from birth by the caller, at version 1. If the id exists, a pending task is acquired and a fulfilled one is answered; WF003 if another process has it. WF004, WF008, WF010.';
 
 create or replace function durable._let_go(p_ids text[], p_retry_in bigint[], p_now bigint)
 returns text[] language plpgsql volatile
@@ -277,7 +278,7 @@ begin
 end
 $$;
 comment on function durable._let_go(text[], bigint[], bigint) is
-  'acquired to pending, at once or after retry_in ms; a promise that settled meanwhile makes it at once. Version and wake reasons stay.';
+  'Releases acquired tasks: pending at once or after retry_in ms; at once if an awaited promise has settled meanwhile. Version and resumes stay.';
 
 create or replace function durable._give_back(p_task durable._tasks, p_now bigint)
 returns void language sql volatile
@@ -291,7 +292,7 @@ as $$
   where t.id = p_task.id
 $$;
 comment on function durable._give_back(durable._tasks, bigint) is
-  'acquired to pending, for a task of protocol clients. A client that cannot run the task would release it again at once: so it waits longer each time, and the task is offered to others meanwhile.';
+  'Releases a task of protocol clients. A client that cannot run the task would release it again at once, so it is offered to that client later each time, and to others meanwhile.';
 
 create or replace function durable.task_release(p_id text, p_version integer)
 returns void language plpgsql volatile
@@ -314,7 +315,7 @@ begin
 end
 $$;
 comment on function durable.task_release(text, integer) is
-  'Gives a task back. It is offered to others at once; to who gave it back, or names nobody, at once too the first time, then after 0.1, 0.5, 2 and 5 s, until somebody suspends it. WF001, WF002.';
+  'Releases a task. Others are offered it at once. The process that released it is offered it at once the first time, then after 0.1, 0.5, 2 and 5 s, until some process suspends it; so is a process that gives no name. WF001, WF002.';
 
 create or replace function durable._suspend(p_ids text[])
 returns void language plpgsql volatile
@@ -328,7 +329,7 @@ begin
 end
 $$;
 comment on function durable._suspend(text[]) is
-  'acquired to suspended, remembering the worker as preference. The caller has checked that something unresolved is registered.';
+  'Suspends acquired tasks, with the worker as preference. The caller has checked that each awaits a promise that is not settled.';
 
 create or replace function durable._await_again(p_execution bigint, p_children integer[], p_now bigint)
 returns void language plpgsql volatile
@@ -349,7 +350,7 @@ begin
 end
 $$;
 comment on function durable._await_again(bigint, integer[], bigint) is
-  'Blocks a run''s journal on children; one that is blocked already, having been continued after a halt, may only wait for the same again (R20); one that is being cancelled does not wait. WF003.';
+  'Blocks the journal of a run on children. A run that is blocked already, because it was continued after a halt, may only wait for the same children again (R20); a run that is being cancelled does not wait. WF003.';
 
 create or replace function durable._children_for(p_id text, p_execution bigint, p_awaited text[], p_now bigint)
 returns integer[] language plpgsql volatile
@@ -389,7 +390,7 @@ begin
 end
 $$;
 comment on function durable._children_for(text, bigint, text[], bigint) is
-  'Child numbers of what a run awaits: its own children and the promises of others, which it adopts under numbers of their own (R13).';
+  'Child numbers of the promises that a run awaits: its own children, and promises of others, which it adopts under numbers of their own (R13).';
 
 create or replace function durable.task_suspend(p_id text, p_version integer, p_awaited text[])
 returns boolean language plpgsql volatile
@@ -435,7 +436,7 @@ begin
 end
 $$;
 comment on function durable.task_suspend(text, integer, text[]) is
-  'Suspends until one of the promises settles. False (the protocol''s 300): one is settled already, nothing was registered, go on. WF001, WF002, WF003 its journal waits for something else or is being cancelled, WF004, WF005, WF012 a run would wait for itself.';
+  'Suspends until one of the promises settles. False (the protocol''s 300): one is settled already, and no callback was registered; continue. WF001, WF002, WF003 its journal waits for other children or is being cancelled, WF004, WF005, WF012 a run would wait for itself.';
 
 create or replace function durable.task_fulfill(
   p_id text, p_version integer, p_state text, p_value_data text default null, p_value_headers jsonb default null)
@@ -452,7 +453,7 @@ begin
 end
 $$;
 comment on function durable.task_fulfill(text, integer, text, text, jsonb) is
-  'Settles the task''s own promise under its lease. Not idempotent: the second call gets WF002. WF001, WF002, WF004, WF008.';
+  'Settles the promise of the task under its lease. Not idempotent: the second call gets WF002. WF001, WF002, WF004, WF008.';
 
 create or replace function durable._lock_fenced(p_id text, p_promise_id text)
 returns void language plpgsql volatile
@@ -467,7 +468,7 @@ begin
 end
 $$;
 comment on function durable._lock_fenced(text, text) is
-  'Locks of a settlement under a fence: those of the settlement, and the fencing task in its place among the tasks.';
+  'The locks of a settlement under a fence: those of the settlement, and the fencing task in its place among the tasks.';
 
 create or replace function durable.task_fence_settle(
   p_id text, p_version integer, p_promise_id text, p_state text, p_value_data text default null,
@@ -488,7 +489,7 @@ begin
 end
 $$;
 comment on function durable.task_fence_settle(text, integer, text, text, text, jsonb) is
-  'Settles another promise only if the lease is held, in one transaction. The lease is not touched. WF001, WF002, WF003 it is a step that a worker completes, WF004, WF008.';
+  'Settles another promise only while the lease is held, in one transaction. The lease does not change. WF001, WF002, WF003 it is a step that a worker completes, WF004, WF008.';
 
 create or replace function durable.task_fence_create(
   p_id text, p_version integer, p_promise_id text, p_timeout_at bigint, p_param_data text default null,
@@ -508,7 +509,8 @@ begin
   v_now := durable._now_ms();
   perform durable._check_lease(p_id, p_version, v_now);
   if v_created then
-    -- it is born while the lease is held, and that is known only after the task's lock: at another instant than it was made
+    -- the promise must be created while the lease is held, which is known only after the lock of the task; the instant is then
+    -- a later one
     delete from durable._promises p where p.id = p_promise_id and p.created_at < least(v_now, p_timeout_at);
     if not found then
       return durable._stored_promise(p_promise_id);
@@ -522,7 +524,7 @@ begin
 end
 $$;
 comment on function durable.task_fence_create(text, integer, text, bigint, text, jsonb, jsonb) is
-  'Creates a promise only if the lease is held: a lost lease undoes the creation. Locks what an expired promise of that id needs before it looks. WF001, WF002, WF004, WF008.';
+  'Creates a promise only while the lease is held: a lost lease undoes the creation. The locks for an expired promise of that id are taken before it is read. WF001, WF002, WF004, WF008.';
 
 create or replace function durable._with_fork(p_id text, p_problem text)
 returns text language sql stable
@@ -548,7 +550,7 @@ as $$
     from forked t where t.problem ->> 'type' = 'NondeterminismError'), p_problem)
 $$;
 comment on function durable._with_fork(text, text) is
-  'A problem of replay, with what a fork may have to do with it: where it comes from, which values were put in place, and whether it is its other id.';
+  'A problem of replay with the part that a fork may have in it: its origin, the values that were replaced, and whether the code uses the id of its run, which differs in the fork.';
 
 create or replace function durable._halt_runs(p_ids text[], p_problems text[], p_now bigint)
 returns void language plpgsql volatile
@@ -567,7 +569,7 @@ begin
   where h.execution = any (array[t.execution]);
 end
 $$;
-comment on function durable._halt_runs(text[], text[], bigint) is 'Sets tasks aside and notes why on their heads.';
+comment on function durable._halt_runs(text[], text[], bigint) is 'Halts tasks and writes the reason to their heads.';
 
 create or replace function durable.task_halt(p_id text)
 returns void language plpgsql volatile
@@ -592,7 +594,7 @@ begin
 end
 $$;
 comment on function durable.task_halt(text) is
-  'Sets a task aside: not dispatched until task_continue. Wake reasons are kept. WF001, WF003.';
+  'Halts a task: it is not dispatched until task_continue. Its resumes stay. WF001, WF003.';
 
 create or replace function durable._continue_tasks(p_ids text[], p_now bigint)
 returns boolean language plpgsql volatile
@@ -614,7 +616,7 @@ begin
 end
 $$;
 comment on function durable._continue_tasks(text[], bigint) is
-  'Makes those of these tasks that are halted pending again; the caller holds them and their heads. True if any was.';
+  'Makes the halted ones of these tasks pending again. The caller holds them and their heads. True if there was one.';
 
 create or replace function durable.task_continue(p_id text)
 returns void language plpgsql volatile
@@ -660,4 +662,4 @@ begin
 end
 $$;
 comment on function durable.task_offer(text, integer, text) is
-  'Execute messages for processes that acquire by message: due tasks of a queue, never runs of the engine, which its own workers claim; for p_pid without those that prefer another worker for now or that it has just given back, with the headers that an http receiver asked for. Each is offered again after retry_offer_ms, unless acquired.';
+  'Execute messages for processes that acquire by message: due tasks of a queue, never runs of the engine, which its own workers claim. For p_pid without the tasks that prefer another worker for now or that it has just released; with the headers that an http receiver asked for. Each task is offered again after retry_offer_ms, unless acquired.';

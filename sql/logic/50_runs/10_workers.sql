@@ -1,10 +1,11 @@
--- Worker processes: registration, presence, and the hand-off: a worker with nothing to do registers as idle, and the next single
--- start gives its run to that worker within its own transaction, without a claim.
+-- Worker processes: registration, presence, and the hand-off. A worker with nothing to do registers as idle, and the next
+-- single start gives its run to that worker within the transaction of the start, without a claim.
 
 create or replace function durable._code(p_workflow text, p_version text)
 returns text language sql immutable parallel safe
 as $$ select octet_length(p_workflow)::text || ':' || p_workflow || p_version $$;
-comment on function durable._code(text, text) is 'A workflow and its version as one text, so that what a worker can run is one array.';
+comment on function durable._code(text, text) is
+  'A workflow and its version as one text, so that the workflows of a worker are one array.';
 
 create or replace function durable._codes(p_workflows text[], p_versions text[])
 returns text[] language plpgsql immutable parallel safe
@@ -20,7 +21,7 @@ create or replace function durable._digest_of(p_workflow text, p_version text, p
 returns text language sql immutable parallel safe
 as $$ select p_digests[array_position(p_codes, durable._code(p_workflow, p_version))] $$;
 comment on function durable._digest_of(text, text, text[], text[]) is
-  'The digest of a workflow''s code among those of p_codes, which stand at the same places; null if it is not there.';
+  'The digest of a workflow''s code, from p_digests, which stand at the same places as p_codes; null if p_codes has no such workflow.';
 
 create or replace function durable._claimed_run(
   p_task durable._tasks, p_head durable._executions, p_seq integer, p_input text, p_started_at bigint, p_rows json)
@@ -30,7 +31,7 @@ as $$
                           p_head.next_seq, p_rows, p_task.crashes, p_started_at, p_task.queue, p_head.first_child)
 $$;
 comment on function durable._claimed_run(durable._tasks, durable._executions, integer, text, bigint, json) is
-  'A claimed run as it is sent to its worker: [execution, id, version, workflow, workflow_version, param, from, next, rows, crashes, started_at, queue, first_child]. An array costs both sides half of an object.';
+  'A claimed run as it is sent to its worker: [execution, id, version, workflow, workflow_version, param, from, next, rows, crashes, started_at, queue, first_child]. An array costs both sides half as much as an object.';
 
 create or replace function durable._announce(p_workflows text[], p_versions text[], p_digests text[], p_now bigint)
 returns void language plpgsql volatile
@@ -49,7 +50,7 @@ begin
 end
 $$;
 comment on function durable._announce(text[], text[], text[], bigint) is
-  'Notes what a worker can run. A workflow that somebody holds at this moment keeps what the worker before announced, until the next one says hello.';
+  'Records the workflows that a worker can run. A workflow whose row another session has locked keeps its old digest until the next hello.';
 
 create or replace function durable.worker_hello_v1(
   p_worker text, p_queues text[], p_workflows text[], p_versions text[], p_about jsonb, p_digests text[] default null)
@@ -74,7 +75,7 @@ begin
 end
 $$;
 comment on function durable.worker_hello_v1(text, text[], text[], text[], jsonb, text[]) is
-  'Registers a worker process under its fresh id, with what it can run; answers the key of its presence lock, the settings, and the codes that its turns name.';
+  'Registers a worker process under its fresh id, with the workflows that it can run; answers the key of its presence lock, the settings, and the codes that its turns name.';
 
 create or replace function durable.worker_present_v1(p_worker text, p_present boolean)
 returns boolean language plpgsql volatile
@@ -90,7 +91,7 @@ begin
 end
 $$;
 comment on function durable.worker_present_v1(text, boolean) is
-  'Declares or withdraws presence. Call it from another session than the one that holds the lock: it is believed only if the lock is seen held.';
+  'Declares or withdraws presence. Call it from another session than the one that has the presence lock: presence is recorded only if that lock is seen as taken.';
 
 create or replace function durable.worker_release_unknown_v1(p_worker text, p_executions bigint[], p_ids text[])
 returns text[] language plpgsql volatile
@@ -122,7 +123,7 @@ begin
 end
 $$;
 comment on function durable.worker_release_unknown_v1(text, bigint[], text[]) is
-  'Releases the tasks that this worker holds without knowing: a turn''s answer or a hand-off was lost. p_executions, p_ids: the runs that it knows. Not to be called while a turn is in flight. Answers the released ids; a hand-off of one of them that arrives later is void. A task that is locked at this moment is left to the next call, or to its lease.';
+  'Releases the tasks that this worker has without knowing it, because a turn''s answer or a hand-off was lost. p_executions, p_ids: the runs that it knows. Do not call it while a turn is in flight. Answers the released ids; a hand-off of one of them that arrives later is void. A locked task is left to the next call, or to the end of its lease.';
 
 create or replace function durable._renew_idle(p_worker text, p_idle_until bigint)
 returns boolean language plpgsql volatile
@@ -137,7 +138,7 @@ begin
 end
 $$;
 comment on function durable._renew_idle(text, bigint) is
-  'Extends the idle registration of a present worker until p_idle_until. Never waits; false if there is none, or if a start has it locked.';
+  'Extends the idle registration of a present worker until p_idle_until. Never waits; false if the worker is not registered as idle, or if a start has locked its row.';
 
 create or replace function durable.worker_idle_v1(
   p_worker text, p_address text, p_queues text[], p_codes text[], p_digests text[], p_ttl_ms bigint, p_for_ms bigint)
@@ -160,7 +161,7 @@ begin
 end
 $$;
 comment on function durable.worker_idle_v1(text, text, text[], text[], text[], bigint, bigint) is
-  'Registers a present worker as idle: for p_for_ms one run may be handed off to it, by a direct message to p_address. One registration is good for one run. 0 ms withdraws it: the worker is full, stops, or its listener is down. p_codes, p_digests: as in its turns. synchronous_commit must be that of all its sessions. False if the worker is not present, or if a start has its row locked.';
+  'Registers a present worker as idle: for p_for_ms one run may be handed off to it, by a direct message to p_address. One registration serves one run. 0 ms withdraws it: the worker is full, stops, or its listener is down. p_codes, p_digests: as in its turns. synchronous_commit must be the same in all its sessions. False if the worker is not present, or if a start has locked its row.';
 
 create or replace function durable._is_as_durable(p_commits text, p_as text, p_standbys text)
 returns boolean language plpgsql immutable parallel safe
@@ -186,7 +187,7 @@ declare
   v_idle durable._idle_workers;
   v_task durable._tasks;
 begin
-  -- JSON makes at most six times as much of a text, and a notification has less than 8000 bytes
+  -- JSON text is at most six times as long as the text, and a notification has less than 8000 bytes
   if octet_length(p_head.id) + octet_length(p_head.workflow) + octet_length(p_head.workflow_version)
        + octet_length(p_request.input) + octet_length(p_request.queue) + coalesce(octet_length(p_reply), 0) > 1250
      or current_setting('transaction_isolation') <> 'read committed' then
@@ -214,7 +215,7 @@ begin
 end
 $$;
 comment on function durable._hand_off(durable._executions, durable._start_request, text, bigint) is
-  'Gives the task of a run that begins in this transaction to an idle worker, by a direct message [the run as _claimed_run, timeout in ms, p_reply]. Null, and nothing is written, if no idle worker can run it. Never waits: one start at a time has the row of a worker. A worker whose presence lock is free has died. The message leaves with the commit and does not wait for the disk, so the caller''s commit must be at least as durable as the worker''s own commits, which build on it; otherwise there is no hand-off, and the claim, a commit of the worker, makes the start durable. This relies on the caller being alone in its transaction: setting synchronous_commit between this call and the commit can lose a run that a worker has begun. Even then no other run is harmed, because every report names its run.';
+  'Gives the task of a run that begins in this transaction to an idle worker, by a direct message [the run as _claimed_run, timeout in ms, p_reply]. Null, and nothing is written, if no idle worker can run it. Never waits: one start at a time has the row of a worker. A worker whose presence lock is free has died. The message leaves with the commit and does not wait for the disk, so the caller''s commit must be at least as durable as the worker''s own commits, which build on it; otherwise there is no hand-off, and the claim, a commit of the worker, makes the start durable. This relies on the caller being alone in its transaction: a change of synchronous_commit between this call and the commit can lose a run that a worker has begun. Even then no other run is harmed, because every report names its run.';
 
 create or replace function durable.worker_bye_v1(p_worker text)
 returns integer language plpgsql volatile
@@ -230,4 +231,4 @@ begin
 end
 $$;
 comment on function durable.worker_bye_v1(text) is
-  'Orderly end: releases all tasks of the worker and removes its registration; answers how many tasks. Never waits: a task that is locked is left to durable.tick(). While a start is handing a run to it the row of the worker stays, so that its presence lock shows that it is gone.';
+  'The orderly end of a worker: releases all its tasks and removes its registration; answers how many tasks. Never waits: a locked task is left to durable.tick(). While a start is handing a run to the worker, its row stays, and its free presence lock shows that it is gone.';

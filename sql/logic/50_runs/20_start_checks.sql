@@ -1,4 +1,4 @@
--- Checks of a start: of its arguments, of the workflow's name, and of runs that exist already. Each raises an error.
+-- Checks of a start: its arguments, the name of the workflow, and runs that exist already. Each raises an error.
 
 create or replace function durable._check_elements(p_args jsonb[], p_ids text[], p_keys text[], p_many boolean)
 returns void language plpgsql stable
@@ -30,7 +30,7 @@ begin
 end
 $$;
 comment on function durable._check_elements(jsonb[], text[], text[], boolean) is
-  'Door checks of what differs between the runs of one start. p_many: the message says which one, counted from 1. Raises WF004.';
+  'Checks the arguments that differ between the runs of one start. p_many: the message names the run by its position, from 1. WF004.';
 
 create or replace function durable._check_start(p_workflow text, p_args jsonb, p_id text, p_queue text, p_version text)
 returns void language plpgsql stable
@@ -50,7 +50,7 @@ begin
 end
 $$;
 comment on function durable._check_start(text, jsonb, text, text, text) is
-  'Door checks of a start; p_args null: those of its runs are made elsewhere. Raises WF004.';
+  'Checks the arguments of a start; with p_args null those of its runs are checked elsewhere. WF004.';
 
 create or replace function durable._are_tags(p_tags jsonb)
 returns boolean language sql immutable parallel safe
@@ -62,7 +62,7 @@ comment on function durable._are_tags(jsonb) is 'A JSON object of strings; null 
 create or replace function durable._has_protocol_tags(p_tags jsonb)
 returns boolean language sql immutable parallel safe
 as $$ select jsonb_path_exists(p_tags, 'strict $.keyvalue() ? (@.key starts with "resonate:")') $$;
-comment on function durable._has_protocol_tags(jsonb) is 'Some of these tags belong to the protocol.';
+comment on function durable._has_protocol_tags(jsonb) is 'True if one of these tags belongs to the protocol.';
 
 create or replace function durable._check_options(
   p_key text, p_queue text, p_delay_ms bigint, p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text)
@@ -90,7 +90,7 @@ begin
 end
 $$;
 comment on function durable._check_options(text, text, bigint, bigint, integer, jsonb, text) is
-  'Door checks of what a start says beside workflow and arguments. Raises WF004.';
+  'Checks the options of a start, other than workflow and arguments. WF004.';
 
 create or replace function durable._check_workflow(p_workflow text)
 returns void language plpgsql stable
@@ -120,7 +120,7 @@ begin
 end
 $$;
 comment on function durable._check_workflow(text) is
-  'Raises WF001 for a name that no worker ever registered, while others are known, and names those most alike. Before the first worker every name is taken. A service must be served.';
+  'Raises WF001 for a name that no worker ever registered, while others are known, and names the most similar ones. Before the first worker any name is allowed. A service must be served.';
 
 create or replace function durable._service_named(p_workflow text)
 returns text language plpgsql stable
@@ -168,7 +168,7 @@ begin
 end
 $$;
 comment on function durable._check_same(text, text[], text[], text[], text[], text, boolean) is
-  'A second start with the same id or key is the same run, if workflow and input are the same; else WF009, or WF003 where the id is no run''s.';
+  'A second start with the same id or key is the same run, if workflow and input are the same; else WF009, or WF003 if the id is not a run''s.';
 
 create or replace function durable._check_descent(p_ids text[])
 returns void language plpgsql stable
@@ -188,7 +188,7 @@ begin
 end
 $$;
 comment on function durable._check_descent(text[]) is
-  'No id of one call is that of a descendant of another one: nobody could lock them in the one order. Raises WF004.';
+  'Refuses a call in which one id is a descendant of another: their locks have no one order. WF004.';
 
 create or replace function durable._root_id(p_tenant text, p_workflow text, p_key text)
 returns text language sql immutable parallel safe
@@ -198,10 +198,10 @@ as $$
                             || int4send(octet_length(p_key)) || convert_to(p_key, 'UTF8')), 'hex'), 32)
 $$;
 comment on function durable._root_id(text, text, text) is
-  'Name of a run that was given none: a hash over tenant, workflow and idempotency key, each with its length before it.';
+  'The id of a run that was started without one: a hash of tenant, workflow and idempotency key, each preceded by its length.';
 
 create or replace function durable._fresh_id(p_now bigint)
 returns text language sql volatile parallel safe
 as $$ select lpad(to_hex(p_now), 12, '0') || substr(encode(uuid_send(gen_random_uuid()), 'hex'), 13) $$;
 comment on function durable._fresh_id(bigint) is
-  'An id that no other run has. Ids of one time stand together in the indexes, so a page takes many of them while it is in memory.';
+  'An id that no other run has. Ids of the same time are neighbours in the indexes, so one page takes many of them while it is in memory.';

@@ -1,6 +1,6 @@
--- Skip this file on a first reading. It is the single-row path of a start: statements of one row each, for a third of the time
--- of the batch path in 24_start.sql. tests/sql/test_start_single.py proves both equal in all that they answer and write.
--- Whatever is not the plain case is left to the batch path, with nothing written.
+-- Skip this file on a first reading. It is the single-row path of a start: statements for one row, in a third of the time of
+-- the batch path in 24_start.sql. tests/sql/test_start_single.py proves that both answer and write the same. Any other case is
+-- left to the batch path, and nothing is written.
 
 create or replace function durable._is_surely_valid(p_request durable._start_request)
 returns boolean language sql stable
@@ -21,7 +21,7 @@ as $$
                                 and not durable._has_protocol_tags(p_request.tags)))
 $$;
 comment on function durable._is_surely_valid(durable._start_request) is
-  'True if the request certainly passes all checks of a start, from its fields alone. If not, the checks decide and say why.';
+  'True if the request certainly passes all checks of a start, judged by its fields alone. Otherwise the checks decide and explain.';
 
 create or replace function durable._undo_promise(p_id text)
 returns durable.start_record language plpgsql volatile
@@ -32,7 +32,7 @@ begin
 end
 $$;
 comment on function durable._undo_promise(text) is
-  'Undoes the promise of a run whose key has just been committed by a start of very many runs, which locks no keys.';
+  'Deletes the promise of a run whose key a bulk start, which locks no keys, has just committed.';
 
 create or replace function durable._start_single(
   p_request durable._start_request, p_fresh boolean default false, p_notify boolean default false, p_reply text default null)
@@ -95,4 +95,4 @@ begin
 end
 $$;
 comment on function durable._start_single(durable._start_request, boolean, boolean, text) is
-  'Starts one new run, with statements for one row: the same rows as _start_batch makes, in a third of its time. p_fresh: the caller made the id at random for this start, so it cannot exist. p_notify: hands the run off to an idle worker, with p_reply, or sends the hint to all. Null: nothing was written, and the batch path decides.';
+  'Starts one new run, with statements for one row: the same rows as _start_batch writes, in a third of its time. p_fresh: the caller drew the id at random for this start, so the id cannot exist. p_notify: hands the run off to an idle worker, with p_reply, or sends the hint to all. Null: nothing was written, and the batch path decides.';

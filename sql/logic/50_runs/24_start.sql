@@ -1,5 +1,5 @@
--- Starting runs: durable.start for people, start_many for many at once, start_v1 for the clients of the package.
--- Parameters of what people call have bare names, because a caller writes id => 'order-42'.
+-- Starts of runs: durable.start for people, start_many for many at once, start_v1 for the clients of the package. Functions for
+-- people have parameters with bare names, because a caller writes id => 'order-42'.
 
 create or replace function durable._name_runs(p_workflow text, p_ids text[], p_keys text[], p_tenant text, p_count integer)
 returns text[] language plpgsql volatile
@@ -25,7 +25,7 @@ begin
 end
 $$;
 comment on function durable._name_runs(text, text[], text[], text, integer) is
-  'Id of each run to be started: that of the run which has the key, else the one given with the key or alone, else a name made for it.';
+  'The id of each run to be started: that of the run with the key; else the one given with the key or alone; else one made from the key.';
 
 create or replace function durable._insert_runs(
   p_request durable._start_request, p_texts text[], p_runs text[], p_keys text[])
@@ -53,7 +53,7 @@ begin
   select array_agg(g.run order by g.head), array_agg(g.head order by g.head), array_agg(g.key order by g.head)
   into v_ids, v_heads, v_keys
   from (
-    -- a join of two sets of any size would compare each with each
+    -- a join of two sets of unknown sizes would compare each pair
     select u.run, max(u.head) as head, max(u.key) as key
     from (select b.id as run, b.head, null as key from born b union all select f.run, null, f.key from fresh f) u
     group by u.run having count(u.head) > 0) g;
@@ -107,7 +107,7 @@ begin
       v_inserted := durable._insert_runs(p_request, p_texts, v_runs, p_keys);
       exit;
     exception when sqlstate 'WF099' then
-      -- a key was taken while this call or the other one, with very many, had no lock on it: look whose it is
+      -- a key was taken while this call or the other one, a bulk start, had no lock on it: look up whose it is
       continue;
     end;
   end loop;
@@ -129,7 +129,7 @@ begin
 end
 $$;
 comment on function durable._start_batch(durable._start_request, jsonb[], text[], text[], text[], boolean) is
-  'Starts runs of one workflow, or finds those whose id or key exists already; the first of several wins, also within one call. The other fields of the request hold for all of them. The number of statements does not depend on the number of runs.';
+  'Starts runs of one workflow, or finds those whose id or key exists already; if several are the same, also within one call, the first one counts. The other fields of the request hold for all of them. The number of statements does not depend on the number of runs.';
 
 create or replace function durable._start_batch_of_one(p_request durable._start_request)
 returns table (id text, created boolean) language plpgsql volatile
@@ -150,7 +150,7 @@ begin
 end
 $$;
 comment on function durable._start_batch_of_one(durable._start_request) is
-  'Starts one run by the batch path, which decides whatever the single-row path leaves: the run exists, is of a service, or is refused.';
+  'Starts one run by the batch path, which handles every case that the single-row path leaves: the run exists, is of a service, or is refused.';
 
 create or replace function durable.start_v1(
   p_workflow text, p_args text, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
@@ -177,7 +177,7 @@ end
 $$;
 comment on function durable.start_v1(
   text, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean, boolean, boolean, text) is
-  'For clients of the package: starts a run, or finds the one with this id or key; two starts with one key wait for each other. p_any_workflow: the caller knows the workflow''s code. p_fresh: the caller made the id at random for this start, and sends JSON. p_notify: the start is alone in its transaction and notifies workers: an idle one gets the run at once (handed_off), otherwise all get the hint. p_reply: address to which that worker then sends [id, state, value, error]. WF001, WF003, WF004, WF008, WF009.';
+  'For clients of the package: starts a run, or finds the one with this id or key; two starts with one key wait for each other. p_any_workflow: the caller has the code of the workflow. p_fresh: the caller drew the id at random for this start, and sends JSON. p_notify: the start is alone in its transaction and notifies workers: an idle one gets the run at once (handed_off), otherwise all get the hint. p_reply: the address to which that worker then sends [id, state, value, error]. WF001, WF003, WF004, WF008, WF009.';
 
 create or replace function durable.start_many(
   workflow text, args jsonb[], ids text[] default null, keys text[] default null, queue text default 'default',
@@ -202,7 +202,7 @@ begin
     return;
   end if;
   if v_count = 1 then
-    -- a slice begins at 1, wherever the array does
+    -- a slice begins at 1, unlike its array
     v_request.args := ($2[:])[1];
     v_request.input := v_request.args::text;
     v_request.id := ($3[:])[1];
@@ -230,7 +230,7 @@ end
 $$;
 comment on function durable.start_many(
   text, jsonb[], text[], text[], text, text, interval, interval, integer, jsonb, text, boolean) is
-  'Starts many runs of one workflow at once, one for each element of args: an object is arguments by name, an array arguments by position. select durable.start_many(''mail.send'', array_agg(to_jsonb(m)), keys => array_agg(m.id::text)) from outbox m. Answers id and created in the order given; no args, no runs. As so many calls of durable.start in your transaction, but all or none; an error says which element, from 1. ids and keys are as long as args, null where there is none. Other starts wait for your commit only where they have one of these ids or keys; with more than 1000 of them so does who makes a run or a promise below an id that does not exist, and while he has not committed it is 55P03 after 2 s. WF001, WF003, WF004, WF008, WF009.';
+  'Starts many runs of one workflow at once, one for each element of args: an object is arguments by name, an array arguments by position. select durable.start_many(''mail.send'', array_agg(to_jsonb(m)), keys => array_agg(m.id::text)) from outbox m. Answers id and created in the order of args; no args, no runs. The effect is that of as many calls of durable.start in your transaction, but all or none; an error names the element, from 1. ids and keys are as long as args, null where there is none. Other starts wait for your commit only for one of these ids or keys. With more than 1000 of them, the creation of a run or promise below an id that does not exist waits too; and while such a creation has not committed, this call fails with 55P03 after 2 s. WF001, WF003, WF004, WF008, WF009.';
 
 create or replace function durable.start(
   workflow text, args jsonb default '[]', id text default null, key text default null, queue text default 'default',
@@ -256,4 +256,4 @@ begin
 end
 $$;
 comment on function durable.start(text, jsonb, text, text, text, text, interval, interval, integer, jsonb, text, boolean) is
-  'Starts a run of a workflow and answers its id: select durable.start(''hello'', ''["world"]''). In your transaction: a rollback leaves nothing. The same id or key again is the same run; with other input it is WF009. A name that no worker ever registered is refused (WF001) unless any_workflow. Two starts by id or key in one transaction hold the first while they wait for the second, so who crosses another deadlocks (40P01): durable.start_many starts many at once. WF004, WF008.';
+  'Starts a run of a workflow and answers its id: select durable.start(''hello'', ''["world"]''). It is part of your transaction: a rollback leaves nothing. The same id or key again is the same run; with other input it is WF009. A name that no worker ever registered is refused (WF001) unless any_workflow. Two starts by id or key in one transaction hold the first while they wait for the second, so two transactions that cross deadlock (40P01): durable.start_many starts many at once. WF004, WF008.';

@@ -1,4 +1,4 @@
--- Results: as they are now, for the clients of the package, and by waiting for one.
+-- Results: as they are now, for the clients of the package, and with a wait for one.
 
 create or replace function durable.result(id text)
 returns table (state text, value jsonb, error jsonb) language plpgsql volatile
@@ -35,7 +35,7 @@ begin
 end
 $$;
 comment on function durable.results_v1(text[]) is
-  'For clients of the package: the settled ones of these promises, payloads as text; state null where there is no such promise. A deadline that has passed is settled before the answer, because a settlement that is under way may still win.';
+  'For clients of the package: those of these promises that are settled, payloads as text; state is null for a promise that does not exist. A promise past its deadline is settled before the answer, because a settlement that is under way may still win.';
 
 create or replace function durable._uncommitted()
 returns text language plpgsql volatile
@@ -51,7 +51,7 @@ exception when invalid_transaction_termination then
 end
 $$;
 comment on function durable._uncommitted() is
-  'The message of PostgreSQL, in the language of this session, for a COMMIT where none is allowed, as in any function.';
+  'The message of PostgreSQL, in the language of this session, for a COMMIT in a place where none is allowed, such as a function.';
 
 create or replace function durable._wait_until(p_timeout interval, p_message text)
 returns bigint language plpgsql volatile
@@ -67,7 +67,7 @@ begin
 end
 $$;
 comment on function durable._wait_until(interval, text) is
-  'The instant at which a wait that begins now ends. p_message: the error that its caller got for a COMMIT in a subtransaction. That never works, but the message differs where no commit works at all. WF003, WF004.';
+  'The instant at which a wait that begins now ends. p_message: the error of the caller for a COMMIT in a subtransaction. That COMMIT always fails, but with another message where no COMMIT is allowed at all. WF003, WF004.';
 
 create or replace function durable._poll_result(p_id text, p_polls integer, p_until bigint)
 returns table (polls integer, state text, value jsonb, error jsonb, pause_ms bigint) language plpgsql volatile
@@ -98,7 +98,7 @@ declare
   v_polls integer := 1;
   v_pause_ms bigint;
 begin
-  -- what commits cannot pin the search path, so nothing here but names with their schema
+  -- a procedure that commits cannot pin the search path, so every name here has its schema
   begin
     commit;
   exception when invalid_transaction_termination then
@@ -116,4 +116,4 @@ begin
 end
 $$;
 comment on procedure durable.wait(text, interval, text, jsonb, jsonb) is
-  'Waits for a run or promise: call durable.wait(''order-42'', timeout => ''5 s'') answers state, value and error as durable.result does, pending if the time is over. It polls after 5, 20, 80, 320 ms and then every second, commits after each look and holds neither lock nor snapshot beyond it. Only as a statement of its own, or in a procedure that is: WF003 in a transaction block and in a function. WF001, WF004.';
+  'Waits for a run or promise: call durable.wait(''order-42'', timeout => ''5 s'') answers state, value and error as durable.result does; pending if the time is over. It polls after 5, 20, 80, 320 ms and then every second, commits after each poll and holds neither lock nor snapshot between polls. Only as a statement of its own, or in a procedure that is one: WF003 in a transaction block and in a function. WF001, WF004.';

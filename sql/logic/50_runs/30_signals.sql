@@ -1,4 +1,4 @@
--- Signals, sent to a run by name. Deliveries are numbered within their name, buffered, and received in that order.
+-- Signals: sent to a run by name, numbered within the name, buffered, and received in that order.
 
 create or replace function durable._check_signal(p_run text, p_name text, p_payload text, p_key text)
 returns void language plpgsql stable
@@ -15,7 +15,8 @@ begin
   perform durable._check_json(format('Payload of signal %L to run %L', p_name, p_run), p_payload);
 end
 $$;
-comment on function durable._check_signal(text, text, text, text) is 'Door checks of a signal: WF004 or WF008 before any state is looked at.';
+comment on function durable._check_signal(text, text, text, text) is
+  'Checks the arguments of a signal before any state is read. WF004, WF008.';
 
 create or replace function durable._find_run(p_id text)
 returns durable._promises language plpgsql volatile
@@ -31,7 +32,8 @@ begin
   return v_promise;
 end
 $$;
-comment on function durable._find_run(text) is 'The promise of a run, settled first if its deadline has passed. WF001 if there is no such run.';
+comment on function durable._find_run(text) is
+  'The promise of a run, settled first if it is past its deadline. WF001 if there is no such run.';
 
 create or replace function durable._lock_run(p_id text)
 returns durable._executions language plpgsql volatile
@@ -47,7 +49,8 @@ begin
   return v_head;
 end
 $$;
-comment on function durable._lock_run(text) is 'Locks a live run, task then head, so that its holder keeps its right; null if it has ended.';
+comment on function durable._lock_run(text) is
+  'Locks a live run, task then head, so that its worker keeps its lease; null if the run has ended.';
 
 create or replace function durable._known_delivery(p_execution bigint, p_name text, p_key text)
 returns integer language sql stable
@@ -64,7 +67,7 @@ as $$
   where d.delivery is not null limit 1
 $$;
 comment on function durable._known_delivery(bigint, text, text) is
-  'Number of the delivery that this key made, to the run as it is or to a generation before it.';
+  'The number of the delivery with this key, to the present generation of the run or to an earlier one.';
 
 create or replace function durable._wake(p_ids text[], p_now bigint)
 returns text[] language plpgsql volatile
@@ -84,7 +87,7 @@ begin
 end
 $$;
 comment on function durable._wake(text[], bigint) is
-  'Makes suspended or postponed tasks ready and answers which; the caller holds them.';
+  'Makes suspended or postponed tasks ready and answers them; the caller holds them.';
 
 create or replace function durable._receipts(
   p_executions bigint[], p_name text, p_deliveries integer[], p_children integer[], p_now bigint)
@@ -112,12 +115,12 @@ begin
     update durable._executions h set wait_left = h.wait_left - 1
     from unnest(v_counted) as u (execution) where h.execution = any (array[u.execution]);
   end if;
-  -- one that waits for something else sleeps on
+  -- a run that waits for other children stays suspended
   return durable._wake(v_ready, p_now);
 end
 $$;
 comment on function durable._receipts(bigint[], text, integer[], integer[], bigint) is
-  'Completes waiting receives of one name, one a run, with deliveries, and the wait of a run if that was all it waited for. Answers the runs that became ready.';
+  'Completes waiting receives of one name, one for each run, with deliveries, and ends the wait of a run that has no other child to wait for. Answers the runs that became ready.';
 
 create or replace function durable._deliver(
   p_executions bigint[], p_name text, p_payloads text[], p_key text, p_now bigint)
@@ -147,7 +150,7 @@ begin
   select u.execution, p_name, u.delivery, p_key, u.payload
   from unnest(p_executions, v_deliveries, p_payloads) as u (execution, delivery, payload);
   if v_is_awaited then
-    -- nothing lies in an inbox while somebody waits there; who is being cancelled waits no more
+    -- an inbox with a waiting receive has no unread signal; a run that is being cancelled waits no more
     update durable._inboxes i set receiver = null
     from unnest(p_executions) as u (execution)
     cross join lateral (
@@ -165,7 +168,7 @@ begin
 end
 $$;
 comment on function durable._deliver(bigint[], text, text[], text, bigint) is
-  'One signal of a name to each of these runs: writes SignalDelivered and, where a receive waits for it, SignalReceived. A run that is being cancelled keeps it unread (R14), and so does one whose code changed and used the number of the receive for something else. Answers the numbers in the order of the runs, and whether any became ready.';
+  'Delivers one signal of a name to each of these runs: writes SignalDelivered and, for a waiting receive, SignalReceived. The signal stays unread in a run that is being cancelled (R14), and in a run whose code changed and used the number of the receive for another call. Answers the numbers in the order of the runs, and whether a run became ready.';
 
 create or replace function durable.signal_v1(p_run text, p_name text, p_payload text, p_key text)
 returns table (delivery integer, created boolean, woken boolean) language plpgsql volatile rows 1
@@ -196,7 +199,7 @@ begin
 end
 $$;
 comment on function durable.signal_v1(text, text, text, text) is
-  'For our clients: delivers a signal; created is false for a key that was delivered before, also to a run that has ended since. Sends no hint. WF001, WF003, WF004, WF008.';
+  'For our clients: delivers a signal; created is false if a signal with this key was delivered before, also to a run that has ended since. Sends no hint. WF001, WF003, WF004, WF008.';
 
 create or replace function durable.signal(run text, name text, payload jsonb default null, dedup text default null)
 returns integer language plpgsql volatile
@@ -212,7 +215,7 @@ begin
 end
 $$;
 comment on function durable.signal(text, text, jsonb, text) is
-  'Sends a signal to a run and answers its number among those of that name: select durable.signal(''order-42'', ''approve'', ''{"ok": true}''). It waits until it is received, in the order of sending. The same dedup again is the same signal. Two of these in one transaction hold the first while they wait for the second, so who crosses another deadlocks (40P01): durable.signal_many does many at once. WF001 no such run, WF003 it has ended, WF004, WF008.';
+  'Sends a signal to a run and answers its number among those of that name: select durable.signal(''order-42'', ''approve'', ''{"ok": true}''). The signal is kept until it is received, in the order of sending. The same dedup again is the same signal. Two of these in one transaction hold the first run while they wait for the second, so two transactions that cross deadlock (40P01): durable.signal_many sends many at once. WF001 no such run, WF003 it has ended, WF004, WF008.';
 
 create or replace function durable._check_receives(p_reports durable._run_report[])
 returns void language plpgsql stable
@@ -231,7 +234,7 @@ begin
 end
 $$;
 comment on function durable._check_receives(durable._run_report[]) is
-  'One receive of a name at a time: the next one takes over the number of a receive that was given up (R24). WF006.';
+  'Refuses a second receive of a name while one waits, except one that takes over the number of a receive that was given up (R24). WF006.';
 
 create or replace function durable._receive_buffered(p_reports durable._run_report[], p_now bigint)
 returns bigint[] language plpgsql volatile
@@ -261,4 +264,4 @@ begin
 end
 $$;
 comment on function durable._receive_buffered(durable._run_report[], bigint) is
-  'Receives of the coroutines: what lies there is received at once, else the next delivery of that name will be; a clean-up receives nothing (R14). Answers the executions that got something.';
+  'Handles the receives that the reports ask for: a buffered signal is received at once; else the next delivery of that name will be. A run that is being cancelled receives nothing (R14). Answers the executions that received a signal.';

@@ -1,5 +1,5 @@
--- Cancellation in two phases: the request, which the code sees and cleans up after, and the end, which comes from the code or
--- when the grace is over. Pause, resume and redrive stand here too.
+-- Cancellation in two phases: the request, after which the code may clean up, and the end, by the code or when the grace is
+-- over. Pause, resume and redrive stand here too.
 
 create or replace function durable._cancelled(p_reason text)
 returns text language sql immutable parallel safe
@@ -39,7 +39,7 @@ begin
 end
 $$;
 comment on function durable._family(text[], boolean) is
-  'These runs and the live runs below them that their cancellation reaches. A child that was started after the request belongs to the clean-up; only p_all reaches it. Ids below a run begin with its own, so they lie together in the key.';
+  'These runs, and the live runs below them that their cancellation reaches. A child that was started after the request belongs to the clean-up; only p_all reaches it. Ids below a run begin with its own id, so they are neighbours in the key.';
 
 create or replace function durable._lock_whole_family(p_ids text[], p_all boolean)
 returns text[] language plpgsql volatile
@@ -64,7 +64,7 @@ begin
 end
 $$;
 comment on function durable._lock_whole_family(text[], boolean) is
-  'Locks and answers the family of these runs. A turn that was under way may have started children between the look and the locks; then both are done again.';
+  'Locks and answers the family of these runs. A turn may start children between the query and the locks; then both are repeated.';
 
 create or replace function durable._fail_ended(p_id text)
 returns void language plpgsql volatile
@@ -76,7 +76,8 @@ begin
     format('select * from durable.result(%L)', p_id));
 end
 $$;
-comment on function durable._fail_ended(text) is 'Raises WF003 and tells how the run ended. Only looks: the caller may hold locks.';
+comment on function durable._fail_ended(text) is
+  'Raises WF003 with the end of the run. It takes no locks, because the caller may hold some.';
 
 create or replace function durable._cancel_at_once(p_ids text[], p_reason text, p_now bigint)
 returns text[] language plpgsql volatile
@@ -88,7 +89,7 @@ begin
                          array_fill(durable._cancelled(p_reason), array[v_count]), p_now);
 end
 $$;
-comment on function durable._cancel_at_once(text[], text, bigint) is 'Ends runs as cancelled; whoever has them is fenced.';
+comment on function durable._cancel_at_once(text[], text, bigint) is 'Ends runs as cancelled; their workers are fenced.';
 
 create or replace function durable._request_cancel(p_ids text[], p_reason text, p_grace_ms bigint, p_now bigint)
 returns text[] language plpgsql volatile
@@ -116,7 +117,7 @@ begin
 end
 $$;
 comment on function durable._request_cancel(text[], text, bigint, bigint) is
-  'Phase one: CancelRequested in the journals; what waits, is postponed or set aside is made ready, so that a worker takes it through its clean-up. A second request changes nothing.';
+  'Phase one: writes CancelRequested, and makes runs that wait, are postponed or halted ready, so that a worker takes them through their clean-up. A second request changes nothing.';
 
 create or replace function durable._cancel_locked(
   p_ids text[], p_reason text, p_grace_ms bigint, p_force boolean, p_now bigint)
@@ -133,7 +134,7 @@ begin
 end
 $$;
 comment on function durable._cancel_locked(text[], text, bigint, boolean, bigint) is
-  'Cancels live runs that the caller holds: who never ran, or is forced, ends at once, the others are asked. Answers the queues that got ready tasks.';
+  'Cancels live runs that the caller holds: a run that never ran ends at once, and with force every run does; the others get a request. Answers the queues that got ready tasks.';
 
 create or replace function durable._grace_ms(p_grace interval)
 returns bigint language plpgsql stable
@@ -147,7 +148,8 @@ begin
   return v_grace;
 end
 $$;
-comment on function durable._grace_ms(interval) is 'Grace in ms: the one asked for or the setting cancel_grace_ms. WF004 if negative.';
+comment on function durable._grace_ms(interval) is
+  'The grace in ms: the given one or the setting cancel_grace_ms. WF004 if negative.';
 
 create or replace function durable.cancel_v1(p_id text, p_reason text, p_grace_ms bigint, p_force boolean)
 returns table (state text, ready boolean) language plpgsql volatile
@@ -178,7 +180,7 @@ begin
 end
 $$;
 comment on function durable.cancel_v1(text, text, bigint, boolean) is
-  'For our clients: requests the cancellation of a run and of the live runs below it; ready: some wait for a worker. Sends no hint. WF001, WF003, WF004.';
+  'For our clients: requests the cancellation of a run and of the live runs below it; ready: some of them wait for a worker. Sends no hint. WF001, WF003, WF004.';
 
 create or replace function durable.cancel(
   id text, reason jsonb default null, grace interval default null, force boolean default false)
@@ -201,7 +203,7 @@ comment on function durable.cancel(text, jsonb, interval, boolean) is
 create or replace function durable._paused_by_hand()
 returns text language sql immutable parallel safe
 as $$ select '{"type": "Paused", "message": "paused by hand; durable.resume(id) lets it go on"}' $$;
-comment on function durable._paused_by_hand() is 'Problem of a run that somebody paused.';
+comment on function durable._paused_by_hand() is 'The problem of a run that was paused.';
 
 create or replace function durable.pause(id text)
 returns void language plpgsql volatile
@@ -221,7 +223,7 @@ begin
 end
 $$;
 comment on function durable.pause(text) is
-  'Sets a run aside until durable.resume(id): its worker is fenced, steps under way will run again, promises and signals go on arriving. One that is halted already stays as it is. Two of these in one transaction hold the first while they wait for the second, so who crosses another deadlocks (40P01): durable.pause_many does many at once. WF001, WF003.';
+  'Pauses a run until durable.resume(id): its worker is fenced, steps under way will run again, promises and signals still arrive. A run that is halted already stays so. Two of these in one transaction hold the first run while they wait for the second, so two transactions that cross deadlock (40P01): durable.pause_many pauses many at once. WF001, WF003.';
 
 create or replace function durable.resume(id text)
 returns void language plpgsql volatile
@@ -243,12 +245,12 @@ begin
 end
 $$;
 comment on function durable.resume(text) is
-  'Lets a paused, halted or dead run go on, with the old code or the new. Two of these in one transaction hold the first while they wait for the second, so who crosses another deadlocks (40P01): durable.resume_many does many at once. WF001, WF003 it has ended, or nothing keeps it from going on.';
+  'Lets a paused, halted or dead run go on, with the old code or the new. Two of these in one transaction hold the first run while they wait for the second, so two transactions that cross deadlock (40P01): durable.resume_many resumes many at once. WF001, WF003 it has ended, or it is not paused, halted or dead.';
 
 create or replace function durable._is_dead(p_problem text)
 returns boolean language sql immutable
 as $$ select coalesce(p_problem::jsonb ->> 'type' = 'Crashed', false) $$;
-comment on function durable._is_dead(text) is 'The run was set aside because its workers were lost too often.';
+comment on function durable._is_dead(text) is 'True for a run that was halted because its workers were lost too often.';
 
 create or replace function durable._dead(p_ids text[])
 returns text[] language plpgsql stable
@@ -261,7 +263,7 @@ begin
       and durable._is_dead(h.problem) order by t.id);
 end
 $$;
-comment on function durable._dead(text[]) is 'The dead ones among these runs, or of all if null.';
+comment on function durable._dead(text[]) is 'The dead ones among these runs, or all dead runs if p_ids is null.';
 
 create or replace function durable.redrive(id text default null)
 returns integer language plpgsql volatile
@@ -270,7 +272,7 @@ declare
   v_dead text[];
 begin
   v_dead := durable._dead(case when $1 is not null then array[$1] end);
-  -- all tasks before all heads; each is continued under these locks
+  -- all tasks before all heads; each run is then continued under these locks
   perform durable._lock_tasks_to_revoke(v_dead);
   perform durable._lock_heads(durable._heads_of('{}', v_dead));
   v_dead := durable._dead(v_dead);

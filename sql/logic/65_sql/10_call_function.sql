@@ -1,7 +1,7 @@
--- Calls of a user's function by its name with JSON arguments, for steps in SQL and services. Names come from the catalogue only,
--- values are passed as one parameter. A caller must not have pinned its search path or plan settings, because the function runs
--- under those of the session. The engine locks nothing meanwhile: no turn waits for a user's code, and no lock of the engine for
--- a user's row.
+-- Calls of a user's function by its name with JSON arguments, for steps in SQL and services. Names come from the catalogue
+-- only, values are passed as one parameter. A caller must not have pinned its search path or plan settings, because the
+-- function runs under those of the session. The engine holds no lock during the call: no turn waits for a user's code, and no
+-- lock of the engine blocks a user's row.
 
 create or replace function durable._functions_named(p_name text)
 returns oid[] language plpgsql stable
@@ -37,7 +37,8 @@ as $$
       with ordinality as a (type, mode, name, ord)
     where p.oid = p_function and coalesce(a.mode, 'i') in ('i', 'b', 'v')) i
 $$;
-comment on function durable._inputs(oid) is 'Input parameters of a function, numbered from 1; needed are those without a default.';
+comment on function durable._inputs(oid) is
+  'Input parameters of a function, numbered from 1; a parameter without a default is needed.';
 
 create or replace function durable._takes(p_function oid, p_args jsonb)
 returns boolean language sql stable
@@ -86,7 +87,8 @@ begin
   end if;
 end
 $$;
-comment on function durable._check_callable(oid) is 'WF004 for what cannot be called with JSON or not by this user, with what to do.';
+comment on function durable._check_callable(oid) is
+  'Raises WF004 for a function that cannot be called with JSON, or not by this user, with advice.';
 
 create or replace function durable._pick_function(p_name text, p_args jsonb)
 returns oid language plpgsql stable
@@ -120,7 +122,7 @@ begin
 end
 $$;
 comment on function durable._pick_function(text, jsonb) is
-  'The one function of that name which takes these arguments. WF001 there is none, WF004 none or several fit, or it cannot be called.';
+  'The one function of that name which takes these arguments. WF001 if there is none; WF004 if none or several fit, or if it cannot be called.';
 
 create or replace function durable._call_text(p_function oid, p_args jsonb)
 returns text language sql stable
@@ -145,7 +147,7 @@ as $$
   where p.oid = p_function
 $$;
 comment on function durable._call_text(oid, jsonb) is
-  'The statement that calls a function: identifiers and types from the catalogue, the values in $1. A set becomes an array.';
+  'The statement that calls a function: identifiers and types from the catalogue, the values in $1. A set is returned as an array.';
 
 create or replace function durable._call_values(p_function oid, p_args jsonb)
 returns jsonb language sql stable
@@ -155,7 +157,7 @@ as $$
   from durable._inputs(p_function) i
   where case jsonb_typeof(p_args) when 'array' then i.ord <= jsonb_array_length(p_args) else p_args ? i.name end
 $$;
-comment on function durable._call_values(oid, jsonb) is 'The arguments by the numbers that _call_text gives them.';
+comment on function durable._call_values(oid, jsonb) is 'The arguments, numbered as _call_text numbers them.';
 
 create or replace function durable._call_function(p_name text, p_args jsonb)
 returns text language plpgsql volatile
@@ -165,19 +167,19 @@ declare
   v_value jsonb;
 begin
   execute durable._call_text(v_function, p_args) into v_value using durable._call_values(v_function, p_args);
-  -- what was deferred would fail at the commit, when nothing can be recorded of it any more
+  -- a deferred constraint would fail at the commit, when its error can no longer be recorded
   set constraints all immediate;
   return coalesce(v_value::text, 'null');
 end
 $$;
 comment on function durable._call_function(text, jsonb) is
-  'Calls a function of a user under the session''s own settings and answers its result as JSON text. Its errors pass unchanged; below this function, the context of an error is the user''s.';
+  'Calls a function of a user under the session''s own settings and answers its result as JSON text. Its errors pass unchanged; the context of an error below this function is the user''s.';
 
 create or replace function durable._is_final(p_sqlstate text)
 returns boolean language sql immutable parallel safe
 as $$ select left(p_sqlstate, 2) in ('0A', '42', 'WF') $$;
 comment on function durable._is_final(text) is
-  'Trying again would end the same: the call is wrong in itself (unknown function, wrong arguments, no right) or the engine refuses it.';
+  'True if another attempt would fail the same way: the call is wrong (unknown function, wrong arguments, no right), or the engine refuses it.';
 
 create or replace function durable._passes(p_sqlstate text)
 returns boolean language sql immutable parallel safe
@@ -186,7 +188,7 @@ as $$
                         '25P04')
 $$;
 comment on function durable._passes(text) is
-  'The error tells of the state of the server and not of what was asked (disk full, out of memory, too many connections, a shutdown): what was under way is lost, and the same may work when it is done again. Our client has the same list.';
+  'True if the error is about the state of the server and not about the call (disk full, out of memory, too many connections, a shutdown): the attempt is lost, and the same call may succeed later. Our client has the same list.';
 
 create or replace function durable._sql_error(
   p_sqlstate text, p_message text, p_detail text, p_hint text, p_constraint text, p_table text)
@@ -199,9 +201,9 @@ as $$
                                'hint', left(nullif(p_hint, ''), 100000), 'constraint', nullif(p_constraint, ''),
                                'table', nullif(p_table, ''), 'retryable', not durable._is_final(p_sqlstate)))::text
   from (
-    -- of ours, as for an unknown function: the message says only which kind of error it is
+    -- an error of this schema, as for an unknown function: its message is only the kind of error
     select left(coalesce(case when p_sqlstate like 'WF%' then nullif(p_detail, '') end, p_message), 100000) as message,
            left(nullif(p_detail, ''), 100000) as detail) e
 $$;
 comment on function durable._sql_error(text, text, text, text, text, text) is
-  'An error that a function raised, as a run''s error: data carries sqlstate, detail, hint, constraint and table. The package reads it as a SqlError.';
+  'An error of a function in the form of a run''s error: data has sqlstate, detail, hint, constraint and table. The package reads it as a SqlError.';

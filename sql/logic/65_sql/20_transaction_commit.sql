@@ -1,5 +1,6 @@
--- The end of a workflow's transaction: one call, right before the COMMIT, does what the code asked of the engine, holds the fence
--- and writes the journal row. All locks of all of it are taken here, in the one order; nothing of the engine was locked before.
+-- The end of a workflow's transaction: one call, right before the COMMIT, carries out the effects that the code asked for,
+-- holds the fence and writes the journal row. It takes all its locks in the one order; the transaction has locked nothing of
+-- the engine before.
 
 create or replace function durable._lock_starts(p_effects jsonb)
 returns void language plpgsql volatile
@@ -34,7 +35,7 @@ begin
 end
 $$;
 comment on function durable._check_commit(text, text, bigint, integer, integer, integer, bigint) is
-  'The fence of a commit: WF002 if the lease is lost, and the transaction can only be rolled back. WF099 if the worker must replay: it has not seen a request of cancellation, or its row is there already. The caller holds task and head.';
+  'The fence of a commit: WF002 if the lease is lost; then the transaction can only be rolled back. WF099 if the worker must replay, because it has not seen a request of cancellation, or because its row is recorded already. The caller holds task and head.';
 
 create or replace function durable._do_starts(p_effects jsonb)
 returns void language plpgsql volatile
@@ -75,7 +76,7 @@ begin
 end
 $$;
 comment on function durable._do_settles(jsonb) is
-  'Settles the promises of a commit. WF003 for one that has another outcome already: the transaction relies on its own.';
+  'Settles the promises of a commit. WF003 for one that has another outcome already, because the transaction relies on its own.';
 
 create or replace function durable.worker_commit_v1(
   p_worker text, p_execution bigint, p_id text, p_version integer, p_seen integer, p_child integer, p_name text, p_hash text,
@@ -107,4 +108,4 @@ begin
 end
 $$;
 comment on function durable.worker_commit_v1(text, bigint, text, integer, integer, integer, text, text, text, jsonb) is
-  'Last statement of a workflow''s transaction: starts, signals and settlements that its code asked for, its journal row, the fence. Answers the journal from p_seen on. An error here rolls the user''s rows back with all of it: WF002 lease lost, WF099 replay, and what start, signal and promise_settle raise.';
+  'The last statement of a workflow''s transaction: the starts, signals and settlements that its code asked for, its journal row, the fence. Answers the journal from p_seen on. An error rolls back the user''s rows too: WF002 lease lost, WF099 replay, and the errors of start, signal and promise_settle.';

@@ -1,8 +1,7 @@
--- Steps in SQL (ctx.sql): one round trip and one commit for the function's writes and the journal row, under
--- the fence. Order: a look without locks, the user's function, then the locks of task and head, the verdict,
--- the row. The function may have locked anything before, tasks and heads too if it calls verbs of this
--- schema; so these locks are never waited for in the database's own way, and what does not get them in a
--- while starts over from the beginning.
+-- Steps in SQL (ctx.sql): one round trip and one commit for the writes of the function and the journal row, under the fence.
+-- Order: a query without locks, the user's function, then the locks of task and head, the verdict, the row. The function may
+-- hold any locks by then, also of tasks and heads if it calls verbs of this schema. So these locks are only tried, and a step
+-- that misses one for a while is undone and begins again.
 
 create or replace function durable._check_step(
   p_worker text, p_head durable._executions, p_id text, p_version integer, p_now bigint)
@@ -39,7 +38,7 @@ begin
 end
 $$;
 comment on function durable._begin_sql_step(durable._sql_step_call) is
-  'Before the function, without a lock: decides whether it is still to be called. Answers the journal if its completion is recorded, as after a lost answer. WF002, WF003.';
+  'Decides, without a lock and before the function, whether the function must still be called. Answers the journal if its completion is recorded, as after a lost answer. WF002, WF003.';
 
 create or replace function durable._end_sql_step(p_call durable._sql_step_call, p_value text)
 returns json language plpgsql volatile
@@ -69,7 +68,7 @@ begin
 end
 $$;
 comment on function durable._end_sql_step(durable._sql_step_call, text) is
-  'After the function: the fence and the completion row. WF002 lease lost, WF003, WF006 the worker must replay, 55P03 try the whole step again; each takes back what the function wrote.';
+  'The fence and the completion row, after the function. WF002 lease lost; WF003; WF006 the worker must replay; 55P03 try the whole step again. Each undoes the writes of the function.';
 
 create or replace function durable._sql_step(p_call durable._sql_step_call, p_args jsonb)
 returns json language plpgsql volatile
@@ -89,7 +88,7 @@ begin
 end
 $$;
 comment on function durable._sql_step(durable._sql_step_call, jsonb) is
-  'Composes the step. Without settings: the user''s function runs under those of the session.';
+  'Makes the step, without settings of its own: the user''s function runs under those of the session.';
 
 create or replace function durable.worker_sql_v1(
   p_worker text, p_execution bigint, p_id text, p_version integer, p_seen integer, p_child integer, p_attempt integer,
@@ -100,4 +99,4 @@ as $$
     (p_worker, p_execution, p_id, p_version, p_seen, p_child, p_attempt, p_name, p_hash)::durable._sql_step_call, p_args)
 $$;
 comment on function durable.worker_sql_v1(text, bigint, text, integer, integer, integer, integer, text, text, jsonb) is
-  'A step in SQL: calls the function p_name with p_args (array or object) and records its result as the completion of the child, together or not at all. Answers {next, rows}, the journal from p_seen on; called again after a lost answer, it answers the same and calls nothing. Errors of the function pass unchanged; the engine''s own are: WF001 and WF004 the call is wrong, WF002 lease lost, WF003, WF006 replay, WF008, 55P03 try again.';
+  'A step in SQL: calls the function p_name with p_args (array or object) and records its result as the completion of the child, both or neither. Answers {next, rows}, the journal from p_seen on; a second call after a lost answer gets the same and does not call the function. Errors of the function pass unchanged. Those of the engine: WF001 and WF004 the call is wrong, WF002 lease lost, WF003, WF006 replay, WF008, 55P03 try again.';

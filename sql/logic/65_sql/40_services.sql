@@ -1,7 +1,7 @@
--- Services: functions of this database that runs and promises name as their target. One call serves one task in a transaction of
--- its own: what the function wrote and the settlement commit together, or the failed attempt and nothing of the function.
--- Order: a query without locks and an advisory lock that is only tried, the function, then all locks by _lock_after_call. So no
--- session ever waits for a function that runs: a cancellation, a pause or a deadline that comes meanwhile simply wins.
+-- Services: functions of this database that runs and promises name as their target. One call serves one task in a transaction
+-- of its own: the writes of the function commit with the settlement; a failed attempt commits without them. Order: a query
+-- without locks and an advisory lock that is only tried, the function, then all locks by _lock_after_call. So no session ever
+-- waits for a function that runs: a cancellation, a pause or a deadline that comes meanwhile wins.
 
 create or replace function durable.serve(
   function regprocedure, attempts integer default 3, backoff interval default '1 second',
@@ -27,7 +27,7 @@ begin
 end
 $$;
 comment on function durable.serve(regprocedure, integer, interval, interval) is
-  'Lets a function serve runs: select durable.serve(''billing.close_month(date)''); then durable.start(''sql://billing.close_month'', ''["2026-11-01"]''). It is called by workers and by durable.tick(), with their rights, once for each run with all its writes; what fails is tried again. A worker serves one function at a time, so one without a timeout (timeout => null) may hold the serving of a worker for as long as it runs. Serve only functions whose owner you trust with the rights of whoever ticks. The timeout is held by workers; in psql, statement_timeout is. Again with other options: changes them. WF004.';
+  'Lets a function serve runs: select durable.serve(''billing.close_month(date)''); then durable.start(''sql://billing.close_month'', ''["2026-11-01"]''). Workers and durable.tick() call it, with their rights, once for each run with all its writes; a failed call is tried again. A worker serves one function at a time, so a function without a timeout (timeout => null) stops the services of a worker for as long as it runs. Serve only functions whose owner you trust with the rights of every session that ticks. Workers enforce the timeout; in psql, statement_timeout does. Called again with other options, it changes them. WF004.';
 
 create or replace function durable.unserve(name text)
 returns boolean language plpgsql volatile
@@ -66,7 +66,7 @@ begin
 end
 $$;
 comment on function durable.services_due_v1() is
-  'Milliseconds until a task of a service is ready; -1: none is queued; null: nothing is served here. Reads the first task of each service and priority, however many wait.';
+  'Milliseconds until a task of a service is ready; -1 if none is queued; null if no function is served here. Reads the first task of each service and priority, however many wait.';
 
 create or replace function durable._is_free_to_end(p_id text)
 returns boolean language plpgsql volatile
@@ -85,7 +85,7 @@ begin
 end
 $$;
 comment on function durable._is_free_to_end(text) is
-  'All rows that the end of a task of a service needs are free at this moment. Otherwise its function would run only to be undone.';
+  'True if no other session has locked a row that the end of this task needs. Otherwise the function would run only to be undone.';
 
 create or replace function durable._ready_services(p_tried text[], p_now bigint)
 returns text[] language sql stable
@@ -125,7 +125,7 @@ begin
 end
 $$;
 comment on function durable.next_service_v1() is
-  'A ready task of a service that no other session serves, whose rows no other session has locked at this moment, and how long it may take. Takes it for this transaction, by an advisory lock. Examines 1000 tasks at most.';
+  'A ready task of a service that no other session serves and whose rows no other session has locked, and the timeout of its function. Locks it for this transaction by an advisory lock. Examines 1000 tasks at most.';
 
 create or replace function durable._service_of(p_id text)
 returns setof durable._service_call language plpgsql stable
@@ -143,7 +143,7 @@ begin
 end
 $$;
 comment on function durable._service_of(text) is
-  'How a ready task is to be served: which function, with what, in which attempt. A run counts attempts in its journal, a promise without a journal by its task''s version.';
+  'How a ready task is served: the function, its arguments, the number of the attempt. The journal of a run counts its attempts; for a promise without a journal the version of its task does.';
 
 create or replace function durable._service_event(
   p_execution bigint, p_child integer, p_attempt integer, p_name text, p_args text, p_value text, p_error text,
@@ -204,7 +204,7 @@ begin
 end
 $$;
 comment on function durable._end_service(text, durable._service_call, text, text, boolean) is
-  'Settles the task''s promise with what the function returned or raised, or lets the task go until its next attempt. WF099 if it was settled, cancelled, paused or taken meanwhile, or cannot be locked: then what the function wrote must be taken back.';
+  'Settles the promise of the task with the result or error of the function, or releases the task until its next attempt. WF099 if it was settled, cancelled, paused or taken meanwhile, or cannot be locked: then the writes of the function must be undone.';
 
 create or replace function durable._run_service(p_service durable._service_call)
 returns text[] language plpgsql volatile
@@ -222,7 +222,7 @@ begin
   perform durable._check_payload(format('What %s returned', p_service.name), v_value);
   return array[v_value, null, null];
 exception when query_canceled or assert_failure or others then
-  -- query_canceled: its time is over
+  -- query_canceled: the timeout of the function
   get stacked diagnostics v_state = returned_sqlstate, v_message = message_text, v_detail = pg_exception_detail,
     v_hint = pg_exception_hint, v_constraint = constraint_name, v_table = table_name;
   if durable._passes(v_state) then
@@ -232,7 +232,7 @@ exception when query_canceled or assert_failure or others then
 end
 $$;
 comment on function durable._run_service(durable._service_call) is
-  'Calls the function: its result, or its error and SQLSTATE after taking back what it wrote; what is no fault of the function is raised again, so that the attempt does not count. Not pinned: it runs under the session''s own settings.';
+  'Calls the function: answers its result, or its error and SQLSTATE after its writes are undone. An error that is no fault of the function is raised again, so that the attempt does not count. Not pinned: it runs under the session''s own settings.';
 
 create or replace function durable._serve(p_id text)
 returns jsonb language plpgsql volatile
@@ -259,10 +259,10 @@ begin
   end;
 end
 $$;
-comment on function durable._serve(text) is 'Serves one task of a service, if it is still to be served.';
+comment on function durable._serve(text) is 'Serves one task of a service, if it must still be served.';
 
 create or replace function durable.serve_v1(p_id text)
 returns jsonb language sql volatile
 as $$ select durable._serve(p_id) $$;
 comment on function durable.serve_v1(text) is
-  'For workers: serves one task that next_service_v1 named, alone in its transaction, under a statement_timeout that was set in a statement before. Answers {served, hints, settled}; sends no hint.';
+  'For workers: serves one task that next_service_v1 named, alone in its transaction, under a statement_timeout that an earlier statement set. Answers {served, hints, settled}; sends no hint.';

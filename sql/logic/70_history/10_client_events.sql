@@ -1,6 +1,5 @@
--- The 20 logical events as a client sends them, read into rows of the journal. Only shapes are judged here,
--- before any state is looked at: what the rows may follow is judged where they are written
--- (70_history/20_client_append.sql).
+-- The 20 logical events as a client sends them, turned into rows of the journal. Only their form is checked here, before any
+-- state is read; their place in the journal is checked where they are written (70_history/20_client_append.sql).
 
 create or replace function durable._event_keys()
 returns table (event text, type durable.row_type, required text[], optional text[])
@@ -31,7 +30,7 @@ as $$
     ('JoinSetAwaited', 'join_set_awaited', array['join_set_id', 'promise_id'], array['result', 'error'])
 $$;
 comment on function durable._event_keys() is
-  'The 20 logical events as a client sends them: the row each becomes and the keys of its payload. An InvokeScheduled of kind External becomes promise_registered, an InvokeCompleted with an error open_step_failed.';
+  'The 20 logical events as a client sends them: the row type of each and the keys of its payload. An InvokeScheduled of kind External becomes promise_registered, an InvokeCompleted with an error open_step_failed.';
 
 create or replace function durable._check_event(p_id text, p_version integer, p_event text, p_payload jsonb)
 returns void language plpgsql stable
@@ -67,7 +66,7 @@ begin
 end
 $$;
 comment on function durable._check_event(text, integer, text, jsonb) is
-  'Door checks of an event: known, with the keys that it needs and no others. WF004 or WF008 before any state is looked at.';
+  'Checks an event: its name is known, and it has the keys that it needs and no others. WF004 or WF008 before any state is read.';
 
 create or replace function durable._text_in(p_payload jsonb, p_key text, p_most integer)
 returns text language plpgsql stable
@@ -80,7 +79,7 @@ begin
   return p_payload ->> p_key;
 end
 $$;
-comment on function durable._text_in(jsonb, text, integer) is 'A text of a payload, or null where there is none. WF004.';
+comment on function durable._text_in(jsonb, text, integer) is 'A text of a payload, or null if the payload has none. WF004.';
 
 create or replace function durable._whole_in(p_payload jsonb, p_key text, p_least bigint, p_most bigint)
 returns bigint language plpgsql stable
@@ -97,7 +96,7 @@ begin
 end
 $$;
 comment on function durable._whole_in(jsonb, text, bigint, bigint) is
-  'A whole number of a payload, or null where there is none. WF004.';
+  'A whole number of a payload, or null if the payload has none. WF004.';
 
 create or replace function durable._child_in(p_id text, p_child jsonb)
 returns integer language plpgsql stable
@@ -111,7 +110,8 @@ begin
   return substr(p_child #>> '{}', length(p_id) + 2)::integer;
 end
 $$;
-comment on function durable._child_in(text, jsonb) is 'The number in the id of a child. WF004 for an id that is none of this run.';
+comment on function durable._child_in(text, jsonb) is
+  'The number in the id of a child. WF004 for an id that is not a child of this run.';
 
 create or replace function durable._check_invocation(p_payload jsonb)
 returns void language plpgsql stable
@@ -132,7 +132,7 @@ begin
   end if;
 end
 $$;
-comment on function durable._check_invocation(jsonb) is 'Door checks of an InvokeScheduled. WF004.';
+comment on function durable._check_invocation(jsonb) is 'Checks the payload of an InvokeScheduled. WF004.';
 
 create or replace function durable._data_in(p_type durable.row_type, p_payload jsonb)
 returns text language plpgsql stable
@@ -158,7 +158,7 @@ begin
 end
 $$;
 comment on function durable._data_in(durable.row_type, jsonb) is
-  'The content of a payload beside ids and names, as JSON text: the data of the row, or data that is compared with it or stored elsewhere.';
+  'The content of a payload, without ids and names, as JSON text: the data of the row, or data that is compared with it or stored elsewhere.';
 
 create or replace function durable._event_in(p_id text, p_event text, p_payload jsonb)
 returns durable._event language plpgsql stable

@@ -1,7 +1,7 @@
--- Journals that a client keeps itself, one logical event a call, under the guards that the engine's own
--- writers pass. A refused event changes nothing. Invocations of kinds other than External are the client's to
--- run; externals, timers and the run itself are promises, whose ends the settlement chain writes for it.
--- Nothing else is written for it: what it waits for may be there for long before it says ExecutionResumed.
+-- Journals that a client keeps itself, one logical event a call, under the guards of the engine's own writers. A refused event
+-- changes nothing. The client runs invocations of every kind but External. Externals, timers and the run itself are promises,
+-- whose ends the settlement chain writes into the journal. The engine writes nothing else there: a wait may be over for long
+-- before the client sends ExecutionResumed.
 
 create or replace function durable._completion(p_type durable.row_type, p_data text, p_child durable._promises)
 returns jsonb language sql stable
@@ -14,7 +14,8 @@ as $$
     else jsonb_build_object('error',
                             durable._with_kind(durable._json(durable._error_of(p_child.state, p_child.value_data)))) end
 $$;
-comment on function durable._completion(durable.row_type, text, durable._promises) is 'Result or error that a completing row tells, from where it is stored once.';
+comment on function durable._completion(durable.row_type, text, durable._promises) is
+  'The result or error of a completing row, from the place where it is stored.';
 
 create or replace function durable._completion_of(p_execution bigint, p_bucket integer, p_id text, p_child integer)
 returns jsonb language sql stable
@@ -25,7 +26,8 @@ as $$
   where j.execution = p_execution and j.bucket = p_bucket and j.child = p_child
     and durable._completes_invocation(j.type)
 $$;
-comment on function durable._completion_of(bigint, integer, text, integer) is 'Result or error of a completed invocation; null while it is open.';
+comment on function durable._completion_of(bigint, integer, text, integer) is
+  'The result or error of a completed invocation; null while it is open.';
 
 create or replace function durable._outcome(p_outcome jsonb)
 returns jsonb language sql immutable parallel safe
@@ -80,7 +82,7 @@ begin
 end
 $$;
 comment on function durable._same_journal(text, jsonb) is
-  'A second ExecutionStarted under one id is the same run if key and input are the same (R18); else WF009.';
+  'The run of a second ExecutionStarted under one id: the same run if key and input are the same (R18); else WF009.';
 
 create or replace function durable._start_client_run(p_id text, p_payload jsonb)
 returns durable._executions language plpgsql volatile
@@ -120,7 +122,7 @@ begin
 end
 $$;
 comment on function durable._start_client_run(text, jsonb) is
-  'Begins a run whose journal the client keeps, or finds it: promise, head, ExecutionStarted, and a task that is the client''s from birth. Its task names no workflow, so no worker ever claims it.';
+  'Begins a run whose journal the client keeps, or finds it: promise, head, ExecutionStarted, and a task that the client holds from birth. The task names no workflow, so no worker ever claims it.';
 
 create or replace function durable._lock_client_event(p_id text, p_settles text[])
 returns void language plpgsql volatile
@@ -139,7 +141,7 @@ begin
 end
 $$;
 comment on function durable._lock_client_event(text, text[]) is
-  'Locks of an event: the run''s task and head, and where it settles a promise all that a settlement touches.';
+  'The locks of an event: task and head of the run, and all locks of a settlement if the event settles a promise.';
 
 create or replace function durable._recorded_at(p_head durable._executions, p_event durable._event)
 returns integer language sql stable
@@ -152,7 +154,7 @@ as $$
     end
 $$;
 comment on function durable._recorded_at(durable._executions, durable._event) is
-  'Where the journal has it already: a request of cancellation (R3) and the firing of a timer (R4) are recorded once.';
+  'The number of the event if the journal has it already: a request of cancellation (R3) and the firing of a timer (R4) are recorded once.';
 
 create or replace function durable._unresolved(p_head durable._executions, p_children integer[])
 returns integer[] language plpgsql stable
@@ -163,7 +165,7 @@ begin
 end
 $$;
 comment on function durable._unresolved(durable._executions, integer[]) is
-  'Those of the children that have not resolved: invocations without completion, pending promises, and the receipt to come.';
+  'Those of the children that have not resolved: invocations without completion, pending promises, and the next receipt.';
 
 create or replace function durable._wait_conflict(p_head durable._executions, p_wait durable._ending)
 returns text language plpgsql stable
@@ -185,7 +187,8 @@ begin
       then format('child %s is no invocation and no timer: nothing would ever resolve it', v_invalid) end;
 end
 $$;
-comment on function durable._wait_conflict(durable._executions, durable._ending) is 'Why a wait cannot be taken, or null (R6, R7, R21).';
+comment on function durable._wait_conflict(durable._executions, durable._ending) is
+  'The reason why a wait is refused, or null (R6, R7, R21).';
 
 create or replace function durable._receipt_conflict(p_head durable._executions, p_event durable._event)
 returns text language plpgsql stable
@@ -211,7 +214,7 @@ begin
 end
 $$;
 comment on function durable._receipt_conflict(durable._executions, durable._event) is
-  'Why a receipt cannot be taken, or null: it is of the next delivery of its name, with the payload of that (CF-2, CF-3), and while blocked only what the wait names (R7).';
+  'The reason why a receipt is refused, or null: it must be of the next delivery of its name, with the same payload (CF-2, CF-3), and of the receive that the wait names while the run is blocked (R7).';
 
 create or replace function durable._retry_conflict(p_head durable._executions, p_event durable._event)
 returns text language sql stable
@@ -222,7 +225,7 @@ as $$
     and p_event.attempt >= (j.data::jsonb #>> '{retry_policy,max_attempts}')::numeric
 $$;
 comment on function durable._retry_conflict(durable._executions, durable._event) is
-  'Why an attempt cannot be tried again, or null: the policy that came with the InvokeScheduled bounds it (SE-5).';
+  'The reason why an attempt must not be tried again, or null: the retry policy of the InvokeScheduled bounds it (SE-5).';
 
 create or replace function durable._firing_conflict(p_head durable._executions, p_event durable._event, p_now bigint)
 returns text language plpgsql stable
@@ -261,7 +264,7 @@ begin
 end
 $$;
 comment on function durable._step_conflict(durable._executions, durable._event) is
-  'Why no attempt of a child can be spoken of, or null: only steps that are open have attempts. Reads the journal only to say why.';
+  'The reason why an event about an attempt is refused, or null: only open steps have attempts. Reads the journal only for the message.';
 
 create or replace function durable._check_client_event(
   p_head durable._executions, p_event durable._event, p_wait durable._ending, p_now bigint)
@@ -295,7 +298,7 @@ begin
 end
 $$;
 comment on function durable._check_client_event(durable._executions, durable._event, durable._ending, bigint) is
-  'The guards of an event that the writer of journals does not know, because the engine''s own rows keep them by construction. WF006.';
+  'The guards of a client''s event beyond those of the writer of journals: the engine''s own rows fulfil them by construction. WF006.';
 
 create or replace function durable._write_client_promise(
   p_head durable._executions, p_event durable._event, p_timeout bigint, p_now bigint)
@@ -320,7 +323,7 @@ begin
 end
 $$;
 comment on function durable._write_client_promise(durable._executions, durable._event, bigint, bigint) is
-  'A timer or an external invocation: the promise that ends it, and the row. A timer for an instant that has come is due at once.';
+  'Creates the promise of a timer or an external invocation, and writes the row. A timer whose instant has come is due at once.';
 
 create or replace function durable._write_client_settlement(
   p_head durable._executions, p_event durable._event, p_now bigint)
@@ -344,7 +347,7 @@ begin
 end
 $$;
 comment on function durable._write_client_settlement(durable._executions, durable._event, bigint) is
-  'An end of the run, or the firing of a timer: the settlement chain writes the row.';
+  'Settles the promise for an end of the run or the firing of a timer; the settlement chain writes the row.';
 
 create or replace function durable._write_client_wait(p_head durable._executions, p_wait durable._ending, p_now bigint)
 returns void language plpgsql volatile
@@ -359,7 +362,7 @@ begin
 end
 $$;
 comment on function durable._write_client_wait(durable._executions, durable._ending, bigint) is
-  'Blocks the head on what is open of a wait; one that is satisfied already is taken too, and ends with the next ExecutionResumed.';
+  'Blocks the head on the open children of a wait. A wait that is over already is accepted too, and ends with the next ExecutionResumed.';
 
 create or replace function durable._write_client_event(
   p_head durable._executions, p_event durable._event, p_wait durable._ending, p_timeout bigint, p_now bigint)
@@ -395,7 +398,7 @@ begin
 end
 $$;
 comment on function durable._write_client_event(durable._executions, durable._event, durable._ending, bigint, bigint) is
-  'Writes a judged event in the one way that its kind is written. The settlement chain counts waits that promises resolve; this counts those that the client resolves.';
+  'Writes a checked event in the way of its kind. The settlement chain counts down waits for promises; this function counts down those that the client resolves.';
 
 create or replace function durable._keep_lease(p_id text, p_now bigint)
 returns void language plpgsql volatile
@@ -405,7 +408,8 @@ begin
   where t.id = p_id and durable._is_leased(t, t.version, p_now) and (t.expires_at - p_now < t.ttl / 2 or t.crashes > 0);
 end
 $$;
-comment on function durable._keep_lease(text, bigint) is 'A writer is alive: renews a lease in its second half, and forgets crashes.';
+comment on function durable._keep_lease(text, bigint) is
+  'Renews a lease in its second half and forgets crashes, because an event shows that the client is alive.';
 
 create or replace function durable.journal_append(id text, version integer, event text, payload jsonb default '{}')
 returns table (seq integer, status text, next_child integer) language plpgsql volatile
@@ -444,4 +448,4 @@ begin
 end
 $$;
 comment on function durable.journal_append(text, integer, text, jsonb) is
-  'For a client that keeps a journal of its own: appends one event under the laws of journals and answers its number, the status and the next child. select * from durable.journal_append(''j-1'', null, ''ExecutionStarted'', ''{"component_digest": "d", "input": 1}'') makes the run, held by the client at version 1; every other event names the version of that lease. A repeated event (the same start, a second CancelRequested, a TimerFired again) is answered and not appended. External invocations, timers and the end of the run are promises: whoever settles them writes the event. WF001, WF002 the lease is lost or the run has ended, WF003 workers keep that journal, WF004, WF006 it does not fit the journal, WF008, WF009.';
+  'For a client that keeps a journal of its own: appends one event under the laws of journals and answers its number, the status and the next child. select * from durable.journal_append(''j-1'', null, ''ExecutionStarted'', ''{"component_digest": "d", "input": 1}'') creates the run, leased to the client at version 1; every other event names the version of that lease. A repeated event (the same start, a second CancelRequested, a TimerFired again) is answered and not appended. External invocations, timers and the end of the run are promises: their settlement writes the event. WF001, WF002 the lease is lost or the run has ended, WF003 workers keep that journal, WF004, WF006 it does not fit the journal, WF008, WF009.';

@@ -1,5 +1,5 @@
--- The state of a run at an earlier moment, from its journal: the fold that the head has now, taken earlier.
--- Values lie where they are stored once, and do not change after they were recorded.
+-- The state of a run at an earlier moment, computed from its journal as the head is, but up to an earlier row. Values are read
+-- where they are stored; they do not change once they are recorded.
 
 create or replace function durable._past_head(p_id text, p_generation integer, p_at timestamptz)
 returns table (execution bigint, generation integer) language plpgsql volatile
@@ -22,7 +22,7 @@ begin
 end
 $$;
 comment on function durable._past_head(text, integer, timestamptz) is
-  'Which generation of a run is asked for: that one, else the one that ran at the instant, else the present one. WF001, WF004.';
+  'The generation of a run that is asked for: the given one, else the one that ran at the instant, else the present one. WF001, WF004.';
 
 create or replace function durable._past_seq(p_head durable._executions, p_seq integer, p_at timestamptz)
 returns integer language plpgsql stable
@@ -38,7 +38,7 @@ begin
 end
 $$;
 comment on function durable._past_seq(durable._executions, integer, timestamptz) is
-  'How many events the journal had then. WF004.';
+  'The number of events in the journal at that moment. WF004.';
 
 create or replace function durable._past(p_head durable._executions, p_upto integer)
 returns table (seq integer, type durable.row_type, child integer, attempt integer, name text, data text, event text, ts bigint)
@@ -50,7 +50,7 @@ as $$
   where j.execution = p_head.execution and j.bucket = p_head.bucket and j.seq < p_upto
 $$;
 comment on function durable._past(durable._executions, integer) is
-  'The rows before a position, each with the last of its events that lies before it.';
+  'The rows before a position, each with its last event before that position.';
 
 create or replace function durable._past_children(p_head durable._executions, p_upto integer)
 returns table (child integer, type durable.row_type, name text, last_type durable.row_type, event text, attempt integer,
@@ -64,8 +64,7 @@ as $$
   window made as (partition by r.child order by r.seq)
   order by r.child, r.seq desc
 $$;
-comment on function durable._past_children(durable._executions, integer) is
-  'Children with the row that made them and their last event.';
+comment on function durable._past_children(durable._executions, integer) is 'Children with their first row and their last event.';
 
 create or replace function durable._kind_of(p_type durable.row_type)
 returns text language sql immutable parallel safe
@@ -76,7 +75,7 @@ as $$
     when 'join_set_created' then 'join_set' else 'step'
   end
 $$;
-comment on function durable._kind_of(durable.row_type) is 'The kind of a child, by the row that made it, as readable text.';
+comment on function durable._kind_of(durable.row_type) is 'The kind of a child by its first row, as readable text.';
 
 create or replace function durable._outcome_of(p_state text, p_value text)
 returns jsonb language sql immutable
@@ -87,7 +86,7 @@ as $$
                    then jsonb_build_object('error', durable._json(durable._error_of(p_state, p_value)))
                  else '{}' end
 $$;
-comment on function durable._outcome_of(text, text) is 'State and, once there is one, value or error.';
+comment on function durable._outcome_of(text, text) is 'State and, if it is settled, value or error.';
 
 create or replace function durable._children_then(p_head durable._executions, p_upto integer)
 returns jsonb language sql stable
@@ -119,7 +118,7 @@ as $$
   ) m on m.child = c.child
 $$;
 comment on function durable._children_then(durable._executions, integer) is
-  'The children by their numbers: kind, name, state, value or error; of a join set its members, and those whose results were taken.';
+  'The children by their numbers: kind, name, state, value or error; a join set with its members and the members whose results were taken.';
 
 create or replace function durable._running_then(p_head durable._executions, p_upto integer)
 returns jsonb language sql stable
@@ -133,7 +132,7 @@ as $$
   where durable._is_local(c.type) and c.event <> 'InvokeCompleted'
 $$;
 comment on function durable._running_then(durable._executions, integer) is
-  'Local steps that the journal knew and that were not complete: the attempt that ran or came next.';
+  'Local steps that were open at that moment, with the attempt that ran or came next.';
 
 create or replace function durable._signals_then(p_head durable._executions, p_upto integer)
 returns jsonb language sql stable
@@ -168,7 +167,8 @@ begin
   return v_then;
 end
 $$;
-comment on function durable._as_of(durable._executions, integer, integer) is 'The fold of the rows before a position.';
+comment on function durable._as_of(durable._executions, integer, integer) is
+  'The state of a run after the rows before a position.';
 
 create or replace function durable.as_of(
   id text, seq integer default null, at timestamptz default null, generation integer default null)
@@ -187,4 +187,4 @@ begin
 end
 $$;
 comment on function durable.as_of(text, integer, timestamptz, integer) is
-  'The state of a run when its journal had seq events, or at an instant; now if neither is given: select * from durable.as_of(''order-42'', at => now() - interval ''1 hour''). generation: of a run that continued as new, one before the present; an instant finds its own. WF001, WF004 for a moment before the run began.';
+  'The state of a run when its journal had seq events, or at an instant; now if neither is given: select * from durable.as_of(''order-42'', at => now() - interval ''1 hour''). generation: an earlier one of a run that continued as new; an instant finds its own. WF001, WF004 for a moment before the run began.';

@@ -1,5 +1,5 @@
--- Forks, the plan: which rows a fork copies, what its values are put in place of, and what is wrong with a request. Rows before
--- a position never change, so all of this is read and checked before anything is locked or written (70_history/50_fork.sql).
+-- Forks, the plan: the rows that a fork copies, the values that it replaces, and the errors of a request. Rows before a
+-- position never change, so all of this is read and checked before anything is locked or written (70_history/50_fork.sql).
 --
 -- A fork at position 6. A row covers the numbers up to the next row, and is copied whole or not at all.
 --
@@ -35,7 +35,7 @@ as $$
     when durable._ends_run(j.type) or j.type = 'cancel_requested' then false
     when j.type = 'execution_awaiting' then j.seq < coalesce(k.resumed, 0)
     when j.seq < coalesce(k.cancelled, p_upto) then true
-    -- from here on the clean-up of a run that was asked to end: only what happened to earlier calls
+    -- from here on the clean-up of a run that was asked to end: only completions of earlier calls
     when j.child >= k.next_child or j.type in ('join_set_created', 'join_set_submitted', 'join_set_awaited') then false
     when durable._settles_child(j.type) then not exists (
       select from durable._promises p
@@ -46,7 +46,7 @@ as $$
   join durable._journal j on j.execution = k.execution and j.bucket = k.bucket
 $$;
 comment on function durable._prefix(bigint, integer) is
-  'All rows of a journal, and whether a fork at this position copies each. It copies the rows that end before the position, but no end of the run, no request to cancel and no wait that was not over. After such a request it copies only what happened to earlier calls, because a clean-up belongs to the run that was cancelled; and no end of a child run that was cancelled with its parent, because the fork starts that child again.';
+  'All rows of a journal, and whether a fork at this position copies each. It copies the rows that end before the position, but no end of the run, no request to cancel and no wait that was not over. After such a request it copies only completions of earlier calls, because a clean-up belongs to the run that was cancelled; and no end of a child run that was cancelled with its parent, because the fork starts that child again.';
 
 create or replace function durable._fork_children(p_execution bigint, p_upto integer)
 returns table (child integer, type durable.row_type, name text, input_hash bytea, began integer, ended integer, delivery integer,
@@ -71,7 +71,7 @@ as $$
   group by r.child
 $$;
 comment on function durable._fork_children(bigint, integer) is
-  'The children of a journal: kind (their allocating row), where they began and ended, whether a fork at this position copies their beginning and their completion, and the attempts that the copy knows of: attempt for a local step, started and is_started for a child run.';
+  'The children of a journal: kind (the type of the first row), the numbers of beginning and end, whether a fork at this position copies each of them, and the attempts in the copy: attempt for a local step, started and is_started for a child run.';
 
 create or replace function durable._fork_names(p_execution bigint, p_upto integer)
 returns text language sql stable
@@ -121,7 +121,7 @@ begin
 end
 $$;
 comment on function durable._fork_position(durable._executions, integer, text) is
-  'Before which event a fork begins: after as many as asked for, at the first event of a name, or behind all that there are without the ending; and where that is within a step that was written as a whole, before it. WF001, WF004.';
+  'The number of the event before which a fork begins: after the given number of events, at the first event of a name, or after all events but the end. If that is within a step that was written as a whole, before the step. WF001, WF004.';
 
 create or replace function durable._fork_keys(p_execution bigint, p_upto integer, p_keys text[])
 returns table (key text, target text, child integer, why text) language sql stable
@@ -152,7 +152,7 @@ as $$
     case when k.key ~ '^[0-9]{1,9}$' then k.key::integer else n.child end end
 $$;
 comment on function durable._fork_keys(bigint, integer, text[]) is
-  'The calls that keys of set_values name: the number of a child, or signal:<name>:<n>; or why none. A name means the one child of that name in the copy, else the first after it.';
+  'The calls that the keys of set_values name: the number of a child, or signal:<name>:<n>; or the problem. A name means the only child of that name in the copy, else the first one after it.';
 
 create or replace function durable._fork_reach(p_execution bigint, p_upto integer, p_children integer[])
 returns integer language sql stable
@@ -164,7 +164,7 @@ as $$
                                or r.type in ('random_generated', 'time_recorded', 'join_set_created'))))
 $$;
 comment on function durable._fork_reach(bigint, integer, integer[]) is
-  'Up to where the code is known to come without anything but p_children being resolved: values for later calls would be there before the calls, and numbers of others be missing below.';
+  'The position up to which the code certainly comes when no child but p_children resolves. Values for later calls would precede the calls, and the numbers of other calls would be missing.';
 
 create or replace function durable._fork_values(p_head durable._executions, p_upto integer, p_values jsonb)
 returns jsonb language plpgsql stable
@@ -206,7 +206,7 @@ begin
 end
 $$;
 comment on function durable._fork_values(durable._executions, integer, jsonb) is
-  'The values to put in place, by the number of the child or by signal:<name>:<n>. WF004 for a key that means nothing there.';
+  'The replaced values, by the number of the child or by signal:<name>:<n>. WF004 for a key without a call.';
 
 create or replace function durable._check_fork(
   p_head durable._executions, p_seq integer, p_step text, p_values jsonb, p_new_id text, p_queue text)
@@ -228,7 +228,7 @@ begin
 end
 $$;
 comment on function durable._check_fork(durable._executions, integer, text, jsonb, text, text) is
-  'Door checks of a fork. WF003, WF004, WF008.';
+  'Checks the arguments of a fork. WF003, WF004, WF008.';
 
 create or replace function durable._adopted(p_from durable._executions, p_upto integer, p_values jsonb)
 returns table (child integer, name text, state text) language sql stable
@@ -240,7 +240,7 @@ as $$
     and not exists (select from durable._promises p where p.id = any (array[p_from.id || '.' || c.child]))
 $$;
 comment on function durable._adopted(durable._executions, integer, jsonb) is
-  'Promises of others that the copied part waits for; state is null for one that is gone.';
+  'Promises of others for which the copied part waits; state is null for one that was removed.';
 
 create or replace function durable._check_adopted(p_from durable._executions, p_upto integer, p_values jsonb)
 returns text[] language plpgsql stable
@@ -257,4 +257,5 @@ begin
   return v_names;
 end
 $$;
-comment on function durable._check_adopted(durable._executions, integer, jsonb) is 'Their ids, to be locked. WF001 if one is gone.';
+comment on function durable._check_adopted(durable._executions, integer, jsonb) is
+  'The ids of these promises, to be locked. WF001 if one was removed.';

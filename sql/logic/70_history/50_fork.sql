@@ -1,6 +1,6 @@
--- Forks, the copy: a new run that owns copies of the rows, signals, join sets and settled promises that the plan names, starts
--- its own child runs, promises and timers in place of those that are not complete, and goes on by itself. The lock of the
--- original's head keeps its rows in place. One statement for each kind of row, however long the journal is.
+-- Forks, the copy: a new run with its own copies of the rows, signals, join sets and settled promises that the plan names. It
+-- starts its own child runs, promises and timers in place of those that are not complete, and is independent from then on. The
+-- lock of the original's head keeps its rows in place. One statement for each kind of row, however long the journal is.
 
 create or replace function durable._plain_tags(p_tags jsonb)
 returns jsonb language sql immutable parallel safe
@@ -8,17 +8,18 @@ as $$
   select coalesce(jsonb_object_agg(t.key, t.value) filter (where not starts_with(t.key, 'resonate:')), '{}')
   from jsonb_each(p_tags) t
 $$;
-comment on function durable._plain_tags(jsonb) is 'Tags that say nothing of the promise''s own id, place or target.';
+comment on function durable._plain_tags(jsonb) is 'The tags that do not depend on the promise''s own id, position or target.';
 
 create or replace function durable._moved_target(p_target text, p_queue text)
 returns text language sql immutable parallel safe
 as $$ select case when durable._queue_of(p_target) = p_queue then p_target else durable._target_of(p_queue) end $$;
-comment on function durable._moved_target(text, text) is 'The target as it is if it lies in that queue, else the queue.';
+comment on function durable._moved_target(text, text) is 'The target, if it is in that queue; else the queue.';
 
 create or replace function durable._time_of(p_promise durable._promises)
 returns bigint language sql immutable
 as $$ select case when p_promise.timeout_at < durable._never() then p_promise.timeout_at - p_promise.created_at end $$;
-comment on function durable._time_of(durable._promises) is 'How long a promise was given at birth, in ms; null: for ever.';
+comment on function durable._time_of(durable._promises) is
+  'The time between birth and deadline of a promise, in ms; null for ever.';
 
 create or replace function durable._fork_run(
   p_origin durable._promises, p_head durable._executions, p_id text, p_queue text, p_now bigint)
@@ -48,7 +49,7 @@ begin
 end
 $$;
 comment on function durable._fork_run(durable._promises, durable._executions, text, text, bigint) is
-  'Promise and head of a fork, with the input of the generation that is forked and as much time as the original had. Before any lock, because it may wait for somebody who creates the same id. WF003.';
+  'Creates promise and head of a fork, with the input of the generation that is forked and with as much time as the original had. Called before any lock, because it may wait for another session that creates the same id. WF003.';
 
 create or replace function durable._copy_journal(p_from bigint, p_to bigint, p_upto integer, p_values jsonb)
 returns void language plpgsql volatile
@@ -76,7 +77,7 @@ begin
 end
 $$;
 comment on function durable._copy_journal(bigint, bigint, integer, jsonb) is
-  'The rows of the copy, an error that is replaced as a success; then the head.';
+  'Copies the rows, with an error that is replaced as a success; then computes the head.';
 
 create or replace function durable._copy_signals(p_from bigint, p_to durable._executions, p_values jsonb)
 returns void language sql volatile
@@ -95,7 +96,7 @@ as $$
   where i.execution = p_to.execution
 $$;
 comment on function durable._copy_signals(bigint, durable._executions, jsonb) is
-  'Inboxes as the copied rows tell, and what was delivered in them.';
+  'Copies the inboxes, as the copied rows count them, and the delivered signals.';
 
 create or replace function durable._fork_receivers(p_from durable._executions, p_to bigint, p_upto integer)
 returns table (name text, child integer, delivery integer) language sql stable
@@ -128,7 +129,7 @@ as $$
       and j.data::jsonb -> 'on' @> to_jsonb(c.child))
 $$;
 comment on function durable._fork_receivers(durable._executions, bigint, integer) is
-  'Receives that the copied part had called and that were not served in it: calls above them were recorded, or they were waited for, or nothing came before their signal. The code does not ask for them again. Not those after a command that is not copied: the code is asked for commands in their order. delivery: what lies there for one.';
+  'Receives that the copied part had called and that had got no signal in it: calls with higher numbers were recorded, or a wait named them, or nothing happened before their signal. The code does not ask for them again. Receives after a command that is not copied are left out, because the code gives its commands in their order. delivery: the signal that is ready for one.';
 
 create or replace function durable._copy_receivers(p_from durable._executions, p_to bigint, p_upto integer)
 returns durable._event[] language plpgsql volatile
@@ -143,7 +144,7 @@ begin
 end
 $$;
 comment on function durable._copy_receivers(durable._executions, bigint, integer) is
-  'Registers receives that wait; answers the receipts of those for which something lies there.';
+  'Registers waiting receives; answers the receipts of those with a signal.';
 
 create or replace function durable._copy_join_sets(p_to durable._executions)
 returns void language sql volatile
@@ -159,7 +160,8 @@ as $$
   where j.execution = p_to.execution and j.bucket = p_to.bucket and j.type in ('join_set_submitted', 'join_set_awaited')
   group by 1, 2, 3
 $$;
-comment on function durable._copy_join_sets(durable._executions) is 'Join sets and members as the copied rows tell.';
+comment on function durable._copy_join_sets(durable._executions) is
+  'Copies join sets and members, as the copied rows define them.';
 
 create or replace function durable._copy_settled(
   p_from durable._executions, p_to durable._executions, p_upto integer, p_values jsonb)
@@ -177,7 +179,7 @@ as $$
   where c.copied and c.complete and durable._schedules_promise(c.type)
 $$;
 comment on function durable._copy_settled(durable._executions, durable._executions, integer, jsonb) is
-  'Promises of the children that are complete in the copy: settled as they were or with the value put in place; no task, no journal.';
+  'Creates the promises of children that are complete in the copy, settled as the originals were or with the replaced value; without task and journal.';
 
 create or replace function durable._give_children(
   p_from durable._executions, p_to durable._executions, p_upto integer, p_values jsonb, p_now bigint)
@@ -192,7 +194,7 @@ as $$
   where p_values ? c.child::text and c.type in ('child_run_scheduled', 'promise_registered') and (not c.complete or p.id is null)
 $$;
 comment on function durable._give_children(durable._executions, durable._executions, integer, jsonb, bigint) is
-  'Promises of the children that get their value instead of being run or awaited; also of adopted ones, whose own promise belongs to somebody else.';
+  'Creates the promises of children that get a replaced value and are neither run nor awaited; also of adopted ones, whose promise belongs to another run.';
 
 create or replace function durable._begin_children(
   p_from durable._executions, p_to durable._executions, p_upto integer, p_values jsonb, p_queues text[], p_priority smallint,
@@ -239,7 +241,7 @@ begin
 end
 $$;
 comment on function durable._begin_children(durable._executions, durable._executions, integer, jsonb, text[], smallint, bigint) is
-  'Starts children that are not complete in the copy again: runs with the same input, promises with as much time as they had, timers for the same instant. p_queues: the origin''s queue and the fork''s, because a child on its parent''s queue goes with it.';
+  'Starts again the children that are not complete in the copy: runs with the same input, promises with as much time as they had, timers for the same instant. p_queues: the origin''s queue and the fork''s, because a child on its parent''s queue moves with it.';
 
 create or replace function durable._given_events(
   p_from durable._executions, p_to durable._executions, p_upto integer, p_values jsonb)
@@ -275,7 +277,7 @@ as $$
   from event e
 $$;
 comment on function durable._given_events(durable._executions, durable._executions, integer, jsonb) is
-  'Rows of children that get their value instead of being run, in the order in which they came to the original.';
+  'The rows of children that get a replaced value and are not run, in the order of the original rows.';
 
 create or replace function durable._adopt_again(
   p_from durable._executions, p_to durable._executions, p_upto integer, p_values jsonb)
@@ -293,7 +295,7 @@ begin
 end
 $$;
 comment on function durable._adopt_again(durable._executions, durable._executions, integer, jsonb) is
-  'The fork waits for the promises of others that it had adopted; answers the rows of those that are settled by now. The caller holds them.';
+  'Registers the fork on the promises of others that it had adopted; answers the rows of those that have settled. The caller holds them.';
 
 create or replace function durable._fill_fork(
   p_from durable._executions, p_to durable._executions, p_upto integer, p_values jsonb, p_queues text[], p_priority smallint,
@@ -323,7 +325,7 @@ end
 $$;
 comment on function durable._fill_fork(
   durable._executions, durable._executions, integer, jsonb, text[], smallint, bigint) is
-  'Everything that a fork owns beside promise, head and task. Attempts that were open belong to the original, and are closed here.';
+  'Fills a fork, beside promise, head and task. Open attempts belong to the original, and are closed in the copy.';
 
 create or replace function durable._fork(
   p_id text, p_seq integer, p_step text, p_values jsonb, p_new_id text, p_queue text, p_version text)
@@ -372,7 +374,7 @@ begin
 end
 $$;
 comment on function durable._fork(text, integer, text, jsonb, text, text, text) is
-  'Looks and judges, then makes promise and head, then locks (promises that it adopts, the head that it reads), then fills.';
+  'Makes a fork: checks the request, creates promise and head, locks (promises that it adopts, the head that it reads), then fills the copy.';
 
 create or replace function durable.fork(
   id text, seq integer default null, step text default null, set_values jsonb default '{}', new_id text default null,
@@ -389,4 +391,4 @@ begin
 end
 $$;
 comment on function durable.fork(text, integer, text, jsonb, text, text, text) is
-  'Begins a new run with what another one did: its first seq events (of a step that began and ended at once, all or none), or what was before a step, or all (no position), and answers the id of the fork: select durable.fork(''order-42'', step => ''charge'', set_values => ''{"charge": {"paid": true}}''). set_values puts results in place, by child number or name, payloads as "signal:<name>:<n>". The original stays as it is. WF001, WF003 new_id is taken, WF004, WF008.';
+  'Begins a new run from the journal of another: with its first seq events (a step that began and ended at once counts as a whole), with the events before a step, or with all (no position). Answers the id of the fork: select durable.fork(''order-42'', step => ''charge'', set_values => ''{"charge": {"paid": true}}''). set_values replaces results by child number or name, and payloads as "signal:<name>:<n>". The original does not change. WF001, WF003 new_id is taken, WF004, WF008.';

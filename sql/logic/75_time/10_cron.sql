@@ -66,7 +66,7 @@ begin
 end
 $$;
 comment on function durable._cron_field(text, text, integer, integer, text[]) is
-  'The values of one field in order; null: any. a/s means from a on. A range may pass the end of its field (FRI-MON, 22-2), except in days of a month; a weekday 7 is Sunday. A step longer than the field is refused: it would not mean what it says. WF004.';
+  'The values of one field in order; null for any. a/s means from a on. A range may pass the end of its field (FRI-MON, 22-2), except in days of a month; weekday 7 is Sunday. A step longer than the field is refused, because it would never come. WF004.';
 
 create or replace function durable._cron_fields(p_cron text)
 returns table (
@@ -182,12 +182,13 @@ begin
 end
 $$;
 comment on function durable._cron_time(integer[], integer[], integer[], bigint) is
-  'The first matching time of a day that is not before p_from, both in seconds since midnight; null: none.';
+  'The first matching time of a day that is not before p_from, both in seconds since midnight; null if there is none.';
 
 create or replace function durable._utc_offset(p_timezone text, p_at bigint)
 returns bigint language sql stable parallel safe
 as $$ select extract(epoch from timezone(p_timezone, to_timestamp(p_at)))::bigint - p_at $$;
-comment on function durable._utc_offset(text, bigint) is 'Seconds that local time is ahead of UTC at an instant, in seconds since the epoch.';
+comment on function durable._utc_offset(text, bigint) is
+  'The seconds by which local time is ahead of UTC at an instant, in seconds since the epoch.';
 
 create or replace function durable._clock_change(p_timezone text, p_from bigint, p_to bigint)
 returns bigint language plpgsql stable
@@ -237,7 +238,7 @@ begin
 end
 $$;
 comment on function durable._cron_in_day(integer[], integer[], integer[], boolean, text, bigint, bigint) is
-  'The first instant after p_after in one local day, or null. p_midnight is the day''s midnight as if it were UTC; all in seconds. On a day near a change of clocks: before it, then what the gap swallowed, then after it, where given times are left out that have been.';
+  'The first instant after p_after in one local day, or null. p_midnight is the midnight of the day as if it were UTC; all in seconds. On a day near a change of clocks: first times before the change, then those in the gap, then those after it, without given times that have passed already.';
 
 create or replace function durable._cron_instants(
   p_cron text, p_timezone text, p_after bigint, p_until bigint, p_most integer)
@@ -261,7 +262,7 @@ begin
       exit when v_day is null;
       v_at := least(v_at, durable._cron_in_day(v_fields.hours, v_fields.minutes, v_fields.seconds, v_fields.wild, p_timezone,
                                                (v_day - date '1970-01-01') * 86400::bigint, v_after));
-      -- clocks that are set back over midnight make days overlap, so the day after is asked too
+      -- clocks that are set back over midnight make days overlap, so the next day is checked too
       v_last := case when v_at is null then v_last else least(v_last, v_day + 1) end;
       v_day := v_day + 1;
     end loop;
@@ -273,7 +274,7 @@ begin
 end
 $$;
 comment on function durable._cron_instants(text, text, bigint, bigint, integer) is
-  'The instants after p_after up to p_until, p_most of them at most, and then the one that follows them: null if there is none within eight years, the longest way to a 29 February. All in ms. WF004; 22023 for an unknown time zone.';
+  'The instants after p_after up to p_until, p_most of them at most, and then the next one after them: null if there is none within eight years, the longest interval between two 29 February. All in ms. WF004; 22023 for an unknown time zone.';
 
 create or replace function durable._cron_next(p_cron text, p_timezone text, p_after_ms bigint)
 returns bigint language plpgsql stable

@@ -13,7 +13,7 @@ create or replace function durable._expansion(p_template text, p_id text, p_at b
 returns text language sql immutable parallel safe
 as $$ select replace(replace(p_template, '{{.timestamp}}', p_at::text), '{{.id}}', p_id) $$;
 comment on function durable._expansion(text, text, bigint) is
-  'Id of the promise of one instant. The schedule''s id goes in last, so that nothing in it is taken for a placeholder.';
+  'The id of the promise of one instant. The schedule''s id is inserted last, so that no part of it is taken for a placeholder.';
 
 create or replace function durable._check_schedule(p_id text, p_template text, p_timeout bigint, p_headers jsonb, p_tags jsonb)
 returns void language plpgsql stable
@@ -44,7 +44,7 @@ begin
 end
 $$;
 comment on function durable._check_schedule(text, text, bigint, jsonb, jsonb) is
-  'Door checks of a schedule, apart from its cron and zone. Each promise that it creates is an origin of its own, whatever its id. That a delay ends before the deadline is judged for each instant. WF004.';
+  'Checks the arguments of a schedule, without cron and zone. Each promise that it creates is an origin of its own, whatever its id. Whether a delay ends before the deadline is checked at each instant. WF004.';
 
 create or replace function durable._check_timezone(p_timezone text)
 returns void language plpgsql stable
@@ -58,7 +58,7 @@ begin
 end
 $$;
 comment on function durable._check_timezone(text) is
-  'Full names only: an abbreviation does not say when clocks change, and UTC+3 would be read as three hours behind. WF004.';
+  'Refuses abbreviations of time zones: an abbreviation does not define when clocks change, and UTC+3 would be read as three hours behind. WF004.';
 
 create or replace function durable.schedule_get(p_id text)
 returns durable.schedule_record language plpgsql volatile
@@ -98,7 +98,7 @@ begin
     perform durable._fail_invalid(format('Schedule %L: promise ids from its template have more than 512 bytes.', p_id));
   elsif not durable._in_its_tree(v_first, p_promise_tags)
         or not durable._in_its_tree(durable._expansion(p_promise_id, p_id, 0), p_promise_tags) then
-    -- what fits two ids that differ from the first digit of the instant on fits all
+    -- a check that two ids pass, which differ from the first digit of the instant on, is passed by all
     perform durable._fail_invalid(
       format('Schedule %L: ids as %L do not begin with the origin, the branch and the parent of its tags.', p_id, v_first));
   end if;
@@ -110,14 +110,14 @@ begin
             p_promise_tags, v_now, v_next)
     on conflict do nothing;
     select * into v_schedule from durable._schedules s where s.id = p_id;
-    -- not found: it was there and somebody has deleted it meanwhile
+    -- not found: another session has deleted it meanwhile
     exit when found;
   end loop;
   return durable._schedule_record(v_schedule);
 end
 $$;
 comment on function durable.schedule_create(text, text, text, bigint, text, jsonb, jsonb, text) is
-  'Creates a schedule, or returns the one that has this id, unchanged. Its first instant is strictly after now. p_promise_id may hold {{.id}} and {{.timestamp}}; without the latter it fires once, since every later instant finds the first promise. WF004, WF008.';
+  'Creates a schedule, or returns the one that has this id, unchanged. Its first instant is strictly after now. p_promise_id may contain {{.id}} and {{.timestamp}}; without the latter it fires once, because every later instant finds the first promise. WF004, WF008.';
 
 create or replace function durable.schedule_delete(p_id text)
 returns durable.schedule_record language plpgsql volatile
@@ -134,7 +134,7 @@ begin
 end
 $$;
 comment on function durable.schedule_delete(text) is
-  'Deletes a schedule and returns what it was. Promises that it created stay. WF001 if there is none.';
+  'Deletes a schedule and returns it as it was. Promises that it created stay. WF001 if there is none.';
 
 create or replace function durable.schedule(
   id text, cron text, target text default null, args jsonb default '[]', timezone text default 'UTC',
@@ -161,7 +161,7 @@ begin
 end
 $$;
 comment on function durable.schedule(text, text, text, jsonb, text, interval, text, jsonb) is
-  'Makes a promise at every instant of a cron expression: select durable.schedule(''nightly'', ''0 3 * * *'', target => ''reports'', timezone => ''Europe/Paris''). target: who is to resolve it, as the tag resonate:target says, a queue that protocol workers serve or sql://schema.function; without one anybody may. Answers the next instant. The same again is the same schedule; with anything else WF003. WF004, WF008.';
+  'Creates a promise at every instant of a cron expression: select durable.schedule(''nightly'', ''0 3 * * *'', target => ''reports'', timezone => ''Europe/Paris''). target: as the tag resonate:target, a queue that protocol workers serve or sql://schema.function; without a target any client may resolve it. Answers the next instant. The same call again is the same schedule; with other arguments WF003. WF004, WF008.';
 
 create or replace function durable.unschedule(id text)
 returns void language plpgsql volatile
@@ -171,7 +171,7 @@ begin
 end
 $$;
 comment on function durable.unschedule(text) is
-  'Ends a schedule; what it has made stays: select durable.unschedule(''nightly''). WF001.';
+  'Ends a schedule: select durable.unschedule(''nightly''). The promises that it created stay. WF001.';
 
 create or replace function durable.schedule_search(
   p_tags jsonb default null, p_limit integer default 10, p_cursor text default null)
@@ -192,7 +192,7 @@ begin
 end
 $$;
 comment on function durable.schedule_search(jsonb, integer, text) is
-  'Schedules whose promise tags contain p_tags, by id, after the id p_cursor; null or {}: all. A full page ends with the next cursor. WF004.';
+  'Schedules whose promise tags contain p_tags, by id, after the id p_cursor; null or {} for all. A full page ends with the next cursor. WF004.';
 
 create or replace function durable._try_lock_family(p_id text)
 returns boolean language sql volatile
@@ -202,7 +202,7 @@ as $$
   from unnest(durable._ancestors(p_id)) as a (id)
 $$;
 comment on function durable._try_lock_family(text) is
-  '_lock_family for a sweep, which holds rows and so must not wait: false while a run is being started that this id would belong to.';
+  '_lock_family for a sweep, which holds rows and so must not wait: false while another session starts a run that would be an ancestor of this id.';
 
 create or replace function durable._due_instants(p_schedule durable._schedules, p_now bigint, p_most integer)
 returns bigint[] language plpgsql volatile
@@ -222,7 +222,7 @@ exception when invalid_parameter_value or datetime_field_overflow or sqlstate 'W
 end
 $$;
 comment on function durable._due_instants(durable._schedules, bigint, integer) is
-  'The instants of a schedule to fire now, p_most of them at most, and then when to look at it next. One that cannot be read any more (its time zone left this server) is looked at again in an hour; it must not stop the others.';
+  'The instants of a schedule to fire now, p_most of them at most, and then the instant at which it is due again. A schedule that cannot be evaluated any more, because its time zone left this server, is due again in an hour, so that it does not stop the others.';
 
 create or replace function durable._create_occurrences(p_schedules text[], p_instants bigint[], p_now bigint)
 returns text[] language plpgsql volatile
@@ -270,7 +270,7 @@ begin
 end
 $$;
 comment on function durable._create_occurrences(text[], bigint[], bigint) is
-  'The promises of instants of locked schedules, created as of their instant; one whose deadline has passed is stored settled. An id that is taken is left as it is. A promise that promise_create would refuse (an id reserved to a run, a delay at or after the deadline) is not created: the instant has passed all the same. One ordered insert, so that sweeps do not wait for each other in a circle. Returns the queues that got ready tasks.';
+  'Creates the promises of instants of locked schedules, as of their instant; a promise whose deadline has passed is stored settled. An id that exists is left as it is. A promise that promise_create would refuse (an id reserved to a run, a delay at or after the deadline) is not created, and its instant passes. One ordered insert, so that sweeps do not wait for each other in a circle. Returns the queues that got ready tasks.';
 
 create or replace function durable._fire_locked(p_due text[], p_now bigint, p_limit integer)
 returns table (fired integer, queues text[])
@@ -306,7 +306,7 @@ begin
 end
 $$;
 comment on function durable._fire_locked(text[], bigint, integer) is
-  'Fires schedules that are due and locked: of each at most schedule_catch_up instants; the rest stays due for the next call. Many that are far behind share a budget of p_limit instants beyond one each. A schedule that ran out of instants rests for ever. Class 0, before all other locks; waits only for a creator of the same promise id. Returns how many schedules moved on, and the queues that got ready tasks.';
+  'Fires schedules that are due and locked: at most schedule_catch_up instants of each; the rest stays due for the next call. Many schedules that are far behind share a budget of p_limit instants beyond one each. A schedule without further instants is never due again. Class 0, before all other locks; waits only for a creator of the same promise id. Returns how many schedules fired, and the queues that got ready tasks.';
 
 create or replace function durable._fire_schedules(p_now bigint, p_limit integer)
 returns table (fired integer, queues text[])
@@ -319,7 +319,7 @@ begin
 end
 $$;
 comment on function durable._fire_schedules(bigint, integer) is
-  'Fires what is due, the longest overdue first: p_limit schedules at most. Skips what another sweep has.';
+  'Fires the schedules that are due, the longest overdue first: p_limit at most. Skips those that another sweep has locked.';
 
 create or replace function durable._fire_one_by_one(p_now bigint, p_limit integer)
 returns table (fired integer, queues text[])
@@ -339,7 +339,7 @@ begin
 end
 $$;
 comment on function durable._fire_one_by_one(bigint, integer) is
-  'Fires each of them by itself, but for those whose promise somebody is creating in an open transaction: they stay due.';
+  'Fires each of them alone, except those whose promise another open transaction is creating: they stay due.';
 
 create or replace function durable._fire_free_schedules(p_now bigint, p_limit integer)
 returns table (fired integer, queues text[])
@@ -353,4 +353,4 @@ exception when lock_not_available then
 end
 $$ set lock_timeout = '50ms';
 comment on function durable._fire_free_schedules(bigint, integer) is
-  'Fires what is due, and waits for nobody: if somebody is creating a promise of such an id, the schedules are fired one by one, 20 at most.';
+  'Fires the schedules that are due, and waits for no lock: if another transaction is creating a promise of such an id, the schedules are fired one by one, 20 at most.';

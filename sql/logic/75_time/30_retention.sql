@@ -1,12 +1,12 @@
--- Retention: removes what ended long ago, remembers its ids for a while, and drops journal partitions that
--- nobody needs. A tree goes as a whole: a run with all its generations, children, journals, signals and
--- waits. It never waits for a lock: what somebody holds is left for the next time, so that nobody who waits
--- for it can be waited for. Rows to which remaining rows refer remain too.
+-- Retention: removes trees that ended long ago, remembers their ids for a while, and drops journal partitions that are empty. A
+-- tree is removed as a whole: a run with all its generations, children, journals, signals and waits. Retention waits for no
+-- lock: a locked row is left for the next time, so that it never makes other sessions wait. Rows to which remaining rows refer
+-- remain too.
 
 create or replace function durable._tree(p_roots text[])
 returns table (root text, id text, head bigint, is_open boolean, is_live boolean, settled_at bigint) language sql stable
 as $$
-  -- not a join, for which all ids may be read if only ids are asked for
+  -- no join: for a join the planner may read all ids if only ids are asked for
   select p.id, p.id, p.head, p.state = 'pending', p.state = 'pending' and p.target is not null, p.settled_at
   from durable._promises p where p.id = any (p_roots)
   union all
@@ -20,7 +20,7 @@ as $$
       and (select count(*) from durable._promises o where o.id = r.id and o.head is not null) > 0) p
 $$;
 comment on function durable._tree(text[]) is
-  'Promises of trees: roots, and what lies below those that are runs. Live: a run or task that has not ended; open: any promise that is pending.';
+  'Promises of trees: roots, and the descendants of those that are runs. Live: a run or task that has not ended; open: a promise that is pending.';
 
 create or replace function durable._generations(p_heads bigint[])
 returns table (execution bigint, bucket integer, key text) language sql stable
@@ -33,7 +33,7 @@ as $$
   )
   select g.execution, g.bucket, g.key from g
 $$;
-comment on function durable._generations(bigint[]) is 'Heads of runs with all that went before them by continue-as-new.';
+comment on function durable._generations(bigint[]) is 'Heads of runs and of all their earlier generations.';
 
 create or replace function durable._try_lock_ended_trees(p_roots text[], p_before bigint)
 returns text[] language plpgsql volatile
@@ -43,7 +43,7 @@ declare
   v_ids text[];
   v_heads bigint[];
 begin
-  -- the locks of starts with these ids and keys: whoever has one is about to answer with such a run
+  -- the locks of starts with these ids and keys: a start that has one is about to answer with such a run
   if not durable._try_lock_out_bulk_starts() then
     return '{}';
   end if;
@@ -55,7 +55,7 @@ begin
   v_ids := array(select u.id from unnest(v_ids) as u (id) except all
                  select l.id from (select p.id from durable._promises p where p.id = any (v_ids)
                                    order by p.id for update skip locked) l);
-  -- looked at once more, now that nothing changes
+  -- read again, now that the rows cannot change
   v_roots := array(
     select t.root from durable._tree(v_roots) t group by t.root
     having bool_and(t.id <> all (v_ids) and not t.is_live and (t.is_open or t.settled_at < p_before)));
@@ -74,7 +74,7 @@ begin
 end
 $$;
 comment on function durable._try_lock_ended_trees(text[], bigint) is
-  'Locks trees that have ended before an instant: names and keys, promises by id, heads by number, all of a tree or it is left out. Never waits.';
+  'Locks trees that ended before an instant: names and keys, promises by id, heads by number. A tree of which one lock is missed is left out.';
 
 create or replace function durable._in_user_tables(p_ids text[])
 returns text[] language plpgsql stable
@@ -102,7 +102,7 @@ begin
 end
 $$;
 comment on function durable._in_user_tables(text[]) is
-  'Those of the promises that rows of users'' tables name by a foreign key, unless it says what becomes of them (on delete cascade or set null); all of them if such a table may not be read. Asks before the delete, which would ask for each promise.';
+  'Those of the promises to which rows of users'' tables refer by a foreign key without an action (on delete cascade or set null); all of them if such a table may not be read. This query precedes the delete, which would check each promise alone.';
 
 create or replace function durable._needed(p_roots text[])
 returns table (root text, reason text) language plpgsql volatile
@@ -136,7 +136,7 @@ begin
 end
 $$;
 comment on function durable._needed(text[]) is
-  'Which of these trees something else refers to: a row of a user''s table, a message that is not delivered, a journal that reads a result, or somebody who waits (row, undelivered, journal, awaited). Trees that refer to each other are asked about together.';
+  'The trees to which other rows refer, and the reason: a row of a user''s table, a message that is not delivered, a journal that reads a result, or a wait (row, undelivered, journal, awaited). Trees that refer to each other are examined together.';
 
 create or replace function durable._remove(p_roots text[], p_now bigint)
 returns integer language plpgsql volatile
@@ -171,7 +171,8 @@ begin
   return cardinality(v_tree);
 end
 $$;
-comment on function durable._remove(text[], bigint) is 'Removes trees that are locked and that nothing refers to, and remembers their roots. Answers how many promises.';
+comment on function durable._remove(text[], bigint) is
+  'Removes locked trees to which no row refers, and remembers their roots. Answers how many promises.';
 
 create or replace function durable._sums(p_one jsonb, p_other jsonb)
 returns jsonb language sql immutable
@@ -180,7 +181,7 @@ as $$
     select e.key, sum(e.value::integer) as count
     from (select * from jsonb_each_text(p_one) union all select * from jsonb_each_text(p_other)) e group by e.key) k
 $$;
-comment on function durable._sums(jsonb, jsonb) is 'Counts by name, added.';
+comment on function durable._sums(jsonb, jsonb) is 'The sum of two counts by name.';
 
 create or replace function durable._remove_ended(
   p_roots text[], p_before bigint, out runs integer, out promises integer, out kept jsonb)
@@ -200,7 +201,7 @@ begin
   loop
     select coalesce(array_agg(n.root), '{}'), array_agg(n.reason) into v_needed, v_more from durable._needed(v_roots) n;
     exit when v_needed = '{}';
-    -- what goes on referring to others may keep them too
+    -- a tree that remains may keep others that it refers to
     v_reasons := v_reasons || v_more;
     v_roots := array(select r from unnest(v_roots) r except select o from unnest(v_needed) o);
   end loop;
@@ -214,7 +215,7 @@ begin
                    as u (reason)
              group by u.reason) w);
 exception when foreign_key_violation or lock_not_available then
-  -- a row that came in between, or a table of the user's that is being altered
+  -- a row that was inserted meanwhile, or a user's table that is being altered
   runs := 0;
   promises := 0;
   kept := jsonb_build_object('row', 1);
@@ -230,7 +231,7 @@ exception when foreign_key_violation or lock_not_available then
 end
 $$ set lock_timeout = '100ms';
 comment on function durable._remove_ended(text[], bigint) is
-  'Removes those of the trees that have ended before an instant and that nothing refers to. Answers how many of the others were kept, and why: row, undelivered, journal, awaited (see _needed), busy (another session has locked a part, or a part has not ended). Rows of users'' tables that their keys delete or change are waited for 100 ms, less than deadlock_timeout; if that fails for some, each tree is tried alone.';
+  'Removes those of the trees that ended before an instant and to which no row refers. Answers how many of the others were kept, and why: row, undelivered, journal, awaited (see _needed), busy (another session has locked a part, or a part has not ended). A row of a user''s table that a foreign key deletes or changes is waited for 100 ms, less than deadlock_timeout; if that fails for some, each tree is tried alone.';
 
 create or replace function durable._ended_runs(
   p_before bigint, p_after bigint, p_limit integer, out roots text[], out last bigint)
@@ -265,7 +266,7 @@ begin
 end
 $$ set enable_sort = off set jit = off;
 comment on function durable._ended_runs(bigint, bigint, integer) is
-  'Runs that are nobody''s children and ended before an instant, in the order of their heads, from a head on: of 1000 heads at most. Last: the head to go on behind; null: there are no more. Heads have numbers as they are born, but for starts that are under way together: 1000 that were all born since are the end.';
+  'Runs without a parent that ended before an instant, in the order of their heads, from a head on: among 1000 heads at most. Last: the head after which to continue; null if there are no more. Heads are numbered in the order of their births, except among starts that are under way together, so 1000 heads that were all born since end the search.';
 
 create or replace function durable._ended_promises(
   p_before bigint, p_at bigint, p_id text, p_limit integer, out roots text[], out last_at bigint, out last_id text)
@@ -296,7 +297,7 @@ begin
 end
 $$ set enable_sort = off set jit = off;
 comment on function durable._ended_promises(bigint, bigint, text, integer) is
-  'Promises that belong to no run and were settled before an instant, in the order of their creation, from one on: of 1000 at most. Last: the one to go on behind; null: there are no more.';
+  'Promises without a run that settled before an instant, in the order of their creation, from one on: among 1000 at most. Last: the one after which to continue; null if there are no more.';
 
 create or replace function durable._purge(
   p_before bigint, p_after jsonb, p_limit integer, out runs integer, out promises integer, out kept jsonb, out more jsonb)
@@ -324,7 +325,7 @@ end
 $$ set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off;
 comment on function durable._purge(bigint, jsonb, integer) is
-  'One portion of a purge: runs first, then promises that belong to none, from a place on. Answers from which place to go on; null: that was the last.';
+  'One portion of a purge: runs first, then promises without a run, from a position on. Answers the next position; null after the last portion.';
 
 create or replace function durable.purge(older_than interval, max_runs integer default 1000, after jsonb default null)
 returns table (runs integer, promises integer, kept jsonb, more jsonb) language plpgsql volatile
@@ -358,7 +359,7 @@ begin
 end
 $$;
 comment on function durable.purge(interval, integer, jsonb) is
-  'Removes runs, then free-standing promises, that ended this long ago, the oldest first, each with all its children: select * from durable.purge(''30 days''). While it answers more there may be more: call it again, with after => its answer it continues after the rows that it has examined; without, it starts again with those that it kept before. Runs that are still needed remain and are counted by reason in kept: row (a foreign key of yours), journal (another run reads the result), awaited, undelivered, busy. Ids and keys are remembered for the setting removed_ids_days: no such run starts again. By itself: set_setting(''retention_days'', ''30''). WF003 above READ COMMITTED, WF004.';
+  'Removes runs, then free-standing promises, that ended this long ago, the oldest first, each with all its children: select * from durable.purge(''30 days''). While more is not null, call it again: with after => more it continues after the rows that it has examined; without after it starts again with those that it kept before. Runs that are still needed remain and are counted by reason in kept: row (a foreign key of yours), journal (another run reads the result), awaited, undelivered, busy. Ids and keys are remembered for the setting removed_ids_days: no such run starts again. To run by itself: set_setting(''retention_days'', ''30''). WF003 above READ COMMITTED, WF004.';
 
 create or replace function durable._forget_removed(p_now bigint, p_limit integer)
 returns integer language plpgsql volatile
@@ -383,7 +384,7 @@ as $$
   where exists (select from durable._buckets n where n.bucket = durable._week(durable._now_ms()))
 $$;
 comment on function durable._old_buckets(bigint) is
-  'Journal partitions for which no start can be under way: this week''s and that of last week stay; all do while there is none for this week, because then starts take the newest.';
+  'Journal partitions for which no start can be under way. Those of this week and last week stay; all stay while there is none for this week, because then starts use the newest.';
 
 create or replace function durable._move_rows(p_before bigint, p_now bigint)
 returns integer language plpgsql volatile
@@ -396,7 +397,7 @@ begin
   foreach v_bucket in array coalesce(durable._old_buckets(p_before), '{}') loop
     v_found := '{}';
     v_one := 0;
-    -- from run to run through the key: the partition may be long, the list may not
+    -- from run to run along the key: the partition may be long, the list may not
     while v_one is not null and cardinality(v_found) <= 100 loop
       v_found := v_found || v_one;
       v_one := (select j.execution from durable._journal j where j.bucket = v_bucket and j.execution > v_one
@@ -418,12 +419,12 @@ begin
   end loop;
   return 0;
 exception when lock_not_available then
-  -- a row of a journal that somebody locked by hand
+  -- a row of a journal that a session locked by hand
   return 0;
 end
 $$ set lock_timeout = '100ms';
 comment on function durable._move_rows(bigint, bigint) is
-  'Moves the journals of what is left in a partition, where all of it should be gone by its age, into this week''s, if it is 100 runs or fewer, 20 at a time: task, then head, with SKIP LOCKED, so that no turn is at work on them. Answers how many.';
+  'Moves the journals of the runs that remain in a partition which by its age should be empty into the partition of this week, if they are 100 or fewer, 20 at a time: task, then head, with SKIP LOCKED, so that no turn works on them. Answers how many.';
 
 create or replace function durable._partition_of(p_bucket integer, p_alone boolean)
 returns oid language plpgsql stable
@@ -438,7 +439,7 @@ begin
 end
 $$;
 comment on function durable._partition_of(integer, boolean) is
-  'The journal partition of a week, by what it holds and not by its name: it may have been made from outside. p_alone: it holds no other week. Null: none.';
+  'The journal partition of a week, found by its bounds and not by its name, because it may have been created from outside. p_alone: it has no other week. Null if there is none.';
 
 create or replace function durable._drop_bucket()
 returns boolean language plpgsql volatile security definer
@@ -459,12 +460,12 @@ begin
   end loop;
   return false;
 exception when lock_not_available or object_in_use or insufficient_privilege then
-  -- without the right: it was made from outside, by another role
+  -- without the right: another role created it
   return null;
 end
 $$ set search_path = pg_catalog, pg_temp set lock_timeout = '50ms' set jit = off set quote_all_identifiers = off;
 comment on function durable._drop_bucket() is
-  'Drops one old partition in which no row is left, with the rights of the owner, because workers have none; so it takes nothing from its caller. Its lock, ACCESS EXCLUSIVE on the journal, waits 50 ms at most, and so do those behind it; then it is given up for a minute (null). The caller holds nothing that anybody waits for, so it is in no circle.';
+  'Drops one old partition without rows, with the rights of the owner, because workers have none; so it takes nothing from its caller. Its lock, ACCESS EXCLUSIVE on the journal, waits 50 ms at most, and so do the sessions behind it; then the drop is put off for a minute (null). The caller has no lock for which another session waits, so it is part of no circle.';
 
 create or replace function durable._sweep_retention(p_now bigint)
 returns jsonb language plpgsql volatile
@@ -510,4 +511,4 @@ begin
 end
 $$;
 comment on function durable._sweep_retention(bigint) is
-  'Answer of a tick that removed what retention_days says, forgot ids, moved rows or dropped a partition, a portion of one of them, or looked for it in vain; null if it was not due. Only who has its advisory lock, which is tried, writes its row. In a transaction of its own, because it reads tables of users, drops, and has locked out of their order what it then kept.';
+  'The answer of a tick that removed trees by retention_days, forgot ids, moved rows or dropped a partition, one portion of one of these; also if there was nothing to do; null if it was not due. Its row is written only under its advisory lock, which is tried. In a transaction of its own, because it reads tables of users, drops partitions, and has locked rows that it then kept, out of the order of locks.';

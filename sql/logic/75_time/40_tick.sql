@@ -1,6 +1,5 @@
--- Everything that time starts: promise deadlines, lost leases, schedules, journal partitions ahead,
--- retention; and waits for rows, which commits of users leave to be ended. Any number of callers, bounded,
--- SKIP LOCKED; a missed call only delays.
+-- All that time starts: promise deadlines, lost leases, schedules, journal partitions ahead, retention; and the end of waits
+-- for rows, which commits of users leave to be done. Any number of callers, bounded, SKIP LOCKED; a missed call only delays.
 
 create or replace function durable._gone_workers(p_now bigint)
 returns text[] language plpgsql volatile
@@ -19,7 +18,7 @@ begin
 end
 $$;
 comment on function durable._gone_workers(bigint) is
-  'Workers whose presence lock was found free twice, presence_grace_ms apart, with no sign of life between.';
+  'Workers whose presence lock was found free twice, presence_grace_ms apart, without a heartbeat in between.';
 
 create or replace function durable._forget_workers(p_gone text[], p_now bigint)
 returns void language plpgsql volatile
@@ -45,7 +44,7 @@ as $$
                  where w.id = p_task.pid and p_task.id = any (w.unrenewed) and w.seen_at > p_now - p_task.ttl)
 $$;
 comment on function durable._could_not_renew(durable._tasks, bigint) is
-  'Its worker lives and could not renew the lease, because somebody had the task locked.';
+  'True if the worker of the task is alive and could not renew the lease, because another session had locked the task.';
 
 create or replace function durable._try_lock_expired_tasks(
   p_gone text[], p_now bigint, p_limit integer, p_tried text[], p_missed bigint[])
@@ -107,7 +106,7 @@ begin
 end
 $$ set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' set jit = off set quote_all_identifiers = off;
 comment on function durable._open_buckets() is
-  'Makes the journal partitions of this week and the four after it. With the rights of the owner, because workers have none to make tables; so it takes nothing from its caller, and names and values are numbers. Attached, because "partition of" would wait for every open transaction that touched the journal, and the engine behind it; who alters the journal at this moment is waited for 100 ms. A partition that was made from outside, under whatever name, is taken as it is.';
+  'Creates the journal partitions of this week and the four after it. With the rights of the owner, because workers may not create tables; so it takes nothing from its caller, and names and values are numbers. They are attached, because "partition of" would wait for every open transaction that touched the journal, and the engine behind it; a session that alters the journal at this moment is waited for 100 ms. A partition that was created from outside, under whatever name, is used as it is.';
 
 create or replace function durable._keep_buckets(p_now bigint)
 returns text language plpgsql volatile
@@ -129,12 +128,12 @@ begin
 end
 $$;
 comment on function durable._keep_buckets(bigint) is
-  'Sees to it that the partitions of the next weeks are there; what goes wrong is answered and undone, and fails nothing else.';
+  'Makes the partitions of the next weeks. An error is answered and undone, and fails nothing else.';
 
 create or replace function durable._paused()
 returns boolean language sql immutable parallel safe
 as $$ select false $$;
-comment on function durable._paused() is 'Whether time is moved by hand only; sql/debug replaces this.';
+comment on function durable._paused() is 'Whether time is moved by hand only; sql/debug replaces this function.';
 
 create or replace function durable._sweep_schedules(p_limit integer, p_now bigint)
 returns jsonb language plpgsql volatile
@@ -155,7 +154,7 @@ begin
 end
 $$;
 comment on function durable._sweep_schedules(integer, bigint) is
-  'Answer of a tick that fired schedules; null if none was due, or others have them. In a transaction of its own, because creating promises may meet somebody who creates the same, and must hold nothing then.';
+  'The answer of a tick that fired schedules; null if none was due, or other sweeps have them. In a transaction of its own, because the creation of promises may wait for a session that creates the same, and must hold nothing then.';
 
 create or replace function durable._sweep_tests(p_limit integer, p_now bigint)
 returns jsonb language plpgsql volatile
@@ -171,7 +170,7 @@ begin
 end
 $$;
 comment on function durable._sweep_tests(integer, bigint) is
-  'Answer of a tick that tested waits for rows; null if none was due. In a transaction of its own, because it reads tables of users, and must hold nothing then.';
+  'The answer of a tick that tested waits for rows; null if none was due. In a transaction of its own, because it reads tables of users, and must hold nothing then.';
 
 create or replace function durable._try_lock_due_promises(p_now bigint, p_limit integer, p_tried text[], p_missed bigint[])
 returns text[] language sql volatile
@@ -182,7 +181,7 @@ as $$
     order by p.due_at limit p_limit for no key update skip locked) x
 $$;
 comment on function durable._try_lock_due_promises(bigint, integer, text[], bigint[]) is
-  'Locks promises past their deadline, except p_tried and those that belong to p_missed.';
+  'Locks promises past their deadline, except p_tried and those whose owner is in p_missed.';
 
 create or replace function durable._locked_due(p_now bigint, p_tried text[])
 returns text[] language sql volatile
@@ -226,7 +225,7 @@ begin
 end
 $$;
 comment on function durable._try_lock_due_settlements(text, bigint, integer, text[], bigint[]) is
-  'Locks promises of a kind that are to be settled (past their deadline, past the grace of a cancellation, waits for rows with a result), with all that settling them needs. Locked rows are left out and take no place of others. tasks and heads: the ones that were missed; p_missed: heads that were missed before.';
+  'Locks promises of a kind that are to be settled (past their deadline, past the grace of a cancellation, waits for rows with a result), and all rows that their settlement needs. Locked rows are left out, and others take their places. tasks and heads: the ones that were missed; p_missed: heads that were missed before.';
 
 create or replace function durable._try_lock_lost_tasks(
   p_gone text[], p_now bigint, p_limit integer, out ids text[], out heads bigint[])
@@ -253,7 +252,7 @@ begin
 end
 $$;
 comment on function durable._try_lock_lost_tasks(text[], bigint, integer) is
-  'Locks tasks whose lease is lost, with their heads and those of their owners. Tasks with a locked head are left out and take no place of others. heads: the ones that were missed.';
+  'Locks tasks whose lease is lost, with their heads and those of their owners. Tasks with a locked head are left out, and others take their places. heads: the ones that were missed.';
 
 create or replace function durable._settle_due(
   p_now bigint, p_limit integer, out ended integer, out full_batch boolean, out held text[], out queues text[])
@@ -351,13 +350,13 @@ begin
 end
 $$;
 comment on function durable.tick_v1(integer, boolean) is
-  'Fires schedules that are due (p_schedules: a caller that has just done so, or tested waits, says false, so that neither starves the other); if none is, tests waits for rows that are to be tested; if none is, settles due promises and those for which triggers or tests left news, ends cancelled runs whose grace is over and takes lost leases, at most p_limit of each. Answers what it did, ms until something is due, whether to call again, and the ids of what others have locked (held), for whose sake something was left out: call again in a while; and a problem that it has with itself.';
+  'One round of a tick, the first of these that is due: firing schedules (p_schedules: a caller that has just fired some, or tested waits, passes false, so that neither delays the other); testing waits for rows; settling promises that are due or whose waits for rows have a result, ending cancelled runs whose grace is over, and taking lost leases, at most p_limit of each. Answers what it did, the ms until something is due, whether to call it again, the ids that other sessions have locked (held), for which work was left out, and a problem of its own.';
 
 create or replace function durable._sweep_for_people()
 returns jsonb language plpgsql volatile
 as $$
 declare
-  -- randomly where waits for rows are to be tested, which happens alone: nothing may be locked then
+  -- randomly if waits for rows are due too, because testing them needs a transaction without locks
   v_fired jsonb := durable.tick_v1(500, not durable._rows_due(durable._now_ms()) or random() < 0.5);
   v_answer jsonb := v_fired;
 begin
@@ -373,7 +372,8 @@ begin
     'more', (v_answer ->> 'more')::boolean or exists (select from durable.next_service_v1()));
 end
 $$;
-comment on function durable._sweep_for_people() is 'One bounded round of housekeeping, schedules and deadlines both, with its hints.';
+comment on function durable._sweep_for_people() is
+  'One bounded round of housekeeping, for both schedules and deadlines, with its hints.';
 
 create or replace function durable._serve_for_people()
 returns jsonb language plpgsql volatile
@@ -383,7 +383,7 @@ declare
 begin
   v_answer := (select durable._serve(n.id) from durable.next_service_v1() n);
   if v_answer is null then
-    -- every ready task is locked, or served by another session: nothing is locked here
+    -- every ready task is locked, or served by another session: this transaction has no locks
     return durable._sweep_for_people();
   end if;
   if (v_answer ->> 'served')::integer > 0 then
@@ -395,7 +395,7 @@ begin
 end
 $$;
 comment on function durable._serve_for_people() is
-  'Serves one task, alone in its transaction: what it locked must not be held while a sweep waits. Not pinned, for the function''s sake.';
+  'Serves one task, alone in its transaction: its locks must not be held while a sweep waits. Not pinned, because the function runs under the settings of the session.';
 
 create or replace function durable._tick()
 returns jsonb language plpgsql volatile
@@ -408,12 +408,12 @@ begin
   return durable._sweep_for_people();
 end
 $$;
-comment on function durable._tick() is 'Serves or sweeps.';
+comment on function durable._tick() is 'Serves one task of a service, or does one round of housekeeping.';
 
 create or replace function durable.tick()
 returns jsonb language sql volatile
 as $$ select durable._tick() $$;
 comment on function durable.tick() is
-  'For people and for pg_cron where no worker runs: serves one task of a service (durable.serve) or does one bounded round of housekeeping, schedules and deadlines both. Call it again while it answers "more".';
+  'For people and for pg_cron where no worker runs: serves one task of a service (durable.serve) or does one bounded round of housekeeping, for both schedules and deadlines. Call it again while it answers "more".';
 
 select durable._open_buckets();

@@ -1,8 +1,7 @@
--- The older API of durable promises: idempotency keys, strict, callbacks with a receiver. The same promises
--- and the same settlement chain as in 30_promises/40_promises.sql; only what is answered differs. Every cell
--- of its table is an answer and no error: status (201 done now, 200 done before or nothing to do, 403, 404,
--- 409), a word, and the promise in its older form. An argument that is malformed in itself raises WF004, as
--- everywhere. _v0: the version of the protocol before the first.
+-- The older API of durable promises: idempotency keys, strict, callbacks with a receiver. Promises and settlement chain are
+-- those of 30_promises/40_promises.sql; only the answers differ. Every cell of its table is an answer and no error: status (201
+-- done now, 200 done before or nothing to do, 403, 404, 409), a word, and the promise in its older form. A malformed argument
+-- raises WF004, as everywhere. _v0: the version of the protocol before the first.
 
 create or replace function durable._record_v0(p_record durable.promise_record, p_key_create text, p_key_complete text)
 returns jsonb language sql immutable
@@ -35,14 +34,14 @@ begin
 end
 $$;
 comment on function durable._read_v0(text, bigint) is
-  'The promise as it is at an instant, settled first if its deadline has passed then; null if there is none. A local step of a run is one without keys.';
+  'The promise at an instant, settled first if it is past its deadline; null if there is none. A local step of a run is a promise without keys.';
 
 create or replace function durable._exists_v0(p_id text)
 returns boolean language sql stable
 as $$
   select exists (select from durable._promises p where p.id = p_id) or (durable._step_record(p_id)).id is not null
 $$;
-comment on function durable._exists_v0(text) is 'There is such a promise, or such a local step of a run.';
+comment on function durable._exists_v0(text) is 'True if there is such a promise, or such a local step of a run.';
 
 create or replace function durable._deduplicated_v0(p_wanted text, p_state text, p_known text, p_key text, p_strict boolean)
 returns boolean language sql immutable parallel safe
@@ -51,7 +50,7 @@ as $$
     or p_state = 'REJECTED_TIMEDOUT' and p_wanted <> 'PENDING' and not p_strict
 $$;
 comment on function durable._deduplicated_v0(text, text, text, text, boolean) is
-  'Whether a request for the state p_wanted (PENDING: a creation) counts as done by whoever gave the key p_known. Two absent keys are not the same. Strict: only while the promise is in that very state. A completion that is too late, and not strict, succeeds with any key.';
+  'Whether a request for the state p_wanted (PENDING: a creation) counts as a repetition of the request with the key p_known. Two absent keys are not the same. Strict: only while the promise is in that very state. A completion after the deadline, and not strict, succeeds with any key.';
 
 create or replace function durable._word_v0(p_state text)
 returns text language sql immutable parallel safe
@@ -74,14 +73,14 @@ as $$
       when durable._deduplicated_v0(p_wanted, p_promise ->> 'state',
              p_promise ->> case when p_wanted = 'PENDING' then 'idempotencyKeyForCreate' else 'idempotencyKeyForComplete' end,
              p_key, p_strict) then 'deduplicated'
-      -- a step of a run: it is pending, and nobody outside completes it
+      -- a step of a run: it is pending, and only its worker completes it
       when p_wanted <> 'PENDING' and p_promise ->> 'state' = 'PENDING' then 'completed by its run alone'
       else durable._word_v0(p_promise ->> 'state')
     end as verdict
   ) x
 $$;
 comment on function durable._answer_v0(text, boolean, jsonb, text, boolean) is
-  'The verdict on a request for the state p_wanted: done by it just now, or judged by the promise that is there. A function of the record alone.';
+  'The verdict on a request for the state p_wanted: done by this request, or decided by the stored promise. A function of the record alone.';
 
 create or replace function durable._check_v0(p_id text, p_key text, p_headers jsonb, p_strict boolean)
 returns void language plpgsql stable
@@ -100,7 +99,8 @@ begin
   end if;
 end
 $$;
-comment on function durable._check_v0(text, text, jsonb, boolean) is 'Door checks that the newer operations do not make. Raises WF004.';
+comment on function durable._check_v0(text, text, jsonb, boolean) is
+  'Checks the arguments that the newer operations do not have. WF004.';
 
 create or replace function durable._tags_v0(p_id text, p_tags jsonb)
 returns jsonb language sql immutable parallel safe
@@ -114,7 +114,7 @@ as $$
   end
 $$;
 comment on function durable._tags_v0(text, jsonb) is
-  'Older names of tags get the present ones beside them: invoke is target, timeout = true is timer = true, root is origin where the id begins with it, as an origin must. A present name that was given as well wins.';
+  'Adds the present names of tags to the older ones: invoke is target, timeout = true is timer = true, root is origin if the id begins with it, as an origin must. A present name that is given as well takes precedence.';
 
 create or replace function durable.promise_create_v0(
   p_id text, p_idempotency_key text, p_param_data text, p_param_headers jsonb, p_timeout_at bigint,
@@ -128,7 +128,7 @@ begin
   perform durable._check_v0(p_id, p_idempotency_key, p_param_headers, p_strict);
   v_done := durable._create_promise(
     (p_id, p_timeout_at, p_param_data, p_param_headers, durable._tags_v0(p_id, p_tags), p_idempotency_key)::durable._new_promise);
-  -- what was made at one instant is answered as it was made
+  -- a promise that was created at this instant is answered as of its creation
   v_promise := durable._read_v0(p_id, case when v_done then 0 else durable._now_ms() end);
   return query select a.* from durable._answer_v0('PENDING', v_done, v_promise, p_idempotency_key, p_strict) a;
 end
@@ -161,7 +161,7 @@ begin
 end
 $$;
 comment on function durable._complete_v0(text, text, text, text, jsonb, boolean) is
-  'Completes a promise, or says why not, under the locks of the settlement. One past its deadline gets the deadline''s verdict first, and is then judged as any other.';
+  'Completes a promise, or answers why not, under the locks of the settlement. A promise past its deadline gets the verdict of the deadline first, and is then treated as any other.';
 
 create or replace function durable.promise_resolve_v0(
   p_id text, p_idempotency_key text default null, p_value_data text default null, p_value_headers jsonb default null,
@@ -220,7 +220,8 @@ as $$
   select case when p_state = 'REJECTED' then array['rejected', 'rejected_canceled', 'rejected_timedout']
               when p_state is not null then array[lower(p_state collate "C")] end
 $$;
-comment on function durable._states_v0(text) is 'States that a word of a search stands for; REJECTED is every kind of failure, null is any.';
+comment on function durable._states_v0(text) is
+  'The states for a word of a search: REJECTED is every kind of failure, null is any.';
 
 create or replace function durable._like_v0(p_pattern text)
 returns text language sql immutable parallel safe
@@ -242,7 +243,7 @@ begin
 end
 $$ set enable_sort = off set enable_bitmapscan = off set jit = off;
 comment on function durable._page_by_id_v0(text, text[], integer, text, bigint) is
-  'One page of ids in their order, walking the primary key from where the pattern begins; never reads all that follows in order to sort it.';
+  'One page of ids in their order, read along the primary key from the beginning of the pattern, so that the ids that follow need no sort.';
 
 create or replace function durable._page_by_tags_v0(
   p_pattern text, p_states text[], p_tags jsonb, p_limit integer, p_cursor text, p_now bigint)
@@ -293,7 +294,7 @@ begin
 end
 $$;
 comment on function durable._read_page_v0(text, text[], jsonb, integer, text) is
-  'One page as of the instant of its snapshot, and what in it is past its deadline without being settled.';
+  'One page as of the instant of its snapshot, and the promises on it that are past their deadline without being settled.';
 
 create or replace function durable._search_v0(
   p_pattern text, p_states text[], p_tags jsonb, p_limit integer, p_cursor text)
@@ -325,7 +326,7 @@ begin
 end
 $$;
 comment on function durable._search_v0(text, text[], jsonb, integer, text) is
-  'A page of promises in the way of _search_promises. The cursor is the last id, if the page is full.';
+  'A page of promises as of one instant, made as _search_promises makes it. The cursor is the last id, if the page is full.';
 
 create or replace function durable.promise_search_v0(
   p_id text default '*', p_state text default null, p_tags jsonb default '{}', p_limit integer default 100,
@@ -343,7 +344,7 @@ begin
 end
 $$;
 comment on function durable.promise_search_v0(text, text, jsonb, integer, text) is
-  'Older API: promises in the order of ids: whose id fits p_id, where * stands for any characters; in a state now (REJECTED: failed in any way); with all of p_tags. cursor: pass it on for the next page; null at the end. WF004.';
+  'Older API: promises in the order of ids: with an id that matches p_id, where * stands for any characters; in that state now (REJECTED: failed in any way); with all of p_tags. cursor: pass it on for the next page; null at the end. WF004.';
 
 create or replace function durable._check_callback_v0(
   p_id text, p_promise_id text, p_root_promise_id text, p_timeout_at bigint, p_recv jsonb)
@@ -363,7 +364,8 @@ begin
   end if;
 end
 $$;
-comment on function durable._check_callback_v0(text, text, text, bigint, jsonb) is 'Door checks of a callback: WF004 before any state is looked at.';
+comment on function durable._check_callback_v0(text, text, text, bigint, jsonb) is
+  'Checks the arguments of a callback before any state is read. WF004.';
 
 create or replace function durable.promise_callback_v0(
   p_id text, p_promise_id text, p_root_promise_id text, p_timeout_at bigint, p_recv jsonb)
@@ -410,7 +412,7 @@ begin
 end
 $$;
 comment on function durable.promise_callback_v0(text, text, text, bigint, jsonb) is
-  'Older API: resume the task of p_root_promise_id at p_recv when p_promise_id completes before p_timeout_at. 201 registered; 200 with no callback: that id is known, or one of the two is completed already, so read the promise and go on; 404 no such promise. WF004, WF005, WF010.';
+  'Older API: resumes the task of p_root_promise_id at p_recv when p_promise_id completes before p_timeout_at. 201 registered; 200 without a callback: that id is registered already, or one of the two is completed, so read the promise and continue; 404 no such promise. WF004, WF005, WF010.';
 
 create or replace function durable.promise_subscribe_v0(p_promise_id text, p_recv jsonb)
 returns table (status integer, word text, promise jsonb) language plpgsql volatile
@@ -447,4 +449,4 @@ begin
 end
 $$;
 comment on function durable.promise_subscribe_v0(text, jsonb) is
-  'Older API: tell p_recv when the promise completes. 201 registered; 200 known already, or completed: then the answer is the notification; 404 no such promise. A promise and an address are one subscription, whatever id and timeout a client gives it. WF004, WF005.';
+  'Older API: notifies p_recv when the promise completes. 201 registered; 200 registered before, or completed: then the answer is the notification; 404 no such promise. A promise and an address are one subscription, whatever id and timeout a client gives it. WF004, WF005.';

@@ -1,5 +1,5 @@
--- Messages of the older API: invoke, resume and notify, made of what the newer one calls execute and unblock. Order, offers
--- and repetition are those of task_offer and unblock_claim; only names and shapes differ.
+-- Messages of the older API: invoke, resume and notify, made from execute and unblock of the newer one. Order, offers and
+-- repetition are those of task_offer and unblock_claim; only names and forms differ.
 
 create or replace function durable._task_messages_v0(p_ids text[], p_versions integer[])
 returns setof jsonb language plpgsql stable
@@ -18,7 +18,7 @@ begin
 end
 $$;
 comment on function durable._task_messages_v0(text[], integer[]) is
-  'One message for each offered task. resume: promises that it waited for have completed since it was last taken, and these are the leaves; else invoke.';
+  'One message for each offered task: resume, with the promises that completed since it was last acquired as leaves; else invoke.';
 
 create or replace function durable.messages_v0(p_address text, p_limit integer default 100)
 returns setof jsonb language plpgsql volatile
@@ -43,4 +43,4 @@ begin
 end
 $$;
 comment on function durable.messages_v0(text, integer) is
-  'Older API: what waits for an address, at most p_limit of tasks and as many notifications. Tasks: counter is the version of the task, to be named to task_acquire, which raises it; they come again after retry_offer_ms until somebody acquires them. Notifications come again until unblock_acknowledge(promise, address). WF004.';
+  'Older API: the messages for an address, at most p_limit of tasks and as many notifications. Tasks: counter is the version of the task; task_acquire takes it and raises it; they come again after retry_offer_ms until a process acquires them. Notifications come again until unblock_acknowledge(promise, address). WF004.';

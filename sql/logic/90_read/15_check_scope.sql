@@ -1,6 +1,6 @@
--- The scope of the laws. A law is checked on a portion: on spans of ids, or on runs by their numbers. All that it reads beside
--- that it finds by key, so a check costs what it is asked for, and a portion fits into memory. Every join of the
--- laws is a look-up (durable.check leaves the planner no other), so what belongs together is grouped, never joined.
+-- The scope of the laws. A law is checked on a portion: on spans of ids, or on runs by number. Other rows that it reads are
+-- looked up by key, so the cost of a check depends on its portion alone, and a portion fits into memory. Every join of the laws
+-- is a look-up (durable.check leaves the planner no other), so rows that belong together are grouped, never joined.
 
 create or replace function durable._promises_within(p_from text[], p_to text[])
 returns setof durable._promises language sql stable
@@ -8,7 +8,8 @@ as $$
   select x.* from unnest(p_from, p_to) as s (first, beyond)
   cross join lateral (select p.* from durable._promises p where p.id >= s.first and p.id < s.beyond offset 0) x
 $$;
-comment on function durable._promises_within(text[], text[]) is 'Promises whose ids lie in spans, each from one id up to, but not with, another.';
+comment on function durable._promises_within(text[], text[]) is
+  'Promises whose ids lie in the spans; a span has its first id and not its last.';
 
 create or replace function durable._heads_within(p_runs int8multirange)
 returns setof durable._executions language sql stable
@@ -30,4 +31,4 @@ as $$
     order by j.execution, j.seq offset 0) x
 $$;
 comment on function durable._rows_within(int8multirange) is
-  'Journal rows of a portion, whether there is a head for them or not, read once for all laws. Without payloads, so that they are small.';
+  'Journal rows of a portion, with or without a head, read once for all laws; without payloads, so that they are small.';

@@ -21,7 +21,7 @@ cross join lateral (
   from durable._row_waits x where x.watch = w.id
 ) r;
 comment on view durable.watches is
-  'Conditions on rows of tables that runs may wait for, by the table''s name when it was watched. state: ok, or why its triggers do not see every change (table dropped, owner not trusted, key column missing, key column has another type, triggers missing, triggers disabled); call durable.watch again then. waits: runs that wait; untested: those that the triggers do not have yet.';
+  'Conditions on rows of tables for which runs may wait. The table has the name that it had when it was watched. state: ok, or the reason why its triggers do not see every change (table dropped, owner not trusted, key column missing, key column has another type, triggers missing, triggers disabled); then call durable.watch again. waits: runs that wait; untested: those that the triggers do not report yet.';
 
 create or replace function durable._check_row_waits(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
@@ -55,4 +55,5 @@ as $$
   left join durable._promises p on p.id = any (array[e.promise_id])
   where e.promise_id is not null and p.id is null
 $$;
-comment on function durable._check_row_events() is 'News of rows name promises that there are. They may be late: they are swept once the promise is settled.';
+comment on function durable._check_row_events() is
+  'A row event names a promise that exists. It may be late: the sweep deletes it once the promise is settled.';

@@ -1,5 +1,5 @@
--- Sessions that hold rows which the engine leaves out. The engine waits for no user, so pg_locks shows no waiter: workers report
--- the rows that they missed, and the holder is read from the rows themselves.
+-- Sessions that have locked rows which the engine leaves out. The engine waits for no user, so pg_locks shows no waiter:
+-- workers report the rows that they missed, and the sessions are found by the rows themselves.
 
 create or replace function durable._multixact_members(p_xmax text)
 returns text[] language plpgsql stable
@@ -11,7 +11,7 @@ exception when invalid_parameter_value or internal_error then
 end
 $$;
 comment on function durable._multixact_members(text) is
-  'Transactions that share the lock of a row; none if this is the number of a transaction, which looks the same.';
+  'The transactions that share the lock of a row; none if p_xmax is the number of a transaction, which looks the same.';
 
 create or replace function durable._side_locks(p_ids text[])
 returns table (id text, xid text) language sql stable
@@ -43,7 +43,7 @@ as $$
   where s.xid <> 0
 $$;
 comment on function durable._side_locks(text[]) is
-  'Transactions that hold side rows of these promises and runs, or have held or changed them.';
+  'Transactions that have locked or changed side rows of these promises and runs, ended ones included.';
 
 create or replace function durable._holders(p_ids text[])
 returns table (id text, pid integer) language plpgsql stable
@@ -58,7 +58,7 @@ begin
       -- advisory locks of other databases of the server look the same
       and (l.locktype = 'transactionid'
            or l.database = (select d.oid from pg_catalog.pg_database d where d.datname = current_database()))
-      -- turns and ticks of the engine are over in a moment, and nobody is to end them (_engine_xact_key)
+      -- turns and ticks of the engine end in a moment, and an operator must not end them (_engine_xact_key)
       and not exists (select from pg_catalog.pg_locks m where m.pid = l.pid and m.granted and m.locktype = 'advisory'
                       and m.classid::bigint = 1685417580 and m.mode = 'ExclusiveLock')
   ), row_lock as materialized (
@@ -78,13 +78,13 @@ begin
   )
   select x.id, x.pid from holder x
   union
-  -- runs that begin to wait for runs do so one after the other (_lock_adoptions)
+  -- runs begin to wait for other runs one after the other (_lock_adoptions)
   select i, l.pid from unnest(p_ids) i join lock l on l.locktype = 'advisory' and l.class = 1685417575 and l.kind = 2
   where i not in (select y.id from holder y);
 end
 $$;
 comment on function durable._holders(text[]) is
-  'Sessions, other than turns and ticks of the engine, whose open transactions hold the promises, tasks, heads or side rows of these ids, or the lock of adoptions.';
+  'Sessions, other than turns and ticks of the engine, whose open transactions have locked the promises, tasks, heads or side rows of these ids, or the lock of adoptions.';
 
 create or replace view durable.blocked as
 select h.id, array_agg(distinct b.worker) as workers, a.pid, a.usename as "user", a.application_name as application,
@@ -94,7 +94,7 @@ cross join lateral durable._holders(array[b.id]) h
 join pg_catalog.pg_stat_activity a on a.pid = h.pid
 group by h.id, a.pid, a.usename, a.application_name, a.state, a.xact_start, a.query;
 comment on view durable.blocked is
-  'Runs and promises that stand still because a transaction has locked them: the workers that report it, and the session that holds the lock and since when. Everything else goes on. The query and state of other roles show with pg_read_all_stats. To end one: select pg_terminate_backend(pid).';
+  'Runs and promises that cannot go on because a transaction has locked them: the workers that report it, the session with the lock, and since when. All others go on. The query and state of other roles are visible with pg_read_all_stats. To end a session: select pg_terminate_backend(pid).';
 
 create or replace function durable.worker_blocked_v1(p_worker text, p_ids text[])
 returns json language plpgsql volatile
@@ -111,4 +111,4 @@ begin
 end
 $$;
 comment on function durable.worker_blocked_v1(text, text[]) is
-  'A worker reports what it has left out for more than a second, because somebody has it locked; the empty array when that is over. Answers who, for its log.';
+  'A worker reports the ids that it has left out for more than a second because another session has locked them; the empty array when none is left. Answers the sessions, for its log.';

@@ -1,6 +1,6 @@
--- The verbs for many: one call for any number of runs or promises, in a fixed number of statements. All their locks are taken
--- at once, in the one order, so two such calls wait for each other in no circle, whatever ids they name and in whatever order.
--- A single verb raises; here each id gets an outcome instead, so that one run that has ended does not spoil the rest.
+-- The verbs for many: one call for any number of runs or promises, in a fixed number of statements. All locks are taken at
+-- once, in the one order, so two such calls never deadlock, whatever ids they name and in whatever order. A single verb raises;
+-- here each id gets an outcome, so that a run that has ended does not fail the others.
 
 create or replace function durable._distinct_ids(p_ids text[])
 returns text[] language plpgsql stable
@@ -13,7 +13,7 @@ begin
   return array(select u.id from unnest(p_ids) with ordinality as u (id, n) group by u.id order by min(u.n));
 end
 $$;
-comment on function durable._distinct_ids(text[]) is 'Each id once, in the order of their first mention. WF004.';
+comment on function durable._distinct_ids(text[]) is 'Each id once, in the order in which the ids are first given. WF004.';
 
 create or replace function durable._each_value(p_ids text[], p_all jsonb, p_each jsonb[])
 returns text[] language plpgsql stable
@@ -30,7 +30,7 @@ begin
 end
 $$;
 comment on function durable._each_value(text[], jsonb, jsonb[]) is
-  'The value for each of the ids, as text: its own of p_each, or p_all if that is null. WF004.';
+  'The value for each of the ids, as text: the one of p_each, or p_all if p_each is null. WF004.';
 
 create or replace function durable.matching_runs(
   workflow text default null, state text default null, tags jsonb default null, started_after timestamptz default null,
@@ -62,7 +62,7 @@ begin
 end
 $$;
 comment on function durable.matching_runs(text, text, jsonb, timestamptz, timestamptz, text, integer) is
-  'Ids of runs that have not ended, child runs too, for the verbs for many: select * from durable.cancel_many(durable.matching_runs(workflow => ''mail.send'', state => ''waiting'')). By workflow, state as in durable.runs, tags that they have, and when they were started (from, to before). In the order of ids, at_most so many (1000); the next portion: after => the last id. By itself it is the dry run. Reads what has not ended, not what has. WF004.';
+  'Ids of runs that have not ended, child runs included, for the verbs for many: select * from durable.cancel_many(durable.matching_runs(workflow => ''mail.send'', state => ''waiting'')). By workflow, by state as in durable.runs, by tags, and by instant of start (from, to before). In the order of ids, at_most so many (1000); for the next portion: after => the last id. Called alone it is the dry run. It reads only runs that have not ended. WF004.';
 
 create or replace function durable._lock_live_runs(p_ids text[], p_revoke boolean)
 returns bigint language plpgsql volatile
@@ -93,7 +93,7 @@ begin
 end
 $$;
 comment on function durable._lock_live_runs(text[], boolean) is
-  'Locks tasks and heads of runs, all at once; those found past their deadline are settled, with the locks which that takes. p_revoke: their leases are revoked. Answers the instant after the last lock.';
+  'Locks tasks and heads of runs, all at once. Runs past their deadline are settled, with the locks that a settlement needs. p_revoke: leases are revoked. Answers the instant after the last lock.';
 
 create or replace function durable._obstacles(p_ids text[], p_now bigint)
 returns table (n bigint, id text, fault text, execution bigint, task text, status text) language plpgsql stable
@@ -109,7 +109,7 @@ begin
 end
 $$;
 comment on function durable._obstacles(text[], bigint) is
-  'Why a verb cannot be applied to each of these runs, whose locks the caller has; fault null: it can.';
+  'Why a verb cannot be applied to each of these runs, whose locks the caller has; fault is null if it can.';
 
 create or replace function durable._outcomes(p_ids text[], p_outcomes text[])
 returns table (id text, outcome text, state text) language plpgsql volatile
@@ -129,7 +129,7 @@ comment on function durable._outcomes(text[], text[]) is 'The answer of a verb f
 create or replace function durable._chosen(p_ids text[], p_outcomes text[])
 returns text[] language sql stable
 as $$ select array(select u.id from unnest(p_ids, p_outcomes) as u (id, outcome) where u.outcome = 'done') $$;
-comment on function durable._chosen(text[], text[]) is 'The ids to which the verb is done.';
+comment on function durable._chosen(text[], text[]) is 'The ids to which the verb is applied.';
 
 create or replace function durable.signal_many(
   ids text[], name text, payload jsonb default null, dedup text default null, payloads jsonb[] default null)

@@ -1,8 +1,8 @@
--- The laws of the protocol as queries: promises, tasks, waiters, messages, schedules. The laws of journals
--- and heads are in 95_check/20_check_journal.sql, and so does durable.check(). A row is a bug of the engine
--- or a hand in the tables. Names are the published ones of the protocol's catalogue, also where they say the
--- violation. A number of its list (P02) stands before a name that is our own. A fulfilled task is a settled
--- promise with a task_version. There is no execute outbox: a pending task is its own message.
+-- The laws of the protocol as queries: promises, tasks, waiters, messages, schedules. 20_check_journal.sql has the laws of
+-- journals and heads, 40_check_portions.sql has durable.check(). A row is a bug of the engine or a change of the tables by
+-- hand. Names are those of the protocol's catalogue, also where they name the violation; a number of its list (P02) stands
+-- before a name of our own. A fulfilled task is a settled promise with a task_version. There is no outbox for execute messages:
+-- a pending task is its own message.
 
 create or replace function durable._check_promises(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
@@ -61,7 +61,7 @@ as $$
   where (p.tags <> '{}' or p.timer or (p.target is not null and p.head is null)) and v.broken
 $$;
 comment on function durable._check_tags(text[], text[]) is
-  'Reserved tags agree with the columns that rules read, and with the id. External without a tag is lawful: somebody waits for it.';
+  'Reserved tags agree with the columns that rules read, and with the id. A promise may be external without the tag: then it is awaited.';
 
 create or replace function durable._check_ties(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
@@ -85,7 +85,7 @@ as $$
   where v.broken
 $$;
 comment on function durable._check_ties(text[], text[]) is
-  'Laws that tie promises to tasks, heads and owners. A child has a number that its owner''s journal carries.';
+  'Laws that tie promises to tasks, heads and owners. The journal of the owner has a row with the number of each child.';
 
 create or replace function durable._waits_for_something(p_task durable._tasks)
 returns boolean language plpgsql stable
@@ -102,7 +102,7 @@ begin
 end
 $$;
 comment on function durable._waits_for_something(durable._tasks) is
-  'Whether something will call a suspended task: a child, a promise that it adopted, one of somebody else, a signal. Each is looked up in the index that has it.';
+  'Whether a suspended task has a wait that can resume it: for a child, for a promise that it adopted, for any other promise, for a signal. Each kind is looked up in its own index.';
 
 create or replace function durable._check_tasks(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
@@ -161,7 +161,7 @@ as $$
   where v.broken
 $$;
 comment on function durable._check_tasks(text[], text[]) is
-  'Laws of tasks, leases and wake reasons. A run that waits for a signal is woken by it: its receive stands for a callback.';
+  'Laws of tasks, leases and resumes. A run that waits for a signal is resumed by the signal: its receive takes the place of a callback.';
 
 create or replace function durable._check_waiters(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
@@ -233,7 +233,7 @@ as $$
   where (b.is_odd or b.is_astray) and v.broken
 $$;
 comment on function durable._check_addresses(text[], text[]) is
-  'Every stored address is canonical, and a target is that of its tag. Each is looked at once: the canonicaliser is dear, and many rows share an address.';
+  'Every stored address is canonical, and a target is that of its tag. Each address is checked once, because the check is expensive and many rows share an address.';
 
 create or replace function durable._check_messages(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
@@ -263,7 +263,7 @@ exception when sqlstate 'WF004' or datetime_field_overflow then
 end
 $$;
 comment on function durable._follows_cron(durable._schedules) is
-  'Whether a schedule''s next instant is the one after its last, or after its birth. One that cannot be read any more (its time zone left this server) is not judged.';
+  'Whether a schedule''s next instant is the first after its last one, or after its creation. A schedule that cannot be evaluated any more, because its time zone left this server, is not checked.';
 
 create or replace function durable._check_schedules()
 returns table (law text, id text, detail text) language sql stable
@@ -326,7 +326,7 @@ as $$
   cross join lateral (select r.* from durable._resumes r where r.task_id >= s.first and r.task_id < s.beyond offset 0) x
   group by x.task_id, x.awaited_id having count(*) > 1
 $$;
-comment on function durable._check_keys(text[], text[]) is 'The laws of the primary keys, also if one was dropped.';
+comment on function durable._check_keys(text[], text[]) is 'The laws of the primary keys, also if a key was dropped.';
 
 create or replace function durable._check_remains(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
@@ -352,7 +352,7 @@ as $$
   left join durable._promises p on p.id = any (array[f.id])
   where p.head is null
 $$;
-comment on function durable._check_remains(text[], text[]) is 'The remains of retention: ids and keys without rows.';
+comment on function durable._check_remains(text[], text[]) is 'Laws of tombstones: a removed id or key has no rows.';
 
 create or replace function durable._check_setup()
 returns table (law text, id text, detail text) language sql stable
@@ -366,7 +366,7 @@ as $$
   from durable._callbacks k where k.id <> '' group by k.id having count(*) > 1
 $$;
 comment on function durable._check_setup() is
-  'Laws of what lies in no portion: settings, schedules, and the names of callbacks of the older API.';
+  'Laws of rows outside of all portions: settings, schedules, and the names of callbacks of the older API.';
 
 create or replace function durable._check_ids(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
@@ -382,4 +382,5 @@ as $$
   union all select x.* from durable._check_remains(p_from, p_to) x
   union all select x.* from durable._check_row_waits(p_from, p_to) x
 $$;
-comment on function durable._check_ids(text[], text[]) is 'All laws of what is named by ids that lie in spans.';
+comment on function durable._check_ids(text[], text[]) is
+  'All laws of promises, tasks, waiters and messages whose ids lie in the spans.';

@@ -1,7 +1,6 @@
--- The laws of journals and of their heads. Names carry the numbers of the journal's catalogue: S (shape), SE
--- (sequences of attempts), CF (causes), JS (join sets), INV, A and X (additions), C (that journals and tables
--- agree), R (rulings). Each query passes over the rows of its portion, which were read once, in a window or a
--- group.
+-- The laws of journals and of their heads. Names carry the numbers of the journal's catalogue: S (shape), SE (sequences of
+-- attempts), CF (causes), JS (join sets), INV, A and X (additions), C (agreement of journals and tables), R (rulings). Each
+-- query reads the rows of its portion, which were fetched once, in one window or group.
 
 create or replace function durable._follower(p_head durable._executions)
 returns bigint language sql stable
@@ -13,7 +12,8 @@ as $$
     and j.type = 'execution_completed'
     and n.previous = p_head.execution
 $$;
-comment on function durable._follower(durable._executions) is 'The generation that follows one which continued as new, as its last row names it.';
+comment on function durable._follower(durable._executions) is
+  'The next generation of a run that continued as new, as the last row of this one names it.';
 
 create or replace function durable._check_heads(p_runs int8multirange)
 returns table (law text, id text, detail text) language sql stable
@@ -41,7 +41,7 @@ as $$
   where v.broken
 $$;
 comment on function durable._check_heads(int8multirange) is
-  'Laws that tie heads to promises and tasks (C-2, C-3). A generation that another one followed has ended before its promise.';
+  'Laws that tie heads to promises and tasks (C-2, C-3). A generation that has a next one ended before its promise.';
 
 create or replace function durable._check_waits(p_runs int8multirange, p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
@@ -82,7 +82,7 @@ as $$
   where g -> 'on' is distinct from to_jsonb(h.waiting_on) or g ->> 'kind' is distinct from h.wait_kind
 $$;
 comment on function durable._check_waits(int8multirange, durable._journal_line[]) is
-  'A blocked run waits for what its journal says and what is open, and is called when it ends (INV-4, X-5): children, adopted promises, receives. A client that keeps its own journal may wait for steps of its own and for the receipt to come.';
+  'A blocked run waits for the children that its journal names and that are open, and each of them resumes it when it ends (INV-4, X-5): children, adopted promises, receives. A client that keeps its own journal may also wait for its own steps and for the next receipt.';
 
 create or replace function durable._check_head_counters(p_runs int8multirange, p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
@@ -131,7 +131,7 @@ as $$
   where v.broken
 $$;
 comment on function durable._check_head_counters(int8multirange, durable._journal_line[]) is
-  'Heads equal the fold of their journals (INV-4, C-4, A-1, X-1, S-1 to S-3). Each generation begins above the children of the one before it, so no child has two owners (INV-6). A run settled as cancelled had no request before.';
+  'Heads agree with their journals (INV-4, C-4, A-1, X-1, S-1 to S-3). The child numbers of a generation begin above those of the one before, so no child has two owners (INV-6). A run that was settled as cancelled had no request before.';
 
 create or replace function durable._check_rows(p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
@@ -158,7 +158,7 @@ as $$
   where v.broken
 $$;
 comment on function durable._check_rows(durable._journal_line[]) is
-  'The shape of journals (S-4, S-5, X-4): a row covers as many sequence numbers as its type has events, each is one that the status before it admits, and none is older than the one before it.';
+  'The shape of journals (S-4, S-5, X-4): a row covers as many sequence numbers as its type has events, the status before the row allows its type, and no row is older than the one before it.';
 
 create or replace function durable._ends_before_request(p_head durable._executions)
 returns table (child integer, seq integer, request integer) language plpgsql stable
@@ -175,7 +175,7 @@ begin
 end
 $$;
 comment on function durable._ends_before_request(durable._executions) is
-  'Cancelled child runs whose ends stand before the request that ended them: one statement wrote both. In PL/pgSQL, so that it costs nothing where nothing was cancelled.';
+  'Cancelled child runs whose ends precede the request that ended them: one statement wrote both. In PL/pgSQL, so that runs without a cancellation cost nothing.';
 
 create or replace function durable._check_causes(p_runs int8multirange)
 returns table (law text, id text, detail text) language sql stable
@@ -185,7 +185,8 @@ as $$
   from (select * from durable._heads_within(p_runs) x where x.status = 'cancelled' offset 0) h
   cross join lateral durable._ends_before_request(h) e
 $$;
-comment on function durable._check_causes(int8multirange) is 'A forced cancellation writes the request first, then what it does to children.';
+comment on function durable._check_causes(int8multirange) is
+  'A forced cancellation writes the request first, then its effects on children.';
 
 create or replace function durable._retries_of(p_execution bigint, p_bucket integer)
 returns table (child integer, retries bigint, policy jsonb) language plpgsql stable
@@ -201,7 +202,7 @@ begin
 end
 $$;
 comment on function durable._retries_of(bigint, integer) is
-  'How often local steps failed and were tried again, and the policies that bound it. In PL/pgSQL, so that it costs nothing where nothing was.';
+  'How often local steps failed and were tried again, and the retry policies that bound the retries. In PL/pgSQL, so that journals without failures cost nothing.';
 
 create or replace function durable._check_invocations(p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
@@ -247,7 +248,7 @@ as $$
   where r.retries > (r.policy ->> 'max_attempts')::numeric - 1
 $$;
 comment on function durable._check_invocations(durable._journal_line[]) is
-  'Laws of invocations (SE-1 to SE-5, X-3). An attempt that was interrupted is no failure; without a recorded policy there is no bound.';
+  'Laws of invocations (SE-1 to SE-5, X-3). An interrupted attempt is no failure. Without a recorded policy retries have no bound.';
 
 create or replace function durable._past_waits(p_rows durable._journal_line[])
 returns table (execution bigint, seq integer, "on" jsonb, kind text, name text, resumed integer) language sql stable
@@ -263,7 +264,7 @@ as $$
   cross join lateral durable._json(w.data) g
   where w.type = 'execution_awaiting'
 $$;
-comment on function durable._past_waits(durable._journal_line[]) is 'All waits, and where each was resumed.';
+comment on function durable._past_waits(durable._journal_line[]) is 'All waits of the journals, and where each was resumed.';
 
 create or replace function durable._members_of(p_rows durable._journal_line[])
 returns table (execution bigint, seq integer, kind text, name text, resumed integer, child integer, made_by durable.row_type,
@@ -288,7 +289,7 @@ as $$
   where x.seq is not null
 $$;
 comment on function durable._members_of(durable._journal_line[]) is
-  'The members of each wait (seq): by which row the child was made, of which signal it is the receipt, where it resolved.';
+  'The children of each wait (seq): the type of the row that created the child, the signal of which it is the receipt, and where it resolved.';
 
 create or replace function durable._check_members(p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
@@ -335,4 +336,4 @@ as $$
   where v.broken
 $$;
 comment on function durable._check_members(durable._journal_line[]) is
-  'Waits were for what could still resolve (CF-4, R6, R7, X-5), and each ended when it was over (X-4). A receive has a number before its row; until then its inbox knows it, but for a run that was asked to end: what comes then is for nobody.';
+  'Waits named children that could still resolve (CF-4, R6, R7, X-5), and each was resumed when it was over (X-4). A receive has a number before its row; until then its inbox has that number, unless the run was asked to end, because then no receive gets the signal.';

@@ -1,5 +1,5 @@
--- The laws of what a run calls: signals, join sets, children, promises of others, and its own next
--- generation. The content of tables beside the journal is grouped with the rows and compared there.
+-- The laws of the calls of runs: signals, join sets, children, promises of others, and the next generation. The rows of tables
+-- beside the journal are grouped with the journal rows and compared.
 
 create or replace function durable._check_signals(p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
@@ -23,7 +23,7 @@ as $$
   where v.broken
 $$;
 comment on function durable._check_signals(durable._journal_line[]) is
-  'Laws of signals (CF-2, CF-3, X-6). The payload of a receipt is that of its delivery, so its row has none.';
+  'Laws of signals (CF-2, CF-3, X-6). The payload of a receipt is that of its delivery, so the row of the receipt has none.';
 
 create or replace function durable._check_signal_tables(p_runs int8multirange, p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
@@ -64,7 +64,7 @@ as $$
   from inbox i where i.receiver is not null group by i.execution, i.receiver having count(*) > 1
 $$;
 comment on function durable._check_signal_tables(int8multirange, durable._journal_line[]) is
-  'Inboxes and signals agree with the journal; who waits has a number that no row carries yet.';
+  'Inboxes and signals agree with the journal. A waiting receive has a number that no row has yet.';
 
 create or replace function durable._check_join_sets(p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
@@ -113,7 +113,7 @@ as $$
   where v.broken
 $$;
 comment on function durable._check_join_sets(durable._journal_line[]) is
-  'Laws of join sets (JS-1 to JS-7). A member is an invocation, scheduled before it is submitted. The result is the one that completed the member, so its row has none; our own code takes the first that completed.';
+  'Laws of join sets (JS-1 to JS-7). A member is an invocation, scheduled before it is submitted. Its result is that of its completion, so the row that takes it has none. Our own code takes the first member that completed.';
 
 create or replace function durable._check_join_set_tables(p_runs int8multirange, p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
@@ -178,7 +178,7 @@ as $$
   where x.child is not null
 $$;
 comment on function durable._recorded_children(durable._journal_line[]) is
-  'The facts about each child in journals: its kind, what completed it and by which name, the attempts of a child run, a timer''s instant and firing, and when the last row of the journal was written.';
+  'The children in journals: kind, the row type and the name of the completion, the attempts of a child run, the instant and the firing of a timer, and when the last row of the journal was written.';
 
 create or replace function durable._check_children(p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
@@ -220,11 +220,11 @@ as $$
     ('R13 adopted_promise_is_awaited',
       o.adopts and not o.is_done and o.live and w.awaited_id is distinct from t.adopted and t.completed_by is null)
   ) as v (law, broken)
-  -- a local step that no promise and no row of another kind is for is judged by its own laws
+  -- a local step without a promise and without rows of other kinds has laws of its own
   where (p.id is not null or t.intents > 0 or t.resolvers > 0) and v.broken
 $$;
 comment on function durable._check_children(durable._journal_line[]) is
-  'Promises, tasks and callbacks of children agree with the owner''s journal (C-1, C-5, C-6, CF-1, X-2, R13). Once the owner has ended it records nothing more (R16); a deadline verdict may have been written after its instant, so after the end of the owner. Only an adoption that was refused has its error in the row.';
+  'Promises, tasks and callbacks of children agree with the owner''s journal (C-1, C-5, C-6, CF-1, X-2, R13). An owner that has ended records nothing more (R16). A deadline verdict may be written after its instant, hence after the end of the owner. Only an adoption that was refused has its error in the row.';
 
 create or replace function durable._check_open_steps(p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
@@ -247,7 +247,8 @@ as $$
   where coalesce(o.children, '{}') <> h.open_steps or coalesce(o.attempts, '{}') <> h.open_attempts
      or coalesce(o.running, '{}') <> h.open_running
 $$;
-comment on function durable._check_open_steps(durable._journal_line[]) is 'Local steps that are open in the journal are those of the head (C-5).';
+comment on function durable._check_open_steps(durable._journal_line[]) is
+  'The head of a run has exactly the local steps that are open in the journal (C-5).';
 
 create or replace function durable._is_adopted(p_head durable._executions, p_child integer, p_awaited text)
 returns boolean language plpgsql stable
@@ -258,7 +259,8 @@ begin
     from durable._journal j where j.execution = p_head.execution and j.bucket = p_head.bucket and j.child = p_child), false);
 end
 $$;
-comment on function durable._is_adopted(durable._executions, integer, text) is 'Whether a journal has an alias for a promise of others that is open.';
+comment on function durable._is_adopted(durable._executions, integer, text) is
+  'Whether a journal has an open adoption of that promise under that child number.';
 
 create or replace function durable._check_adoptions(p_runs int8multirange)
 returns table (law text, id text, detail text) language sql stable
@@ -271,7 +273,8 @@ as $$
   left join durable._promises o on o.id = any (array[h.id || '.' || k.child])
   where o.id is not null or not durable._is_adopted(h, k.child, k.awaited_id)
 $$;
-comment on function durable._check_adoptions(int8multirange) is 'A run notified as an adopter has an alias for that promise in the journal, and no end of it (R13).';
+comment on function durable._check_adoptions(int8multirange) is
+  'A run with a callback as an adopter has an open adoption of that promise in its journal (R13).';
 
 create or replace function durable._check_generations(p_runs int8multirange)
 returns table (law text, id text, detail text) language sql stable
@@ -288,7 +291,8 @@ as $$
   ) as v (law, broken)
   where v.broken
 $$;
-comment on function durable._check_generations(int8multirange) is 'Generations of one run: each ends by naming the next, and its numbers go on.';
+comment on function durable._check_generations(int8multirange) is
+  'Generations of one run: each ends with a row that names the next, and child numbers continue.';
 
 create or replace function durable._check_belongings(p_runs int8multirange)
 returns table (law text, id text, detail text) language sql stable
@@ -312,7 +316,8 @@ as $$
   left join durable._executions h on h.execution = any (array[x.execution])
   where h.execution is null
 $$;
-comment on function durable._check_belongings(int8multirange) is 'No part of a run is there without the run.';
+comment on function durable._check_belongings(int8multirange) is
+  'Inboxes, signals, join sets and members belong to a run that exists.';
 
 create or replace function durable._check_runs(p_runs int8multirange)
 returns table (law text, id text, detail text) language plpgsql stable
@@ -348,4 +353,4 @@ begin
 end
 $$;
 comment on function durable._check_runs(int8multirange) is
-  'All laws of the journals, heads and belongings of a portion of runs. Rows that only some journals have are read there only.';
+  'All laws of the journals, heads and tables of a portion of runs. Laws about rows that few journals have are checked only where such rows exist.';

@@ -1,11 +1,12 @@
--- durable.check(): which portions there are, and that each is asked for all laws. A portion has about 10,000 events or 2,000
--- promises, so a check of any size sorts little and keeps nothing. It walks runs by their numbers, then ids in their order; what
--- lies between two heads or two promises belongs to a portion too, so nothing is overlooked that has lost its own.
+-- durable.check(): the division of the database into portions, and the check of each by all laws. A portion has about 10,000
+-- events or 2,000 promises, so a check of any size sorts little and keeps nothing. It goes through runs by number, then through
+-- ids in order. The space between two heads or two promises belongs to a portion too, so rows without a head or promise are
+-- found.
 
 create or replace function durable._after(p_id text)
 returns text language sql immutable parallel safe
 as $$ select p_id || chr(1) $$;
-comment on function durable._after(text) is 'The first id behind this one.';
+comment on function durable._after(text) is 'The first id after this one in the order of ids.';
 
 create or replace function durable._runs_from(p_first bigint)
 returns int8multirange language plpgsql stable
@@ -13,7 +14,7 @@ as $$
 begin
   return (
     select int8multirange(int8range(p_first, coalesce(
-      -- the head that fills the portion, or the last of as many as it may have
+      -- the head that fills the portion, or the last one of the largest number of heads
       min(x.execution) filter (where x.events >= 10000 or x.place = 2000) + 1, 9223372036854775807)))
     from (
       select h.execution, sum(h.next_seq) over w as events, row_number() over w as place
@@ -22,7 +23,8 @@ begin
       window w as (order by h.execution)) x);
 end
 $$ set enable_sort = off set jit = off;
-comment on function durable._runs_from(bigint) is 'A portion of runs that begins with this number; the last one has no end.';
+comment on function durable._runs_from(bigint) is
+  'The portion of runs that begins with this number; the last portion has no end.';
 
 create or replace function durable._ids_from(p_first text)
 returns text language plpgsql stable
@@ -44,7 +46,7 @@ begin
 end
 $$ set enable_sort = off set jit = off;
 comment on function durable._ids_from(text) is
-  'Where a portion of ids that begins with this one ends: at the promise behind 2000 of them, or behind the last id that any table has.';
+  'The end of the portion of ids that begins with this one: after 2000 promises, or after the last id of any table.';
 
 create or replace function durable._runs_before(
   p_last bigint, p_since bigint, out heads bigint[], out last bigint, out is_end boolean)
@@ -61,7 +63,7 @@ begin
 end
 $$ set enable_sort = off set jit = off;
 comment on function durable._runs_before(bigint, bigint) is
-  'Those of a thousand heads, backwards from a number, that began since an instant. Heads have numbers as they are born, but for starts that are under way together: a thousand that are all older are the end.';
+  'The heads among a thousand, backwards from a number, that began since an instant. Heads are numbered in the order of their births, except among starts that are under way together, so a thousand older heads in a row end the search.';
 
 create or replace function durable._check_trees(p_heads bigint[])
 returns setof durable.check_record language plpgsql stable
@@ -71,7 +73,7 @@ declare
   v_to text[];
   v_runs int8multirange;
 begin
-  -- a run and what lies below it; what lies below another of them is left out
+  -- a run and its descendants; a run that is a descendant of another one in the list is left out
   select array_agg(s.first), array_agg(s.beyond) into v_from, v_to from (
     select x.first, x.beyond, max(x.beyond collate "C") over (
              order by x.first collate "C", x.beyond collate "C" desc rows between unbounded preceding and 1 preceding) as reached
@@ -111,7 +113,7 @@ begin
   end if;
 end
 $$;
-comment on function durable._check_run(text) is 'All laws of a run or promise and of what lies below it, with all generations.';
+comment on function durable._check_run(text) is 'All laws of a run or promise and its descendants, with all generations.';
 
 create or replace function durable._check_since(p_since bigint)
 returns setof durable.check_record language plpgsql stable
@@ -148,7 +150,7 @@ begin
 end
 $$ set enable_sort = off set jit = off;
 comment on function durable._check_since(bigint) is
-  'All laws of the runs that began since an instant, of the live ones whose journal has grown since, and of promises that belong to no run and were made since.';
+  'All laws of the runs that began since an instant, of the live ones whose journal has grown since, and of promises without a run that were created since.';
 
 create or replace function durable.check_portion(after jsonb default null)
 returns table (broken durable.check_record[], runs bigint, promises bigint, more jsonb) language plpgsql stable
@@ -183,7 +185,7 @@ begin
 end
 $$;
 comment on function durable.check_portion(jsonb) is
-  'One portion of durable.check(): what is broken there, how many runs and promises it had, and from where to go on (after); more is null after the last. Each portion may be a transaction of its own.';
+  'One portion of durable.check(): the violations in it, how many runs and promises it had, and where to continue (after); more is null after the last one. Each portion may be a transaction of its own.';
 
 create or replace function durable.check(id text default null, since interval default null)
 returns setof durable.check_record language plpgsql stable
@@ -213,4 +215,4 @@ begin
 end
 $$;
 comment on function durable.check(text, interval) is
-  'One row for each violated law: its name, the object, what was seen; none when all is well. check() reads everything, in portions, so on a big database run it on a replica or let pyengine check show how far it is. check(''order-42'') reads a run with all that lies below it; what its parent''s journal says of it is checked with the parent. check(since => ''1 hour'') reads the runs that began since then and the live ones whose journal has grown; what began before and has ended since only the whole check sees. WF001, WF004.';
+  'One row for each violated law: its name, the object, the values; no row if all laws hold. check() reads everything, in portions: on a big database run it on a replica, or use pyengine check, which shows its progress. check(''order-42'') reads a run with its descendants; its parent''s journal is checked with the parent. check(since => ''1 hour'') reads the runs that began since then and the live ones whose journal has grown; only the complete check reads runs that began before and have ended since. WF001, WF004.';

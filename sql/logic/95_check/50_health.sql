@@ -1,4 +1,4 @@
--- Whether time passes here as it should: what no law can tell, because nothing is wrong yet in the rows.
+-- The health of a database: conditions that no law can report, because all rows are still right.
 
 create or replace view durable._snapshots as
 select a.pid, coalesce(nullif(a.application_name, ''), a.backend_type) as name, a.usename::text as role, a.state,
@@ -14,7 +14,7 @@ union all
 select s.active_pid, 'the replication slot ' || s.slot_name, null, null, age(s.xmin), null
 from pg_catalog.pg_replication_slots s where s.xmin is not null;
 comment on view durable._snapshots is
-  'Sessions with an old snapshot of this database, which prevents the removal of dead rows: its age in transactions, and its instant if that may be known.';
+  'Sessions with an old snapshot of this database, which prevents the removal of dead rows: its age in transactions, and its instant if that is known.';
 
 create or replace function durable._ago(p_ms bigint)
 returns text language sql immutable parallel safe
@@ -23,7 +23,7 @@ comment on function durable._ago(bigint) is 'Milliseconds as hours, minutes and 
 
 create or replace view durable.health as
 with clock as (select durable._now_ms() as now)
-select 'journal partitions' as what, m.missing is null as ok,
+select 'journal partitions' as subject, m.missing is null as ok,
        coalesce('none for week ' || m.missing, 'there for this week and the next') as detail,
        'As the owner of the schema: select durable._open_buckets(); it tells why they are not made.' as hint
 from (select string_agg(w::text, ' and ' order by w) as missing
@@ -38,7 +38,7 @@ from clock c
 left join lateral (select * from durable._snapshots x
                    order by x.since < c.now - 600000 desc nulls last, x.transactions desc limit 1) s on true
 union all
-select 'what is due', coalesce(d.at >= c.now - 60000, true),
+select 'due work', coalesce(d.at >= c.now - 60000, true),
        coalesce(format('the oldest was due %s ago', durable._ago(c.now - d.at)), 'nothing waits'),
        'select durable.tick(); tells why it is not done. A transaction that holds its run may be in the way.'
 from clock c
@@ -58,4 +58,4 @@ left join lateral (
   select w.id, coalesce(w.ticked_at, w.started_at)::bigint as last from durable._workers w
   where w.seen_at > c.now - 120000 order by 2 limit 1) t on true;
 comment on view durable.health is
-  'Whether time passes as it should, a row for each question, with what to do where ok is false: select * from durable.health where not ok. Partitions of the journal for this week and the next; the oldest snapshot that somebody holds (over 10 minutes or 200,000 transactions); what has been due for a minute; the worker that has not ticked for the longest time.';
+  'Whether the engine keeps up with time, one row for each question, with advice where ok is false: select * from durable.health where not ok. The questions: partitions of the journal for this week and the next; the oldest snapshot of a session (over 10 minutes or 200,000 transactions); work that has been due for a minute; the worker that has not ticked for the longest time.';

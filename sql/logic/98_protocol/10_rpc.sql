@@ -1,6 +1,6 @@
--- The protocol's envelope: one JSON request in, one JSON response out. Reading, dispatch and writing of JSON
--- stand here and nowhere else; what an operation means stands in 50 to 61 and 79, what a refusal means in 11.
--- A request may give null for what it may leave out; an answer leaves out what it does not have.
+-- The protocol's envelope: one JSON request in, one JSON response out. JSON is read, dispatched and written here only;
+-- operations and errors are defined in the files before. A request may have null for a field that it may leave out; an answer
+-- leaves out the fields that it does not have.
 
 create or replace function durable._read_text(p_data jsonb, p_name text, p_optional boolean default false)
 returns text language plpgsql volatile
@@ -28,7 +28,7 @@ begin
   return v_choice;
 end
 $$;
-comment on function durable._read_choice(jsonb, text, text[]) is 'One of some words of a request, or null. WF004.';
+comment on function durable._read_choice(jsonb, text, text[]) is 'One of some choices in a request, or null. WF004.';
 
 create or replace function durable._read_integer(
   p_data jsonb, p_name text, p_least bigint default 0, p_most bigint default 9007199254740991, p_default bigint default null)
@@ -50,13 +50,13 @@ begin
 end
 $$;
 comment on function durable._read_integer(jsonb, text, bigint, bigint, bigint) is
-  'A whole number of a request; one without a default must be there. WF004.';
+  'A whole number of a request; WF004 if it is missing and has no default.';
 
 create or replace function durable._read_version(p_data jsonb)
 returns integer language sql volatile
 as $$ select least(durable._read_integer(p_data, 'version'), 2147483647)::integer $$;
 comment on function durable._read_version(jsonb) is
-  'The version of a task; one that no task can have stays one that no task has. WF004.';
+  'The version of a task; a number that no task can have is kept, so that it matches none.';
 
 create or replace function durable._read_strings(p_data jsonb, p_name text)
 returns jsonb language plpgsql volatile
@@ -93,7 +93,7 @@ begin
   data := v_payload ->> 'data';
 end
 $$;
-comment on function durable._read_payload(jsonb, text) is 'Param or value of a request; nulls if it was left out. WF004.';
+comment on function durable._read_payload(jsonb, text) is 'Param or value of a request; nulls if it is missing. WF004.';
 
 create or replace function durable._read_action(p_action jsonb, p_kinds text[])
 returns jsonb language plpgsql volatile
@@ -110,7 +110,7 @@ begin
 end
 $$;
 comment on function durable._read_action(jsonb, text[]) is
-  'Data of a nested request of one of these kinds. Its head is not looked at: version and identity are those of the outer one. WF004.';
+  'The data of a nested request of one of these kinds. Its head is ignored: version and identity are those of the outer request. WF004.';
 
 create or replace function durable._wire_response(p_kind text, p_corr text, p_status integer, p_data jsonb)
 returns jsonb language sql immutable parallel safe
@@ -155,7 +155,7 @@ as $$
     'lastRunAt', p_schedule.last_run_at))
 $$;
 comment on function durable._wire_schedule(durable.schedule_record) is
-  'A schedule on the wire. The timezone is ours; UTC, which is all the protocol knows, is left out.';
+  'A schedule on the wire. The timezone is ours; UTC, the only one of the protocol, is left out.';
 
 create or replace function durable._wire_preload(p_id text)
 returns jsonb language plpgsql volatile
@@ -175,7 +175,7 @@ begin
 end
 $$;
 comment on function durable._wire_claim(durable.task_record) is
-  'A task just taken, or found fulfilled, with its promise as it is stored: pending, or settled. Asking promise_get here could lock a promise after its task.';
+  'A task that was just acquired, or found fulfilled, with its promise as it is stored: pending, or settled. promise_get could lock a promise after its task.';
 
 create or replace function durable._rpc_promise_create(p_data jsonb)
 returns jsonb language plpgsql volatile
@@ -223,8 +223,7 @@ begin
   return jsonb_strip_nulls(jsonb_build_object('promises', v_found, 'cursor', v_last));
 end
 $$;
-comment on function durable._rpc_promise_search(jsonb) is
-  'promise.search. A cursor is given only if something follows.';
+comment on function durable._rpc_promise_search(jsonb) is 'promise.search. A cursor is given only if another page follows.';
 
 create or replace function durable._rpc_task_create(p_data jsonb)
 returns jsonb language plpgsql volatile
@@ -278,7 +277,8 @@ begin
   return jsonb_build_object('preload', durable._wire_preload(v_id));
 end
 $$;
-comment on function durable._rpc_task_suspend(jsonb) is 'task.suspend. An answer with a preload means 300: do not suspend, go on.';
+comment on function durable._rpc_task_suspend(jsonb) is
+  'task.suspend. An answer with a preload means 300: do not suspend, continue.';
 
 create or replace function durable._rpc_task_fulfill(p_data jsonb)
 returns jsonb language plpgsql volatile
@@ -346,7 +346,8 @@ begin
   return durable._fence_settle(p_id, p_version, p_inner);
 end
 $$;
-comment on function durable._fence(text, integer, text, jsonb) is 'The inner request of a task.fence: its data, or null for a promise that is not there.';
+comment on function durable._fence(text, integer, text, jsonb) is
+  'The inner request of a task.fence: its data, or null for a promise that does not exist.';
 
 create or replace function durable._fence_strictly(p_id text, p_version integer, p_kind text, p_inner jsonb)
 returns jsonb language plpgsql volatile
@@ -366,7 +367,7 @@ exception when sqlstate 'WF004' then
 end
 $$;
 comment on function durable._fence_strictly(text, integer, text, jsonb) is
-  'The same in the strict profile: a malformed inner request is reported only with the lease, as a text. About its own promise a task fences nothing, and that is reported first.';
+  'The same in the strict profile: a malformed inner request is reported only while the lease is held, as a text. A fence about the task''s own promise is refused first.';
 
 create or replace function durable._rpc_task_fence(p_data jsonb, p_corr text)
 returns jsonb language plpgsql volatile
@@ -390,7 +391,7 @@ begin
 end
 $$;
 comment on function durable._rpc_task_fence(jsonb, text) is
-  'task.fence. The inner request''s answer is inside the answer; whether the fence let it pass is the answer''s own status.';
+  'task.fence. The answer of the inner request is part of the answer; the status says whether the fence let the request pass.';
 
 create or replace function durable._rpc_task_heartbeat(p_data jsonb)
 returns jsonb language plpgsql volatile
@@ -476,13 +477,13 @@ begin
 end
 $$;
 comment on function durable._debug(jsonb) is
-  'Debug operations. Here it raises WF011; sql/debug, which only a test installation has, puts another function in this place.';
+  'Debug operations. This function raises WF011; sql/debug, which only a test installation has, replaces it.';
 
 create or replace function durable._debug_time(p_head jsonb)
 returns bigint language sql immutable parallel safe
 as $$ select null::bigint $$;
 comment on function durable._debug_time(jsonb) is
-  'The instant that a request asks to be judged at. Here nobody may ask, so resonate:debug_time counts for nothing; sql/debug puts another function in this place.';
+  'The instant as of which a request asks to be handled. This function ignores resonate:debug_time; sql/debug replaces it.';
 
 create or replace function durable._rpc_operation(p_kind text, p_data jsonb, p_request jsonb)
 returns jsonb language plpgsql volatile
@@ -524,7 +525,7 @@ begin
   return '{}';
 end
 $$;
-comment on function durable._rpc_operation(text, jsonb, jsonb) is 'The one list of operations; the commonest first.';
+comment on function durable._rpc_operation(text, jsonb, jsonb) is 'The list of operations; the commonest first.';
 
 create or replace function durable._read_envelope(p_request jsonb)
 returns void language plpgsql volatile
@@ -544,7 +545,7 @@ begin
   end if;
 end
 $$;
-comment on function durable._read_envelope(jsonb) is 'Checks what all requests have in common. WF004.';
+comment on function durable._read_envelope(jsonb) is 'Checks the fields that all requests have. WF004.';
 
 create or replace function durable.rpc(p_request jsonb)
 returns jsonb language plpgsql volatile
@@ -586,4 +587,4 @@ begin
 end
 $$;
 comment on function durable.rpc(jsonb) is
-  'The protocol in one function: {kind, head{corrId, version}, data} in, {kind, head{corrId, status, version}, data} out. A refusal is an answer with a status of 400 or more and a text; what is wrong with the database itself (a deadlock, a serialization failure) is raised, so that the whole call is made again.';
+  'The protocol in one function: {kind, head{corrId, version}, data} in, {kind, head{corrId, status, version}, data} out. A refusal is an answer with a status of 400 or more and a text. A fault of the database itself (a deadlock, a serialization failure) is raised, so that the whole call is repeated.';

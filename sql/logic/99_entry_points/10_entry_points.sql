@@ -14,7 +14,7 @@ declare
   -- one plan for all calls: along indexes, in the order in which the joins are written, good for tables of any size
   v_plans constant text := v_session || ' set plan_cache_mode = force_generic_plan set join_collapse_limit = 1'
                            ' set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off';
-  -- they read little, or nothing at all: the settings of plans would cost more than they save
+  -- they read little or nothing: the settings of plans would cost more than they save
   v_light constant text[] := '{set_setting,hint_v1,redrive,unwatch,generations,version,generation_events,journal_list_v1,'
                              'journals_v1,_wait_until,_poll_result,_sleep,_sweep_for_people}';
   v_in_sql constant text[] := '{version,generation_events,journal_list_v1,journals_v1,worker_journal_v1,worker_watch_v1}';
