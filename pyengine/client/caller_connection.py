@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import sys
 from datetime import datetime
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, NoReturn
 
 import asyncpg
@@ -121,9 +121,7 @@ def check_values(procedure: Procedure, values: tuple[Any, ...]) -> None:
     Raises:
         InvalidRequest: one is of another type, or cannot be stored by Postgres.
     """
-    if procedure.takes is None:
-        return
-    for number, (kind, value) in enumerate(zip(_kinds(procedure.takes), values, strict=True), 1):
+    for number, (kind, value) in enumerate(zip(procedure.takes, values, strict=True), 1):
         reason = None if value is None else _type_error(kind, value)
         if reason is not None:
             shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:60]}..."
@@ -131,11 +129,6 @@ def check_values(procedure: Procedure, values: tuple[Any, ...]) -> None:
                 f"{procedure.verb} does not take {shown} as its argument {number}: {reason}",
                 hint=f"it takes {procedure.signature.partition(' -> ')[0]}",
             )
-
-
-@cache
-def _kinds(takes: str) -> tuple[str, ...]:
-    return tuple(takes.split())
 
 
 def _type_error(kind: str, value: Any) -> str | None:

@@ -196,7 +196,7 @@ def test_the_client_reads_the_listed_columns(full: Connection, mode: str) -> Non
         called = ", ".join(values).replace("{id}", id_)
         rows, blocks, whole = cost(full, f"execute s{number} ({called})")
         if blocks > BLOCKS or whole or not rows:
-            found.append((procedure.name, values, rows, blocks, whole))
+            found.append((procedure.verb, values, rows, blocks, whole))
     full.execute("deallocate all")
     full.execute("reset plan_cache_mode")
     assert not found, found

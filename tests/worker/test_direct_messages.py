@@ -235,7 +235,7 @@ def test_behind_a_pooler_nobody_rests(
     plain = ReconnectingConnection.run
 
     async def noted(self: ReconnectingConnection, procedure: Procedure, *args: Any) -> Any:
-        asked.append(procedure.name)
+        asked.append(procedure.verb)
         return await plain(self, procedure, *args)
 
     monkeypatch.setattr(ReconnectingConnection, "run", noted)
@@ -252,4 +252,4 @@ def test_behind_a_pooler_nobody_rests(
             return found
 
     assert asyncio.run(main()) == 5
-    assert TURN.name in asked and IDLE.name not in asked and handed == []
+    assert TURN.verb in asked and IDLE.verb not in asked and handed == []

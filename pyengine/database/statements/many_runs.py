@@ -16,46 +16,38 @@ _OUTCOMES = (
 _OF_RUNS = _OUTCOMES.format("state")
 
 MATCHING_RUNS = Procedure(
-    name="matching_runs",
     signature="(workflow, state, tags jsonb, started_after, started_before, after, at_most) -> ids[]",
-    sql="select durable.matching_runs($1, $2, $3::text::jsonb, $4, $5, $6, $7) as ids",
-    takes="text text text timestamptz timestamptz text integer",
+    sql=(
+        "select durable.matching_runs($1::text, $2::text, $3::text::jsonb, $4::timestamptz, "
+        "$5::timestamptz, $6::text, $7::integer) as ids"
+    ),
 )
 
 SIGNAL_MANY = Procedure(
-    name="signal_many",
     signature="(ids[], name, payload jsonb, dedup, payloads jsonb[]) -> json [[id, outcome, delivery]]",
     sql=(
         _OUTCOMES.format("delivery")
-        + "signal_many($1::text[], $2, $3::text::jsonb, $4, $5::text[]::jsonb[]) m"
+        + "signal_many($1::text[], $2::text, $3::text::jsonb, $4::text, $5::text[]::jsonb[]) m"
     ),
-    takes="text[] text text text text[]",
 )
 
 CANCEL_MANY = Procedure(
-    name="cancel_many",
     signature="(ids[], reason jsonb, grace_ms, force) -> json [[id, outcome, state]]",
-    sql=(f"{_OF_RUNS}cancel_many($1::text[], $2::text::jsonb, $3::bigint * interval '1 millisecond', $4) m"),
-    takes="text[] text bigint boolean",
+    sql=(
+        f"{_OF_RUNS}cancel_many("
+        "$1::text[], $2::text::jsonb, $3::bigint * interval '1 millisecond', $4::boolean) m"
+    ),
 )
 
 PAUSE_MANY = Procedure(
-    name="pause_many",
-    signature="(ids[]) -> json [[id, outcome, state]]",
-    sql=f"{_OF_RUNS}pause_many($1::text[]) m",
-    takes="text[]",
+    signature="(ids[]) -> json [[id, outcome, state]]", sql=f"{_OF_RUNS}pause_many($1::text[]) m"
 )
 
 RESUME_MANY = Procedure(
-    name="resume_many",
-    signature="(ids[]) -> json [[id, outcome, state]]",
-    sql=f"{_OF_RUNS}resume_many($1::text[]) m",
-    takes="text[]",
+    signature="(ids[]) -> json [[id, outcome, state]]", sql=f"{_OF_RUNS}resume_many($1::text[]) m"
 )
 
 SETTLE_MANY = Procedure(
-    name="settle_many",
     signature="(ids[], verdict, value jsonb, each_value jsonb[]) -> json [[id, outcome, state]]",
-    sql=f"{_OF_RUNS}settle_many($1::text[], $2, $3::text::jsonb, $4::text[]::jsonb[]) m",
-    takes="text[] text text text[]",
+    sql=f"{_OF_RUNS}settle_many($1::text[], $2::text, $3::text::jsonb, $4::text[]::jsonb[]) m",
 )

@@ -7,7 +7,9 @@ worker protocol: they live for two releases, so old and new processes can share 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 __all__ = [
@@ -62,65 +64,69 @@ class Procedure:
     """One statement.
 
     Args:
-        name: its name in errors and logs.
         signature: parameters and results, for readers.
-        sql: the statement with `$n`.
-        takes: types of its parameters, in order, by which values of clients are checked before they are sent
-            (client/caller_connection.py); None if only workers call it.
+        sql: the statement with `$n`. In statements of clients the first use of each parameter casts it to its
+            type, by which values are checked before they are sent (client/caller_connection.py).
     """
 
-    name: str
     signature: str
     sql: str
-    takes: str | None = None
 
     @property
     def verb(self) -> str:
-        """The function's name without its version, as users call it in SQL."""
-        return self.name.removesuffix("_v1")
+        """The name of the function or view without its version, as users call it in SQL."""
+        return _name(self.sql).removesuffix("_v1")
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """The types of its parameters, in order."""
+        return _types(self.sql)
+
+
+@cache
+def _name(sql: str) -> str:
+    found = re.search(r"(?:^select|from) durable\.(\w+)", sql)
+    return found[1] if found is not None else sql
+
+
+@cache
+def _types(sql: str) -> tuple[str, ...]:
+    casts = dict(reversed(re.findall(r"\$(\d+)::(\w+(?:\[\])?)", sql)))
+    return tuple(casts[number] for number in sorted(casts, key=int))
 
 
 VERSION = Procedure(
-    name="version",
     signature="() -> (schema_version, lowest_worker_protocol, highest_worker_protocol)",
     sql="select schema_version, lowest_worker_protocol, highest_worker_protocol from durable.version()",
-    takes="",
 )
 
 SESSION = Procedure(
-    name="session",
     signature="() -> process id of this session; behind a pooler it is not the one that was reported",
     sql="select pg_backend_pid()",
-    takes="",
 )
 
 LEAVE_MARK = Procedure(
-    name="mark",
     signature="(number): takes a lock in this session, until it ends",
     sql="select pg_advisory_lock(1685417571, $1)",
 )
 
 SEE_MARK = Procedure(
-    name="mark",
     signature="(number) -> boolean, true if another session of this database has that lock",
     sql="select not pg_try_advisory_xact_lock_shared(1685417571, $1)",
 )
 
 HELLO = Procedure(
-    name="worker_hello_v1",
     signature="(worker, queues[], workflows[], versions[], about jsonb, digests[])"
     " -> jsonb {number, settings, now, codes}",
     sql="select durable.worker_hello_v1($1, $2, $3, $4, $5, $6)",
 )
 
 BLOCKED = Procedure(
-    name="worker_blocked_v1",
     signature="(worker, ids[] that it left out for long) -> json [{id, pid, user, state, age_ms, query}]",
     sql="select durable.worker_blocked_v1($1, $2)",
 )
 
 IDLE = Procedure(
-    name="worker_idle_v1",
     signature=(
         "(worker, address, queues[], codes[] of hello, digests[], all three as text, ttl_ms, for ms) "
         "-> boolean, true if it is believed"
@@ -131,7 +137,6 @@ IDLE = Procedure(
 )
 
 TURN = Procedure(
-    name="worker_turn_v1",
     signature=(
         "(worker, queues[], codes[] of hello, digests[], all three as text, want, reports jsonb, ttl_ms, "
         "with the hint, idle for ms) -> json"
@@ -143,13 +148,11 @@ TURN = Procedure(
 )
 
 JOURNAL = Procedure(
-    name="worker_journal_v1",
     signature="(worker, execution, id, version) -> json {next, rows} or null if the lease is lost",
     sql="select durable.worker_journal_v1($1, $2, $3, $4)",
 )
 
 TRANSACTION_LIMITS = Procedure(
-    name="transaction limits",
     signature="(statement milliseconds text, idle milliseconds text), for the transaction only",
     sql=(
         "select set_config('statement_timeout', $1, true), set_config('lock_timeout', '0', true), "
@@ -158,7 +161,6 @@ TRANSACTION_LIMITS = Procedure(
 )
 
 COMMIT = Procedure(
-    name="worker_commit_v1",
     signature=(
         "(worker, execution, id, version, seen, child, name, hash, value, effects jsonb) "
         "-> json {next, rows}; the COMMIT follows"
@@ -167,37 +169,28 @@ COMMIT = Procedure(
 )
 
 HEARTBEAT = Procedure(
-    name="worker_heartbeat_v1",
     signature="(worker, executions[], ids[], versions[], ms since its last tick) -> executions[] lost",
     sql="select durable.worker_heartbeat_v1($1, $2, $3, $4, $5)",
 )
 
 TAKE_PRESENCE = Procedure(
-    name="presence lock",
     signature="(number) -> boolean, true if this session holds the lock now",
     sql="select pg_try_advisory_lock(1685417570, ($1::bigint & 2147483647)::integer)",
 )
 
 PRESENT = Procedure(
-    name="worker_present_v1",
     signature="(worker, present) -> boolean, true if it is believed",
     sql="select durable.worker_present_v1($1, $2)",
 )
 
 RELEASE_UNKNOWN = Procedure(
-    name="worker_release_unknown_v1",
     signature="(worker, known executions[], ids[] of those) -> ids[] given back",
     sql="select durable.worker_release_unknown_v1($1, $2, $3)",
 )
 
-BYE = Procedure(
-    name="worker_bye_v1",
-    signature="(worker) -> number of tasks given back",
-    sql="select durable.worker_bye_v1($1)",
-)
+BYE = Procedure(signature="(worker) -> number of tasks given back", sql="select durable.worker_bye_v1($1)")
 
 TICK = Procedure(
-    name="tick_v1",
     signature=(
         "(limit, schedules, worker) -> "
         "(jsonb {promises, leases, schedules, waits, next_due_ms, more, hints}, "
@@ -209,18 +202,11 @@ TICK = Procedure(
     ),
 )
 
-HINT = Procedure(
-    name="hint_v1",
-    signature="(ready, settled)",
-    sql="select durable.hint_v1($1, $2)",
-    takes="boolean boolean",
-)
+HINT = Procedure(signature="(ready, settled)", sql="select durable.hint_v1($1::boolean, $2::boolean)")
 
 LISTEN = Procedure(
-    name="listen",
     signature="() for the session: receives hints that a promise settled, from now on",
     sql="listen durable_settled",
-    takes="",
 )
 
 
@@ -258,97 +244,86 @@ class StartRequest(NamedTuple):
     fresh: bool = False
 
 
-_REQUEST = "text text text text text text bigint bigint integer text text boolean boolean"
 # a driver or a user may have set up its own conversion of json, so JSON crosses clients' connections as text
-_REQUEST_VALUES = "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11, $12, $13"
+_REQUEST = (
+    "$1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::bigint, $8::bigint, $9::integer, "
+    "$10::text::jsonb, $11::text, $12::boolean, $13::boolean"
+)
 
 START = Procedure(
-    name="start_v1",
     signature=(
         f"({', '.join(StartRequest._fields)}, with the hint, address for the result) "
         "-> (id, created, handed_off)"
     ),
-    sql=f"select s.id, s.created, s.handed_off from durable.start_v1({_REQUEST_VALUES}, $14, $15) s",
-    takes=f"{_REQUEST} boolean text",
+    sql=f"select s.id, s.created, s.handed_off from durable.start_v1({_REQUEST}, $14::boolean, $15::text) s",
 )
 
 START_WITHIN = Procedure(
-    name="start_v1",
     signature="the same inside a caller's transaction, which sends the hint when it commits",
     sql=(
         "select s.id, s.created, "
         "case when s.created then durable._hint('durable_ready', durable._now_ms()) end "
-        f"from durable.start_v1({_REQUEST_VALUES}) s"
+        f"from durable.start_v1({_REQUEST}) s"
     ),
-    takes=_REQUEST,
 )
 
 SIGNAL = Procedure(
-    name="signal_v1",
     signature="(run, name, payload, key, with the hint) -> (delivery, created, woken)",
     sql=(
         "select s.delivery, s.created, s.woken, "
-        "case when $5 and s.created then durable.hint_v1(s.woken, not s.woken) end "
-        "from durable.signal_v1($1, $2, $3, $4) s"
+        "case when $5::boolean and s.created then durable.hint_v1(s.woken, not s.woken) end "
+        "from durable.signal_v1($1::text, $2::text, $3::text, $4::text) s"
     ),
-    takes="text text text text boolean",
 )
 
 SIGNAL_WITHIN = Procedure(
-    name="signal_v1",
     signature="the same inside a caller's transaction, which sends the hint when it commits",
     sql=(
         "select s.delivery, s.created, case when s.created then durable._hint("
         "case when s.woken then 'durable_ready' else 'durable_settled' end, durable._now_ms()) end "
-        "from durable.signal_v1($1, $2, $3, $4) s"
+        "from durable.signal_v1($1::text, $2::text, $3::text, $4::text) s"
     ),
-    takes="text text text text",
 )
 
 CANCEL = Procedure(
-    name="cancel",
     signature="(id, reason jsonb, grace_ms, force) -> state",
-    sql="select durable.cancel($1, $2::text::jsonb, $3::bigint * interval '1 millisecond', $4) as state",
-    takes="text text bigint boolean",
+    sql=(
+        "select durable.cancel("
+        "$1::text, $2::text::jsonb, $3::bigint * interval '1 millisecond', $4::boolean) as state"
+    ),
 )
 
-PAUSE = Procedure(name="pause", signature="(id)", sql="select durable.pause($1)", takes="text")
+PAUSE = Procedure(signature="(id)", sql="select durable.pause($1::text)")
 
-RESUME = Procedure(name="resume", signature="(id)", sql="select durable.resume($1)", takes="text")
+RESUME = Procedure(signature="(id)", sql="select durable.resume($1::text)")
 
 REDRIVE = Procedure(
-    name="redrive",
-    signature="(id or null for all) -> number of runs",
-    sql="select durable.redrive($1) as number",
-    takes="text",
+    signature="(id or null for all) -> number of runs", sql="select durable.redrive($1::text) as number"
 )
 
 FORK = Procedure(
-    name="fork",
     signature="(id, seq, step, set_values jsonb, new_id, queue, version) -> id",
-    sql="select durable.fork($1, $2, $3, $4::text::jsonb, $5, $6, $7) as id",
-    takes="text integer text text text text text",
+    sql=(
+        "select durable.fork("
+        "$1::text, $2::integer, $3::text, $4::text::jsonb, $5::text, $6::text, $7::text) as id"
+    ),
 )
 
 AS_OF = Procedure(
-    name="as_of",
     signature="(id, seq, at, generation) -> one durable.as_of_record",
     sql=(
         "select generation, seq, at, status, next_child, waiting_on, "
         "running::text, children::text, signals::text "
-        "from durable.as_of($1, $2, $3, $4)"
+        "from durable.as_of($1::text, $2::integer, $3::timestamptz, $4::integer)"
     ),
-    takes="text integer timestamptz integer",
 )
 
 JOURNAL_LIST = Procedure(
-    name="journal_list_v1",
     signature="(workflows[] or null, finished ones too) -> (workflow, version, executions[], events[])",
     sql="select workflow, version, executions, events from durable.journal_list_v1($1, $2)",
 )
 
 JOURNALS = Procedure(
-    name="journals_v1",
     signature=(
         "(executions[]) -> (execution, id, workflow, version, param, started_at, queue, first_child, state, "
         "outcome, waiting_on[], rows json)"
@@ -360,10 +335,8 @@ JOURNALS = Procedure(
 )
 
 RESULTS = Procedure(
-    name="results_v1",
     signature="(ids[]) -> (id, state, value text, error text) of those settled or unknown (state null)",
-    sql="select id, state, value, error from durable.results_v1($1)",
-    takes="text[]",
+    sql="select id, state, value, error from durable.results_v1($1::text[])",
 )
 
 # Python's years end with 9999: a later deadline counts as none, as infinity does
@@ -375,38 +348,29 @@ _STATUS = (
 _FILTER = "($1::text is null or workflow = $1) and ($2::text is null or state = $2)"
 
 RUN = Procedure(
-    name="run",
     signature="(id) -> one row of the view durable.runs",
-    sql=f"{_STATUS} from durable.runs where id = $1",
-    takes="text",
+    sql=f"{_STATUS} from durable.runs where id = $1::text",
 )
 
 LIST_RUNS = Procedure(
-    name="newest",
     signature="(workflow or null, state or null, limit) -> rows of the view durable.newest, in its order",
-    sql=f"{_STATUS} from durable.newest where {_FILTER} limit $3",
-    takes="text text bigint",
+    sql=f"{_STATUS} from durable.newest where {_FILTER} limit $3::bigint",
 )
 
 LIST_LIVE = Procedure(
-    name="live",
     signature="(workflow or null, state or null, limit) -> rows of the view durable.live, newest first",
-    sql=f"{_STATUS} from durable.live where {_FILTER} order by execution desc limit $3",
-    takes="text text bigint",
+    sql=f"{_STATUS} from durable.live where {_FILTER} order by execution desc limit $3::bigint",
 )
 
 LIST_FAILED = Procedure(
-    name="failed",
     signature="(workflow or null, state, limit) -> rows of the view durable.failed, newest first",
     sql=(
-        f"{_STATUS} from durable.failed where ($1::text is null or workflow = $1) and state = $2 "
-        "order by execution desc limit $3"
+        f"{_STATUS} from durable.failed where ($1::text is null or workflow = $1) and state = $2::text "
+        "order by execution desc limit $3::bigint"
     ),
-    takes="text text bigint",
 )
 
 HEALTH = Procedure(
-    name="health",
     signature="() -> (subject, ok, detail, hint): the rows of the view durable.health",
     sql="select subject, ok, detail, hint from durable.health",
 )

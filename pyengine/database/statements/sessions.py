@@ -61,28 +61,17 @@ def _set(settings: dict[str, str], *, local: bool = False) -> str:
 
 
 WORKER_SETTINGS = Procedure(
-    name="settings of a worker",
-    signature="() for the session",
-    sql=_set(_TRANSACTIONS | _TEXTS | _READ | _PATIENCE),
-    takes="",
+    signature="() for the session", sql=_set(_TRANSACTIONS | _TEXTS | _READ | _PATIENCE)
 )
 
-CLIENT_SETTINGS = Procedure(
-    name="settings of a client",
-    signature="() for the session",
-    sql=_set(_TRANSACTIONS | _TEXTS | _READ),
-    takes="",
-)
+CLIENT_SETTINGS = Procedure(signature="() for the session", sql=_set(_TRANSACTIONS | _TEXTS | _READ))
 
-USER_SETTINGS = Procedure(
-    name="settings around statements of users", signature="() for the session", sql=_set(_TRANSACTIONS)
-)
+USER_SETTINGS = Procedure(signature="() for the session", sql=_set(_TRANSACTIONS))
 
 SETTINGS = {"client": CLIENT_SETTINGS, "work": USER_SETTINGS}
 """By the purpose of a connection; all others are of workers."""
 
 CLEAN = Procedure(
-    name="clean session",
     signature="() -> nothing; several statements",
     sql=(
         "reset session authorization; reset all; select pg_advisory_unlock_all(); close all; unlisten *; "
@@ -91,23 +80,18 @@ CLEAN = Procedure(
 )
 
 BEGIN = Procedure(
-    name="begin",
     signature="() -> nothing; begins a transaction with the engine's settings",
     sql="begin isolation level read committed read write not deferrable",
-    takes="",
 )
 
 SETTINGS_WITHIN = Procedure(
-    name="settings of a transaction",
     signature="() until the end of the transaction",
     sql=_set(
         {name: value for name, value in _TRANSACTIONS.items() if name.endswith("timeout")} | _READ, local=True
     ),
-    takes="",
 )
 
 IS_ODD = Procedure(
-    name="odd session",
     signature="() -> boolean, true if the session's defaults differ from the engine's settings",
     sql=(
         "select bool_or(not starts_with(s.setting || ',', w.value || ',')) from pg_settings s join (values "
@@ -118,5 +102,4 @@ IS_ODD = Procedure(
         )
         + ") as w (name, value) on w.name = lower(s.name)"
     ),
-    takes="",
 )

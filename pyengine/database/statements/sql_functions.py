@@ -7,7 +7,6 @@ from pyengine.database.statements.procedures import Procedure
 __all__ = ["NEXT_SERVICE", "SERVE", "SERVICES_DUE", "SERVICE_LIMIT", "SQL_STEP"]
 
 SQL_STEP = Procedure(
-    name="worker_sql_v1",
     signature=(
         "(worker, execution, id, version, seen, child, attempt, function, hash, args jsonb) "
         "-> json {next, rows}"
@@ -16,25 +15,18 @@ SQL_STEP = Procedure(
 )
 
 NEXT_SERVICE = Procedure(
-    name="next_service_v1",
     signature="() -> (id, timeout_ms or null), no row if nothing is ready",
     sql="select id, timeout_ms from durable.next_service_v1()",
 )
 
 SERVICE_LIMIT = Procedure(
-    name="statement_timeout",
     signature="(milliseconds as a text) -> the same, until the end of the transaction",
     sql="select set_config('statement_timeout', $1, true), set_config('lock_timeout', '0', true)",
 )
 
-SERVE = Procedure(
-    name="serve_v1",
-    signature="(id) -> jsonb {served, hints, settled}",
-    sql="select durable.serve_v1($1)",
-)
+SERVE = Procedure(signature="(id) -> jsonb {served, hints, settled}", sql="select durable.serve_v1($1)")
 
 SERVICES_DUE = Procedure(
-    name="services_due_v1",
     signature="() -> ms until a task of a service is ready, -1 if none is queued, null if nothing is served",
     sql="select durable.services_due_v1()",
 )
