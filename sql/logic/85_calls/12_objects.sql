@@ -48,21 +48,18 @@ as $$
 $$;
 comment on function durable._fits(text, text, text) is 'Whether an object is what durable._ref_kind expects.';
 
-create or replace function durable._check_refs(p_objects durable._object[], p_ids bytea[])
+create or replace function durable._check_refs(p_objects durable._object[])
 returns void language plpgsql volatile
 as $$
 declare
   v_wrong record;
 begin
-  select o.kind, r.id, e.expected, s.id is null and n.own is null as is_missing, s.excised_at is not null as is_excised
-  into v_wrong
+  select o.kind, r.id, e.expected, s.id is null as is_missing, s.excised_at is not null as is_excised into v_wrong
   from unnest(p_objects) o
   cross join lateral unnest(o.refs) with ordinality r (id, place)
   cross join lateral durable._ref_kind(o.kind, o.sub, o.scalar, r.place) e (expected)
-  left join unnest(p_objects, p_ids) n (id, kind, sub, scalar, refs, names, own) on n.own = r.id
   left join durable._objects s on s.id = any (array[r.id])
-  where not coalesce(durable._fits(e.expected, coalesce(n.kind, s.kind), coalesce(n.sub, s.sub)),
-                     e.expected = 'map or none' and r.id = durable._no_object())
+  where not coalesce(durable._fits(e.expected, s.kind, s.sub), e.expected = 'map or none' and r.id = durable._no_object())
         or s.excised_at is not null
   limit 1;
   if v_wrong.is_excised then
@@ -75,8 +72,8 @@ begin
   end if;
 end
 $$;
-comment on function durable._check_refs(durable._object[], bytea[]) is
-  'Whether what new objects refer to is there, or comes with them, and is of the kind that they need. WF001, WF004, WF015.';
+comment on function durable._check_refs(durable._object[]) is
+  'Whether the refs of objects that were just inserted are there and of the kind that they need. WF001, WF004, WF015.';
 
 create or replace function durable._use_objects(p_ids bytea[], p_now bigint)
 returns void language plpgsql volatile
@@ -97,34 +94,32 @@ returns bytea[] language plpgsql volatile
 as $$
 declare
   v_ids bytea[] := durable._ids_of(p_objects);
-  v_there bytea[] := array(select o.id from durable._objects o where o.id = any (v_ids));
-  v_before bytea[];
-  v_excised bytea;
   v_new durable._object[];
+  v_count integer;
+  v_excised bytea;
   v_now bigint;
 begin
   loop
-    -- what an object that is there refers to is there too
+    -- refs of an object that is there are there too
+    v_count := cardinality(v_new);
     v_new := array(select row(n.own, n.kind, n.sub, n.scalar, coalesce(n.refs, '{}'), coalesce(n.names, '{}'))::durable._object
                    from unnest(p_objects, v_ids) n (id, kind, sub, scalar, refs, names, own)
-                   where n.own <> all (v_there));
+                   where not exists (select from durable._objects o where o.id = any (array[n.own])));
+    -- again if one was collected before it was locked
+    exit when cardinality(v_new) <= v_count;
     perform durable._lock_objects(v_ids || array(
       select distinct r.id from unnest(v_new) o cross join lateral unnest(o.refs) r (id)));
-    v_before := v_there;
-    v_there := array(select o.id from durable._objects o where o.id = any (v_ids));
-    exit when v_before <@ v_there;
   end loop;
   v_excised := (select o.id from durable._objects o where o.id = any (v_ids) and o.excised_at is not null limit 1);
   if v_excised is not null then
     perform durable._fail_excised(v_excised);
-  elsif v_new <> '{}' then
-    perform durable._check_refs(v_new, array(select o.id from unnest(v_new) o));
   end if;
   v_now := durable._now_ms();
+  perform durable._use_objects(v_ids, v_now);
   insert into durable._objects (created_at, id, kind, sub, scalar, refs, names)
   select distinct on (o.id) v_now, o.id, o.kind, o.sub, o.scalar, o.refs, o.names from unnest(v_new) o order by o.id
   on conflict (id) do nothing;
-  perform durable._use_objects(v_there, v_now);
+  perform durable._check_refs(v_new);
   return v_ids;
 end
 $$;

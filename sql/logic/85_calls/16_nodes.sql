@@ -38,6 +38,9 @@ create or replace function durable.node_call(function text, inputs bytea[])
 returns bytea language plpgsql volatile
 as $$
 begin
+  if $1 like 'dml:%' then
+    perform durable._fail_invalid('Functions of the scheme dml are builtins.', 'Call durable.builtin.');
+  end if;
   return (durable._put_objects(durable._call_object('call', $1, $2)))[2];
 end
 $$;
@@ -53,6 +56,16 @@ end
 $$;
 comment on function durable.node_literal(bytea) is 'Puts the node of a value that is there as a datum. WF001, WF004.';
 
+create or replace function durable.literal(value jsonb)
+returns bytea language plpgsql volatile
+as $$
+begin
+  return durable._put('node', 'literal', null, array[durable._put_value($1, true)]);
+end
+$$;
+comment on function durable.literal(jsonb) is
+  'Puts the node of a value in plain JSON: select durable.literal(''{"rows": [1, 2.5]}''). A number with a point is an f64, any other an i64; jsonb writes 1e16 without a point. WF004 and WF008 name the place of what is wrong.';
+
 create or replace function durable.node_import(dag bytea)
 returns bytea language plpgsql volatile
 as $$
@@ -61,6 +74,19 @@ begin
 end
 $$;
 comment on function durable.node_import(bytea) is 'Puts the node that stands for the root of another DAG. WF001, WF004.';
+
+create or replace function durable._put_request(p_node bytea, p_meta jsonb)
+returns bytea language plpgsql volatile
+as $$
+begin
+  if jsonb_typeof(p_meta) is distinct from 'object' then
+    perform durable._fail_invalid('A request is a JSON object.');
+  end if;
+  return durable._put('request', '', null, array[p_node, durable._put_value(p_meta, true)]);
+end
+$$;
+comment on function durable._put_request(bytea, jsonb) is
+  'Puts the request of a call: resources, queue, priority, labels. It is part of no key. WF004 unless it is an object.';
 
 create or replace function durable._put_exec(p_node bytea, p_status text, p_result bytea)
 returns bytea language plpgsql volatile
@@ -98,3 +124,72 @@ end
 $$;
 comment on function durable.dag_put(bytea, jsonb) is
   'Puts a DAG: its root node, which is its value, and nodes with names, by which people look inside: select durable.dag_put(root, ''{"parsed": "<id>"}''). WF001, WF004.';
+
+create or replace function durable._node_json(p_id bytea)
+returns jsonb language plpgsql stable
+as $$
+declare
+  v_one durable._objects;
+  v_function text;
+begin
+  select * into v_one from durable._objects o where o.id = p_id;
+  if v_one.sub = 'literal' then
+    return jsonb_build_object('value', durable._plain_json(durable._datum_json(v_one.refs[1])));
+  elsif v_one.sub = 'import' then
+    return jsonb_build_object('import', durable._hex(v_one.refs[1]));
+  end if;
+  v_function := (select durable._text_of(o.scalar) from durable._objects o where o.id = v_one.refs[1]);
+  return jsonb_build_object(v_one.sub, v_function, 'inputs', (
+    select coalesce(jsonb_agg(durable._hex(r.id) order by r.place), '[]')
+    from unnest(v_one.refs[2:]) with ordinality r (id, place)));
+end
+$$;
+comment on function durable._node_json(bytea) is 'A node as people read it: its value, its import, or its function and inputs.';
+
+create or replace function durable.dag(id bytea)
+returns jsonb language plpgsql stable
+as $$
+declare
+  v_dag durable._objects;
+begin
+  select * into v_dag from durable._objects o where o.id = $1;
+  if v_dag.kind is distinct from 'dag' then
+    perform durable._fail_not_found('DAG', durable._hex($1), 'Read the ids from durable.objects.');
+  elsif v_dag.excised_at is not null then
+    perform durable._fail_excised($1);
+  end if;
+  return jsonb_build_object(
+    'dag', durable._hex($1), 'root', durable._hex(v_dag.refs[1]), 'value', durable._node_json(v_dag.refs[1]),
+    'nodes', (select coalesce(jsonb_object_agg(v_dag.names[n], jsonb_build_object('node', durable._hex(v_dag.refs[n]))
+                                                               || durable._node_json(v_dag.refs[n])), '{}')
+              from generate_series(2, cardinality(v_dag.refs)) n));
+end
+$$;
+comment on function durable.dag(bytea) is 'A DAG as people read it: its root with its value, and its named nodes. WF001, WF015.';
+
+create or replace function durable.dag_value(id bytea)
+returns jsonb language plpgsql stable
+as $$
+declare
+  v_dag durable._objects;
+  v_root durable._objects;
+begin
+  select * into v_dag from durable._objects o where o.id = $1 and o.kind = 'dag';
+  if v_dag.id is null then
+    perform durable._fail_not_found('DAG', durable._hex($1), 'Read the ids from durable.objects.');
+  elsif v_dag.excised_at is not null then
+    perform durable._fail_excised($1);
+  end if;
+  select * into v_root from durable._objects o where o.id = v_dag.refs[1];
+  if v_root.excised_at is not null then
+    perform durable._fail_excised(v_root.id);
+  elsif v_root.sub = 'import' then
+    return durable.dag_value(v_root.refs[1]);
+  elsif v_root.sub <> 'literal' then
+    perform durable._fail_input_unresolved(v_root.id, 'its value is that of a call, which depends on the scope');
+  end if;
+  return durable._datum_json(v_root.refs[1]);
+end
+$$;
+comment on function durable.dag_value(bytea) is
+  'The value of a DAG, with its types: that of its root, through imports. WF001, WF014 if the root is a call, WF015.';
