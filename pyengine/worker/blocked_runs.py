@@ -20,12 +20,12 @@ from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import BLOCKED
 from pyengine.errors import EngineError
 
-__all__ = ["BlockedRuns", "pause_s", "resend_pause_s"]
+__all__ = ["WARN_AFTER_S", "BlockedRuns", "Holder", "pause_s", "resend_pause_s"]
 
 logger = logging.getLogger("pyengine.blocked")
 
 _REPORT_AFTER_S = 1.0
-_WARN_AFTER_S = 5.0
+WARN_AFTER_S = 5.0
 _FORGET_AFTER_S = 2.0
 _IDS_MAX = 100
 _SHOWN = 5
@@ -43,7 +43,7 @@ def resend_pause_s(tries: int) -> float:
     return pause_s(tries) * (0.75 + 0.5 * random.random())
 
 
-class _Holder(msgspec.Struct):
+class Holder(msgspec.Struct):
     """A session that holds one of them, as `durable.worker_blocked_v1` returns it."""
 
     id: str
@@ -52,6 +52,16 @@ class _Holder(msgspec.Struct):
     state: str
     age_ms: int
     query: str
+
+    def __str__(self) -> str:
+        """Return which session it is, and what to type to end it."""
+        query = " ".join(self.query.split()) or "not shown to this role (pg_read_all_stats)"
+        return (
+            f"a transaction of pid {self.pid} (user {self.user or 'unknown'}, "
+            f"{self.state or 'state unknown'}, open for {self.age_ms / 1000:.0f} s), "
+            f"whose last statement is: {query}. "
+            f"To end it: select pg_terminate_backend({self.pid})"
+        )
 
 
 class BlockedRuns:
@@ -82,7 +92,7 @@ class BlockedRuns:
         for one in [one for one, last_s in self._last_s.items() if last_s < now_s - _FORGET_AFTER_S]:
             del self._first_s[one], self._last_s[one]
         ids = sorted(one for one, first_s in self._first_s.items() if first_s <= now_s - _REPORT_AFTER_S)
-        lasting = {one for one in ids if self._first_s[one] <= now_s - _WARN_AFTER_S}
+        lasting = {one for one in ids if self._first_s[one] <= now_s - WARN_AFTER_S}
         if not ids:
             self._warned.clear()
         if ids == self._reported and not lasting:
@@ -93,11 +103,11 @@ class BlockedRuns:
             logger.debug("blocked: %s", error.message)
             return
         self._reported = ids
-        holders = msgspec.json.decode(rows, type=list[_Holder])
+        holders = msgspec.json.decode(rows, type=list[Holder])
         # a session that has begun only just now has not held it all the time
         self._warn([one for one in holders if one.id in lasting and one.age_ms >= _REPORT_AFTER_S * 1000])
 
-    def _warn(self, holders: list[_Holder]) -> None:
+    def _warn(self, holders: list[Holder]) -> None:
         """Log once for each session what it holds."""
         pids = {holder.pid for holder in holders}
         for pid in pids - self._warned:
@@ -105,16 +115,9 @@ class BlockedRuns:
             holder = next(one for one in holders if one.pid == pid)
             more = f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else ""
             logger.warning(
-                "%s%s: held by a transaction of pid %d (user %s, %s, open for %.0f s), whose last statement "
-                "is: %s. Everything else goes on. See: select * from durable.blocked; to end that session: "
-                "select pg_terminate_backend(%d)",
+                "%s%s: held by %s. Everything else goes on. See: select * from durable.blocked",
                 ", ".join(ids[:_SHOWN]),
                 more,
-                pid,
-                holder.user or "unknown",
-                holder.state or "state unknown",
-                holder.age_ms / 1000,
-                " ".join(holder.query.split()) or "not shown to this role (pg_read_all_stats)",
-                pid,
+                holder,
             )
         self._warned = pids

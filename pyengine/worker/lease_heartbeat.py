@@ -31,6 +31,7 @@ from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import HEARTBEAT, HELLO, IDLE, PRESENT, TAKE_PRESENCE
 from pyengine.errors import EngineError, Unavailable
 from pyengine.protocol.turn import Lease
+from pyengine.worker.blocked_runs import WARN_AFTER_S, Holder
 
 __all__ = ["Heartbeat", "Vitals", "send_hello"]
 
@@ -67,7 +68,7 @@ class Vitals:
 
 
 async def send_hello(link: ReconnectingConnection | ConnectionPool, hello: tuple[Any, ...]) -> dict[str, Any]:
-    """Register the worker and return the answer: number, settings, now, codes.
+    """Register the worker and return the answer: number, settings, now, codes, what could not be written.
 
     Raises:
         EngineError: it failed.
@@ -97,6 +98,9 @@ class Heartbeat:
         self._stop: asyncio.Event | None = None
         self._ready = threading.Event()
         self._reported_s = 0.0
+        # the hello that started the worker may have met a lock
+        self._again = True
+        self._warned: set[int] = set()
         self.present = False
 
     def start(self) -> None:
@@ -157,6 +161,8 @@ class Heartbeat:
                 missed = not await self._back(link)
             else:
                 await asyncio.sleep(self._every_s)
+                if self._again:
+                    await self._back(link)
             if missed or self._stalled():
                 continue
             leases = self._vitals.leases()
@@ -181,12 +187,28 @@ class Heartbeat:
         """Come back after the connection was lost: the worker may have been forgotten meanwhile."""
         await link.connected_eventually(purpose="heartbeat")
         try:
-            await send_hello(link, self._vitals.hello)
+            await self._hello(link)
         except EngineError as error:
             logger.debug("hello: %s", error.message)
             await asyncio.sleep(_PRESENCE_RETRY_S)
             return False
         return True
+
+    async def _hello(self, link: ReconnectingConnection) -> dict[str, Any]:
+        """Say hello, and note whether to say it again: others have locked what it writes."""
+        answer = await send_hello(link, self._vitals.hello)
+        self._again = bool(answer["unannounced"]) or not answer["registered"]
+        holders = [Holder(id=", ".join(answer["unannounced"]), **one) for one in answer["holders"]]
+        for holder in holders:
+            if holder.pid not in self._warned and holder.age_ms >= WARN_AFTER_S * 1000:
+                self._warned.add(holder.pid)
+                logger.warning(
+                    "workflow %s cannot be announced yet: the same row is written by another session, "
+                    "most likely %s. Its runs are started and claimed, but not handed off",
+                    holder.id,
+                    holder,
+                )
+        return answer
 
     def _stalled(self) -> bool:
         return time.monotonic() - self._vitals.ticked_s() > self._stall_limit_s
@@ -211,8 +233,10 @@ class Heartbeat:
 
     async def _declare(self, link: ReconnectingConnection) -> None:
         """Take the lock, and have another session see it held."""
-        number = (await send_hello(link, self._vitals.hello))["number"]
-        while not await link.run(TAKE_PRESENCE, number):
+        while not (answer := await self._hello(link))["registered"]:
+            # a transaction holds our row, or has deleted it because we seemed to be gone
+            await asyncio.sleep(_PRESENCE_RETRY_S)
+        while not await link.run(TAKE_PRESENCE, answer["number"]):
             # the server has not noticed yet that our last session is gone
             await asyncio.sleep(_PRESENCE_RETRY_S)
         self.present = bool(await asyncio.wrap_future(self._vitals.declare()))

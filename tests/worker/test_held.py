@@ -208,7 +208,7 @@ def test_who_holds_what_is_told(
     """After a while one warning names the run, who holds it, since when and by which statement; so does the
     view `durable.blocked`, until it is over.
     """
-    monkeypatch.setattr("pyengine.worker.blocked_runs._WARN_AFTER_S", 1.5)
+    monkeypatch.setattr("pyengine.worker.blocked_runs.WARN_AFTER_S", 1.5)
 
     async def main() -> None:
         traffic = Traffic(dsn)
@@ -248,9 +248,69 @@ def test_who_holds_what_is_told(
     asyncio.run(main())
 
 
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+def warnings(caplog: pytest.LogCaptureFixture, logger: str = "pyengine.blocked") -> list[str]:
     """What was said of who holds what."""
-    return [record.getMessage() for record in caplog.records if record.name == "pyengine.blocked"]
+    return [record.getMessage() for record in caplog.records if record.name == logger]
+
+
+@pytest.mark.session("the user's transaction and presence")
+def test_a_workflow_that_another_session_announces(
+    dsn: str, conn: Connection, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user has called the hello of a worker with the same workflow and not committed. A worker starts and
+    runs what it is given; one warning names the user; after the rollback the workflow is announced.
+    """
+    monkeypatch.setattr("pyengine.worker.lease_heartbeat.WARN_AFTER_S", 0.1)
+    conn.execute("select durable.set_setting('lease_ttl_ms', '400')")
+    hello = "select durable.worker_hello_v1('U', '{default}', '{simple, other}', '{1, 1}', '{}', '{ab, ab}')"
+    announced = "select count(*) from durable._workflows where name = 'simple'"
+
+    async def main() -> None:
+        traffic = Traffic(dsn)
+        with open_transaction(dsn, [hello]) as user:
+            async with traffic.running(dsn) as client:
+                await eventually(lambda: warnings(caplog, "pyengine.heartbeat"))
+                await traffic.others_end(client, 3)
+                assert conn.execute(announced).fetchone() == (0,)
+                user.rollback()
+                await eventually(lambda: conn.execute(announced).fetchone() == (1,))
+                present = "select from durable._workers where present"
+                await eventually(lambda: conn.execute(present).fetchone() is not None)
+            (said,) = warnings(caplog, "pyengine.heartbeat")
+            for part in (
+                "workflow simple",
+                f"pid {user.info.backend_pid}",
+                "idle in transaction",
+                "worker_hello_v1",
+            ):
+                assert part in said
+
+    asyncio.run(main())
+
+
+@pytest.mark.session("the user's transaction and presence")
+def test_a_worker_whose_row_is_locked_declares_presence_later(dsn: str, conn: Connection) -> None:
+    """A user locks the rows of all workers while a worker comes back. The worker works, and is present after
+    the commit.
+    """
+
+    async def main() -> None:
+        traffic = Traffic(dsn)
+        present = "select from durable._workers where present"
+        async with traffic.running(dsn) as client:
+            await eventually(lambda: conn.execute(present).fetchone() is not None)
+            with open_transaction(dsn, [HANDS["workers"]]) as user:
+                conn.execute(
+                    "select pg_terminate_backend(pid) from pg_stat_activity "
+                    "where datname = current_database() and application_name like 'pyengine %heartbeat%'"
+                )
+                await traffic.others_end(client, 3)
+                conn.execute("select pg_sleep(0.5)")
+                user.execute("update durable._workers set present = false")
+                user.commit()
+            await eventually(lambda: conn.execute(present).fetchone() is not None)
+
+    asyncio.run(main())
 
 
 # -- the table of the review: half a minute each, against the undisturbed count

@@ -117,7 +117,8 @@ SEE_MARK = Procedure(
 
 HELLO = Procedure(
     signature="(worker, queues[], workflows[], versions[], about jsonb, digests[])"
-    " -> jsonb {number, settings, now, codes}",
+    " -> jsonb {number, settings, now, codes, registered, unannounced[],"
+    " holders [{pid, user, state, age_ms, query}]}",
     sql="select durable.worker_hello_v1($1, $2, $3, $4, $5, $6)",
 )
 

@@ -108,7 +108,9 @@ begin
   perform from durable._workflows w where w.name = p_workflow limit 1;
   if found then
     return;
-  elsif not exists (select from durable._workflows w) or durable._setting('unknown_workflow') = 'queue' then
+  elsif not exists (select from durable._workflows w) or durable._setting('unknown_workflow') = 'queue'
+        -- a worker can run it and could not announce it: another session has inserted the same name
+        or exists (select from durable._workers w where p_workflow = any (w.workflows)) then
     return;
   end if;
   select string_agg(quote_literal(n.name), ', ' order by n.alike desc, n.name) into v_known from (
