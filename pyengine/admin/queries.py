@@ -24,21 +24,16 @@ __all__ = [
     "Run",
     "Setting",
     "as_of",
-    "cancel",
     "change_setting",
     "counts",
     "events",
     "family",
-    "fork",
     "ids_like",
     "installed",
     "known_workflows",
-    "pause",
     "pooled",
     "purge",
-    "redrive",
     "result",
-    "resume",
     "run",
     "runs",
     "same_database",
@@ -232,46 +227,6 @@ def signal(conn: Connection[TupleRow], id: str, name: str, payload: str, key: st
     """Send a signal to a run; return its number among those of its name."""
     text = "select durable.signal(run => %s, name => %s, payload => %s::jsonb, dedup => %s)"
     return int(_scalar(conn, text, (id, name, payload, key)))
-
-
-def cancel(
-    conn: Connection[TupleRow], id: str, reason: str | None, grace_ms: int | None, *, force: bool
-) -> None:
-    """Cancel a run and its child runs; without a grace, with the one of the settings."""
-    conn.execute(
-        """select durable.cancel(id => %s, reason => to_jsonb(%s::text),
-                                 grace => %s::bigint * interval '1 millisecond', force => %s)""",
-        (id, reason, grace_ms, force),
-    )
-
-
-def pause(conn: Connection[TupleRow], id: str) -> None:
-    """Pause a run."""
-    conn.execute("select durable.pause(%s)", (id,))
-
-
-def resume(conn: Connection[TupleRow], id: str) -> None:
-    """Continue a run that is paused, halted or dead."""
-    conn.execute("select durable.resume(%s)", (id,))
-
-
-def redrive(conn: Connection[TupleRow], id: str | None) -> int:
-    """Continue one dead run, or all; return their number."""
-    return int(_scalar(conn, "select durable.redrive(%s)", (id,)))
-
-
-def fork(conn: Connection[TupleRow], id: str, **options: Any) -> str:
-    """Start a new run with a copy of another run's journal; return its id.
-
-    Args:
-        conn: the connection.
-        id: the run to copy.
-        options: seq, step, values as JSON, new_id, queue and version, as ``durable.fork`` takes them.
-    """
-    text = """select durable.fork(id => %(id)s, seq => %(seq)s::integer, step => %(step)s,
-              set_values => %(values)s::jsonb, new_id => %(new_id)s, queue => %(queue)s,
-              version => %(version)s)"""
-    return str(_scalar(conn, text, {"id": id, **options}))
 
 
 def as_of(

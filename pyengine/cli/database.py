@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyengine.cli.output import Output, printable, program, read_json, redact
 from pyengine.database.error_mapping import refuses
-from pyengine.database.statements.procedures import SESSION
+from pyengine.database.statements.procedures import SESSION, Procedure
 from pyengine.database.statements.sessions import CLIENT_SETTINGS
 from pyengine.errors import EngineError, InvalidRequest, NotFound, SchemaMismatch, Unavailable, from_sqlstate
 from pyengine.passwords import hidden
@@ -53,6 +53,14 @@ class Database:
     url: str
     target: Target
     psql: tuple[str, ...]
+
+    def ask(self, procedure: Procedure, *values: object) -> dict[str, Any]:
+        """Run a statement of clients, and return its first row."""
+        from psycopg import RawCursor
+        from psycopg.rows import dict_row
+
+        with RawCursor(self.conn, row_factory=dict_row) as cursor:
+            return cursor.execute(procedure.sql.encode(), values).fetchone() or {}
 
     @property
     def place(self) -> str:

@@ -7,7 +7,7 @@ database refuses a command that the state of a run does not allow, and the error
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,14 +17,14 @@ from pyengine.cli.command import command
 from pyengine.cli.database import Database, Invocation, explain
 from pyengine.cli.output import clip, compact, listed, printable, state_text, table
 from pyengine.cli.runs import MAX_START_BYTES, checked_id, checked_text
-from pyengine.cli.steering_many import BatchVerb, Selection, checked_json, steer_many
+from pyengine.cli.steering_many import Selection, checked_json, steer_many
 from pyengine.cli.timeline import error_text
+from pyengine.database.statements.many_runs import CANCEL_MANY, PAUSE_MANY, RESUME_MANY
+from pyengine.database.statements.procedures import CANCEL, FORK, PAUSE, REDRIVE, RESUME, Procedure
 from pyengine.definitions.retry import optional_duration
 from pyengine.errors import Conflict, EngineError, InvalidRequest, NotFound
 
 if TYPE_CHECKING:
-    from psycopg import Connection
-    from psycopg.rows import TupleRow
     from rich.console import Console
 
     from pyengine.admin.queries import Moment
@@ -90,34 +90,23 @@ def cancel(
     selection: Selection,
 ) -> None:
     """Cancel runs and their child runs: their code may clean up, then they end."""
-    from pyengine.admin import queries, queries_many
-
     grace_ms = optional_duration(grace, what="--grace")
     if reason is not None:
         checked_text("the reason", reason)
-    _steer(
-        at,
-        "cancel",
-        (ids, selection),
-        lambda conn, id: queries.cancel(conn, id, reason, grace_ms, force=force),
-        lambda conn, batch: queries_many.cancel_many(conn, batch, reason, grace_ms, force=force),
-    )
+    text = None if reason is None else json.dumps(reason)
+    _steer(at, "cancel", (ids, selection), (CANCEL, CANCEL_MANY), text, grace_ms, force)
 
 
 def pause(at: Invocation, ids: RunIds = None, *, selection: Selection) -> None:
     """Pause runs until they are resumed; signals and promises are still accepted."""
-    from pyengine.admin import queries, queries_many
-
-    _steer(at, "pause", (ids, selection), queries.pause, queries_many.pause_many)
+    _steer(at, "pause", (ids, selection), (PAUSE, PAUSE_MANY))
     if (id := selection.single(ids)) is not None:
         at.out.remark(f"it continues with: {at.line('resume', id)}")
 
 
 def resume(at: Invocation, ids: RunIds = None, *, selection: Selection) -> None:
     """Continue paused, halted or dead runs, with the code that workers have now."""
-    from pyengine.admin import queries, queries_many
-
-    _steer(at, "resume", (ids, selection), queries.resume, queries_many.resume_many)
+    _steer(at, "resume", (ids, selection), (RESUME, RESUME_MANY))
 
 
 def redrive(
@@ -126,15 +115,13 @@ def redrive(
     everything: Annotated[bool, typer.Option("--all", "-a", help="All runs that are dead.")] = False,
 ) -> None:
     """Continue dead runs, those whose workers were lost too often."""
-    from pyengine.admin import queries
-
     if (id is None) != everything:
         raise InvalidRequest(
             "one dead run is redriven, or all of them: name it, or add --all",
             hint=at.line("ps", "--state", "dead"),
         )
     with steered(at, id, "redrive") as db:
-        number = queries.redrive(db.conn, id)
+        number = int(db.ask(REDRIVE, id)["number"])
     text = f"{number} dead run{'s' if number != 1 else ''} redriven"
     at.out.answer({"redriven": number, "id": id}, lambda console: console.print(text))
 
@@ -159,24 +146,16 @@ def fork(
     ] = None,
 ) -> None:
     """Start a new run with a copy of another run's journal, up to a position."""
-    from pyengine.admin import queries
-
     if seq is not None and step is not None:
         raise InvalidRequest("a fork has one position", hint="leave out --seq or --step")
     texts = {"a step": step, "a queue name": queue, "a version": version}
     for name, text in texts.items():
         if text is not None:
             checked_text(name, text)
-    options = {
-        "seq": seq,
-        "step": step,
-        "values": json.dumps(dict(_pair(id, one) for one in values or ())),
-        "new_id": None if new_id is None else checked_id(new_id, most=MAX_START_BYTES),
-        "queue": queue,
-        "version": version,
-    }
+    new_values = json.dumps(dict(_pair(id, one) for one in values or ()))
+    new_id = None if new_id is None else checked_id(new_id, most=MAX_START_BYTES)
     with steered(at, id, "fork") as db:
-        _answer(at, db, queries.fork(db.conn, id, **options))
+        _answer(at, db, db.ask(FORK, id, seq, step, new_values, new_id, queue, version)["id"])
 
 
 def as_of(
@@ -244,17 +223,18 @@ def _steer(
     at: Invocation,
     verb: str,
     runs: tuple[list[str] | None, Selection],
-    one: Callable[[Connection[TupleRow], str], None],
-    many: BatchVerb,
+    procedures: tuple[Procedure, Procedure],
+    *values: object,
 ) -> None:
-    """Do a verb to the one run that is named, or to many."""
+    """Do a verb to the one run that is named, or to many; both procedures take the same values."""
+    one, many = procedures
     ids, selection = runs
     single = selection.single(ids)
     if single is None:
-        steer_many(at, verb, ids or [], selection, many)
+        steer_many(at, verb, ids or [], selection, many, *values)
         return
     with steered(at, single, verb) as db:
-        one(db.conn, single)
+        db.ask(one, single, *values)
         _answer(at, db, single)
 
 

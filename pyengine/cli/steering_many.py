@@ -1,7 +1,7 @@
 """Commands about many runs or promises at once, selected by ids or by a filter.
 
 Lives here: their options, the dry run, the confirmation of a filter, and the output of outcomes. May not:
-contain SQL (``admin/queries_many.py``), or decide the outcome of an id.
+contain SQL (``database/statements/many_runs.py``), or decide the outcome of an id.
 """
 
 from __future__ import annotations
@@ -9,29 +9,35 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pyengine.cli.command import command
-from pyengine.cli.database import Invocation, explain
+from pyengine.cli.database import Database, Invocation, explain
 from pyengine.cli.output import clip, listed, printable, table
 from pyengine.cli.runs import checked_id, checked_text
+from pyengine.database.statements.many_runs import BATCH, MATCHING_RUNS, SETTLE_MANY, SIGNAL_MANY
+from pyengine.database.statements.procedures import Procedure
 from pyengine.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from psycopg import Connection
-    from psycopg.rows import TupleRow
     from rich.console import Console
 
-    from pyengine.admin.queries_many import Outcome
-
-__all__ = ["BatchVerb", "Selection", "add_to", "checked_json", "steer_many"]
+__all__ = ["Selection", "add_to", "checked_json", "steer_many"]
 
 LINES = 40
 SUCCESSES = ("done", "already")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The outcome for one id; the state after a signal is its number."""
+
+    id: str
+    outcome: str
+    state: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +76,6 @@ class Selection:
         return ids[0] if ids and len(ids) == 1 and not self.is_filter and not self.dry_run else None
 
 
-BatchVerb = Callable[["Connection[TupleRow]", list[str]], "list[Outcome]"]
-
-
 def add_to(app: typer.Typer) -> None:
     """Make these functions commands."""
     command(app, "signal-many")(signal_many)
@@ -91,20 +94,12 @@ def signal_many(
     selection: Selection,
 ) -> None:
     """Send a signal to many runs."""
-    from pyengine.admin import queries_many
-
     checked_text("the name of a signal", name)
     checked_json("the payload", payload, """pyengine signal-many go '{"ok": true}' --workflow mail.send""")
     if dedup is not None:
         checked_text("a key", dedup)
-    steer_many(
-        at,
-        "signal-many",
-        ids or [],
-        selection,
-        lambda conn, batch: queries_many.signal_many(conn, batch, name, payload, dedup),
-        column="NUMBER",
-    )
+    values = (name, payload, dedup, None)
+    steer_many(at, "signal-many", ids or [], selection, SIGNAL_MANY, *values, column="NUMBER")
 
 
 def settle(
@@ -116,19 +111,11 @@ def settle(
     ] = None,
 ) -> None:
     """Resolve promises, or reject them."""
-    from pyengine.admin import queries_many
-
     if value is not None and error is not None:
         raise InvalidRequest("promises are settled with a value or with an error, not with both")
     state, text = ("resolved", value or "null") if error is None else ("rejected", error)
     checked_json("the payload", text, """pyengine settle invoice-7 --value '{"paid": true}'""")
-    steer_many(
-        at,
-        "settle",
-        ids,
-        Selection(),
-        lambda conn, batch: queries_many.settle_many(conn, batch, state, text),
-    )
+    steer_many(at, "settle", ids, Selection(), SETTLE_MANY, state, text, None)
 
 
 def steer_many(
@@ -136,8 +123,8 @@ def steer_many(
     verb: str,
     ids: list[str],
     selection: Selection,
-    run: BatchVerb,
-    *,
+    procedure: Procedure,
+    *values: object,
     column: str = "STATE",
 ) -> None:
     """Do a verb to all selected runs, in batches, and print the outcome of each.
@@ -147,7 +134,8 @@ def steer_many(
         verb: name of the command.
         ids: ids that are named.
         selection: the filter, if there are no ids.
-        run: the verb, for a batch.
+        procedure: the verb: takes the ids of a batch, and `values`.
+        values: the values that all ids share.
         column: title of the third column.
 
     Raises:
@@ -155,8 +143,6 @@ def steer_many(
         Exit: the verb failed for an id that was named.
     """
     import psycopg
-
-    from pyengine.admin import queries_many
 
     if bool(ids) == selection.is_filter:
         raise InvalidRequest(
@@ -166,14 +152,18 @@ def steer_many(
     outcomes: list[Outcome] = []
     with at.database() as db:
         try:
-            selected = _matching(db.conn, selection) if selection.is_filter else _each_once(ids)
+            selected = _matching(db, selection) if selection.is_filter else _each_once(ids)
             if selection.dry_run:
                 at.out.answer(selected, lambda console: _show_ids(console, selected))
                 return
             if selection.is_filter and not selection.yes and selected:
                 _confirm(at, verb, selected)
-            for first in range(0, len(selected), queries_many.BATCH):
-                outcomes += run(db.conn, selected[first : first + queries_many.BATCH])
+            for first in range(0, len(selected), BATCH):
+                row = db.ask(procedure, selected[first : first + BATCH], *values)
+                outcomes += [
+                    Outcome(id=id, outcome=outcome, state=None if state is None else str(state))
+                    for id, outcome, state in json.loads(row["outcomes"])
+                ]
         except psycopg.Error as error:
             raise explain(error) from error
     at.out.answer(outcomes, lambda console: _show_outcomes(console, outcomes, column))
@@ -185,9 +175,8 @@ def _each_once(ids: list[str]) -> list[str]:
     return list(dict.fromkeys(checked_id(id) for id in ids))
 
 
-def _matching(conn: Connection[TupleRow], selection: Selection) -> list[str]:
-    from pyengine.admin import queries_many
-
+def _matching(db: Database, selection: Selection) -> list[str]:
+    """Return the ids of all runs that a filter selects."""
     pairs = [checked_text("a tag", tag).partition("=") for tag in selection.tags or ()]
     for key, sign, value in pairs:
         if not (key and sign):
@@ -197,14 +186,15 @@ def _matching(conn: Connection[TupleRow], selection: Selection) -> list[str]:
     for name, text in texts.items():
         if text is not None:
             checked_text(name, text)
-    return queries_many.matching(
-        conn,
-        workflow=selection.workflow,
-        state=selection.state,
-        tags=json.dumps({key: value for key, _, value in pairs}) if pairs else None,
-        started_after=selection.started_after,
-        started_before=selection.started_before,
-    )
+    tags = json.dumps({key: value for key, _, value in pairs}) if pairs else None
+    instants = (selection.started_after, selection.started_before)
+    ids: list[str] = []
+    while True:
+        last = ids[-1] if ids else ""
+        page = db.ask(MATCHING_RUNS, selection.workflow, selection.state, tags, *instants, last, BATCH)["ids"]
+        ids += page
+        if len(page) < BATCH:
+            return ids
 
 
 def _confirm(at: Invocation, verb: str, ids: list[str]) -> None:

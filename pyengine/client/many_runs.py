@@ -20,6 +20,7 @@ import msgspec
 from pyengine.client.run_status import RunState
 from pyengine.client.transport import Transport
 from pyengine.database.statements.many_runs import (
+    BATCH,
     CANCEL_MANY,
     MATCHING_RUNS,
     PAUSE_MANY,
@@ -36,8 +37,6 @@ from pyengine.values.codec import Codec
 __all__ = ["ManyRuns", "Outcome", "RunFilter", "Steered"]
 
 T = TypeVar("T")
-BATCH = 1000
-"""The largest number of runs in one transaction."""
 
 Outcome: TypeAlias = Literal["done", "already", "ended", "refused", "not_found"]
 

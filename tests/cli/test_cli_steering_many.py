@@ -65,7 +65,7 @@ def test_large_selections_are_sent_in_batches(
     at_database: Any, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than a batch is changed in several transactions, and every outcome is reported."""
-    monkeypatch.setattr("pyengine.admin.queries_many.BATCH", 2)
+    monkeypatch.setattr(steering_many, "BATCH", 2)
     monkeypatch.setattr(steering_many, "LINES", 2)
     words = ("--workflow", "order", "--started-before", "2900-01-01", "--yes")
     answer = at_database("signal-many", "go", '{"n": 1}', *words)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from pyengine.database.statements.procedures import Procedure
 
-__all__ = ["CANCEL_MANY", "MATCHING_RUNS", "PAUSE_MANY", "RESUME_MANY", "SETTLE_MANY", "SIGNAL_MANY"]
+__all__ = ["BATCH", "CANCEL_MANY", "MATCHING_RUNS", "PAUSE_MANY", "RESUME_MANY", "SETTLE_MANY", "SIGNAL_MANY"]
+
+BATCH = 1000
+"""The largest number of ids in one transaction."""
 
 _OUTCOMES = (
     "select coalesce(json_agg(json_build_array(m.id, m.outcome, m.{})), '[]')::text as outcomes from durable."
