@@ -1192,7 +1192,6 @@ create table durable._pin_log (
   prev_exec bytea,
   execution_key bytea,
   constraint pin_log_pk primary key (id),
-  constraint pin_log_version_unique unique (scope, node_id, version),
   constraint pin_log_first_has_none_before check ((version = 1) = (prev_exec is null))
 );
 comment on table durable._pin_log is 'Every pin that was ever set, append-only.';
@@ -1201,6 +1200,9 @@ comment on column durable._pin_log.node_id is 'As of _pins.';
 comment on column durable._pin_log.exec_id is 'The execution that was pinned.';
 comment on column durable._pin_log.prev_exec is 'The one that was pinned before; null: none.';
 comment on column durable._pin_log.execution_key is 'The attempt whose result it is; null: a hit, a builtin, or set by hand.';
+
+create index pin_log_by_pin on durable._pin_log (scope, node_id, version);
+comment on index durable.pin_log_by_pin is 'Serves people and the laws: the history of a pin. A scope that was dropped and opened again begins at version 1 again.';
 
 create table durable._calls (
   generation integer not null default -1,
@@ -1400,8 +1402,11 @@ comment on column durable._adapters.seen_at is 'When the worker last asked for w
 
 create type durable._call as (
   scope text, function text, inputs bytea[], cache text, step_id text, timeout_ms bigint, salt text, share boolean,
-  cache_errors boolean, request jsonb, max_age_ms bigint, node bytea, adapter text, forced boolean, execs bytea[],
-  "values" bytea[], value_key bytea
+  cache_errors boolean, request jsonb, max_age_ms bigint, node bytea, function_id bytea, adapter text, forced boolean,
+  is_pinned boolean, execs bytea[], value_ids bytea[], value_key bytea
 );
 comment on type durable._call is
-  'A call as it is asked for, and from node on what was found out about it. forced: what is pinned or shared does not count, and its result replaces the pin.';
+  'A call as it is asked for, and from node on what was found out about it. forced: pinned and shared results do not count, and its result replaces the pin. is_pinned: the scope has a pin, which cannot be served.';
+
+create type durable._new_pin as (scope text, node_id bytea, exec_id bytea, inputs bytea[], replaces boolean);
+comment on type durable._new_pin is 'A result to be pinned. replaces: also where another one is pinned.';

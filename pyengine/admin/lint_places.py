@@ -32,6 +32,7 @@ ROW_LOCKS = (("for", "update"), ("for", "no", "key", "update"), ("for", "share")
 SKIPPERS = frozenset(
     {
         "try_locks",
+        "call_try_locks",
         "side_rows",
         "unblock_delivery",
         "search",
@@ -165,7 +166,7 @@ def row_locks(inventory: Inventory) -> Found:
         for index, token in enumerate(tokens):
             if token.text == "lock" and index + 1 < len(tokens) and tokens[index + 1].text == "table":
                 yield statement, token.line, f"{name} locks a whole table"
-            if noun == "locks" or not any(at(tokens, index, *words) for words in ROW_LOCKS):
+            if noun in ("locks", "call_locks") or not any(at(tokens, index, *words) for words in ROW_LOCKS):
                 continue
             if noun not in SKIPPERS or not _skips(tokens, index):
                 words = " ".join(later.text for later in tokens[index : index + 4])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import psycopg
 import pytest
 
+from tests.calls.scene import Scene
 from tests.support.clock import Clock
 from tests.support.laboratory import ClockInside, transaction_of
 from tests.support.verbs import Connection
@@ -25,3 +27,20 @@ def conn(request: pytest.FixtureRequest) -> Iterator[Connection]:
 def clock(conn: Connection) -> Clock:
     """The database's clock, standing still until the test moves it, for this transaction."""
     return ClockInside(conn)
+
+
+@pytest.fixture
+def scene(conn: Connection, clock: Clock) -> Scene:
+    """Three scopes and no call, for one session; time stands still."""
+    made = Scene(conn)
+    made.scope("s", "t", "u")
+    return made
+
+
+@pytest.fixture
+def open_scene(dsn: str) -> Iterator[Scene]:
+    """Three scopes and no call, in a database for several sessions; time passes."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        made = Scene(connection)
+        made.scope("s", "t", "u")
+        yield made

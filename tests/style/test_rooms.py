@@ -42,6 +42,7 @@ def test_every_sentence_has_its_file() -> None:
 TESTED_ELSEWHERE = {
     *("try_locks", "row_types", "signal_rows", "tombstones", "client_events", "client_append", "blocked"),
     *("check_scope", "side_rows", "start_checks", "fork_plan"),
+    *("keys", "call_locks", "call_try_locks", "call_views"),
 }
 
 

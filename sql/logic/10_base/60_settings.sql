@@ -1,6 +1,10 @@
 -- Settings: their defaults, how they are read and how they are changed.
 
 insert into durable.settings (name, value, description) values
+  ('call_adapter_grace_ms', '600000', 'a call whose adapter no worker has served for so long is given up'),
+  ('call_backoff_max_ms', '300000', 'longest pause of a call after a failure; the first is a second, each next twice as long'),
+  ('call_poll_ms', '5000', 'pause between two polls of a call, unless its adapter names another'),
+  ('call_retries', '5', 'failures of a call in a row that are tried again, unless its request names another number'),
   ('cancel_grace_ms', '30000', 'how long a run may clean up after a request of cancellation, unless the request says otherwise'),
   ('conformance', 'compatible', 'compatible: what current SDKs need; strict: what the protocol specification says'),
   ('hints', 'coalesce', 'hints of plain SQL callers: off, coalesce (at most one notification a channel in 50 ms) or commit'),

@@ -1,0 +1,102 @@
+-- Locks of adapter workers. They wait for no user: a report whose rows another session has locked is answered busy and sent
+-- again. The short pauses are for sessions that join an attempt, which are over in a moment.
+
+create or replace function durable._try_lock_attempt(p_execution_key bytea)
+returns boolean language plpgsql volatile
+as $$
+begin
+  for v_round in 0..5 loop
+    perform from durable._call_attempts a where a.execution_key = p_execution_key for no key update skip locked;
+    if found then
+      return true;
+    elsif not exists (select from durable._call_attempts a where a.execution_key = p_execution_key) then
+      return false;
+    end if;
+    perform pg_sleep(0.001 * 2 ^ v_round);
+  end loop;
+  return false;
+end
+$$;
+comment on function durable._try_lock_attempt(bytea) is 'An attempt, for a report; false if another session has it for more than a moment, or there is none.';
+
+create or replace function durable._try_lock_report(p_execution_key bytea, p_settles boolean)
+returns boolean language plpgsql volatile
+as $$
+declare
+  v_id text := durable._call_promise(p_execution_key);
+begin
+  perform durable._may_lock();
+  if p_settles then
+    if durable._try_lock_promises(array[v_id]) <> '{}'
+       or (select s.ids from durable._try_lock_settlement(array[v_id]) s) = '{}' then
+      return false;
+    end if;
+  elsif durable._try_lock_tasks(array[v_id], true) <> '{}' then
+    return false;
+  end if;
+  return durable._try_lock_attempt(p_execution_key);
+end
+$$;
+comment on function durable._try_lock_report(bytea, boolean) is
+  'All locks of a report: the task and the attempt, with p_settles all that the settlement needs. False if one of them is taken.';
+
+create or replace function durable._try_lock_due(p_adapters text[], p_worker text, p_most integer, p_now bigint)
+returns text[] language sql volatile
+as $$
+  select array(
+    select x.id from unnest(p_adapters) as a (adapter)
+    cross join lateral (
+      select t.id, t.priority, t.retry_at from durable._tasks t
+      where t.queue = 'adapter:' || a.adapter and t.state = 'pending' and t.workflow is null and t.retry_at <= p_now
+        and t.deadline > p_now
+        and (t.released_until is null or t.released_until <= p_now
+             or (p_worker <> all (t.released_by) and cardinality(t.released_by) < 16))
+      order by t.priority, t.retry_at limit p_most for update skip locked) x
+    order by x.priority, x.retry_at, x.id limit p_most)
+$$;
+comment on function durable._try_lock_due(text[], text, integer, bigint) is
+  'Tasks of attempts that are due for these adapters, the first ones of all; not those that this worker has just given back.';
+
+create or replace function durable._try_lock_cancels(p_adapters text[], p_most integer)
+returns bytea[] language sql volatile
+as $$
+  select array(select a.execution_key from durable._call_attempts a
+               where a.adapter = any (p_adapters) and a.cancel_due limit p_most for no key update skip locked)
+$$;
+comment on function durable._try_lock_cancels(text[], integer) is 'Attempts whose jobs are still to be cancelled.';
+
+create or replace function durable._try_lock_ended(p_limit integer, p_now bigint)
+returns bytea[] language sql volatile
+as $$
+  select array(
+    select a.execution_key from durable._call_attempts a
+    left join durable._promises p on p.id = any (array[durable._call_promise(a.execution_key)])
+    where a.ended_at is null and (p.id is null or p.state <> 'pending')
+    order by a.created_at limit p_limit for no key update of a skip locked)
+$$;
+comment on function durable._try_lock_ended(integer, bigint) is 'Live attempts whose promises were settled behind their back: by their deadline, or by a verb of promises.';
+
+create or replace function durable._try_lock_adapters(p_worker text, p_adapters text[], p_now bigint)
+returns void language plpgsql volatile
+as $$
+declare
+  v_new text[] := array(
+    select distinct a from unnest(p_adapters) a
+    where not exists (select from durable._adapters x where x.adapter = any (array[a]) and x.worker = any (array[p_worker])));
+begin
+  if v_new <> '{}' then
+    insert into durable._adapters (seen_at, worker, adapter) select p_now, p_worker, a from unnest(v_new) a order by a
+    on conflict on constraint adapters_pk do nothing;
+  end if;
+  update durable._adapters x set seen_at = p_now
+  where (x.adapter, x.worker) in (
+    select y.adapter, y.worker from durable._adapters y
+    where y.adapter = any (p_adapters) and y.worker = p_worker and y.seen_at < p_now - 5000 for no key update skip locked);
+end
+$$;
+comment on function durable._try_lock_adapters(text, text[], bigint) is 'Writes down that a worker serves these adapters, every five seconds at most.';
+
+create or replace function durable._try_lock_old_adapters(p_before bigint)
+returns text[] language sql volatile
+as $$ select array(select a.worker from durable._adapters a where a.seen_at < p_before for update skip locked) $$;
+comment on function durable._try_lock_old_adapters(bigint) is 'Workers that have not asked for work of an adapter since an instant.';

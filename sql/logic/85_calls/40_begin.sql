@@ -1,0 +1,362 @@
+-- Calls: a pinned result, a shared one, an attempt that is under way, or a new one. Objects are put first, before any lock.
+-- Results are looked for without a lock; a call that finds none locks the row of the value key, looks again, and joins or starts.
+
+create or replace function durable._check_call(p_call durable._call)
+returns void language plpgsql stable
+as $$
+begin
+  if p_call.cache is null or p_call.cache not in ('shared', 'scope', 'force') then
+    perform durable._fail_invalid(format('cache is shared, scope or force, not %L.', p_call.cache));
+  elsif p_call.cache = 'force' and p_call.step_id is null then
+    perform durable._fail_invalid('A forced call names its step, so that the same step does not force it again.');
+  elsif p_call.inputs is null or array_position(p_call.inputs, null) is not null or array_ndims(p_call.inputs) > 1 then
+    perform durable._fail_invalid('Inputs are a list of node ids.');
+  elsif p_call.timeout_ms <= 0 or p_call.max_age_ms < 0 then
+    perform durable._fail_invalid('A timeout is more than 0, and a max_age 0 or more.');
+  elsif p_call.salt is null or p_call.share is null or p_call.cache_errors is null then
+    perform durable._fail_invalid('salt, share and cache_errors are not null.');
+  elsif octet_length(p_call.salt) > 255 or octet_length(p_call.step_id) not between 1 and 1024 then
+    perform durable._fail_invalid('A salt has at most 255 bytes, a step id 1 to 1024.');
+  elsif jsonb_typeof(p_call.request) not in ('object') then
+    perform durable._fail_invalid('A request is a JSON object: resources, priority, labels, retries.');
+  elsif p_call.request ? 'retries' and (p_call.request ->> 'retries') !~ '^[0-9]{1,4}$' then
+    perform durable._fail_invalid('retries of a request is a whole number.');
+  elsif not exists (select from durable._refs r where r.name = p_call.scope and r.kind = 'index') then
+    perform durable._fail_not_found('scope', p_call.scope, 'select durable.scope_open(...) makes one.');
+  end if;
+end
+$$;
+comment on function durable._check_call(durable._call) is 'Refuses a call before anything is written. WF001, WF004.';
+
+create or replace function durable._call_answer(
+  p_at text, p_node bytea, p_exec bytea, p_attempt durable._call_attempts default null, p_error text default null)
+returns jsonb language plpgsql stable
+as $$
+begin
+  return jsonb_build_object(
+    'at', p_at, 'node', encode(p_node, 'hex'), 'exec', encode(p_exec, 'hex'),
+    'execution_key', encode(p_attempt.execution_key, 'hex'), 'generation', p_attempt.generation,
+    'promise', durable._call_promise(p_attempt.execution_key), 'error', p_error::jsonb)
+    || coalesce((select jsonb_build_object('status', e.sub, 'dag', encode(e.refs[2], 'hex'))
+                 from durable._objects e where e.id = p_exec), '{"status": null, "dag": null}');
+end
+$$;
+comment on function durable._call_answer(text, bytea, bytea, durable._call_attempts, text) is 'The answer of a call: how it ended, or which promise to wait for.';
+
+create or replace function durable._exec_for(p_attempt durable._call_attempts, p_node bytea)
+returns bytea language sql immutable
+as $$
+  select case when p_attempt.exec_id is not null then
+    durable._object_id('exec', substr(p_attempt.phase, 11), null, array[p_node, p_attempt.outcome_dag], '{}') end
+$$;
+comment on function durable._exec_for(durable._call_attempts, bytea) is
+  'The execution of a node to which a completed attempt has led; null if it is not completed. Nodes with the same values share the attempt, each with a record of its own.';
+
+create or replace function durable._aborted_error(p_attempt durable._call_attempts)
+returns text language sql stable
+as $$
+  select coalesce(p_attempt.error, durable._error_of(p.state, p.value_data))
+  from (select durable._call_promise(p_attempt.execution_key) as id) x left join durable._promises p on p.id = x.id
+$$;
+comment on function durable._aborted_error(durable._call_attempts) is 'Why an attempt was given up, as JSON text, also before its row has been closed.';
+
+create or replace function durable._step_answer(p_call durable._call)
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_step durable._call_steps;
+  v_attempt durable._call_attempts;
+begin
+  if p_call.step_id is null then
+    return null;
+  end if;
+  select * into v_step from durable._call_steps s where s.step_id = p_call.step_id;
+  if not found then
+    return null;
+  elsif (v_step.scope, v_step.node_id) is distinct from (p_call.scope, p_call.node) then
+    perform durable._fail_invalid(format('Step %L made another call before: node %s in scope %L.', p_call.step_id,
+                                         encode(v_step.node_id, 'hex'), v_step.scope), 'A step makes one call.');
+  elsif v_step.exec_id is not null then
+    return durable._call_answer('step_hit', p_call.node, v_step.exec_id);
+  end if;
+  select * into v_attempt from durable._call_attempts a where a.execution_key = v_step.execution_key;
+  if v_attempt.exec_id is not null then
+    return durable._call_answer('step_hit', p_call.node, durable._exec_for(v_attempt, p_call.node), v_attempt);
+  elsif v_attempt.ended_at is null and durable._is_live(v_attempt.execution_key, durable._now_ms()) then
+    return durable._call_answer('joined', p_call.node, null, v_attempt);
+  end if;
+  return durable._call_answer('aborted', p_call.node, null, v_attempt, durable._aborted_error(v_attempt));
+end
+$$;
+comment on function durable._step_answer(durable._call) is
+  'The answer for a step that has called before: the same attempt, also after that was given up, so a replay starts nothing. Null if it is new. WF004.';
+
+create or replace function durable._pinned_hit(p_call durable._call, out exec_id bytea, out status text)
+language plpgsql volatile
+as $$
+begin
+  select p.exec_id, case when e.excised_at is not null then 'excised' when e.id is null then 'missing'
+                         else durable.closure_status(e.refs[2]) end
+  into exec_id, status
+  from durable._pins p left join durable._objects e on e.id = any (array[p.exec_id])
+  where p.scope = p_call.scope and p.node_id = p_call.node;
+end
+$$;
+comment on function durable._pinned_hit(durable._call) is 'The execution that the scope has pinned, and whether its result can be read: ok, missing or excised.';
+
+create or replace function durable._shared_attempt(p_call durable._call, p_now bigint)
+returns durable._call_attempts language plpgsql volatile
+as $$
+declare
+  v_attempt durable._call_attempts;
+begin
+  if p_call.cache = 'shared' and p_call.share and not p_call.forced then
+    select a.* into v_attempt from durable._calls c
+    join durable._call_attempts a on a.value_key = any (array[c.value_key]) and a.generation >= c.results_from
+    where c.value_key = p_call.value_key and a.exec_id is not null and a.share
+      and (a.phase = 'integrate_ok' or p_call.cache_errors)
+      and (p_call.max_age_ms is null or a.ended_at >= p_now - p_call.max_age_ms)
+    order by a.generation desc limit 1;
+    if durable.closure_status(v_attempt.outcome_dag) is distinct from 'ok' then
+      return null;
+    end if;
+  end if;
+  return v_attempt;
+end
+$$;
+comment on function durable._shared_attempt(durable._call, bigint) is
+  'The newest attempt whose result may be used for this call, if all of that result can be read; all null: none.';
+
+create or replace function durable._remember_step(p_call durable._call, p_execution_key bytea, p_exec bytea)
+returns boolean language plpgsql volatile
+as $$
+begin
+  if p_call.step_id is null then
+    return true;
+  end if;
+  insert into durable._call_steps (step_id, scope, node_id, execution_key, exec_id)
+  values (p_call.step_id, p_call.scope, p_call.node, p_execution_key, p_exec) on conflict on constraint call_steps_pk do nothing;
+  return found;
+end
+$$;
+comment on function durable._remember_step(durable._call, bytea, bytea) is 'Writes down what a step was given; false if the same step was given something meanwhile.';
+
+create or replace function durable._hit(p_call durable._call)
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_pinned record;
+  v_attempt durable._call_attempts;
+  v_exec bytea;
+begin
+  if not p_call.forced then
+    select * into v_pinned from durable._pinned_hit(p_call) h;
+    if v_pinned.status = 'excised' then
+      perform durable._fail_excised(v_pinned.exec_id);
+    elsif v_pinned.status = 'ok' then
+      return case when durable._remember_step(p_call, null, v_pinned.exec_id)
+                  then durable._call_answer('pinned_hit', p_call.node, v_pinned.exec_id)
+                  else durable._step_answer(p_call) end;
+    end if;
+  end if;
+  if p_call.value_key is null then
+    return null;
+  end if;
+  v_attempt := durable._shared_attempt(p_call, durable._now_ms());
+  if v_attempt.execution_key is null then
+    return null;
+  end if;
+  v_exec := durable._put_exec(p_call.node, substr(v_attempt.phase, 11), v_attempt.outcome_dag);
+  if not durable._remember_step(p_call, null, v_exec) then
+    return durable._step_answer(p_call);
+  end if;
+  perform durable._pin(array[row(p_call.scope, p_call.node, v_exec, p_call.execs, p_call.is_pinned)::durable._new_pin],
+                       v_attempt.execution_key, durable._now_ms());
+  return durable._call_answer('shared_hit', p_call.node, v_exec, v_attempt);
+end
+$$;
+comment on function durable._hit(durable._call) is
+  'The answer for a call that needs no attempt: its pin, or, once its value key is known, a shared result, which is pinned. A pinned result that is missing is passed over and replaced. Null: none. WF015.';
+
+create or replace function durable._joinable(p_call durable._call, p_now bigint)
+returns bytea language plpgsql stable
+as $$
+begin
+  if p_call.cache = 'force' or not p_call.share then
+    return null;
+  end if;
+  return (
+    select a.execution_key from durable._calls c
+    join durable._call_attempts a on a.value_key = any (array[c.value_key]) and a.generation >= c.results_from
+    where c.value_key = p_call.value_key and a.ended_at is null and a.share and durable._is_live(a.execution_key, p_now)
+    order by a.generation desc limit 1);
+end
+$$;
+comment on function durable._joinable(durable._call, bigint) is 'The newest attempt under way that this call may wait for.';
+
+create or replace function durable._add_waiter(p_call durable._call, p_execution_key bytea)
+returns void language plpgsql volatile
+as $$
+begin
+  insert into durable._call_waiters as w (forced, execution_key, scope, node_id, inputs)
+  values (p_call.forced or p_call.is_pinned, p_execution_key, p_call.scope, p_call.node, p_call.execs)
+  on conflict on constraint call_waiters_pk do update set forced = w.forced or excluded.forced;
+end
+$$;
+comment on function durable._add_waiter(durable._call, bytea) is 'The attempt, which the caller has locked or just made, runs for this scope and node too.';
+
+create or replace function durable._join(p_call durable._call, p_execution_key bytea)
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_attempt durable._call_attempts := durable._lock_attempt(p_execution_key);
+begin
+  if v_attempt.ended_at is not null or not durable._is_live(p_execution_key, durable._now_ms()) then
+    return null;
+  end if;
+  if not durable._remember_step(p_call, p_execution_key, null) then
+    return null;
+  end if;
+  perform durable._add_waiter(p_call, p_execution_key);
+  return durable._call_answer('joined', p_call.node, null, v_attempt);
+end
+$$;
+comment on function durable._join(durable._call, bytea) is 'Waits for an attempt of somebody else, which stays as it is until this transaction ends; null if it has just ended.';
+
+create or replace function durable._start_attempt(p_call durable._call, p_request bytea, p_generation integer, p_now bigint)
+returns durable._call_attempts language plpgsql volatile
+as $$
+declare
+  v_attempt durable._call_attempts;
+  v_key bytea := durable._execution_key(p_call.value_key, p_generation);
+begin
+  update durable._calls c set generation = p_generation where c.value_key = p_call.value_key;
+  insert into durable._call_attempts as a (
+    created_at, generation, budget, share, uuid, execution_key, value_key, node_id, adapter, step_id, request_id)
+  values (
+    p_now, p_generation, coalesce((p_call.request ->> 'retries')::integer, durable._setting_int('call_retries')), p_call.share,
+    gen_random_uuid(), v_key, p_call.value_key, p_call.node, p_call.adapter,
+    case when p_call.cache = 'force' then p_call.step_id end, p_request)
+  returning a.* into v_attempt;
+  if not durable._insert_promise(
+    row(durable._call_promise(v_key), durable._later(p_now, p_call.timeout_ms),
+        jsonb_build_object('function', p_call.function, 'node', encode(p_call.node, 'hex'), 'request', p_call.request)::text,
+        null,
+        jsonb_build_object('resonate:target', 'poll://any@adapter:' || p_call.adapter), null)::durable._new_promise,
+    null, null, p_now) then
+    perform durable._fail_conflict(format('Promise %L exists already; such ids are reserved.', durable._call_promise(v_key)));
+  end if;
+  perform durable._add_waiter(p_call, v_key);
+  return v_attempt;
+end
+$$;
+comment on function durable._start_attempt(durable._call, bytea, integer, bigint) is
+  'A new attempt with its promise and task. The caller has locked the row of the value key. WF003.';
+
+create or replace function durable._join_or_start(p_call durable._call, p_request bytea)
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_row durable._calls;
+  v_now bigint;
+  v_key bytea;
+  v_attempt durable._call_attempts;
+begin
+  insert into durable._calls (value_key, salt, scope, function, function_id, inputs)
+  values (p_call.value_key, p_call.salt, case when not p_call.share then p_call.scope end, p_call.function, p_call.function_id,
+          p_call.value_ids)
+  on conflict on constraint calls_pk do nothing;
+  v_row := durable._lock_call(p_call.value_key);
+  v_now := durable._now_ms();
+  if not p_call.forced and (exists (select from durable._pinned_hit(p_call) h where h.status = 'ok')
+                            or (durable._shared_attempt(p_call, v_now)).execution_key is not null) then
+    return null;
+  end if;
+  if p_call.step_id is not null and exists (select from durable._call_steps s where s.step_id = p_call.step_id) then
+    return durable._step_answer(p_call);
+  end if;
+  v_key := durable._joinable(p_call, v_now);
+  if v_key is not null then
+    return durable._join(p_call, v_key);
+  end if;
+  v_attempt := durable._start_attempt(p_call, p_request, v_row.generation + 1, v_now);
+  if not durable._remember_step(p_call, v_attempt.execution_key, null) then
+    return null;
+  end if;
+  return durable._call_answer('started', p_call.node, null, v_attempt);
+end
+$$;
+comment on function durable._join_or_start(durable._call, bytea) is
+  'Decides under the lock of the value key. Null: there is a result by now, or the attempt has just ended, so the caller has to look again.';
+
+create or replace function durable._begin_call(p_call durable._call)
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_call durable._call := p_call;
+  v_answer jsonb;
+  v_request bytea;
+begin
+  perform durable._may_lock();
+  perform durable._check_call(p_call);
+  v_call.adapter := durable._adapter_of(p_call.function);
+  v_call.forced := coalesce(p_call.forced, p_call.cache = 'force');
+  v_call.node := durable.node_call(p_call.function, p_call.inputs);
+  v_answer := coalesce(durable._step_answer(v_call), durable._hit(v_call));
+  if v_answer is not null then
+    return v_answer;
+  end if;
+  select i.value_ids, i.execs into v_call.value_ids, v_call.execs from durable._inputs_of(v_call.scope, v_call.inputs) i;
+  v_call.function_id := (select o.refs[1] from durable._objects o where o.id = v_call.node);
+  v_call.value_key := durable._value_key(v_call.salt, case when not v_call.share then v_call.scope end, v_call.function_id,
+                                         v_call.value_ids);
+  if v_call.request is not null then
+    v_request := durable._put_request(v_call.node, v_call.request);
+  end if;
+  for v_round in 1..20 loop
+    v_call.is_pinned := exists (select from durable._pins p where p.scope = v_call.scope and p.node_id = v_call.node);
+    v_answer := durable._hit(v_call);
+    if v_answer is not null then
+      return v_answer;
+    end if;
+    begin
+      v_answer := durable._join_or_start(v_call, v_request);
+      if v_answer is not null then
+        return v_answer;
+      end if;
+      perform durable._start_over();
+    exception when sqlstate 'WF099' then
+      null;  -- the locks are released again
+    end;
+  end loop;
+  perform durable._fail_busy(format('Call %s', encode(v_call.node, 'hex')));
+  return null;
+end
+$$;
+comment on function durable._begin_call(durable._call) is 'One call, from its checks to its answer.';
+
+create or replace function durable.call_begin(
+  scope text, function text, inputs bytea[], cache text default 'shared', step_id text default null,
+  timeout interval default null, salt text default '', share boolean default true, cache_errors boolean default false,
+  request jsonb default null, max_age interval default null)
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_call durable._call;
+begin
+  v_call.scope := $1;
+  v_call.function := $2;
+  v_call.inputs := $3;
+  v_call.cache := $4;
+  v_call.step_id := $5;
+  v_call.timeout_ms := durable._ms($6);
+  v_call.salt := $7;
+  v_call.share := $8;
+  v_call.cache_errors := $9;
+  v_call.request := $10;
+  v_call.max_age_ms := durable._ms($11);
+  return durable._begin_call(v_call);
+end
+$$;
+comment on function durable.call_begin(text, text, bytea[], text, text, interval, text, boolean, boolean, jsonb, interval) is
+  'Asks for the result of a call: select durable.call_begin(''exp-7'', ''dml+exec://local/sort'', array[durable.literal(''[2, 1]'')]). Answers {at, node, status, exec, dag, promise, execution_key, generation, error}. at: pinned_hit, shared_hit or step_hit with exec, dag and status ok or error; started or joined with a promise to wait for; aborted with an error, for a step whose attempt was given up. cache: shared (default); scope takes no result of other scopes; force always runs, once for each step_id. share => false: neither joins nor is joined, and nobody else gets the result. cache_errors: a shared failure counts as a result. max_age: older shared results do not count. timeout: of a new attempt. request: for the adapter, no part of the key; its retries are the retry budget. WF001, WF003, WF004, WF013, WF014, WF015.';

@@ -1,0 +1,128 @@
+"""Law: reports are checked, an outcome is stored once, only a DAG that is here counts (9, 12, 13, 25)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.calls.scene import Scene, refusal
+from tests.support.clock import Clock
+
+OTHER = "dml+exec://fake/g"
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        {},
+        {"class": "finished"},
+        {"class": "pending"},
+        {"class": "pending", "token": ""},
+        {"class": "pending", "token": 7},
+        {"class": "pending", "token": "t", "poll_after_ms": "soon"},
+        {"class": "pending", "token": "t", "started_at": -1},
+        {"class": "done", "result": "ab" * 32},
+        {"class": "done", "outcome": "fine", "result": "ab" * 32},
+        {"class": "done", "outcome": "ok"},
+        {"class": "done", "outcome": "ok", "result": "AB" * 32},
+        {"class": "done", "outcome": "ok", "error": {"message": "no"}},
+        {"class": "failed", "error": {"code": "x"}},
+        {"class": "failed", "retryable": True},
+        {"class": "failed", "retryable": True, "error": {"message": "x"}},
+    ],
+)
+def test_s25_malformed_reports_are_refused(scene: Scene, report: dict[str, Any]) -> None:
+    """The lease stays, and nothing is stored."""
+    answer = scene.begin()
+    (document,) = scene.lease()
+    assert refusal(scene.conn, lambda: scene.report(document, **report)).startswith("WF004")
+    assert scene.count("_call_polls") == 0
+    assert scene.state(answer) == "poll_adapter"
+    assert scene.done(document) == "completed_ok"
+
+
+def test_s25_a_broken_answer_ends_the_attempt(scene: Scene) -> None:
+    """The worker reports it as not retryable; nothing is cached, and the next call runs again."""
+    answer = scene.begin()
+    (document,) = scene.lease()
+    assert scene.failed(document, "adapter_protocol", retryable=False) == "failed_terminal"
+    assert scene.promise(answer)[1]["data"]["code"] == "adapter_protocol"
+    assert scene.begin()["at"] == "started"
+    assert scene.count("call_attempts") == 2
+
+
+def test_many_reports_in_one_round_trip(scene: Scene) -> None:
+    """One that is refused takes no other back."""
+    for number in range(4):
+        scene.begin([number])
+    documents = scene.lease(most=3)
+    assert len(documents) == 3
+    reports = [
+        {**each, "class": "pending", "token": "t", "poll_after_ms": 0, "version": each["version"] + shift}
+        for each, shift in zip(documents, (0, 1, 0), strict=True)
+    ]
+    answers = [row[0] for row in scene.all("select * from durable.call_reports_v1(%s)", json.dumps(reports))]
+    assert [each.get("state") or each["error"] for each in answers] == [
+        "poll_adapter",
+        "WF002",
+        "poll_adapter",
+    ]
+    assert len(scene.lease()) == 3
+
+
+def test_s12_the_result_comes_late(scene: Scene, clock: Clock) -> None:
+    """The outcome waits for its objects; the adapter is not asked again."""
+    answer = scene.begin()
+    (document,) = scene.lease()
+    with scene.conn.transaction(force_rollback=True):
+        dag = scene.dag("late")
+    late = {"class": "done", "outcome": "ok", "result": dag.hex()}
+    assert scene.report(document, **late) == "integrate_ok"
+    assert scene.integrate(document) == "retry_wait"
+    assert scene.state(answer) == "retry_wait"
+    clock.advance(1000)
+    (document,) = scene.lease()
+    assert document["phase"] == "integrate_ok"
+    scene.dag("late")
+    assert scene.integrate(document) == "completed_ok"
+    assert len(scene.polls) == 1
+
+
+def test_a_result_that_never_comes_uses_the_budget(scene: Scene, clock: Clock) -> None:
+    """It is a failure like others."""
+    answer = scene.begin(request={"retries": 1})
+    (document,) = scene.lease()
+    scene.report(document, **{"class": "done", "outcome": "ok", "result": "ab" * 32})
+    assert scene.integrate(document) == "retry_wait"
+    clock.advance(1000)
+    assert scene.integrate(scene.lease()[0]) == "failed_terminal"
+    assert scene.promise(answer)[1]["data"]["code"] == "retry_budget_exhausted"
+
+
+def test_s09_a_report_after_done_changes_nothing(scene: Scene) -> None:
+    """The stored outcome stays."""
+    answer = scene.begin()
+    (document,) = scene.lease()
+    assert scene.done(document, integrate=False) == "integrate_ok"
+    assert scene.pending(document) == "already_done"
+    assert scene.done(document, 8, outcome="error") == "already_done"
+    assert scene.failed(document) == "already_done"
+    assert scene.state(answer) == "integrate_ok"
+    assert scene.integrate(document) == "completed_ok"
+    assert scene.begin()["dag"] == scene.dag(7).hex()
+
+
+def test_s13_done_must_name_a_dag(scene: Scene) -> None:
+    """A node is no result: the attempt ends, and nothing is cached."""
+    answer = scene.begin()
+    (document,) = scene.lease()
+    literal = scene.literal(7).hex()
+    assert (
+        scene.report(document, **{"class": "done", "outcome": "ok", "result": literal}) == "failed_terminal"
+    )
+    state, error = scene.promise(answer)
+    assert (state, error["data"]["code"]) == ("rejected", "result_invalid")
+    assert scene.count("_pins") == 0 and scene.count("_objects where kind = 'exec'") == 0
+    assert scene.begin()["generation"] == 1
