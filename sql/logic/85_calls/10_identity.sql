@@ -1,5 +1,5 @@
--- Identity: the id of an object is the hash of what it is. A change of this encoding is a new version in the tag, never a silent
--- re-hash: ids are in the hands of users and of other databases.
+-- Identity: the id of an object is the hash of what it is. Python computes the same ids (pyengine/calls/identity.py), and both
+-- are tested against tests/calls/vectors.json. A change of this encoding is a new version in the tag, never a silent re-hash.
 
 create or replace function durable._object_id(p_kind text, p_sub text, p_scalar bytea, p_refs bytea[], p_names text[])
 returns bytea language plpgsql immutable parallel safe
