@@ -182,6 +182,10 @@ class Routine:
         words = [token.text for token in self.header]
         return ("set", "search_path") in itertools.pairwise(words)
 
+    def breach(self, text: str) -> tuple[Statement, int, str]:
+        """Return a breach of a rule, at the line of the function."""
+        return self.statement, self.statement.line, f"{self.name}: {text}"
+
     def _word_after(self, word: str) -> str:
         words = [token.text for token in self.header]
         return words[words.index(word) + 1] if word in words else ""

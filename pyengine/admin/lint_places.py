@@ -308,13 +308,12 @@ def with_the_owners_rights(inventory: Inventory) -> Found:
     for routine in found:  # grows
         words = [token.text for token in routine.header]
         path = words[words.index("search_path") + 2 :][:3] if routine.pinned else None
-        line = routine.statement.line
         # an entry point gets its path from 99_entry_points
         if path not in (None, ["pg_catalog", ",", "pg_temp"]) or (path is None and routine.public):
-            yield routine.statement, line, f"{routine.name}: run by others than the owner, under another path"
+            yield routine.breach("run by others than the owner, under another path")
         if path is None:
             for name in _types_at_large(routine):
-                yield routine.statement, line, f"{routine.name}: {name} of a type without its schema"
+                yield routine.breach(f"{name} of a type without its schema")
         for index in range(len(routine.body)):
             called = by_name.get(of_schema(routine.body, index) or "", [])
             found += [one for one in called if one not in found]

@@ -48,33 +48,21 @@ def header_order(inventory: Inventory) -> Found:
     for routine in inventory.routines:
         order = [ranks[word] for word in routine.clauses]
         if order != sorted(order):
-            yield (
-                routine.statement,
-                routine.statement.line,
-                f"{routine.name}: clauses stand as {routine.clauses}",
-            )
+            yield routine.breach(f"clauses stand as {routine.clauses}")
 
 
 def language(inventory: Inventory) -> Found:
     """SQL or PL/pgSQL with a dollar-quoted body."""
     for routine in inventory.routines:
         if routine.language not in LANGUAGES or not any(token.kind == "body" for token in routine.header):
-            yield (
-                routine.statement,
-                routine.statement.line,
-                f"{routine.name}: language sql or plpgsql, body in dollar quotes",
-            )
+            yield routine.breach("language sql or plpgsql, body in dollar quotes")
 
 
 def volatility(inventory: Inventory) -> Found:
     """Immutable, stable or volatile is written out."""
     for routine in inventory.routines:
         if not routine.volatility and not routine.is_procedure:
-            yield (
-                routine.statement,
-                routine.statement.line,
-                f"{routine.name}: volatility is left to the default",
-            )
+            yield routine.breach("volatility is left to the default")
 
 
 def search_path(inventory: Inventory) -> Found:
@@ -83,17 +71,9 @@ def search_path(inventory: Inventory) -> Found:
         if routine.is_procedure:
             yield from _unpinned(routine)
         elif routine.public and routine.pinned and routine.statement.file.room == "logic":
-            yield (
-                routine.statement,
-                routine.statement.line,
-                f"{routine.name}: settings of entry points stand in 99_entry_points",
-            )
+            yield routine.breach("settings of entry points stand in 99_entry_points")
         if not routine.public and routine.language == "sql" and routine.pinned:
-            yield (
-                routine.statement,
-                routine.statement.line,
-                f"{routine.name}: a pinned sql helper is never inlined",
-            )
+            yield routine.breach("a pinned sql helper is never inlined")
         words = [token.text for token in routine.header]
         # '' searches temporary types first, which a caller could make: not with the rights of another user
         definer = "definer" in words
@@ -101,11 +81,7 @@ def search_path(inventory: Inventory) -> Found:
         path = "pg_catalog, pg_temp" if definer else "''"
         found = words[words.index("search_path") + 1 :][: len(wanted)] if routine.pinned else []
         if (routine.pinned or definer) and found != wanted:
-            yield (
-                routine.statement,
-                routine.statement.line,
-                f"{routine.name}: search_path is pinned to {path} only",
-            )
+            yield routine.breach(f"search_path is pinned to {path} only")
 
 
 def settings(inventory: Inventory) -> Found:
@@ -118,7 +94,7 @@ def settings(inventory: Inventory) -> Found:
         wanted += ["set quote_all_identifiers = off"] if routine.pinned else []
         for clause in wanted:
             if clause not in words:
-                yield routine.statement, routine.statement.line, f"{routine.name}: without {clause}"
+                yield routine.breach(f"without {clause}")
 
 
 def backslashes(inventory: Inventory) -> Found:
@@ -139,7 +115,7 @@ def _unpinned(routine: Routine) -> Found:
     """
     tokens = routine.body
     if routine.pinned or not any(token.text == "commit" and token.kind == "word" for token in tokens):
-        yield routine.statement, routine.statement.line, f"{routine.name}: a procedure that does not commit"
+        yield routine.breach("a procedure that does not commit")
     for index, token in enumerate(tokens):
         if token.kind == "word" and not re.fullmatch(r"[\w$]+|[(),;.:]|:=", token.text):
             yield (
@@ -161,11 +137,7 @@ def parameter_names(inventory: Inventory) -> Found:
         bare = [name for name in routine.parameters if not name.startswith("p_")]
         for_people = routine.public and not re.search(r"_v\d+$", routine.name)
         if bare and (not for_people or len(bare) != len(routine.parameters)):
-            yield (
-                routine.statement,
-                routine.statement.line,
-                f"{routine.name}: parameter {', '.join(bare)} without p_",
-            )
+            yield routine.breach(f"parameter {', '.join(bare)} without p_")
 
 
 def length(inventory: Inventory) -> Found:
@@ -173,11 +145,7 @@ def length(inventory: Inventory) -> Found:
     for routine in inventory.routines:
         lines = routine.statement.end_line - routine.statement.line + 1
         if lines > MAX_LINES:
-            yield (
-                routine.statement,
-                routine.statement.line,
-                f"{routine.name}: {lines} lines, {MAX_LINES} allowed",
-            )
+            yield routine.breach(f"{lines} lines, {MAX_LINES} allowed")
 
 
 def layout(inventory: Inventory) -> Found:

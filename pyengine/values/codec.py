@@ -344,10 +344,7 @@ class Codec:
 
     def write(self, codec: TypeCodec, value: Any, where: str) -> str:
         """Return the JSON text of a value of a codec; otherwise as `encode`."""
-        try:
-            packed = codec.pack(value)
-        except UNWRITABLE as error:
-            raise unwritable(where, error, value) from error
+        packed = pack_value(codec, value, where)
         if len(packed) > self.unchecked_bytes:
             self.check_size(len(packed), where)
         return codec.check(value, packed, where)[0]

@@ -20,30 +20,21 @@ T_co = TypeVar("T_co", covariant=True)
 _workflow_logger = logging.getLogger("pyengine.workflow")
 
 
-class ChildRun(Protocol[T_co]):
-    """A child run: await it for its result."""
-
-    @property
-    def id(self) -> str:
-        """Its run id."""
-
-    def done(self) -> bool:
-        """Whether it has ended, according to this run's journal."""
-
-    def __await__(self) -> Generator[Any, None, T_co]: ...
-
-
 class DurablePromise(Protocol[T_co]):
     """A promise that is settled from outside: pass its id on, await it for its value."""
 
     @property
     def id(self) -> str:
-        """Its id, for `durable.resolve(id, ...)`."""
+        """Its id: for `durable.resolve(id, ...)`, and of a child run its run id."""
 
     def done(self) -> bool:
         """Whether it is settled, according to this run's journal."""
 
     def __await__(self) -> Generator[Any, None, T_co]: ...
+
+
+class ChildRun(DurablePromise[T_co], Protocol[T_co]):
+    """A child run: the promise of its result, whose id is the run id."""
 
 
 if TYPE_CHECKING:
