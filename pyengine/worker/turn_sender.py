@@ -207,8 +207,8 @@ class TurnSender:
         """
         if len(reports) > 1:
             return await self._halves(reports, hints)
-        executions = [report.execution for report in reports]
-        return [Answer(0, None, [], [], [], False, None, executions, [])]
+        executions, ids = [report.execution for report in reports], [report.id for report in reports]
+        return [Answer(0, None, [], [], [], False, None, executions, ids)]
 
     async def _halves(self, reports: list[RunReport], hints: bool) -> list[Answer]:
         half = len(reports) // 2

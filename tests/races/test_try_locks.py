@@ -279,6 +279,25 @@ def test_a_lease_that_could_not_be_renewed(dsn: str, conn: Connection, clock: Cl
         assert ask(conn, ("select expires_at from durable._tasks", ())) == (clock.now_ms + TTL_MS,)
 
 
+def test_a_lease_in_a_locked_table_is_kept(dsn: str, conn: Connection, clock: Clock) -> None:
+    """A user has locked the whole table of tasks. The heartbeat gives up after its lock_timeout, and records
+    that it could not renew; a tick right after the commit takes no lease.
+    """
+    held = begin_run(conn, "r")
+    ask(conn, ("select durable.worker_hello_v1('W', '{q}', '{w}', '{1}', '{}')", ()))
+    clock.advance(TTL_MS - 1)
+    conn.execute("set lock_timeout = '100ms'")
+    with psycopg.connect(dsn) as user:
+        user.execute("lock table durable._tasks in access exclusive mode")
+        assert ask(conn, heartbeat("W", held)) == ([],)
+        clock.advance(TTL_MS - 1)
+    assert tick(conn)["leases"] == 0
+    assert ask(conn, heartbeat("W", held)) == ([],)
+    assert ask(conn, ("select unrenewed from durable._workers", ())) == ([],)
+    clock.advance(TTL_MS)
+    assert tick(conn)["leases"] == 1
+
+
 # -- turns of the engine
 
 
@@ -387,3 +406,34 @@ def test_sessions_of_other_databases_are_not_reported_as_blockers(dsn: str, conn
         user.execute(adoption)
         blocked = conn.execute("select id, pid from durable.blocked").fetchall()
         assert blocked == [("r", user.info.backend_pid)]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_lock_of_a_savepoint_is_reported(dsn: str, conn: Connection, row: str) -> None:
+    """A user locks a row in a subtransaction that is over, as Django's atomic blocks and functions with an
+    exception handler do. The row names the subtransaction, and the list of locks only the transaction.
+    """
+    begin_run(conn, "r")
+    with psycopg.connect(dsn) as user, psycopg.connect(dsn) as other, psycopg.connect(dsn) as older:
+        older.execute("select pg_current_xact_id()")
+        with user.transaction():
+            user.execute("select 1")
+            with user.transaction():
+                user.execute(ROWS[row], ("r",))  # type: ignore[call-overload]
+            other.execute("select from durable._executions where id = 'nobody' for update")
+            found = conn.execute("select id, pid from durable._holders('{r}')").fetchall()
+            assert found == [("r", user.info.backend_pid)]
+
+
+@pytest.mark.parametrize("mode", ["share", "access exclusive"])
+def test_a_lock_of_a_table_is_reported(dsn: str, conn: Connection, mode: str) -> None:
+    """A session that keeps all others from writing a table of the engine holds every run."""
+    begin_run(conn, "r")
+    with psycopg.connect(dsn) as user:
+        user.execute(f"lock table durable._executions in {mode} mode".encode())
+        conn.execute("set lock_timeout = '100ms'")
+        found = conn.execute("select id, pid from durable._holders('{r}')").fetchall()
+        assert found == [("r", user.info.backend_pid)]
+        (told,) = ask(conn, ("select durable.worker_blocked_v1('W', '{r}')", ()))
+        assert [one["pid"] for one in told] == [user.info.backend_pid]
+    assert conn.execute("select id, pid from durable._holders('{r}')").fetchall() == []

@@ -313,6 +313,56 @@ def test_a_worker_whose_row_is_locked_declares_presence_later(dsn: str, conn: Co
     asyncio.run(main())
 
 
+# -- locks of whole tables
+
+EXCLUSIVELY = "lock table durable.{} in access exclusive mode"
+WIDE = {
+    **{
+        table: EXCLUSIVELY.format(table)
+        for table in ("_promises", "_tasks", "_executions", "_journal", "_workers")
+    },
+    "alter table": "alter table durable._executions add column by_hand integer;"
+    "alter table durable._executions drop column by_hand",
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+@pytest.mark.session("the user's transaction and presence")
+def test_a_locked_table_costs_a_lock_timeout_a_try(dsn: str, conn: Connection, name: str) -> None:
+    """A user locks a whole table for longer than a lease. No session of a worker waits for longer than its
+    lock_timeout, no run is halted or loses its lease, and all go on after the commit.
+    """
+    conn.execute("select durable.set_setting('lease_ttl_ms', '1500')")
+    waiting = (
+        "select a.application_name, clock_timestamp() - a.query_start > '1500 ms' from pg_stat_activity a "
+        "where a.datname = current_database() and a.wait_event_type = 'Lock' "
+        "and a.application_name ~ '^pyengine (turn|side|heartbeat)'"
+    )
+    seen: set[tuple[object, ...]] = set()
+
+    async def main() -> None:
+        traffic = Traffic(dsn)
+        async with traffic.running(dsn, workers=2) as client:
+            await traffic.held_runs(client, conn)
+            with open_transaction(dsn, [WIDE[name]]) as user:
+                traffic.go_on.set()
+                until_s = time.monotonic() + 6
+                while time.monotonic() < until_s:
+                    seen.update(conn.execute(waiting).fetchall())
+                    await asyncio.sleep(0.05)
+                user.commit()
+            async with asyncio.timeout(5):
+                await traffic.others_end(client, 5)
+            conn.execute("select durable.resolve('s-outside', '1')")
+            await eventually(lambda: conn.execute(UNSETTLED).fetchone() == (0,))
+        assert twice(traffic.steps) == []
+
+    asyncio.run(main())
+    assert seen and not any(too_long for _, too_long in seen), seen
+    states = "select distinct state from durable.runs"
+    assert conn.execute(states).fetchall() == [("completed",)]
+
+
 # -- the table of the review: half a minute each, against the undisturbed count
 
 

@@ -129,33 +129,53 @@ $$;
 comment on function durable._end_frozen_sessions() is
   'Ends sessions of worker processes that have not read their answer for the length of a lease. Such a process is stopped; its statement has not committed, and its locks block every other session.';
 
+create or replace function durable._renew_leases(
+  p_worker text, p_executions bigint[], p_ids text[], p_versions integer[],
+  out now bigint, out lost bigint[], out unrenewed text[])
+language plpgsql volatile
+as $$
+declare
+  v_free text[];
+begin
+  v_free := durable._try_lock_free_tasks(p_ids);
+  now := durable._now_ms();
+  update durable._tasks t set expires_at = now + t.ttl
+  where t.id = any (v_free) and t.pid = p_worker and t.id = p_ids[array_position(p_executions, t.execution)]
+    and durable._is_leased(t, p_versions[array_position(p_executions, t.execution)], now);
+  unrenewed := case when cardinality(v_free) = cardinality(p_ids) then '{}' else array(
+    select t.id from durable._tasks t where t.id = any (p_ids) and t.pid = p_worker
+    except select unnest(v_free) order by 1) end;
+  lost := array(
+    select e from unnest(p_executions) e
+    where e <> all (array(
+      select t.execution from durable._tasks t
+      where t.id = any (p_ids) and t.pid = p_worker and t.id = p_ids[array_position(p_executions, t.execution)]
+        and durable._is_leased(t, p_versions[array_position(p_executions, t.execution)], now)))
+    order by e);
+exception when lock_not_available then
+  -- the whole table is locked: nothing is renewed, and nothing is known to be lost
+  now := durable._now_ms();
+  lost := '{}';
+  unrenewed := p_ids;
+end
+$$;
+comment on function durable._renew_leases(text, bigint[], text[], integer[]) is
+  'Renews leases of a worker. lost: the executions whose lease it has no more. unrenewed: tasks that other sessions have locked, so that their leases stay as they are.';
+
 create or replace function durable.worker_heartbeat_v1(
   p_worker text, p_executions bigint[], p_ids text[], p_versions integer[], p_ticked_ms bigint default null)
 returns bigint[] language plpgsql volatile
 as $$
 declare
-  v_free text[];
-  v_now bigint;
+  v_leases record;
 begin
   perform durable._end_frozen_sessions();
-  v_free := durable._try_lock_free_tasks(p_ids);
-  v_now := durable._now_ms();
-  update durable._tasks t set expires_at = v_now + t.ttl
-  where t.id = any (v_free) and t.pid = p_worker and t.id = p_ids[array_position(p_executions, t.execution)]
-    and durable._is_leased(t, p_versions[array_position(p_executions, t.execution)], v_now);
+  select * into v_leases from durable._renew_leases(p_worker, p_executions, p_ids, p_versions) l;
   update durable._workers w
-  set seen_at = v_now, missing_at = null, ticked_at = coalesce(v_now - p_ticked_ms, w.ticked_at),
-      unrenewed = case when cardinality(v_free) = cardinality(p_ids) then '{}' else array(
-        select t.id from durable._tasks t where t.id = any (p_ids) and t.pid = p_worker
-        except select unnest(v_free) order by 1) end
+  set seen_at = v_leases.now, missing_at = null, ticked_at = coalesce(v_leases.now - p_ticked_ms, w.ticked_at),
+      unrenewed = v_leases.unrenewed
   where w.id = any (array(select x.id from durable._workers x where x.id = p_worker for no key update skip locked));
-  return array(
-    select e from unnest(p_executions) e
-    where e <> all (array(
-      select t.execution from durable._tasks t
-      where t.id = any (p_ids) and t.pid = p_worker and t.id = p_ids[array_position(p_executions, t.execution)]
-        and durable._is_leased(t, p_versions[array_position(p_executions, t.execution)], v_now)))
-    order by e);
+  return v_leases.lost;
 end
 $$;
 comment on function durable.worker_heartbeat_v1(text, bigint[], text[], integer[], bigint) is

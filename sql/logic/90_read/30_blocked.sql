@@ -45,22 +45,68 @@ $$;
 comment on function durable._side_locks(text[]) is
   'Transactions that have locked or changed side rows of these promises and runs, ended ones included.';
 
+create or replace function durable._is_running(p_xid text)
+returns boolean language plpgsql stable
+as $$
+declare
+  v_next bigint := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
+begin
+  return pg_xact_status((v_next + ((p_xid::bigint - v_next + 2147483648) & 4294967295) - 2147483648)::text::xid8) = 'in progress';
+exception when invalid_parameter_value then
+  return false;
+end
+$$;
+comment on function durable._is_running(text) is
+  'Whether the transaction or subtransaction of this number, as rows store it, has not ended; false for a number that no transaction has.';
+
+create or replace function durable._locks_of_others()
+returns table (pid integer, type text, xid text, class bigint, kind smallint, is_engine boolean, writes boolean)
+language sql stable
+as $$
+  with lock as materialized (
+    select l.* from pg_catalog.pg_locks l
+    where l.granted and l.pid <> pg_backend_pid()
+      -- advisory locks and tables of other databases of the server look the same
+      and (l.locktype = 'transactionid'
+           or l.database = (select d.oid from pg_catalog.pg_database d where d.datname = current_database()))
+  ), engine as (
+    -- turns and ticks are over in a moment, and nobody is to end them (_engine_xact_key)
+    select l.pid from lock l where l.locktype = 'advisory' and l.classid::bigint = 1685417580 and l.mode = 'ExclusiveLock'
+  )
+  select l.pid, l.locktype, l.transactionid::text, l.classid::bigint, l.objsubid, l.pid in (select e.pid from engine e),
+         l.locktype = 'transactionid' and exists (
+           select from lock t join pg_catalog.pg_class c on c.oid = t.relation and c.relnamespace = 'durable'::regnamespace
+           where t.pid = l.pid and t.locktype = 'relation' and t.mode in ('RowShareLock', 'RowExclusiveLock'))
+  from lock l where l.mode = 'ExclusiveLock' and l.locktype in ('transactionid', 'advisory')
+$$;
+comment on function durable._locks_of_others() is
+  'Transaction numbers and advisory locks of all other sessions. is_engine: a turn or tick. writes: the transaction has locked or written rows of the engine.';
+
+create or replace function durable._holders_of_tables()
+returns integer[] language sql stable
+as $$
+  select coalesce(array_agg(distinct l.pid), '{}')
+  from pg_catalog.pg_locks l
+  join pg_catalog.pg_database d on d.oid = l.database and d.datname = current_database()
+  join pg_catalog.pg_class c on c.oid = l.relation and c.relnamespace = 'durable'::regnamespace
+  where l.granted and l.pid <> pg_backend_pid() and l.locktype = 'relation'
+    and l.mode in ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+$$;
+comment on function durable._holders_of_tables() is
+  'Sessions that have locked a whole table of the engine against writers, as alter table and create index do.';
+
 create or replace function durable._holders(p_ids text[])
 returns table (id text, pid integer) language plpgsql stable
 as $$
 begin
+  -- first, because nothing else could be read
+  return query select i, h from unnest(p_ids) i cross join unnest(durable._holders_of_tables()) h;
+  if found then
+    return;
+  end if;
   return query
   with lock as materialized (
-    select l.locktype, l.transactionid::text as xid, l.classid::bigint as class, l.objsubid as kind, l.pid
-    from pg_catalog.pg_locks l
-    where l.granted and l.mode = 'ExclusiveLock' and l.locktype in ('transactionid', 'advisory')
-      and l.pid is distinct from pg_backend_pid()
-      -- advisory locks of other databases of the server look the same
-      and (l.locktype = 'transactionid'
-           or l.database = (select d.oid from pg_catalog.pg_database d where d.datname = current_database()))
-      -- turns and ticks of the engine end in a moment, and an operator must not end them (_engine_xact_key)
-      and not exists (select from pg_catalog.pg_locks m where m.pid = l.pid and m.granted and m.locktype = 'advisory'
-                      and m.classid::bigint = 1685417580 and m.mode = 'ExclusiveLock')
+    select * from durable._locks_of_others()
   ), row_lock as materialized (
     select p.id, p.xmax::text as xid from durable._promises p where p.id = any (p_ids)
     union
@@ -70,21 +116,27 @@ begin
     where p.id = any (p_ids)
     union
     select s.id, s.xid from durable._side_locks(p_ids) s
-  ), holder as (
-    select r.id, l.pid from row_lock r join lock l on l.locktype = 'transactionid' and l.xid = r.xid
+  ), member as materialized (
+    select r.id, r.xid from row_lock r
     union
-    select r.id, l.pid from row_lock r cross join lateral unnest(durable._multixact_members(r.xid)) as m (xid)
-    join lock l on l.locktype = 'transactionid' and l.xid = m.xid
+    select r.id, m.xid from row_lock r cross join lateral unnest(durable._multixact_members(r.xid)) as m (xid)
+  ), holder as (
+    select m.id, l.pid from member m join lock l on l.xid = m.xid and not l.is_engine
+    union
+    -- a subtransaction, which no list of locks names: it belongs to an older transaction that writes here
+    select m.id, l.pid from member m join lock l on l.writes and not l.is_engine and age(l.xid::xid) > age(m.xid::xid)
+    where m.xid not in (select x.xid from lock x where x.xid is not null) and durable._is_running(m.xid)
   )
   select x.id, x.pid from holder x
   union
   -- runs begin to wait for other runs one after the other (_lock_adoptions)
-  select i, l.pid from unnest(p_ids) i join lock l on l.locktype = 'advisory' and l.class = 1685417575 and l.kind = 2
+  select i, l.pid from unnest(p_ids) i
+  join lock l on l.type = 'advisory' and l.class = 1685417575 and l.kind = 2 and not l.is_engine
   where i not in (select y.id from holder y);
 end
 $$;
 comment on function durable._holders(text[]) is
-  'Sessions, other than turns and ticks of the engine, whose open transactions have locked the promises, tasks, heads or side rows of these ids, or the lock of adoptions.';
+  'Sessions, other than turns and ticks of the engine, whose open transactions hold the promises, tasks, heads or side rows of these ids, a whole table, or the lock of adoptions. A lock of a savepoint is known by the number of the subtransaction alone: then all sessions are answered that may be it.';
 
 create or replace view durable.blocked as
 select h.id, array_agg(distinct b.worker) as workers, a.pid, a.usename as "user", a.application_name as application,
