@@ -66,6 +66,7 @@ _PLACES: dict[str, tuple[str, Ability, float]] = {
     "holds": ("holds", "own", 240),
     "idle": ("idle", "own", 240),
     "hints": ("hints", "own", 180),
+    "calls": ("calls", "own", 180),
 }
 NAMES = tuple(_PLACES)
 

@@ -40,7 +40,7 @@ head as (
   select execution, id, 'noop', '1', bucket, 1 from start),
 journal as (
   insert into durable._journal (bucket, execution, seq, ts, type)
-  select bucket, execution, 0, now, 'S' from start),
+  select bucket, execution, 0, now, 'execution_started' from start),
 task as (
   insert into durable._tasks (id, execution, deadline, retry_at, queue, workflow, workflow_version)
   select id, execution, 9007199254740991, now, 'default', 'noop', '1' from start)
