@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pyengine.admin.inventory import CLAUSES, Found, Inventory, Routine, Rule, Statement, Tokens, at
+from pyengine.admin.inventory import CLAUSES, Found, Inventory, Routine, Rule, Statement, Tokens, at, split
 from pyengine.sources import SCHEMA
 
 __all__ = ["RULES"]
@@ -17,6 +17,8 @@ __all__ = ["RULES"]
 MAX_LINES = 60
 MAX_WIDTH = 130
 LANGUAGES = ("sql", "plpgsql")
+# inlined, so that their parameter becomes a column of the caller's query
+INLINED_LOOK_UPS = frozenset({"_rows"})
 _TEXTS = re.compile(r"""--[^\n]*|"[^"]*"|(?<!\w)[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'""", re.DOTALL)
 
 
@@ -208,6 +210,24 @@ def _columns_with_rule(columns: dict[str, Tokens]) -> Iterator[str]:
             yield name
 
 
+def look_ups(inventory: Inventory) -> Found:
+    """``= any (array[x])`` is for a key that each row of a query brings; a parameter is compared by ``=``."""
+    for name, statement, tokens in inventory.bodies():
+        for index in range(len(tokens)):
+            if name in INLINED_LOOK_UPS or not at(tokens, index, "=", "any", "(", "array", "["):
+                continue
+            end = next(place for place in range(index, len(tokens)) if at(tokens, place, "]"))
+            element = tokens[index + 5 : end]
+            named = [one.text for one in element if one.kind == "word" and re.match(r"[a-z_]", one.text)]
+            varies = [one for one in named if not one.startswith(("p_", "v_"))]
+            if not varies and len(split(element)) == 1:
+                yield (
+                    statement,
+                    tokens[index].line,
+                    f"{name}: = any (array[...]) of a parameter, write = alone",
+                )
+
+
 def names_of_constraints(inventory: Inventory) -> Found:
     """Every constraint and index has a name of its own."""
     kinds = {"primary", "unique", "check", "references", "foreign", "exclude"}
@@ -251,6 +271,7 @@ RULES: dict[str, Rule] = {
         length,
         layout,
         comments,
+        look_ups,
         names_of_constraints,
     )
 }

@@ -155,6 +155,16 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
         ),
         ("logic/10_a", "create or replace view durable.v as select 1;", "view v"),
     ],
+    "look_ups": [
+        ("logic/10_a", function("select 1 from durable._boxes b where b.id = any (array[p_a])"), "write ="),
+        (
+            "logic/10_a",
+            function(
+                "begin delete from durable._boxes b where b.id = any (array['x' || p_a]); end", **PLPGSQL
+            ),
+            "write =",
+        ),
+    ],
     "names_of_constraints": [
         ("state/20_a", "create table durable._x (id text primary key);", "primary"),
         ("state/20_a", "create table durable._x (id text, check (id <> ''));", "check"),
@@ -324,6 +334,11 @@ SOUND = {
         "perform durable._settle_rows(p_a); end",
         name="claim",
         **PLPGSQL,
+    ),
+    "logic/14_look_ups": function(
+        "select 1 from unnest(p_a) as x (id) join durable._boxes b on b.id = any (array[x.id])\n"
+        "where b.id = any (array[p_a, p_a]) and b.id = p_a",
+        name="_look_up",
     ),
     "logic/98_protocol/10_rpc": function(
         "begin null; exception when others then raise; end", name="rpc", **PLPGSQL
