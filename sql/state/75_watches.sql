@@ -1,5 +1,5 @@
--- Watches: conditions that owners of tables have put on their rows, the waits of runs for such rows, and the news that triggers
--- and the sweep leave for durable.tick(). A trigger only inserts here, so it holds no row that others wait for.
+-- Watches: conditions that owners of tables have put on their rows, the waits of runs for such rows, and the row events that
+-- triggers and the sweep leave for durable.tick(). A trigger only inserts here, so it locks no row for which others wait.
 
 create table durable._watches (
   id bigint not null generated always as identity,
@@ -18,11 +18,11 @@ create table durable._watches (
 );
 comment on table durable._watches is
   'Conditions on rows of tables, by table and name; people read the view durable.watches. Written by durable.watch and durable.unwatch alone.';
-comment on column durable._watches.relation is 'The table, whatever it is called now.';
-comment on column durable._watches.namespace is 'Schema of the table when it was watched: workflows go on naming it so.';
+comment on column durable._watches.relation is 'The table, also after it was renamed.';
+comment on column durable._watches.namespace is 'Schema of the table when it was watched: workflows use that name.';
 comment on column durable._watches.table_name is 'Name of the table when it was watched.';
 comment on column durable._watches.condition is 'Expression over the columns, as the server writes it down: every name in it has its schema.';
-comment on column durable._watches.columns is 'Columns by whose values a row is waited for.';
+comment on column durable._watches.columns is 'Columns by whose values runs wait for a row.';
 comment on column durable._watches.types is 'Their types, domains resolved; text for an enum.';
 comment on column durable._watches.trusted is
   'The table''s owner may run code with the rights of the engine''s owner and of its workers: a role that has them allowed it.';
@@ -40,10 +40,12 @@ create table durable._row_waits (
 ) with (
   fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 comment on table durable._row_waits is
-  'Runs'' waits for rows, one for each such promise while it is pending. Armed (test_at null): every writer sees it. Before that it is tested again and again.';
-comment on column durable._row_waits.execution is 'The run that waits; when it ends, so does the wait.';
-comment on column durable._row_waits.test_at is 'When durable.tick() tests it against the table; null: it is left to the triggers; 0: its run has ended.';
-comment on column durable._row_waits.since is 'A transaction that began to write after the wait was committed: once all before it have ended, nobody is left whose trigger could not see it.';
+  'Waits of runs for rows, one for each such promise while it is pending. Armed (test_at null): every writer sees it. Before that it is tested repeatedly.';
+comment on column durable._row_waits.execution is 'The run that waits; the wait ends with the run.';
+comment on column durable._row_waits.test_at is
+  'When durable.tick() tests it against the table; null: the triggers report it; 0: its run has ended.';
+comment on column durable._row_waits.since is
+  'The number of a transaction that began to write after the wait was committed: once all earlier ones have ended, every trigger sees the wait.';
 comment on column durable._row_waits.tests is 'How often it was tested; the pauses grow with it.';
 comment on column durable._row_waits.key is 'Values of the watch''s columns, canonical, as the triggers compute them.';
 
@@ -67,14 +69,15 @@ create table durable._row_events (
   constraint row_events_verdicts_name_a_promise check ((state is null) = (promise_id is null))
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 comment on table durable._row_events is
-  'Work for durable.tick(): settle a promise, or test waits of a watch once more (no promise; no key: all of them). Committed with the user''s rows, deleted when done.';
-comment on column durable._row_events.xid is 'Transaction of the writer, who takes it back if he changes the row again.';
+  'Work for durable.tick(): settle a promise, or test waits of a watch again (no promise; no key: all of them). Committed with the user''s rows, deleted when done.';
+comment on column durable._row_events.xid is
+  'Transaction of the writer; its triggers take the event back if it changes the row again.';
 comment on column durable._row_events.state is 'Verdict on the promise.';
-comment on column durable._row_events.key is 'Values of the key: of the waits to test.';
+comment on column durable._row_events.key is 'Values of the key of the waits to test.';
 comment on column durable._row_events.data is 'The row as JSON, or an error.';
 
 create index row_events_by_xid on durable._row_events (xid, watch);
-comment on index durable.row_events_by_xid is 'Serves the triggers: earlier news of the same transaction.';
+comment on index durable.row_events_by_xid is 'Serves the triggers: earlier row events of the same transaction.';
 
-create type durable._row_news as (promise_id text, watch bigint, state text, data jsonb);
-comment on type durable._row_news is 'The outcome of a wait for a row.';
+create type durable._row_outcome as (promise_id text, watch bigint, state text, data jsonb);
+comment on type durable._row_outcome is 'The outcome of a wait for a row.';

@@ -168,7 +168,7 @@ def test_two_sweeps_at_a_time_test_a_wait_once(dsn: str, conn: Connection, clock
     conn.execute("insert into orders values (0, 'paid')")
     waiting_for_rows(conn, "r", 0)
     noted = (
-        "select durable._record_tests(t.due, t.tested, t.news, t.since, t.oldest, durable._now_ms()) "
+        "select durable._record_tests(t.due, t.tested, t.outcomes, t.since, t.oldest, durable._now_ms()) "
         "from durable._test_due(durable._now_ms(), 500) t"
     )
     with psycopg.connect(dsn) as other:

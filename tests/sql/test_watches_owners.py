@@ -74,7 +74,8 @@ def seen(conn: Connection) -> set[Any]:
     return {
         name.removeprefix("seen_")
         for (name,) in conn.execute(
-            "select sequencename from pg_sequences where sequencename like 'seen_%' and last_value is not null"
+            "select sequencename from pg_sequences "
+            "where sequencename like 'seen_%' and last_value is not null"
         ).fetchall()
     }
 

@@ -1,14 +1,13 @@
--- Watches: the owner of a table puts a condition on its rows, and triggers that tell when a row comes to
--- fulfil it for which a run waits. A trigger only inserts news and never locks; 20_row_waits.sql and
--- durable.tick() act on them. Conditions are dynamic SQL, and may raise; that never reaches the transaction
--- of the user.
+-- Watches: the owner of a table puts a condition on its rows, and triggers report when a row for which a run waits fulfils it.
+-- A trigger only inserts row events and never locks; 20_row_waits.sql and durable.tick() handle them. Conditions are dynamic
+-- SQL, and may raise; the errors never reach the transaction of the user.
 
 create or replace function durable._key_columns(p_relation regclass, p_columns text[])
 returns text[] language plpgsql stable
 as $$
 declare
   v_types text[];
-  v_bad text;
+  v_problem text;
 begin
   if coalesce(cardinality(p_columns), 0) = 0 or cardinality(p_columns) <> (select count(distinct c) from unnest(p_columns) c) then
     perform durable._fail_invalid('A watch has a key: one column or several, like key => ''{id}''.');
@@ -22,15 +21,15 @@ begin
                        or not coalesce(c.collisdeterministic, true)
                   then format('Column %I of %s has type %s, which has not one way alone to be written as JSON.',
                               k.name, p_relation, format_type(a.atttypid, a.atttypmod)) end)
-  into v_types, v_bad
+  into v_types, v_problem
   from unnest(p_columns) with ordinality as k (name, ord)
   left join pg_catalog.pg_attribute a on a.attrelid = p_relation and a.attname = k.name and a.attnum > 0 and not a.attisdropped
   left join pg_catalog.pg_type t on t.oid = a.atttypid
   left join pg_catalog.pg_type b on b.oid = case when t.typtype = 'd' then t.typbasetype else t.oid end
   left join pg_catalog.pg_collation c on c.oid = a.attcollation;
-  if v_bad is not null then
+  if v_problem is not null then
     perform durable._fail_invalid(
-      v_bad, 'A key column is a smallint, integer, bigint, numeric, text, varchar, uuid, boolean, date or enum.');
+      v_problem, 'A key column is a smallint, integer, bigint, numeric, text, varchar, uuid, boolean, date or enum.');
   end if;
   if not exists (
     select from pg_catalog.pg_index i
@@ -47,7 +46,7 @@ begin
 end
 $$;
 comment on function durable._key_columns(regclass, text[]) is
-  'Types of the columns by which rows are waited for. WF004 for none, an unknown one, one whose JSON depends on settings or collation, and for a key without an index.';
+  'Types of the columns by which runs wait for rows. WF004 if there is none, for an unknown column, for one whose JSON depends on settings or collation, and for a key without an index.';
 
 create or replace function durable._condition(p_table oid)
 returns text language plpgsql stable
@@ -57,7 +56,8 @@ begin
           where c.conrelid = p_table and c.contype = 'c' and c.conname = 'durable_condition');
 end
 $$ set search_path = '' set jit = off set quote_all_identifiers = off;
-comment on function durable._condition(oid) is 'The condition that a table was given, as the server writes it where no schema is searched: every name has its own.';
+comment on function durable._condition(oid) is
+  'The condition of a table, as the server writes it with an empty search path: every name has its schema.';
 
 create or replace function durable._check_expression(p_table text, p_condition text)
 returns void language plpgsql volatile
@@ -80,7 +80,7 @@ begin
 end
 $$;
 comment on function durable._check_expression(text, text) is
-  'Reads a condition and runs nothing: a cursor is of one statement only, and what is right between brackets of either kind opens and closes its own. WF004, and the server''s own words for what is no SQL at all.';
+  'Parses a condition without running it: a cursor has exactly one statement, and a text that is valid between brackets of either kind closes the brackets that it opens. WF004, with the message of the server if the text is no SQL.';
 
 create or replace function durable._check_stable(p_table oid)
 returns void language plpgsql stable
@@ -102,7 +102,7 @@ begin
 end
 $$ set search_path = '' set jit = off set quote_all_identifiers = off;
 comment on function durable._check_stable(oid) is
-  'A condition calls nothing volatile, checked in the expression as the server has parsed it: its functions and operators are there by number, and no text of the user''s looks like that, because blanks and braces in names are escaped. WF004.';
+  'Refuses a condition that calls a volatile function. The expression is checked as the server has parsed it: functions and operators appear there by number, and no text of the user can look like that, because blanks and braces in names are escaped. WF004.';
 
 create or replace function durable._compile(p_relation regclass, p_condition text)
 returns text language plpgsql volatile
@@ -124,7 +124,7 @@ begin
 end
 $$;
 comment on function durable._compile(regclass, text) is
-  'A condition, read by the server as a CHECK of a passing copy of the table is: that knows the columns, takes a boolean expression, and refuses subqueries and aggregates. Runs with the rights and the search path of who asks.';
+  'A condition as the server reads it, as a CHECK of a temporary copy of the table: the CHECK knows the columns, takes a boolean expression, and refuses subqueries and aggregates. Runs with the rights and the search path of the caller.';
 
 create or replace function durable._family_of(p_relation regclass)
 returns setof regclass language sql stable
@@ -135,7 +135,7 @@ as $$
   select k.id::regclass from kin k join pg_catalog.pg_class c on c.oid = k.id where c.relkind in ('r', 'p')
 $$;
 comment on function durable._family_of(regclass) is
-  'A table, its partitions and what inherits from it: a statement fires the triggers of the table that it names, and of no other.';
+  'A table, its partitions and the tables that inherit from it: a statement fires only the triggers of the table that it names.';
 
 create or replace function durable._engine_owner()
 returns oid language plpgsql stable
@@ -145,9 +145,9 @@ begin
           where p.proname = '_row_changed' and p.pronamespace = 'durable'::regnamespace);
 end
 $$;
-comment on function durable._engine_owner() is 'With whose rights the triggers of watches run.';
+comment on function durable._engine_owner() is 'The role with whose rights the triggers of watches run.';
 
-create or replace function durable._stranger(p_relation regclass)
+create or replace function durable._untrusted_owner(p_relation regclass)
 returns name language plpgsql stable
 as $$
 declare
@@ -162,8 +162,8 @@ begin
           where not pg_has_role(c.relowner, v_owner, 'USAGE') limit 1);
 end
 $$ set plan_cache_mode = force_generic_plan;
-comment on function durable._stranger(regclass) is
-  'Owner of the table, or of a part of it, who has not the rights of the engine''s owner. His code (casts and functions of the columns, index expressions) would get them.';
+comment on function durable._untrusted_owner(regclass) is
+  'An owner of the table, or of a part of it, without the rights of the engine''s owner; null if there is none. The code of such an owner (casts and functions of the columns, index expressions) would get those rights.';
 
 create or replace function durable._check_trust(p_relation regclass, p_trust boolean)
 returns void language plpgsql stable
@@ -174,16 +174,16 @@ begin
       format('%I has not the rights of the engine''s owner, %I, with which watches are evaluated.', current_user,
              pg_get_userbyid(durable._engine_owner())),
       format('Let %I watch the table, or a member of it.', pg_get_userbyid(durable._engine_owner())));
-  elsif p_trust is not true and durable._stranger(p_relation) is not null then
+  elsif p_trust is not true and durable._untrusted_owner(p_relation) is not null then
     perform durable._fail_invalid(
       format('%s, or a part of it, belongs to %I, who has not the rights of the engine''s owner, %I.', p_relation,
-             durable._stranger(p_relation), pg_get_userbyid(durable._engine_owner())),
+             durable._untrusted_owner(p_relation), pg_get_userbyid(durable._engine_owner())),
       'A watch runs code of the table''s owner with those rights. Give the table to another owner; or say trust_owner => true if he may have them.');
   end if;
 end
 $$;
 comment on function durable._check_trust(regclass, boolean) is
-  'No watch gives anybody rights that he has not, unless somebody who has them wants it. WF004.';
+  'Refuses a watch that would give its owner rights of another role, unless a role with those rights allows it. WF004.';
 
 create or replace function durable._check_watched(p_relation regclass, p_name text)
 returns void language plpgsql stable
@@ -221,7 +221,7 @@ as $$
   from pg_catalog.pg_class c where c.oid = p_watch.relation
 $$;
 comment on function durable._fulfils(durable._watches, text) is
-  'The condition as an expression over a row that the statement around it calls p_row: inside it nothing else has a name.';
+  'The condition as an expression over a row that the surrounding statement calls p_row; no other name is visible inside it.';
 
 create or replace function durable._match_sql(p_watch durable._watches)
 returns text language sql stable
@@ -234,7 +234,7 @@ as $$
     where %s$sql$, durable._fulfils(p_watch, 'n'))
 $$;
 comment on function durable._match_sql(durable._watches) is
-  'Statement of a trigger: the waits whose rows fulfil the condition now. Each changed row looks up its key among the waits; the condition is asked of those alone.';
+  'The statement of a trigger that reads the waits whose rows fulfil the condition now. Each changed row looks up its key among the waits; only rows with a wait are tested.';
 
 create or replace function durable._true_keys_sql(p_watch durable._watches)
 returns text language sql stable
@@ -245,20 +245,20 @@ as $$
     durable._fulfils(p_watch, 'n'))
 $$;
 comment on function durable._true_keys_sql(durable._watches) is
-  'Statement of a trigger that may not see all waits: the keys of rows that fulfil the condition now; more than a hundred are reported as all.';
+  'The statement of a trigger that may not see all waits: it reads the keys of rows that fulfil the condition now; more than a hundred are reported as all.';
 
 create or replace function durable._record_row_changes(p_xid xid8, p_watch bigint, p_ids text[], p_keys jsonb[], p_rows jsonb[])
 returns boolean language sql volatile
 as $$
-  with told as (
+  with written as (
     insert into durable._row_events (xid, watch, state, promise_id, key, data)
     select distinct p_xid, p_watch, case when n.id is not null then 'resolved' end, n.id, n.key, n.data
     from unnest(p_ids, p_keys, p_rows) as n (id, key, data) returning 1
   )
-  select count(*) > 0 from told
+  select count(*) > 0 from written
 $$;
 comment on function durable._record_row_changes(xid8, bigint, text[], jsonb[], jsonb[]) is
-  'Leaves the news of a trigger: waits that have their row; or, without ids, keys to test, of which null is all.';
+  'Inserts the row events of a trigger: waits that have their row; or, without ids, keys to test, where null is all. True if there was one.';
 
 create or replace function durable._row_changed()
 returns trigger language plpgsql volatile security definer
@@ -266,34 +266,34 @@ as $$
 declare
   v_id bigint := tg_argv[0]::bigint;
   v_xid xid8 := pg_current_xact_id_if_assigned();
-  v_sees boolean := current_setting('transaction_isolation') not in ('repeatable read', 'serializable');
-  v_told boolean := tg_op <> 'INSERT' and exists (
+  v_sees_all_waits boolean := current_setting('transaction_isolation') not in ('repeatable read', 'serializable');
+  v_reported boolean := tg_op <> 'INSERT' and exists (
     select from durable._row_events e where e.xid = v_xid and e.watch = v_id and e.state is not null);
-  v_asked boolean := tg_op in ('INSERT', 'UPDATE') and v_xid is not null and (
-    not v_sees or exists (select from durable._row_waits w where w.watch = v_id));
-  v_ours boolean;
-  v_news boolean := false;
+  v_is_awaited boolean := tg_op in ('INSERT', 'UPDATE') and v_xid is not null and (
+    not v_sees_all_waits or exists (select from durable._row_waits w where w.watch = v_id));
+  v_is_trusted boolean;
+  v_has_events boolean := false;
   v_watch durable._watches;
   v_ids text[];
   v_keys jsonb[];
   v_rows jsonb[];
 begin
-  select * into v_watch from durable._watches w where w.id = v_id and (v_told or v_asked);
-  v_ours := found and (v_watch.trusted or exists (
+  select * into v_watch from durable._watches w where w.id = v_id and (v_reported or v_is_awaited);
+  v_is_trusted := found and (v_watch.trusted or exists (
       select from pg_catalog.pg_class c where c.oid = tg_relid and pg_has_role(c.relowner, current_user, 'USAGE')))
     and (v_watch.relation = tg_relid or exists (select from durable._family_of(v_watch.relation) f where f = tg_relid));
-  if v_told then
+  if v_reported then
     begin
-      if tg_op <> 'TRUNCATE' and v_ours then
+      if tg_op <> 'TRUNCATE' and v_is_trusted then
         delete from durable._row_events e
         where e.xid = v_xid and e.watch = v_id and e.data in (select to_jsonb(o) from old_rows o);
-        v_told := false;
+        v_reported := false;
       end if;
     exception when others then null; end;
     update durable._row_events e set state = null, promise_id = null, data = null
-    where v_told and e.xid = v_xid and e.watch = v_id;
+    where v_reported and e.xid = v_xid and e.watch = v_id;
   end if;
-  if not v_asked or not v_ours then
+  if not v_is_awaited or not v_is_trusted then
     return null;
   end if;
   begin
@@ -306,23 +306,23 @@ begin
   exception when others then
     v_keys := coalesce(v_keys, '{null}');
   end;
-  v_news := durable._record_row_changes(v_xid, v_id, v_ids, v_keys, v_rows);
-  if not v_sees then
+  v_has_events := durable._record_row_changes(v_xid, v_id, v_ids, v_keys, v_rows);
+  if not v_sees_all_waits then
     begin
       execute durable._true_keys_sql(v_watch) into v_keys using v_watch.columns;
     exception when others then
       v_keys := '{null}';
     end;
-    v_news := durable._record_row_changes(v_xid, v_id, null, v_keys, null) or v_news;
+    v_has_events := durable._record_row_changes(v_xid, v_id, null, v_keys, null) or v_has_events;
   end if;
-  perform durable._hint('durable_ready', durable._now_ms()) where v_news;
+  perform durable._hint('durable_ready', durable._now_ms()) where v_has_events;
   return null;
 end
 $$ set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set timezone = 'UTC'
 set intervalstyle = 'iso_8601' set bytea_output = 'hex' set extra_float_digits = 1 set jit = off set quote_all_identifiers = off;
 revoke execute on function durable._row_changed() from public;
 comment on function durable._row_changed() is
-  'Trigger of a watch. Takes back the messages of the transaction about rows that it changes again; reports the waits that have their row; where it cannot know, because its snapshot is older than some waits or the condition or a cast of a column raised, asks for a test. Only inserts, so it waits for nobody and nobody for it; with the rights of the engine''s owner, because who changes the row need have none here. So it looks at rows only of owners who have those rights or are trusted with them, searches no temporary schema first, and nobody else may hang it on a table. A table that is not part of the watched one, a partition that was detached, tells nothing.';
+  'Trigger of a watch. It takes back the row events of its transaction about rows that change again, and reports the waits that have their row. Where it cannot know, because its snapshot is older than some waits, or because the condition or a cast of a column raised, it asks for a test. It only inserts, so it never waits and no session waits for it. It runs with the rights of the engine''s owner, because the session that changes the row needs no rights in the engine. So it reads only rows of owners who have those rights or are trusted with them, searches no temporary schema first, and only the engine may attach it to a table. On a table that is no part of the watched one, such as a detached partition, it reports nothing.';
 
 create or replace function durable._hang_triggers(p_relation regclass, p_name text, p_id bigint)
 returns void language plpgsql volatile
@@ -343,7 +343,7 @@ begin
 end
 $$;
 comment on function durable._hang_triggers(regclass, text, bigint) is
-  'The triggers of a watch, one for each kind of statement: only so do they get the rows that it changed.';
+  'Creates the triggers of a watch, one for each kind of statement, because only such triggers get the changed rows.';
 
 create or replace function durable._watch(p_relation regclass, p_name text, p_key text[], p_condition text, p_trust boolean)
 returns text language plpgsql volatile
@@ -386,14 +386,15 @@ begin
   return (select w.table_name || '.' || w.name from durable._watches w where w.id = v_id);
 end
 $$;
-comment on function durable._watch(regclass, text, text[], text, boolean) is 'Looks at everything, then writes. Without a search path of its own: the condition is read by that of who asks.';
+comment on function durable._watch(regclass, text, text[], text, boolean) is
+  'Checks everything, then writes. Without a search path of its own, because the condition is read under that of the caller.';
 
 create or replace function durable.watch(
   relation regclass, name text, key text[], condition text, trust_owner boolean default false)
 returns text language sql volatile
 as $$ select durable._watch($1, $2, $3, $4, $5) $$;
 comment on function durable.watch(regclass, text, text[], text, boolean) is
-  'For the owner of a table: lets runs wait for its rows: select durable.watch(''orders'', ''paid'', key => ''{id}'', condition => ''status = ''''paid''''''). Again: another condition, triggers for new partitions, and every wait is tested again. A watch evaluates the rows with the rights of the engine''s owner and of the workers, so the table must belong to somebody who has these rights; trust_owner => true, which only such a role can say, lets any owner''s code (functions of the condition, casts of column types, index expressions) run with them. Takes SHARE ROW EXCLUSIVE on the table until the commit. WF001, WF003, WF004.';
+  'For the owner of a table: lets runs wait for its rows: select durable.watch(''orders'', ''paid'', key => ''{id}'', condition => ''status = ''''paid''''''). Called again, it changes the condition, adds triggers to new partitions, and has every wait tested again. A watch evaluates the rows with the rights of the engine''s owner and of the workers, so the table must belong to a role with these rights; trust_owner => true, which only such a role may pass, lets any owner''s code (functions of the condition, casts of column types, index expressions) run with them. Takes SHARE ROW EXCLUSIVE on the table until the commit. WF001, WF003, WF004.';
 
 create or replace function durable._watch_problem(p_watch durable._watches)
 returns text language plpgsql stable
@@ -401,7 +402,7 @@ as $$
 begin
   return (select case
     when c.oid is null then 'table dropped'
-    when not p_watch.trusted and durable._stranger(p_watch.relation) is not null then 'owner not trusted'
+    when not p_watch.trusted and durable._untrusted_owner(p_watch.relation) is not null then 'owner not trusted'
     when k.missing then 'key column missing'
     when k.other then 'key column has another type' end
   from (select) one
@@ -419,7 +420,7 @@ begin
 end
 $$ set plan_cache_mode = force_generic_plan set join_collapse_limit = 1;
 comment on function durable._watch_problem(durable._watches) is
-  'Why no row can fulfil this watch as it was made; null if there is nothing. Only the catalogue is read, so nobody''s lock on the table is waited for.';
+  'The reason why no row can fulfil this watch as it was made; null if there is none. Reads only the catalogue, so it waits for no lock on the table.';
 
 create or replace function durable._watches_named(p_name text)
 returns setof durable._watches language sql stable
@@ -427,7 +428,7 @@ as $$
   select w.* from durable._watches w
   where p_name in (w.table_name || '.' || w.name, w.namespace || '.' || w.table_name || '.' || w.name)
 $$;
-comment on function durable._watches_named(text) is 'Watches that table.name or schema.table.name means.';
+comment on function durable._watches_named(text) is 'Watches with the name table.name or schema.table.name.';
 
 create or replace function durable._likely_watches(p_name text)
 returns text language sql stable
@@ -440,7 +441,7 @@ as $$
     from (select w.namespace || '.' || w.table_name || '.' || w.name as name from durable._watches w) x
     order by alike desc, x.name limit 5) n
 $$;
-comment on function durable._likely_watches(text) is 'Those most like what somebody wrote, in words.';
+comment on function durable._likely_watches(text) is 'The most similar names, as text.';
 
 create or replace function durable.unwatch(relation text, name text)
 returns integer language plpgsql volatile
@@ -469,4 +470,4 @@ begin
 end
 $$;
 comment on function durable.unwatch(text, text) is
-  'For the owner of a table: takes a watch and its triggers away; runs that wait get an error. Answers how many do: select durable.unwatch(''orders'', ''paid''). WF001, WF004.';
+  'For the owner of a table: removes a watch and its triggers; runs that wait get an error. Answers how many do: select durable.unwatch(''orders'', ''paid''). WF001, WF004.';

@@ -262,7 +262,7 @@ declare
   v_due record;
   v_overdue record;
   v_reported record;
-  v_rows durable._row_news[];
+  v_rows durable._row_outcome[];
   v_ids text[];
   v_now bigint;
 begin
@@ -322,7 +322,7 @@ declare
   v_limit integer := least(p_limit, durable._setting_int('sweep_limit'));
   v_settled record;
   v_leases record;
-  v_held text[];
+  v_locked text[];
   v_now bigint := durable._now_ms();
   v_answer jsonb;
 begin
@@ -339,10 +339,10 @@ begin
   perform durable._mark_engine_xact();
   select * into v_settled from durable._settle_due(v_now, v_limit) s;
   select * into v_leases from durable._lose_leases(v_now, v_limit) l;
-  v_held := v_settled.held || v_leases.held;
+  v_locked := v_settled.held || v_leases.held;
   v_now := durable._now_ms();
   return jsonb_build_object('promises', v_settled.ended, 'leases', v_leases.lost, 'schedules', 0,
-    'next_due_ms', durable._due_in(v_now, case when v_held <> '{}' then v_now + 1 else 0 end), 'held', v_held,
+    'next_due_ms', durable._due_in(v_now, case when v_locked <> '{}' then v_now + 1 else 0 end), 'held', v_locked,
     'more', v_settled.full_batch or v_leases.lost = v_limit
       or exists (select from durable._schedules s where not p_schedules and s.next_run_at <= v_now),
     'hints', to_jsonb(array(select distinct q from unnest(v_settled.queues || v_leases.queues) q)),
