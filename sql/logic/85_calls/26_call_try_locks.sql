@@ -82,7 +82,7 @@ as $$
 declare
   v_new text[] := array(
     select distinct a from unnest(p_adapters) a
-    where not exists (select from durable._adapters x where x.adapter = any (array[a]) and x.worker = any (array[p_worker])));
+    where not exists (select from durable._adapters x where x.adapter = any (array[a]) and x.worker = p_worker));
 begin
   if v_new <> '{}' then
     insert into durable._adapters (seen_at, worker, adapter) select p_now, p_worker, a from unnest(v_new) a order by a
