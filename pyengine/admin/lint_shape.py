@@ -18,7 +18,7 @@ MAX_LINES = 60
 MAX_WIDTH = 130
 LANGUAGES = ("sql", "plpgsql")
 # inlined, so that their parameter becomes a column of the caller's query
-INLINED_LOOK_UPS = frozenset({"_rows"})
+INLINED_LOOKUPS = frozenset({"_rows"})
 _TEXTS = re.compile(r"""--[^\n]*|"[^"]*"|(?<!\w)[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'""", re.DOTALL)
 
 
@@ -210,11 +210,11 @@ def _columns_with_rule(columns: dict[str, Tokens]) -> Iterator[str]:
             yield name
 
 
-def look_ups(inventory: Inventory) -> Found:
-    """``= any (array[x])`` is for a key that each row of a query brings; a parameter is compared by ``=``."""
+def array_lookups(inventory: Inventory) -> Found:
+    """``= any (array[x])`` is for a key that varies by row; a parameter is compared by ``=``."""
     for name, statement, tokens in inventory.bodies():
         for index in range(len(tokens)):
-            if name in INLINED_LOOK_UPS or not at(tokens, index, "=", "any", "(", "array", "["):
+            if name in INLINED_LOOKUPS or not at(tokens, index, "=", "any", "(", "array", "["):
                 continue
             end = next(place for place in range(index, len(tokens)) if at(tokens, place, "]"))
             element = tokens[index + 5 : end]
@@ -271,7 +271,7 @@ RULES: dict[str, Rule] = {
         length,
         layout,
         comments,
-        look_ups,
+        array_lookups,
         names_of_constraints,
     )
 }

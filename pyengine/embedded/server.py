@@ -306,7 +306,7 @@ class EmbeddedPostgres:
                     f"Postgres did not start in {self.data_dir}. {self._folder.end_of_log()}"
                 )
             if time.monotonic() > deadline:
-                raise EmbeddedPostgresError(self._why_late(server))
+                raise EmbeddedPostgresError(self._reason_of_delay(server))
             time.sleep(_POLL_S)
 
     def _launch(self) -> subprocess.Popen[bytes] | None:
@@ -353,7 +353,7 @@ class EmbeddedPostgres:
             )
         return self._server
 
-    def _why_late(self, server: Postmaster | None) -> str:
+    def _reason_of_delay(self, server: Postmaster | None) -> str:
         pid = server.pid if server else self._child.pid if self._child else None
         if pid is None:
             return (

@@ -212,13 +212,13 @@ class JoinSet(Generic[T]):
 
     def _check_not_empty(self) -> None:
         if not len(self):
-            reason = self._why_empty()
+            reason = self._empty_reason()
             raise InvalidRequest(
                 f"join set {self._child} of run {self._sequence.run.id} has nothing to wait for: {reason}",
                 hint="`async for result in join_set` ends by itself",
             )
 
-    def _why_empty(self) -> str:
+    def _empty_reason(self) -> str:
         if not self._members:
             return "nothing was submitted"
         if self._cancelled == len(self._members):

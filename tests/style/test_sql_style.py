@@ -155,7 +155,7 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
         ),
         ("logic/10_a", "create or replace view durable.v as select 1;", "view v"),
     ],
-    "look_ups": [
+    "array_lookups": [
         ("logic/10_a", function("select 1 from durable._boxes b where b.id = any (array[p_a])"), "write ="),
         (
             "logic/10_a",
@@ -335,10 +335,10 @@ SOUND = {
         name="claim",
         **PLPGSQL,
     ),
-    "logic/14_look_ups": function(
+    "logic/14_lookups": function(
         "select 1 from unnest(p_a) as x (id) join durable._boxes b on b.id = any (array[x.id])\n"
         "where b.id = any (array[p_a, p_a]) and b.id = p_a",
-        name="_look_up",
+        name="_lookup",
     ),
     "logic/98_protocol/10_rpc": function(
         "begin null; exception when others then raise; end", name="rpc", **PLPGSQL

@@ -1,8 +1,8 @@
 """Law: names and prose use the standard words of the field, in plain sentences.
 
-`PRIVATE` is the dictionary: a word that no module, function, class, SQL function, table or column has as a
-part of its name, and the word to use instead. `PROSE` are patterns that no comment, docstring, message or
-page contains.
+`PRIVATE` is the dictionary: a word that no module, function, class, table or column, and no SQL function,
+parameter or variable has as a part of its name, and the word to use instead. `PROSE` are patterns that no
+comment, docstring, message or page contains.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 
@@ -65,6 +66,14 @@ PRIVATE = {
     "what": "the noun",
     "nobody": "no_ and the noun",
     "anew": "again, new",
+    "why": "reason, problem",
+    "had": "known, locked",
+    "born": "created",
+    "beside": "side_rows, and the noun",
+    "late": "after, and the noun",
+    "away": "revoke",
+    "fold": "update",
+    "folded": "updated",
 }
 # names that are the field's own
 ALLOWED = {
@@ -122,10 +131,22 @@ def python_names(module: Module) -> list[tuple[str, str]]:
     ]
 
 
+def variables(routine: inventory.Routine) -> Iterator[str]:
+    """The variables that a body declares."""
+    words = [token.text for token in routine.body]
+    if words[:1] == ["declare"]:
+        declared = words[: words.index("begin")]
+        yield from (name for before, name in pairwise(declared) if before in ("declare", ";"))
+
+
 def sql_names() -> list[tuple[str, str]]:
-    """Functions, tables and columns of the schema."""
+    """Functions, their parameters and variables, tables and columns of the schema."""
     sources = inventory.read(found())
-    named = [(f"sql/{one.statement.file.name}:{one.statement.line}", one.name) for one in sources.routines]
+    named = [
+        (f"sql/{one.statement.file.name}:{one.statement.line}", name)
+        for one in sources.routines
+        for name in (one.name, *one.parameters, *variables(one))
+    ]
     for table in sources.tables.values():
         place = f"sql/{table.statement.file.name}:{table.statement.line}"
         named += [(place, name) for name in (table.name, *table.columns)]
@@ -235,7 +256,7 @@ def wrong_prose(text: Text) -> list[str]:
 
 
 def test_names_are_standard_words() -> None:
-    """No module, function, class, SQL function, table or column has a private word as a part of its name."""
+    """No module, function, class, table or column, and no name in a SQL function, has a private word."""
     named = [each for module in modules("pyengine") for each in python_names(module)] + sql_names()
     wrong = wrong_names(named)
     assert not wrong, "\n".join(wrong)
@@ -254,6 +275,20 @@ def test_prose_is_plain() -> None:
 def test_the_check_of_names_reports(name: str) -> None:
     """A private word is found as a part of snake_case and of CamelCase."""
     assert wrong_names([("pyengine/x.py:1", name)])
+
+
+def test_variables_are_found() -> None:
+    """Declared variables are names, those of bodies and of SQL without a declaration are none."""
+    body = inventory.tokenize("declare v_told text := 'a; b'; v_some integer; begin v_other := 1; end")
+    routine = inventory.Routine(
+        name="_f",
+        statement=inventory.read(found()).routines[0].statement,
+        parameters=(),
+        clauses=(),
+        header=(),
+        body=tuple(body),
+    )
+    assert list(variables(routine)) == ["v_told", "v_some"]
 
 
 def test_the_check_of_names_lets_pass() -> None:
