@@ -40,6 +40,23 @@ $$;
 comment on function durable._try_lock_report(bytea, boolean) is
   'All locks of a report: the task and the attempt, with p_settles all that the settlement needs. False if one of them is taken.';
 
+create or replace function durable._try_lock_pins(p_execution_key bytea)
+returns boolean language plpgsql volatile
+as $$
+declare
+  v_rows tid[] := array(
+    select p.ctid from durable._call_waiters w
+    join durable._pins p on p.scope = any (array[w.scope]) and p.node_id = any (array[w.node_id])
+    where w.execution_key = p_execution_key and w.forced order by p.scope, p.node_id);
+begin
+  return (select count(*) from (
+            select from durable._pins p where p.ctid = any (v_rows)
+            order by p.scope, p.node_id for no key update skip locked) l) = cardinality(v_rows);
+end
+$$;
+comment on function durable._try_lock_pins(bytea) is
+  'Pins that the result of an attempt, which is locked, is going to replace; false if one of them is taken.';
+
 create or replace function durable._try_lock_due(p_adapters text[], p_worker text, p_most integer, p_now bigint)
 returns text[] language sql volatile
 as $$

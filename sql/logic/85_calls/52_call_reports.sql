@@ -222,7 +222,7 @@ begin
                                    where w.execution_key = p_execution_key and w.node_id <> all (v_nodes)) then
     return 'busy';  -- somebody joined for another node, whose execution is put before anything is locked
   elsif v_flaw is null then
-    return durable._complete(v_attempt, v_now);
+    return case when durable._try_lock_pins(p_execution_key) then durable._complete(v_attempt, v_now) else 'busy' end;
   end if;
   perform durable._add_poll(v_attempt, p_version, 'integration', v_task.pid, '{}', v_flaw, v_now);
   if v_flaw <> 'missing' then

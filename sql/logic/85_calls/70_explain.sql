@@ -101,3 +101,157 @@ end
 $$;
 comment on function durable.call_plan(text, jsonb) is
   'A dry run: what durable.call_begin would answer for each of these calls, starting nothing: select at, count(*) from durable.call_plan(''exp-7'', ''[{"function": "dml+exec://local/sort", "inputs": ["<id>"]}]'') group by at. A call whose input has no value yet counts as started. WF004, WF013.';
+create or replace function durable._differing(p_one bytea[], p_other bytea[])
+returns integer language sql immutable
+as $$ select count(*)::integer from unnest(p_one, p_other) as x (one, other) where x.one is distinct from x.other $$;
+comment on function durable._differing(bytea[], bytea[]) is 'In how many places two lists of ids differ.';
+
+create or replace function durable._datum_members(p_datum durable._objects)
+returns table (step text, id bytea) language sql stable
+as $$
+  select '[' || r.place - 1 || ']', r.id from unnest(p_datum.refs) with ordinality as r (id, place) where p_datum.sub = 'list'
+  union all
+  select '[' || coalesce(durable._plain_json(durable.datum(k.id))::text, 'null') || ']', p_datum.refs[k.place + 1]
+  from unnest(p_datum.refs) with ordinality as k (id, place) where p_datum.sub = 'map' and k.place % 2 = 1
+$$;
+comment on function durable._datum_members(durable._objects) is 'Members of a list or map by their place in it.';
+
+create or replace function durable._datum_differences(p_one bytea, p_other bytea)
+returns table (path text, one bytea, other bytea) language sql stable
+as $$
+  with recursive pair (path, one, other, depth) as (
+    select '', p_one, p_other, 0
+    union all
+    select p.path || m.step, m.one, m.other, p.depth + 1 from pair p
+    join durable._objects a on a.id = any (array[p.one]) and a.sub in ('list', 'map')
+    join durable._objects b on b.id = any (array[p.other]) and b.sub = a.sub
+    cross join lateral (
+      select step, x.id as one, y.id as other
+      from durable._datum_members(a) x full join durable._datum_members(b) y using (step)) m
+    where m.one is distinct from m.other and p.depth < 100
+  )
+  select p.path, p.one, p.other from pair p
+  left join durable._objects a on a.id = any (array[p.one])
+  left join durable._objects b on b.id = any (array[p.other])
+  where a.sub is distinct from b.sub or a.sub not in ('list', 'map')
+  order by p.path limit 20
+$$;
+comment on function durable._datum_differences(bytea, bytea) is 'Where two values differ, down to the datum: 20 places at most.';
+
+create or replace function durable._nearest_call(p_call durable._call)
+returns durable._calls language sql stable
+as $$
+  with coarse as (
+    select c.* from durable._calls c
+    where split_part(c.function, '?', 1) = split_part(p_call.function, '?', 1) and c.value_key <> p_call.value_key
+    order by durable._differing(c.inputs, p_call.value_ids) + (c.function <> p_call.function)::integer
+             + (c.salt <> p_call.salt)::integer, c.value_key
+    limit 20
+  )
+  select c.* from coarse c
+  order by durable._differing(c.inputs, p_call.value_ids) + (c.function <> p_call.function)::integer
+           + (c.salt <> p_call.salt)::integer,
+           (select count(*) from unnest(c.inputs, p_call.value_ids) as i (one, other)
+            cross join lateral durable._datum_differences(i.one, i.other) x where i.one is distinct from i.other), c.value_key
+  limit 1
+$$;
+comment on function durable._nearest_call(durable._call) is
+  'The recorded call of this function that has most in common with this one: the fewest inputs that differ, and the fewest places within them.';
+
+create or replace function durable._datum_if_there(p_id bytea)
+returns jsonb language plpgsql stable
+as $$
+begin
+  return case when exists (select from durable._objects o where o.id = p_id) then durable.datum(p_id) end;
+exception when sqlstate 'WF015' then
+  return '"excised"';
+end
+$$;
+comment on function durable._datum_if_there(bytea) is 'A value with its types; null where there is none, for a place that only one of two values has.';
+
+create or replace function durable._nearest(p_call durable._call)
+returns jsonb language plpgsql stable
+as $$
+declare
+  v_near durable._calls := durable._nearest_call(p_call);
+begin
+  if v_near.value_key is null then
+    return null;
+  end if;
+  return jsonb_build_object(
+    'value_key', encode(v_near.value_key, 'hex'), 'function', v_near.function,
+    'node', (select encode(a.node_id, 'hex') from durable._call_attempts a
+             where a.value_key = v_near.value_key order by a.generation desc limit 1),
+    'differences', (
+      select coalesce(jsonb_agg(d.difference), '[]') from (
+        select jsonb_build_object('what', 'function', 'recorded', v_near.function, 'asked', p_call.function) as difference
+        where v_near.function <> p_call.function
+        union all
+        select jsonb_build_object('what', 'salt', 'recorded', v_near.salt, 'asked', p_call.salt) where v_near.salt <> p_call.salt
+        union all
+        select jsonb_build_object('what', 'share', 'recorded', coalesce(v_near.scope, 'shared'),
+                                  'asked', case when p_call.share then 'shared' else p_call.scope end)
+        where v_near.scope is distinct from case when not p_call.share then p_call.scope end
+        union all
+        select jsonb_build_object('what', 'input ' || i.place, 'path', x.path, 'recorded', durable._datum_if_there(x.one),
+                                  'asked', durable._datum_if_there(x.other))
+        from unnest(v_near.inputs, p_call.value_ids) with ordinality as i (one, other, place)
+        cross join lateral durable._datum_differences(i.one, i.other) x where i.one is distinct from i.other) d));
+end
+$$;
+comment on function durable._nearest(durable._call) is 'The nearest recorded call, and each place in which it differs.';
+
+create or replace function durable._miss_reason(p_call durable._call)
+returns text language plpgsql volatile
+as $$
+declare
+  v_call durable._calls;
+  v_last durable._call_attempts;
+begin
+  select * into v_call from durable._calls c where c.value_key = p_call.value_key;
+  if not found then
+    return 'never called with these values';
+  end if;
+  select * into v_last from durable._call_attempts a
+  where a.value_key = p_call.value_key and (a.exec_id is not null or a.generation = v_call.generation)
+  order by a.exec_id is null, a.generation desc limit 1;
+  return case
+    when v_last.exec_id is null then format('the last attempt was given up: %s',
+                                            durable._json(durable._aborted_error(v_last)) #>> '{data,code}')
+    when v_last.generation < v_call.results_from then 'its results were invalidated'
+    when p_call.cache <> 'shared' then 'results of other scopes are not asked for'
+    when v_last.phase = 'integrate_error' then 'its last result is a failure, which is not shared'
+    when durable.closure_status(v_last.outcome_dag) <> 'ok'
+      then 'the result is gone: ' || durable.closure_status(v_last.outcome_dag)
+    else 'its result is too old' end;
+end
+$$;
+comment on function durable._miss_reason(durable._call) is 'Why a call whose value key is known finds no result.';
+
+create or replace function durable.explain_miss(
+  scope text, function text, inputs bytea[], salt text default '', cache text default 'shared', share boolean default true,
+  max_age interval default null)
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_call durable._call;
+  v_at text;
+begin
+  v_call.scope := $1;
+  v_call.function := $2;
+  v_call.inputs := $3;
+  v_call.salt := $4;
+  v_call.cache := $5;
+  v_call.share := $6;
+  v_call.cache_errors := false;
+  v_call.max_age_ms := durable._ms($7);
+  v_call := durable._planned(v_call);
+  v_at := durable._plan(v_call);
+  return jsonb_build_object(
+    'at', v_at, 'node', encode(v_call.node, 'hex'), 'value_key', encode(v_call.value_key, 'hex'),
+    'reason', case when v_at = 'started' then durable._miss_reason(v_call) end,
+    'nearest', case when v_at = 'started' then durable._nearest(v_call) end);
+end
+$$;
+comment on function durable.explain_miss(text, text, bytea[], text, text, boolean, interval) is
+  'Why a call would run: select durable.explain_miss(''exp-7'', ''dml+exec://local/sort'', array[durable.literal(''[2, 1]'')]). Answers {at, node, value_key, reason, nearest}; nearest is the recorded call of that function that has most in common, and its differences, down to the datum: {what, path, recorded, asked}. Starts nothing. WF004, WF013, WF014.';

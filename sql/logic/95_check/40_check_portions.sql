@@ -174,7 +174,8 @@ begin
       broken := broken || array(
         select row(x.law, x.id, x.detail)::durable.check_record
         from (select * from durable._check_setup() union all select * from durable._check_schedules()
-              union all select * from durable._check_row_events()) x);
+              union all select * from durable._check_row_events()
+              union all select * from durable._check_all_calls()) x);
     end if;
     runs := (select count(*) from durable._heads_within(v_runs));
     promises := 0;

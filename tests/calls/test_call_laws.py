@@ -1,0 +1,144 @@
+"""Law: durable.check() finds every violation of the laws of calls: each has a hand in the tables."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.calls.scene import Scene
+from tests.support.clock import Clock
+from tests.support.hands import Break, laws_in, laws_of, lay, reported
+
+A = "update durable._call_attempts set {} where {}"
+COMPLETED = "exec_id is not null"
+LIVE = "ended_at is null"
+GIVEN_UP = "error is not null"
+OF_LIVE = "value_key in (select a.value_key from durable._call_attempts a where a.ended_at is null)"
+PIN = "update durable._pins set {}"
+CLAIM = "update durable._claims set {} where {}"
+
+LAWS: dict[str, Break] = {
+    "I2 attempt_exec_is_of_its_outcome": Break(
+        A.format("outcome_dag = sha256('x')", COMPLETED),
+    ),
+    "I3 attempt_records_nothing_while_live": Break(
+        A.format("outcome_dag = sha256('x')", LIVE), "_call_attempts.call_attempts_outcome_iff_polled"
+    ),
+    "I4 attempt_agrees_with_its_promise": Break(
+        A.format("ended_at = created_at, error = '{}'", LIVE),
+    ),
+    "I10 execution_key_is_derived": Break(
+        A.format("execution_key = sha256('x')", "step_id is not null")
+        + "; update durable._call_waiters w set execution_key = sha256('x') where forced and scope = 'u'"
+        + "; update durable._call_steps set execution_key = sha256('x')",
+        also="I14 live_promise_has_its_attempt, I4 attempt_agrees_with_its_promise",
+    ),
+    "I11 attempt_waits_for_time_only": Break(
+        "update durable._tasks set state = 'suspended', retry_at = null where id like 'call:%'",
+        also="suspended_no_callback, consistent_suspended_task_holds_rung",
+    ),
+    "I12 attempt_knows_where_to_resume": Break(
+        A.format("phase = 'asleep', outcome_dag = sha256('x')", LIVE),
+        "_call_attempts.call_attempts_phase_is_known",
+    ),
+    "I13 attempt_within_budget": Break(
+        A.format("failures = budget + 2", LIVE), "_call_attempts.call_attempts_within_budget"
+    ),
+    "I18 exec_status_agrees_with_the_outcome": Break(
+        A.format("phase = 'integrate_error'", f"{COMPLETED} and phase = 'integrate_ok'")
+    ),
+    "attempt_belongs_to_a_call": Break(f"delete from durable._calls c where {OF_LIVE}"),
+    "attempt_is_in_the_queue_of_its_adapter": Break(A.format("adapter = 'other'", LIVE)),
+    "attempt_has_an_error_iff_given_up": Break(
+        A.format("error = null", GIVEN_UP), "_call_attempts.call_attempts_error_iff_given_up"
+    ),
+    "attempt_times_are_past": Break(A.format("ended_at = ended_at + 60000", COMPLETED)),
+    "I9 generations_have_no_gap": Break(
+        f"update durable._calls c set generation = generation + 1 where {OF_LIVE}"
+    ),
+    "I10 value_key_is_derived": Break(f"update durable._calls c set salt = 'x' where {OF_LIVE}"),
+    "I8 one_live_attempt_of_a_call": Break(A.format("step_id = null", "step_id is not null")),
+    "I14 live_promise_has_its_attempt": Break(
+        "select durable.create_promise('call:' || repeat('ab', 32))",
+    ),
+    "I7 result_is_pinned_for_all_waiters": Break(
+        "delete from durable._pins where exec_id in (select exec_id from durable._call_attempts)"
+    ),
+    "waiter_has_its_attempt": Break(
+        "insert into durable._call_waiters (forced, execution_key, scope, node_id)"
+        " select false, sha256('x'), scope, node_id from durable._call_waiters limit 1"
+    ),
+    "live_attempt_has_a_waiter": Break(
+        "delete from durable._call_waiters w using durable._call_attempts a"
+        " where a.execution_key = w.execution_key and a.ended_at is null"
+    ),
+    "step_was_given_something_that_is_there": Break(
+        "update durable._call_steps set exec_id = sha256('x'), execution_key = null"
+    ),
+    "I5 pin_is_of_its_node": Break(
+        PIN.format(
+            "node_id = sha256('x') where exec_id in (select exec_id from durable._call_attempts where share)"
+        ),
+        also="I7 result_is_pinned_for_all_waiters, I16 pin_is_the_last_of_its_history",
+    ),
+    "I6 pinned_result_is_here": Break(
+        PIN.format("exec_id = sha256('x') where version = 1")
+        + "; update durable._pin_log set exec_id = sha256('x') where scope <> 's'"
+    ),
+    "I16 pin_is_the_last_of_its_history": Break(PIN.format("version = version + 1")),
+    "pin_belongs_to_a_scope": Break("update durable._refs set kind = 'head' where name in ('s', 't', 'u')"),
+    "I15 pins_are_a_chain": Break(
+        "update durable._pin_log set prev_exec = sha256('x') where version = 2",
+    ),
+    "I19 claim_job_is_recorded_whole": Break(
+        CLAIM.format("job_id = 'j'", "outcome is null"), "_claims.claims_job_is_recorded_whole"
+    ),
+    "I19 claim_has_its_promise": Break(
+        "insert into durable._claims (created_at, execution_key, submit_token) values (1, sha256('x'), 'x')"
+    ),
+    "I20 settled_claim_has_an_outcome": Break(
+        CLAIM.format("outcome = null, dag_id = null", "outcome is not null")
+    ),
+    "I20 claim_outcome_names_a_dag": Break(
+        CLAIM.format("dag_id = null", "outcome is not null"), "_claims.claims_outcome_names_a_dag"
+    ),
+}
+
+
+def inhabit(scene: Scene, clock: Clock) -> None:
+    """Attempts that are live, completed, failed and given up, a pin that was replaced, two claims."""
+    node = bytes.fromhex(scene.begin()["node"])
+    scene.run({"message": "no"}, outcome="error")
+    scene.begin([4], scope="t")
+    scene.run(8)
+    scene.begin([2], scope="t")
+    scene.failed(scene.lease()[0], "refused", retryable=False)
+    clock.advance(10)
+    scene.one("select durable.call_retry('s', %s)", node)
+    scene.run(7)
+    scene.begin([3], scope="u")
+    scene.begin([3], scope="u", cache="force", step_id="w.0")
+    for number in (1, 2):
+        key = number.to_bytes(32, "big")
+        scene.one("select durable.claim_acquire(%s, 'o', 60000)", key)
+    scene.one("select durable.claim_done(%s, 1, 'ok', sha256('r'))", key)
+    clock.advance(10)
+
+
+def test_a_full_scene_is_lawful(scene: Scene, clock: Clock) -> None:
+    """Calls of every kind, made through the entry points, break no law."""
+    inhabit(scene, clock)
+    assert laws_of(scene.conn) == set()
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.unlawful
+def test_a_broken_law_is_reported(scene: Scene, clock: Clock, law: str) -> None:
+    """The law is reported by its name, and nothing is that the same hand did not break."""
+    inhabit(scene, clock)
+    lay(scene.conn, LAWS[law])
+    assert laws_of(scene.conn) == reported(LAWS[law], law)
+
+
+def test_no_law_is_missed() -> None:
+    """Every law of the source has its hand here, and no hand is for a law that is gone."""
+    assert laws_in("call_laws") == set(LAWS)
