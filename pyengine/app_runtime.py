@@ -7,7 +7,7 @@ and closes all of that. May not: the use of it (app.py).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from pyengine.client.client import Client
@@ -39,7 +39,7 @@ class AppRuntime:
         self._data_dir = data_dir
         self._listen_url = listen_url
         self._opening = asyncio.Lock()
-        self._release: Callable[[], object] | None = None
+        self._closing = AsyncExitStack()
         self._opened = False
         self.users = 0
         self.database: Database
@@ -66,7 +66,8 @@ class AppRuntime:
             url = target.url
             if url is None:
                 server = EmbeddedPostgres(target.data_dir)
-                url, self._release = await asyncio.to_thread(server.start), server.stop
+                url = await asyncio.to_thread(server.start)
+                self._closing.push_async_callback(asyncio.to_thread, server.stop)
             if install or target.embedded:
                 from pyengine.admin import migrate
 
@@ -75,13 +76,10 @@ class AppRuntime:
             await self.database.open()
             self.listener = Listener(self.database)
             self.client = Client(self.database, registry=self._registry, listener=self.listener)
+            self._closing.push_async_callback(self.client.close)
             self._opened = True
 
     async def close(self) -> None:
         """Close the client, and stop using the embedded server."""
-        if self._opened:
-            self._opened = False
-            await self.client.close()
-        if self._release is not None:
-            release, self._release = self._release, None
-            await asyncio.to_thread(release)
+        self._opened = False
+        await self._closing.aclose()
