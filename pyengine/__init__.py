@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from pyengine.definitions.sql_errors import SqlError
     from pyengine.errors import (
         AwaitCycle,
+        CallAborted,
+        CallFailed,
         Conflict,
         DecodeError,
         EmbeddedPostgresError,
@@ -76,6 +78,8 @@ if TYPE_CHECKING:
 __all__ = [
     "App",
     "AwaitCycle",
+    "CallAborted",
+    "CallFailed",
     "Client",
     "Conflict",
     "DecodeError",

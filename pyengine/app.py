@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakKeyDictionary
 
+from pyengine.app_calls import AppCalls
 from pyengine.app_runtime import AppRuntime
 from pyengine.client.client import Client, Run
 from pyengine.definitions.definition import OnInterrupt
@@ -38,7 +39,7 @@ T = TypeVar("T")
 _HALTED_CHECK_S = 2.0
 
 
-class App:
+class App(AppCalls):
     """Workflows and steps, and the database of their runs.
 
     Args:
@@ -57,6 +58,7 @@ class App:
         listen_url: str | None = None,
     ) -> None:
         self.registry = Registry()
+        self.memos = {}
         self._database_url: str | None
         self._data_dir: Path | None
         self._listen_url: str | None
@@ -306,7 +308,10 @@ class App:
 
     @contextlib.asynccontextmanager
     async def _serving(self, place: AppRuntime, options: dict[str, Any]) -> AsyncIterator[Worker]:
-        async with Worker(self.registry, place.database, listener=place.listener, **options) as worker:
+        async with (
+            Worker(self.registry, place.database, listener=place.listener, **options) as worker,
+            self._serving_calls(place.database, place.listener, options.get("threads")),
+        ):
             yield worker
 
 

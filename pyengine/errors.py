@@ -24,6 +24,8 @@
     ├── RunFailed                       a run ended with an error (it is the cause)
     │   ├── RunTimedOut
     │   └── RunCancelled
+    ├── CallFailed                      the work of a content-addressed call failed
+    ├── CallAborted                     the engine gave such a call up
     └── RemoteError                     an error whose class is unknown here
     Evicted (BaseException)             control signal, never recorded
 
@@ -40,6 +42,8 @@ from typing import Any, ClassVar
 __all__ = [
     "ERROR_CODES",
     "AwaitCycle",
+    "CallAborted",
+    "CallFailed",
     "Conflict",
     "DecodeError",
     "EmbeddedPostgresError",
@@ -296,6 +300,76 @@ class RunTimedOut(RunFailed):
 
 class RunCancelled(RunFailed):
     """A run was cancelled."""
+
+
+class CallFailed(EngineError):
+    """The work of a content-addressed call failed: that is its result, and pinned.
+
+    Args:
+        function: URI of the function.
+        node: id of the call node.
+        exec_id: the exec record of the failure.
+        dag: id of the DAG of the failure; its root is `error`.
+        error: {message, type, origin, stack}.
+    """
+
+    error: dict[str, Any]
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        function: str | None = None,
+        node: str | None = None,
+        exec_id: str | None = None,
+        dag: str | None = None,
+        error: dict[str, Any] | None = None,
+        detail: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, detail=detail, hint=hint)
+        self.function = function
+        self.node = node
+        self.exec_id = exec_id
+        self.dag = dag
+        self.error = error or {}
+
+
+class CallAborted(EngineError):
+    """The engine gave a content-addressed call up; it has no result, and the next call starts again.
+
+    Args:
+        code: the reason, such as retry_budget_exhausted, deadline, cancelled, adapter_not_found.
+        function: URI of the function.
+        node: id of the call node.
+        execution_key: the attempt that was given up.
+        error: {code, message, cause}; the cause is the last failure, if there was one.
+    """
+
+    error: dict[str, Any]
+    code: str | None = None
+    function: str | None = None
+    node: str | None = None
+    execution_key: str | None = None
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        code: str | None = None,
+        function: str | None = None,
+        node: str | None = None,
+        execution_key: str | None = None,
+        error: dict[str, Any] | None = None,
+        detail: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, detail=detail, hint=hint)
+        self.code = code
+        self.function = function
+        self.node = node
+        self.execution_key = execution_key
+        self.error = error or {}
 
 
 class RemoteError(EngineError):

@@ -27,6 +27,7 @@ __all__ = [
     "Workflow",
     "make_step",
     "make_workflow",
+    "refuse_second",
 ]
 
 # Calls return Coroutine[None, None, R]: with Any as the second argument, type checkers cannot distinguish the
@@ -233,7 +234,7 @@ class Registry:
             hint = f'@app.step(name="my_{definition.name}")'
             raise InvalidRequest(f"the step name {definition.name!r} belongs to ctx.http", hint=hint)
         known = self._steps.setdefault(definition.name, definition)
-        _refuse_second(known.fn, definition.fn, f"step {definition.name!r}")
+        refuse_second(known.fn, definition.fn, f"step {definition.name!r}")
         self._steps[definition.name] = definition
         for cls in (*definition.retry.only, *definition.retry.unless):
             self.add_error(cls)
@@ -248,7 +249,7 @@ class Registry:
         definition = workflow.definition
         at = (definition.name, definition.version)
         known = self._workflows.setdefault(at, definition)
-        _refuse_second(known.fn, definition.fn, f"workflow {at[0]!r}, version {at[1]!r},")
+        refuse_second(known.fn, definition.fn, f"workflow {at[0]!r}, version {at[1]!r},")
         self._workflows[at] = definition
         return workflow
 
@@ -302,7 +303,13 @@ class Registry:
         return iter(self._steps.values())
 
 
-def _refuse_second(known: Callable[..., Any], fn: Callable[..., Any], what: str) -> None:
+def refuse_second(known: Callable[..., Any], fn: Callable[..., Any], what: str) -> None:
+    """Refuse a second function under a name.
+
+    Raises:
+        InvalidRequest: it is another function.
+    """
+
     # the same position in the same module is a reload, not a conflict
     def place(one: Callable[..., Any]) -> tuple[Any, ...]:
         return (one.__module__, one.__qualname__, one.__code__.co_firstlineno)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import msgspec
 
@@ -32,9 +32,23 @@ _BYTES = (bytes, bytearray, memoryview)
 
 
 class SqlStep(StepDef):
-    """A step whose body is the database function of its name."""
+    """A step whose body is the database function of its name.
+
+    Attributes:
+        is_engines: the function is the engine's own, and so are its errors.
+    """
 
     __slots__ = ()
+    is_engines: ClassVar[bool] = False
+
+    def sent_arguments(self, param: str, key: str) -> str:
+        """Return the arguments to call the function with.
+
+        Args:
+            param: the recorded ones, JSON text.
+            key: id of the call: run id, dot, child number.
+        """
+        return param
 
 
 def sql_step(function: str, retry: Retry | None, timeout_ms: int | None, annotation: Any) -> SqlStep:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 
@@ -21,6 +21,7 @@ from pyengine.database.connection import NoConnection, ReconnectingConnection, b
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.sql_functions import SQL_STEP
 from pyengine.definitions.sql_errors import sql_error
+from pyengine.definitions.sql_steps import SqlStep
 from pyengine.errors import EngineError, Unavailable, passes
 from pyengine.protocol.turn import decode_journal
 from pyengine.worker.attempts import Attempt
@@ -113,7 +114,8 @@ class SqlStepRunner:
         self, link: ReconnectingConnection, run: LeasedRun, attempt: Attempt, seen: int, timeout_s: float
     ) -> str:
         call = attempt.call
-        given = (self._worker, *run.lease, seen, call.child, call.attempt, call.name, call.hash, call.param)
+        param = _sql_step_of(attempt).sent_arguments(call.param, f"{attempt.run_id}.{call.child}")
+        given = (self._worker, *run.lease, seen, call.child, call.attempt, call.name, call.hash, param)
 
         async def execute(conn: Any) -> str:
             try:
@@ -126,6 +128,10 @@ class SqlStepRunner:
         return await link.use(execute)
 
 
+def _sql_step_of(attempt: Attempt) -> SqlStep:
+    return cast("SqlStep", attempt.call.step)
+
+
 def _meaning(error: EngineError, attempt: Attempt, *, over: bool) -> str:
     """Return what an error means: again, lost, stale; or raise what is the outcome of the attempt."""
     cause: Any = error.__cause__
@@ -136,7 +142,7 @@ def _meaning(error: EngineError, attempt: Attempt, *, over: bool) -> str:
     state = getattr(cause, "sqlstate", None) or ""
     if state in _CONFLICTS or isinstance(error, Unavailable) or passes(state):
         return "again"
-    if _USERS in (getattr(cause, "context", None) or ""):
+    if _USERS in (getattr(cause, "context", None) or "") and not _sql_step_of(attempt).is_engines:
         raise sql_error(
             getattr(cause, "message", None) or str(cause),
             sqlstate=state,

@@ -27,11 +27,14 @@ RANKS: tuple[tuple[str, ...], ...] = (
     ("client", "worker"),
     ("calls",),
     ("embedded", "admin"),
-    ("compatibility", "replay_check", "sync", "app_runtime", "foreground", "app"),
+    ("compatibility", "replay_check", "sync", "app_runtime", "foreground", "app_calls", "app"),
     ("demo",),
     ("cli", "__main__"),
 )
-CHAINS = {"compatibility", "replay_check", "sync", "app_runtime", "foreground", "app", "cli", "__main__"}
+CHAINS = {
+    *("compatibility", "replay_check", "sync", "app_runtime", "foreground", "app_calls", "app", "cli"),
+    "__main__",
+}
 # a driver, and the only places that may import it: a folder, or one module of it
 DRIVERS: dict[str, tuple[str, ...]] = {
     "asyncpg": (

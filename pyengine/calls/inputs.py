@@ -1,0 +1,139 @@
+"""Inputs of a call: Python values, and calls whose results are inputs.
+
+Lives here: `Input`, the JSON form that `durable.call_v1` takes, made at the moment of the call, so that a
+value changed afterwards does not matter. May not: the encoding of a value (datums.py). The theory: an input
+is a value, another call, whose node it is, or a list or map that holds calls and becomes a value once they
+have ended.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+
+from pyengine.calls.datums import datum_of, to_tagged
+from pyengine.definitions.callees import CallOptions
+from pyengine.errors import EncodeError
+
+__all__ = [
+    "BoundCall",
+    "Input",
+    "NodeSource",
+    "encode_input",
+    "encode_value",
+    "pending_nodes",
+    "resolved_input",
+]
+
+
+class NodeSource(ABC):
+    """A call whose result can be an input of another."""
+
+    @property
+    @abstractmethod
+    def node(self) -> str | None:
+        """Id of its call node; None until it is known."""
+
+    @abstractmethod
+    def done(self) -> bool:
+        """Whether it has ended."""
+
+    @abstractmethod
+    async def settled(self) -> None:
+        """Wait until it has a result, and raise if it has none."""
+
+
+Input: TypeAlias = "dict[str, Any] | NodeSource"
+"""A form with one key: datum, node, list or map; or a call that stands for its node."""
+
+
+class BoundCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call with its arguments.
+
+    Args:
+        function: URI of the function.
+        inputs: its inputs, in order.
+        options: how it is called.
+    """
+
+    function: str
+    inputs: tuple[Input, ...]
+    options: CallOptions
+
+
+def encode_value(value: Any, where: str) -> dict[str, Any]:
+    """Return a value as JSON with its types.
+
+    Args:
+        value: plain data.
+        where: which value it is, for errors.
+
+    Raises:
+        EncodeError: a part is no plain data; the message names its place.
+        PayloadTooLarge: a text or bytes with more than 1 MiB.
+    """
+    try:
+        return to_tagged(datum_of(value))
+    except EncodeError as error:
+        place = (error.where or "value").removeprefix("value")
+        raise EncodeError(f"{where}{place}: {error.message}", where=error.where, hint=error.hint) from None
+
+
+def encode_input(value: Any, where: str) -> Input:
+    """Return the form of one input.
+
+    Args:
+        value: plain data, a call, or lists, tuples and dicts of them.
+        where: which input it is, for errors.
+
+    Raises:
+        EncodeError: it is no plain data, or a limit is exceeded; the message names the place in the value.
+    """
+    if isinstance(value, NodeSource):
+        return value
+    if _holds_node(value):
+        if isinstance(value, Mapping):
+            entries = value.items()
+            return {
+                "map": [
+                    [encode_value(key, where), encode_input(one, f"{where}[{key!r}]")] for key, one in entries
+                ]
+            }
+        return {"list": [encode_input(one, f"{where}[{place}]") for place, one in enumerate(value)]}
+    return {"datum": encode_value(value, where)}
+
+
+def _holds_node(value: Any, depth: int = 0) -> bool:
+    """Return whether a container holds a call; a cycle is left to the encoding, which refuses it."""
+    if isinstance(value, NodeSource):
+        return True
+    if depth > 100:
+        return False
+    if isinstance(value, Mapping):
+        return any(_holds_node(one, depth + 1) for one in value.values())
+    return isinstance(value, list | tuple) and any(_holds_node(one, depth + 1) for one in value)
+
+
+def pending_nodes(given: Input) -> Iterator[NodeSource]:
+    """Return the calls in an input, in their order."""
+    if not isinstance(given, dict):
+        yield given
+        return
+    for one in given.get("list", ()):
+        yield from pending_nodes(one)
+    for _, one in given.get("map", ()):
+        yield from pending_nodes(one)
+
+
+def resolved_input(given: Input) -> dict[str, Any]:
+    """Return an input in which every call is its node; all of them have ended."""
+    if not isinstance(given, dict):
+        return {"node": given.node}
+    if "list" in given:
+        return {"list": [resolved_input(one) for one in given["list"]]}
+    if "map" in given:
+        return {"map": [[key, resolved_input(one)] for key, one in given["map"]]}
+    return given

@@ -1,0 +1,119 @@
+"""Running memo functions: what a worker does with an attempt whose adapter is a function of its app.
+
+Lives here: `MemoRunner`, which runs one attempt in this process. May not: leases, heartbeats, reports
+(attempt_worker.py). Design: a function that returns has a result, and one that raises has a failed result:
+both are values. Only a worker that has another version of the function answers that a later poll may succeed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import time
+import traceback
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+
+from pyengine.calls.attempt_worker import Executed
+from pyengine.calls.contract import Answer, Done, Failed, Request
+from pyengine.calls.datums import from_tagged, value_of
+from pyengine.calls.functions import Memo
+from pyengine.calls.inputs import encode_value
+from pyengine.database.connection import Database
+from pyengine.database.pool import ConnectionPool
+from pyengine.database.statements.calls import INPUTS
+from pyengine.errors import EngineError, Unavailable
+
+__all__ = ["MemoRunner"]
+
+_CONNECTIONS = 2
+_STACK_MAX = 50
+_TEXT_MAX = 20_000
+
+
+class MemoRunner:
+    """Runs memo functions.
+
+    Args:
+        memos: the functions, by the name of their adapter.
+        database: where the values of their inputs are.
+        threads: sync functions that run at a time.
+    """
+
+    def __init__(self, memos: Mapping[str, Memo[..., Any]], database: Database, threads: int = 16) -> None:
+        self.adapters = tuple(memos)
+        self._pool = ConnectionPool(database, "memos", _CONNECTIONS)
+        self._memos = {memo.function: memo for memo in memos.values()}
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="memo")
+
+    async def execute(self, adapter: str, request: Request) -> Executed:
+        """Run a function once."""
+        started_ms = time.time_ns() // 1_000_000
+        return Executed(answer=await self._answer(request), started_ms=started_ms)
+
+    async def cancel(self, adapter: str, request: Request) -> None:
+        """Do nothing: a function that runs is cancelled when its lease is lost."""
+
+    async def close(self) -> None:
+        """Let go of the threads; a function that runs in one goes on to its end and is not reported."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        await self._pool.close()
+
+    async def _answer(self, request: Request) -> Answer:
+        memo = self._memos.get(request.function)
+        if memo is None:
+            return Failed(True, {"code": "version_not_served", "message": self._other_version(request)})
+        try:
+            (row,) = await self._pool.rows(INPUTS, request.execution_key)
+            values = msgspec.json.decode(row[0])
+            ignored = (request.request or {}).get("ignored") or {}
+            args, kwargs = memo.arguments(
+                [value_of(from_tagged(one)) for one in values],
+                {name: value_of(from_tagged(one)) for name, one in ignored.items()},
+            )
+        except EngineError as error:
+            return Failed(isinstance(error, Unavailable), {"code": "no_inputs", "message": error.message})
+        try:
+            result = await self._run(memo, args, kwargs)
+            return Done("ok", value=encode_value(result, f"the result of memo {memo.name}"))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # boundary to user code: its error is the result
+            return Done("error", error=_error_document(error))
+
+    async def _run(self, memo: Memo[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if memo.is_async:
+            return await memo.fn(*args, **kwargs)
+        body = functools.partial(contextvars.copy_context().run, memo.fn, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, body)
+
+    def _other_version(self, request: Request) -> str:
+        served = sorted(memo.function for memo in self._memos.values())
+        return f"this worker serves {', '.join(served)}, not {request.function}"
+
+
+def _error_document(error: BaseException) -> dict[str, Any]:
+    """Return a failure as the root of its DAG: message, type, origin, stack."""
+    frames = traceback.extract_tb(error.__traceback__)[1:][-_STACK_MAX:]
+    stack = [
+        {
+            "filename": _clean(frame.filename),
+            "function": _clean(frame.name),
+            "lineno": frame.lineno or 0,
+            "line": _clean(frame.line or ""),
+        }
+        for frame in frames
+    ]
+    message = error.message if isinstance(error, EngineError) else str(error)
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return {"message": _clean(message), "type": _clean(name), "origin": "python", "stack": stack}
+
+
+def _clean(text: str) -> str:
+    """Return a text that every reader of JSON takes."""
+    return text[:_TEXT_MAX].replace("\0", "\\x00").encode(errors="backslashreplace").decode()

@@ -1,0 +1,92 @@
+"""The statements of content-addressed calls: of clients, and of the workers that run attempts."""
+
+from __future__ import annotations
+
+from pyengine.database.statements.procedures import Procedure
+
+__all__ = [
+    "CALL",
+    "CALL_CANCEL",
+    "CALL_RESULT",
+    "CALL_VALUE",
+    "COMMIT_SCOPE",
+    "GIVE_BACK",
+    "INPUTS",
+    "INTEGRATE",
+    "LEASE",
+    "OPEN_SCOPE",
+    "RENEW",
+    "REPORT",
+    "SWEEP",
+]
+
+CALL = Procedure(
+    signature="(function, inputs json, options json, step or null, switch) -> json of what it found",
+    sql=(
+        "select c::text as answer "
+        "from durable.call_v1($1::text, $2::text::jsonb, $3::text::jsonb, $4::text, $5::text) c"
+    ),
+)
+
+CALL_RESULT = Procedure(
+    signature="(execution key, node) -> json of how the attempt ended; status null while it goes on",
+    sql="select durable.call_result_v1($1::text, $2::text)::text as answer",
+)
+
+CALL_VALUE = Procedure(
+    signature="(dag) -> tagged json of its root",
+    sql="select durable.call_value_v1($1::text)::text as answer",
+)
+
+CALL_CANCEL = Procedure(
+    signature="(scope, node) -> left or cancelled",
+    sql="select durable.call_cancel($1::text, decode($2::text, 'hex'))::text as answer",
+)
+
+OPEN_SCOPE = Procedure(
+    signature="(name, base or null) -> nothing",
+    sql="select durable.call_scope_v1($1::text, $2::text)::text as answer",
+)
+
+COMMIT_SCOPE = Procedure(
+    signature="(scope, root as an input, json, name) -> id of the commit",
+    sql="select durable.call_commit_v1($1::text, $2::text, $3::text)::text as answer",
+)
+
+LEASE = Procedure(
+    signature="(worker, adapters[], ttl ms, most) -> documents as json",
+    sql="select document::text from durable.call_lease_v1($1, $2, $3, $4) document",
+)
+
+INPUTS = Procedure(
+    signature="(execution key) -> json array of the values of its inputs, tagged",
+    sql="select durable.call_inputs_v1(decode($1, 'hex'))::text",
+)
+
+RENEW = Procedure(
+    signature="(worker, ids[], versions[]) -> ids[] that are not leased so any more",
+    sql=(
+        "select durable.call_lost_v1($1, $2, $3) from durable.task_heartbeat($1, $2, $3) renewed "
+        "where renewed >= 0"
+    ),
+)
+
+REPORT = Procedure(
+    signature="(execution key, version, report json) -> state, or busy",
+    sql="select durable.call_report_v1(decode($1, 'hex'), $2, $3::text::jsonb)",
+)
+
+INTEGRATE = Procedure(
+    signature="(execution key, version) -> state, or busy",
+    sql="select durable.call_integrate_v1(decode($1, 'hex'), $2)",
+)
+
+GIVE_BACK = Procedure(
+    signature="(execution key, version, reason) -> released or busy",
+    sql="select durable.call_release_v1(decode($1, 'hex'), $2, $3)",
+)
+
+SWEEP = Procedure(
+    signature="() -> json of how many attempts were closed",
+    sql="select durable.call_sweep_v1()::text",
+)

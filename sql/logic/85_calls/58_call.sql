@@ -1,0 +1,291 @@
+-- Calls from workflows, clients and psql: values in, what was found out, and the value when there is one. A workflow makes such a
+-- call as a step in SQL, so what it found is recorded with the call, and a replay finds the same whatever the cache holds then.
+
+create or replace function durable._input_value(p_scope text, p_input jsonb)
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_value bytea;
+begin
+  if p_input ? 'datum' then
+    return p_input -> 'datum';
+  elsif p_input ? 'node' then
+    v_value := (select i.value_ids[1] from durable._inputs_of(p_scope, array[durable._unhex(p_input ->> 'node')]) i);
+    return durable._datum_json(v_value);
+  elsif p_input ? 'list' then
+    return jsonb_build_object('list', (
+      select coalesce(jsonb_agg(durable._input_value(p_scope, i.value) order by i.place), '[]')
+      from jsonb_array_elements(p_input -> 'list') with ordinality i (value, place)));
+  elsif p_input ? 'map' then
+    return jsonb_build_object('map', (
+      select coalesce(jsonb_agg(
+        jsonb_build_array(m.value -> 0, durable._input_value(p_scope, m.value -> 1)) order by m.place), '[]')
+      from jsonb_array_elements(p_input -> 'map') with ordinality m (value, place)));
+  end if;
+  perform durable._fail_invalid(format('%s is no input of a call.', left(p_input::text, 200)),
+                                'An input is {"datum": value}, {"node": id}, {"list": [inputs]} or {"map": [[value, input]]}.');
+  return null;
+end
+$$;
+comment on function durable._input_value(text, jsonb) is
+  'The value of an input, with its types: a value, the result of another call, or a list or map that holds such results. WF004, WF014.';
+
+create or replace function durable._literal_objects(p_value jsonb)
+returns durable._object[] language plpgsql immutable
+as $$
+declare
+  v_objects durable._object[] := array(select row(d.*)::durable._object from durable._datums(p_value, false, '$') d);
+begin
+  return v_objects || row(
+    durable._object_id('node', 'literal', null, array[v_objects[cardinality(v_objects)].id], '{}'), 'node', 'literal', null,
+    array[v_objects[cardinality(v_objects)].id], '{}'::text[])::durable._object;
+end
+$$;
+comment on function durable._literal_objects(jsonb) is 'The objects of a value and of its literal node, which is the last; none is put yet.';
+
+create or replace function durable._input_nodes(p_scope text, p_inputs jsonb)
+returns bytea[] language plpgsql volatile
+as $$
+declare
+  v_input jsonb;
+  v_nodes bytea[] := '{}';
+  v_objects durable._object[] := '{}';
+begin
+  if jsonb_typeof(p_inputs) is distinct from 'array' then
+    perform durable._fail_invalid('Inputs are a JSON array.');
+  end if;
+  for v_input in select i.value from jsonb_array_elements(p_inputs) with ordinality i (value, place) order by i.place loop
+    if v_input ? 'node' then
+      v_nodes := v_nodes || durable._unhex(v_input ->> 'node');
+    else
+      v_objects := v_objects || durable._literal_objects(durable._input_value(p_scope, v_input));
+      v_nodes := v_nodes || v_objects[cardinality(v_objects)].id;
+    end if;
+  end loop;
+  if v_objects <> '{}' then
+    perform durable._put_objects(v_objects);
+  end if;
+  return v_nodes;
+end
+$$;
+comment on function durable._input_nodes(text, jsonb) is
+  'The nodes of the inputs of a call. All their values are put at once, in the order of their ids, before anything is locked.';
+
+create or replace function durable._scope_of(p_step text)
+returns text language sql stable
+as $$
+  with recursive above (id, parent, depth) as (
+    select p.id, p.execution, 0 from durable._promises p where p.id = left(p_step, -position('.' in reverse(p_step)))
+    union all
+    select h.id, p.execution, a.depth + 1 from above a
+    join durable._executions h on h.execution = any (array[a.parent])
+    join durable._promises p on p.id = any (array[h.id])
+  )
+  select a.id from above a order by a.depth desc limit 1
+$$;
+comment on function durable._scope_of(text) is 'The scope of a call that names none: that of the run at the root of the one whose step it is.';
+
+create or replace function durable.call_scope_v1(p_name text, p_base text)
+returns text language plpgsql volatile
+as $$
+begin
+  if p_name is null then
+    perform durable._fail_invalid('A call outside a workflow names its scope.',
+                                  'select durable.call(''dml+exec://...'', ''[1]'', scope => ''exp-7'')');
+  elsif not exists (select from durable._refs r where r.name = p_name and r.kind = 'index') then
+    perform durable.scope_open(p_name, base => p_base);
+  end if;
+  return null;
+exception when unique_violation or sqlstate 'WF003' then
+  return null;  -- another session has just made it
+end
+$$;
+comment on function durable.call_scope_v1(text, text) is 'For clients: makes an index, if there is none of this name. WF001, WF003, WF004.';
+
+create or replace function durable._asked_call(p_function text, p_inputs bytea[], p_options jsonb, p_step text, p_switch text)
+returns durable._call language plpgsql volatile
+as $$
+declare
+  v_call durable._call;
+begin
+  v_call.scope := p_options ->> 'scope';
+  v_call.function := p_function;
+  v_call.inputs := p_inputs;
+  v_call.step_id := p_step;
+  v_call.timeout_ms := (p_options ->> 'timeout_ms')::bigint;
+  v_call.max_age_ms := (p_options ->> 'max_age_ms')::bigint;
+  v_call.salt := coalesce(p_options ->> 'salt', '');
+  v_call.share := coalesce((p_options ->> 'share')::boolean, true) and p_switch is distinct from 'off';
+  v_call.cache_errors := coalesce((p_options ->> 'cache_errors')::boolean, false);
+  v_call.request := p_options -> 'request';
+  v_call.cache := case when p_switch in ('off', 'refresh') then 'force' else coalesce(p_options ->> 'cache', 'shared') end;
+  if (p_options ->> 'retry_errors')::boolean and exists (
+       select from durable._pins p join durable._objects e on e.id = any (array[p.exec_id])
+       where p.scope = v_call.scope and p.node_id = durable.node_call(p_function, p_inputs) and e.sub = 'error') then
+    v_call.cache := 'force';
+  end if;
+  return v_call;
+end
+$$;
+comment on function durable._asked_call(text, bytea[], jsonb, text, text) is
+  'A call by the options of a client: cache, scope, share, cache_errors, retry_errors, timeout_ms, max_age_ms, salt, request. p_switch: off reads no results and shares none, refresh reads none.';
+
+create or replace function durable._given_up(p_error jsonb)
+returns jsonb language sql immutable parallel safe
+as $$
+  select jsonb_build_object(
+    'code', coalesce(p_error #>> '{data,code}', case p_error ->> 'type' when 'Timeout' then 'deadline'
+                                                                        when 'Cancelled' then 'cancelled'
+                                                                        else 'settled_by_hand' end),
+    'message', p_error -> 'message', 'cause', p_error #> '{data,cause}')
+$$;
+comment on function durable._given_up(jsonb) is 'Why an attempt was given up, as {code, message, cause}; the cause is its last failure.';
+
+create or replace function durable._value_answer(p_answer jsonb)
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_value jsonb;
+begin
+  if p_answer ->> 'at' = 'aborted' then
+    return p_answer || jsonb_build_object('status', 'aborted', 'error', durable._given_up(p_answer -> 'error'));
+  elsif p_answer ->> 'status' is null then
+    return p_answer;
+  end if;
+  v_value := durable.dag_value(durable._unhex(p_answer ->> 'dag'));
+  if p_answer ->> 'status' = 'error' then
+    return p_answer || jsonb_build_object('failure', v_value);
+  end if;
+  return case when octet_length(v_value::text) <= 65536 then p_answer || jsonb_build_object('value', v_value) else p_answer end;
+end
+$$;
+comment on function durable._value_answer(jsonb) is 'An answer with its value, if that has 64 KiB at most, or with what describes its failure.';
+
+create or replace function durable.call_v1(p_function text, p_inputs jsonb, p_options jsonb, p_step text, p_switch text)
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_scope text := coalesce(p_options ->> 'scope', durable._scope_of(p_step));
+  v_answer jsonb;
+begin
+  perform durable._may_lock();
+  -- one that waits here for a user's transaction has locked nothing of the engine yet, and is tried again
+  perform set_config('lock_timeout', '1s', true);
+  perform durable.call_scope_v1(v_scope, null);
+  v_answer := durable._begin_call(durable._asked_call(
+    p_function, durable._input_nodes(v_scope, p_inputs), p_options || jsonb_build_object('scope', v_scope), p_step, p_switch));
+  if v_answer ->> 'at' = 'started' then
+    perform durable._hint('durable_ready', durable._now_ms());
+  end if;
+  return durable._value_answer(v_answer) || jsonb_build_object('scope', v_scope);
+end
+$$;
+comment on function durable.call_v1(text, jsonb, jsonb, text, text) is
+  'For clients and as a step of a workflow: a call whose inputs are values, as durable._input_value reads them. p_step: whose answer it is; null: nobody''s. Answers as durable.call_begin does, with value (tagged) or failure, and status aborted for what was given up. Errors as there.';
+
+create or replace function durable.call_result_v1(p_key text, p_node text)
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_attempt durable._call_attempts;
+begin
+  select * into v_attempt from durable._call_attempts a where a.execution_key = durable._unhex(p_key);
+  if v_attempt.execution_key is null then
+    perform durable._fail_not_found('attempt', p_key, 'Call again: the result may be pinned.');
+  elsif v_attempt.exec_id is not null then
+    return durable._value_answer(durable._call_answer('ended', durable._unhex(p_node),
+                                                      durable._exec_for(v_attempt, durable._unhex(p_node)), v_attempt) - 'at');
+  elsif v_attempt.ended_at is null and durable._is_live(v_attempt.execution_key, durable._now_ms()) then
+    return '{"status": null}';
+  end if;
+  return jsonb_build_object('status', 'aborted', 'error', durable._given_up(durable._aborted_error(v_attempt)::jsonb));
+end
+$$;
+comment on function durable.call_result_v1(text, text) is
+  'For clients and as a step of a workflow: how an attempt ended for a node that waits for it; status null while it goes on. WF001, WF004.';
+
+create or replace function durable.call_value_v1(p_dag text)
+returns jsonb language plpgsql volatile
+as $$
+begin
+  return durable.dag_value(durable._unhex(p_dag));
+end
+$$;
+comment on function durable.call_value_v1(text) is 'For clients and as a step of a workflow: the value of a DAG, tagged. WF001, WF004, WF015.';
+
+create or replace function durable.call_leave_v1(p_scope text, p_node text)
+returns boolean language plpgsql volatile
+as $$
+begin
+  return durable.call_cancel(p_scope, durable._unhex(p_node)) = 'cancelled';
+end
+$$;
+comment on function durable.call_leave_v1(text, text) is
+  'For clients and as a step of a workflow: a scope waits for a call no longer; true if its attempt ended by that. WF001, WF004.';
+
+create or replace function durable.call_inputs_v1(p_execution_key bytea)
+returns jsonb language plpgsql volatile
+as $$
+begin
+  return (
+    select coalesce(jsonb_agg(durable.datum(i.id) order by i.place), '[]')
+    from durable._call_attempts a
+    join durable._calls c on c.value_key = any (array[a.value_key])
+    cross join lateral unnest(c.inputs) with ordinality i (id, place)
+    where a.execution_key = p_execution_key);
+end
+$$;
+comment on function durable.call_inputs_v1(bytea) is 'For adapter workers: the values of the inputs of an attempt, tagged, in their order. WF015.';
+
+create or replace function durable.call_lost_v1(p_worker text, p_ids text[], p_versions integer[])
+returns text[] language plpgsql stable
+as $$
+declare
+  v_now bigint := durable._now_ms();
+begin
+  return array(
+    select x.id from unnest(p_ids, p_versions) x (id, version)
+    left join durable._tasks t on t.id = any (array[x.id])
+    where not coalesce(t.pid = p_worker and durable._is_leased(t, x.version, v_now), false));
+end
+$$;
+comment on function durable.call_lost_v1(text, text[], integer[]) is
+  'For adapter workers: which of these tasks they do not lease any more, because they ended, were cancelled, or were taken over.';
+
+create or replace function durable.call_commit_v1(p_scope text, p_root text, p_name text)
+returns text language plpgsql volatile
+as $$
+begin
+  return durable._hex(durable.scope_commit(
+    p_scope, (durable._input_nodes(p_scope, jsonb_build_array(p_root::jsonb)))[1], p_name));
+end
+$$;
+comment on function durable.call_commit_v1(text, text, text) is
+  'For clients: commits a scope with a DAG of this root, which is an input as durable._input_value reads it. Answers the commit. WF001, WF003, WF004.';
+
+create or replace function durable.call(
+  function text, args jsonb default '[]', scope text default null, cache text default 'shared', request jsonb default null)
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_answer jsonb;
+begin
+  if jsonb_typeof($2) is distinct from 'array' then
+    perform durable._fail_invalid('Arguments of a call are a JSON array.');
+  end if;
+  perform durable.call_scope_v1($3, null);
+  v_answer := durable.call_begin($3, $1, array(
+    select durable.literal(a.value) from jsonb_array_elements($2) with ordinality a (value, place) order by a.place),
+    $4, case when $4 = 'force' then gen_random_uuid()::text end, request => $5);
+  if v_answer ->> 'at' = 'started' then
+    perform durable._hint('durable_ready', durable._now_ms());
+  end if;
+  v_answer := durable._value_answer(v_answer);
+  return case when v_answer ? 'value' then v_answer || jsonb_build_object('value', durable._plain_json(v_answer -> 'value'))
+              when v_answer ? 'failure'
+                then (v_answer - 'failure') || jsonb_build_object('error', durable._plain_json(v_answer -> 'failure'))
+              else v_answer end;
+end
+$$;
+comment on function durable.call(text, jsonb, text, text, jsonb) is
+  'Calls a function with plain JSON values in a scope, which is made if there is none: select durable.call(''dml+exec://local/sort'', ''[[3, 1, 2]]'', scope => ''exp-7''). Answers at once with what is known: a status and a value, or a promise to wait for: select durable.wait(id => ...). The same call again answers the result. cache: shared, scope or force. WF001, WF003, WF004, WF013.';
