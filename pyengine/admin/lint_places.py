@@ -47,6 +47,7 @@ SKIPPERS = frozenset(
         "blocked",
         "closures",
         "collection",
+        "snapshots",
     }
 )
 # files whose functions lock and do nothing else

@@ -1,6 +1,7 @@
 -- Settings: their defaults, how they are read and how they are changed.
 
 insert into durable.settings (name, value, description) values
+  ('call_results_days', '0', 'results of calls that ended this long ago may be collected, unless a scope has them; 0: never'),
   ('call_adapter_grace_ms', '600000', 'a call whose adapter no worker has served for so long is given up'),
   ('call_backoff_max_ms', '300000', 'longest pause of a call after a failure; the first is a second, each next twice as long'),
   ('call_poll_ms', '5000', 'pause between two polls of a call, unless its adapter names another'),

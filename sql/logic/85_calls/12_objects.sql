@@ -75,6 +75,33 @@ $$;
 comment on function durable._check_refs(durable._object[]) is
   'Whether the refs of objects that were just inserted are there and of the kind that they need. WF001, WF004, WF015.';
 
+create or replace function durable._check_execs(p_objects durable._object[])
+returns void language plpgsql volatile
+as $$
+declare
+  v_wrong record;
+begin
+  select durable._hex(n.id) as node, n.sub, r.kind into v_wrong
+  from unnest(p_objects) o
+  join durable._objects n on n.id = any (array[o.refs[1]])
+  join durable._objects r on r.id = any (array[o.refs[2]])
+  where o.kind = 'exec' and r.kind <> case n.sub when 'call' then 'dag' else 'datum' end limit 1;
+  if found then
+    perform durable._fail_invalid(format('A %s is no result of %s, which is a %s.', v_wrong.kind, v_wrong.node, v_wrong.sub));
+  end if;
+  select durable._hex(e.id) as exec, durable._hex(o.refs[n]) as node into v_wrong
+  from unnest(p_objects) o
+  cross join lateral generate_series(durable._parents(o.scalar)::integer + 2, cardinality(o.refs), 3) n
+  join durable._objects e on e.id = any (array[o.refs[n + 1]])
+  where o.kind = 'commit' and e.refs[1] <> o.refs[n] limit 1;
+  if found then
+    perform durable._fail_invalid(format('A commit has exec %s for node %s, whose exec it is not.', v_wrong.exec, v_wrong.node));
+  end if;
+end
+$$;
+comment on function durable._check_execs(durable._object[]) is
+  'Whether a call has a DAG and a builtin a datum as its result, and a commit each exec for its node. WF004.';
+
 create or replace function durable._use_objects(p_ids bytea[], p_now bigint)
 returns void language plpgsql volatile
 as $$
@@ -99,17 +126,12 @@ declare
   v_excised bytea;
   v_now bigint;
 begin
-  loop
-    -- refs of an object that is there are there too
-    v_count := cardinality(v_new);
-    v_new := array(select row(n.own, n.kind, n.sub, n.scalar, coalesce(n.refs, '{}'), coalesce(n.names, '{}'))::durable._object
-                   from unnest(p_objects, v_ids) n (id, kind, sub, scalar, refs, names, own)
-                   where not exists (select from durable._objects o where o.id = any (array[n.own])));
-    -- again if one was collected before it was locked
-    exit when cardinality(v_new) <= v_count;
-    perform durable._lock_objects(v_ids || array(
-      select distinct r.id from unnest(v_new) o cross join lateral unnest(o.refs) r (id)));
-  end loop;
+  perform durable._lock_objects(v_ids || array(
+    select distinct r.id from unnest(p_objects) o cross join lateral unnest(o.refs) r (id)));
+  v_new := array(select distinct on (n.own)
+                   row(n.own, n.kind, n.sub, n.scalar, coalesce(n.refs, '{}'), coalesce(n.names, '{}'))::durable._object
+                 from unnest(p_objects, v_ids) n (id, kind, sub, scalar, refs, names, own)
+                 where not exists (select from durable._objects o where o.id = any (array[n.own])) order by n.own);
   v_excised := (select o.id from durable._objects o where o.id = any (v_ids) and o.excised_at is not null limit 1);
   if v_excised is not null then
     perform durable._fail_excised(v_excised);
@@ -117,9 +139,19 @@ begin
   v_now := durable._now_ms();
   perform durable._use_objects(v_ids, v_now);
   insert into durable._objects (created_at, id, kind, sub, scalar, refs, names)
-  select distinct on (o.id) v_now, o.id, o.kind, o.sub, o.scalar, o.refs, o.names from unnest(v_new) o order by o.id
+  select v_now, o.id, o.kind, o.sub, o.scalar, o.refs, o.names from unnest(v_new) o order by o.id
   on conflict (id) do nothing;
+  get diagnostics v_count = row_count;
+  if v_count < cardinality(v_new) then
+    -- others have put some of them at the same moment: those stay until the commit too
+    perform durable._lock_objects(v_ids);
+    if exists (select from unnest(v_ids) i (id)
+               where not exists (select from durable._objects o where o.id = any (array[i.id]))) then
+      perform durable._fail_busy('An object that was just collected');
+    end if;
+  end if;
   perform durable._check_refs(v_new);
+  perform durable._check_execs(v_new);
   return v_ids;
 end
 $$;

@@ -91,15 +91,7 @@ comment on function durable._put_request(bytea, jsonb) is
 create or replace function durable._put_exec(p_node bytea, p_status text, p_result bytea)
 returns bytea language plpgsql volatile
 as $$
-declare
-  v_node durable._objects;
-  v_kind text;
 begin
-  select * into v_node from durable._objects o where o.id = p_node;
-  v_kind := (select o.kind from durable._objects o where o.id = p_result);
-  if v_node.kind = 'node' and v_kind <> (case v_node.sub when 'call' then 'dag' else 'datum' end) then
-    perform durable._fail_invalid(format('The result of a %s is no %s.', v_node.sub, v_kind));
-  end if;
   return durable._put('exec', p_status, null, array[p_node, p_result]);
 end
 $$;

@@ -225,28 +225,36 @@ $$;
 comment on function durable.scope_commit(text, bytea, text, integer) is
   'Commits a scope: its pins, and a DAG with this root under a name: select durable.scope_commit(''exp-7'', root, ''model''). The commit is one on top of the head on which the scope is open, which moves to it; where both have an exec of a node, that of the scope counts. A head that moved meanwhile is read again, unless expect_version names its version. WF001, WF003, WF004, WF015.';
 
-create or replace function durable.head_forward(head text, commit bytea, expect_version integer default null)
+create or replace function durable._forward(p_name text, p_commit bytea, p_version integer, p_kinds text[])
 returns integer language plpgsql volatile
 as $$
 declare
   v_ref durable._refs;
-  v_version integer;
 begin
-  perform durable._lock_objects(array[$2]);
-  perform durable._lock_refs(array[$1]);
-  v_ref := durable._ref($1, '{head,exec}');
-  if not exists (select from durable._objects o where o.id = $2 and o.kind = 'commit') then
-    perform durable._fail_not_found('commit', durable._hex($2), 'Import it first: durable.objects_import.');
-  elsif v_ref.version <> $3 then
-    perform durable._fail_conflict(format('%L has version %s, not %s.', $1, v_ref.version, $3));
-  elsif not durable._is_ancestor(v_ref.commit_id, $2) then
-    perform durable._fail_conflict(format('Commit %s does not come after that of %L.', durable._hex($2), $1),
-                                   'Commit on top of the head as it is now.');
-  elsif durable.closure_status($2) <> 'ok' then
-    perform durable._fail_excised($2);
+  perform durable._lock_objects(array[p_commit]);
+  perform durable._lock_refs(array[p_name]);
+  v_ref := durable._ref(p_name, p_kinds);
+  if not exists (select from durable._objects o where o.id = p_commit and o.kind = 'commit') then
+    perform durable._fail_not_found('commit', durable._hex(p_commit), 'Import it first: durable.objects_import.');
+  elsif v_ref.version <> p_version then
+    perform durable._fail_conflict(format('%L has version %s, not %s.', p_name, v_ref.version, p_version));
+  elsif not durable._is_ancestor(v_ref.commit_id, p_commit) then
+    perform durable._fail_conflict(format('Commit %s does not come after that of %L.', durable._hex(p_commit), p_name),
+                                   'Commit on top of it as it is now.');
+  elsif durable.closure_status(p_commit) <> 'ok' then
+    perform durable._fail_excised(p_commit);
   end if;
-  v_version := durable._move_ref($1, v_ref.version, $2);
-  return v_version;
+  return durable._move_ref(p_name, v_ref.version, p_commit);
+end
+$$;
+comment on function durable._forward(text, bytea, integer, text[]) is
+  'Moves a name of one of these kinds to a commit that was made from its own. WF001, WF003, WF004, WF015.';
+
+create or replace function durable.head_forward(head text, commit bytea, expect_version integer default null)
+returns integer language plpgsql volatile
+as $$
+begin
+  return durable._forward($1, $2, $3, '{head}');
 end
 $$;
 comment on function durable.head_forward(text, bytea, integer) is

@@ -159,14 +159,23 @@ declare
   v_runs int8multirange;
   v_from text := coalesce($1 ->> 'id', '');
   v_to text;
+  v_object bytea := decode($1 ->> 'object', 'hex');
 begin
-  if $1 ? 'id' then
+  if $1 ? 'object' then
+    broken := array(select row(x.law, x.id, x.detail)::durable.check_record
+                    from durable._check_objects(v_object, durable._objects_to(v_object)) x);
+    runs := 0;
+    promises := 0;
+    more := jsonb_build_object('object', durable._hex(durable._objects_to(v_object)));
+    more := case when more ->> 'object' is not null then more end;
+  elsif $1 ? 'id' then
     v_to := durable._ids_from(v_from);
     broken := array(select row(x.law, x.id, x.detail)::durable.check_record
                     from durable._check_ids(array[v_from], array[v_to]) x);
     promises := (select count(*) from durable._promises p where p.id >= v_from and p.id < v_to);
     runs := 0;
-    more := case when exists (select from durable._promises p where p.id >= v_to) then jsonb_build_object('id', v_to) end;
+    more := case when exists (select from durable._promises p where p.id >= v_to) then jsonb_build_object('id', v_to)
+                 when exists (select from durable._objects) or exists (select from durable._refs) then '{"object": ""}' end;
   else
     v_runs := durable._runs_from(coalesce(($1 ->> 'run')::bigint, -9223372036854775808));
     broken := array(select row(x.law, x.id, x.detail)::durable.check_record from durable._check_runs(v_runs) x);

@@ -1,0 +1,96 @@
+-- The laws of objects and names as queries: a row is a bug of the engine or a hand in the tables. durable.check() asks for them
+-- portion by portion. A number of the list of invariants (I24) stands before its law.
+
+create or replace function durable._check_contents(p_from bytea, p_to bytea)
+returns table (law text, id text, detail text) language sql stable
+as $$
+  select v.law, durable._hex(o.id), format('%s %s, %s refs', o.kind, o.sub, cardinality(o.refs))
+  from durable._objects o
+  cross join lateral (values
+    ('I1 object_id_is_the_hash_of_its_content',
+      o.excised_at is null and o.id <> durable._object_id(o.kind, o.sub, o.scalar, o.refs, o.names)),
+    ('I23 object_is_canonical',
+      o.excised_at is null and durable._object_flaw(o.kind, o.sub, o.scalar, o.refs, o.names) is not null),
+    ('object_kind_is_known', o.kind <> all ('{datum,node,dag,tree,commit,exec,request}')),
+    ('object_scalar_has_the_length_of_its_kind',
+      o.excised_at is null and octet_length(o.scalar) is distinct from (case
+        when o.kind = 'commit' then 4 when o.kind <> 'datum' then null
+        when o.sub = 'bool' then 1 when o.sub in ('i64', 'f64') then 8
+        when o.sub in ('bytes', 'string', 'uri') then least(coalesce(octet_length(o.scalar), 0), 1048576) end)),
+    ('object_has_as_many_refs_as_its_kind',
+      o.excised_at is null and (
+        (o.kind in ('exec', 'request') and cardinality(o.refs) <> 2)
+        or (o.kind = 'node' and o.sub in ('literal', 'import') and cardinality(o.refs) <> 1)
+        or (o.kind in ('node', 'dag', 'commit') and cardinality(o.refs) = 0)
+        or (o.kind = 'datum' and o.sub <> all ('{list,set,map}') and o.refs <> '{}'))),
+    ('object_names_match_its_refs',
+      o.excised_at is null and cardinality(o.names) <> case when o.kind in ('dag', 'tree') then cardinality(o.refs) else 0 end),
+    ('object_excised_is_empty',
+      num_nonnulls(o.excised_at, o.excision, o.reason) not in (0, 3)
+      or (o.excised_at is not null and (o.scalar is not null or o.refs <> '{}' or o.names <> '{}')))
+  ) as v (law, broken)
+  where o.id >= p_from and (p_to is null or o.id < p_to) and v.broken
+$$;
+comment on function durable._check_contents(bytea, bytea) is 'Laws of single objects, by their ids from one to another.';
+
+create or replace function durable._check_references(p_from bytea, p_to bytea)
+returns table (law text, id text, detail text) language sql stable
+as $$
+  select v.law, durable._hex(o.id), format('%s %s, ref %s: %s', o.kind, o.sub, r.place, durable._hex(r.id))
+  from durable._objects o
+  cross join lateral unnest(o.refs) with ordinality r (id, place)
+  cross join lateral durable._ref_kind(o.kind, o.sub, o.scalar, r.place) e (expected)
+  left join durable._objects t on t.id = any (array[r.id])
+  left join durable._objects n on o.kind = 'exec' and n.id = any (array[o.refs[1]])
+  cross join lateral (values
+    ('I24 object_refs_exist', t.id is null and not (e.expected = 'map or none' and r.id = durable._no_object())),
+    ('object_refs_are_of_their_kind', not durable._fits(e.expected, t.kind, t.sub)),
+    ('exec_result_is_a_dag_or_a_datum',
+      o.kind = 'exec' and r.place = 2 and t.kind <> case n.sub when 'call' then 'dag' else 'datum' end),
+    ('exec_of_a_commit_is_of_its_node', o.kind = 'commit' and t.kind = 'exec' and t.refs[1] <> o.refs[r.place - 1])
+  ) as v (law, broken)
+  where o.id >= p_from and (p_to is null or o.id < p_to) and v.broken
+$$;
+comment on function durable._check_references(bytea, bytea) is 'Laws of what objects refer to.';
+
+create or replace function durable._check_refs_and_closures()
+returns table (law text, id text, detail text) language sql stable
+as $$
+  select v.law, r.name, format('kind %s, version %s, commit %s, base %s', r.kind, r.version, durable._hex(r.commit_id), r.base)
+  from durable._refs r
+  left join durable._objects c on c.id = any (array[r.commit_id])
+  left join durable._refs b on b.name = any (array[r.base])
+  cross join lateral (values
+    ('ref_names_a_commit', c.kind is distinct from 'commit'),
+    ('ref_base_is_a_head', r.base is not null and b.kind is distinct from 'head'),
+    ('ref_version_positive', r.version < 1),
+    ('ref_kind_is_known', r.kind <> all ('{head,index,exec}'))
+  ) as v (law, broken)
+  where v.broken
+  union all
+  select 'closure_is_as_it_was_walked', durable._hex(c.id), format('excision %s, whole %s', c.excision, c.is_whole)
+  from durable._closures c
+  where c.is_whole and exists (
+    select from durable._reached(array[c.id], '{}') x
+    join durable._objects o on o.id = any (array[x]) where o.excision <= c.excision)
+  union all
+  select 'excisions_are_numbered', 'excisions', format('%s excised, the last is number %s', count(*), max(o.excision))
+  from durable._objects o where o.excision is not null having count(*) <> max(o.excision)
+$$;
+comment on function durable._check_refs_and_closures() is 'Laws of names, of remembered walks, and of the numbers of excisions.';
+
+create or replace function durable._objects_to(p_from bytea)
+returns bytea language sql stable
+as $$ select o.id from durable._objects o where o.id >= p_from order by o.id offset 2000 limit 1 $$;
+comment on function durable._objects_to(bytea) is 'Where a portion of objects that begins with this id ends; null: it is the last.';
+
+create or replace function durable._check_objects(p_from bytea, p_to bytea)
+returns table (law text, id text, detail text) language sql stable
+as $$
+  select * from durable._check_contents(p_from, p_to)
+  union all
+  select * from durable._check_references(p_from, p_to)
+  union all
+  select * from durable._check_refs_and_closures() where p_from = ''
+$$;
+comment on function durable._check_objects(bytea, bytea) is 'All laws of a portion of objects; with the first one those of names.';
