@@ -50,17 +50,14 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     first_child: int = 0
 
 
-class StepToken:
+class StepToken(msgspec.Struct, eq=False, kw_only=True):
     """Whether the outcome of an attempt is still needed; read in the thread of the step.
 
-    Attributes:
+    Args:
         cancelled: set once, in the worker's thread.
     """
 
-    __slots__ = ("cancelled",)
-
-    def __init__(self) -> None:
-        self.cancelled = False
+    cancelled: bool = False
 
 
 class StepInfo(msgspec.Struct, frozen=True, kw_only=True):

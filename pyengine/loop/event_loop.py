@@ -73,6 +73,9 @@ class DeterministicLoop(_EventLoop):
     Args:
         timers: makes and cancels durable timers.
         run_id: id of the run; salts the hashes and stands in messages. The same at every replay.
+
+    Attributes:
+        installed: a context in which this loop is the running one; await nothing in it.
     """
 
     def __init__(self, timers: Timers, run_id: str) -> None:
@@ -80,12 +83,12 @@ class DeterministicLoop(_EventLoop):
         self.closing = False  # true from eviction on: every durable call and log line is dead
         self.ignoring_shields = False  # while true no shield defers a cancellation
         self.unhandled: list[UnhandledError] = []
+        self.installed = Installation(self, (self._track_generator, self._finish_generator))
         self._durable = timers
         self._ready: deque[Ready | Timer] = deque()
         self._timers: dict[TimerToken, Timer] = {}
         self._tasks: list[DeterministicTask] = []  # strong: asyncio alone lets a waiting task be collected
         self._prune_at = _PRUNE_MIN
-        self._installation: Installation | None = None
         self._generators: weakref.WeakSet[AsyncGenerator[Any, Any]] | None = None
         self._time_s = 0.0
         self._dead_calls = 0
@@ -107,17 +110,11 @@ class DeterministicLoop(_EventLoop):
         """
         if not (self._ready or self._draining):
             return
-        if self._installation is not None and self._installation.active:
+        if self.installed.active:
             self._drain(_CALLBACKS_MAX)
         else:
-            with self.installed():
+            with self.installed:
                 self._drain(_CALLBACKS_MAX)
-
-    def installed(self) -> Installation:
-        """Return a context in which this loop is the running one; await nothing in it."""
-        if self._installation is None:
-            self._installation = Installation(self, (self._track_generator, self._finish_generator))
-        return self._installation
 
     @property
     def idle(self) -> bool:
@@ -193,7 +190,7 @@ class DeterministicLoop(_EventLoop):
             if self.is_running():
                 self._unwind()
             elif self._tasks or self._ready or self._generators:
-                with self.installed():
+                with self.installed:
                     self._unwind()
         finally:
             self._closed = True
@@ -201,7 +198,7 @@ class DeterministicLoop(_EventLoop):
             self._timers.clear()
             self._tasks.clear()
             # without references back to the run it is freed at once, not by the garbage collector
-            self._installation = None
+            del self.installed
             del self._durable
 
     close = evict

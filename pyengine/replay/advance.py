@@ -59,7 +59,6 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
         steps: local steps to execute once the commands are recorded.
         end: how the advance ended; None while local steps are open, and while the clean-up of a cancelled
             run waits, since such a run is not suspended any more.
-        waiting_steps: number of open local steps, new ones included.
         given_up: child numbers of steps handed out earlier whose calls were cancelled; the worker may cancel
             their attempts.
     """
@@ -67,5 +66,4 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     commands: tuple[Command, ...] = ()
     steps: tuple[StepCall, ...] = ()
     end: End | None = None
-    waiting_steps: int = 0
     given_up: tuple[int, ...] = ()

@@ -178,6 +178,12 @@ class CallSequence:
         self.loop.raise_evicted()
         return False
 
+    @property
+    def misses_calls(self) -> bool:
+        """Whether the journal holds calls, or operations on join sets, that the code did not make yet."""
+        history = self.history
+        return self.next_child <= history.max_child or self._operations < len(history.set_operations)
+
     def unmatched_operation(self) -> Row | None:
         """Return the first recorded operation on a join set that the code did not do yet."""
         operations = self.history.set_operations

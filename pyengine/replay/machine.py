@@ -92,6 +92,7 @@ class Replay:
             workflow, run, self._history, now_ms=now_ms, randomness=randomness, codec=codec
         )
         self._sequence = self._matcher.sequence
+        self._transacting = self._matcher.transacting
         self._loop = self._matcher.loop
         self._main: DeterministicTask | None = None
         self._end: End | None = None
@@ -113,7 +114,7 @@ class Replay:
     @property
     def in_transaction(self) -> bool:
         """Whether its code is in a transaction, or waits to begin one: no other row advances it meanwhile."""
-        return bool(self._matcher.transacting) and self.transactions.live
+        return bool(self._transacting) and self.transactions.live
 
     @property
     def evicted(self) -> bool:
@@ -206,29 +207,34 @@ class Replay:
     def _drive(self) -> End | None:
         self._sequence.update_restricted()
         try:
-            with self._loop.installed():
+            with self._loop.installed:
                 self._apply_rows()
         except (ForbiddenInWorkflow, SystemExit) as error:
             # a workflow has no process to leave
             return self._halted() or Fail(error=self._codec.encode_error(error))
-        waits = self.in_transaction
-        halted = self._halted() or (None if waits else self._missing_calls())
-        if halted is not None:
-            return halted
+        waits = self._transacting and self.in_transaction
+        if not waits and self._sequence.misses_calls:
+            self._halt_at_missing_call()
+        if self._sequence.problem is not None:
+            return self._halted()
         main = self._main
-        if main is None or main.done():
-            return self._end if main is None else self._result(main)
+        if main is None:
+            return self._end
+        if main.done():
+            return self._result(main)
         return self._stuck_in_transaction() if waits else self._suspend()
 
     def _apply_rows(self) -> None:
         """Advance by one completion row at a time, each until nothing is ready."""
-        sequence, completions = self._sequence, self._history.completions
+        sequence, completions, transacting = self._sequence, self._history.completions, self._transacting
         main = self._main or self._start()
         if main is None:
             return
-        if not self._loop.idle or self._matcher.transacting or sequence.cancellation.applied:
+        if not self._loop.idle or transacting or sequence.cancellation.applied:
             self._run_until_idle(main)
-        while self._applied < len(completions) and not (main.done() or sequence.dead or self.in_transaction):
+        while self._applied < len(completions):
+            if main.done() or sequence.dead or (transacting and self.in_transaction):
+                return
             row = completions[self._applied]
             self._applied += 1
             sequence.at_seq = row.seq
@@ -239,14 +245,19 @@ class Replay:
             self._run_until_idle(main)
 
     def _run_until_idle(self, main: DeterministicTask) -> None:
-        self._run_ready()
+        self._loop.run_until_idle()
+        if self._transacting:
+            self._answer_transactions()
         if self._sequence.cancellation.applied:
             self._cancellation.repeat(main, self._run_ready)
 
     def _run_ready(self) -> None:
         """Run everything that is ready, and answer recorded transactions from the journal."""
         self._loop.run_until_idle()
-        while self._matcher.transacting and self.transactions.answer_recorded():
+        self._answer_transactions()
+
+    def _answer_transactions(self) -> None:
+        while self._transacting and self.transactions.answer_recorded():
             self._loop.run_until_idle()
 
     def _start(self) -> DeterministicTask | None:
@@ -303,21 +314,18 @@ class Replay:
         problem = self._sequence.problem
         return None if problem is None else Halt(problem=problem)
 
-    def _missing_calls(self) -> Halt | None:
-        """Halt if the journal holds calls that the code did not make, though every row was applied."""
+    def _halt_at_missing_call(self) -> None:
+        """Halt: the journal holds a call that the code did not make, though every row was applied."""
         sequence, history = self._sequence, self._history
         if self._main is None:
-            return None
+            return
         row = sequence.unmatched_operation()
         if sequence.next_child <= history.max_child:
             child = min(n for n in (*history.allocated, *history.open_receives) if n >= sequence.next_child)
             row = history.allocated.get(child)
-        elif row is None:
-            return None
         else:
-            child = row.child or 0
+            child = 0 if row is None else row.child or 0
         sequence.halt(describe_end(self._main), row, child=child)
-        return self._halted()
 
     def _result(self, main: DeterministicTask) -> End:
         if main.cancelled():
@@ -391,26 +399,30 @@ class Replay:
         matcher, sequence, end = self._matcher, self._sequence, self._end
         if isinstance(end, Halt):
             return Advance(end=end)
-        commands, sequence.commands = tuple(sequence.commands), []
+        commands: tuple[Command, ...] = ()
+        if sequence.commands:
+            commands, sequence.commands = tuple(sequence.commands), []
         open_steps = matcher.open_steps
-        cancelled, matcher.given_up = matcher.given_up, []
-        given_up = tuple([child for child in cancelled if child in self._handed_out])
+        given_up: tuple[int, ...] = ()
+        if matcher.given_up:
+            given_up = tuple([child for child in matcher.given_up if child in self._handed_out])
+            matcher.given_up = []
         if self.finished:
             if isinstance(end, _WITHOUT_STEPS):
                 given_up += tuple(child for child in open_steps if child in self._handed_out)
             return Advance(commands=commands, end=end, given_up=given_up)
         steps = self._new_steps() if matcher.new_steps else ()
-        count = len(open_steps) + self.in_transaction
-        return Advance(commands=commands, steps=steps, end=end, waiting_steps=count, given_up=given_up)
+        return Advance(commands=commands, steps=steps, end=end, given_up=given_up)
 
     def _new_steps(self) -> tuple[StepCall, ...]:
         new, self._matcher.new_steps = self._matcher.new_steps, []
         open_steps = self._matcher.open_steps
-        if len(new) == 1 and new[0] in open_steps and not self.in_transaction:
+        in_transaction = self._transacting and self.in_transaction
+        if len(new) == 1 and new[0] in open_steps and not in_transaction:
             self._handed_out.add(new[0])
             return (open_steps[new[0]].call(new[0], self._history.attempts(new[0])),)
         # rows that an open transaction defers are recorded, and their steps must not run again
-        applied = self._applied if self.in_transaction else len(self._history.completions)
+        applied = self._applied if in_transaction else len(self._history.completions)
         done = {row.child for row in self._history.completions[applied:]}
         new = [child for child in new if child in open_steps and child not in done]
         self._handed_out.update(new)

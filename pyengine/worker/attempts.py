@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from pyengine.definitions.current_run import StepToken
@@ -19,10 +20,10 @@ from pyengine.replay.advance import StepCall
 __all__ = ["Attempt", "next_attempt", "policy_of", "start_outcome", "step_outcome"]
 
 
-class Attempt:
+class Attempt(msgspec.Struct, eq=False):
     """One attempt of a step that is under way.
 
-    Attributes:
+    Args:
         execution: number of its run.
         run_id: id of its run.
         call: which attempt.
@@ -32,35 +33,22 @@ class Attempt:
         started_s: when the body began, by the loop's clock; 0 while it waits for its turn.
         wanted: the outcome counts; False once the attempt is cancelled or left behind.
         timed_out: it was cancelled because its time was over.
-        token: shows the body whether the outcome still counts.
+        token: shows the body whether the outcome still counts. The body's context refers to it; if it were
+            the attempt itself, which refers to the task, only the garbage collector would free both.
         task: executes it, unless a thread does.
         timer: ends it when its time is over.
     """
 
-    __slots__ = (
-        "begun",
-        "call",
-        "execution",
-        "run_id",
-        "started_s",
-        "task",
-        "timed_out",
-        "timer",
-        "token",
-        "wanted",
-    )
-
-    def __init__(self, execution: int, run_id: str, call: StepCall) -> None:
-        self.execution = execution
-        self.run_id = run_id
-        self.call = call
-        self.begun = call.begun
-        self.started_s = 0.0
-        self.wanted = True
-        self.timed_out = False
-        self.token = StepToken()
-        self.task: asyncio.Task[None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
+    execution: int
+    run_id: str
+    call: StepCall
+    begun: bool = False
+    started_s: float = 0.0
+    wanted: bool = True
+    timed_out: bool = False
+    token: StepToken = msgspec.field(default_factory=StepToken)
+    task: asyncio.Task[None] | None = None
+    timer: asyncio.TimerHandle | None = None
 
 
 def next_attempt(call: StepCall) -> StepCall:

@@ -2,17 +2,20 @@
 
 Lives here: `Dispatcher`, which applies events one after the other and hands each effect to the part that
 executes it. May not: the change that an event makes (run_manager.py), the execution of an effect. Design: any
-part may post an event at any time, also while it executes an effect; the outermost post works through the
-whole queue before it returns. So events never overlap, and after a post from outside all its consequences are
-done. Events are applied in a context of their own, because a step's context must not reach a run.
+part may post an event at any time, also while it executes an effect. Events wait in one queue and are worked
+through in slices, so they never overlap. An event posted while no slice is pending is applied before `post`
+returns. Events are applied in a context of their own, because a step's context must not reach a run. An error
+that no part expects ends the worker: a run whose event was lost would stand still under a lease that is
+renewed for ever, and the worker that claims it next replays it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from pyengine.worker.blocked_runs import resend_pause_s
@@ -22,7 +25,10 @@ from pyengine.worker.run_manager import RunManager
 
 __all__ = ["Dispatcher"]
 
+logger = logging.getLogger("pyengine.worker")
+
 _SLICE_S = 0.0002
+_NO_EVENTS: Iterator[Event] = iter(())
 
 
 class Dispatcher:
@@ -39,6 +45,7 @@ class Dispatcher:
         self._context = contextvars.copy_context()
         self._events: deque[Event] = deque()
         self._working = False
+        self._failed: asyncio.Future[None] = self._loop.create_future()
         self._handlers: dict[type, Callable[[Any], object]] = {
             RetryLater: self._retry_later,
             ResendLater: self._resend_later,
@@ -49,39 +56,68 @@ class Dispatcher:
         self._handlers.update(handlers)
 
     def post(self, event: Event) -> None:
-        """Have an event applied, and all that follows from it, unless that is going on already."""
-        if self._working:
-            self._events.append(event)
-        else:
-            self._context.run(self._work, (event,))
+        """Have an event applied, and all that follows from it; by the next slice, if one is pending."""
+        self._events.append(event)
+        if not self._working:
+            self._context.run(self._work)
 
     async def post_all(self, events: Iterable[Event]) -> None:
-        """Post events one after the other, letting other tasks run in between: the database waits for the
-        one that sends turns.
+        """Have events applied in slices, letting other tasks run in between: the database waits for the one
+        that sends turns.
         """
         more = iter(events)
-        while not self._context.run(self._work, more, self._loop.time() + _SLICE_S):
-            await asyncio.sleep(0)
+        try:
+            while not self._context.run(self._work, more, self._loop.time() + _SLICE_S):
+                self._working = True
+                await asyncio.sleep(0)
+        finally:
+            self._working = False
 
-    def _work(self, events: Iterable[Event], until_s: float | None = None) -> bool:
-        """Apply events, each with all that follows from it, until that time of the loop's clock; return
-        whether all of them are applied.
+    async def failure(self) -> None:
+        """Wait for an error that no part expects.
+
+        Raises:
+            Exception: that error.
+        """
+        await self._failed
+
+    def _work(self, more: Iterator[Event] = _NO_EVENTS, until_s: float | None = None) -> bool:
+        """Apply the events of the queue, then more events, each with all that follows from it, until that
+        time of the loop's clock; return whether there are no more.
         """
         queue, apply, handlers, now_s = self._events, self._apply, self._handlers, self._loop.time
         self._working = True
         try:
-            for event in events:
-                queue.append(event)
+            while True:
+                another = next(more, None)
+                if another is not None:
+                    queue.append(another)
                 while queue:
-                    for effect in apply(queue.popleft()):
-                        handlers[type(effect)](effect)
+                    event = queue.popleft()
+                    try:
+                        effects = apply(event)
+                    except Exception as error:  # boundary: see above
+                        self._fail(error)
+                        continue
+                    for effect in effects:
+                        try:
+                            handlers[type(effect)](effect)
+                        except Exception as error:  # boundary; what else follows from the event goes on
+                            self._fail(error)
+                if another is None:
+                    return True
                 if until_s is not None and now_s() > until_s:
                     return False
-            return True
         finally:
             self._working = False
             if self._dirty:
                 self._wake()
+
+    def _fail(self, error: Exception) -> None:
+        if self._failed.done():
+            logger.error("one more error while the worker stops", exc_info=error)
+        else:
+            self._failed.set_exception(error)
 
     def _retry_later(self, effect: RetryLater) -> None:
         due = RetryDue(effect.run, effect.call)

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from pyengine.protocol.turn import RunReport, encode_reports
-from pyengine.worker.run_state import TURN_BYTES_MAX, LeasedRun
+from pyengine.worker.run_state import TURN_BYTES_MAX, Gone, LeasedRun
 
 __all__ = ["REPORTS_MAX", "ReportQueue", "TurnBatch"]
 
@@ -84,7 +84,7 @@ class ReportQueue:
             most: how many reports.
         """
         packed = self._packed
-        if any(run.gone for run in packed.runs):
+        if any(isinstance(run.phase, Gone) for run in packed.runs):
             left = [each for each in zip(packed.runs, packed.reports, strict=True) if not each[0].gone]
             self._packed = TurnBatch(bytes=packed.bytes)
             self._packed.add([run for run, _ in left], [report for _, report in left])

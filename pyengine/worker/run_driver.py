@@ -103,7 +103,7 @@ class RunDriver:
         if live.commands:
             live.steps_after_commands += advance.steps
             run.see_commands(advance.commands)
-        else:
+        elif advance.steps:
             self.start_all(run, live, advance.steps)
 
     def settle(self, run: LeasedRun, live: Live) -> None:
@@ -138,8 +138,7 @@ class RunDriver:
         if run.replay.finished:
             return
         for call in calls:
-            in_ms = 0 if call.retry_at_ms is None else call.retry_at_ms - self._now_ms()
-            if in_ms > 0:
+            if call.retry_at_ms is not None and (in_ms := call.retry_at_ms - self._now_ms()) > 0:
                 live.scheduled_retries[call.child] = call
                 self.effects.append(RetryLater(run, call, in_ms))
             else:
@@ -162,7 +161,8 @@ class RunDriver:
             live.attempts_after_record[call.child] = replace(call, begun=True)
             live.outcomes.append(start_outcome(call))
         else:
-            attempt = live.attempts[call.child] = Attempt(run.info.execution, run.info.id, call)
+            info = run.info
+            attempt = live.attempts[call.child] = Attempt(info.execution, info.id, call, call.begun)
             self.effects.append(StartAttempt(run, attempt))
 
     def _cancel(self, live: Live, child: int) -> None:

@@ -299,18 +299,13 @@ class RunManager:
         elif live.replay_when_quiet:
             self._driver.fetch(run)
         else:
-            self._go_on(run, live, report, event, deferred)
+            self._go_on(run, live, event, deferred)
 
-    def _go_on(
-        self,
-        run: LeasedRun,
-        live: Live,
-        report: RunReport,
-        event: on.ReportAnswered,
-        deferred: Advance | None,
-    ) -> None:
+    def _go_on(self, run: LeasedRun, live: Live, event: on.ReportAnswered, deferred: Advance | None) -> None:
         """Go on with a run whose report is in the journal."""
-        calls = live.recorded_calls(report, event.now_ms)
+        report = event.report
+        waited = report.commands or live.steps_after_commands or live.attempts_after_record
+        calls = live.recorded_calls(report, event.now_ms) if waited else []
         if report.outcomes or event.before or event.after or report.end is not None:
             advance = deferred or self._driver.drive(run)
             self._driver.take(run, live, advance)

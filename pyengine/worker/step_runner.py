@@ -39,6 +39,7 @@ logger = logging.getLogger("pyengine.steps")
 
 _EAGER = sys.version_info >= (3, 12)
 _Job: TypeAlias = tuple[contextvars.Context, Callable[[], Any], Callable[[Any, BaseException | None], None]]
+_THREAD_AGAIN_S = 1.0
 UNWIND_S = 5.0
 """How long an async body may take to end after it was cancelled, in seconds."""
 
@@ -289,19 +290,36 @@ class _ThreadPool:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._threads = 0
         self._busy = 0
+        self._again: asyncio.TimerHandle | None = None
 
     def submit(self, body: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
         """Call `body` in a thread, in a copy of the present context, then `done` in the loop's thread with
         (value, None) or (None, error).
         """
         self._busy += 1
-        if self._busy > self._threads and self._threads < self._size:
-            self._threads += 1
-            threading.Thread(target=self._serve, name=f"pyengine-step-{self._threads}", daemon=True).start()
         self._jobs.put((contextvars.copy_context(), body, done))
+        self._grow()
+
+    def _grow(self) -> None:
+        """Start threads for jobs that wait; later, if the system has none to give."""
+        while self._again is None and self._threads < min(self._busy, self._size):
+            name = f"pyengine-step-{self._threads + 1}"
+            try:
+                threading.Thread(target=self._serve, name=name, daemon=True).start()
+            except RuntimeError as error:
+                logger.warning("no thread for a step, which waits: %s", error)
+                self._again = self._loop.call_later(_THREAD_AGAIN_S, self._grow_again)
+            else:
+                self._threads += 1
+
+    def _grow_again(self) -> None:
+        self._again = None
+        self._grow()
 
     def close(self) -> None:
         """Let idle threads end; those that are busy end when they come back."""
+        if self._again is not None:
+            self._again.cancel()
         for _ in range(self._threads):
             self._jobs.put(None)
 

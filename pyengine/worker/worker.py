@@ -269,6 +269,7 @@ class Worker:
             self._ticker.run,
             self._server.run,
             self._each_second,
+            self._dispatcher.failure,
         )
         self._tasks = [self._loop.create_task(self._guard(body)) for body in bodies]
 
@@ -289,7 +290,7 @@ class Worker:
             return
         self._stopping = True
         self._turn_loop.stop()
-        self._dispatcher.post(Stopping())
+        await self._dispatcher.post_all((Stopping(),))
         with contextlib.suppress(EngineError, TimeoutError):
             async with asyncio.timeout(_GOODBYE_S):
                 await self._handoff.end()

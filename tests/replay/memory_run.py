@@ -107,6 +107,7 @@ class MemoryRun:
         inboxes: payloads that were sent and not received, by name.
         blocked: what the run is blocked on, if it is.
         late_request: a request of cancellation that arrives just before the next report.
+        cold_waits: what the last cold replay waited for, like `waits`.
     """
 
     def __init__(
@@ -141,6 +142,7 @@ class MemoryRun:
         self.cancelling = any(row.type == RowType.CANCEL_REQUESTED for row in rows)
         self.blocked: Suspend | None = None
         self.late_request: Cancel | None = None
+        self.cold_waits = 0
         self.warm = self.replay()
         self.warm.load(self.rows)
         self.moves = Advance()
@@ -150,6 +152,11 @@ class MemoryRun:
     def next_seq(self) -> int:
         """The logical number of the next row."""
         return self.rows[-1].seq + ROW_WIDTH[self.rows[-1].type]
+
+    @property
+    def waits(self) -> int:
+        """How many steps and transactions the code waits for."""
+        return waits_of(self.warm)
 
     @property
     def end(self) -> Any:
@@ -166,6 +173,7 @@ class MemoryRun:
         replay = self.replay(code)
         replay.load(self.rows if rows is None else rows)
         moves = replay.advance()
+        self.cold_waits = waits_of(replay)
         replay.evict()
         return moves
 
@@ -422,6 +430,11 @@ class MemoryRun:
     def problem(self) -> dict[str, Any]:
         """Where it was halted."""
         return problem_of(self.moves)
+
+
+def waits_of(replay: Replay) -> int:
+    """How many steps and transactions the code of a replay waits for."""
+    return 0 if replay.finished else len(replay.open_steps) + replay.in_transaction
 
 
 def problem_of(moves: Advance) -> dict[str, Any]:

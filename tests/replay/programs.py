@@ -190,7 +190,7 @@ def check_cold(run: MemoryRun) -> None:
     open_steps = {n: one.hash for n, one in run.open.items() if isinstance(one, StepCall)}
     # a step that was given up before it was ever recorded is not asked for again
     assert {n: one.hash for n, one in steps.items()}.items() <= open_steps.items()
-    assert len(steps) == run.moves.waiting_steps == moves.waiting_steps
+    assert len(steps) == run.waits == run.cold_waits
     assert moves.end == run.end
 
 

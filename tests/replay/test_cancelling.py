@@ -23,7 +23,7 @@ def check(run: MemoryRun) -> None:
     assert (moves.end, moves.commands) == (run.end, ())
     called = [call.child for call in moves.steps]
     assert called == [n for n in run.open if n in called]
-    assert moves.waiting_steps == run.moves.waiting_steps
+    assert run.cold_waits == run.waits
 
 
 WAITS: list[Callable[[], Any]] = [
@@ -249,7 +249,7 @@ def test_clean_up_takes_durable_steps() -> None:
     assert moves.given_up == (0,) and [call.child for call in moves.steps] == [1] and moves.end is None
     check(run)
     moves = run.complete(1, 3)
-    assert isinstance(moves.commands[0], RunChild) and (moves.end, moves.waiting_steps) == (None, 0)
+    assert isinstance(moves.commands[0], RunChild) and (moves.end, run.waits) == (None, 0)
     check(run)
     moves = run.complete(2, "back")
     assert moves.commands == (StartTimer(child=3, duration_ms=5000),) and moves.end is None
@@ -272,7 +272,7 @@ def test_a_late_row_of_a_cancelled_call() -> None:
     run = MemoryRun(workflow(code))
     run.cancel()
     run.complete(0, "late")
-    assert run.end is None and run.moves.waiting_steps == 1
+    assert run.end is None and run.waits == 1
     check(run)
     run.complete(1, 3)
     assert run.end == Cancelled()
@@ -320,7 +320,7 @@ def test_outcomes_before_the_request_are_wanted() -> None:
     run = MemoryRun(workflow(code))
     run.complete(1, "a")
     run.cancel()
-    assert run.moves.given_up == (2,) and run.moves.waiting_steps == 1
+    assert run.moves.given_up == (2,) and run.waits == 1
     check(run)
     run.complete(0, 2)
     assert run.value == ["a", 2]
@@ -485,7 +485,7 @@ def test_background_work_goes_on_while_a_shield_waits_for_it() -> None:
 
     run = MemoryRun(workflow(code))
     run.cancel()
-    assert run.end is None and run.moves.waiting_steps == 1
+    assert run.end is None and run.waits == 1
     run.complete(1, "a")
     assert run.end == Cancelled() and seen == ["a", "stopped"]
     check(run)

@@ -416,7 +416,7 @@ def test_the_machine_cannot_be_driven_from_inside() -> None:
             with pytest.raises(RuntimeError) as refused:
                 call()
             texts.append(str(refused.value))
-        with pytest.raises(RuntimeError, match="already"), driver.loop.installed():
+        with pytest.raises(RuntimeError, match="already"), driver.loop.installed:
             pass
         return texts
 
@@ -480,7 +480,7 @@ def test_many_advances_share_one_installation(run: Callable[..., Any]) -> None:
             return sum([await driver.step() for _ in range(10)])
 
         inner = driver.start(program)
-        with driver.loop.installed():
+        with driver.loop.installed:
             for number in range(10):
                 driver.complete(number, number)
         assert inner.result() == 45

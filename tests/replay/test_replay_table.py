@@ -51,7 +51,7 @@ def test_sequence_of_steps() -> None:
     (call,) = run.moves.steps
     assert (call.child, call.name, call.args, call.kwargs, call.attempt) == (0, "greet", ("world",), {}, 1)
     assert call.hash == input_hash("greet", call.param) and call.param == '["world"]'
-    assert run.moves.end is None and run.moves.waiting_steps == 1
+    assert run.moves.end is None and run.waits == 1
     assert run.warm.advance().steps == (), "each step is handed out once"
     run.complete(0, "hello world")
     assert run.moves.steps[0].args == (11, 1)
@@ -206,7 +206,7 @@ def test_outstanding_step_keeps_the_run() -> None:
         return a
 
     run = MemoryRun(workflow(code))
-    assert run.end is None and run.moves.waiting_steps == 1 and len(run.moves.commands) == 1
+    assert run.end is None and run.waits == 1 and len(run.moves.commands) == 1
     assert run.complete(0, 3).end == Suspend(on=(1,), kind="single")
     run.complete(1)
     assert run.value == 3
@@ -238,7 +238,7 @@ def test_timeout_cancels_a_step() -> None:
     assert run.moves.commands == (StartTimer(child=0, duration_ms=5000),) and run.end is None
     slow = run.moves.steps[0]
     moves = run.complete(0)
-    assert moves.given_up == (1,) and moves.waiting_steps == 1 and moves.steps[0].child == 2
+    assert moves.given_up == (1,) and run.waits == 1 and moves.steps[0].child == 2
     assert run.warm.advance().given_up == ()
     run.open[1] = slow
     run.complete(1, "too late")
@@ -309,7 +309,7 @@ def test_first_leaves_the_losers() -> None:
 
     run = MemoryRun(workflow(code))
     run.complete(1, "outside")
-    assert run.value == [1, "outside"] and run.moves.waiting_steps == 0
+    assert run.value == [1, "outside"] and run.waits == 0
     assert run.cold().end == run.end
 
 

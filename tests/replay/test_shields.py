@@ -21,7 +21,7 @@ from tests.replay.memory_run import MemoryRun, add, greet, step, workflow
 def check(run: MemoryRun) -> None:
     """A cold replay ends as the live run did and wants nothing new."""
     moves = run.cold()
-    assert (moves.end, moves.commands, moves.waiting_steps) == (run.end, (), run.moves.waiting_steps)
+    assert (moves.end, moves.commands, run.cold_waits) == (run.end, (), run.waits)
 
 
 def finished(code: Callable[[], Any], *children: int) -> Any:
@@ -189,7 +189,7 @@ def test_tasks_made_inside_are_shielded() -> None:
 
     run = MemoryRun(workflow(code))
     run.cancel()
-    assert run.end is None and run.moves.waiting_steps == 2
+    assert run.end is None and run.waits == 2
     for child in (1, 0, 2):
         run.complete(child, f"value {child}")
         check(run)
@@ -290,7 +290,7 @@ def test_a_step_is_never_shielded() -> None:
 
     run = MemoryRun(workflow(code))
     run.complete(1, "a")
-    assert run.value == "a" and run.moves.waiting_steps == 0
+    assert run.value == "a" and run.waits == 0
 
 
 def test_eviction_in_a_shield_is_quiet() -> None:

@@ -84,7 +84,7 @@ def test_a_live_one_asks_and_waits() -> None:
     """Begin, each statement and the commit are asked for one after the other; nothing else happens."""
     one = replay_of(count_and_write)
     moves = one.advance()
-    assert (moves.end, moves.commands, moves.waiting_steps) == (None, (), 1)
+    assert (moves.end, moves.commands, one.in_transaction, len(one.open_steps)) == (None, (), True, 0)
     kinds = [asked(one)]
     for value in (None, 5, "INSERT 0 1"):
         assert answer(one, value).end is None
