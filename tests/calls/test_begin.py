@@ -40,6 +40,18 @@ def test_s02_the_same_call_again_is_a_hit(scene: Scene) -> None:
     assert scene.lease() == [] and len(scene.polls) == 1
 
 
+def test_a_pinned_hit_writes_nothing(open_scene: Scene) -> None:
+    """It locks no row either, so there is no transaction id, nothing to commit, and nobody to wait for."""
+    scene, number = open_scene, open_scene.literal(1)
+    scene.begin([number])
+    scene.run()
+    with scene.conn.transaction():
+        assert scene.begin([number])["at"] == "pinned_hit"
+        assert scene.one("select pg_current_xact_id_if_assigned()") is None
+        scene.literal(1)
+        assert scene.one("select pg_current_xact_id_if_assigned()") is not None, "a put locks what is there"
+
+
 def test_s03_two_scopes_share_one_attempt(scene: Scene) -> None:
     """Both get the result pinned by the same settlement."""
     first, second = scene.begin(scope="s"), scene.begin(scope="t")

@@ -28,8 +28,10 @@ returns durable._object[] language plpgsql immutable
 as $$
 declare
   v_uri durable._object := durable._uri_object(p_function);
+  v_refs bytea[] := array[v_uri.id] || coalesce(p_inputs, '{}');
 begin
-  return array[v_uri, row(null, 'node', p_sub, null, array[v_uri.id] || coalesce(p_inputs, '{}'), '{}'::text[])::durable._object];
+  return array[v_uri, row(durable._object_id('node', p_sub, null, v_refs, '{}'), 'node', p_sub, null, v_refs,
+                          '{}'::text[])::durable._object];
 end
 $$;
 comment on function durable._call_object(text, text, bytea[]) is 'The objects of a call or builtin, not put yet: the function and the node, which is the last.';

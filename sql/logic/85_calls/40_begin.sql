@@ -9,7 +9,8 @@ begin
     perform durable._fail_invalid(format('cache is shared, scope or force, not %L.', p_call.cache));
   elsif p_call.cache = 'force' and p_call.step_id is null then
     perform durable._fail_invalid('A forced call names its step, so that the same step does not force it again.');
-  elsif p_call.inputs is null or array_position(p_call.inputs, null) is not null or array_ndims(p_call.inputs) > 1 then
+  elsif p_call.inputs is null or array_ndims(p_call.inputs) > 1
+        or exists (select from unnest(p_call.inputs) i (id) where octet_length(i.id) is distinct from 32) then
     perform durable._fail_invalid('Inputs are a list of node ids.');
   elsif p_call.timeout_ms <= 0 or p_call.max_age_ms < 0 then
     perform durable._fail_invalid('A timeout is more than 0, and a max_age 0 or more.');
@@ -294,6 +295,7 @@ returns jsonb language plpgsql volatile
 as $$
 declare
   v_call durable._call := p_call;
+  v_objects durable._object[];
   v_answer jsonb;
   v_request bytea;
 begin
@@ -301,13 +303,16 @@ begin
   perform durable._check_call(p_call);
   v_call.adapter := durable._adapter_of(p_call.function);
   v_call.forced := coalesce(p_call.forced, p_call.cache = 'force');
-  v_call.node := durable.node_call(p_call.function, p_call.inputs);
+  v_objects := durable._call_object('call', p_call.function, p_call.inputs);
+  v_call.function_id := (v_objects[1]).id;
+  v_call.node := (v_objects[2]).id;
+  -- the node need not be here for this: a pinned hit puts nothing, locks nothing and commits nothing
   v_answer := coalesce(durable._step_answer(v_call), durable._hit(v_call));
   if v_answer is not null then
     return v_answer;
   end if;
+  perform durable._put_objects(v_objects);
   select i.value_ids, i.execs into v_call.value_ids, v_call.execs from durable._inputs_of(v_call.scope, v_call.inputs) i;
-  v_call.function_id := (select o.refs[1] from durable._objects o where o.id = v_call.node);
   v_call.value_key := durable._value_key(v_call.salt, case when not v_call.share then v_call.scope end, v_call.function_id,
                                          v_call.value_ids);
   if v_call.request is not null then
