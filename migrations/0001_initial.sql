@@ -24,7 +24,7 @@ create table durable.settings (
   constraint settings_name_is_plain check (name ~ '^[a-z][a-z0-9_]*$')
 );
 comment on table durable.settings is
-  'Knobs of the engine, one row each. Change a value with durable.set_setting(name, value); it holds from the next call on.';
+  'Settings of the engine, one row each. Change a value with durable.set_setting(name, value); it holds from the next call on.';
 comment on column durable.settings.value is 'The value as text; durable.set_setting checks that it has the type of the default.';
 comment on column durable.settings.description is 'The meaning and unit of the setting; rewritten by every install.';
 
@@ -42,19 +42,19 @@ comment on column durable.migrations.applied_at is 'When it was applied here.';
 
 -- state/20_promises.sql
 
--- Durable promises: runs, timers, external promises and whatever protocol clients create.
--- A finished local step has no row here: its journal row is its promise (51_journal.sql).
+-- Durable promises: runs, timers, external promises, and promises that protocol clients create. A local step has no row here:
+-- its journal row is its promise (51_journal.sql).
 
--- The laws of a row stand in a domain, here and in the next files, and the table has one constraint: its row is of that domain.
--- PostgreSQL parses the constraints of a table for every statement that writes it, which costs more than the writing; those of a
--- domain are parsed once in a session. The error of a broken law names it either way.
+-- The laws of a row are in a domain, here and in the next files, and the table has one constraint: its row is of that domain.
+-- PostgreSQL parses the constraints of a table for every statement that writes it, which costs more than the write itself;
+-- those of a domain are parsed once in a session. The error of a broken law names it either way.
 create type durable._promise_form as (
   timeout_at durable.epoch_ms, created_at durable.epoch_ms, timer boolean, external boolean, state text,
   id_bytes integer, tags_type text, has_value boolean, settled_at durable.epoch_ms, target text, task_version integer,
   head bigint, execution bigint, child integer
 );
 comment on type durable._promise_form is
-  'The columns that the laws of a promise use. Of payloads only whether they are there, because a row is copied to be checked. Columns that are never null come first, where they are found fastest.';
+  'The columns that the laws of a promise use. Of payloads only whether they exist, because the row is copied for the check. Columns that are never null come first, where access is fastest.';
 
 create domain durable._lawful_promise as durable._promise_form
   constraint promises_id_is_1_to_1024_bytes check ((value).id_bytes between 1 and 1024)
@@ -85,12 +85,13 @@ create domain durable._lawful_promise as durable._promise_form
     check (((value).task_version is not null) = ((value).target is not null and (value).state <> 'pending'))
   constraint promises_tags_are_an_object check ((value).tags_type = 'object');
 comment on domain durable._lawful_promise is
-  'The laws of a row of _promises, applied by its constraint promises_are_lawful. A new law holds for existing rows once that constraint is made again.';
+  'The laws of a row of _promises, applied by its constraint promises_are_lawful. A new law holds for existing rows once that constraint is created again.';
 
 create type durable._new_promise as (
   id text, timeout_at bigint, param_data text, param_headers jsonb, tags jsonb, key text
 );
-comment on type durable._new_promise is 'A promise to be made: its id, deadline, payload, tags, and idempotency key if the caller has one.';
+comment on type durable._new_promise is
+  'A promise to be created: its id, deadline, payload, tags, and idempotency key if the caller has one.';
 
 create table durable._promises (
   timeout_at durable.epoch_ms not null,
@@ -137,22 +138,26 @@ comment on column durable._promises.timeout_at is 'Deadline. At this instant the
 comment on column durable._promises.created_at is 'Instant of birth; equals timeout_at if the promise was born dead.';
 comment on column durable._promises.settled_at is 'Instant of a client verdict, or timeout_at for a deadline verdict.';
 comment on column durable._promises.due_at is
-  'When the sweep has to settle it; null if it never will. Its index holds nothing else, so settling what never expires changes no index.';
+  'When the sweep must settle it; null if it never expires. Its index has no other rows, so settling a promise that never expires changes no index.';
 comment on column durable._promises.failed_at is
-  'When a run failed, as people read it; null for any other, so that completing a run changes no index.';
-comment on column durable._promises.failure is 'How a run failed, in the words of the view durable.runs: failed, timed_out or cancelled; null for any other.';
+  'When a run failed, for people; null for any other promise, so that completing a run changes no index.';
+comment on column durable._promises.failure is
+  'How a run failed, in the terms of the view durable.runs: failed, timed_out or cancelled; null for any other promise.';
 comment on column durable._promises.execution is 'Owner: the execution whose journal records this promise; null for a free-standing one. Set at birth only.';
-comment on column durable._promises.child is 'Number of this promise among the children of its owner.';
+comment on column durable._promises.child is 'The number of this promise among the children of its owner.';
 comment on column durable._promises.head is 'The execution that this promise is the result of; null unless it is a run.';
 comment on column durable._promises.task_version is 'Last version of the task, kept when settlement removes the task row.';
 comment on column durable._promises.timer is 'Expiry resolves it (tag resonate:timer = true). In the strict profile a timer has no target.';
-comment on column durable._promises.external is 'Somebody outside may settle or await it, so its deadline is enforced by the sweep.';
-comment on column durable._promises.target is 'Canonical address of the workers that shall run it; not null means that it has a task.';
+comment on column durable._promises.external is
+  'A session outside its run may settle or await it, so the sweep enforces its deadline.';
+comment on column durable._promises.target is 'Canonical address of the workers that run it; a promise with a target has a task.';
 comment on column durable._promises.param_headers is 'String to string; names the codec of param_data. Null: none given.';
 comment on column durable._promises.param_data is 'Creation payload, opaque text. Our codec writes plain JSON.';
 comment on column durable._promises.value_data is 'Settlement payload, opaque text; an error as JSON if rejected. Immutable once written.';
-comment on column durable._promises.value_headers is 'String to string; null: none, our codec''s value is read as its param.';
-comment on column durable._promises.tags is 'String to string as the creator sent them; what a rule reads stands in a column of its own.';
+comment on column durable._promises.value_headers is
+  'String to string. Null: none; our codec then reads the value as it reads the param.';
+comment on column durable._promises.tags is
+  'String to string as the creator sent them; the tags that rules read have columns of their own.';
 comment on column durable._promises.ikey_create is 'Idempotency key given at creation (older API); null: none.';
 comment on column durable._promises.ikey_complete is 'Idempotency key given at settlement (older API); null: none or a deadline verdict.';
 
@@ -162,20 +167,22 @@ comment on index durable.promises_by_due_at is 'Serves the deadline sweep of dur
 create index promises_by_failure on durable._promises (failure, head) where isfinite(failed_at);
 comment on index durable.promises_by_failure is 'Serves people: the newest runs that failed. Runs that complete are never in it.';
 create index promises_by_failed_at on durable._promises (failure, failed_at) where isfinite(failed_at);
-comment on index durable.promises_by_failed_at is 'Serves people: what failed since an instant. Runs that complete are never in it.';
+comment on index durable.promises_by_failed_at is
+  'Serves people: the runs that failed since an instant. Runs that complete are never in it.';
 
 create index promises_without_task on durable._promises (id) where target is null;
 comment on index durable.promises_without_task is
-  'Serves promise_search and people: among these are the pending promises that no task tells of. Settled ones stay in it, so settling changes no index; runs are never in it.';
+  'Serves promise_search and people: has all pending promises without a task. Settled ones stay in it, so settling changes no index; runs are never in it.';
 
 create index promises_by_tags on durable._promises using gin (tags jsonb_path_ops) where tags <> '{}';
-comment on index durable.promises_by_tags is 'Serves promise_search by tags; promises without tags, which runs mostly are, are not in it.';
+comment on index durable.promises_by_tags is
+  'Serves promise_search by tags. Promises without tags, as most runs are, are not in it.';
 create index promises_by_branch on durable._promises ((tags ->> 'resonate:branch'), id) where tags ? 'resonate:branch';
 comment on index durable.promises_by_branch is 'Serves the preload of a task: the other promises of its branch.';
 
 create index promises_by_created_at on durable._promises (created_at, id) where execution is null and head is null;
 comment on index durable.promises_by_created_at is
-  'Serves retention: promises that belong to no run, oldest first. Nothing in it changes when one is settled.';
+  'Serves retention: promises without a run, oldest first. Settling one does not change it.';
 
 create type durable.promise_record as (
   id text, state text, param_headers jsonb, param_data text, value_headers jsonb, value_data text, tags jsonb,
@@ -185,8 +192,8 @@ comment on type durable.promise_record is 'A promise as the protocol answers it.
 
 -- state/30_tasks.sql
 
--- Tasks: the right to run a targeted promise, one row while the promise is pending.
--- Hot and narrow: no payload, nothing that a lease renewal changes is indexed.
+-- Tasks: the right to run a targeted promise, one row while the promise is pending. Hot and narrow: it has no payload, and no
+-- column that a lease renewal changes is indexed.
 
 create type durable._task_form as (
   version integer, crashes smallint, attempt smallint, state text, retry_at durable.epoch_ms,
@@ -211,7 +218,7 @@ create domain durable._lawful_task as durable._task_form
   constraint tasks_recv_headers_need_a_recv check (not (value).has_recv_headers or (value).recv is not null)
   constraint tasks_crashes_not_negative check ((value).crashes >= 0)
   constraint tasks_attempt_not_negative check ((value).attempt >= 0);
-comment on domain durable._lawful_task is 'The laws of a row of _tasks, which asks for it in tasks_are_lawful.';
+comment on domain durable._lawful_task is 'The laws of a row of _tasks, applied by its constraint tasks_are_lawful.';
 
 create table durable._tasks (
   deadline durable.epoch_ms not null,
@@ -256,28 +263,34 @@ comment on column durable._tasks.expires_at is 'Instant at which the lease ends 
 comment on column durable._tasks.retry_at is 'Not to be dispatched before this instant.';
 comment on column durable._tasks.ttl is 'Length of the lease that the holder asked for, in ms.';
 comment on column durable._tasks.pid is 'Worker that holds the lease.';
-comment on column durable._tasks.queue is 'Where it is claimed from: the group of a poll://any@group address, else the whole canonical address. Of recv, else of the target.';
+comment on column durable._tasks.queue is
+  'The queue from which it is claimed: the group of a poll://any@group address, else the whole canonical address; of recv, else of the target.';
 comment on column durable._tasks.priority is 'Smaller is claimed first.';
-comment on column durable._tasks.workflow is 'Name that a worker must have registered to claim it; null: only protocol clients can serve it.';
+comment on column durable._tasks.workflow is
+  'The workflow that a worker must have registered to claim it; null: only protocol clients can serve it.';
 comment on column durable._tasks.preference is 'Worker that has the coroutine warm or that the address prefers.';
 comment on column durable._tasks.prefer_until is 'Until this instant only the preferred worker may claim it.';
-comment on column durable._tasks.recv is 'Where the callback that fired wants the resume (older API); null: at the target. Ends with the acquire.';
+comment on column durable._tasks.recv is
+  'The address to which the callback that fired sends the resume (older API); null: the target. Cleared by the acquire.';
 comment on column durable._tasks.recv_headers is 'Headers of an http recv, string to string.';
 comment on column durable._tasks.execution is 'Head of the run; null for a task without journal.';
-comment on column durable._tasks.owner is 'Copy of the promise''s execution, immutable: whose journal tells of its attempts. Null for a task that is nobody''s child.';
+comment on column durable._tasks.owner is
+  'Copy of the promise''s execution, immutable: the journal that records its attempts. Null for a task without a parent.';
 comment on column durable._tasks.crashes is 'Leases lost in a row; progress resets it, more than the setting max_crashes halts the task.';
-comment on column durable._tasks.attempt is 'Attempts of the invocation that the owner''s journal knows of.';
-comment on column durable._tasks.releases is 'How often protocol clients have given it back in a row; 5 stands for more.';
+comment on column durable._tasks.attempt is 'Attempts of the invocation in the owner''s journal.';
+comment on column durable._tasks.releases is 'How often in a row protocol clients have released it; 5 stands for more.';
 comment on column durable._tasks.released_by is 'The clients that released it, 16 at most.';
-comment on column durable._tasks.released_until is 'Until this instant it is offered only to others.';
-comment on column durable._tasks.attempt_open is 'The owner''s journal has InvokeStarted(attempt) without an end of it.';
+comment on column durable._tasks.released_until is 'Until this instant it is offered only to other clients.';
+comment on column durable._tasks.attempt_open is 'The owner''s journal has InvokeStarted(attempt) and no end of that attempt.';
 
 create index tasks_by_queue_ready on durable._tasks (queue, priority, retry_at) where state = 'pending';
 comment on index durable.tasks_by_queue_ready is 'Serves the claim of worker_turn_v1.';
 create index tasks_by_queue_foreign on durable._tasks (queue, priority, retry_at) where state = 'pending' and workflow is null;
-comment on index durable.tasks_by_queue_foreign is 'Serves task_offer, however many runs of the engine wait in the same queue.';
+comment on index durable.tasks_by_queue_foreign is
+  'Serves task_offer, whose cost does not depend on the runs of the engine in the same queue.';
 create index tasks_by_pid_acquired on durable._tasks (pid) where state = 'acquired';
-comment on index durable.tasks_by_pid_acquired is 'Serves lease expiry and what a worker holds; a renewal does not touch it.';
+comment on index durable.tasks_by_pid_acquired is
+  'Serves the end of leases and the tasks of a worker; a renewal does not change it.';
 
 create table durable._resumes (
   task_id text collate "C" not null,
@@ -285,13 +298,14 @@ create table durable._resumes (
   constraint resumes_pk primary key (task_id, awaited_id)
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 comment on table durable._resumes is
-  'Wake reasons that no worker has seen yet: an awaited promise settled. Cleared by acquire, suspend and settlement.';
-comment on column durable._resumes.task_id is 'The task that was woken or that will find the settled promise when it looks.';
+  'Resumes that no worker has seen yet: an awaited promise settled. Deleted by acquire, suspend and settlement.';
+comment on column durable._resumes.task_id is
+  'The task that was resumed, or that will see the settled promise when it continues.';
 comment on column durable._resumes.awaited_id is 'The promise that settled.';
 
 create index resumes_by_stranger on durable._resumes (awaited_id) where not starts_with(awaited_id, task_id || '.');
 comment on index durable.resumes_by_stranger is
-  'Serves retention: who was woken by a promise that is not its own child, and has not looked yet.';
+  'Serves retention: tasks that a promise other than their own child resumed and that have not continued yet.';
 
 create table durable._workers (
   id text collate "C" not null,
@@ -323,15 +337,16 @@ comment on column durable._workers.workflows is 'Names of the workflows that it 
 comment on column durable._workers.versions is 'Version of each of workflows.';
 comment on column durable._workers.about is 'Host, process id and versions, for people.';
 comment on column durable._workers.unrenewed is
-  'Tasks whose lease it could not renew at its last heartbeat, because somebody has them locked; no sweep takes them from it meanwhile.';
+  'Tasks whose lease it could not renew at its last heartbeat, because another session has locked them; meanwhile no sweep takes them.';
 comment on column durable._workers.blocked is
-  'Runs and promises that its turns, claims and ticks leave out, because somebody has them locked. The view durable.blocked tells who.';
+  'Runs and promises that its turns, claims and ticks leave out, because other sessions have locked them. The view durable.blocked names the sessions.';
 
 -- Laws of single columns, checked only where the column is written: a hand-off changes idle_until alone, and constraints of the
 -- table would be parsed and checked each time.
 create domain durable._message_address as text
   constraint message_address_is_random check (value ~ '^durable_to_[0-9a-f]{32}:[0-9a-f]{32}$');
-comment on domain durable._message_address is 'Where a direct message goes: a channel and the secret that begins each message, both random. durable._send_message sends there.';
+comment on domain durable._message_address is
+  'The address of its direct messages: a channel and the secret that begins each message, both random. durable._send_message sends there.';
 create domain durable._lease_ms as bigint
   constraint lease_ms_positive check (value > 0);
 comment on domain durable._lease_ms is 'Length of a lease in ms.';
@@ -351,12 +366,14 @@ create unlogged table durable._idle_workers (
   constraint idle_workers_pk primary key (worker)
 ) with (fillfactor = 50);
 comment on table durable._idle_workers is
-  'Idle workers: a start may hand one run off to each. Losing this table is harmless: runs are claimed then.';
-comment on column durable._idle_workers.synchronous_commit is 'How durable its commits are: synchronous_commit of the session that registered it.';
+  'Idle workers: a start may hand one run off to each. Losing this table is harmless, because runs are claimed then.';
+comment on column durable._idle_workers.synchronous_commit is
+  'The durability of its commits: synchronous_commit of the session that registered it.';
 comment on column durable._idle_workers.idle_until is 'Until when the worker is believed to be idle; null from a hand-off until it registers again.';
 comment on column durable._idle_workers.ttl is 'Length of its leases, in ms.';
 comment on column durable._idle_workers.number is 'Its number in _workers, key of the presence lock.';
-comment on column durable._idle_workers.address is 'Where its direct messages go: random, so that no other role can send it work or read along.';
+comment on column durable._idle_workers.address is
+  'The address of its direct messages: random, so that no other role can send it work or listen.';
 comment on column durable._idle_workers.queues is 'Queues that it serves.';
 comment on column durable._idle_workers.digests is 'The workflows with versions that it can run, and the digest of each.';
 
@@ -368,8 +385,9 @@ create table durable._workflows (
   constraint workflows_pk primary key (name, version)
 );
 comment on table durable._workflows is 'Workflows that some worker can run: they distinguish a misspelt name from work that waits for its worker.';
-comment on column durable._workflows.seen_at is 'Last hello of a worker that has it.';
-comment on column durable._workflows.digest is 'Digest of its code there. Runs begin with it, so that a claim by that code need not write it.';
+comment on column durable._workflows.seen_at is 'Last hello of a worker with this workflow.';
+comment on column durable._workflows.digest is
+  'Digest of the code of that worker. Runs begin with it, so that a claim by a worker with that code need not write it.';
 
 create type durable.task_record as (
   id text, state text, version integer, resumes integer, ttl bigint, pid text
@@ -396,24 +414,27 @@ create table durable._callbacks (
   constraint callbacks_awaiter_is_not_awaited check (awaited_id <> awaiter_id)
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 comment on table durable._callbacks is
-  'Tasks to resume when a promise settles. Consumed by _settle in the settling transaction. A run''s own children get theirs at birth.';
+  'Tasks to resume when a promise settles. _settle deletes them in the settling transaction. The callbacks of a run on its own children are created with the children.';
 comment on column durable._callbacks.awaited_id is 'An external pending promise.';
 comment on column durable._callbacks.awaiter_id is 'A targeted promise, whose task is resumed.';
-comment on column durable._callbacks.child is 'Number under which the awaiter''s journal adopted a promise that is not its own (R13); -1: not adopted.';
-comment on column durable._callbacks.id is 'Name that the older API gave it, unique in the database; empty for all others.';
-comment on column durable._callbacks.timeout_at is 'From this instant on it is dropped instead of fired (older API).';
+comment on column durable._callbacks.child is
+  'The child number under which the awaiter''s journal adopted a promise of others (R13); -1: not adopted.';
+comment on column durable._callbacks.id is
+  'The name of a callback in the older API, unique in the database; empty for all others.';
+comment on column durable._callbacks.timeout_at is 'From this instant on it is deleted without a resume (older API).';
 comment on column durable._callbacks.recv is 'Canonical address for the resume (older API); null: the awaiter''s target.';
 comment on column durable._callbacks.recv_headers is 'Headers of an http recv, string to string.';
 
 create unique index callbacks_by_id on durable._callbacks (id) where id <> '';
-comment on index durable.callbacks_by_id is 'Decides that a callback of the older API is known already.';
+comment on index durable.callbacks_by_id is 'Detects a callback of the older API that is registered already.';
 create unique index callbacks_by_child on durable._callbacks (awaiter_id, child) where child >= 0;
-comment on index durable.callbacks_by_child is 'Finds the promise of somebody else that a child of the awaiter stands for, while it is pending.';
+comment on index durable.callbacks_by_child is
+  'Finds the promise of others that a child of the awaiter adopted, while it is pending.';
 
 create index callbacks_by_stranger on durable._callbacks (awaiter_id)
   where child < 0 and not starts_with(awaited_id, awaiter_id || '.');
 comment on index durable.callbacks_by_stranger is
-  'Serves retention: what a removed run still awaits beside its own children and adoptions, mostly nothing.';
+  'Serves retention: awaits of a removed run for promises other than its children and adoptions; there are rarely any.';
 
 create table durable._listeners (
   awaited_id text collate "C" not null,
@@ -421,7 +442,7 @@ create table durable._listeners (
   constraint listeners_pk primary key (awaited_id, address),
   constraint listeners_address_not_empty check (address <> '')
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
-comment on table durable._listeners is 'Addresses to tell when a promise settles; each becomes one row of _unblocks.';
+comment on table durable._listeners is 'Addresses to notify when a promise settles; each becomes one row of _unblocks.';
 comment on column durable._listeners.awaited_id is 'An external pending promise.';
 comment on column durable._listeners.address is 'Canonical address.';
 
@@ -589,8 +610,7 @@ comment on column durable._journal.data is 'Result, error, captured value or wai
 
 create index journal_by_adopted on durable._journal (name)
   where type in ('open_child_settled', 'child_settled') and name is not null;
-comment on index durable.journal_by_adopted is
-  'Serves retention: whose journals read the result of a promise that is not their own.';
+comment on index durable.journal_by_adopted is 'Serves retention: the journals that read the result of a promise of another run.';
 
 create table durable._buckets (
   bucket integer not null,
@@ -606,7 +626,7 @@ comment on type durable.as_of_record is 'The state of a run when its journal had
 
 create type durable._attempt as (number integer, state text);
 comment on type durable._attempt is
-  'Where a local step stands: its attempt of that number is running, or due because it comes next; or the step is complete, without a number. Null: no row is about the step.';
+  'The state of a local step: the attempt of that number is running, or due because it comes next; or the step is complete, without a number. Null: no row is about the step.';
 
 create type durable._event as (
   execution bigint, type durable.row_type, child integer, attempt integer, name text, input_hash bytea, data text
@@ -616,7 +636,8 @@ comment on type durable._event is 'One journal row to be written, before it has 
 create type durable._settled as (
   id text, state text, execution bigint, child integer, head bigint, timer boolean, attempt integer, attempt_open boolean
 );
-comment on type durable._settled is 'A promise that the current transaction settled, with what its owner''s journal must know.';
+comment on type durable._settled is
+  'A promise that the current transaction settled, with the data that the journal of its owner records.';
 
 create type durable._step_outcome as (
   child integer, name text, hash text, attempt integer, value text, error text, retry_in bigint, begun boolean,
@@ -647,7 +668,7 @@ create type durable._turn_batch as (
   endings text[], settles text[], writes_side_rows boolean, adopts text[]
 );
 comment on type durable._turn_batch is
-  'The reports of one turn, and what they are about as a whole. A turn costs mainly its statements, and most of them are for things that most turns do not do. has_several: some report is more than a single outcome. has_unknown: some report names no run, or an ending that this schema does not know. endings: that of each, null for none. settles: promises that may be settled. writes_side_rows: a report may write side rows of its own run (it receives, takes or continues). adopts: promises of others to wait for.';
+  'The reports of one turn, and properties of all of them. The cost of a turn is mainly the number of its statements, and most statements are for cases that most turns do not have. has_several: some report is more than a single outcome. has_unknown: some report names no run, or an ending that this schema does not know. endings: that of each report, null for none. settles: promises that may be settled. writes_side_rows: a report may write side rows of its own run (it receives, takes or continues). adopts: promises of others to wait for.';
 
 create type durable._turn_answer as (
   now bigint, verdicts json, tails json, tasks json, hints text[], settled boolean, due_in bigint, busy bigint[], held text[],
@@ -665,14 +686,14 @@ create type durable._journal_line as (
   execution bigint, bucket integer, seq integer, ts bigint, type durable.row_type, child integer, attempt integer, name text,
   has_data boolean, data text
 );
-comment on type durable._journal_line is 'A journal row as the laws look at it: of its data they read waits and timers only.';
+comment on type durable._journal_line is 'A journal row for the laws, with the data of waits and timers only.';
 
 create type durable.check_record as (law text, id text, detail text);
-comment on type durable.check_record is 'A violated law, as durable.check() answers it: its name, the object, what was seen.';
+comment on type durable.check_record is 'A violated law, as durable.check() answers it: its name, the object, the values.';
 
 -- state/60_messages.sql
 
--- Messages that must leave the database, and the memory that keeps hints rare. Delivery policy lives in logic.
+-- Messages that must leave the database, and the record that limits hints. The policy of delivery is in logic.
 
 create table durable._unblocks (
   created_at durable.epoch_ms not null,
@@ -754,8 +775,8 @@ comment on type durable.schedule_record is 'A schedule as the protocol answers i
 
 -- state/71_inboxes.sql
 
--- Signals: what was sent to a run by name, in order, and who of its receives waits for the next one. The journal has the
--- events; the payload lies here, once.
+-- Signals: the payloads sent to runs by name, in order, and the receive that waits for the next one. The journal has the
+-- events; a payload is stored here only.
 
 create table durable._inboxes (
   execution bigint not null,
@@ -791,8 +812,8 @@ comment on index durable.signals_by_key is 'Decides that a signal was delivered 
 
 -- state/72_join_sets.sql
 
--- Join sets: groups of children whose results a run takes one by one. State for the guards of the journal's rows; the laws are
--- judged on the rows themselves.
+-- Join sets: groups of children whose results a run takes one by one. The tables serve the guards of the journal; the laws are
+-- checked on its rows.
 
 create table durable._join_sets (
   execution bigint not null,
@@ -801,7 +822,7 @@ create table durable._join_sets (
   constraint join_sets_pk primary key (execution, child)
 );
 comment on table durable._join_sets is 'Join sets by their child numbers.';
-comment on column durable._join_sets.closed is 'A result was taken, so nothing may be submitted any more.';
+comment on column durable._join_sets.closed is 'A result was taken, so no further child may be submitted.';
 
 create table durable._members (
   execution bigint not null,
@@ -817,7 +838,7 @@ comment on column durable._members.taken is 'Its result was taken.';
 
 -- state/73_forks.sql
 
--- The audit of forks: which run was made from which, by whom, with what replaced.
+-- The audit of forks: the origin of each fork, the user who made it, and the values that were replaced.
 
 create table durable._forks (
   at durable.epoch_ms not null,
@@ -829,14 +850,17 @@ create table durable._forks (
   replaced jsonb not null default '{}',
   constraint forks_pk primary key (id)
 );
-comment on table durable._forks is 'Runs that began as copies of others. A fork owns copies of all it took over, so its origin may go.';
+comment on table durable._forks is
+  'Runs that began as copies of others. A fork has copies of all rows that it took over, so its origin may be removed.';
 comment on column durable._forks.at is 'When.';
 comment on column durable._forks.id is 'The new run.';
-comment on column durable._forks.origin_id is 'The run that it was made from.';
-comment on column durable._forks.origin is 'Execution whose journal was copied: of a run that continued as new, one of several.';
-comment on column durable._forks.seq is 'Where the copy ends: it took over what lies before this event, but neither waits that were not over nor what a clean-up did.';
+comment on column durable._forks.origin_id is 'The run of which it is a fork.';
+comment on column durable._forks.origin is
+  'The execution whose journal was copied: one of several in a run that continued as new.';
+comment on column durable._forks.seq is
+  'The position at which the copy ends: it has the rows before this event, without waits that were not over and without the effects of a clean-up.';
 comment on column durable._forks.by is 'Database user who asked for it.';
-comment on column durable._forks.replaced is 'Values put in the place of recorded ones, by child number.';
+comment on column durable._forks.replaced is 'Values that replaced recorded ones, by child number.';
 
 -- state/74_services.sql
 
@@ -853,18 +877,23 @@ create table durable._services (
   constraint services_backoff_not_negative check (backoff_ms >= 0),
   constraint services_timeout_positive check (timeout_ms > 0)
 );
-comment on table durable._services is 'Functions of this database that may be served. Nothing else is ever executed for whoever may start a run.';
-comment on column durable._services.name is 'Canonical address, which is the queue of its tasks: sql://billing.close_month. With the collation of queues, or their index could not be used.';
-comment on column durable._services.function is 'The function with its argument types, by name: one that was dropped and made again is found, and a dump can be restored.';
+comment on table durable._services is
+  'Functions of this database that may be served. A user who may start runs can cause the execution of no other function.';
+comment on column durable._services.name is
+  'Canonical address, which is the queue of its tasks: sql://billing.close_month. It has the collation of queues, so that their index can be used.';
+comment on column durable._services.function is
+  'The function with its argument types, by name, so that a function which was dropped and created again is found, and a dump can be restored.';
 comment on column durable._services.attempts is 'Attempts in all.';
-comment on column durable._services.backoff_ms is 'Pause after the first failure; twice as long after each one more, 5 minutes at most.';
-comment on column durable._services.timeout_ms is 'How long a worker lets one attempt take; null: without limit.';
+comment on column durable._services.backoff_ms is
+  'Pause after the first failure; doubled after each further one, 5 minutes at most.';
+comment on column durable._services.timeout_ms is 'Timeout of one attempt by a worker; null: no limit.';
 
 create type durable._service_call as (
   name text, function text, attempts integer, backoff_ms bigint, args text, version integer, attempt integer, child integer,
   is_cancelled boolean
 );
-comment on type durable._service_call is 'How a ready task of a service is to be served: which function, with what, in which attempt and under which child number.';
+comment on type durable._service_call is
+  'How a ready task of a service is served: the function, its arguments, the attempt and the child number.';
 
 -- state/75_watches.sql
 
@@ -954,7 +983,7 @@ comment on type durable._row_outcome is 'The outcome of a wait for a row.';
 
 -- state/76_retention.sql
 
--- Tombstones of what retention removed, and the place that its sweep has reached.
+-- Tombstones of removed runs and promises, and the position of the sweep of retention.
 
 create table durable._removed (
   ended_at durable.epoch_ms not null,
@@ -970,7 +999,7 @@ create table durable._removed (
   constraint removed_keys_are_of_runs check (key is null or workflow is not null)
 );
 comment on table durable._removed is
-  'Runs and free-standing promises that durable.purge removed: nothing is made again under their ids and keys while they stand here (setting removed_ids_days). Their descendants are not named.';
+  'Runs and free-standing promises that durable.purge removed: no new object gets their ids and keys while they are listed here (setting removed_ids_days). Their descendants are not listed.';
 comment on column durable._removed.ended_at is 'When it was settled.';
 comment on column durable._removed.removed_at is 'When it was removed.';
 comment on column durable._removed.state is 'How it was settled.';
@@ -978,7 +1007,7 @@ comment on column durable._removed.workflow is 'Workflow of a run; null: it was 
 comment on column durable._removed.key is 'Idempotency key of its start.';
 
 create unique index removed_by_key on durable._removed (tenant, workflow, key) where key is not null;
-comment on index durable.removed_by_key is 'Serves starts with a key: whether the run that had it was removed.';
+comment on index durable.removed_by_key is 'Serves starts with a key: whether the run with that key was removed.';
 create index removed_by_removed_at on durable._removed (removed_at);
 comment on index durable.removed_by_removed_at is 'Serves the sweep that forgets removed ids.';
 
@@ -989,8 +1018,8 @@ create table durable._retention (
   constraint retention_pk primary key (is_only),
   constraint retention_is_one_row check (is_only)
 ) with (fillfactor = 50);
-comment on table durable._retention is 'One row: how far the sweep of retention by durable.tick() has come.';
-comment on column durable._retention.due_at is 'When it goes on.';
+comment on table durable._retention is 'One row: the position of the sweep of retention by durable.tick().';
+comment on column durable._retention.due_at is 'The instant at which the sweep continues.';
 comment on column durable._retention.place is 'The run or promise after which it continues (as purge answers in more); null: from the start.';
 
 -- state/77_objects.sql

@@ -1,5 +1,5 @@
--- Debug operations: time by hand, everything emptied, everything shown. In test installations only (pyengine db init --debug);
--- an ordinary install drops this file's functions and puts the refusing ones of 95_rpc back.
+-- Debug operations: setting the time, emptying the tables, showing all rows. In test installations only (pyengine db init
+-- --debug); an ordinary install drops the functions of this file and restores the refusing ones of 98_protocol/10_rpc.sql.
 
 create or replace function durable._paused()
 returns boolean language sql stable
@@ -8,7 +8,7 @@ as $$
          and coalesce(current_setting('durable.now_ms', true), '') = ''
 $$;
 comment on function durable._paused() is
-  'Between debug_start and debug_stop nothing happens by itself. Where somebody has set the time by hand, as debug_tick does, it happens.';
+  'True between debug_start and debug_stop: time starts nothing by itself then, except in a transaction that has set the time, as debug_tick does.';
 
 create or replace function durable.debug_start()
 returns void language plpgsql volatile
@@ -19,7 +19,7 @@ begin
   on conflict do nothing;
 end
 $$ set search_path = '' set jit = off set quote_all_identifiers = off;
-comment on function durable.debug_start() is 'Time starts nothing by itself any more, until debug_stop; debug_tick still does.';
+comment on function durable.debug_start() is 'Stops all that time starts, until debug_stop; debug_tick still does it.';
 
 create or replace function durable.debug_stop()
 returns void language plpgsql volatile
@@ -61,7 +61,7 @@ as $$
   ) x
 $$;
 comment on function durable._debug_due(bigint) is
-  'The deadlines, leases and offers of tasks that are due at an instant. The offers are not made here, but when due tasks are asked for.';
+  'The deadlines, leases and offers of tasks that are due at an instant. Offers are made when due tasks are asked for, not here.';
 
 create or replace function durable.debug_tick(p_time bigint)
 returns jsonb language plpgsql volatile
@@ -148,7 +148,7 @@ as $$
     'messages', durable._debug_messages())
 $$ set search_path = '' set jit = off set quote_all_identifiers = off;
 comment on function durable.debug_snap() is
-  'Everything that is stored, as one statement sees it: promises, tasks and schedules as on the wire, callbacks and listeners, timeouts, and messages that wait.';
+  'All stored objects, as one statement sees them: promises, tasks and schedules as on the wire, callbacks and listeners, timeouts, and waiting messages.';
 
 create or replace function durable._debug(p_request jsonb)
 returns jsonb language plpgsql volatile
@@ -183,4 +183,4 @@ begin
   return durable._read_integer(p_head, 'resonate:debug_time');
 end
 $$;
-comment on function durable._debug_time(jsonb) is 'The instant that a request asks to be judged at, or null. Raises WF004.';
+comment on function durable._debug_time(jsonb) is 'The instant as of which a request asks to be handled, or null. WF004.';

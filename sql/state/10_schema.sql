@@ -18,7 +18,7 @@ create table durable.settings (
   constraint settings_name_is_plain check (name ~ '^[a-z][a-z0-9_]*$')
 );
 comment on table durable.settings is
-  'Knobs of the engine, one row each. Change a value with durable.set_setting(name, value); it holds from the next call on.';
+  'Settings of the engine, one row each. Change a value with durable.set_setting(name, value); it holds from the next call on.';
 comment on column durable.settings.value is 'The value as text; durable.set_setting checks that it has the type of the default.';
 comment on column durable.settings.description is 'The meaning and unit of the setting; rewritten by every install.';
 

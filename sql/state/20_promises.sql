@@ -1,16 +1,16 @@
--- Durable promises: runs, timers, external promises and whatever protocol clients create.
--- A finished local step has no row here: its journal row is its promise (51_journal.sql).
+-- Durable promises: runs, timers, external promises, and promises that protocol clients create. A local step has no row here:
+-- its journal row is its promise (51_journal.sql).
 
--- The laws of a row stand in a domain, here and in the next files, and the table has one constraint: its row is of that domain.
--- PostgreSQL parses the constraints of a table for every statement that writes it, which costs more than the writing; those of a
--- domain are parsed once in a session. The error of a broken law names it either way.
+-- The laws of a row are in a domain, here and in the next files, and the table has one constraint: its row is of that domain.
+-- PostgreSQL parses the constraints of a table for every statement that writes it, which costs more than the write itself;
+-- those of a domain are parsed once in a session. The error of a broken law names it either way.
 create type durable._promise_form as (
   timeout_at durable.epoch_ms, created_at durable.epoch_ms, timer boolean, external boolean, state text,
   id_bytes integer, tags_type text, has_value boolean, settled_at durable.epoch_ms, target text, task_version integer,
   head bigint, execution bigint, child integer
 );
 comment on type durable._promise_form is
-  'The columns that the laws of a promise use. Of payloads only whether they are there, because a row is copied to be checked. Columns that are never null come first, where they are found fastest.';
+  'The columns that the laws of a promise use. Of payloads only whether they exist, because the row is copied for the check. Columns that are never null come first, where access is fastest.';
 
 create domain durable._lawful_promise as durable._promise_form
   constraint promises_id_is_1_to_1024_bytes check ((value).id_bytes between 1 and 1024)
@@ -41,12 +41,13 @@ create domain durable._lawful_promise as durable._promise_form
     check (((value).task_version is not null) = ((value).target is not null and (value).state <> 'pending'))
   constraint promises_tags_are_an_object check ((value).tags_type = 'object');
 comment on domain durable._lawful_promise is
-  'The laws of a row of _promises, applied by its constraint promises_are_lawful. A new law holds for existing rows once that constraint is made again.';
+  'The laws of a row of _promises, applied by its constraint promises_are_lawful. A new law holds for existing rows once that constraint is created again.';
 
 create type durable._new_promise as (
   id text, timeout_at bigint, param_data text, param_headers jsonb, tags jsonb, key text
 );
-comment on type durable._new_promise is 'A promise to be made: its id, deadline, payload, tags, and idempotency key if the caller has one.';
+comment on type durable._new_promise is
+  'A promise to be created: its id, deadline, payload, tags, and idempotency key if the caller has one.';
 
 create table durable._promises (
   timeout_at durable.epoch_ms not null,
@@ -93,22 +94,26 @@ comment on column durable._promises.timeout_at is 'Deadline. At this instant the
 comment on column durable._promises.created_at is 'Instant of birth; equals timeout_at if the promise was born dead.';
 comment on column durable._promises.settled_at is 'Instant of a client verdict, or timeout_at for a deadline verdict.';
 comment on column durable._promises.due_at is
-  'When the sweep has to settle it; null if it never will. Its index holds nothing else, so settling what never expires changes no index.';
+  'When the sweep must settle it; null if it never expires. Its index has no other rows, so settling a promise that never expires changes no index.';
 comment on column durable._promises.failed_at is
-  'When a run failed, as people read it; null for any other, so that completing a run changes no index.';
-comment on column durable._promises.failure is 'How a run failed, in the words of the view durable.runs: failed, timed_out or cancelled; null for any other.';
+  'When a run failed, for people; null for any other promise, so that completing a run changes no index.';
+comment on column durable._promises.failure is
+  'How a run failed, in the terms of the view durable.runs: failed, timed_out or cancelled; null for any other promise.';
 comment on column durable._promises.execution is 'Owner: the execution whose journal records this promise; null for a free-standing one. Set at birth only.';
-comment on column durable._promises.child is 'Number of this promise among the children of its owner.';
+comment on column durable._promises.child is 'The number of this promise among the children of its owner.';
 comment on column durable._promises.head is 'The execution that this promise is the result of; null unless it is a run.';
 comment on column durable._promises.task_version is 'Last version of the task, kept when settlement removes the task row.';
 comment on column durable._promises.timer is 'Expiry resolves it (tag resonate:timer = true). In the strict profile a timer has no target.';
-comment on column durable._promises.external is 'Somebody outside may settle or await it, so its deadline is enforced by the sweep.';
-comment on column durable._promises.target is 'Canonical address of the workers that shall run it; not null means that it has a task.';
+comment on column durable._promises.external is
+  'A session outside its run may settle or await it, so the sweep enforces its deadline.';
+comment on column durable._promises.target is 'Canonical address of the workers that run it; a promise with a target has a task.';
 comment on column durable._promises.param_headers is 'String to string; names the codec of param_data. Null: none given.';
 comment on column durable._promises.param_data is 'Creation payload, opaque text. Our codec writes plain JSON.';
 comment on column durable._promises.value_data is 'Settlement payload, opaque text; an error as JSON if rejected. Immutable once written.';
-comment on column durable._promises.value_headers is 'String to string; null: none, our codec''s value is read as its param.';
-comment on column durable._promises.tags is 'String to string as the creator sent them; what a rule reads stands in a column of its own.';
+comment on column durable._promises.value_headers is
+  'String to string. Null: none; our codec then reads the value as it reads the param.';
+comment on column durable._promises.tags is
+  'String to string as the creator sent them; the tags that rules read have columns of their own.';
 comment on column durable._promises.ikey_create is 'Idempotency key given at creation (older API); null: none.';
 comment on column durable._promises.ikey_complete is 'Idempotency key given at settlement (older API); null: none or a deadline verdict.';
 
@@ -118,20 +123,22 @@ comment on index durable.promises_by_due_at is 'Serves the deadline sweep of dur
 create index promises_by_failure on durable._promises (failure, head) where isfinite(failed_at);
 comment on index durable.promises_by_failure is 'Serves people: the newest runs that failed. Runs that complete are never in it.';
 create index promises_by_failed_at on durable._promises (failure, failed_at) where isfinite(failed_at);
-comment on index durable.promises_by_failed_at is 'Serves people: what failed since an instant. Runs that complete are never in it.';
+comment on index durable.promises_by_failed_at is
+  'Serves people: the runs that failed since an instant. Runs that complete are never in it.';
 
 create index promises_without_task on durable._promises (id) where target is null;
 comment on index durable.promises_without_task is
-  'Serves promise_search and people: among these are the pending promises that no task tells of. Settled ones stay in it, so settling changes no index; runs are never in it.';
+  'Serves promise_search and people: has all pending promises without a task. Settled ones stay in it, so settling changes no index; runs are never in it.';
 
 create index promises_by_tags on durable._promises using gin (tags jsonb_path_ops) where tags <> '{}';
-comment on index durable.promises_by_tags is 'Serves promise_search by tags; promises without tags, which runs mostly are, are not in it.';
+comment on index durable.promises_by_tags is
+  'Serves promise_search by tags. Promises without tags, as most runs are, are not in it.';
 create index promises_by_branch on durable._promises ((tags ->> 'resonate:branch'), id) where tags ? 'resonate:branch';
 comment on index durable.promises_by_branch is 'Serves the preload of a task: the other promises of its branch.';
 
 create index promises_by_created_at on durable._promises (created_at, id) where execution is null and head is null;
 comment on index durable.promises_by_created_at is
-  'Serves retention: promises that belong to no run, oldest first. Nothing in it changes when one is settled.';
+  'Serves retention: promises without a run, oldest first. Settling one does not change it.';
 
 create type durable.promise_record as (
   id text, state text, param_headers jsonb, param_data text, value_headers jsonb, value_data text, tags jsonb,

@@ -1,5 +1,5 @@
--- Tasks: the right to run a targeted promise, one row while the promise is pending.
--- Hot and narrow: no payload, nothing that a lease renewal changes is indexed.
+-- Tasks: the right to run a targeted promise, one row while the promise is pending. Hot and narrow: it has no payload, and no
+-- column that a lease renewal changes is indexed.
 
 create type durable._task_form as (
   version integer, crashes smallint, attempt smallint, state text, retry_at durable.epoch_ms,
@@ -24,7 +24,7 @@ create domain durable._lawful_task as durable._task_form
   constraint tasks_recv_headers_need_a_recv check (not (value).has_recv_headers or (value).recv is not null)
   constraint tasks_crashes_not_negative check ((value).crashes >= 0)
   constraint tasks_attempt_not_negative check ((value).attempt >= 0);
-comment on domain durable._lawful_task is 'The laws of a row of _tasks, which asks for it in tasks_are_lawful.';
+comment on domain durable._lawful_task is 'The laws of a row of _tasks, applied by its constraint tasks_are_lawful.';
 
 create table durable._tasks (
   deadline durable.epoch_ms not null,
@@ -69,28 +69,34 @@ comment on column durable._tasks.expires_at is 'Instant at which the lease ends 
 comment on column durable._tasks.retry_at is 'Not to be dispatched before this instant.';
 comment on column durable._tasks.ttl is 'Length of the lease that the holder asked for, in ms.';
 comment on column durable._tasks.pid is 'Worker that holds the lease.';
-comment on column durable._tasks.queue is 'Where it is claimed from: the group of a poll://any@group address, else the whole canonical address. Of recv, else of the target.';
+comment on column durable._tasks.queue is
+  'The queue from which it is claimed: the group of a poll://any@group address, else the whole canonical address; of recv, else of the target.';
 comment on column durable._tasks.priority is 'Smaller is claimed first.';
-comment on column durable._tasks.workflow is 'Name that a worker must have registered to claim it; null: only protocol clients can serve it.';
+comment on column durable._tasks.workflow is
+  'The workflow that a worker must have registered to claim it; null: only protocol clients can serve it.';
 comment on column durable._tasks.preference is 'Worker that has the coroutine warm or that the address prefers.';
 comment on column durable._tasks.prefer_until is 'Until this instant only the preferred worker may claim it.';
-comment on column durable._tasks.recv is 'Where the callback that fired wants the resume (older API); null: at the target. Ends with the acquire.';
+comment on column durable._tasks.recv is
+  'The address to which the callback that fired sends the resume (older API); null: the target. Cleared by the acquire.';
 comment on column durable._tasks.recv_headers is 'Headers of an http recv, string to string.';
 comment on column durable._tasks.execution is 'Head of the run; null for a task without journal.';
-comment on column durable._tasks.owner is 'Copy of the promise''s execution, immutable: whose journal tells of its attempts. Null for a task that is nobody''s child.';
+comment on column durable._tasks.owner is
+  'Copy of the promise''s execution, immutable: the journal that records its attempts. Null for a task without a parent.';
 comment on column durable._tasks.crashes is 'Leases lost in a row; progress resets it, more than the setting max_crashes halts the task.';
-comment on column durable._tasks.attempt is 'Attempts of the invocation that the owner''s journal knows of.';
-comment on column durable._tasks.releases is 'How often protocol clients have given it back in a row; 5 stands for more.';
+comment on column durable._tasks.attempt is 'Attempts of the invocation in the owner''s journal.';
+comment on column durable._tasks.releases is 'How often in a row protocol clients have released it; 5 stands for more.';
 comment on column durable._tasks.released_by is 'The clients that released it, 16 at most.';
-comment on column durable._tasks.released_until is 'Until this instant it is offered only to others.';
-comment on column durable._tasks.attempt_open is 'The owner''s journal has InvokeStarted(attempt) without an end of it.';
+comment on column durable._tasks.released_until is 'Until this instant it is offered only to other clients.';
+comment on column durable._tasks.attempt_open is 'The owner''s journal has InvokeStarted(attempt) and no end of that attempt.';
 
 create index tasks_by_queue_ready on durable._tasks (queue, priority, retry_at) where state = 'pending';
 comment on index durable.tasks_by_queue_ready is 'Serves the claim of worker_turn_v1.';
 create index tasks_by_queue_foreign on durable._tasks (queue, priority, retry_at) where state = 'pending' and workflow is null;
-comment on index durable.tasks_by_queue_foreign is 'Serves task_offer, however many runs of the engine wait in the same queue.';
+comment on index durable.tasks_by_queue_foreign is
+  'Serves task_offer, whose cost does not depend on the runs of the engine in the same queue.';
 create index tasks_by_pid_acquired on durable._tasks (pid) where state = 'acquired';
-comment on index durable.tasks_by_pid_acquired is 'Serves lease expiry and what a worker holds; a renewal does not touch it.';
+comment on index durable.tasks_by_pid_acquired is
+  'Serves the end of leases and the tasks of a worker; a renewal does not change it.';
 
 create table durable._resumes (
   task_id text collate "C" not null,
@@ -98,13 +104,14 @@ create table durable._resumes (
   constraint resumes_pk primary key (task_id, awaited_id)
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 comment on table durable._resumes is
-  'Wake reasons that no worker has seen yet: an awaited promise settled. Cleared by acquire, suspend and settlement.';
-comment on column durable._resumes.task_id is 'The task that was woken or that will find the settled promise when it looks.';
+  'Resumes that no worker has seen yet: an awaited promise settled. Deleted by acquire, suspend and settlement.';
+comment on column durable._resumes.task_id is
+  'The task that was resumed, or that will see the settled promise when it continues.';
 comment on column durable._resumes.awaited_id is 'The promise that settled.';
 
 create index resumes_by_stranger on durable._resumes (awaited_id) where not starts_with(awaited_id, task_id || '.');
 comment on index durable.resumes_by_stranger is
-  'Serves retention: who was woken by a promise that is not its own child, and has not looked yet.';
+  'Serves retention: tasks that a promise other than their own child resumed and that have not continued yet.';
 
 create table durable._workers (
   id text collate "C" not null,
@@ -136,15 +143,16 @@ comment on column durable._workers.workflows is 'Names of the workflows that it 
 comment on column durable._workers.versions is 'Version of each of workflows.';
 comment on column durable._workers.about is 'Host, process id and versions, for people.';
 comment on column durable._workers.unrenewed is
-  'Tasks whose lease it could not renew at its last heartbeat, because somebody has them locked; no sweep takes them from it meanwhile.';
+  'Tasks whose lease it could not renew at its last heartbeat, because another session has locked them; meanwhile no sweep takes them.';
 comment on column durable._workers.blocked is
-  'Runs and promises that its turns, claims and ticks leave out, because somebody has them locked. The view durable.blocked tells who.';
+  'Runs and promises that its turns, claims and ticks leave out, because other sessions have locked them. The view durable.blocked names the sessions.';
 
 -- Laws of single columns, checked only where the column is written: a hand-off changes idle_until alone, and constraints of the
 -- table would be parsed and checked each time.
 create domain durable._message_address as text
   constraint message_address_is_random check (value ~ '^durable_to_[0-9a-f]{32}:[0-9a-f]{32}$');
-comment on domain durable._message_address is 'Where a direct message goes: a channel and the secret that begins each message, both random. durable._send_message sends there.';
+comment on domain durable._message_address is
+  'The address of its direct messages: a channel and the secret that begins each message, both random. durable._send_message sends there.';
 create domain durable._lease_ms as bigint
   constraint lease_ms_positive check (value > 0);
 comment on domain durable._lease_ms is 'Length of a lease in ms.';
@@ -164,12 +172,14 @@ create unlogged table durable._idle_workers (
   constraint idle_workers_pk primary key (worker)
 ) with (fillfactor = 50);
 comment on table durable._idle_workers is
-  'Idle workers: a start may hand one run off to each. Losing this table is harmless: runs are claimed then.';
-comment on column durable._idle_workers.synchronous_commit is 'How durable its commits are: synchronous_commit of the session that registered it.';
+  'Idle workers: a start may hand one run off to each. Losing this table is harmless, because runs are claimed then.';
+comment on column durable._idle_workers.synchronous_commit is
+  'The durability of its commits: synchronous_commit of the session that registered it.';
 comment on column durable._idle_workers.idle_until is 'Until when the worker is believed to be idle; null from a hand-off until it registers again.';
 comment on column durable._idle_workers.ttl is 'Length of its leases, in ms.';
 comment on column durable._idle_workers.number is 'Its number in _workers, key of the presence lock.';
-comment on column durable._idle_workers.address is 'Where its direct messages go: random, so that no other role can send it work or read along.';
+comment on column durable._idle_workers.address is
+  'The address of its direct messages: random, so that no other role can send it work or listen.';
 comment on column durable._idle_workers.queues is 'Queues that it serves.';
 comment on column durable._idle_workers.digests is 'The workflows with versions that it can run, and the digest of each.';
 
@@ -181,8 +191,9 @@ create table durable._workflows (
   constraint workflows_pk primary key (name, version)
 );
 comment on table durable._workflows is 'Workflows that some worker can run: they distinguish a misspelt name from work that waits for its worker.';
-comment on column durable._workflows.seen_at is 'Last hello of a worker that has it.';
-comment on column durable._workflows.digest is 'Digest of its code there. Runs begin with it, so that a claim by that code need not write it.';
+comment on column durable._workflows.seen_at is 'Last hello of a worker with this workflow.';
+comment on column durable._workflows.digest is
+  'Digest of the code of that worker. Runs begin with it, so that a claim by a worker with that code need not write it.';
 
 create type durable.task_record as (
   id text, state text, version integer, resumes integer, ttl bigint, pid text

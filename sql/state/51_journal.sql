@@ -44,8 +44,7 @@ comment on column durable._journal.data is 'Result, error, captured value or wai
 
 create index journal_by_adopted on durable._journal (name)
   where type in ('open_child_settled', 'child_settled') and name is not null;
-comment on index durable.journal_by_adopted is
-  'Serves retention: whose journals read the result of a promise that is not their own.';
+comment on index durable.journal_by_adopted is 'Serves retention: the journals that read the result of a promise of another run.';
 
 create table durable._buckets (
   bucket integer not null,
@@ -61,7 +60,7 @@ comment on type durable.as_of_record is 'The state of a run when its journal had
 
 create type durable._attempt as (number integer, state text);
 comment on type durable._attempt is
-  'Where a local step stands: its attempt of that number is running, or due because it comes next; or the step is complete, without a number. Null: no row is about the step.';
+  'The state of a local step: the attempt of that number is running, or due because it comes next; or the step is complete, without a number. Null: no row is about the step.';
 
 create type durable._event as (
   execution bigint, type durable.row_type, child integer, attempt integer, name text, input_hash bytea, data text
@@ -71,7 +70,8 @@ comment on type durable._event is 'One journal row to be written, before it has 
 create type durable._settled as (
   id text, state text, execution bigint, child integer, head bigint, timer boolean, attempt integer, attempt_open boolean
 );
-comment on type durable._settled is 'A promise that the current transaction settled, with what its owner''s journal must know.';
+comment on type durable._settled is
+  'A promise that the current transaction settled, with the data that the journal of its owner records.';
 
 create type durable._step_outcome as (
   child integer, name text, hash text, attempt integer, value text, error text, retry_in bigint, begun boolean,
@@ -102,7 +102,7 @@ create type durable._turn_batch as (
   endings text[], settles text[], writes_side_rows boolean, adopts text[]
 );
 comment on type durable._turn_batch is
-  'The reports of one turn, and what they are about as a whole. A turn costs mainly its statements, and most of them are for things that most turns do not do. has_several: some report is more than a single outcome. has_unknown: some report names no run, or an ending that this schema does not know. endings: that of each, null for none. settles: promises that may be settled. writes_side_rows: a report may write side rows of its own run (it receives, takes or continues). adopts: promises of others to wait for.';
+  'The reports of one turn, and properties of all of them. The cost of a turn is mainly the number of its statements, and most statements are for cases that most turns do not have. has_several: some report is more than a single outcome. has_unknown: some report names no run, or an ending that this schema does not know. endings: that of each report, null for none. settles: promises that may be settled. writes_side_rows: a report may write side rows of its own run (it receives, takes or continues). adopts: promises of others to wait for.';
 
 create type durable._turn_answer as (
   now bigint, verdicts json, tails json, tasks json, hints text[], settled boolean, due_in bigint, busy bigint[], held text[],
@@ -120,7 +120,7 @@ create type durable._journal_line as (
   execution bigint, bucket integer, seq integer, ts bigint, type durable.row_type, child integer, attempt integer, name text,
   has_data boolean, data text
 );
-comment on type durable._journal_line is 'A journal row as the laws look at it: of its data they read waits and timers only.';
+comment on type durable._journal_line is 'A journal row for the laws, with the data of waits and timers only.';
 
 create type durable.check_record as (law text, id text, detail text);
-comment on type durable.check_record is 'A violated law, as durable.check() answers it: its name, the object, what was seen.';
+comment on type durable.check_record is 'A violated law, as durable.check() answers it: its name, the object, the values.';

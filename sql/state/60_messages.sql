@@ -1,4 +1,4 @@
--- Messages that must leave the database, and the memory that keeps hints rare. Delivery policy lives in logic.
+-- Messages that must leave the database, and the record that limits hints. The policy of delivery is in logic.
 
 create table durable._unblocks (
   created_at durable.epoch_ms not null,

@@ -1,5 +1,5 @@
--- Signals: what was sent to a run by name, in order, and who of its receives waits for the next one. The journal has the
--- events; the payload lies here, once.
+-- Signals: the payloads sent to runs by name, in order, and the receive that waits for the next one. The journal has the
+-- events; a payload is stored here only.
 
 create table durable._inboxes (
   execution bigint not null,

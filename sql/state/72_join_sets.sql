@@ -1,5 +1,5 @@
--- Join sets: groups of children whose results a run takes one by one. State for the guards of the journal's rows; the laws are
--- judged on the rows themselves.
+-- Join sets: groups of children whose results a run takes one by one. The tables serve the guards of the journal; the laws are
+-- checked on its rows.
 
 create table durable._join_sets (
   execution bigint not null,
@@ -8,7 +8,7 @@ create table durable._join_sets (
   constraint join_sets_pk primary key (execution, child)
 );
 comment on table durable._join_sets is 'Join sets by their child numbers.';
-comment on column durable._join_sets.closed is 'A result was taken, so nothing may be submitted any more.';
+comment on column durable._join_sets.closed is 'A result was taken, so no further child may be submitted.';
 
 create table durable._members (
   execution bigint not null,

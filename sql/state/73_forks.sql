@@ -1,4 +1,4 @@
--- The audit of forks: which run was made from which, by whom, with what replaced.
+-- The audit of forks: the origin of each fork, the user who made it, and the values that were replaced.
 
 create table durable._forks (
   at durable.epoch_ms not null,
@@ -10,11 +10,14 @@ create table durable._forks (
   replaced jsonb not null default '{}',
   constraint forks_pk primary key (id)
 );
-comment on table durable._forks is 'Runs that began as copies of others. A fork owns copies of all it took over, so its origin may go.';
+comment on table durable._forks is
+  'Runs that began as copies of others. A fork has copies of all rows that it took over, so its origin may be removed.';
 comment on column durable._forks.at is 'When.';
 comment on column durable._forks.id is 'The new run.';
-comment on column durable._forks.origin_id is 'The run that it was made from.';
-comment on column durable._forks.origin is 'Execution whose journal was copied: of a run that continued as new, one of several.';
-comment on column durable._forks.seq is 'Where the copy ends: it took over what lies before this event, but neither waits that were not over nor what a clean-up did.';
+comment on column durable._forks.origin_id is 'The run of which it is a fork.';
+comment on column durable._forks.origin is
+  'The execution whose journal was copied: one of several in a run that continued as new.';
+comment on column durable._forks.seq is
+  'The position at which the copy ends: it has the rows before this event, without waits that were not over and without the effects of a clean-up.';
 comment on column durable._forks.by is 'Database user who asked for it.';
-comment on column durable._forks.replaced is 'Values put in the place of recorded ones, by child number.';
+comment on column durable._forks.replaced is 'Values that replaced recorded ones, by child number.';

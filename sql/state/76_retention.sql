@@ -1,4 +1,4 @@
--- Tombstones of what retention removed, and the place that its sweep has reached.
+-- Tombstones of removed runs and promises, and the position of the sweep of retention.
 
 create table durable._removed (
   ended_at durable.epoch_ms not null,
@@ -14,7 +14,7 @@ create table durable._removed (
   constraint removed_keys_are_of_runs check (key is null or workflow is not null)
 );
 comment on table durable._removed is
-  'Runs and free-standing promises that durable.purge removed: nothing is made again under their ids and keys while they stand here (setting removed_ids_days). Their descendants are not named.';
+  'Runs and free-standing promises that durable.purge removed: no new object gets their ids and keys while they are listed here (setting removed_ids_days). Their descendants are not listed.';
 comment on column durable._removed.ended_at is 'When it was settled.';
 comment on column durable._removed.removed_at is 'When it was removed.';
 comment on column durable._removed.state is 'How it was settled.';
@@ -22,7 +22,7 @@ comment on column durable._removed.workflow is 'Workflow of a run; null: it was 
 comment on column durable._removed.key is 'Idempotency key of its start.';
 
 create unique index removed_by_key on durable._removed (tenant, workflow, key) where key is not null;
-comment on index durable.removed_by_key is 'Serves starts with a key: whether the run that had it was removed.';
+comment on index durable.removed_by_key is 'Serves starts with a key: whether the run with that key was removed.';
 create index removed_by_removed_at on durable._removed (removed_at);
 comment on index durable.removed_by_removed_at is 'Serves the sweep that forgets removed ids.';
 
@@ -33,6 +33,6 @@ create table durable._retention (
   constraint retention_pk primary key (is_only),
   constraint retention_is_one_row check (is_only)
 ) with (fillfactor = 50);
-comment on table durable._retention is 'One row: how far the sweep of retention by durable.tick() has come.';
-comment on column durable._retention.due_at is 'When it goes on.';
+comment on table durable._retention is 'One row: the position of the sweep of retention by durable.tick().';
+comment on column durable._retention.due_at is 'The instant at which the sweep continues.';
 comment on column durable._retention.place is 'The run or promise after which it continues (as purge answers in more); null: from the start.';

@@ -1,4 +1,4 @@
--- The only file that reads a clock. Tests replace _now_ms(); production has no time door.
+-- The only file that reads a clock. Tests replace _now_ms(); an ordinary installation has no way to set the time.
 
 create or replace function durable._now_ms()
 returns bigint language sql volatile parallel unsafe
@@ -9,7 +9,8 @@ comment on function durable._now_ms() is
 create or replace function durable._never()
 returns bigint language sql immutable parallel safe
 as $$ select 9007199254740991 $$;
-comment on function durable._never() is 'The deadline of what has none: 2^53 - 1, the largest integer that every JSON reader keeps exact.';
+comment on function durable._never() is
+  'The deadline of a promise without one: 2^53 - 1, the largest integer that every JSON reader keeps exact.';
 
 create or replace function durable._later(p_now bigint, p_span bigint)
 returns bigint language sql immutable parallel safe
@@ -18,7 +19,7 @@ as $$
               else p_now + least(greatest(p_span, 1), durable._never() - p_now) end
 $$;
 comment on function durable._later(bigint, bigint) is
-  'The instant so many ms after p_now: at least one later, since nothing is born at its own deadline, at most never; null means never.';
+  'The instant p_span ms after p_now: at least 1 ms later, because no promise may be created at its own deadline; at most never; null means never.';
 
 create or replace function durable._at(p_ms bigint)
 returns timestamptz language sql immutable parallel safe
@@ -33,7 +34,7 @@ comment on function durable._ms(interval) is 'A span in milliseconds; a month co
 create or replace function durable._week(p_ms bigint)
 returns integer language sql immutable parallel safe
 as $$ select (p_ms / 604800000)::integer $$;
-comment on function durable._week(bigint) is 'Week since the epoch: the journal bucket of runs that start then.';
+comment on function durable._week(bigint) is 'The week since the epoch: the journal partition of runs that start then.';
 
 create or replace function durable._stands_alone()
 returns boolean language sql volatile
