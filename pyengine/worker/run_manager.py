@@ -249,10 +249,16 @@ class RunManager:
 
     def _retry_due(self, event: on.RetryDue) -> None:
         run, live, call = event.run, event.run.phase, event.call
-        if isinstance(live, Live) and live.scheduled_retries.get(call.child) is call:
-            del live.scheduled_retries[call.child]
-            self._driver.start(run, live, call)
-            self._driver.settle(run, live)
+        if not isinstance(live, Live) or live.scheduled_retries.get(call.child) is not call:
+            return
+        sent = None if run.report is None else run.report.report.end
+        if isinstance(live.end or sent, Release):
+            # it would be cancelled when the run leaves; the next lease starts it, as soon as can be
+            live.end = live.end and Release(retry_in_ms=0)
+            return
+        del live.scheduled_retries[call.child]
+        self._driver.start(run, live, call)
+        self._driver.settle(run, live)
 
     # -- reports
 
@@ -361,10 +367,9 @@ class RunManager:
 
     def _poll_due(self, event: on.PollDue) -> None:
         run, phase = event.run, event.run.phase
-        if isinstance(phase, Fetching):
+        if isinstance(phase, Fetching | Live | Speculating):
             phase.poll = True
-        elif isinstance(phase, Live | Speculating):
-            phase.poll = True
+        if isinstance(phase, Live | Speculating):
             self._driver.queue_report(run)
 
     # -- transactions

@@ -108,6 +108,7 @@ class TurnLoop:
         self._worked_through = asyncio.Event()
         self._unknown_at_s: float | None = None
         self._unknown_left = 0
+        self._unknown_timer: asyncio.TimerHandle | None = None
         self._stopping = False
         self._hints = 0
         self._wanted = 0
@@ -160,10 +161,12 @@ class TurnLoop:
         wake = self._parts.wake
         wake.clear()
         handle = None if at_s is None else self._loop.call_at(at_s, wake.set)
-        await wake.wait()
+        try:
+            await wake.wait()
+        finally:
+            if handle is not None:
+                handle.cancel()
         self._parts.handoff.busy()
-        if handle is not None:
-            handle.cancel()
 
     def _free(self) -> int:
         """Slots that no run is in, or about to come into."""
@@ -198,26 +201,39 @@ class TurnLoop:
         return self._parts.handoff.may_register() if alone and idle and self._free() > 0 else 0
 
     async def finish(self) -> None:
-        """Stop sending; once the last answer is worked through, send one more turn with all that is left.
+        """Stop sending; once the last answer is worked through, send all that is left.
 
         Raises:
-            EngineError: that turn failed.
+            EngineError: a turn failed.
         """
         self.stop()
         while self._answers:
             await asyncio.sleep(0.001)
-        reports = self._reports.collect(self._loop.time()).reports
-        collected = {report.execution for report in reports}
-        sent = [run.report for run in self._parts.runs.leased.values() if run.execution not in collected]
-        reports += [one.report for one in sent if one is not None and one.busy]
         until_s = self._loop.time() + _STOP_WITHIN_S
-        while reports:
-            answer = await self._parts.turns.send_once(reports, -1)
-            reports = [report for report in reports if report.execution in answer.busy]
-            if self._loop.time() > until_s:
-                break
-            if reports:
-                await asyncio.sleep(pause_s(3))
+        sent: set[int] = set()
+        busy: list[RunReport] = []
+        while reports := self._reports.collect(self._loop.time()).reports:
+            sent.update([report.execution for report in reports])
+            busy += await self._send_last(reports)
+        others = [run.report for run in self._parts.runs.leased.values() if run.execution not in sent]
+        busy += await self._send_last([one.report for one in others if one is not None and one.busy])
+        while busy and self._loop.time() <= until_s:
+            await asyncio.sleep(pause_s(3))
+            busy = await self._send_last(busy)
+
+    async def _send_last(self, reports: list[RunReport]) -> list[RunReport]:
+        """Send reports whose answers change nothing here any more, and return those that met a lock."""
+        busy: list[RunReport] = []
+        settled = False
+        for first in range(0, len(reports), REPORTS_MAX):
+            portion = reports[first : first + REPORTS_MAX]
+            answer = await self._parts.turns.send_once(portion, -1)
+            busy += [report for report in portion if report.execution in answer.busy]
+            settled = settled or answer.settled
+        if settled:
+            self._parts.listener.wake("durable_settled")
+            await self._parts.listener.send_now("durable_settled")
+        return busy
 
     def stop(self) -> None:
         """Send no further turn."""
@@ -227,6 +243,8 @@ class TurnLoop:
 
     async def close(self) -> None:
         """Take no direct messages any more, and close the connection."""
+        if self._unknown_timer is not None:
+            self._unknown_timer.cancel()
         self._parts.listener.remove_receiver(self._parts.handoff.address)
         await self._parts.turns.close()
 
@@ -382,7 +400,7 @@ class TurnLoop:
             self._giving_back = False
         self._accept_handed()
         if self._unknown_at_s is not None:
-            self._loop.call_at(self._unknown_at_s, self._parts.wake.set)
+            self._unknown_timer = self._loop.call_at(self._unknown_at_s, self._parts.wake.set)
 
 
 def _events(answer: Answer, sent: dict[int, RunReport]) -> Iterator[Event]:

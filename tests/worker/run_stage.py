@@ -258,7 +258,7 @@ def live_suspending(stage: Stage) -> LeasedRun:
 
 
 def live_releasing(stage: Stage) -> LeasedRun:
-    """Its release on the way, and the attempt begun for which it was too far away."""
+    """Its release on the way, and the time come of the attempt for which it was too far away."""
     run = stage.claim("retried")
     stage.end(run, 0, error="{}", retry_in_ms=60_000)
     stage.turn(run)

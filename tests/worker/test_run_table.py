@@ -139,7 +139,7 @@ TABLE = [
     Cell(live_waiting, recorded, "Live", (START,)),
     Cell(live_ending, recorded, "Gone"),
     Cell(live_suspending, recorded, "Warm", (DEADLINE,)),
-    Cell(live_releasing, recorded, "Gone", (CANCEL,)),
+    Cell(live_releasing, recorded, "Warm"),
     Cell(live_reporting, halted_by_others, "Gone"),
     Cell(live_busy, halted_by_others, "Gone", (CANCEL,)),
     Cell(live_reporting, found_stale, "Fetching", (FETCH,)),
@@ -245,6 +245,25 @@ def test_a_run_that_waits_long_is_given_back() -> None:
     stage.post(stage.database.report(report))
     assert type(run.phase).__name__ == "Warm"
     stage.now_ms += 60_000
+    assert kinds(claimed_warm(stage, run)) == [START]
+
+
+@pytest.mark.parametrize("on_its_way", [False, True])
+def test_a_retry_that_comes_due_during_a_release_waits_for_the_next_lease(on_its_way: bool) -> None:
+    """An attempt that began then would be cancelled by the answer; an unsent release is hastened."""
+    stage = Stage()
+    run = stage.claim("retried")
+    stage.end(run, 0, error="{}", retry_in_ms=60_000)
+    stage.turn(run)
+    assert isinstance(run.phase, Live)
+    due = on.RetryDue(run, run.phase.scheduled_retries[0])
+    stage.now_ms += 60_000
+    report = stage.send(run) if on_its_way else None
+    assert stage.post(due) == []
+    report = report or stage.send(run)
+    assert isinstance(report.end, Release) and report.end.retry_in_ms == (60_000 if on_its_way else 0)
+    assert stage.post(stage.database.report(report)) == []
+    assert type(run.phase).__name__ == "Warm"
     assert kinds(claimed_warm(stage, run)) == [START]
 
 

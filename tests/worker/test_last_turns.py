@@ -1,0 +1,92 @@
+"""Law: a worker that stops reports all that it knows, in as many turns as it takes, and leaves no timer."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from pyengine.database.poll_schedule import PollSchedule
+from pyengine.protocol.turn import Answer, RunReport
+from pyengine.worker import events as on
+from pyengine.worker.attempts import step_outcome
+from pyengine.worker.turn_loop import TurnLoop
+from tests.worker.run_stage import Stage
+
+
+class _Database:
+    """Takes turns; the first one meets a lock with its last report."""
+
+    def __init__(self) -> None:
+        self.sent: list[list[int]] = []
+        self.hints: list[str] = []
+
+    async def send_once(self, reports: list[RunReport], want: int) -> Answer:
+        """Record the reports, all but one in the first turn."""
+        assert want == -1
+        executions = [report.execution for report in reports]
+        self.sent.append(executions)
+        busy = executions[-1:] if len(self.sent) == 1 else []
+        return Answer(0, None, [], [], [], True, None, busy, [])
+
+    def wake(self, channel: str) -> None:
+        """Note a hint within the process."""
+        self.hints.append(f"wake {channel}")
+
+    async def send_now(self, channel: str) -> None:
+        """Note a hint to others."""
+        self.hints.append(f"send {channel}")
+
+
+def _loop_of(stage: Stage, database: Any) -> TurnLoop:
+    parts: Any = SimpleNamespace(
+        runs=stage.runs,
+        turns=database,
+        listener=database,
+        wake=asyncio.Event(),
+        slots=SimpleNamespace(most=2000),
+    )
+    return TurnLoop(parts, SimpleNamespace(worker="w", queues=[]), poll=PollSchedule(longest_s=5))  # type: ignore[arg-type]
+
+
+def test_more_reports_than_a_turn_holds_leave_at_the_stop() -> None:
+    """A thousand and one reports leave in two turns, the locked one once more; others get the hint."""
+    stage, database = Stage(), _Database()
+    for _ in range(1001):
+        claimed = stage.database.claim(stage.database.start("steps"), warm=False)
+        stage.runs.apply(on.RunClaimed(claimed))
+        attempt = stage.runs.leased[claimed.execution].phase.attempts[0]
+        stage.runs.apply(on.AttemptEnded(attempt, step_outcome(attempt.call, value="1")))
+
+    async def main() -> None:
+        await _loop_of(stage, database).finish()
+
+    asyncio.run(main())
+    executions = list(stage.runs.leased)
+    assert database.sent == [executions[:1000], executions[1000:], [executions[999]]]
+    assert set(database.hints) == {"wake durable_settled", "send durable_settled"}
+
+
+def test_a_closed_loop_has_no_timer() -> None:
+    """Unknown leases are to be released again in 5 s; a worker that stops before leaves no timer for that."""
+
+    async def main() -> None:
+        stage = Stage()
+        turns = _loop_of(stage, None)
+        parts: Any = turns._parts
+
+        async def nothing(*_: Any) -> list[str]:
+            return []
+
+        parts.side = SimpleNamespace(run=nothing)
+        parts.ticker, parts.handoff = None, SimpleNamespace(address="a")
+        parts.listener = SimpleNamespace(remove_receiver=lambda address: None)
+        parts.turns = SimpleNamespace(close=nothing)
+        turns._release_unknown_soon()
+        await turns._give_back_unknown()
+        timer = turns._unknown_timer
+        assert timer is not None and not timer.cancelled()
+        await turns.close()
+        assert timer.cancelled()
+
+    asyncio.run(main())
