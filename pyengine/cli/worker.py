@@ -56,13 +56,14 @@ def worker(
     if listen_url is not None:
         found._listen_url = listen_url
     names = sorted({one.name for one in found.registry.workflows()})
-    if not names:
+    if not names and not found.memos:
         raise NotFound(f"{app} has no workflow", hint="put @app.workflow on an async function")
     queues = queue or ["default"]
     where = replace(at, database_url=found._database_url, data_dir=found._data_dir)
     with where.database(create=True, wait=not no_wait) as db:  # an embedded server runs as long as the worker
         log_to_stderr(logging.INFO)
         about = {"process": os.getpid(), "workflows": names, "queues": queues, "database": redact(db.place)}
+        about["memos"] = sorted(one.name for one in found.memos.values())
         at.out.answer(
             about,
             lambda console: console.print(
