@@ -129,6 +129,27 @@ def test_a_rollback_sends_nothing(dsn: str, clock: Clock, heard: Connection) -> 
     assert drain(heard) == ["durable_ready"]
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_transaction_that_stays_open_keeps_back_no_hint(
+    dsn: str, conn: Connection, clock: Clock, heard: Connection, first: bool
+) -> None:
+    """A user has started a run and not committed, and has locked the rows by which hints are kept apart. The
+    starts of others hint 50 ms later, and wait for nothing.
+    """
+    if not first:
+        ask(conn, start("before"))
+        clock.advance(50)
+    drain(heard)
+    conn.execute("set lock_timeout = '400ms'")
+    with psycopg.connect(dsn) as user:
+        user.execute("select durable.start('w', id => 'open')")
+        user.execute("select from durable._hints for update")
+        for number in range(3):
+            clock.advance(50)
+            ask(conn, start(f"r{number}"))
+            assert drain(heard) == ["durable_ready"]
+
+
 def test_listeners_become_one_unblock_each(conn: Connection) -> None:
     """Settlement turns each listener into one row to deliver, kept until acknowledged."""
     ask(conn, create("x", external="true"))

@@ -51,20 +51,21 @@ begin
     if v_sent_at between p_now - 49 and p_now then
       return;
     end if;
-    if not pg_try_advisory_xact_lock(1685417571, hashtext(p_channel)) then
+    -- one lock for each 50 ms: a transaction that stays open keeps back the hints of its own 50 ms alone
+    if not pg_try_advisory_xact_lock(1685417571, hashtext(p_channel) # (p_now / 50 & 2147483647)::pg_catalog.int4) then
       return;
     end if;
-    insert into durable._hints as h (channel, sent_at) values (p_channel, p_now)
-      on conflict (channel) do update set sent_at = excluded.sent_at where h.sent_at not between p_now - 49 and p_now;
-    if not found then
-      return;
+    update durable._hints h set sent_at = p_now
+    where h.channel = any (array(select x.channel from durable._hints x where x.channel = p_channel for update skip locked));
+    if v_sent_at is null and pg_try_advisory_xact_lock(1685417571, hashtext(p_channel)) then
+      insert into durable._hints (channel, sent_at) values (p_channel, p_now) on conflict do nothing;
     end if;
   end if;
   perform pg_notify(p_channel, '');
 end
 $$;
 comment on function durable._hint(text, bigint) is
-  'A hint of a plain SQL caller, inside the caller''s transaction. A session that does not get the advisory lock sends none: the session that has it sends one, and workers poll.';
+  'A hint of a plain SQL caller, inside the caller''s transaction. Sends none if another session has sent one in the last 50 ms, or is about to. Waits for no lock: if another transaction has the row of the channel, the hint is sent and not recorded.';
 
 create or replace function durable._unblock(p_settled text[], p_now bigint)
 returns void language plpgsql volatile
