@@ -430,7 +430,7 @@ SCENES = [
     for table in tables
 ]
 # rows that are reached with SKIP LOCKED and named by nobody: what is done to them can as well be done later
-UNNAMED = ("_schedules", "_removed", "_retention")
+UNNAMED = ("_removed", "_retention")
 
 
 @pytest.mark.parametrize(("scene", "table"), SCENES)

@@ -340,7 +340,7 @@ begin
       (select p.due_at as at from durable._promises p where p.due_at >= p_from order by p.due_at limit 1)
       union all
       (select s.next_run_at from durable._schedules s
-       where s.next_run_at < 9007199254740991 order by s.next_run_at limit 1)
+       where s.next_run_at >= p_from and s.next_run_at < 9007199254740991 order by s.next_run_at limit 1)
       union all
       (select h.cancel_until from durable._executions h where h.cancel_until >= p_from order by h.cancel_until limit 1)
       union all

@@ -156,6 +156,15 @@ $$;
 comment on function durable._sweep_schedules(integer, bigint) is
   'The answer of a tick that fired schedules; null if none was due, or other sweeps have them. In a transaction of its own, because the creation of promises may wait for a session that creates the same, and must hold nothing then.';
 
+create or replace function durable._left_schedules(p_now bigint)
+returns text[] language sql stable
+as $$
+  select coalesce(array_agg(x.id), '{}') from (
+    select s.id from durable._schedules s where s.next_run_at <= p_now order by s.next_run_at limit 20) x
+$$;
+comment on function durable._left_schedules(bigint) is
+  'Schedules that are due still after a sweep that fired none: other sessions have locked them, or create their promises. 20 at most, for the answer.';
+
 create or replace function durable._sweep_tests(p_limit integer, p_now bigint)
 returns jsonb language plpgsql volatile
 as $$
@@ -339,7 +348,7 @@ begin
   perform durable._mark_engine_xact();
   select * into v_settled from durable._settle_due(v_now, v_limit) s;
   select * into v_leases from durable._lose_leases(v_now, v_limit) l;
-  v_locked := v_settled.held || v_leases.held;
+  v_locked := v_settled.held || v_leases.held || case when p_schedules then durable._left_schedules(v_now) end;
   v_now := durable._now_ms();
   return jsonb_build_object('promises', v_settled.ended, 'leases', v_leases.lost, 'schedules', 0,
     'next_due_ms', durable._due_in(v_now, case when v_locked <> '{}' then v_now + 1 else 0 end), 'held', v_locked,

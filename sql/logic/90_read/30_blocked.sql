@@ -115,6 +115,8 @@ begin
     select h.id, h.xmax::text from durable._promises p join durable._executions h on h.execution = any (array[p.head])
     where p.id = any (p_ids)
     union
+    select d.id, d.xmax::text from durable._schedules d where d.id = any (p_ids)
+    union
     select s.id, s.xid from durable._side_locks(p_ids) s
   ), member as materialized (
     select r.id, r.xid from row_lock r
@@ -136,7 +138,7 @@ begin
 end
 $$;
 comment on function durable._holders(text[]) is
-  'Sessions, other than turns and ticks of the engine, whose open transactions hold the promises, tasks, heads or side rows of these ids, a whole table, or the lock of adoptions. A lock of a savepoint is known by the number of the subtransaction alone: then all sessions are answered that may be it.';
+  'Sessions, other than turns and ticks of the engine, whose open transactions hold the promises, tasks, heads, side rows or schedules of these ids, a whole table, or the lock of adoptions. A lock of a savepoint is known by the number of the subtransaction alone: then all sessions are answered that may be it.';
 
 create or replace view durable.blocked as
 select h.id, array_agg(distinct b.worker) as workers, a.pid, a.usename as "user", a.application_name as application,
