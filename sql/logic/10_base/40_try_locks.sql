@@ -145,6 +145,17 @@ $$;
 comment on function durable._try_lock_task(text) is
   'Class 2, for one task that is to end; all null if there is none or another session has locked it.';
 
+create or replace function durable._try_lock_hint(p_channel text)
+returns boolean language plpgsql volatile
+as $$
+begin
+  perform from durable._hints h where h.channel = p_channel for no key update skip locked;
+  return found;
+end
+$$;
+comment on function durable._try_lock_hint(text) is
+  'The row that says when a hint of a channel was last sent: false if there is none, or if another session has locked it.';
+
 create or replace function durable._try_lock_head(p_execution bigint)
 returns durable._executions language plpgsql volatile
 as $$

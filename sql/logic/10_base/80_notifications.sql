@@ -55,9 +55,9 @@ begin
     if not pg_try_advisory_xact_lock(1685417571, hashtext(p_channel) # (p_now / 50 & 2147483647)::pg_catalog.int4) then
       return;
     end if;
-    update durable._hints h set sent_at = p_now
-    where h.channel = any (array(select x.channel from durable._hints x where x.channel = p_channel for update skip locked));
-    if v_sent_at is null and pg_try_advisory_xact_lock(1685417571, hashtext(p_channel)) then
+    if durable._try_lock_hint(p_channel) then
+      update durable._hints h set sent_at = p_now where h.channel = p_channel;
+    elsif v_sent_at is null and pg_try_advisory_xact_lock(1685417571, hashtext(p_channel)) then
       insert into durable._hints (channel, sent_at) values (p_channel, p_now) on conflict do nothing;
     end if;
   end if;
