@@ -119,7 +119,7 @@ FORBIDDEN: dict[str, Forbidden] = {
     "consistent_signals_are_carried": Forbidden(
         ANEW.format("held", "held"),
         FORGETS.format(
-            "_carry_signals(p_old bigint, p_new bigint, p_kept integer[], p_now bigint)", "void", ""
+            "_carry_signals(p_old bigint, p_new bigint, p_unseen integer[], p_now bigint)", "void", ""
         ),
     ),
     "consistent_generation_lets_go": Forbidden(
