@@ -1119,8 +1119,8 @@ comment on column durable._objects.names is
   'Names of the refs of a dag (the first is empty, for its root, the others sorted) and of a tree (sorted), by their bytes.';
 comment on column durable._objects.reason is 'Why it was excised; null: it was not.';
 
-create index objects_by_ref on durable._objects using gin (refs) with (fastupdate = off);
-comment on index durable.objects_by_ref is 'Serves collection: whether any object refers to one. Without a list of pending entries, which each look-up would read.';
+create index objects_by_ref on durable._objects using gin (refs) with (fastupdate = off) where refs <> '{}';
+comment on index durable.objects_by_ref is 'Serves collection: whether any object refers to one. Without a list of pending entries, which each look-up would read, and without objects that refer to none.';
 create index objects_execs_by_node on durable._objects ((refs[1])) where kind = 'exec';
 comment on index durable.objects_execs_by_node is 'Serves the history of a node: its execs.';
 create unique index objects_by_excision on durable._objects (excision) where excision is not null;

@@ -289,13 +289,13 @@ class FileRemote:
         path = self._path(each.id)
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(_written_beside(path, json.dumps(_to_json(each))), path)
+            os.replace(_draft_of(path, json.dumps(_to_json(each))), path)
 
     def _move(self, move: RefMove) -> None:
         folder = self._ref_folder(move.name)
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / str(move.version + 1)
-        draft = _written_beside(path, move.commit.hex() + "\n")
+        draft = _draft_of(path, move.commit.hex() + "\n")
         try:
             os.link(draft, path)
         except FileExistsError:
@@ -314,7 +314,7 @@ class FileRemote:
         return [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
 
 
-def _written_beside(path: Path, text: str) -> Path:
+def _draft_of(path: Path, text: str) -> Path:
     """A new file in the same folder with this text, which is on the disk."""
     draft = path.with_name(f".{secrets.token_hex(8)}")
     with draft.open("x", encoding="utf-8") as file:

@@ -124,3 +124,44 @@ def test_a_scope_is_dropped_with_its_pins(heads: Connection) -> None:
     assert ask(heads, ("select durable.scope_drop('work')", ())) == (False,)
     assert ask(heads, ("select count(*) from durable._pins", ())) == (0,)
     assert ask(heads, ("select durable.scope_drop('main')", ())) == (True,)
+
+
+def test_a_scope_with_running_calls_is_not_dropped(conn: Connection) -> None:
+    """Its calls would be pinned nowhere."""
+    ask(conn, (OPEN, ("s", "index", None)))
+    begun = ask(conn, ("select durable.call_begin('s', 'dml+exec://local/x', '{}')", ()))[0]
+    assert begun["at"] == "started" and refused(conn, "select durable.scope_drop('s')") == "WF003"
+    ask(conn, ("select durable.call_cancel('s', %s)", (bytes.fromhex(begun["node"]),)))
+    ask(conn, ("select durable.call_sweep_v1()", ()))
+    assert ask(conn, ("select durable.scope_drop('s')", ())) == (True,)
+
+
+@pytest.mark.parametrize(
+    ("law", "hand"),
+    [
+        ("refs_kind_is_known", "update durable._refs set kind = 'tag' where name = 'main'"),
+        ("refs_name_is_1_to_1024_bytes", "update durable._refs set name = '' where name = 'work'"),
+        ("refs_version_positive", "update durable._refs set version = 0"),
+        ("refs_only_an_index_has_a_base", "update durable._refs set base = 'main' where name = 'main'"),
+        ("refs_base_exists", "update durable._refs set base = 'x' where name = 'work'"),
+        ("refs_commit_exists", "update durable._refs set commit_id = sha256('x')"),
+        (
+            "closures_excision_positive",
+            "insert into durable._closures (excision, is_whole, id) select 0, true, id from o",
+        ),
+        (
+            "closures_are_of_objects",
+            "insert into durable._closures (excision, is_whole, id) values (1, true, sha256('x'))",
+        ),
+        (
+            "object_uses_are_of_objects",
+            "insert into durable._object_uses (used_at, id) values (1, sha256('x'))",
+        ),
+    ],
+)
+def test_a_row_that_breaks_a_law_is_refused(heads: Connection, law: str, hand: str) -> None:
+    """By the constraint of its name."""
+    text = hand.replace("from o", "from durable._objects limit 1")
+    with pytest.raises(psycopg.errors.IntegrityError) as caught, heads.transaction():
+        heads.execute(text.encode())
+    assert caught.value.diag.constraint_name == law

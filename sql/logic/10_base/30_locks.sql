@@ -25,15 +25,15 @@ comment on function durable._may_lock() is
   'Raises WF003 where waiting would be wrong: above READ COMMITTED, and after durable.fence, whose task lock comes later in the order.';
 
 create or replace function durable._lock_objects(p_ids bytea[])
-returns void language plpgsql volatile
+returns bytea[] language plpgsql volatile
 as $$
 begin
   perform durable._may_lock();
-  perform from durable._objects o where o.id = any (p_ids) order by o.id for key share;
+  return array(select o.id from durable._objects o where o.id = any (p_ids) order by o.id for key share);
 end
 $$;
 comment on function durable._lock_objects(bytea[]) is
-  'Class 0, before all others: these objects stay until the commit. Everybody may have this lock at once; only collection is kept away, which passes over what is locked.';
+  'Class 0, before all others: these objects stay until the commit. Everybody may have this lock at once; only collection is kept away, which passes over locked rows. Answers the objects that are there.';
 
 create or replace function durable._lock_refs(p_names text[])
 returns void language plpgsql volatile

@@ -116,42 +116,56 @@ $$;
 comment on function durable._use_objects(bytea[], bigint) is
   'Objects that are older than half an hour are used now, as if they were new: collection leaves them for as long again.';
 
+create or replace function durable._insert_objects(p_objects durable._object[], p_ids bytea[], p_absent integer, p_now bigint)
+returns void language plpgsql volatile
+as $$
+declare
+  v_new durable._object[] := array(
+    select distinct on (n.own)
+      row(n.own, n.kind, n.sub, n.scalar, coalesce(n.refs, '{}'), coalesce(n.names, '{}'))::durable._object
+    from unnest(p_objects, p_ids) n (id, kind, sub, scalar, refs, names, own)
+    where not exists (select from durable._objects o where o.id = any (array[n.own])) order by n.own);
+  v_count integer;
+begin
+  insert into durable._objects (created_at, id, kind, sub, scalar, refs, names)
+  select p_now, o.id, o.kind, o.sub, o.scalar, o.refs, o.names from unnest(v_new) o order by o.id
+  on conflict (id) do nothing;
+  get diagnostics v_count = row_count;
+  -- others have put the rest at the same moment: that stays until the commit too
+  if v_count < p_absent and exists (select unnest(p_ids) except select unnest(durable._lock_objects(p_ids))) then
+    perform durable._fail_busy('An object that was just collected');
+  end if;
+  perform durable._check_refs(v_new);
+  if exists (select from unnest(v_new) o where o.kind in ('exec', 'commit')) then
+    perform durable._check_execs(v_new);
+  end if;
+end
+$$;
+comment on function durable._insert_objects(durable._object[], bytea[], integer, bigint) is
+  'The objects of a put that are not there yet, in the order of their ids, and the check of their refs. p_absent: how many its caller has not found, and so not locked.';
+
 create or replace function durable._put_objects(p_objects durable._object[])
 returns bytea[] language plpgsql volatile
 as $$
 declare
   v_ids bytea[] := durable._ids_of(p_objects);
-  v_new durable._object[];
-  v_count integer;
-  v_excised bytea;
+  v_locked bytea[] := durable._lock_objects(v_ids || array(
+    select distinct r.id from unnest(p_objects) o cross join lateral unnest(o.refs) r (id)));
+  v_there bytea[] := array(select unnest(v_ids) intersect select unnest(v_locked));
+  v_absent integer := (select count(distinct i.id) from unnest(v_ids) i (id)) - cardinality(v_there);
+  v_excised bytea := (select o.id from durable._objects o where o.id = any (v_there) and o.excised_at is not null limit 1);
   v_now bigint;
 begin
-  perform durable._lock_objects(v_ids || array(
-    select distinct r.id from unnest(p_objects) o cross join lateral unnest(o.refs) r (id)));
-  v_new := array(select distinct on (n.own)
-                   row(n.own, n.kind, n.sub, n.scalar, coalesce(n.refs, '{}'), coalesce(n.names, '{}'))::durable._object
-                 from unnest(p_objects, v_ids) n (id, kind, sub, scalar, refs, names, own)
-                 where not exists (select from durable._objects o where o.id = any (array[n.own])) order by n.own);
-  v_excised := (select o.id from durable._objects o where o.id = any (v_ids) and o.excised_at is not null limit 1);
   if v_excised is not null then
     perform durable._fail_excised(v_excised);
   end if;
   v_now := durable._now_ms();
-  perform durable._use_objects(v_ids, v_now);
-  insert into durable._objects (created_at, id, kind, sub, scalar, refs, names)
-  select v_now, o.id, o.kind, o.sub, o.scalar, o.refs, o.names from unnest(v_new) o order by o.id
-  on conflict (id) do nothing;
-  get diagnostics v_count = row_count;
-  if v_count < cardinality(v_new) then
-    -- others have put some of them at the same moment: those stay until the commit too
-    perform durable._lock_objects(v_ids);
-    if exists (select from unnest(v_ids) i (id)
-               where not exists (select from durable._objects o where o.id = any (array[i.id]))) then
-      perform durable._fail_busy('An object that was just collected');
-    end if;
+  if v_absent > 0 then
+    perform durable._insert_objects(p_objects, v_ids, v_absent, v_now);
   end if;
-  perform durable._check_refs(v_new);
-  perform durable._check_execs(v_new);
+  if exists (select from durable._objects o where o.id = any (v_there) and o.created_at < v_now - 1800000) then
+    perform durable._use_objects(v_there, v_now);
+  end if;
   return v_ids;
 end
 $$;

@@ -103,6 +103,9 @@ begin
     insert into durable._refs (created_at, commit_id, name, kind, base)
     values (durable._now_ms(), v_commit, $1, $2, case when $2 = 'index' then $3 end) on conflict on constraint refs_pk do nothing;
     is_new := found;
+    if is_new then
+      delete from durable._pins p where p.scope = $1;  -- of a call that ended just after a scope of this name was dropped
+    end if;
     if is_new and $2 = 'index' and $3 is not null then
       perform durable._pin_commit($1, v_commit, durable._now_ms());
     end if;
@@ -267,6 +270,10 @@ begin
   perform durable._lock_refs(array[$1]);
   if exists (select from durable._refs r where r.base = $1) then
     perform durable._fail_conflict(format('Scopes are open on %L.', $1), 'Drop them first: durable.refs names them as base.');
+  elsif exists (select from durable._call_attempts a
+                join durable._call_waiters w on w.execution_key = any (array[a.execution_key])
+                where a.ended_at is null and w.scope = $1) then
+    perform durable._fail_conflict(format('Calls of %L are running.', $1), 'Wait for them or cancel them: durable.calls.');
   end if;
   delete from durable._pins p where p.scope = $1;
   delete from durable._refs r where r.name = $1;
@@ -274,4 +281,4 @@ begin
 end
 $$;
 comment on function durable.scope_drop(text) is
-  'Drops a scope with its pins, a head or a snapshot; answers whether there was one. The history of its pins stays. Objects that nothing refers to any more are left to durable.objects_collect. WF003 while scopes are open on it.';
+  'Drops a scope with its pins, a head or a snapshot; answers whether there was one. The history of its pins stays. Objects that nothing refers to any more are left to durable.objects_collect. WF003 while scopes are open on it or its calls run.';

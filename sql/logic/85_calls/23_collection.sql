@@ -18,7 +18,7 @@ begin
                       where a.node_id = p_object.refs[1] and a.exec_id = p_object.id
                             and (v_days = 0 or a.ended_at >= p_now - v_days * 86400000))
            or exists (select from durable._objects o
-                      where o.refs @> array[p_object.refs[1]] and o.kind not in ('exec', 'request'));
+                      where o.refs @> array[p_object.refs[1]] and o.refs <> '{}' and o.kind not in ('exec', 'request'));
   elsif p_object.kind = 'request' then
     return exists (select from durable._call_attempts a where a.node_id = p_object.refs[1] and a.request_id = p_object.id);
   elsif p_object.kind = 'dag' then
@@ -36,7 +36,7 @@ returns boolean language plpgsql stable
 as $$
 begin
   return exists (select from durable._object_uses u where u.id = p_object.id and u.used_at >= p_before)
-         or exists (select from durable._objects o where o.refs @> array[p_object.id])
+         or exists (select from durable._objects o where o.refs @> array[p_object.id] and o.refs <> '{}')
          or exists (select from durable._refs r where r.commit_id = p_object.id)
          or durable._is_used_by_calls(p_object, p_now);
 end

@@ -16,7 +16,8 @@ as $$
   cross join lateral (values
     ('I2 attempt_exec_is_of_its_outcome',
       a.exec_id is not null
-      and (e.id is null or (e.excised_at is null and e.refs is distinct from array[a.node_id, a.outcome_dag]))),
+      and case when e.id is null then durable._setting_int('call_results_days') = 0  -- or collected since
+               else e.excised_at is null and e.refs is distinct from array[a.node_id, a.outcome_dag] end),
     ('I3 attempt_records_nothing_while_live', (a.phase = 'poll_adapter') <> (a.outcome_dag is null)
       or (a.exec_id is not null and a.ended_at is null)),
     ('I4 attempt_agrees_with_its_promise',
