@@ -96,7 +96,8 @@ class CallSequence:
 
     def update_restricted(self) -> None:
         """Find out whether a call must ask `admit` first."""
-        self.restricted = self.dead or self.cancellation.requested or self.in_transaction is not None
+        requested = self.history.cancel_seq is not None
+        self.restricted = requested or self.dead or self.in_transaction is not None
 
     def refuse_in_transaction(self, call: str) -> None:
         """Refuse a durable call inside a transaction.

@@ -179,8 +179,9 @@ class RunDriver:
 
     def cancel_all(self, attempts: dict[int, Attempt]) -> None:
         """Stop attempts, whatever becomes of their run."""
-        self.effects += [CancelAttempt(attempt) for attempt in attempts.values()]
-        attempts.clear()
+        if attempts:
+            self.effects += [CancelAttempt(attempt) for attempt in attempts.values()]
+            attempts.clear()
 
     def outcome_came(self, run: LeasedRun, live: Live, call: StepCall, outcome: StepOutcome) -> None:
         """Have an outcome reported, and go on with it before that, if the run may and is likely to end. If

@@ -132,8 +132,8 @@ class RunManager:
             self._drop(known)
         info = run_info(task)
         run = self.leased[task.execution] = LeasedRun(info, self._driver.new_replay(info), task.reply)
-        live = run.phase = Live()
-        if task.from_seq == 0:
+        live = run.phase
+        if isinstance(live, Live) and task.from_seq == 0:
             self._driver.load(run, task.rows, task.next)
             self._driver.advance(run, live)
             self._driver.settle(run, live)
