@@ -189,11 +189,12 @@ begin
   return (
     select a.execution_key from durable._calls c
     join durable._call_attempts a on a.value_key = any (array[c.value_key]) and a.generation >= c.results_from
-    where c.value_key = p_call.value_key and a.ended_at is null and a.share and durable._is_live(a.execution_key, p_now)
+    where c.value_key = p_call.value_key and coalesce(a.ended_at, 0) = 0 and a.share and durable._is_live(a.execution_key, p_now)
     order by a.generation desc limit 1);
 end
 $$;
-comment on function durable._joinable(durable._call, bigint) is 'The newest attempt under way that this call may wait for.';
+comment on function durable._joinable(durable._call, bigint) is
+  'The newest attempt under way that this call may wait for. "coalesce" keeps the planner from reading the index of all live attempts.';
 
 create or replace function durable._add_waiter(p_call durable._call, p_execution_key bytea)
 returns void language plpgsql volatile
