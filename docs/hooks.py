@@ -83,6 +83,13 @@ def settings() -> str:
     return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
 
 
+def adapter_rules() -> str:
+    """The rules of an adapter's answer, with their names."""
+    from pyengine.calls.contract import RULES
+
+    return "\n".join(f"| `{name}` | {rule} |" for name, rule in RULES.items())
+
+
 def commands() -> str:
     """The command line, as typer describes it."""
     import typer.cli
@@ -106,7 +113,7 @@ def decisions() -> str:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Fill the marks of a page, and name files of the repository that are no pages; called by MkDocs."""
-    makers = (sql_functions, sql_versioned, sql_views, settings, commands, decisions)
+    makers = (sql_functions, sql_versioned, sql_views, settings, adapter_rules, commands, decisions)
     by_name = {maker.__name__: maker for maker in makers}
     return _OUTSIDE.sub(r"`\2`", _MARK.sub(lambda match: by_name[match[1]](), markdown))
 

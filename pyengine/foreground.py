@@ -14,16 +14,24 @@ import signal
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from types import FrameType
+from typing import Protocol
 
 from pyengine.database.connection import backoff_s
 from pyengine.errors import Unavailable
-from pyengine.worker.worker import Worker
 
-__all__ = ["serve"]
+__all__ = ["Worker", "serve"]
 
 logger = logging.getLogger("pyengine.app")
 
 _LOG_EVERY = 20
+
+
+class Worker(Protocol):
+    """A worker of runs or of adapters."""
+
+    async def wait(self) -> None:
+        """Return when the worker has stopped, or raise what stopped it."""
+        ...
 
 
 async def serve(

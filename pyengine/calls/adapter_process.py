@@ -25,10 +25,10 @@ from typing import IO
 
 from pyengine.calls import contract
 from pyengine.calls.adapters import SHIPPED
-from pyengine.calls.contract import Answer, Failed, Request
-from pyengine.errors import EngineError, InvalidRequest
+from pyengine.calls.contract import CannotRun, Executed, Failed, Request
+from pyengine.errors import InvalidRequest
 
-__all__ = ["ENVIRONMENT", "Adapter", "CannotRun", "Limits", "Poll", "environment", "poll"]
+__all__ = ["ENVIRONMENT", "Adapter", "Limits", "environment", "poll"]
 
 ENVIRONMENT = ("PATH", "HOME", "LANG", "TZ", "TMPDIR")
 """The variables of the worker that adapters get; a worker may pass on more."""
@@ -37,10 +37,6 @@ _WATCH_EVERY_S = 0.25
 _PROGRAM_ERRORS = frozenset(
     {errno.ENOEXEC, errno.E2BIG, errno.EACCES, errno.EPERM, errno.ELIBBAD, errno.EISDIR}
 )
-
-
-class CannotRun(EngineError):
-    """This worker cannot run the adapter, which says nothing about the adapter or the work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,27 +95,6 @@ class Adapter:
         if found is None:
             raise CannotRun(f"there is no program {self.name} on the PATH of this worker")
         return [os.path.abspath(found)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Poll:
-    """A poll that has ended.
-
-    Args:
-        answer: its answer.
-        stderr: the end of what it printed there.
-        started_ms: when it began, epoch milliseconds by the clock of this machine.
-        took_s: how long it took.
-        exit_code: of its process; below 0 it is a signal, None if it was never started.
-        group: the process group that it had.
-    """
-
-    answer: Answer
-    stderr: str
-    started_ms: int
-    took_s: float
-    exit_code: int | None = None
-    group: int | None = None
 
 
 @dataclass(slots=True)
@@ -188,7 +163,7 @@ def environment(
 
 async def poll(
     adapter: Adapter, request: Request, *, limits: Limits | None = None, passed: tuple[str, ...] = ()
-) -> Poll:
+) -> Executed:
     """Run an adapter once; a cancellation ends its process group.
 
     Args:
@@ -215,9 +190,9 @@ async def poll(
             )
         except OSError as error:
             answer = _not_started(adapter, command[0], error)
-            return Poll(answer=answer, stderr="", started_ms=started_ms, took_s=0.0)
+            return Executed(answer=answer, stderr="", started_ms=started_ms, took_s=0.0)
         code, ended_for = await _ended(process, files, limits or Limits())
-        return Poll(
+        return Executed(
             answer=ended_for or contract.exit_answer(code, files.printed()),
             stderr=files.logged(),
             started_ms=started_ms,

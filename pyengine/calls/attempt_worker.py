@@ -22,8 +22,7 @@ from typing import Any, Protocol, Self
 
 import msgspec
 
-from pyengine.calls.adapter_process import CannotRun
-from pyengine.calls.contract import Answer, Request
+from pyengine.calls.contract import Answer, CannotRun, Request
 from pyengine.database.connection import Database, backoff_s
 from pyengine.database.failure_log import FailureLog
 from pyengine.database.listener import Listener

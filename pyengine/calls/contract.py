@@ -13,12 +13,13 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, Literal, NoReturn, TypeAlias
 
 import msgspec
 
-from pyengine.errors import InvalidRequest
+from pyengine.errors import EngineError, InvalidRequest
 
 __all__ = [
     "RULES",
@@ -28,7 +29,9 @@ __all__ = [
     "STDOUT_LIMIT_WITH_OBJECTS",
     "VERSION",
     "Answer",
+    "CannotRun",
     "Done",
+    "Executed",
     "Failed",
     "Pending",
     "ProtocolError",
@@ -50,6 +53,7 @@ STDERR_TAIL = 64 << 10
 STDERR_LIMIT = 64 << 20
 """Bytes of stderr after which an adapter is ended."""
 _HEAD = 512
+_TOKEN_LIMIT = 65536
 _LARGEST_MS = 1 << 53
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
 _ID = re.compile(r"[0-9a-f]{64}\Z")
@@ -71,12 +75,13 @@ RULES: dict[str, str] = {
     "depth": "objects and lists are at most 100 levels deep",
     "version": "v is 1",
     "status": "status is pending, done or failed",
-    "token": "a pending answer has a token, a text that is not empty",
+    "token": "a pending answer has a token, a text of 1 to 65536 bytes",
     "poll_after_ms": "poll_after_ms is a whole number, 0 or more",
     "message": "message is a text",
     "progress": "progress is a number from 0 to 1",
     "outcome": "the outcome of a done answer is ok or error",
     "result": "a done answer has one of result and its short form: value if ok, error if error",
+    "value": "value is a tagged value, and objects are records with their ids",
     "id": "result is the id of a DAG: 64 digits of lower-case hex",
     "error": "an error is an object with a message",
     "retryable": "a failed answer says whether it is retryable: true or false",
@@ -177,6 +182,35 @@ class Failed(msgspec.Struct, tag_field="class", tag="failed", frozen=True, omit_
 
 
 Answer: TypeAlias = Pending | Done | Failed
+
+
+class CannotRun(EngineError):
+    """This process cannot run the adapter, which says nothing about the adapter or the work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Executed:
+    """A poll that has ended.
+
+    Args:
+        answer: its answer.
+        stderr: the end of its log.
+        started_ms: when it began, epoch milliseconds by the clock of this machine; None: not known.
+        took_s: how long it took.
+        exit_code: of its process; below 0 it is a signal, None if there was none.
+        group: the process group that it had.
+    """
+
+    answer: Answer
+    stderr: str = ""
+    started_ms: int | None = None
+    took_s: float = 0.0
+    exit_code: int | None = None
+    group: int | None = None
+
+    def with_answer(self, answer: Answer) -> Executed:
+        """Return the same poll with another answer."""
+        return replace(self, answer=answer)
 
 
 def check_name(name: str) -> str:
@@ -320,7 +354,7 @@ def _check_parts(value: Any, depth: int) -> None:
 
 def _pending(document: dict[str, Any]) -> Pending:
     token = document.get("token")
-    if not isinstance(token, str) or not token:
+    if not isinstance(token, str) or not 1 <= len(token.encode()) <= _TOKEN_LIMIT:
         raise ProtocolError("token", _shown(token))
     pause_ms = document.get("poll_after_ms")
     if pause_ms is not None and not (_is_whole(pause_ms) and 0 <= pause_ms <= _LARGEST_MS):

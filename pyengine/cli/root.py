@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from pyengine.cli import calls, check, db, demo, replay_check, runs, steering, steering_many, worker
+from pyengine.cli import adapter, calls, check, db, demo, replay_check, runs, steering, steering_many, worker
 from pyengine.cli.command import AsJson, DatabaseUrl, DataDir, remember
 from pyengine.cli.output import Output, log_to_stderr, printable, redact
 from pyengine.errors import (
@@ -63,6 +63,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(db.app, name="db")
+app.add_typer(adapter.app, name="adapter")
 app.add_typer(calls.app, name="call")
 demo.add_to(app)
 worker.add_to(app)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from pyengine.calls import adapter_process
-from pyengine.calls.adapter_process import Adapter, CannotRun, Limits, Poll
-from pyengine.calls.contract import Done, Failed, Pending, Request
+from pyengine.calls.adapter_process import Adapter, Limits
+from pyengine.calls.contract import CannotRun, Done, Executed, Failed, Pending, Request
 from pyengine.errors import InvalidRequest
 from tests.calls.adapters import wrong
 
@@ -26,12 +26,12 @@ REQUEST = Request(
 SHORT = Limits(time_s=0.5, grace_s=0.5)
 
 
-def run(path: str, request: Request = REQUEST, **options: Any) -> Poll:
+def run(path: str, request: Request = REQUEST, **options: Any) -> Executed:
     """Poll the program at a path once."""
     return asyncio.run(adapter_process.poll(Adapter(name="x", path=path), request, **options))
 
 
-def failure(poll: Poll) -> dict[str, Any]:
+def failure(poll: Executed) -> dict[str, Any]:
     """The error of a poll that failed."""
     assert isinstance(poll.answer, Failed), poll.answer
     return poll.answer.error
@@ -234,7 +234,7 @@ echo '{wrong.PENDING}'
 """
     adapter = Adapter(name="x", path=wrong.write(tmp_path, "x", meet))
 
-    async def main() -> list[Poll]:
+    async def main() -> list[Executed]:
         requests = [
             Request(node=ID, function="f", inputs=[], execution_key=ID, execution_uuid=name) for name in "ab"
         ]

@@ -8,5 +8,5 @@ from __future__ import annotations
 
 __all__ = ["SHIPPED"]
 
-SHIPPED: dict[str, str] = {}
+SHIPPED = {"local": "local.py"}
 """Names of adapters and their programs in this folder."""

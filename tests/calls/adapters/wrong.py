@@ -54,6 +54,7 @@ ANSWERS: dict[str, tuple[str, str]] = {
     "no_token": ("token", 'echo \'{"v":1,"status":"pending"}\''),
     "empty_token": ("token", 'echo \'{"v":1,"status":"pending","token":""}\''),
     "number_token": ("token", 'echo \'{"v":1,"status":"pending","token":7}\''),
+    "long_token": ("token", f"echo '{PENDING[:-3]}'$(head -c 66000 /dev/zero | tr '\\0' x)'\"}}'"),
     "pause_below_zero": (
         "poll_after_ms",
         'echo \'{"v":1,"status":"pending","token":"t","poll_after_ms":-1}\'',

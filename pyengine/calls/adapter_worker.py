@@ -1,0 +1,361 @@
+"""The adapter worker: a process that polls adapters for the attempts of calls.
+
+Lives here: `AdapterWorker`: when it leases attempts, which polls run, and how it stops; and `Executor`, the
+protocol of what runs one poll, such as programs (program_executor.py). May not: the work of a poll, or the
+requests to the database (adapter_leases.py). Design: a lease lasts for one poll and no longer. Between two
+polls an attempt waits in the database, so ten thousand jobs that run for days need no process here. A worker
+serves the adapters that it was started with, so a call can choose among them and cannot name a program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import platform
+import random
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import msgspec
+
+from pyengine.calls import contract
+from pyengine.calls.adapter_leases import Attempts, DatabaseAttempts, Leased, Sender
+from pyengine.calls.contract import CannotRun, Executed, Failed, Request
+from pyengine.database.connection import Database
+from pyengine.database.failure_log import FailureLog
+from pyengine.database.listener import Listener
+from pyengine.database.poll_schedule import PollSchedule
+from pyengine.database.pool import ConnectionPool
+from pyengine.database.statements.procedures import BYE, HEARTBEAT
+from pyengine.errors import EngineError, InvalidRequest, PayloadTooLarge
+from pyengine.worker.blocked_runs import BlockedRuns
+from pyengine.worker.lease_heartbeat import send_hello
+from pyengine.worker.ticker import TickAnswer, Ticker
+
+__all__ = ["AdapterWorker", "Executor"]
+
+logger = logging.getLogger("pyengine.adapters")
+
+_POLL_LONGEST_S = 1.0
+_STOP_GRACE_S = 10.0
+_GOODBYE_S = 3.0
+_CONNECTIONS = 4
+
+
+class Executor(Protocol):
+    """Runs polls of the attempts of some adapters."""
+
+    @property
+    def adapters(self) -> Collection[str]:
+        """The adapters that it serves now."""
+
+    async def execute(self, adapter: str, request: Request) -> Executed:
+        """Run one poll; a cancellation ends it.
+
+        Raises:
+            CannotRun: this process cannot; the attempt is left to other workers.
+        """
+        ...
+
+    async def cancel(self, adapter: str, request: Request) -> None:
+        """Ask for the end of a job, once; nothing is reported."""
+
+    async def close(self) -> None:
+        """Let go of everything."""
+
+
+class AdapterWorker:
+    """Polls adapters.
+
+    Args:
+        executors: what runs the polls; the first one that serves an adapter does.
+        database: where the calls are, or its URL.
+        max_polls: polls at a time.
+        grace_s: how long `stop` waits for polls that run.
+        listener: shared with others of this process.
+
+    Attributes:
+        sweep_every_s: seconds between two sweeps of attempts that no worker serves, about.
+
+    Use it as an async context manager, or call `start` and `stop`.
+    """
+
+    sweep_every_s = 10.0
+
+    def __init__(
+        self,
+        executors: Sequence[Executor],
+        database: Database | str,
+        *,
+        max_polls: int = 16,
+        grace_s: float = _STOP_GRACE_S,
+        listener: Listener | None = None,
+    ) -> None:
+        if max_polls < 1:
+            raise InvalidRequest("a worker runs at least one poll at a time")
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._database = Database(database) if isinstance(database, str) else database
+        self._listener = listener or Listener(self._database)
+        self._executors = tuple(executors)
+        self._max_polls = max_polls
+        self._grace_s = grace_s
+        self._running: dict[asyncio.Task[None], Leased] = {}
+        self._schedule = PollSchedule(longest_s=_POLL_LONGEST_S)
+        self._wake = asyncio.Event()
+        self._trouble = FailureLog(logger, "leasing attempts")
+        self._tasks: list[asyncio.Task[None]] = []
+        self._failed: BaseException | None = None
+        self._stopping = False
+
+    @property
+    def running(self) -> int:
+        """The number of polls that run."""
+        return len(self._running)
+
+    @property
+    def adapters(self) -> list[str]:
+        """The adapters that it serves now."""
+        return sorted({name for one in self._executors for name in one.adapters})
+
+    # -- life
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Check the database, say hello and begin to lease.
+
+        Raises:
+            Unavailable: the database cannot be reached.
+            SchemaMismatch: its schema does not fit.
+        """
+        await self._database.open()
+        self._side = ConnectionPool(self._database, "adapters", _CONNECTIONS, min_open=1)
+        queues = [f"adapter:{name}" for name in self.adapters]
+        about = {"host": socket.gethostname(), "process": os.getpid(), "python": platform.python_version()}
+        hello: tuple[Any, ...] = (self.id, queues, [], [], msgspec.json.encode(about).decode(), [])
+        try:
+            settings = (await send_hello(self._side, hello))["settings"]
+            await self._listener.start()
+        except BaseException:
+            await self._side.close()
+            raise
+        ttl_ms = int(settings["lease_ttl_ms"])
+        self.use(DatabaseAttempts(self._side, self.id, ttl_ms))
+        self._ticker = Ticker(
+            self._side,
+            self.id,
+            ticked=self._did_tick,
+            services=lambda now_s, due_ms: None,
+            blocked=BlockedRuns(self._side, self.id),
+        )
+        self._listener.subscribe("durable_ready", self._hinted)
+        bodies = (
+            self._lease,
+            self._ticker.run,
+            lambda: self._renew(ttl_ms / 3000),
+            self._sweep,
+        )
+        self._tasks = [asyncio.create_task(self._guard(body)) for body in bodies]
+        logger.info("adapters.started", extra={"worker": self.id, "adapters": self.adapters})
+
+    def use(self, attempts: Attempts) -> None:
+        """Use these requests to the database; `start` uses SQL."""
+        self._attempts = attempts
+        self._sender = Sender(attempts)
+
+    async def wait(self) -> None:
+        """Return when the worker has stopped.
+
+        Raises:
+            BaseException: what ended one of its loops, if it did not stop in an orderly way.
+        """
+        if self._tasks:
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        if self._failed is not None:
+            raise self._failed
+
+    async def stop(self) -> None:
+        """Stop in an orderly way: let polls end for a while, then end them and give their leases back."""
+        if self._stopping or not self._tasks:
+            return
+        self._stopping = True
+        lease, *others = self._tasks
+        lease.cancel()
+        await asyncio.gather(lease, return_exceptions=True)
+        if self._running:
+            await asyncio.wait(self._running, timeout=self._grace_s)
+        left = list(self._running.items())
+        for task, _ in left:
+            task.cancel()
+        await asyncio.gather(*(task for task, _ in left), return_exceptions=True)
+        try:
+            async with asyncio.timeout(_GOODBYE_S):
+                for _, leased in left:
+                    await self._give_back(leased, "stopped")
+                await self._side.run(BYE, self.id)
+        except (EngineError, TimeoutError) as error:
+            reason = str(error) or "no answer"
+            logger.warning("worker %s could not give its leases back, they will run out: %s", self.id, reason)
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.gather(*(one.close() for one in self._executors))
+        self._listener.unsubscribe("durable_ready", self._hinted)
+        await self._listener.stop()
+        await self._side.close()
+        logger.info("adapters.stopped", extra={"worker": self.id})
+
+    async def _guard(self, body: Callable[[], Awaitable[None]]) -> None:
+        """A loop that ends by itself has failed: nothing works without it."""
+        try:
+            await body()
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # boundary of the process: log it, and let whoever waits see it
+            logger.exception("worker %s cannot go on; it stops", self.id)
+            self._failed = error
+
+    # -- leases
+
+    def _hinted(self) -> None:
+        self._schedule.hinted(asyncio.get_running_loop().time())
+        self._wake.set()
+
+    def _did_tick(self, answer: TickAnswer) -> None:
+        if answer.hints:
+            self._hinted()
+            self._listener.send("durable_ready")
+        if answer.promises:
+            self._listener.send("durable_settled")
+
+    async def _lease(self) -> None:
+        """Lease what is due whenever a process is free, for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self._wake.clear()
+            now_s = loop.time()
+            free = self._max_polls - len(self._running)
+            if not free or self._schedule.at > now_s:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(None if not free else self._schedule.at):
+                        await self._wake.wait()
+                continue
+            try:
+                found = await self._attempts.lease(self.adapters, free)
+            except EngineError as error:
+                self._trouble.failed(error)
+                found = []
+            else:
+                self._trouble.succeeded()
+            self._schedule.polled(loop.time(), found=bool(found))
+            if len(found) >= free:
+                # there may be more: ask as soon as a process is free
+                self._schedule.hinted(loop.time())
+            for leased in found:
+                self._start(leased)
+
+    def _start(self, leased: Leased) -> None:
+        task = asyncio.get_running_loop().create_task(self._guarded(leased))
+        self._running[task] = leased
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.pop(task, None)
+        self._wake.set()
+
+    async def _renew(self, every_s: float) -> None:
+        """Renew the leases of polls that run, and show that this process is here, for ever."""
+        trouble = FailureLog(logger, "renewing leases of adapters")
+        while True:
+            await asyncio.sleep(every_s)
+            leased = [one for one in self._running.values() if one.version is not None]
+            try:
+                if leased and (lost := len(leased) - await self._attempts.renew(leased)):
+                    logger.info("%d leases of adapters were not renewed", lost)
+                await self._side.run(HEARTBEAT, self.id, [], [], [], self._ticker.since_tick_ms())
+            except EngineError as error:
+                trouble.failed(error)
+            else:
+                trouble.succeeded()
+
+    async def _sweep(self) -> None:
+        """End attempts that no worker serves, for ever; every worker may do it."""
+        trouble = FailureLog(logger, "sweeping attempts")
+        while True:
+            try:
+                await self._attempts.sweep()
+            except EngineError as error:
+                trouble.failed(error)
+            else:
+                trouble.succeeded()
+            await asyncio.sleep(self.sweep_every_s * (0.5 + random.random()))
+
+    # -- polls
+
+    async def _guarded(self, leased: Leased) -> None:
+        try:
+            await self._poll(leased)
+        except asyncio.CancelledError:
+            raise
+        except Exception:  # boundary of one poll: the others go on, and its lease runs out
+            logger.exception("attempt %s: its poll by %s failed here", leased.key, leased.adapter)
+
+    async def _poll(self, leased: Leased) -> None:
+        """Poll the adapter of one attempt and report; or go on with an outcome that is stored."""
+        if leased.version is not None and leased.phase != "poll_adapter":
+            await self._sender.integrate(leased)
+            return
+        try:
+            executor = self._executor_of(leased.adapter)
+            if leased.version is None:
+                await executor.cancel(leased.adapter, leased.request)
+                return
+            executed = await executor.execute(leased.adapter, leased.request)
+        except CannotRun as error:
+            logger.warning("adapter %s is left to other workers: %s", leased.adapter, error.message)
+            await self._give_back(leased, "not_served")
+            return
+        await self._report(leased, executed)
+
+    def _executor_of(self, adapter: str) -> Executor:
+        for one in self._executors:
+            if adapter in one.adapters:
+                return one
+        raise CannotRun(f"this worker does not serve the adapter {adapter} now")
+
+    async def _report(self, leased: Leased, executed: Executed) -> None:
+        """Report a poll; one that the database refuses is reported as a failure of its adapter."""
+        try:
+            state = await self._sender.report(leased, executed)
+        except (InvalidRequest, PayloadTooLarge) as error:
+            executed = executed.with_answer(contract.broken("value", error.message))
+            state = await self._sender.report(leased, executed)
+        except EngineError as error:
+            failure = {"code": "report_refused", "message": error.message}
+            executed = executed.with_answer(Failed(True, failure))
+            state = await self._sender.report(leased, executed)
+        if isinstance(executed.answer, Failed):
+            logger.log(
+                logging.INFO if executed.answer.retryable else logging.WARNING,
+                "adapter %s, attempt %s: %s (%s)",
+                leased.adapter,
+                leased.key,
+                executed.answer.error.get("message", ""),
+                state or "the lease is lost",
+            )
+
+    async def _give_back(self, leased: Leased, reason: str) -> None:
+        if leased.version is not None:
+            await self._sender.release(leased, reason)

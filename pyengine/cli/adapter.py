@@ -1,0 +1,167 @@
+"""``pyengine adapter worker|check``: run a worker that polls adapters, and check an adapter.
+
+Lives here: their options and their output. May not: polls and checks (``pyengine.calls``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pyengine.cli.command import ListenUrl, command
+from pyengine.cli.database import Invocation
+from pyengine.cli.output import listed, log_to_stderr, printable, redact, table
+from pyengine.errors import InvalidRequest, NotFound
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pyengine.calls.adapter_process import Limits
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Adapters: the programs that execute calls.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Polls:
+    """The options that a worker and a check have in common."""
+
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", metavar="SECONDS", min=0.1, help="Of one poll.")
+    ] = 60.0
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", metavar="NAME", help="Variable that adapters get too; may be repeated."),
+    ] = None
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of a poll."""
+        from pyengine.calls.adapter_process import Limits
+
+        return Limits(time_s=self.time_limit)
+
+
+@command(app)
+def worker(
+    at: Invocation,
+    polls: Polls,
+    adapter: Annotated[
+        list[str],
+        typer.Option(
+            "--adapter",
+            "-a",
+            metavar="NAME[=PATH]",
+            help="Adapter to serve: a program on the PATH, or the one at PATH; may be repeated.",
+        ),
+    ],
+    max_procs: Annotated[int, typer.Option("--max-procs", min=1, help="Adapter processes at a time.")] = 16,
+    grace: Annotated[
+        float, typer.Option("--grace", metavar="SECONDS", min=0.0, help="For polls that run at the end.")
+    ] = 10.0,
+    listen_url: ListenUrl = None,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="End at once, with 4, if the database cannot be reached.")
+    ] = False,
+) -> None:
+    """Poll adapters for the attempts of calls until Ctrl-C or SIGTERM; then release their leases.
+
+    The worker runs the programs that are named here and no others.
+    """
+    from pyengine.calls.adapter_process import Adapter
+    from pyengine.calls.adapter_worker import AdapterWorker
+    from pyengine.calls.contract import CannotRun
+    from pyengine.calls.program_executor import ProgramExecutor
+    from pyengine.database.connection import Database
+    from pyengine.foreground import serve
+
+    served = [Adapter.parse(one) for one in adapter]
+    for one in served:
+        try:
+            one.command()
+        except CannotRun as error:
+            raise NotFound(error.message, hint=f"--adapter {one.name}=/path/to/program") from error
+    listen_url = listen_url or os.environ.get("PYENGINE_LISTEN_URL")
+    with at.database(create=True, wait=not no_wait) as db:  # an embedded server runs as long as the worker
+        log_to_stderr(logging.INFO)
+        names = [one.name for one in served]
+        about = {"process": os.getpid(), "adapters": names, "database": redact(db.place)}
+        at.out.answer(
+            about,
+            lambda console: console.print(
+                f"worker {about['process']} serves the adapter {listed(names)} in the {about['database']}; "
+                "Ctrl-C stops it",
+                soft_wrap=True,
+            ),
+        )
+        database = Database(db.url, listen_url=listen_url)
+        programs = ProgramExecutor(served, limits=polls.limits, passed=polls.env or ())
+        made = AdapterWorker([programs], database, max_polls=max_procs, grace_s=grace)
+        asyncio.run(serve(lambda: made, wait=not no_wait))
+    at.out.remark("worker stopped")
+
+
+@command(app)
+def check(
+    at: Invocation,
+    polls: Polls,
+    adapter: Annotated[str, typer.Argument(metavar="NAME[=PATH]", help="The adapter.")],
+    function: Annotated[
+        str | None,
+        typer.Option("--function", metavar="URI", help="A function that it executes; else .../check."),
+    ] = None,
+    value: Annotated[
+        list[str] | None,
+        typer.Option("--value", metavar="JSON", help="An input, as a tagged value; may be repeated."),
+    ] = None,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="For the end of the job.")
+    ] = 60.0,
+) -> None:
+    """Poll an adapter as a worker does, and name the rule of the contract that it breaks; then exit 1.
+
+    The function is executed. No database is needed.
+    """
+    from pyengine.calls import adapter_check
+    from pyengine.calls.adapter_process import Adapter
+
+    findings = asyncio.run(
+        adapter_check.check(
+            Adapter.parse(adapter),
+            function=function,
+            values=[_value(one) for one in value or ()],
+            limits=polls.limits,
+            wait_s=wait,
+            passed=polls.env or (),
+        )
+    )
+    is_good = all(one.ok for one in findings)
+
+    def render(console: Console) -> None:
+        shown = table("", "CHECK", "RULE", "DETAIL")
+        for one in findings:
+            shown.add_row("ok" if one.ok else "BROKEN", one.check, one.rule or "", printable(one.detail))
+        console.print(shown)
+
+    rows = [{"check": one.check, "ok": one.ok, "rule": one.rule, "detail": one.detail} for one in findings]
+    at.out.answer({"adapter": adapter, "ok": is_good, "findings": rows}, render)
+    if not is_good:
+        rule = next(one.rule for one in findings if not one.ok)
+        at.out.remark(f"the contract is broken: {rule}; see docs/reference/adapter-contract.md")
+        raise typer.Exit(1)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidRequest(f"--value {text!r} is no JSON: {error}") from error
