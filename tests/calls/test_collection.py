@@ -8,6 +8,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
+from tests.calls.scene import Scene
 from tests.support.clock import Clock
 from tests.support.objects import call, dag, i64, literal, put
 from tests.support.verbs import Connection, ask
@@ -148,3 +149,35 @@ def test_a_wrong_request_is_refused(conn: Connection, given: tuple[object, ...])
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         ask(conn, (COLLECT, given))
     assert caught.value.sqlstate == "WF004"
+
+
+@pytest.mark.parametrize("days", [0, 1])
+def test_shared_results_stay_for_a_time(conn: Connection, clock: Clock, days: int) -> None:
+    """For ever by default. After the setting they go, and the same call is a miss that runs again."""
+    scene = Scene(conn)
+    ask(conn, ("select durable.set_setting('call_results_days', %s)", (str(days),)))
+    scene.scope("s", "t")
+    first = scene.begin()
+    assert scene.run() == ["completed_ok"]
+    ask(conn, ("select durable.scope_drop('s')", ()))
+    clock.advance(2 * DAY)
+    collect(conn)
+    again = scene.begin(scope="t")
+    assert again["at"] == ("started" if days else "shared_hit")
+    assert again["node"] == first["node"]
+    if days:
+        assert scene.run() == ["completed_ok"]
+
+
+def test_a_live_call_keeps_its_node(conn: Connection, clock: Clock) -> None:
+    """However long it runs; and the outcome that an adapter named, until it is pinned."""
+    scene = Scene(conn)
+    scene.scope("s")
+    begun = scene.begin(["x"], timeout="90 days")
+    for _ in range(3):
+        for each in scene.lease():
+            scene.pending(each)
+        clock.advance(2 * DAY)
+        collect(conn)
+    assert there(conn, bytes.fromhex(begun["node"]))
+    assert scene.run() == ["completed_ok"] and scene.begin(["x"])["at"] == "pinned_hit"

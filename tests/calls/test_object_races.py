@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.calls.scene import Scene
 from tests.support.clock import Clock
 from tests.support.objects import closure, dag, i64, literal, put
 from tests.support.verbs import Connection, ask
@@ -110,6 +112,49 @@ def test_collection_beside_reuse(dsn: str, direct: str, frozen: Clock, seed: int
         assert len(busy) < WRITERS * ROUNDS / 10, f"seed {seed}: {len(busy)} puts were busy"
         for name, commit in conn.execute("select name, commit_id from durable._refs").fetchall():
             assert closure(conn, commit) == "ok", f"seed {seed}: {name}"
+
+
+def test_collection_beside_shared_hits(dsn: str, direct: str, frozen: Clock, seed: int) -> None:
+    """Eight connections, 15 rounds: results that nobody has pinned any more are old enough to go; five
+    sessions call again while three collect. Each call is a hit with its whole result or a miss, and no error.
+    """
+    answers: list[str] = []
+    start = threading.Barrier(WRITERS + COLLECTORS)
+
+    def caller(turn: int, number: int) -> None:
+        chance = random.Random(seed + 100 * turn + number)
+        with session(direct, lock_timeout="10s") as own:
+            scene = Scene(own)
+            scene.scope(f"c{turn}-{number}")
+            scene.begin(["warm"], scope=f"c{turn}-{number}")
+            start.wait(30)
+            for value in chance.sample(range(6), 6):
+                time.sleep(chance.uniform(0, 0.04))
+                answers.append(scene.begin([value], scope=f"c{turn}-{number}")["at"])
+
+    def collector() -> None:
+        with session(direct) as own:
+            ask(own, ("select removed from durable.objects_collect('900 days')", ()))
+            start.wait(30)
+            for _ in range(3):
+                ask(own, ("select removed from durable.objects_collect('1 hour')", ()))
+
+    with session(direct) as conn:
+        main = Scene(conn)
+        ask(conn, ("select durable.set_setting('call_results_days', '1')", ()))
+        for turn in range(15):
+            main.scope(f"m{turn}")
+            for value in range(6):
+                main.begin([value], scope=f"m{turn}")
+            main.run()
+            for (name,) in conn.execute("select name from durable.refs where kind = 'index'").fetchall():
+                ask(conn, ("select durable.scope_drop(%s)", (name,)))
+            frozen.advance(50 * HOUR)
+            callers = [lambda turn=turn, number=number: caller(turn, number) for number in range(WRITERS)]
+            in_threads([*callers, *[collector] * COLLECTORS])  # type: ignore[list-item]
+            main.run()
+    assert len(answers) == 15 * WRITERS * 6
+    assert {"started", "shared_hit"} <= set(answers), f"seed {seed}: {set(answers)}"
 
 
 def waits(conn: Connection, text: str, *given: Any) -> bool:

@@ -118,6 +118,8 @@ begin
       and (a.phase = 'integrate_ok' or p_call.cache_errors)
       and (p_call.max_age_ms is null or a.ended_at >= p_now - p_call.max_age_ms)
     order by a.generation desc limit 1;
+    -- from here to the commit collection passes over it
+    perform durable._lock_objects(array[v_attempt.outcome_dag]);
     if durable.closure_status(v_attempt.outcome_dag) is distinct from 'ok' then
       return null;
     end if;
