@@ -60,4 +60,4 @@ def test_an_exec_has_a_dag_or_a_datum(conn: Connection) -> None:
     assert ok == ask(conn, (text, (called, "ok", made))) != ask(conn, (text, (called, "error", made)))
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         ask(conn, (text, (called, "ok", i64(conn, 1))))
-    assert "The result of a call is no datum" in str(caught.value)
+    assert "A datum is no result of" in str(caught.value)
