@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -44,13 +45,21 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "copy"
 
 
-def how_found(conn: psycopg.Connection[Any]) -> Counter[str]:
-    """How the calls of the newest run were answered, by their records in the journal."""
-    rows = conn.execute(
-        "select j.value ->> 'at' from durable.runs r cross join lateral durable.journal(r.id) e "
-        "cross join lateral (select e.data::jsonb as value) j"
-    )
-    return Counter(str(row[0]) for row in rows)
+def why_it_ran(dsn: str, function: str) -> dict[str, Any]:
+    """The answer of `durable.explain_miss` for the newest call of a function, in a scope without pins."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("select durable.scope_open('nobody')")
+        conn.execute("select durable.call_invalidate(function => %s)", (function,))
+        row = conn.execute(
+            "select durable.explain_miss('nobody', c.function, array(select durable.node_literal(i) "
+            "from unnest(c.inputs) with ordinality x (i, place) order by place)) "
+            "from durable._calls c join durable._call_attempts a using (value_key) where c.function = %s "
+            "order by a.created_at desc limit 1",
+            (function,),
+        ).fetchone()
+    assert row is not None
+    found: dict[str, Any] = row[0]
+    return found
 
 
 def test_only_dependants_of_a_change_run(dsn: str, folder: Path, runs: Runs) -> None:
@@ -75,3 +84,11 @@ def test_only_dependants_of_a_change_run(dsn: str, folder: Path, runs: Runs) -> 
     third = sources.app.run(sources.survey, str(folder))
     assert runs.taken() == {"digest": 1, "parse": 1, "report": 1}
     assert third["names"] == second["names"]
+
+    # the report would run for one digest alone: that of the file that was changed, at its place
+    found = why_it_ran(dsn, sources.report.function)
+    assert (found["at"], found["reason"]) == ("started", "its results were invalidated")
+    (difference,) = found["nearest"]["differences"]
+    place = sorted(folder.rglob("*.py")).index(changed)
+    assert (difference["what"], difference["path"]) == ("input 1", f"[{place}]")
+    assert difference["asked"] == {"string": hashlib.sha256(changed.read_bytes()).hexdigest()}
