@@ -50,11 +50,12 @@ class AppCalls(ABC):
         if not self.memos:
             yield
             return
-        from pyengine.calls.attempt_worker import AttemptWorker
+        from pyengine.calls.adapter_worker import AdapterWorker
         from pyengine.calls.memo_runner import MemoRunner
 
         runner = MemoRunner(self.memos, database, threads or 16)
-        async with AttemptWorker(database, [runner], listener=listener):
+        # as with steps: a worker that stops cancels what runs
+        async with AdapterWorker([runner], database, grace_s=0.0, listener=listener):
             yield
 
     @overload

@@ -1,7 +1,7 @@
 """Running memo functions: what a worker does with an attempt whose adapter is a function of its app.
 
 Lives here: `MemoRunner`, which runs one attempt in this process. May not: leases, heartbeats, reports
-(attempt_worker.py). Design: a function that returns has a result, and one that raises has a failed result:
+(adapter_worker.py). Design: a function that returns has a result, and one that raises has a failed result:
 both are values. Only a worker that has another version of the function answers that a later poll may succeed.
 """
 
@@ -18,8 +18,7 @@ from typing import Any
 
 import msgspec
 
-from pyengine.calls.attempt_worker import Executed
-from pyengine.calls.contract import Answer, Done, Failed, Request
+from pyengine.calls.contract import Answer, Done, Executed, Failed, Request
 from pyengine.calls.datums import from_tagged, value_of
 from pyengine.calls.functions import Memo
 from pyengine.calls.inputs import encode_value

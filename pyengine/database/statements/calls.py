@@ -1,4 +1,4 @@
-"""The statements of content-addressed calls: of clients, and of the workers that run attempts."""
+"""The statements of content-addressed calls that clients and runners of memo functions make."""
 
 from __future__ import annotations
 
@@ -10,14 +10,8 @@ __all__ = [
     "CALL_RESULT",
     "CALL_VALUE",
     "COMMIT_SCOPE",
-    "GIVE_BACK",
     "INPUTS",
-    "INTEGRATE",
-    "LEASE",
     "OPEN_SCOPE",
-    "RENEW",
-    "REPORT",
-    "SWEEP",
 ]
 
 CALL = Procedure(
@@ -53,40 +47,7 @@ COMMIT_SCOPE = Procedure(
     sql="select durable.call_commit_v1($1::text, $2::text, $3::text)::text as answer",
 )
 
-LEASE = Procedure(
-    signature="(worker, adapters[], ttl ms, most) -> documents as json",
-    sql="select document::text from durable.call_lease_v1($1, $2, $3, $4) document",
-)
-
 INPUTS = Procedure(
     signature="(execution key) -> json array of the values of its inputs, tagged",
     sql="select durable.call_inputs_v1(decode($1, 'hex'))::text",
-)
-
-RENEW = Procedure(
-    signature="(worker, ids[], versions[]) -> ids[] that are not leased so any more",
-    sql=(
-        "select durable.call_lost_v1($1, $2, $3) from durable.task_heartbeat($1, $2, $3) renewed "
-        "where renewed >= 0"
-    ),
-)
-
-REPORT = Procedure(
-    signature="(execution key, version, report json) -> state, or busy",
-    sql="select durable.call_report_v1(decode($1, 'hex'), $2, $3::text::jsonb)",
-)
-
-INTEGRATE = Procedure(
-    signature="(execution key, version) -> state, or busy",
-    sql="select durable.call_integrate_v1(decode($1, 'hex'), $2)",
-)
-
-GIVE_BACK = Procedure(
-    signature="(execution key, version, reason) -> released or busy",
-    sql="select durable.call_release_v1(decode($1, 'hex'), $2, $3)",
-)
-
-SWEEP = Procedure(
-    signature="() -> json of how many attempts were closed",
-    sql="select durable.call_sweep_v1()::text",
 )

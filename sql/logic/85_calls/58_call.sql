@@ -237,21 +237,6 @@ end
 $$;
 comment on function durable.call_inputs_v1(bytea) is 'For adapter workers: the values of the inputs of an attempt, tagged, in their order. WF015.';
 
-create or replace function durable.call_lost_v1(p_worker text, p_ids text[], p_versions integer[])
-returns text[] language plpgsql stable
-as $$
-declare
-  v_now bigint := durable._now_ms();
-begin
-  return array(
-    select x.id from unnest(p_ids, p_versions) x (id, version)
-    left join durable._tasks t on t.id = any (array[x.id])
-    where not coalesce(t.pid = p_worker and durable._is_leased(t, x.version, v_now), false));
-end
-$$;
-comment on function durable.call_lost_v1(text, text[], integer[]) is
-  'For adapter workers: which of these tasks they do not lease any more, because they ended, were cancelled, or were taken over.';
-
 create or replace function durable.call_commit_v1(p_scope text, p_root text, p_name text)
 returns text language plpgsql volatile
 as $$
