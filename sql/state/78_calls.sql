@@ -142,6 +142,8 @@ create index call_attempts_live on durable._call_attempts (created_at) where end
 comment on index durable.call_attempts_live is 'Serves the sweep, and people: attempts that have not ended.';
 create index call_attempts_by_node on durable._call_attempts (node_id, created_at);
 comment on index durable.call_attempts_by_node is 'Serves the history of a node.';
+create index call_attempts_by_outcome on durable._call_attempts (outcome_dag) where ended_at is null and outcome_dag is not null;
+comment on index durable.call_attempts_by_outcome is 'Serves collection: results that are stored and not pinned yet.';
 create index call_attempts_to_cancel on durable._call_attempts (adapter) where cancel_due;
 comment on index durable.call_attempts_to_cancel is 'Serves leases: adapters that are still to be asked to cancel.';
 
@@ -227,6 +229,9 @@ comment on column durable._claims.empty_polls is 'How often in a row the job had
 comment on column durable._claims.submit_token is 'The backend''s idempotency token or job name: each owner submits with the same.';
 comment on column durable._claims.job_id is 'The job; the first one that was recorded counts.';
 comment on column durable._claims.outcome is 'How the job ended, once its result is published.';
+
+create index claims_by_dag on durable._claims (dag_id) where dag_id is not null;
+comment on index durable.claims_by_dag is 'Serves collection: results that a claim names.';
 
 create table durable._routes (
   prefix text collate "C" not null,

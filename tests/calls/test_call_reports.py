@@ -126,3 +126,31 @@ def test_s13_done_must_name_a_dag(scene: Scene) -> None:
     assert (state, error["data"]["code"]) == ("rejected", "result_invalid")
     assert scene.count("_pins") == 0 and scene.count("_objects where kind = 'exec'") == 0
     assert scene.begin()["generation"] == 1
+
+
+def test_short_forms_are_what_a_publisher_would_have_put(scene: Scene) -> None:
+    """A value or an error in the report becomes a DAG with one literal, with the same id."""
+    answers = [scene.begin([number]) for number in range(2)]
+    leased = {each["execution_key"]: each for each in scene.lease()}
+    first, second = (leased[each["execution_key"]] for each in answers)
+    report: dict[str, Any] = {"class": "done", "outcome": "ok", "value": {"i64": 7}}
+    assert scene.report(first, **report) == "completed_ok"
+    assert scene.begin([0])["dag"] == scene.dag(7).hex()
+    error = {"message": "no", "type": "Oops"}
+    assert scene.report(second, **{"class": "done", "outcome": "error", "error": error}) == "completed_error"
+    assert scene.begin([1])["dag"] == scene.dag(error).hex()
+
+
+def test_objects_come_with_a_report(scene: Scene) -> None:
+    """They are put before the result is looked for; a wrong id takes all of it back."""
+    scene.begin()
+    (document,) = scene.lease()
+    with scene.conn.transaction(force_rollback=True):
+        dag = scene.dag("inline")
+        manifest = scene.one("select durable.objects_export(array[%s::bytea])", dag)
+    objects = manifest["objects"]
+    report = {"class": "done", "outcome": "ok", "result": dag.hex()}
+    wrong = [{**objects[0], "id": "ab" * 32}, *objects[1:]]
+    assert refusal(scene.conn, lambda: scene.report(document, **report, objects=wrong)).startswith("WF004")
+    assert scene.report(document, **report, objects=objects) == "completed_ok"
+    assert scene.begin()["dag"] == dag.hex()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.calls.scene import Scene
+from tests.calls.scene import Scene, refusal
 
 OTHER = "dml+exec://fake/g"
 
@@ -49,3 +49,47 @@ def test_s18_the_same_result_is_the_same_execution(scene: Scene) -> None:
     assert scene.count("_call_attempts where exec_id is not null") == 2
     assert scene.count("_objects where kind = 'exec'") == 1
     assert scene.one("select version from durable._pins") == 1
+
+
+def test_s42_an_excised_result(scene: Scene) -> None:
+    """Elsewhere it is a miss; in the scope that pinned it an error, which a retry mends."""
+    answer = scene.begin()
+    scene.run(7)
+    scene.one("select durable.object_excise(%s, 'a secret')", scene.dag(7))
+    assert scene.begin(scope="t")["at"] == "started"
+    scene.run(8)
+    assert refusal(scene.conn, scene.begin).startswith("WF015")
+    again = scene.one("select durable.call_retry('s', %s)", bytes.fromhex(answer["node"]))
+    assert again["at"] == "started"
+    scene.run(9)
+    assert scene.begin()["dag"] == scene.dag(9).hex()
+
+
+def test_a_pin_is_set_by_hand(scene: Scene) -> None:
+    """Only where the scope has what the caller expects; an old result can be put back."""
+    node = bytes.fromhex(scene.begin()["node"])
+    scene.run(7)
+    scene.begin(cache="force", step_id="w.0")
+    scene.run(8)
+    newer, older = (
+        bytes(row[0]) for row in scene.all("select exec_id from durable._pin_log order by version desc")
+    )
+    set_pin = "select durable.pin_set('s', %s, %s, %s)"
+    assert scene.one(set_pin, node, older, None) is False
+    assert scene.one(set_pin, node, older, older) is False
+    assert scene.one(set_pin, node, older, newer) is True
+    assert scene.begin()["dag"] == scene.dag(7).hex()
+    assert scene.one(set_pin, node, older, older) is True
+    assert scene.one("select max(version) from durable._pin_log") == 3
+    assert scene.one("select durable.pin_set('t', %s, %s)", node, older) is True
+    assert refusal(scene.conn, scene.one, set_pin, node, node, older).startswith("WF001")
+    assert refusal(scene.conn, scene.one, set_pin, scene.literal(1), older, None).startswith("WF004")
+
+
+def test_a_scope_that_was_dropped_begins_again(scene: Scene) -> None:
+    """Its new pins are no conflict with its old history."""
+    scene.begin()
+    scene.run()
+    scene.one("select durable.scope_drop('s')")
+    scene.scope("s")
+    assert scene.begin()["at"] == "shared_hit"

@@ -87,6 +87,12 @@ $$;
 comment on function durable._dag_datum(bytea) is
   'The datum that a DAG stands for: through its root, DAGs that it imports, and results of calls, of which the first one recorded counts. Null: there is none, or a call stands for itself.';
 
+create or replace function durable._is_open(p_attempt durable._call_attempts)
+returns boolean language sql immutable
+as $$ select coalesce(p_attempt.ended_at, -1) = -1 $$;
+comment on function durable._is_open(durable._call_attempts) is
+  'The row has not been closed; for rows known by key. "ended_at is null" would let the planner read the partial index of all open attempts instead.';
+
 create or replace function durable._is_live(p_execution_key bytea, p_now bigint)
 returns boolean language sql stable
 as $$

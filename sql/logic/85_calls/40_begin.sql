@@ -38,8 +38,10 @@ begin
     'at', p_at, 'node', encode(p_node, 'hex'), 'exec', encode(p_exec, 'hex'),
     'execution_key', encode(p_attempt.execution_key, 'hex'), 'generation', p_attempt.generation,
     'promise', durable._call_promise(p_attempt.execution_key), 'error', p_error::jsonb)
-    || coalesce((select jsonb_build_object('status', e.sub, 'dag', encode(e.refs[2], 'hex'))
-                 from durable._objects e where e.id = p_exec), '{"status": null, "dag": null}');
+    || case when p_attempt.exec_id is not null
+            then jsonb_build_object('status', substr(p_attempt.phase, 11), 'dag', encode(p_attempt.outcome_dag, 'hex'))
+            else coalesce((select jsonb_build_object('status', e.sub, 'dag', encode(e.refs[2], 'hex'))
+                           from durable._objects e where e.id = p_exec), '{"status": null, "dag": null}') end;
 end
 $$;
 comment on function durable._call_answer(text, bytea, bytea, durable._call_attempts, text) is 'The answer of a call: how it ended, or which promise to wait for.';
@@ -191,12 +193,11 @@ begin
   return (
     select a.execution_key from durable._calls c
     join durable._call_attempts a on a.value_key = any (array[c.value_key]) and a.generation >= c.results_from
-    where c.value_key = p_call.value_key and coalesce(a.ended_at, 0) = 0 and a.share and durable._is_live(a.execution_key, p_now)
+    where c.value_key = p_call.value_key and durable._is_open(a) and a.share and durable._is_live(a.execution_key, p_now)
     order by a.generation desc limit 1);
 end
 $$;
-comment on function durable._joinable(durable._call, bigint) is
-  'The newest attempt under way that this call may wait for. "coalesce" keeps the planner from reading the index of all live attempts.';
+comment on function durable._joinable(durable._call, bigint) is 'The newest attempt under way that this call may wait for.';
 
 create or replace function durable._add_waiter(p_call durable._call, p_execution_key bytea)
 returns void language plpgsql volatile

@@ -41,6 +41,9 @@ begin
   if p_report ->> 'class' <> 'done' then
     return null;
   end if;
+  if p_report ? 'objects' then
+    perform durable.objects_import(jsonb_build_object('v', 1, 'objects', p_report -> 'objects'));
+  end if;
   return case
     when p_report ? 'result' then durable._unhex(p_report ->> 'result')
     when p_report ? 'value' then durable.dag_put(durable.node_literal(durable.datum_put(p_report -> 'value')))
@@ -48,7 +51,7 @@ begin
 end
 $$;
 comment on function durable._put_result(jsonb) is
-  'The DAG that a done report names. The short forms value (tagged JSON) and error become a DAG with one literal, which has the id that it would have if the adapter had published it.';
+  'The DAG that a done report names, after the objects that come with it are put. The short forms value (tagged JSON) and error become a DAG with one literal, which has the id that it would have if the adapter had published it.';
 
 create or replace function durable._result_flaw(p_dag bytea)
 returns text language plpgsql volatile

@@ -78,7 +78,7 @@ as $$
 begin
   return array(
     select w.execution_key from durable._call_waiters w
-    join durable._call_attempts a on a.execution_key = any (array[w.execution_key]) and a.ended_at is null
+    join durable._call_attempts a on a.execution_key = any (array[w.execution_key]) and durable._is_open(a)
     where w.scope = p_scope and w.node_id = p_node and durable._is_live(w.execution_key, durable._now_ms())
     order by durable._call_promise(w.execution_key));
 end

@@ -33,7 +33,7 @@ declare
 begin
   v_call.forced := coalesce(v_call.forced, v_call.cache = 'force');
   v_call.function_id := v_objects[1].id;
-  v_call.node := durable._object_id('node', 'call', null, v_objects[2].refs, '{}');
+  v_call.node := v_objects[2].id;
   v_call.adapter := durable._adapter_of(v_call.function);
   select i.value_ids, i.execs into v_call.value_ids, v_call.execs from durable._inputs_of(v_call.scope, v_call.inputs) i;
   v_call.value_key := durable._value_key(v_call.salt, case when not v_call.share then v_call.scope end, v_call.function_id,
@@ -72,7 +72,7 @@ begin
   v_call.salt := coalesce(p_one ->> 'salt', '');
   v_call.share := coalesce((p_one ->> 'share')::boolean, true);
   v_call.cache_errors := coalesce((p_one ->> 'cache_errors')::boolean, false);
-  node := durable._object_id('node', 'call', null, (durable._call_object('call', v_call.function, v_call.inputs))[2].refs, '{}');
+  node := (durable._call_object('call', v_call.function, v_call.inputs))[2].id;
   begin
     v_call := durable._planned(v_call);
     at := durable._plan(v_call);

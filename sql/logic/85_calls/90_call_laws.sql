@@ -22,7 +22,7 @@ as $$
       or (a.exec_id is not null and a.ended_at is null)),
     ('I4 attempt_agrees_with_its_promise',
       case when a.exec_id is not null then p.state <> 'resolved' else p.state = 'resolved' end
-      or (a.ended_at is not null and p.state = 'pending') or (a.ended_at is null and p.state is null)),
+      or (a.ended_at is not null and p.state = 'pending')),
     ('I10 execution_key_is_derived', a.execution_key <> durable._execution_key(a.value_key, a.generation)),
     ('I11 attempt_waits_for_time_only', t.state = 'suspended'),
     ('I12 attempt_knows_where_to_resume', a.phase not in ('poll_adapter', 'integrate_ok', 'integrate_error')),
@@ -35,7 +35,7 @@ as $$
   ) as v (law, broken)
   where v.broken
 $$;
-comment on function durable._check_attempts() is 'Laws of single attempts.';
+comment on function durable._check_attempts() is 'Laws of single attempts. The promise of one that ended may be removed, and its result collected.';
 
 create or replace function durable._check_generations()
 returns table (law text, id text, detail text) language sql stable
