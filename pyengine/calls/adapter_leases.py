@@ -26,6 +26,7 @@ from pyengine.database.statements.adapters import (
     CALL_SWEEP,
     RENEW,
 )
+from pyengine.database.statements.calls import INPUTS
 from pyengine.errors import Conflict, EngineError, InvalidRequest, NotFound
 from pyengine.worker.blocked_runs import resend_pause_s
 
@@ -89,6 +90,10 @@ class Attempts(Protocol):
         """Lease attempts whose next poll is due."""
         ...
 
+    async def values(self, leased: Leased) -> list[Any]:
+        """Return the values of the inputs, tagged."""
+        ...
+
     async def report(self, leased: Leased, report: bytes) -> str:
         """Report the outcome of a poll; return the new state, or busy."""
         ...
@@ -128,6 +133,11 @@ class DatabaseAttempts:
         """Lease attempts whose next poll is due."""
         text = await self._pool.run(CALL_LEASE, self._worker, list(adapters), self._ttl_ms, most)
         return [Leased.read(document) for document in msgspec.json.decode(text)]
+
+    async def values(self, leased: Leased) -> list[Any]:
+        """Return the values of the inputs, tagged."""
+        values: list[Any] = msgspec.json.decode(await self._pool.run(INPUTS, leased.key))
+        return values
 
     async def report(self, leased: Leased, report: bytes) -> str:
         """Report the outcome of a poll; return the new state, or busy."""

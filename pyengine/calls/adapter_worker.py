@@ -76,6 +76,7 @@ class AdapterWorker:
         executors: what runs the polls; the first one that serves an adapter does.
         database: where the calls are, or its URL.
         max_polls: polls at a time.
+        inline_inputs: requests carry the values of the inputs, if these have 1 MiB at most.
         grace_s: how long `stop` waits for polls that run.
         listener: shared with others of this process.
 
@@ -93,6 +94,7 @@ class AdapterWorker:
         database: Database | str,
         *,
         max_polls: int = 16,
+        inline_inputs: bool = False,
         grace_s: float = _STOP_GRACE_S,
         listener: Listener | None = None,
     ) -> None:
@@ -103,6 +105,7 @@ class AdapterWorker:
         self._listener = listener or Listener(self._database)
         self._executors = tuple(executors)
         self._max_polls = max_polls
+        self._inline_inputs = inline_inputs
         self._grace_s = grace_s
         self._running: dict[asyncio.Task[None], Leased] = {}
         self._schedule = PollSchedule(longest_s=_POLL_LONGEST_S)
@@ -322,12 +325,23 @@ class AdapterWorker:
             if leased.version is None:
                 await executor.cancel(leased.adapter, leased.request)
                 return
-            executed = await executor.execute(leased.adapter, leased.request)
+            executed = await executor.execute(leased.adapter, await self._request(leased))
         except CannotRun as error:
             logger.warning("adapter %s is left to other workers: %s", leased.adapter, error.message)
             await self._give_back(leased, "not_served")
             return
+        except EngineError as error:
+            failure = {"code": "inputs_unavailable", "message": error.message}
+            executed = Executed(answer=Failed(True, failure))
         await self._report(leased, executed)
+
+    async def _request(self, leased: Leased) -> Request:
+        """Return the request for an adapter, with the values of the inputs if they are wanted and small."""
+        if not self._inline_inputs:
+            return leased.request
+        values = await self._attempts.values(leased)
+        is_small = len(msgspec.json.encode(values)) <= contract.STDOUT_LIMIT
+        return msgspec.structs.replace(leased.request, values=values) if is_small else leased.request
 
     def _executor_of(self, adapter: str) -> Executor:
         for one in self._executors:

@@ -22,7 +22,7 @@ from pyengine.errors import InvalidRequest, NotFound
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pyengine.calls.adapter_process import Limits
+    from pyengine.calls.adapter_process import Adapter, Limits
 
 __all__ = ["app"]
 
@@ -65,6 +65,9 @@ def worker(
         ),
     ],
     max_procs: Annotated[int, typer.Option("--max-procs", min=1, help="Adapter processes at a time.")] = 16,
+    inline_inputs: Annotated[
+        bool, typer.Option("--inline-inputs", help="Pass values to adapters, not only their ids.")
+    ] = False,
     grace: Annotated[
         float, typer.Option("--grace", metavar="SECONDS", min=0.0, help="For polls that run at the end.")
     ] = 10.0,
@@ -77,19 +80,12 @@ def worker(
 
     The worker runs the programs that are named here and no others.
     """
-    from pyengine.calls.adapter_process import Adapter
     from pyengine.calls.adapter_worker import AdapterWorker
-    from pyengine.calls.contract import CannotRun
     from pyengine.calls.program_executor import ProgramExecutor
     from pyengine.database.connection import Database
     from pyengine.foreground import serve
 
-    served = [Adapter.parse(one) for one in adapter]
-    for one in served:
-        try:
-            one.command()
-        except CannotRun as error:
-            raise NotFound(error.message, hint=f"--adapter {one.name}=/path/to/program") from error
+    served = _served(adapter)
     listen_url = listen_url or os.environ.get("PYENGINE_LISTEN_URL")
     with at.database(create=True, wait=not no_wait) as db:  # an embedded server runs as long as the worker
         log_to_stderr(logging.INFO)
@@ -105,7 +101,9 @@ def worker(
         )
         database = Database(db.url, listen_url=listen_url)
         programs = ProgramExecutor(served, limits=polls.limits, passed=polls.env or ())
-        made = AdapterWorker([programs], database, max_polls=max_procs, grace_s=grace)
+        made = AdapterWorker(
+            [programs], database, max_polls=max_procs, inline_inputs=inline_inputs, grace_s=grace
+        )
         asyncio.run(serve(lambda: made, wait=not no_wait))
     at.out.remark("worker stopped")
 
@@ -158,6 +156,20 @@ def check(
         rule = next(one.rule for one in findings if not one.ok)
         at.out.remark(f"the contract is broken: {rule}; see docs/reference/adapter-contract.md")
         raise typer.Exit(1)
+
+
+def _served(names: list[str]) -> list[Adapter]:
+    """Return the adapters of the options; each program must be there at the start."""
+    from pyengine.calls.adapter_process import Adapter
+    from pyengine.calls.contract import CannotRun
+
+    served = [Adapter.parse(one) for one in names]
+    for one in served:
+        try:
+            one.command()
+        except CannotRun as error:
+            raise NotFound(error.message, hint=f"--adapter {one.name}=/path/to/program") from error
+    return served
 
 
 def _value(text: str) -> Any:

@@ -184,6 +184,21 @@ print(json.dumps({{"v": 1, "status": "done", "outcome": "ok", "result": inner["d
     assert scene.begin(function=X)["dag"] == scene.begin([2], function=Y)["dag"]
 
 
+def test_values_are_passed_on_if_they_are_wanted(scene: Scene, dsn: str, tmp_path: Path) -> None:
+    """With inline inputs the request has the values, tagged and in their order; otherwise only ids."""
+    script = f"sed -n 's/.*\"values\":/values /p' >> {tmp_path}/seen; echo '{wrong.DONE}'"
+    adapter = Adapter(name="x", path=wrong.write(tmp_path, "x", script))
+    for number, inline in ((1, True), (2, False)):
+        answer = scene.begin([number, ["a"]], function=X)
+        serve_until(
+            dsn,
+            [adapter],
+            lambda answer=answer: scene.state(answer) == "completed_ok",
+            inline_inputs=inline,
+        )
+    assert lines(tmp_path / "seen") == ['values [{"i64":1},{"list":[{"string":"a"}]}]}']
+
+
 def test_no_more_processes_than_allowed(scene: Scene, dsn: str, tmp_path: Path) -> None:
     """With room for two processes the third poll waits for one of them to end."""
     script = f"""
