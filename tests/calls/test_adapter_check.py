@@ -69,7 +69,7 @@ def test_s50_a_wrong_adapter_is_named(tmp_path: Path, capsys: pytest.CaptureFixt
             ("again", "adapter_exit"),
         ),
         (
-            """echo "{\\"v\\":1,\\"status\\":\\"done\\",\\"outcome\\":\\"ok\\",\\"value\\":$(date +%N)}" """,
+            """echo "{\\"v\\":1,\\"status\\":\\"done\\",\\"outcome\\":\\"ok\\",\\"value\\":1$(date +%N)}" """,
             ("same_result", "same_result"),
         ),
         (f"sleep 600 & echo '{wrong.DONE}'", ("session", "session")),

@@ -37,6 +37,8 @@ KEPT = {
     "_buckets",
     "_watches",
     "_services",
+    "_adapters",
+    "_routes",
 }
 
 
@@ -266,7 +268,7 @@ def test_snap_is_one_statement(conn: Connection) -> None:
 
 
 def test_reset_forgets_everything(conn: Connection) -> None:
-    """No table keeps a row, but for settings, migrations, workers, what they registered, partitions."""
+    """No table keeps a row, but for settings, migrations, workers, what those registered, partitions."""
     held = begin_run(conn, "r")
     take_turn(conn, "W", report(held, commands=[child(0), timer(1, 5)]))
     make(conn, "x", external="true")
@@ -276,6 +278,7 @@ def test_reset_forgets_everything(conn: Connection) -> None:
     say(conn, "promise.register_listener", awaited="y", address="g")
     settle(conn, "y")
     send(conn, "schedule.create", SCHEDULE)
+    conn.execute("select durable.call('dml+exec://fake/f', '[1]', scope => 's')")
     conn.execute("select durable.set_setting('lease_ttl_ms', '7')")
     assert say(conn, "debug.reset") == Said(status=200, data={})
     full = {name for name in tables(conn) if conn.execute(f'select from durable."{name}"'.encode()).rowcount}

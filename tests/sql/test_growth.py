@@ -39,11 +39,14 @@ HOT = {
 HISTORY = {
     "_removed",
     *("_promises", "_executions", "_journal", "_inboxes", "_signals", "_join_sets", "_members", "_forks"),
+    *("_objects", "_object_uses", "_closures", "_refs", "_pins", "_pin_log"),
+    *("_calls", "_call_attempts", "_call_waiters", "_call_steps", "_call_polls", "_claims"),
 }
-"""Tables that grow with finished runs."""
+"""Tables that grow with finished runs and calls."""
 FEW = {
     "_retention",
     *("_workers", "_idle_workers", "_workflows", "_hints", "_schedules", "_services", "_watches", "_buckets"),
+    *("_adapters", "_routes"),
     *("settings", "migrations"),
 }
 """Tables with a row for each thing that somebody has set up."""

@@ -160,14 +160,14 @@ declare
   v_from text := coalesce($1 ->> 'id', '');
   v_to text;
   v_object bytea := decode($1 ->> 'object', 'hex');
+  -- a variable: as an argument the look-up would be inlined, and made again for each object
+  v_next bytea := durable._objects_to(v_object);
 begin
   if $1 ? 'object' then
-    broken := array(select row(x.law, x.id, x.detail)::durable.check_record
-                    from durable._check_objects(v_object, durable._objects_to(v_object)) x);
+    broken := array(select row(x.law, x.id, x.detail)::durable.check_record from durable._check_objects(v_object, v_next) x);
     runs := 0;
     promises := 0;
-    more := jsonb_build_object('object', durable._hex(durable._objects_to(v_object)));
-    more := case when more ->> 'object' is not null then more end;
+    more := case when v_next is not null then jsonb_build_object('object', durable._hex(v_next)) end;
   elsif $1 ? 'id' then
     v_to := durable._ids_from(v_from);
     broken := array(select row(x.law, x.id, x.detail)::durable.check_record
