@@ -102,9 +102,7 @@ def polls(scene: Scene, answer: dict[str, Any]) -> list[tuple[str, str | None]]:
 def error_code(scene: Scene, answer: dict[str, Any]) -> str:
     """Why an attempt was given up."""
     key = answer["execution_key"]
-    text = scene.one(
-        "select error from durable._call_attempts where execution_key = decode(%s, 'hex')", key
-    )
+    text = scene.one("select error from durable._call_attempts where execution_key = decode(%s, 'hex')", key)
     return str(json.loads(text)["data"]["code"])
 
 
