@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakKeyDictionary
 
-from pyengine.app_calls import AppCalls
+from pyengine.app_calls import AppCalls, Programs
 from pyengine.app_runtime import AppRuntime
 from pyengine.client.client import Client, Run
 from pyengine.definitions.definition import OnInterrupt
@@ -234,6 +234,7 @@ class App(AppCalls):
         concurrency: int | None = None,
         step_concurrency: int = 1000,
         threads: int = 16,
+        adapters: Sequence[str] | Programs = (),
     ) -> AsyncIterator[Worker]:
         """Run a worker for the length of an `async with` block.
 
@@ -242,18 +243,20 @@ class App(AppCalls):
             concurrency: runs at a time; None means the setting max_in_flight of the database.
             step_concurrency: async steps at a time.
             threads: sync steps at a time.
+            adapters: adapters to serve too: `name`, a program on the PATH, or `name=/path/to/program`.
 
         Raises:
             Unavailable: the database cannot be reached.
             SchemaMismatch: its schema does not fit.
         """
+        programs = adapters if isinstance(adapters, Programs) else Programs(adapters=adapters)
         options = {
             "queues": queues,
             "concurrency": concurrency,
             "step_concurrency": step_concurrency,
             "threads": threads,
         }
-        async with self._place() as place, self._serving(place, options) as worker:
+        async with self._place() as place, self._serving(place, options, programs) as worker:
             yield worker
 
     @contextlib.asynccontextmanager
@@ -307,10 +310,12 @@ class App(AppCalls):
             await self.close()
 
     @contextlib.asynccontextmanager
-    async def _serving(self, place: AppRuntime, options: dict[str, Any]) -> AsyncIterator[Worker]:
+    async def _serving(
+        self, place: AppRuntime, options: dict[str, Any], programs: Programs | None = None
+    ) -> AsyncIterator[Worker]:
         async with (
             Worker(self.registry, place.database, listener=place.listener, **options) as worker,
-            self._serving_calls(place.database, place.listener, options.get("threads")),
+            self._serving_calls(place.database, place.listener, options.get("threads"), programs),
         ):
             yield worker
 

@@ -10,6 +10,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from pyengine.client.client import Client
@@ -20,13 +21,46 @@ from pyengine.definitions.registry import refuse_second
 from pyengine.definitions.retry import Duration, optional_limit
 
 if TYPE_CHECKING:
+    from pyengine.calls.adapter_worker import Executor
+    from pyengine.calls.exchange import Remote
     from pyengine.calls.functions import Executable, Memo
     from pyengine.calls.scope import Index
 
-__all__ = ["AppCalls"]
+__all__ = ["AppCalls", "Programs"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Programs:
+    """The adapters that a worker of an app serves beside its functions.
+
+    Args:
+        adapters: `name`, a program on the PATH, or `name=/path/to/program`.
+        time_limit_s: of one poll.
+        env: names of environment variables that they get too.
+        max_procs: polls at a time, and memo functions.
+        inline_inputs: they get the values of inputs, not only their ids.
+    """
+
+    adapters: Sequence[str] = ()
+    time_limit_s: float = 60.0
+    env: Sequence[str] = ()
+    max_procs: int = 16
+    inline_inputs: bool = False
+
+    def executor(self) -> Executor:
+        """Return what runs them.
+
+        Raises:
+            InvalidRequest: one is no name, or its path is not absolute.
+        """
+        from pyengine.calls.adapter_process import Adapter, Limits
+        from pyengine.calls.program_executor import ProgramExecutor
+
+        served = [Adapter.parse(one) for one in self.adapters]
+        return ProgramExecutor(served, limits=Limits(time_s=self.time_limit_s), passed=self.env)
 
 
 class AppCalls(ABC):
@@ -44,18 +78,27 @@ class AppCalls(ABC):
 
     @contextlib.asynccontextmanager
     async def _serving_calls(
-        self, database: Database, listener: Listener, threads: int | None
+        self, database: Database, listener: Listener, threads: int | None, programs: Programs | None = None
     ) -> AsyncIterator[None]:
-        """Serve the memo functions, if there are any."""
-        if not self.memos:
+        """Serve the memo functions and programs, if there are any."""
+        given = programs or Programs()
+        if not self.memos and not given.adapters:
             yield
             return
         from pyengine.calls.adapter_worker import AdapterWorker
         from pyengine.calls.memo_runner import MemoRunner
 
-        runner = MemoRunner(self.memos, database, threads or 16)
+        executors: list[Executor] = [MemoRunner(self.memos, database, threads or 16)] if self.memos else []
+        executors += [given.executor()] if given.adapters else []
         # as with steps: a worker that stops cancels what runs
-        async with AdapterWorker([runner], database, grace_s=0.0, listener=listener):
+        async with AdapterWorker(
+            executors,
+            database,
+            max_polls=given.max_procs,
+            inline_inputs=given.inline_inputs,
+            grace_s=0.0,
+            listener=listener,
+        ):
             yield
 
     @overload
@@ -96,7 +139,8 @@ class AppCalls(ABC):
         Its identity is its name, its version and its arguments. Workers of this app run it.
 
         Args:
-            fn: an async function, or a plain one, which runs in a thread; it takes and returns plain data.
+            fn: an async function, or a plain one, which runs in a thread. Its annotations count as those of a
+                step do; without them it takes and returns plain data.
             name: its name, in lower case; the function's name by default.
             version: names its code: raise it when results change. None means a digest of its source.
             ignore: parameters that are no part of the identity, such as verbose.
@@ -162,6 +206,31 @@ class AppCalls(ABC):
             index = Index(client._transport, name, base)
             await index.open()
             yield index
+
+    @contextlib.asynccontextmanager
+    async def remote(self, url: str) -> AsyncIterator[Remote]:
+        """Open a remote, to exchange results: `async with app.remote(url) as r: await r.pull("main")`.
+
+        Args:
+            url: `file:///a/folder`, or `postgresql://...` for the database of another installation.
+
+        Raises:
+            InvalidRequest: the URL is neither.
+            Unavailable: a database cannot be reached.
+            SchemaMismatch: its schema does not fit.
+        """
+        from pyengine.calls.exchange import DatabasePlace, FolderPlace, Remote
+        from pyengine.calls.remotes import FileRemote
+
+        is_database = url.startswith(("postgresql://", "postgres://"))
+        folder = None if is_database else FolderPlace(FileRemote(url))
+        async with self.client() as client:
+            here = DatabasePlace(client._transport)
+            if folder is not None:
+                yield Remote(here, folder)
+                return
+            async with Client(url) as other:
+                yield Remote(here, DatabasePlace(other._transport))
 
 
 class _MemoDecorator(Protocol):

@@ -47,7 +47,8 @@ def attempts(
     return _rows(
         conn,
         "select c.node, c.scope, c.function, c.state, c.generation, c.started_at, "
-        "c.ended_at, c.exec, c.error #>> '{data,code}' as code from durable.calls c "
+        "c.ended_at, c.exec, c.error #>> '{data,code}' as code, c.name "
+        "from durable.calls c "
         "where (%s::text is null or c.scope = %s) and (%s::text is null or starts_with(c.function, %s)) "
         "and (not %s or c.ended_at is null) order by c.started_at desc, c.node, c.scope limit %s",
         scope,

@@ -8,6 +8,7 @@ see whether a poll that is repeated starts a second job.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 import time
@@ -18,9 +19,12 @@ from typing import Any
 
 import msgspec
 
-from pyengine.calls import adapter_process
+from pyengine.calls import adapter_process, contract
 from pyengine.calls.adapter_process import Adapter, Limits
 from pyengine.calls.contract import CannotRun, Done, Executed, Failed, Pending, Request
+from pyengine.calls.datums import from_tagged
+from pyengine.calls.remotes import Manifest
+from pyengine.errors import EngineError
 
 __all__ = ["CHECKS", "Finding", "check"]
 
@@ -65,14 +69,18 @@ class _Check:
     is_alone: bool = True
 
     async def poll(self, name: str, request: Request) -> Executed | None:
-        """Executed once; return None if the contract was broken, which ends the check."""
+        """Poll once; return None if the contract was broken, which ends the check."""
         try:
             poll = await adapter_process.poll(self.adapter, request, limits=self.limits, passed=self.passed)
         except CannotRun as error:
             self.findings.append(Finding("program", False, error.message, "adapter_not_found"))
             return None
         self.is_alone = self.is_alone and not await _left_behind(poll.group)
-        if not isinstance(poll.answer, Failed) or request.op == "cancel":
+        if request.op == "cancel":
+            return poll
+        if isinstance(poll.answer, Done) and (flaw := _result_flaw(poll.answer)) is not None:
+            poll = poll.with_answer(contract.broken("value", flaw))
+        if not isinstance(poll.answer, Failed):
             return poll
         failure = poll.answer.error
         detail = f"{failure['message']}{_excerpt(poll, failure)}"
@@ -94,7 +102,7 @@ async def check(
     wait_s: float = 60.0,
     passed: Sequence[str] = (),
 ) -> list[Finding]:
-    """Executed an adapter until its job has ended, and return what was found; the first broken rule ends it.
+    """Poll an adapter until its job has ended, and return what was found; the first broken rule ends it.
 
     Args:
         adapter: the adapter.
@@ -130,7 +138,7 @@ async def check(
 
 
 async def _until_done(run: _Check, request: Request, last: Executed, wait_s: float) -> None:
-    """Executed until the job has ended, then once more; cancel it at last."""
+    """Poll until the job has ended, then once more; cancel it at last."""
     polls, until_s = 0, time.monotonic() + wait_s
     while isinstance(last.answer, Pending) and time.monotonic() < until_s:
         pause_s = (last.answer.poll_after_ms or 0) / 1000
@@ -167,6 +175,20 @@ def _described(poll: Executed) -> str:
         kind = "result" if answer.result is not None else "value" if answer.outcome == "ok" else "error"
         return f"done, {answer.outcome}, with its {kind}"
     return f"failed: {answer.error['message']}"
+
+
+def _result_flaw(done: Done) -> str | None:
+    """Return what is wrong with a value or the objects of an answer, as the database would say."""
+    try:
+        if done.outcome == "ok" and done.result is None:
+            from_tagged(done.value)
+        if done.objects is not None:
+            Manifest.from_json(json.dumps({"v": 1, "objects": done.objects}))
+    except EngineError as error:
+        place = getattr(error, "where", None)
+        found = f"{place}: {error.message}" if place else error.detail or error.message
+        return f"{contract.RULES['value']}: {found}"
+    return None
 
 
 def _excerpt(poll: Executed, failure: dict[str, Any]) -> str:

@@ -48,12 +48,14 @@ class Leased(msgspec.Struct, kw_only=True, frozen=True):
         adapter: name of the adapter.
         version: version of the lease; None for a cancellation.
         phase: poll_adapter, or integrate_ok and integrate_error if the outcome is stored already.
+        lost: leases that were lost in a row, each during its poll, if these are too many to poll once more.
     """
 
     request: Request
     adapter: str
     version: int | None
     phase: str
+    lost: int = 0
 
     @classmethod
     def read(cls, document: dict[str, Any]) -> Leased:
@@ -64,6 +66,7 @@ class Leased(msgspec.Struct, kw_only=True, frozen=True):
             adapter=document["adapter"],
             version=document["version"],
             phase=document["phase"],
+            lost=document.get("lost", 0),
         )
 
     @property

@@ -73,6 +73,10 @@ class Adapter:
         """
         name, equals, path = text.partition("=")
         contract.check_name(name)
+        if name.startswith("python."):
+            raise InvalidRequest(
+                f"{name} is for a memo function", hint="pyengine worker MODULE:APP serves it"
+            )
         if equals and not os.path.isabs(path):
             raise InvalidRequest(
                 f"the program of the adapter {name} is {path!r}", hint="name it by its absolute path"

@@ -320,6 +320,11 @@ class AdapterWorker:
         if leased.version is not None and leased.phase != "poll_adapter":
             await self._sender.integrate(leased)
             return
+        if leased.lost:
+            message = f"{leased.lost} workers in a row were lost while they polled it"
+            lost = Failed(False, {"code": "retry_budget_exhausted", "message": message})
+            await self._report(leased, Executed(answer=lost))
+            return
         try:
             executor = self._executor_of(leased.adapter)
             if leased.version is None:

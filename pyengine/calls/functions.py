@@ -17,6 +17,7 @@ import re
 import textwrap
 import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import GenericAlias
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 from urllib.parse import quote
 
@@ -24,10 +25,13 @@ import msgspec
 
 from pyengine.calls.datums import Uri
 from pyengine.calls.handles import begin
-from pyengine.calls.inputs import BoundCall, Input, NodeSource, encode_input, encode_value
+from pyengine.calls.inputs import BoundCall, Input, NodeSource, encode_input, holds_node
+from pyengine.calls.typed_values import ValueType
 from pyengine.definitions.callees import CallHandle, CallOptions
 from pyengine.definitions.current_run import WorkflowRuntime, scope
+from pyengine.definitions.signatures import Signature
 from pyengine.errors import EncodeError, InvalidRequest
+from pyengine.values.codec import type_codec
 
 __all__ = ["Executable", "Memo", "make_memo"]
 
@@ -36,6 +40,7 @@ R = TypeVar("R")
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _PREFIX = "python."
+_VERSION_MAX = 128
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -87,7 +92,7 @@ class Memo(Generic[P, R]):
 
     Attributes:
         name: its name, in lower case.
-        adapter: the name under which workers serve it.
+        adapter: its adapter, as its URI names it.
         function: URI of the function.
         ignore: parameters that are no part of the identity.
     """
@@ -111,7 +116,36 @@ class Memo(Generic[P, R]):
         self.options = options
         self.is_async = inspect.iscoroutinefunction(fn)
         self._signature = inspect.signature(fn)
+        self._codecs = Signature(fn, f"memo {name}")
         functools.update_wrapper(cast("Callable[..., Any]", self), fn)
+
+    @property
+    def served_as(self) -> str:
+        """The name under which workers serve it: the adapter, with the version of the code."""
+        return self.adapter + self.function[self.function.index("?") :]
+
+    @functools.cached_property
+    def result(self) -> ValueType:
+        """The type of its result.
+
+        Raises:
+            InvalidRequest: an annotation cannot be resolved or is not supported.
+        """
+        return ValueType(self._codecs.result)
+
+    @functools.cached_property
+    def _types(self) -> dict[str, ValueType]:
+        """The type of each parameter."""
+        extra = {
+            one.name: GenericAlias(dict, (str, self._codecs.codecs[one.name].annotation))
+            for one in self._signature.parameters.values()
+            if one.kind is one.VAR_KEYWORD
+        }
+        return {
+            name: ValueType(type_codec(extra[name]) if name in extra else codec)
+            for name, codec in self._codecs.codecs.items()
+            if name != "return"
+        }
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
         """Call the function.
@@ -146,17 +180,17 @@ class Memo(Generic[P, R]):
         inputs: list[Input] = []
         ignored: dict[str, Any] = {}
         for name, value in bound.arguments.items():
-            where = f"argument {name!r} of memo {self.name}"
+            where, kind = f"argument {name!r} of memo {self.name}", self._types[name]
             if name in self.ignore:
                 if isinstance(value, NodeSource):
                     raise InvalidRequest(f"{where} is ignored, so it cannot be a call")
-                ignored[name] = encode_value(value, where)
+                ignored[name] = kind.encode(value, where)
             elif self._signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
-                inputs += [encode_input(one, f"{where}[{n}]") for n, one in enumerate(value)]
+                inputs += [_input(kind, one, f"{where}[{n}]") for n, one in enumerate(value)]
             else:
-                inputs.append(encode_input(value, where))
+                inputs.append(_input(kind, value, where))
         merged = self._merged(options, ignored)
-        return BoundCall(function=self.function, inputs=tuple(inputs), options=merged)
+        return BoundCall(function=self.function, inputs=tuple(inputs), options=merged, result=self.result)
 
     def _merged(self, options: CallOptions, ignored: dict[str, Any]) -> CallOptions:
         own = self.options
@@ -179,6 +213,7 @@ class Memo(Generic[P, R]):
 
         Raises:
             InvalidRequest: there are too few or too many values.
+            DecodeError: a value does not fit its annotation.
         """
         kinds = list(self._signature.parameters.values())
         fixed = [one for one in kinds if one.kind is not one.VAR_POSITIONAL and one.name not in self.ignore]
@@ -190,11 +225,13 @@ class Memo(Generic[P, R]):
         by_position: list[Any] = []
         by_name: dict[str, Any] = {}
         for one in kinds:
+            where, kind = f"argument {one.name!r} of memo {self.name}", self._types[one.name]
             if one.kind is one.VAR_POSITIONAL:
-                by_position += left[:extra]
+                by_position += [kind.decode(value, where) for value in left[:extra]]
                 del left[:extra]
                 continue
-            value = ignored.get(one.name) if one.name in self.ignore else left.pop(0)
+            given = ignored[one.name] if one.name in self.ignore else left.pop(0)
+            value = kind.decode(given, where)
             if one.kind in _BY_POSITION:
                 by_position.append(value)
             elif one.kind is one.VAR_KEYWORD:
@@ -205,6 +242,11 @@ class Memo(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<memo {self.function}>"
+
+
+def _input(kind: ValueType, value: Any, where: str) -> Input:
+    """Return the form of one input; parts of a container that holds calls are plain data."""
+    return encode_input(value, where) if holds_node(value) else {"datum": kind.encode(value, where)}
 
 
 def make_memo(
@@ -252,6 +294,8 @@ def make_memo(
         raise InvalidRequest(f"memo {chosen} has a version, so hash_includes has no effect; leave one out")
     key = "version" if version else "source"
     text = quote(version, safe="") if version else _digest(fn, chosen, hash_includes)
+    if len(text) > _VERSION_MAX:
+        raise InvalidRequest(f"memo {chosen}: a version has {_VERSION_MAX} characters at most, as in a URI")
     if version is None and not hash_includes:
         warnings.warn(
             f"memo {chosen} has no version: its key is a digest of its own source, and a change in what it "

@@ -15,7 +15,6 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from pyengine.calls.datums import from_tagged, value_of
 from pyengine.calls.inputs import BoundCall, NodeSource, pending_nodes, resolved_input
 from pyengine.calls.outcomes import call_error, read_outcome
 from pyengine.calls.steps import BEGIN, CANCEL, RESULT, VALUE
@@ -44,6 +43,9 @@ def option_document(options: CallOptions) -> dict[str, Any]:
     except (KeyError, TypeError):
         raise InvalidRequest(f'cache is True, "scope" or False, not {options.cache!r}') from None
     given = msgspec.structs.asdict(options) | {"cache": cache}
+    if options.name is not None:
+        # the adapter gets it too, and people find the attempt by it
+        given["request"] = {**(options.request or {}), "name": options.name}
     return {name: value for name, value in given.items() if value is not None and value is not False}
 
 
@@ -157,8 +159,8 @@ class Handle(NodeSource, Generic[R_co]):
     async def _read(self, outcome: CallOutcome) -> Any:
         """Return the value: of the record, if it was small enough, else by a step."""
         if "value" in self._found:
-            return value_of(from_tagged(self._found["value"]))
-        return value_of(from_tagged(await self._within.call_step(VALUE, (outcome.dag,), {})))
+            return self._bound.read(self._found["value"])
+        return self._bound.read(await self._within.call_step(VALUE, (outcome.dag,), {}))
 
     def __repr__(self) -> str:
         return f"<call {self.function} {self.node or 'that waits for its inputs'}>"

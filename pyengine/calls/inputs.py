@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from pyengine.calls.datums import datum_of, to_tagged
+from pyengine.calls.datums import datum_of, from_tagged, to_tagged, value_of
 from pyengine.definitions.callees import CallOptions
 from pyengine.errors import EncodeError
 
@@ -22,8 +22,10 @@ __all__ = [
     "BoundCall",
     "Input",
     "NodeSource",
+    "ResultType",
     "encode_input",
     "encode_value",
+    "holds_node",
     "pending_nodes",
     "resolved_input",
 ]
@@ -50,6 +52,13 @@ Input: TypeAlias = "dict[str, Any] | NodeSource"
 """A form with one key: datum, node, list or map; or a call that stands for its node."""
 
 
+class ResultType(Protocol):
+    """How the results of a function are read."""
+
+    def decode(self, plain: Any, where: str) -> Any:
+        """Return the value that plain data stands for."""
+
+
 class BoundCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call with its arguments.
 
@@ -57,11 +66,22 @@ class BoundCall(msgspec.Struct, frozen=True, kw_only=True):
         function: URI of the function.
         inputs: its inputs, in order.
         options: how it is called.
+        result: how its result is read; None means as plain data.
     """
 
     function: str
     inputs: tuple[Input, ...]
     options: CallOptions
+    result: ResultType | None = None
+
+    def read(self, tagged: Any) -> Any:
+        """Return the value of a result with its types.
+
+        Raises:
+            DecodeError: it does not fit the annotation of the function.
+        """
+        plain = value_of(from_tagged(tagged))
+        return plain if self.result is None else self.result.decode(plain, f"the result of {self.function}")
 
 
 def encode_value(value: Any, where: str) -> dict[str, Any]:
@@ -94,7 +114,7 @@ def encode_input(value: Any, where: str) -> Input:
     """
     if isinstance(value, NodeSource):
         return value
-    if _holds_node(value):
+    if holds_node(value):
         if isinstance(value, Mapping):
             entries = value.items()
             return {
@@ -106,15 +126,15 @@ def encode_input(value: Any, where: str) -> Input:
     return {"datum": encode_value(value, where)}
 
 
-def _holds_node(value: Any, depth: int = 0) -> bool:
+def holds_node(value: Any, depth: int = 0) -> bool:
     """Return whether a container holds a call; a cycle is left to the encoding, which refuses it."""
     if isinstance(value, NodeSource):
         return True
     if depth > 100:
         return False
     if isinstance(value, Mapping):
-        return any(_holds_node(one, depth + 1) for one in value.values())
-    return isinstance(value, list | tuple) and any(_holds_node(one, depth + 1) for one in value)
+        return any(holds_node(one, depth + 1) for one in value.values())
+    return isinstance(value, list | tuple) and any(holds_node(one, depth + 1) for one in value)
 
 
 def pending_nodes(given: Input) -> Iterator[NodeSource]:

@@ -2,7 +2,8 @@
 
 Lives here: `MemoRunner`, which runs one attempt in this process. May not: leases, heartbeats, reports
 (adapter_worker.py). Design: a function that returns has a result, and one that raises has a failed result:
-both are values. Only a worker that has another version of the function answers that a later poll may succeed.
+both are values. A worker is offered only the versions that it has, because a version is part of the name
+under which a memo is served.
 """
 
 from __future__ import annotations
@@ -18,10 +19,9 @@ from typing import Any
 
 import msgspec
 
-from pyengine.calls.contract import Answer, Done, Executed, Failed, Request
+from pyengine.calls.contract import Answer, CannotRun, Done, Executed, Failed, Request
 from pyengine.calls.datums import from_tagged, value_of
 from pyengine.calls.functions import Memo
-from pyengine.calls.inputs import encode_value
 from pyengine.database.connection import Database
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.calls import INPUTS
@@ -44,13 +44,17 @@ class MemoRunner:
     """
 
     def __init__(self, memos: Mapping[str, Memo[..., Any]], database: Database, threads: int = 16) -> None:
-        self.adapters = tuple(memos)
+        self.adapters = tuple(memo.served_as for memo in memos.values())
         self._pool = ConnectionPool(database, "memos", _CONNECTIONS)
         self._memos = {memo.function: memo for memo in memos.values()}
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="memo")
 
     async def execute(self, adapter: str, request: Request) -> Executed:
-        """Run a function once."""
+        """Run a function once.
+
+        Raises:
+            CannotRun: it is none of these.
+        """
         started_ms = time.time_ns() // 1_000_000
         return Executed(answer=await self._answer(request), started_ms=started_ms)
 
@@ -65,7 +69,8 @@ class MemoRunner:
     async def _answer(self, request: Request) -> Answer:
         memo = self._memos.get(request.function)
         if memo is None:
-            return Failed(True, {"code": "version_not_served", "message": self._other_version(request)})
+            served = ", ".join(sorted(self._memos))
+            raise CannotRun(f"this worker serves {served}, not {request.function}")
         try:
             (row,) = await self._pool.rows(INPUTS, request.execution_key)
             values = msgspec.json.decode(row[0])
@@ -78,7 +83,7 @@ class MemoRunner:
             return Failed(isinstance(error, Unavailable), {"code": "no_inputs", "message": error.message})
         try:
             result = await self._run(memo, args, kwargs)
-            return Done("ok", value=encode_value(result, f"the result of memo {memo.name}"))
+            return Done("ok", value=memo.result.encode(result, f"the result of memo {memo.name}"))
         except asyncio.CancelledError:
             raise
         except Exception as error:  # boundary to user code: its error is the result
@@ -89,10 +94,6 @@ class MemoRunner:
             return await memo.fn(*args, **kwargs)
         body = functools.partial(contextvars.copy_context().run, memo.fn, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._threads, body)
-
-    def _other_version(self, request: Request) -> str:
-        served = sorted(memo.function for memo in self._memos.values())
-        return f"this worker serves {', '.join(served)}, not {request.function}"
 
 
 def _error_document(error: BaseException) -> dict[str, Any]:

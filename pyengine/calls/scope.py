@@ -14,7 +14,6 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from pyengine.calls.datums import from_tagged, value_of
 from pyengine.calls.functions import Executable, Memo
 from pyengine.calls.handles import option_document
 from pyengine.calls.inputs import BoundCall, NodeSource, encode_input, pending_nodes, resolved_input
@@ -73,6 +72,7 @@ class Index:
         timeout: Duration | None = None,
         max_age: Duration | None = None,
         request: Mapping[str, Any] | None = None,
+        name: str | None = None,
         **kwargs: Any,
     ) -> IndexCall[T]:
         """Begin a call, once the calls among its arguments have ended; options as for `ctx.call`.
@@ -93,6 +93,7 @@ class Index:
             timeout_ms=optional_limit(timeout, what="index.call, timeout"),
             max_age_ms=optional_limit(max_age, what="index.call, max_age"),
             request=request,
+            name=name,
         )
         return await self._begin(callee.bind_call(args, kwargs, options))
 
@@ -190,7 +191,7 @@ class IndexCall(NodeSource, Generic[T_co]):
             return outcome
         known = "value" in self._found
         tagged = self._found["value"] if known else await self._index._ask(CALL_VALUE, outcome.dag)
-        return msgspec.structs.replace(outcome, value=value_of(from_tagged(tagged)))
+        return msgspec.structs.replace(outcome, value=self._bound.read(tagged))
 
     async def result(self, *, timeout: Duration | None = None) -> T_co:
         """Wait for its value.

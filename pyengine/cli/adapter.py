@@ -22,9 +22,10 @@ from pyengine.errors import InvalidRequest, NotFound
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from pyengine.app_calls import Programs
     from pyengine.calls.adapter_process import Adapter, Limits
 
-__all__ = ["app"]
+__all__ = ["AdapterNames", "Serving", "app", "served_adapters"]
 
 app = typer.Typer(
     help="Adapters: the programs that execute calls.", no_args_is_help=True, rich_markup_mode=None
@@ -51,23 +52,43 @@ class Polls:
         return Limits(time_s=self.time_limit)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Serving(Polls):
+    """The options of all workers that serve adapters."""
+
+    max_procs: Annotated[
+        int, typer.Option("--max-procs", min=1, help="Adapter processes, and memo functions, at a time.")
+    ] = 16
+    inline_inputs: Annotated[
+        bool, typer.Option("--inline-inputs", help="Pass values to adapters, not only their ids.")
+    ] = False
+
+    def programs(self, names: list[str]) -> Programs:
+        """Return the adapters with these options."""
+        from pyengine.app_calls import Programs
+
+        return Programs(
+            adapters=names,
+            time_limit_s=self.time_limit,
+            env=self.env or (),
+            max_procs=self.max_procs,
+            inline_inputs=self.inline_inputs,
+        )
+
+
+AdapterNames = typer.Option(
+    "--adapter",
+    "-a",
+    metavar="NAME[=PATH]",
+    help="Adapter to serve: a program on the PATH, or the one at PATH; may be repeated.",
+)
+
+
 @command(app)
 def worker(
     at: Invocation,
-    polls: Polls,
-    adapter: Annotated[
-        list[str],
-        typer.Option(
-            "--adapter",
-            "-a",
-            metavar="NAME[=PATH]",
-            help="Adapter to serve: a program on the PATH, or the one at PATH; may be repeated.",
-        ),
-    ],
-    max_procs: Annotated[int, typer.Option("--max-procs", min=1, help="Adapter processes at a time.")] = 16,
-    inline_inputs: Annotated[
-        bool, typer.Option("--inline-inputs", help="Pass values to adapters, not only their ids.")
-    ] = False,
+    polls: Serving,
+    adapter: Annotated[list[str], AdapterNames],
     grace: Annotated[
         float, typer.Option("--grace", metavar="SECONDS", min=0.0, help="For polls that run at the end.")
     ] = 10.0,
@@ -85,7 +106,7 @@ def worker(
     from pyengine.database.connection import Database
     from pyengine.foreground import serve
 
-    served = _served(adapter)
+    served = served_adapters(adapter)
     listen_url = listen_url or os.environ.get("PYENGINE_LISTEN_URL")
     with at.database(create=True, wait=not no_wait) as db:  # an embedded server runs as long as the worker
         log_to_stderr(logging.INFO)
@@ -102,7 +123,11 @@ def worker(
         database = Database(db.url, listen_url=listen_url)
         programs = ProgramExecutor(served, limits=polls.limits, passed=polls.env or ())
         made = AdapterWorker(
-            [programs], database, max_polls=max_procs, inline_inputs=inline_inputs, grace_s=grace
+            [programs],
+            database,
+            max_polls=polls.max_procs,
+            inline_inputs=polls.inline_inputs,
+            grace_s=grace,
         )
         asyncio.run(serve(lambda: made, wait=not no_wait))
     at.out.remark("worker stopped")
@@ -158,8 +183,13 @@ def check(
         raise typer.Exit(1)
 
 
-def _served(names: list[str]) -> list[Adapter]:
-    """Return the adapters of the options; each program must be there at the start."""
+def served_adapters(names: list[str]) -> list[Adapter]:
+    """Return the adapters of the options; each program must be there at the start.
+
+    Raises:
+        InvalidRequest: one is no name, or its path is not absolute.
+        NotFound: there is no such program.
+    """
     from pyengine.calls.adapter_process import Adapter
     from pyengine.calls.contract import CannotRun
 

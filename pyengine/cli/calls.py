@@ -18,7 +18,7 @@ import typer
 
 from pyengine.cli.command import command
 from pyengine.cli.database import Database, Invocation, explain
-from pyengine.cli.output import clip, compact, listed, printable, read_json, span, table
+from pyengine.cli.output import clip, compact, listed, printable, read_json, redact, span, table
 from pyengine.errors import InvalidRequest, NotFound
 
 if TYPE_CHECKING:
@@ -70,10 +70,11 @@ def ls(
         if not rows:
             console.print("no attempts of calls", soft_wrap=True)
             return
-        shown = table("CALL", "FUNCTION", "STATE", "GEN", "SCOPE", right=("GEN",))
+        shown = table("CALL", "NAME", "FUNCTION", "STATE", "GEN", "SCOPE", right=("GEN",))
         for row in rows:
             state = f"{row['state']} ({row['code']})" if row["code"] else row["state"]
-            texts = (row["node"][:_SHORT], row["function"], state, str(row["generation"]), row["scope"])
+            where = (state, str(row["generation"]), row["scope"])
+            texts = (row["node"][:_SHORT], row["name"] or "", row["function"], *where)
             shown.add_row(*(clip(printable(text), 60) for text in texts))
         console.print(shown)
 
@@ -192,6 +193,41 @@ def plan(
         console.print(summary)
 
     at.out.answer({"summary": summary, "calls": rows}, show)
+
+
+Head = Annotated[str, typer.Argument(metavar="HEAD", help="Name of the head.")]
+Url = Annotated[
+    str, typer.Argument(metavar="REMOTE", help="file:///a/folder, or postgresql://... of another database.")
+]
+
+
+@command(app)
+def push(at: Invocation, head: Head, remote: Url) -> None:
+    """Send a head, with all results that it pins, to a remote."""
+    _exchange(at, head, remote, "push")
+
+
+@command(app)
+def pull(at: Invocation, head: Head, remote: Url) -> None:
+    """Get a head, with all results that it pins, from a remote; an index on it has these results."""
+    _exchange(at, head, remote, "pull")
+
+
+def _exchange(at: Invocation, head: str, url: str, verb: str) -> None:
+    import asyncio
+
+    from pyengine.app import App
+
+    async def moved(database_url: str) -> dict[str, Any]:
+        async with App(database_url).remote(url) as remote:
+            ref = await (remote.push(head) if verb == "push" else remote.pull(head))
+        return {"head": head, "commit": ref.commit.hex(), "version": ref.version}
+
+    with at.database() as db:
+        document = asyncio.run(moved(db.url))
+    where = redact(url) if verb == "push" else "here"
+    text = f"{head} is {document['commit'][:_SHORT]}, version {document['version']}, {where}"
+    at.out.answer(document, lambda console: console.print(printable(text), soft_wrap=True))
 
 
 def _read_calls(path: str) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pyengine.cli.call_lines import CallLines
 from pyengine.cli.output import clip, compact, listed, printable, span
 
 if TYPE_CHECKING:
@@ -71,10 +72,15 @@ def lines(events: Sequence[JournalEvent]) -> list[Line]:
         for one in events
         if one.event in ("InvokeScheduled", *_KINDS)
     }
+    calls = CallLines((one.child, names.get(one.child), one.payload) for one in events)
     made = []
     for group in _moments(events):
         first = group[0]
-        text, value, style = _line(group, _subject(first, kinds, names))
+        subject = calls.subject(first.child) or _subject(first, kinds, names)
+        text, value, style = _line(group, subject)
+        end = calls.end(first.child) if group[-1].event == "InvokeCompleted" else None
+        if end is not None:
+            text, value = f"{subject} {end[0]}", end[1]
         made.append(Line(at=first.at, seq=first.seq, text=text, value=value, style=style))
     return made
 

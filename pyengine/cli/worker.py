@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pyengine.cli.adapter import AdapterNames, Serving, served_adapters
 from pyengine.cli.command import ListenUrl, command
 from pyengine.cli.database import Invocation
 from pyengine.cli.output import clip, listed, log_to_stderr, redact
@@ -34,6 +35,7 @@ def add_to(app: typer.Typer) -> None:
 
 def worker(
     at: Invocation,
+    serving: Serving,
     app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the App is, such as hello:app.")],
     queue: Annotated[
         list[str] | None, typer.Option("--queue", "-q", help="Queue to serve; may be repeated.")
@@ -42,6 +44,7 @@ def worker(
         int | None, typer.Option("--concurrency", "-c", min=1, help="Runs at a time.")
     ] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Sync steps at a time.")] = 16,
+    adapter: Annotated[list[str] | None, AdapterNames] = None,
     listen_url: ListenUrl = None,
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="End at once, with 4, if the database cannot be reached.")
@@ -56,7 +59,8 @@ def worker(
     if listen_url is not None:
         found._listen_url = listen_url
     names = sorted({one.name for one in found.registry.workflows()})
-    if not names and not found.memos:
+    adapters = [one.name for one in served_adapters(adapter or [])]
+    if not names and not found.memos and not adapters:
         raise NotFound(f"{app} has no workflow", hint="put @app.workflow on an async function")
     queues = queue or ["default"]
     where = replace(at, database_url=found._database_url, data_dir=found._data_dir)
@@ -64,15 +68,23 @@ def worker(
         log_to_stderr(logging.INFO)
         about = {"process": os.getpid(), "workflows": names, "queues": queues, "database": redact(db.place)}
         about["memos"] = sorted(one.name for one in found.memos.values())
+        about["adapters"] = adapters
+        beside = f" and the adapter {listed(adapters)}" if adapters else ""
         at.out.answer(
             about,
             lambda console: console.print(
-                f"worker {about['process']} serves {listed(names)} from queue {listed(queues)} "
+                f"worker {about['process']} serves {listed(names)} from queue {listed(queues)}{beside} "
                 f"in the {about['database']}; Ctrl-C stops it",
                 soft_wrap=True,
             ),
         )
-        found.serve(queues=queues, concurrency=concurrency, threads=threads, wait=not no_wait)
+        found.serve(
+            queues=queues,
+            concurrency=concurrency,
+            threads=threads,
+            adapters=serving.programs(adapter or []),
+            wait=not no_wait,
+        )
     at.out.remark("worker stopped")
 
 

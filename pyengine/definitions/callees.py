@@ -36,7 +36,7 @@ class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
         timeout_ms: deadline of an attempt that this call starts.
         max_age_ms: results of other scopes that are older are not used.
         request: goes to the adapter with a new attempt, and is no part of the identity.
-        name: a label for people.
+        name: a label for people, in `show`, `call ls`, and the request of the adapter.
     """
 
     cache: CacheMode = True

@@ -56,7 +56,7 @@ class ContextCalls:
             timeout: deadline of an attempt that starts; it is given up then.
             max_age: older results of other scopes are not used.
             request: goes to the adapter, such as {"queue": "spot"}, and is no part of the identity.
-            name: a label for people.
+            name: a label for people, which the adapter gets in its request too.
             kwargs: its arguments by name, except those named here, which can only go by position.
 
         Raises:

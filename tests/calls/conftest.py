@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -44,3 +49,15 @@ def open_scene(dsn: str) -> Iterator[Scene]:
         made = Scene(connection)
         made.scope("s", "t", "u")
         yield made
+
+
+@pytest.fixture
+def ends_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ends what adapters have left when the test ends, however it does: all of it runs below its folder."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    yield
+    for folder in Path("/proc").glob("[0-9]*/cwd"):
+        with suppress(OSError):
+            if os.readlink(folder).startswith(f"{tmp_path}/"):
+                os.kill(int(folder.parent.name), signal.SIGKILL)

@@ -13,6 +13,7 @@ from pyengine.calls.adapter_check import CHECKS
 from pyengine.cli.root import run
 from tests.calls.adapters import wrong
 
+pytestmark = pytest.mark.usefixtures("ends_processes")
 BATCH = Path(__file__).parent / "adapters" / "batch.py"
 
 # the second poll is without the first one's token; from then on each gives the next token
@@ -69,7 +70,7 @@ def test_s50_a_wrong_adapter_is_named(tmp_path: Path, capsys: pytest.CaptureFixt
             ("again", "adapter_exit"),
         ),
         (
-            """echo "{\\"v\\":1,\\"status\\":\\"done\\",\\"outcome\\":\\"ok\\",\\"value\\":1$(date +%N)}" """,
+            """printf '{"v":1,"status":"done","outcome":"ok","value":{"i64":1%s}}' "$(date +%N)" """,
             ("same_result", "same_result"),
         ),
         (f"sleep 600 & echo '{wrong.DONE}'", ("session", "session")),
@@ -86,6 +87,26 @@ def test_s50_later_polls_are_checked_too(
     path = wrong.write(tmp_path, "x", script)
     code, document = check(capsys, f"x={path}", "--time-limit", "1")
     assert (code, broken(document)) == (1, [found]), document
+
+
+@pytest.mark.parametrize(
+    ("answer", "detail"),
+    [
+        ('"value":5', "a value is an object with its type"),
+        ('"value":{"int":5}', "is no int"),
+        ('"value":{"list":[{"i64":1},{"i64":true}]}', "$[1]: True is no i64"),
+        (f'"result":"{"ab" * 32}","objects":[{{"kind":"dag"}}]', "'scalar'"),
+    ],
+)
+def test_s50_a_value_against_the_contract_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: str, detail: str
+) -> None:
+    """A value without its type, or objects that are none: the rule is found without a database."""
+    document = f'{{"v":1,"status":"done","outcome":"ok",{answer}}}'
+    path = wrong.write(tmp_path, "x", f"echo '{document}'")
+    code, found = check(capsys, f"x={path}")
+    assert (code, broken(found)) == (1, [("answer", "value")]), found
+    assert detail in found["findings"][0]["detail"], found
 
 
 def test_s50_the_fake_batch_system_passes(

@@ -25,6 +25,7 @@ from pyengine.cli.root import run
 from tests.calls.adapters import wrong
 from tests.support.tree import ROOT
 
+pytestmark = pytest.mark.usefixtures("ends_processes")
 KEY = "0123456789abcdef" * 4
 PASSED = ("DURABLE_LOCAL_PATH", "DURABLE_LOCAL_STATE")
 

@@ -19,6 +19,7 @@ from pyengine.calls.contract import CannotRun, Done, Executed, Failed, Pending, 
 from pyengine.errors import InvalidRequest
 from tests.calls.adapters import wrong
 
+pytestmark = pytest.mark.usefixtures("ends_processes")
 ID = "0123456789abcdef" * 4
 REQUEST = Request(
     node=ID, function="dml+exec://x/y?z=1%20", inputs=[ID], execution_key=ID, execution_uuid="some-uuid"

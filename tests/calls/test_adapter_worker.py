@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from tests.calls.scene import Scene
 from tests.crash.processes import kill, launch, stop
 
 BATCH = Path(__file__).parent / "adapters" / "batch.py"
+pytestmark = pytest.mark.usefixtures("ends_processes")
 X, Y = "dml+exec://x/f", "dml+exec://y/f"
 WAIT_S = 60.0
 
@@ -392,13 +392,19 @@ def test_s46_ten_thousand_pending_attempts_need_nothing(
 # -- stops, kills, lost connections
 
 
-def command(dsn: str, tmp_path: Path, *options: str) -> subprocess.Popen[bytes]:
-    """A worker process that serves the fake batch system."""
-    path = tmp_path / "batch"
-    if not path.exists():
-        wrong.write(tmp_path, "batch", f"exec {sys.executable} {BATCH}")
-    words = ["--adapter", f"x={path}", "--env", "BATCH", "--env", "BATCH_PAUSE_MS", *options]
-    return launch(dsn, "-m", "pyengine", "adapter", "worker", *words)
+@pytest.fixture
+def command(dsn: str, batch: Adapter) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts worker processes that serve the fake batch system; those that are left end with the test."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def begin(*options: str) -> subprocess.Popen[bytes]:
+        words = ["--adapter", f"x={batch.path}", "--env", "BATCH", "--env", "BATCH_PAUSE_MS", *options]
+        started.append(launch(dsn, "-m", "pyengine", "adapter", "worker", *words))
+        return started[-1]
+
+    yield begin
+    for each in started:
+        stop(each)
 
 
 def wait(question: Callable[[], Any]) -> None:
@@ -406,11 +412,13 @@ def wait(question: Callable[[], Any]) -> None:
     asyncio.run(until(question))
 
 
-def test_sigterm_gives_leases_back(scene: Scene, dsn: str, tmp_path: Path, batch: Adapter) -> None:
+def test_sigterm_gives_leases_back(
+    scene: Scene, dsn: str, tmp_path: Path, batch: Adapter, command: Callable[..., subprocess.Popen[bytes]]
+) -> None:
     """A worker that is stopped ends a poll that does not end by itself, and gives its lease back at once."""
     (tmp_path / "stalled").touch()
     answer = scene.begin(function=X)
-    worker = command(dsn, tmp_path, "--grace", "0.2")
+    worker = command("--grace", "0.2")
     wait(lambda: lines(tmp_path / "polls"))
     stop(worker)
     assert (worker.returncode, leases(scene), polls(scene, answer)) == (0, 0, [])
@@ -430,13 +438,13 @@ def test_a_stop_waits_for_polls_that_end(scene: Scene, dsn: str, tmp_path: Path)
 
 
 def test_s21_a_killed_worker_submits_no_second_job(
-    scene: Scene, dsn: str, tmp_path: Path, batch: Adapter
+    scene: Scene, dsn: str, tmp_path: Path, batch: Adapter, command: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     """A worker is killed after its adapter has submitted; another one takes over, and there is one job."""
     scene.one("select durable.set_setting('lease_ttl_ms', '1000')")
     (tmp_path / "stalled").touch()
     answer = scene.begin(function=X)
-    worker = command(dsn, tmp_path)
+    worker = command()
     wait(lambda: lines(tmp_path / "polls"))
     kill(worker)
     (tmp_path / "stalled").unlink()
@@ -445,6 +453,24 @@ def test_s21_a_killed_worker_submits_no_second_job(
     serve_until(dsn, [batch], lambda: scene.state(answer) == "completed_ok")
     assert len(lines(tmp_path / "submits")) == 1
     assert len(lines(tmp_path / "polls")) == 3
+
+
+def test_an_adapter_that_kills_its_worker_is_given_up(
+    scene: Scene, dsn: str, tmp_path: Path, command: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    """Each worker that is lost during a poll uses the budget: the last one reports and does not poll."""
+    scene.one("select durable.set_setting('lease_ttl_ms', '1000')")
+    path = wrong.write(tmp_path, "killer", f"echo run >> {tmp_path}/runs; kill -9 $PPID")
+    answer = scene.begin(function="dml+exec://killer/f", request={"retries": 2})
+    for number in range(1, 4):
+        worker = command("--adapter", f"killer={path}")
+        wait(lambda number=number: len(lines(tmp_path / "runs")) == number)
+        worker.wait(60)
+    serve_until(dsn, [Adapter(name="killer", path=path)], lambda: scene.state(answer) == "failed_terminal")
+    assert lines(tmp_path / "runs") == ["run"] * 3
+    assert error_code(scene, answer) == "retry_budget_exhausted"
+    message = "3 workers in a row were lost while they polled it"
+    assert polls(scene, answer) == [("failed", message)]
 
 
 def test_a_lost_connection_is_replaced(scene: Scene, dsn: str, tmp_path: Path, batch: Adapter) -> None:
@@ -466,22 +492,20 @@ def test_a_lost_connection_is_replaced(scene: Scene, dsn: str, tmp_path: Path, b
 
 
 def test_s38_workers_that_are_killed_at_random(
-    scene: Scene, dsn: str, tmp_path: Path, batch: Adapter, seed: int
+    scene: Scene, tmp_path: Path, command: Callable[..., subprocess.Popen[bytes]], seed: int
 ) -> None:
     """Two worker processes are killed again and again: every attempt ends, with one job and one result."""
     chance = random.Random(seed)
     scene.one("select durable.set_setting('lease_ttl_ms', '1000')")
     answers = [scene.begin([number], function=X) for number in range(40)]
-    with ExitStack() as at_end:
-        workers = [command(dsn, tmp_path), command(dsn, tmp_path)]
-        at_end.callback(lambda: [stop(each) for each in workers])
-        for kills in range(6):
-            seen = len(lines(tmp_path / "polls"))
-            wait(lambda seen=seen: len(lines(tmp_path / "polls")) >= seen + chance.randrange(1, 12))
-            if kills == 3:
-                (tmp_path / "finished").touch()
-            kill(workers.pop(0))
-            workers.append(command(dsn, tmp_path))
-        wait(lambda: all(scene.state(each) == "completed_ok" for each in answers))
+    workers = [command(), command()]
+    for kills in range(6):
+        seen = len(lines(tmp_path / "polls"))
+        wait(lambda seen=seen: len(lines(tmp_path / "polls")) >= seen + chance.randrange(1, 12))
+        if kills == 3:
+            (tmp_path / "finished").touch()
+        kill(workers.pop(0))
+        workers.append(command())
+    wait(lambda: all(scene.state(each) == "completed_ok" for each in answers))
     assert len(lines(tmp_path / "submits")) == 40
     assert scene.count("_pins") == 40

@@ -55,6 +55,29 @@ def test_s07_a_report_of_a_lost_lease_is_refused(scene: Scene, clock: Clock) -> 
     assert scene.count("_objects where kind = 'exec'") == 1
 
 
+def test_lost_leases_use_the_budget(scene: Scene, clock: Clock) -> None:
+    """A lease that is lost during a poll counts like a failure, until an answer comes; then the next worker
+    is asked not to poll, and a stored outcome is pinned all the same."""
+    answer = scene.begin(request={"retries": 2})
+    for _ in range(2):
+        scene.lease("A")
+        clock.advance(TTL_MS)
+        tick(scene)
+    (document,) = scene.lease("B")
+    assert "lost" not in document
+    assert scene.pending(document, "t1", poll_after_ms=0) == "poll_adapter"
+    for _ in range(3):
+        (document,) = scene.lease("A")
+        assert "lost" not in document
+        clock.advance(TTL_MS)
+        tick(scene)
+    (document,) = scene.lease("B")
+    assert document["lost"] == 3
+    assert scene.failed(document, "retry_budget_exhausted", retryable=False) == "failed_terminal"
+    assert scene.state(answer) == "failed_terminal"
+    assert scene.begin()["generation"] == 1
+
+
 def test_s08_a_worker_dies_between_done_and_pin(scene: Scene, clock: Clock) -> None:
     """Nothing is visible, a caller joins, and the next worker goes on with the stored outcome."""
     scene.begin()

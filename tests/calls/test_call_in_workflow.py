@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
 from typing import Any, TypeVar
 
 import psycopg
@@ -15,6 +18,23 @@ from pyengine.errors import InvalidRequest
 
 T = TypeVar("T")
 Connection = psycopg.Connection[Any]
+
+
+class Kind(Enum):
+    """Values that go by name."""
+
+    RAIL = "rail"
+    ROAD = "road"
+
+
+@dataclass(frozen=True)
+class Trip:
+    """A record with parts that plain data does not have."""
+
+    to: str
+    at: datetime
+    kind: Kind
+    data: bytes = b""
 
 
 class Lab:
@@ -221,7 +241,7 @@ def test_retry_errors_tries_a_pinned_failure_again(lab: Lab) -> None:
         again = await ctx.call(lab.double, 1, retry_errors=True)
         return [first.status, second.status, str(value), str(again)]
 
-    assert lab.app.run(go) == ["error", "error", "2", "2"]
+    assert lab.app.run(go) == ["error", "error", "2.0", "2.0"]
     assert lab.ran == {"risky": 2, "double": 1}
 
 
@@ -387,6 +407,42 @@ def test_s52_forced_steps_keep_their_own_results(lab: Lab, rows: Callable[..., l
 
     assert lab.app.run(go) == [1, 2, 1]
     assert rows("select max(version) from durable._pin_log") == [(2,)]
+
+
+def test_values_have_the_annotated_types(lab: Lab, rows: Callable[..., list[Any]]) -> None:
+    """Records, times and members of enumerations go in and come back, from a hit too, as typed datums."""
+
+    @lab.app.memo(version="1")
+    def delay(trip: Trip, by: timedelta) -> Trip:
+        lab.ran["delay"] += 1
+        assert isinstance(trip.kind, Kind)
+        return Trip(trip.to, trip.at + by, trip.kind, trip.data + b"!")
+
+    @lab.app.workflow
+    async def go() -> list[bool]:
+        trip = Trip("Rome", datetime(2026, 1, 31, tzinfo=UTC), Kind.RAIL, b"\x00\xff")
+        later = Trip("Rome", datetime(2026, 1, 31, 1, tzinfo=UTC), Kind.RAIL, b"\x00\xff!")
+        call = ctx.call(delay, trip, timedelta(hours=1))
+        chained = await ctx.call(delay, call, timedelta(hours=-1))
+        return [await call == later, (await call.outcome()).value == later, chained.at == trip.at]
+
+    assert [lab.app.run(go), lab.app.run(go)] == [[True] * 3] * 2
+    assert lab.ran["delay"] == 2
+    assert rows("select count(*) from durable._objects where sub = 'bytes'") == [(3,)]
+
+
+def test_a_call_has_a_label(lab: Lab, rows: Callable[..., list[Any]]) -> None:
+    """In the journal, in the views, and in the request of its adapter; it is no part of the identity."""
+
+    @lab.app.workflow
+    async def go(name: str) -> str | None:
+        return (await ctx.call(lab.double, 2, name=name).outcome()).at
+
+    assert [lab.app.run(go, "first"), lab.app.run(go, "second")] == ["started", "shared_hit"]
+    assert rows("select name from durable.calls") == [("first",)]
+    assert rows("select name from durable.call_attempts") == [("first",)]
+    named = "select payload #>> '{result,name}' from durable.journal_events where name = 'durable.call_v1'"
+    assert [row[0] for row in rows(named) if row[0]] == ["first", "second"]
 
 
 def test_what_is_no_part_of_the_identity_goes_beside(lab: Lab) -> None:

@@ -56,6 +56,38 @@ def test_signals_and_join_sets_are_readable() -> None:
     ]
 
 
+def test_calls_are_named_and_marked() -> None:
+    """A call that had a result is a hit, one that waits for somebody's attempt has joined it, else it ran."""
+    uri = "dml+exec://batch/train"
+    begun = {"node": "ab" * 32, "promise": "call:1", "function": uri, "status": None}
+    hit = {
+        "node": "cd" * 32,
+        "promise": "call:2",
+        "function": uri + "?source=1",
+        "name": "fit",
+        "status": "ok",
+    }
+    assert told(
+        ("InvokeScheduled", 0, "durable.call_v1", {"kind": "Local"}),
+        ("InvokeCompleted", 0, "durable.call_v1", {"result": begun | {"at": "started"}}),
+        ("InvokeScheduled", 1, "call:1", {"kind": "External"}),
+        ("InvokeCompleted", 2, "durable.call_result_v1", {"result": begun | {"status": "error"}}),
+        ("InvokeCompleted", 3, "durable.call_v1", {"result": begun | {"at": "joined"}}),
+        ("InvokeCompleted", 4, "durable.call_v1", {"result": hit | {"at": "shared_hit"}}),
+        ("InvokeCompleted", 5, "durable.call_value_v1", {"result": {"i64": 1}}),
+        ("InvokeCompleted", 6, "durable.call_v1", {"error": {"type": "NoRoute", "message": "x"}}),
+    ) == [
+        "call batch/train [0] started",
+        "call batch/train [0] ran abababababab",
+        "attempt of call batch/train [1] started",
+        "result of call batch/train [2] error abababababab error",
+        "call batch/train [3] joined abababababab",
+        "call fit [4] hit cdcdcdcdcdcd ok",
+        'value of a call [5] done {"i64": 1}',
+        "call [6] failed NoRoute: x",
+    ]
+
+
 def test_waits_and_captured_values() -> None:
     """A wait names the numbers and whether all or any of them end it; captured values are shown."""
     assert told(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyengine.database.statements.procedures import Procedure
 
-__all__ = ["OBJECTS_EXPORT", "OBJECTS_IMPORT", "REF_READ"]
+__all__ = ["OBJECTS_EXPORT", "OBJECTS_IMPORT", "OPEN_HEAD", "REF_READ"]
 
 OBJECTS_EXPORT = Procedure(
     signature="(ids in hexadecimal digits, ids whose closure the receiver has) -> manifest as text",
@@ -18,6 +18,11 @@ OBJECTS_EXPORT = Procedure(
 OBJECTS_IMPORT = Procedure(
     signature="(manifest as text) -> number of its objects",
     sql="select count from durable.objects_import($1::text::jsonb) as count",
+)
+
+OPEN_HEAD = Procedure(
+    signature="(name) -> version of the head, which is made if there is none",
+    sql="select version from durable.scope_open($1::text, kind => 'head')",
 )
 
 REF_READ = Procedure(

@@ -94,7 +94,7 @@ begin
     where t.id = any (p_ids) and t.attempt_open order by p.execution, p.child), p_now);
   with lost as (
     update durable._tasks t
-    set crashes = t.crashes + (t.execution is not null)::integer, attempt_open = false, pid = null, ttl = null, expires_at = null,
+    set crashes = least(t.crashes + 1, 32767), attempt_open = false, pid = null, ttl = null, expires_at = null,
         preference = null, prefer_until = null,
         state = case when t.execution is null or t.crashes < l.crashes then 'pending' else 'halted' end,
         retry_at = case when t.execution is null or t.crashes < l.crashes then p_now end

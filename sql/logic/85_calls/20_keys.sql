@@ -45,6 +45,14 @@ end
 $$;
 comment on function durable._adapter_of(text) is 'The adapter that serves a function: the one that its URI names, or the route of the longest prefix. WF013.';
 
+create or replace function durable._served_as(p_function text, p_adapter text)
+returns text language sql immutable parallel safe
+as $$
+  select p_adapter || coalesce(substring(p_function from E'^dml[+]exec://python[.][^/?#]+/([?][^/?#@\\s]{1,160})$'), '')
+$$;
+comment on function durable._served_as(text, text) is
+  'The name under which workers serve a function: its adapter; for a memo function with the version after it, so a worker that has another version is never offered it.';
+
 create or replace function durable.call_route(prefix text, adapter text)
 returns text language plpgsql volatile
 as $$

@@ -247,7 +247,8 @@ begin
     row(durable._call_promise(v_key), durable._later(p_now, p_call.timeout_ms),
         jsonb_build_object('function', p_call.function, 'node', encode(p_call.node, 'hex'), 'request', p_call.request)::text,
         null,
-        jsonb_build_object('resonate:target', 'poll://any@adapter:' || p_call.adapter), null)::durable._new_promise,
+        jsonb_build_object('resonate:target', 'poll://any@adapter:' || durable._served_as(p_call.function, p_call.adapter)),
+        null)::durable._new_promise,
     null, null, p_now) then
     perform durable._fail_conflict(format('Promise %L exists already; such ids are reserved.', durable._call_promise(v_key)));
   end if;

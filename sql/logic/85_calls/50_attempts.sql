@@ -21,7 +21,8 @@ begin
       'execution_key', encode(a.execution_key, 'hex'), 'execution_uuid', a.uuid, 'generation', a.generation,
       'snapshot', durable._snapshot_of(a.ref_name), 'token', a.token,
       'deadline_ms', nullif(p_deadline, durable._never()), 'request', p.param_data::jsonb -> 'request',
-      'adapter', a.adapter, 'version', p_version, 'phase', a.phase, 'result', encode(a.outcome_dag, 'hex'))
+      'adapter', durable._served_as(c.function, a.adapter), 'version', p_version, 'phase', a.phase,
+      'result', encode(a.outcome_dag, 'hex'))
     from durable._call_attempts a
     join durable._calls c on c.value_key = any (array[a.value_key])
     join durable._objects n on n.id = any (array[a.node_id])
@@ -31,6 +32,32 @@ end
 $$;
 comment on function durable._call_document(text, bytea, integer, bigint) is
   'The document that an adapter reads on its standard input, and for the worker beside it: adapter, version, phase and, in a later phase than poll_adapter, result.';
+
+create or replace function durable._lost_too_often(p_execution_key bytea, p_lost integer)
+returns boolean language plpgsql stable
+as $$
+begin
+  return p_lost > 0 and exists (
+    select from durable._call_attempts a
+    where a.execution_key = p_execution_key and a.phase = 'poll_adapter' and a.failures + p_lost > a.budget);
+end
+$$;
+comment on function durable._lost_too_often(bytea, integer) is
+  'Whether the leases that were lost in a row, each during a poll, have used the budget together with the failures before them.';
+
+create or replace function durable._lease_document(p_task durable._tasks)
+returns jsonb language plpgsql stable
+as $$
+declare
+  v_key bytea := decode(substr(p_task.id, 6), 'hex');
+begin
+  return durable._call_document('poll', v_key, p_task.version, p_task.deadline)
+         || case when durable._lost_too_often(v_key, p_task.crashes) then jsonb_build_object('lost', p_task.crashes)
+                 else '{}' end;
+end
+$$;
+comment on function durable._lease_document(durable._tasks) is
+  'The document of a leased attempt. lost: so many workers were lost during its poll that this one reports that instead of polling.';
 
 create or replace function durable.call_lease_v1(p_worker text, p_adapters text[], p_ttl_ms bigint, p_most integer)
 returns setof jsonb language plpgsql volatile
@@ -52,8 +79,7 @@ begin
   v_ids := durable._try_lock_due(p_adapters, p_worker, p_most, v_now);
   if v_ids <> '{}' then
     return query
-      select durable._call_document('poll', decode(substr(t.id, 6), 'hex'), t.version, t.deadline)
-      from durable._acquire(v_ids, p_worker, p_ttl_ms, v_now, false) t
+      select durable._lease_document(t) from durable._acquire(v_ids, p_worker, p_ttl_ms, v_now, false) t
       order by array_position(v_ids, t.id);
   end if;
 end

@@ -191,8 +191,9 @@ begin
     select a.* from durable._call_attempts a
     join durable._tasks t on t.id = any (array[durable._call_promise(a.execution_key)])
     where a.ended_at is null and t.state is not distinct from 'pending' and t.retry_at <= p_now - v_grace
-      and a.adapter <> all (durable._served_adapters(p_now))
-      and not exists (select from durable._adapters s where s.adapter = any (array[a.adapter]) and s.seen_at > p_now - v_grace)
+      and substr(t.queue, 9) <> all (durable._served_adapters(p_now))
+      and not exists (select from durable._adapters s
+                      where s.adapter = any (array[substr(t.queue, 9)]) and s.seen_at > p_now - v_grace)
     order by a.created_at limit p_limit;
 end
 $$;
@@ -236,7 +237,8 @@ begin
     select * into v_task from durable._tasks t where t.id = durable._call_promise(v_attempt.execution_key);
     if coalesce(durable._ready(v_task, v_now), false) then
       perform durable._give_up(v_attempt, 'adapter_not_found', format('no worker serves the adapter %L; served are: %s',
-        v_attempt.adapter, coalesce(nullif(array_to_string(durable._served_adapters(v_now), ', '), ''), 'none')), null, v_now);
+        substr(v_task.queue, 9), coalesce(nullif(array_to_string(durable._served_adapters(v_now), ', '), ''), 'none')),
+        null, v_now);
       v_missing := v_missing + 1;
     end if;
   end loop;

@@ -177,7 +177,8 @@ begin
   if v_answer ->> 'at' = 'started' then
     perform durable._hint('durable_ready', durable._now_ms());
   end if;
-  return durable._value_answer(v_answer) || jsonb_build_object('scope', v_scope);
+  return durable._value_answer(v_answer) || jsonb_strip_nulls(jsonb_build_object(
+    'scope', v_scope, 'function', p_function, 'name', p_options -> 'name'));
 end
 $$;
 comment on function durable.call_v1(text, jsonb, jsonb, text, text) is

@@ -18,13 +18,14 @@ select durable._hex(a.execution_key) as execution_key, a.generation, durable._he
        durable._hex(a.outcome_dag) as dag, a.error::jsonb as error, durable._hex(a.value_key) as value_key, a.share,
        a.step_id as forced_by, a.uuid, durable._call_promise(a.execution_key) as promise,
        durable._at(a.created_at) as created_at, durable._at(a.ended_at) as ended_at,
-       durable._at(nullif(p.timeout_at, durable._never())) as deadline
+       durable._at(nullif(p.timeout_at, durable._never())) as deadline,
+       durable._json(p.param_data) #>> '{request,name}' as name
 from durable._call_attempts a
 join durable._calls c on c.value_key = a.value_key
 left join durable._promises p on p.id = durable._call_promise(a.execution_key)
 left join durable._tasks t on t.id = p.id;
 comment on view durable.call_attempts is
-  'Every run of a call, stored as a ledger. state: poll_adapter, integrate_ok and integrate_error (an outcome is stored), retry_wait after a failure, completed_ok, completed_error, or failed_terminal: given up.';
+  'Every run of a call, stored as a ledger. state: poll_adapter, integrate_ok and integrate_error (an outcome is stored), retry_wait after a failure, completed_ok, completed_error, or failed_terminal: given up. name: the label of the call that started it, while its promise is kept.';
 
 create or replace view durable.pins as
 select p.scope, durable._hex(p.node_id) as node, durable._hex(p.exec_id) as exec, e.sub as status,
@@ -48,7 +49,8 @@ comment on view durable.stale_pins is
 create or replace view durable.calls as
 select w.scope, durable._hex(w.node_id) as node, c.function, a.generation, durable._attempt_state(a, p.state, t.state) as state,
        w.forced, durable._hex(a.execution_key) as execution_key, durable._hex(i.exec_id) as exec, a.error::jsonb as error,
-       durable._at(a.created_at) as started_at, durable._at(a.ended_at) as ended_at
+       durable._at(a.created_at) as started_at, durable._at(a.ended_at) as ended_at,
+       durable._json(p.param_data) #>> '{request,name}' as name
 from durable._call_waiters w
 join durable._call_attempts a on a.execution_key = w.execution_key
 join durable._calls c on c.value_key = a.value_key
@@ -56,7 +58,7 @@ left join durable._promises p on p.id = durable._call_promise(a.execution_key)
 left join durable._tasks t on t.id = p.id
 left join durable._pins i on i.scope = w.scope and i.node_id = w.node_id;
 comment on view durable.calls is
-  'Calls by scope, with each attempt that ran for them. A hit has no attempt here: look at durable.pins. exec: the one that is pinned now.';
+  'Calls by scope, with each attempt that ran for them. A hit has no attempt here: look at durable.pins. exec: the one that is pinned now. name: the label of the call that started the attempt.';
 
 create or replace view durable.claims as
 select durable._hex(c.execution_key) as execution_key,

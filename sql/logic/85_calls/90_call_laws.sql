@@ -29,7 +29,7 @@ as $$
     ('I13 attempt_within_budget', a.failures > a.budget + 1),
     ('I18 exec_status_agrees_with_the_outcome', e.sub <> substr(a.phase, 11)),
     ('attempt_belongs_to_a_call', c.value_key is null or a.generation > c.generation),
-    ('attempt_is_in_the_queue_of_its_adapter', t.queue <> 'adapter:' || a.adapter),
+    ('attempt_is_in_the_queue_of_its_adapter', t.queue <> 'adapter:' || durable._served_as(c.function, a.adapter)),
     ('attempt_has_an_error_iff_given_up', (a.error is not null) <> (a.ended_at is not null and a.exec_id is null)),
     ('attempt_times_are_past', greatest(a.created_at, a.ended_at) > n.now_ms or a.ended_at < a.created_at)
   ) as v (law, broken)

@@ -9,6 +9,7 @@ ended). The files that a test reads: `polls` and `cancels`, a line each, and `jo
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -43,8 +44,16 @@ def submit(key: str) -> str:
     return f"job-{key[:8]}"
 
 
+def end_with_the_worker() -> None:
+    """Die with the process that polls, which may be killed while this one stalls; on Linux."""
+    if sys.platform == "linux":
+        set_death_signal = 1
+        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
+
+
 def main() -> None:
     """Answer one poll."""
+    end_with_the_worker()
     request = json.load(sys.stdin)
     key = request["execution_key"]
     if request["op"] == "cancel":
