@@ -68,6 +68,19 @@ def test_ls_and_show(at_database: Any, conn: Connection, sorted_call: str) -> No
         )
 
 
+def test_push_and_pull(at_database: Any, conn: Connection, tmp_path: Path) -> None:
+    """A head goes to a folder; one that is not there names what makes it."""
+    url = f"file://{tmp_path}/shared"
+    missing = at_database("call", "push", "main", url)
+    assert (missing.code, "durable.scope_open" in missing.err) == (3, True)
+    conn.execute("select durable.scope_open('main', kind => 'head')")
+    pushed = at_database("call", "push", "main", url, "--json").document
+    assert (pushed["head"], pushed["version"], len(pushed["commit"])) == ("main", 1, 64)
+    pulled = at_database("call", "pull", "main", url)
+    assert (pulled.code, pulled.out.strip()) == (0, f"main is {pushed['commit'][:12]}, version 1, here")
+    assert at_database("call", "pull", "main", "s3://x").code == 2
+
+
 def test_why_names_the_difference(at_database: Any, conn: Connection, sorted_call: str) -> None:
     """A hit is a hit; a call that would run says which part of which input differs from the nearest."""
     assert at_database("call", "why", sorted_call).out.startswith("hit: pinned hit")

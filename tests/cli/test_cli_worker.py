@@ -110,16 +110,47 @@ def test_a_database_that_comes_later_is_waited_for(folder: Path) -> None:
     assert running.returncode == 0
 
 
-def launch(dsn: str) -> subprocess.Popen[str]:
+def launch(dsn: str, *options: str) -> subprocess.Popen[str]:
     """The worker in a process of its own."""
     package = str(Path(__file__).resolve().parents[2])
     return subprocess.Popen(
-        [sys.executable, "-m", "pyengine", "worker", "cli_hello", "--concurrency", "3"],
-        env=os.environ | {"PYENGINE_DATABASE_URL": dsn, "PYTHONPATH": package, "PYTHONUNBUFFERED": "1"},
+        [sys.executable, "-m", "pyengine", "worker", "cli_hello", "--concurrency", "3", *options],
+        env=os.environ
+        | {
+            "PYENGINE_DATABASE_URL": dsn,
+            "PYTHONPATH": package,
+            "PYTHONUNBUFFERED": "1",
+            "GREETING": "good day",
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def test_a_worker_serves_adapters_too(at_database: Any, dsn: str, folder: Path) -> None:
+    """Beside its runs, with the options of adapters; one without its program does not begin."""
+    absent = at_database("worker", "cli_hello", "--adapter", "no-such-program-at-all")
+    assert (absent.code, "no-such-program-at-all" in absent.err) == (3, True)
+    program = folder / "echo"
+    answer = '{"v":1,"status":"done","outcome":"ok","value":{"string":"%s"}}'
+    program.write_text(f"#!/bin/sh\nprintf '{answer}' \"$GREETING\"\n")
+    program.chmod(0o755)
+    running = launch(dsn, "--adapter", f"echo={program}", "--env", "GREETING", "--max-procs", "2")
+    try:
+        assert running.stdout is not None
+        assert "and the adapter echo" in running.stdout.readline()
+        call = "select durable.call('dml+exec://echo/x', '[1]', scope => 's')"
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            while (found := conn.execute(call).fetchone()) is not None and found[0]["status"] is None:
+                time.sleep(0.05)
+        assert found is not None and found[0]["value"] == "good day"
+        good = at_database("start", "hello", '["world"]', "--wait", "--anyway", "--json")
+        assert good.document["result"] == "hello world"
+    finally:
+        running.send_signal(signal.SIGTERM)
+        _, errors = running.communicate()
+    assert (running.returncode, "Traceback" in errors) == (0, False)
 
 
 def test_a_worker_serves_until_it_is_stopped(at_database: Any, dsn: str, folder: Path) -> None:
