@@ -161,29 +161,51 @@ end
 $$;
 comment on function durable.dag(bytea) is 'A DAG as people read it: its root with its value, and its named nodes. WF001, WF015.';
 
+create or replace function durable._value_end(p_dag bytea)
+returns durable._objects language plpgsql stable
+as $$
+declare
+  v_id bytea := p_dag;
+  v_next durable._objects;
+  v_end durable._objects;
+begin
+  -- only a call whose result is that call itself leads further than this
+  for v_step in 1..1000 loop
+    select * into v_next from durable._objects o where o.id = v_id;
+    exit when not found;
+    v_end := v_next;
+    exit when v_end.kind = 'datum' or v_end.excised_at is not null;
+    v_id := case when v_end.kind = 'dag' or v_end.sub in ('literal', 'import') then v_end.refs[1]
+                 else durable._recorded_result(v_end.id) end;
+  end loop;
+  return v_end;
+end
+$$;
+comment on function durable._value_end(bytea) is
+  'Where the way from a DAG to its value ends: through its root, DAGs that it imports, and recorded results of calls. A datum is the value; an excised object or a call without a result is why there is none; all null: there is no such DAG.';
+
+create or replace function durable._dag_datum(p_dag bytea)
+returns bytea language sql stable
+as $$ select e.id from durable._value_end(p_dag) e where e.kind = 'datum' and e.excised_at is null $$;
+comment on function durable._dag_datum(bytea) is 'The datum that a DAG stands for; null: it has no value that can be read.';
+
 create or replace function durable.dag_value(id bytea)
 returns jsonb language plpgsql stable
 as $$
 declare
-  v_dag durable._objects;
-  v_root durable._objects;
+  v_end durable._objects;
 begin
-  select * into v_dag from durable._objects o where o.id = $1 and o.kind = 'dag';
-  if v_dag.id is null then
+  if not exists (select from durable._objects o where o.id = $1 and o.kind = 'dag') then
     perform durable._fail_not_found('DAG', durable._hex($1), 'Read the ids from durable.objects.');
-  elsif v_dag.excised_at is not null then
-    perform durable._fail_excised($1);
   end if;
-  select * into v_root from durable._objects o where o.id = v_dag.refs[1];
-  if v_root.excised_at is not null then
-    perform durable._fail_excised(v_root.id);
-  elsif v_root.sub = 'import' then
-    return durable.dag_value(v_root.refs[1]);
-  elsif v_root.sub <> 'literal' then
-    perform durable._fail_input_unresolved(v_root.id, 'its value is that of a call, which depends on the scope');
+  v_end := durable._value_end($1);
+  if v_end.excised_at is not null then
+    perform durable._fail_excised(v_end.id);
+  elsif v_end.kind <> 'datum' then
+    perform durable._fail_input_unresolved(v_end.id, 'it is a call that has given no result yet');
   end if;
-  return durable._datum_json(v_root.refs[1]);
+  return durable._datum_json(v_end.id);
 end
 $$;
 comment on function durable.dag_value(bytea) is
-  'The value of a DAG, with its types: that of its root, through imports. WF001, WF014 if the root is a call, WF015.';
+  'The value of a DAG, with its types: that of its root, through imports. A root that is a call has the first result that was recorded for it, whatever a scope pins. WF001, WF014 if there is none, WF015.';

@@ -73,28 +73,6 @@ $$;
 comment on function durable.call_route(text, text) is
   'Lets an adapter serve the functions whose URIs begin with a prefix: select durable.call_route(''s3://spark/'', ''spark''). The longest prefix counts; null as adapter removes the route. WF004.';
 
-create or replace function durable._dag_datum(p_dag bytea)
-returns bytea language plpgsql stable
-as $$
-declare
-  v_id bytea := p_dag;
-  v_object durable._objects;
-begin
-  for v_step in 1..1000 loop
-    select * into v_object from durable._objects o where o.id = v_id and o.excised_at is null;
-    if not found or v_object.kind = 'datum' then
-      return v_object.id;
-    end if;
-    v_id := case when v_object.kind = 'dag' or v_object.sub in ('literal', 'import') then v_object.refs[1] else (
-      select e.refs[2] from durable._objects e
-      where e.kind = 'exec' and e.refs[1] = v_object.id and e.sub = 'ok' order by e.created_at, e.id limit 1) end;
-  end loop;
-  return null;
-end
-$$;
-comment on function durable._dag_datum(bytea) is
-  'The datum that a DAG stands for: through its root, DAGs that it imports, and results of calls, of which the first one recorded counts. Null: there is none, or a call stands for itself.';
-
 create or replace function durable._is_open(p_attempt durable._call_attempts)
 returns boolean language sql immutable
 as $$ select coalesce(p_attempt.ended_at, -1) = -1 $$;
