@@ -48,6 +48,7 @@ SKIPPERS = frozenset(
         "closures",
         "collection",
         "snapshots",
+        "call_retention",
     }
 )
 # files whose functions lock and do nothing else

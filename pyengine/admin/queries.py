@@ -33,6 +33,7 @@ __all__ = [
     "known_workflows",
     "pooled",
     "purge",
+    "purge_calls",
     "result",
     "run",
     "runs",
@@ -291,6 +292,21 @@ def purge(conn: Connection[TupleRow], older_than: str, after: str | None) -> dic
         The numbers of removed runs and promises, those left by reason, and the position of the next batch.
     """
     text = "select runs, promises, kept, more::text from durable.purge(%s::interval, after => %s::jsonb)"
+    return conn.cursor(row_factory=dict_row).execute(text, (older_than, after)).fetchall()[0]
+
+
+def purge_calls(conn: Connection[TupleRow], older_than: str, after: str | None) -> dict[str, Any]:
+    """Remove up to 1000 rows that calls which ended that long ago have left.
+
+    Args:
+        conn: the connection.
+        older_than: an interval.
+        after: ``more`` of the batch before, or None.
+
+    Returns:
+        The number of removed rows, and the position of the next batch.
+    """
+    text = "select removed, more::text from durable.calls_purge(%s::interval, after => %s::jsonb)"
     return conn.cursor(row_factory=dict_row).execute(text, (older_than, after)).fetchall()[0]
 
 

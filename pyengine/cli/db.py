@@ -152,7 +152,7 @@ def purge(
         str, typer.Option("--older-than", metavar="AGE", help="30d, 12h, 90m: how long ago they ended.")
     ],
 ) -> None:
-    """Remove runs and promises that ended that long ago, with all their data, unless they are needed."""
+    """Remove runs, promises and calls that ended that long ago, with all their data, unless needed."""
     from pyengine.admin import queries
 
     span = checked_age(older_than)
@@ -166,10 +166,17 @@ def purge(
             if part["more"] is None:
                 break
             part = queries.purge(db.conn, span, part["more"])
-    document = {"runs": runs, "promises": promises, "kept": kept}
+        part = queries.purge_calls(db.conn, span, None)
+        calls = part["removed"]
+        while part["more"] is not None:
+            part = queries.purge_calls(db.conn, span, part["more"])
+            calls += part["removed"]
+    document = {"runs": runs, "promises": promises, "kept": kept, "calls": calls}
 
     def render(console: Console) -> None:
         console.print(f"removed {runs} runs, {promises} promises in all")
+        if calls:
+            console.print(f"removed {calls} rows of calls")
         for why, count in kept.items():
             console.print(f"kept {count}: {_REASONS[why]}")
 

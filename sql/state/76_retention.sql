@@ -1,4 +1,4 @@
--- Tombstones of removed runs and promises, and the position of the sweep of retention.
+-- Tombstones of removed runs and promises, and the positions of the sweeps of retention.
 
 create table durable._removed (
   ended_at durable.epoch_ms not null,
@@ -28,11 +28,11 @@ comment on index durable.removed_by_removed_at is 'Serves the sweep that forgets
 
 create table durable._retention (
   due_at durable.epoch_ms not null default 0,
-  is_only boolean not null default true,
+  subject text not null,
   place jsonb,
-  constraint retention_pk primary key (is_only),
-  constraint retention_is_one_row check (is_only)
+  constraint retention_pk primary key (subject)
 ) with (fillfactor = 50);
-comment on table durable._retention is 'One row: the position of the sweep of retention by durable.tick().';
+comment on table durable._retention is 'The positions of the sweeps by durable.tick(): one row for runs and, once there are objects, one each for calls and objects.';
 comment on column durable._retention.due_at is 'The instant at which the sweep continues.';
-comment on column durable._retention.place is 'The run or promise after which it continues (as purge answers in more); null: from the start.';
+comment on column durable._retention.subject is 'runs, calls or objects.';
+comment on column durable._retention.place is 'Where it continues, as the purge of that subject answers in more; null: from the start.';

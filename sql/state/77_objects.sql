@@ -101,6 +101,8 @@ create unique index objects_by_excision on durable._objects (excision) where exc
 comment on index durable.objects_by_excision is 'Serves closure_status: the number of the latest excision.';
 create index objects_by_created_at on durable._objects (created_at, id) where excised_at is null;
 comment on index durable.objects_by_created_at is 'Serves collection, which goes through old objects portion by portion.';
+create index objects_by_hex on durable._objects using hash (encode(id, 'hex'));
+comment on index durable.objects_by_hex is 'Serves people, who filter views by an id as text. A hash, because an entry of it has no text.';
 
 create type durable._object as (
   id bytea, kind text, sub text, scalar bytea, refs bytea[], names text[]
@@ -136,6 +138,7 @@ comment on column durable._closures.id is 'The object at the top.';
 create table durable._refs (
   version integer not null default 1,
   created_at durable.epoch_ms not null,
+  of_run boolean not null default false,
   commit_id bytea not null,
   name text collate "C" not null,
   kind text not null,
@@ -146,12 +149,14 @@ create table durable._refs (
   constraint refs_kind_is_known check (kind in ('head', 'index', 'exec')),
   constraint refs_name_is_1_to_1024_bytes check (octet_length(name) between 1 and 1024),
   constraint refs_version_positive check (version >= 1),
-  constraint refs_only_an_index_has_a_base check (base is null or kind = 'index')
+  constraint refs_only_an_index_has_a_base check (base is null or kind = 'index'),
+  constraint refs_of_runs_are_scopes check (not of_run or (kind = 'index' and base is null))
 );
 comment on table durable._refs is
   'Names of commits, the only mutable part of the store. Each change is a compare-and-swap of version, and heads and snapshots go forward only. People read the view durable.refs.';
 comment on column durable._refs.version is 'One higher with each change.';
 comment on column durable._refs.created_at is 'When the name was made.';
+comment on column durable._refs.of_run is 'A scope that was made for the calls of the run of this name, and is dropped after that run is removed.';
 comment on column durable._refs.commit_id is 'The commit that it names.';
 comment on column durable._refs.kind is 'head: a branch; index: a scope, in which work goes on; exec: a snapshot that a call was given, ephemeral.';
 comment on column durable._refs.base is 'The head that an index was opened on and is committed to; null: none.';
@@ -159,3 +164,7 @@ create index refs_by_commit on durable._refs (commit_id);
 comment on index durable.refs_by_commit is 'Serves collection: whether a commit is named.';
 create index refs_by_base on durable._refs (base) where base is not null;
 comment on index durable.refs_by_base is 'Serves people: the scopes of a head.';
+create index refs_of_runs on durable._refs (name) where of_run;
+comment on index durable.refs_of_runs is 'Serves retention: scopes whose runs may be removed.';
+create index refs_ephemeral on durable._refs (created_at) where kind = 'exec';
+comment on index durable.refs_ephemeral is 'Serves retention: snapshots, the oldest first.';

@@ -47,6 +47,7 @@ LAWS: dict[str, Break] = {
         A.format("phase = 'integrate_error'", f"{COMPLETED} and phase = 'integrate_ok'")
     ),
     "attempt_belongs_to_a_call": Break(f"delete from durable._calls c where {OF_LIVE}"),
+    "attempt_deadline_is_that_of_its_promise": Break(A.format("deadline = 1", LIVE)),
     "attempt_is_in_the_queue_of_its_adapter": Break(A.format("adapter = 'other'", LIVE)),
     "attempt_has_an_error_iff_given_up": Break(
         A.format("error = null", GIVEN_UP), "_call_attempts.call_attempts_error_iff_given_up"
@@ -67,6 +68,10 @@ LAWS: dict[str, Break] = {
         "insert into durable._call_waiters (forced, execution_key, scope, node_id)"
         " select false, sha256('x'), scope, node_id from durable._call_waiters limit 1"
     ),
+    "running_call_has_its_scope": Break(
+        "update durable._call_waiters set scope = 'gone' where execution_key in"
+        f" (select execution_key from durable._call_attempts where {LIVE})"
+    ),
     "live_attempt_has_a_waiter": Break(
         "delete from durable._call_waiters w using durable._call_attempts a"
         " where a.execution_key = w.execution_key and a.ended_at is null"
@@ -85,7 +90,9 @@ LAWS: dict[str, Break] = {
         + "; update durable._pin_log set exec_id = sha256('x') where scope <> 's'"
     ),
     "I16 pin_is_the_last_of_its_history": Break(PIN.format("version = version + 1")),
-    "pin_belongs_to_a_scope": Break("update durable._refs set kind = 'head' where name in ('s', 't', 'u')"),
+    "pin_belongs_to_a_scope": Break(
+        "update durable._refs set kind = 'head' where name in ('s', 't')",
+    ),
     "I15 pins_are_a_chain": Break(
         "update durable._pin_log set prev_exec = sha256('x') where version = 2",
     ),

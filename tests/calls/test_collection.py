@@ -86,7 +86,8 @@ def committed(conn: Connection, node: bytes, made: bytes) -> None:
 def stepped(conn: Connection, node: bytes, made: bytes) -> None:
     """A step had the exec as a hit."""
     conn.execute(
-        "insert into durable._call_steps (step_id, scope, node_id, exec_id) values ('r.0', 's', %s, %s)",
+        "insert into durable._call_steps (created_at, step_id, scope, node_id, exec_id)"
+        " values (1, 'r.0', 's', %s, %s)",
         (node, made),
     )
 

@@ -173,7 +173,8 @@ def week_of(conn: Connection) -> int:
 def due(conn: Connection) -> None:
     """The sweep of retention goes on at the next round."""
     conn.execute(
-        "insert into durable._retention default values on conflict (is_only) do update set due_at = 0"
+        "insert into durable._retention (subject) values ('runs') "
+        "on conflict (subject) do update set due_at = 0"
     )
 
 

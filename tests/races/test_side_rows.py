@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 import pytest
 
+from tests.races.plays import HOLDS_OF_CALLS, PAIR, Play, calls_of_removed_runs, objects_are_unused
 from tests.style.test_waits import below, bodies
 from tests.support.clock import Clock
 from tests.support.rows import arm, events, shop, until
@@ -49,7 +49,6 @@ from tests.support.verbs import (
     timer,
 )
 
-PAIR = ("h", "f")
 OF_RUN = "execution in (select execution from durable._executions where id = 'h')"
 HOLDS = {
     "_callbacks": "awaited_id like 'h%' or awaiter_id = 'h'",
@@ -66,6 +65,7 @@ HOLDS = {
     "_workers": "id = 'W'",
     "_workflows": "name = 'w'",
     "_idle_workers": "worker = 'W'",
+    **HOLDS_OF_CALLS,
 }
 
 
@@ -75,19 +75,6 @@ def conn(dsn: str) -> Iterator[Connection]:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("set lock_timeout = '400ms'")
         yield connection
-
-
-@dataclass(frozen=True, slots=True)
-class Play:
-    """What is about to happen to two of a kind.
-
-    Args:
-        act: lets the engine do it; answers the ids that it names as held.
-        is_done: whether it has happened to one of them.
-    """
-
-    act: Callable[[], list[str]]
-    is_done: Callable[[str], bool]
 
 
 def waiting(conn: Connection, name: str, *acts: dict[str, Any], **options: Any) -> Held:
@@ -245,6 +232,11 @@ TICKS: dict[Callable[[Connection, Clock], Play], tuple[str, ...]] = {
     schedules_fire: ("_schedules",),
     removed_ids_are_forgotten: ("_removed",),
     retention_is_due: ("_retention",),
+    calls_of_removed_runs: (
+        *("_refs", "_pins", "_pin_log", "_call_steps", "_calls", "_call_attempts", "_call_waiters"),
+        *("_call_polls", "_claims"),
+    ),
+    objects_are_unused: ("_objects", "_object_uses"),
 }
 
 # -- claims and turns
@@ -430,7 +422,7 @@ SCENES = [
     for table in tables
 ]
 # rows that are reached with SKIP LOCKED and named by nobody: what is done to them can as well be done later
-UNNAMED = ("_removed", "_retention")
+UNNAMED = ("_removed", "_retention", *TICKS[calls_of_removed_runs], *TICKS[objects_are_unused])
 
 
 @pytest.mark.parametrize(("scene", "table"), SCENES)
@@ -566,6 +558,7 @@ PATIENT = {
     "_remove": "_remove_ended waits 100 ms, and tries tree by tree",
     "_drop_bucket": "waits 50 ms, and gives up",
     "_move_rows": "waits 100 ms, and gives up",
+    "_collect": "waits 100 ms, and tries object by object",
 }
 WRITES = re.compile(
     r"\b(?:update|delete from) durable\.(_\w+)"

@@ -90,7 +90,7 @@ def test_a_tick_of_who_owns_nothing_drops_what_is_empty(conn: Connection, app: C
     conn.execute("create table durable._journal_1 (like durable._journal including all)")
     conn.execute("alter table durable._journal attach partition durable._journal_1 for values in (1)")
     conn.execute("insert into durable._buckets (bucket) values (1)")
-    conn.execute("insert into durable._retention (due_at) values (0)")
+    conn.execute("insert into durable._retention (due_at, subject) values (0, 'runs')")
     app.execute("select durable.tick_v1(100)")
     assert partitions(conn) == before
 

@@ -45,6 +45,31 @@ end
 $$;
 comment on function durable._lock_refs(text[]) is 'Class 4, names of commits: after promises, tasks and heads.';
 
+create or replace function durable._lock_scope(p_name text)
+returns void language plpgsql volatile
+as $$
+begin
+  perform durable._may_lock();
+  perform from durable._refs r where r.name = p_name and r.kind = 'index' for key share;
+  if not found then
+    perform durable._fail_not_found('scope', p_name, 'select durable.scope_open(...) makes one.');
+  end if;
+end
+$$;
+comment on function durable._lock_scope(text) is
+  'Class 4: a scope in which something is to be pinned stays until the commit. Everybody may have this lock at once; only its drop is kept away. WF001.';
+
+create or replace function durable._lock_ref_to_drop(p_name text)
+returns void language plpgsql volatile
+as $$
+begin
+  perform durable._may_lock();
+  perform from durable._refs r where r.name = p_name for update;
+end
+$$;
+comment on function durable._lock_ref_to_drop(text) is
+  'Class 4: a name that is to be dropped. Waits for the commits of the calls that are being made in the scope, so that the drop sees them.';
+
 create or replace function durable._lock_excisions()
 returns void language plpgsql volatile
 as $$

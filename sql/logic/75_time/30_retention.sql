@@ -467,48 +467,29 @@ $$ set search_path = pg_catalog, pg_temp set lock_timeout = '50ms' set jit = off
 comment on function durable._drop_bucket() is
   'Drops one old partition without rows, with the rights of the owner, because workers have none; so it takes nothing from its caller. Its lock, ACCESS EXCLUSIVE on the journal, waits 50 ms at most, and so do the sessions behind it; then the drop is put off for a minute (null). The caller has no lock for which another session waits, so it is part of no circle.';
 
-create or replace function durable._sweep_retention(p_now bigint)
-returns jsonb language plpgsql volatile
+create or replace function durable._sweep_runs(
+  p_place jsonb, p_now bigint, out removed integer, out place jsonb, out due_in bigint)
+language plpgsql volatile
 as $$
 declare
-  v_state durable._retention;
   v_before bigint := p_now - durable._setting_int('retention_days') * 86400000;
-  v_next jsonb;
-  v_done integer := 0;
   v_dropped boolean := false;
 begin
-  if exists (select from durable._retention r where r.due_at > p_now) then
-    return null;
-  end if;
-  if not pg_try_advisory_xact_lock(1685417579, 0) then
-    return null;
-  end if;
-  select * into v_state from durable._retention r for no key update skip locked;
-  if not found then
-    insert into durable._retention (due_at) select p_now + 3600000 where not exists (select from durable._retention);
-    return null;
-  elsif v_state.due_at > p_now then
-    return null;
-  end if;
+  removed := 0;
   if v_before < p_now then
-    select p.runs, p.more into v_done, v_next from durable._purge(v_before, v_state.place, 100) p;
+    select p.runs, p.more into removed, place from durable._purge(v_before, p_place, 100) p;
   end if;
-  if v_next is null then
-    v_done := v_done + durable._forget_removed(p_now, 1000);
-    if v_done = 0 and v_before < p_now then
-      v_done := durable._move_rows(v_before, p_now);
+  if place is null then
+    removed := removed + durable._forget_removed(p_now, 1000);
+    if removed = 0 and v_before < p_now then
+      removed := durable._move_rows(v_before, p_now);
     end if;
-    if v_done = 0 then
+    if removed = 0 then
       v_dropped := durable._drop_bucket();
     end if;
   end if;
-  update durable._retention r
-  set place = v_next,
-      due_at = p_now + case when v_next is not null or v_done > 0 or v_dropped then 100
-                            when v_dropped is null then 60000 else 3600000 end;
-  return jsonb_build_object('promises', 0, 'leases', 0, 'schedules', 0, 'removed', v_done, 'next_due_ms', durable._due_in(p_now),
-                            'more', true, 'hints', '[]'::jsonb);
+  due_in := case when place is not null or removed > 0 or v_dropped then 100 when v_dropped is null then 60000 else 3600000 end;
 end
 $$;
-comment on function durable._sweep_retention(bigint) is
-  'The answer of a tick that removed trees by retention_days, forgot ids, moved rows or dropped a partition, one portion of one of these; also if there was nothing to do; null if it was not due. Its row is written only under its advisory lock, which is tried. In a transaction of its own, because it reads tables of users, drops partitions, and has locked rows that it then kept, out of the order of locks.';
+comment on function durable._sweep_runs(jsonb, bigint) is
+  'One portion: removes trees by retention_days, or forgets ids, moves rows or drops a partition. Answers how many, the next place (null: from the start) and the ms until then. In a transaction of its own, because it reads tables of users, drops partitions, and has locked rows that it then kept, out of the order of locks.';

@@ -103,9 +103,6 @@ begin
     insert into durable._refs (created_at, commit_id, name, kind, base)
     values (durable._now_ms(), v_commit, $1, $2, case when $2 = 'index' then $3 end) on conflict on constraint refs_pk do nothing;
     is_new := found;
-    if is_new then
-      delete from durable._pins p where p.scope = $1;  -- of a call that ended just after a scope of this name was dropped
-    end if;
     if is_new and $2 = 'index' and $3 is not null then
       perform durable._pin_commit($1, v_commit, durable._now_ms());
     end if;
@@ -119,6 +116,19 @@ end
 $$;
 comment on function durable.scope_open(text, text, text) is
   'Opens a scope, or makes a head (kind => ''head''); one that exists is answered as it is: select * from durable.scope_open(''exp-7'', base => ''main''). A scope with a base begins with the head''s exec map, and durable.scope_commit moves the head. WF001, WF003 for another base, WF004.';
+
+create or replace function durable._open_run_scope(p_name text)
+returns void language plpgsql volatile
+as $$
+begin
+  if not exists (select from durable._refs r where r.name = p_name and r.kind = 'index')
+     and (select s.is_new from durable.scope_open(p_name) s) then
+    update durable._refs r set of_run = true where r.name = p_name;
+  end if;
+end
+$$;
+comment on function durable._open_run_scope(text) is
+  'The scope of the calls of a run, which has its name: made with the first call, and dropped after the run is removed. One that people have opened under this name is used, and stays theirs.';
 
 create or replace function durable._tree_with(p_commit bytea, p_name text, p_dag bytea)
 returns durable._object language plpgsql stable
@@ -263,16 +273,23 @@ $$;
 comment on function durable.head_forward(text, bytea, integer) is
   'Moves a head to a commit that was made from it, at the version that was read, and answers its new version. WF001, WF003 for any other commit or version, WF015.';
 
+create or replace function durable._has_running_calls(p_scope text)
+returns boolean language sql stable
+as $$
+  select exists (select from durable._call_waiters w
+                 join durable._call_attempts a on a.execution_key = any (array[w.execution_key]) and a.ended_at is null
+                 where w.scope = p_scope)
+$$;
+comment on function durable._has_running_calls(text) is 'Whether an attempt goes on for a scope.';
+
 create or replace function durable.scope_drop(name text)
 returns boolean language plpgsql volatile
 as $$
 begin
-  perform durable._lock_refs(array[$1]);
+  perform durable._lock_ref_to_drop($1);
   if exists (select from durable._refs r where r.base = $1) then
     perform durable._fail_conflict(format('Scopes are open on %L.', $1), 'Drop them first: durable.refs names them as base.');
-  elsif exists (select from durable._call_attempts a
-                join durable._call_waiters w on w.execution_key = any (array[a.execution_key])
-                where a.ended_at is null and w.scope = $1) then
+  elsif durable._has_running_calls($1) then
     perform durable._fail_conflict(format('Calls of %L are running.', $1), 'Wait for them or cancel them: durable.calls.');
   end if;
   delete from durable._pins p where p.scope = $1;
@@ -281,4 +298,4 @@ begin
 end
 $$;
 comment on function durable.scope_drop(text) is
-  'Drops a scope with its pins, a head or a snapshot; answers whether there was one. The history of its pins stays. Objects that nothing refers to any more are left to durable.objects_collect. WF003 while scopes are open on it or its calls run.';
+  'Drops a scope with its pins, a head or a snapshot; answers whether there was one. The history of its pins stays for the retention of calls, durable.calls_purge. Waits for calls that are being made in it. WF003 while scopes are open on it or its calls run.';

@@ -32,20 +32,32 @@ $$;
 comment on function durable.snapshot_advance(text, bytea, integer) is
   'Moves a snapshot to a commit that was made from it, which is how a result is published. Execs in it are ignored: only durable.call_report_v1 and its kin pin. WF001, WF003 for a commit that does not come after it, WF015.';
 
-create or replace function durable.snapshot_prune(older_than interval default '1 day')
+create or replace function durable._prune_snapshots(p_before bigint, p_limit integer)
 returns integer language plpgsql volatile
 as $$
 declare
   v_count integer;
 begin
-  if $1 is null or $1 < interval '0' then
-    perform durable._fail_invalid('Snapshots are pruned from an age on: older_than => ''1 day''.');
-  end if;
   delete from durable._refs r where r.name = any (array(
-    select x.name from durable._refs x where x.kind = 'exec' and x.created_at <= durable._now_ms() - durable._ms($1)
-    order by x.name for update skip locked));
+    select x.name from durable._refs x
+    where x.kind = 'exec' and x.created_at <= p_before
+      and not exists (select from durable._call_attempts a where a.ref_name = any (array[x.name]) and a.ended_at is null)
+    order by x.created_at, x.name limit p_limit for update of x skip locked));
   get diagnostics v_count = row_count;
   return v_count;
 end
 $$;
-comment on function durable.snapshot_prune(interval) is 'Drops snapshots of this age, except those that somebody has locked; answers how many. WF004.';
+comment on function durable._prune_snapshots(bigint, integer) is
+  'Drops snapshots that are this old, the oldest first, at most so many (null: all). One that a running attempt reads stays.';
+
+create or replace function durable.snapshot_prune(older_than interval default '1 day')
+returns integer language plpgsql volatile
+as $$
+begin
+  if $1 is null or $1 < interval '0' then
+    perform durable._fail_invalid('Snapshots are pruned from an age on: older_than => ''1 day''.');
+  end if;
+  return durable._prune_snapshots(durable._now_ms() - durable._ms($1), null);
+end
+$$;
+comment on function durable.snapshot_prune(interval) is 'Drops snapshots of this age, except those that a running attempt reads or somebody has locked; answers how many. durable.tick() drops those that are a day old. WF004.';

@@ -82,16 +82,44 @@ $$ set lock_timeout = '100ms';
 comment on function durable._collect(bytea[], bigint, bigint) is
   'Removes those of the objects that are older than an instant and not used. Answers how many, and the refs that they had. If a row elsewhere prevents it, each is tried alone.';
 
+create or replace function durable._collect_from(
+  p_before bigint, p_place jsonb, p_limit integer, p_now bigint, out removed integer, out examined integer, out more jsonb)
+language plpgsql volatile
+as $$
+declare
+  v_left bytea[];
+  v_last record;
+  v_part record;
+begin
+  removed := 0;
+  select array_agg(x.id order by x.created_at, x.id), count(*) into v_left, examined from (
+    select o.created_at, o.id from durable._objects o
+    where o.excised_at is null and o.created_at < p_before
+          and (o.created_at, o.id) > (coalesce((p_place ->> 'created_at')::bigint, -1),
+                                      coalesce(durable._unhex(p_place ->> 'id'), ''))
+    order by o.created_at, o.id limit p_limit) x;
+  if examined = p_limit then
+    select o.created_at, o.id into v_last from durable._objects o where o.id = v_left[examined];
+    more := jsonb_build_object('created_at', v_last.created_at, 'id', durable._hex(v_last.id));
+  end if;
+  while cardinality(v_left) > 0 and removed <= 10 * p_limit + 1000 loop
+    select * into v_part from durable._collect(v_left[: 1000], p_before, p_now) c;
+    removed := removed + v_part.removed;
+    -- an exec stays as long as something else has its node, which may have been one of those that went
+    v_left := v_left[1001 :] || v_part.freed || array(
+      select o.id from durable._objects o where o.kind = 'exec' and o.refs[1] = any (v_part.freed));
+  end loop;
+end
+$$;
+comment on function durable._collect_from(bigint, jsonb, integer, bigint) is
+  'One portion of a collection: so many objects from a place on, oldest first, and what only they referred to, as long as that is no more than ten times as much. The rest is found by the next collection.';
+
 create or replace function durable.objects_collect(
   older_than interval default '1 day', max_objects integer default 1000, after jsonb default null)
 returns table (removed integer, examined integer, more jsonb) language plpgsql volatile
 as $$
 declare
   v_now bigint := durable._now_ms();
-  v_before bigint := v_now - durable._ms($1);
-  v_ids bytea[];
-  v_last record;
-  v_part record;
 begin
   if $1 is null or $1 < interval '1 hour' or $2 is null or $2 < 1 then
     perform durable._fail_invalid('Objects are collected from an age of one hour on, one or more at a time.');
@@ -99,25 +127,25 @@ begin
     perform durable._fail_invalid('Collection goes on behind the place that the call before it answered as more.');
   end if;
   perform durable._may_lock();
-  removed := 0;
-  select array_agg(x.id order by x.created_at, x.id), count(*) into v_ids, examined from (
-    select o.created_at, o.id from durable._objects o
-    where o.excised_at is null and o.created_at < v_before
-          and (o.created_at, o.id) > (coalesce(($3 ->> 'created_at')::bigint, -1), coalesce(durable._unhex($3 ->> 'id'), ''))
-    order by o.created_at, o.id limit $2) x;
-  if examined = $2 then
-    select o.created_at, o.id into v_last from durable._objects o where o.id = v_ids[examined];
-    more := jsonb_build_object('created_at', v_last.created_at, 'id', durable._hex(v_last.id));
-  end if;
-  while cardinality(v_ids) > 0 loop
-    select * into v_part from durable._collect(v_ids, v_before, v_now) c;
-    removed := removed + v_part.removed;
-    -- an exec stays as long as something else has its node, which may have been one of those that went
-    v_ids := v_part.freed || array(select o.id from durable._objects o
-                                   where o.kind = 'exec' and o.refs[1] = any (v_part.freed));
-  end loop;
-  return next;
+  return query select c.removed, c.examined, c.more from durable._collect_from(v_now - durable._ms($1), $3, $2, v_now) c;
 end
 $$;
 comment on function durable.objects_collect(interval, integer, jsonb) is
-  'Removes a portion of the objects that nothing refers to and that were last put this long ago: select * from durable.objects_collect(''1 day''). While it answers more there may be more: call it again with after => its answer. Names, pins, live calls, results that are shared (setting call_results_days), steps and rows of your tables with a foreign key to durable._objects keep what they refer to. Objects that are locked at the moment are passed over. WF003 above READ COMMITTED, WF004.';
+  'Removes a portion of the objects that nothing refers to and that were last put this long ago: select * from durable.objects_collect(''1 day''). While it answers more there may be more: call it again with after => its answer. Names, pins, live calls, results that are shared (setting call_results_days), steps and rows of your tables with a foreign key to durable._objects keep what they refer to. Objects that are locked at the moment are passed over. durable.tick() does it by itself, once a day: setting unused_objects_days. WF003 above READ COMMITTED, WF004.';
+
+create or replace function durable._sweep_objects(
+  p_place jsonb, p_now bigint, out removed integer, out place jsonb, out due_in bigint)
+language plpgsql volatile
+as $$
+declare
+  v_days bigint := durable._setting_int('unused_objects_days');
+begin
+  removed := 0;
+  if v_days > 0 then
+    select c.removed, c.more into removed, place from durable._collect_from(p_now - v_days * 86400000, p_place, 200, p_now) c;
+  end if;
+  due_in := case when place is null then 86400000 else 100 end;
+end
+$$;
+comment on function durable._sweep_objects(jsonb, bigint) is
+  'A portion of the daily collection: what it removed, its next place (null: it is at the end), and the ms until then.';

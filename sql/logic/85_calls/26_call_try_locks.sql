@@ -49,13 +49,30 @@ declare
     join durable._pins p on p.scope = any (array[w.scope]) and p.node_id = any (array[w.node_id])
     where w.execution_key = p_execution_key and w.forced order by p.scope, p.node_id);
 begin
+  if exists (
+       select from durable._call_waiters w join durable._refs r on r.name = any (array[w.scope])
+       where w.execution_key = p_execution_key
+         and r.name <> all (array(
+           select l.name from durable._refs l
+           where l.name = any (array(select x.scope from durable._call_waiters x where x.execution_key = p_execution_key))
+           order by l.name for key share skip locked))) then
+    return false;
+  end if;
   return (select count(*) from (
             select from durable._pins p where p.ctid = any (v_rows)
             order by p.scope, p.node_id for no key update skip locked) l) = cardinality(v_rows);
 end
 $$;
 comment on function durable._try_lock_pins(bytea) is
-  'Pins that the result of an attempt, which is locked, is going to replace; false if one of them is taken.';
+  'The scopes that wait for an attempt, which is locked, and the pins that its result is going to replace; false if one of them is taken.';
+
+create or replace function durable._try_lock_polls(p_execution_key bytea, p_most integer)
+returns tid[] language sql volatile
+as $$
+  select array(select l.ctid from durable._call_polls l
+               where l.execution_key = p_execution_key and l.seq <= p_most for update skip locked)
+$$;
+comment on function durable._try_lock_polls(bytea, integer) is 'The polls of an attempt up to a number, to be forgotten.';
 
 create or replace function durable._try_lock_due(p_adapters text[], p_worker text, p_most integer, p_now bigint)
 returns text[] language sql volatile
@@ -65,6 +82,7 @@ as $$
     cross join lateral (
       select t.id, t.priority, t.retry_at from durable._tasks t
       where t.queue = 'adapter:' || a.adapter and t.state = 'pending' and t.workflow is null and t.retry_at <= p_now
+        and t.id ~ '^call:[0-9a-f]{64}$'  -- and no promise of somebody else for this target
         and t.deadline > p_now
         and (t.released_until is null or t.released_until <= p_now
              or (p_worker <> all (t.released_by) and cardinality(t.released_by) < 16))
@@ -82,16 +100,39 @@ as $$
 $$;
 comment on function durable._try_lock_cancels(text[], integer) is 'Attempts whose jobs are still to be cancelled.';
 
-create or replace function durable._try_lock_ended(p_limit integer, p_now bigint)
-returns bytea[] language sql volatile
+create or replace function durable._live_from(p_key bytea, p_limit integer)
+returns bytea[] language sql stable
 as $$
   select array(
+    select x.execution_key from (
+      (select a.execution_key from durable._call_attempts a
+       where a.ended_at is null and a.execution_key >= p_key order by a.execution_key limit p_limit)
+      union all
+      (select a.execution_key from durable._call_attempts a
+       where a.ended_at is null and a.execution_key < p_key order by a.execution_key limit p_limit)) x
+    limit p_limit)
+$$;
+comment on function durable._live_from(bytea, integer) is
+  'Live attempts from a key on, and from the beginning again after the last one. Keys are hashes, so a random key is a random place.';
+
+create or replace function durable._try_lock_ended(p_limit integer, p_now bigint)
+returns bytea[] language plpgsql volatile
+as $$
+declare
+  -- a promise can be settled by hand at any time, which nothing says here: so some are looked at in each round
+  v_keys bytea[] := durable._live_from(sha256(float8send(random())), least(p_limit, 100)) || array(
+    select a.execution_key from durable._call_attempts a
+    where a.ended_at is null and a.deadline <= p_now order by a.deadline limit p_limit);
+begin
+  return array(
     select a.execution_key from durable._call_attempts a
     left join durable._promises p on p.id = any (array[durable._call_promise(a.execution_key)])
-    where a.ended_at is null and (p.id is null or p.state <> 'pending')
-    order by a.created_at limit p_limit for no key update of a skip locked)
+    where a.execution_key = any (v_keys) and durable._is_open(a) and (p.id is null or p.state <> 'pending')
+    limit p_limit for no key update of a skip locked);
+end
 $$;
-comment on function durable._try_lock_ended(integer, bigint) is 'Live attempts whose promises were settled behind their back: by their deadline, or by a verb of promises.';
+comment on function durable._try_lock_ended(integer, bigint) is
+  'Live attempts whose promises were settled behind their back, by their deadline or by a verb of promises: among those past their deadline, and among a hundred others, each time from another place.';
 
 create or replace function durable._try_lock_adapters(p_worker text, p_adapters text[], p_now bigint)
 returns void language plpgsql volatile

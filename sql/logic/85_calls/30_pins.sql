@@ -61,6 +61,7 @@ begin
     cross join lateral unnest(o.refs[2:]) with ordinality as i (id, place)
     left join durable._pins p on p.scope = $1 and p.node_id = any (array[i.id])
     where o.id = $2 order by i.place);
+  perform durable._lock_scope($1);
   perform durable._lock_pins(array[row($1, $2, $3, v_inputs, true)::durable._new_pin]);
   v_now := durable._now_ms();
   if (select p.exec_id from durable._pins p where p.scope = $1 and p.node_id = $2) is distinct from $4 then

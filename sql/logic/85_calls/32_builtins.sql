@@ -155,6 +155,7 @@ begin
     v_node || v_run.objects || row(null, 'exec', v_run.status, null, array[v_node[2].id, v_run.datum], '{}')::durable._object);
   v_exec := v_ids[cardinality(v_ids)];
   if $3 is not null then
+    perform durable._lock_scope($3);
     perform durable._pin(array[row($3, v_node[2].id, v_exec, v_inputs.execs, false)::durable._new_pin], null, durable._now_ms());
     v_exec := (select p.exec_id from durable._pins p where p.scope = $3 and p.node_id = v_node[2].id);
   end if;

@@ -132,6 +132,14 @@ $$;
 comment on function durable._shared_attempt(durable._call, bigint) is
   'The newest attempt whose result may be used for this call, if all of that result can be read; all null: none.';
 
+create or replace function durable._run_of(p_step text)
+returns text language sql stable
+as $$
+  select p.id from durable._promises p
+  where p.id = left(p_step, -position('.' in reverse(p_step))) and p.head is not null
+$$;
+comment on function durable._run_of(text) is 'The run whose step this is, <run id>.<number>; null: a step of somebody else.';
+
 create or replace function durable._remember_step(p_call durable._call, p_execution_key bytea, p_exec bytea)
 returns boolean language plpgsql volatile
 as $$
@@ -139,8 +147,9 @@ begin
   if p_call.step_id is null then
     return true;
   end if;
-  insert into durable._call_steps (step_id, scope, node_id, execution_key, exec_id)
-  values (p_call.step_id, p_call.scope, p_call.node, p_execution_key, p_exec) on conflict on constraint call_steps_pk do nothing;
+  insert into durable._call_steps (created_at, step_id, scope, node_id, run_id, execution_key, exec_id)
+  values (durable._now_ms(), p_call.step_id, p_call.scope, p_call.node, durable._run_of(p_call.step_id), p_execution_key, p_exec)
+  on conflict on constraint call_steps_pk do nothing;
   return found;
 end
 $$;
@@ -237,17 +246,20 @@ declare
 begin
   update durable._calls c set generation = p_generation where c.value_key = p_call.value_key;
   insert into durable._call_attempts as a (
-    created_at, generation, budget, share, uuid, execution_key, value_key, node_id, adapter, step_id, request_id)
+    created_at, deadline, generation, budget, share, uuid, execution_key, value_key, node_id, adapter, served_as, step_id,
+    request_id)
   values (
-    p_now, p_generation, coalesce((p_call.request ->> 'retries')::integer, durable._setting_int('call_retries')), p_call.share,
+    p_now, nullif(durable._later(p_now, p_call.timeout_ms), durable._never()), p_generation,
+    coalesce((p_call.request ->> 'retries')::integer, durable._setting_int('call_retries')), p_call.share,
     gen_random_uuid(), v_key, p_call.value_key, p_call.node, p_call.adapter,
+    durable._served_as(p_call.function, p_call.adapter),
     case when p_call.cache = 'force' then p_call.step_id end, p_request)
   returning a.* into v_attempt;
   if not durable._insert_promise(
     row(durable._call_promise(v_key), durable._later(p_now, p_call.timeout_ms),
         jsonb_build_object('function', p_call.function, 'node', encode(p_call.node, 'hex'), 'request', p_call.request)::text,
         null,
-        jsonb_build_object('resonate:target', 'poll://any@adapter:' || durable._served_as(p_call.function, p_call.adapter)),
+        jsonb_build_object('resonate:target', 'poll://any@adapter:' || v_attempt.served_as),
         null)::durable._new_promise,
     null, null, p_now) then
     perform durable._fail_conflict(format('Promise %L exists already; such ids are reserved.', durable._call_promise(v_key)));
@@ -273,6 +285,9 @@ begin
           p_call.value_ids)
   on conflict on constraint calls_pk do nothing;
   v_row := durable._lock_call(p_call.value_key);
+  if v_row.value_key is null then
+    return null;  -- retention has just removed it
+  end if;
   v_now := durable._now_ms();
   if not p_call.forced and (exists (select from durable._pinned_hit(p_call) h where h.status = 'ok')
                             or (durable._shared_attempt(p_call, v_now)).execution_key is not null) then
@@ -323,6 +338,7 @@ begin
   if v_call.request is not null then
     v_request := durable._put_request(v_call.node, v_call.request);
   end if;
+  perform durable._lock_scope(v_call.scope);
   for v_round in 1..20 loop
     v_call.is_pinned := exists (select from durable._pins p where p.scope = v_call.scope and p.node_id = v_call.node);
     v_answer := durable._hit(v_call);

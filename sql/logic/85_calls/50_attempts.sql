@@ -105,13 +105,19 @@ create or replace function durable._add_poll(
   p_attempt durable._call_attempts, p_version integer, p_class text, p_worker text, p_report jsonb, p_message text, p_now bigint)
 returns void language sql volatile
 as $$
-  insert into durable._call_polls (started_at, ended_at, seq, version, execution_key, class, worker, message, stderr)
-  select least(coalesce((p_report ->> 'started_at')::numeric::bigint, p_now), p_now), p_now, coalesce(max(l.seq), 0) + 1,
-         p_version, p_attempt.execution_key, p_class, p_worker, left(p_message, 4000), right(p_report ->> 'stderr', 65536)
-  from durable._call_polls l where l.execution_key = p_attempt.execution_key
+  with added as (
+    insert into durable._call_polls (started_at, ended_at, seq, version, execution_key, class, worker, message, stderr)
+    select least(coalesce((p_report ->> 'started_at')::numeric::bigint, p_now), p_now), p_now, coalesce(max(l.seq), 0) + 1,
+           p_version, p_attempt.execution_key, p_class, p_worker, left(p_message, 4000), right(p_report ->> 'stderr', 65536)
+    from durable._call_polls l where l.execution_key = p_attempt.execution_key
+    returning seq
+  )
+  delete from durable._call_polls l
+  using added n
+  where l.ctid = any (durable._try_lock_polls(p_attempt.execution_key, n.seq - 100))
 $$;
 comment on function durable._add_poll(durable._call_attempts, integer, text, text, jsonb, text, bigint) is
-  'Stores the answer of an adapter, for people. The caller has locked the attempt, so the number is free.';
+  'Stores the answer of an adapter, for people, and forgets those that have a hundred newer ones. The caller has locked the attempt, so the number is free.';
 
 create or replace function durable._aborted(p_attempt durable._call_attempts, p_code text, p_message text, p_cause jsonb)
 returns text language sql immutable

@@ -182,7 +182,8 @@ begin
   perform durable._pin(array(
     select row(w.scope, w.node_id, durable._object_id('exec', v_status, null, array[w.node_id, p_attempt.outcome_dag], '{}'),
                w.inputs, w.forced)::durable._new_pin
-    from durable._call_waiters w where w.execution_key = p_attempt.execution_key order by w.scope, w.node_id),
+    from durable._call_waiters w join durable._refs r on r.name = any (array[w.scope])
+    where w.execution_key = p_attempt.execution_key order by w.scope, w.node_id),
     p_attempt.execution_key, p_now);
   update durable._call_attempts a set ended_at = p_now, exec_id = v_exec, failures = 0
   where a.execution_key = p_attempt.execution_key;
@@ -193,7 +194,7 @@ begin
 end
 $$;
 comment on function durable._complete(durable._call_attempts, bigint) is
-  'Pins the result for everybody who waits and resolves the promise, in this transaction: nobody sees one without the other. A failed result resolves it too.';
+  'Pins the result for everybody who waits and resolves the promise, in this transaction: nobody sees one without the other. A failed result resolves it too. A scope that was deleted by hand has no pin.';
 
 create or replace function durable._integrate(p_execution_key bytea, p_version integer)
 returns text language plpgsql volatile

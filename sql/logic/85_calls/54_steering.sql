@@ -181,20 +181,41 @@ as $$
 $$;
 comment on function durable._served_adapters(bigint) is 'Adapters for which a worker has asked for work within a minute.';
 
+create or replace function durable._missing_adapters(p_before bigint)
+returns text[] language sql stable
+as $$
+  -- from name to name along the index of live attempts, of which there may be many
+  with recursive needed (served_as) as (
+    (select a.served_as from durable._call_attempts a where a.ended_at is null order by a.served_as limit 1)
+    union all
+    select (select a.served_as from durable._call_attempts a
+            where a.ended_at is null and a.served_as > n.served_as order by a.served_as limit 1)
+    from needed n where n.served_as is not null
+  )
+  select array(select n.served_as from needed n
+               where n.served_as is not null
+                 and not exists (select from durable._adapters s
+                                 where s.adapter = any (array[n.served_as]) and s.seen_at > p_before))
+$$;
+comment on function durable._missing_adapters(bigint) is
+  'Names of adapters that running attempts need, and for which no worker has asked for work since an instant.';
+
 create or replace function durable._stranded(p_limit integer, p_now bigint)
 returns setof durable._call_attempts language plpgsql stable
 as $$
 declare
-  v_grace bigint := durable._setting_int('call_adapter_grace_ms');
+  v_before bigint := p_now - greatest(durable._setting_int('call_adapter_grace_ms'), 60000);
+  v_waiting bigint := p_now - durable._setting_int('call_adapter_grace_ms');
 begin
   return query
-    select a.* from durable._call_attempts a
-    join durable._tasks t on t.id = any (array[durable._call_promise(a.execution_key)])
-    where a.ended_at is null and t.state is not distinct from 'pending' and t.retry_at <= p_now - v_grace
-      and substr(t.queue, 9) <> all (durable._served_adapters(p_now))
-      and not exists (select from durable._adapters s
-                      where s.adapter = any (array[substr(t.queue, 9)]) and s.seen_at > p_now - v_grace)
-    order by a.created_at limit p_limit;
+    select a.* from unnest(durable._missing_adapters(v_before)) m (adapter)
+    cross join lateral (
+      select t.id from durable._tasks t
+      where t.queue = 'adapter:' || m.adapter and t.state = 'pending' and t.workflow is null and t.retry_at <= v_waiting
+        and t.id ~ '^call:[0-9a-f]{64}$'
+      order by t.priority, t.retry_at limit p_limit) t
+    join durable._call_attempts a on a.execution_key = any (array[decode(substr(t.id, 6), 'hex')])
+    where durable._is_open(a) limit p_limit;
 end
 $$;
 comment on function durable._stranded(integer, bigint) is 'Attempts that have been due for call_adapter_grace_ms, with no worker that serves their adapter.';

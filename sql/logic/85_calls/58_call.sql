@@ -171,7 +171,11 @@ begin
   perform durable._may_lock();
   -- one that waits here for a user's transaction has locked nothing of the engine yet, and is tried again
   perform set_config('lock_timeout', '1s', true);
-  perform durable.call_scope_v1(v_scope, null);
+  if v_scope is distinct from p_options ->> 'scope' then
+    perform durable._open_run_scope(v_scope);
+  else
+    perform durable.call_scope_v1(v_scope, null);
+  end if;
   v_answer := durable._begin_call(durable._asked_call(
     p_function, durable._input_nodes(v_scope, p_inputs), p_options || jsonb_build_object('scope', v_scope), p_step, p_switch));
   if v_answer ->> 'at' = 'started' then

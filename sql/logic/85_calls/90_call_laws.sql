@@ -29,7 +29,10 @@ as $$
     ('I13 attempt_within_budget', a.failures > a.budget + 1),
     ('I18 exec_status_agrees_with_the_outcome', e.sub <> substr(a.phase, 11)),
     ('attempt_belongs_to_a_call', c.value_key is null or a.generation > c.generation),
-    ('attempt_is_in_the_queue_of_its_adapter', t.queue <> 'adapter:' || durable._served_as(c.function, a.adapter)),
+    ('attempt_deadline_is_that_of_its_promise',
+      p.id is not null and a.deadline is distinct from nullif(p.timeout_at, durable._never())),
+    ('attempt_is_in_the_queue_of_its_adapter',
+      a.served_as <> durable._served_as(c.function, a.adapter) or t.queue <> 'adapter:' || a.served_as),
     ('attempt_has_an_error_iff_given_up', (a.error is not null) <> (a.ended_at is not null and a.exec_id is null)),
     ('attempt_times_are_past', greatest(a.created_at, a.ended_at) > n.now_ms or a.ended_at < a.created_at)
   ) as v (law, broken)
@@ -41,10 +44,10 @@ create or replace function durable._check_generations()
 returns table (law text, id text, detail text) language sql stable
 as $$
   select 'I9 generations_have_no_gap', durable._hex(c.value_key),
-         format('latest %s, %s attempts', c.generation, count(a.value_key))
+         format('latest %s, %s attempts, %s removed', c.generation, count(a.value_key), c.removed)
   from durable._calls c left join durable._call_attempts a on a.value_key = c.value_key
   group by c.value_key
-  having count(a.value_key) <> c.generation + 1 or coalesce(max(a.generation), -1) <> c.generation
+  having count(a.value_key) + c.removed <> c.generation + 1 or max(a.generation) > c.generation
   union all
   select 'I10 value_key_is_derived', durable._hex(c.value_key), c.function
   from durable._calls c where c.value_key <> durable._value_key(c.salt, c.scope, c.function_id, c.inputs)
@@ -79,6 +82,12 @@ as $$
   from durable._call_attempts a
   where a.ended_at is null and not exists (select from durable._call_waiters w where w.execution_key = a.execution_key)
   union all
+  select 'running_call_has_its_scope', durable._hex(w.node_id), format('scope %s', w.scope)
+  from durable._call_waiters w
+  join durable._call_attempts a on a.execution_key = w.execution_key and a.ended_at is null
+  left join durable._refs r on r.name = w.scope
+  where r.kind is distinct from 'index'
+  union all
   select 'step_was_given_something_that_is_there', s.step_id, durable._hex(s.node_id)
   from durable._call_steps s
   where (s.execution_key is not null
@@ -111,8 +120,9 @@ as $$
   where b.prev_exec is not null and not exists (
     select from durable._pin_log a
     where a.scope = b.scope and a.node_id = b.node_id and a.version = b.version - 1 and a.exec_id = b.prev_exec)
+    and exists (select from durable._pin_log o where o.scope = b.scope and o.node_id = b.node_id and o.id < b.id)
 $$;
-comment on function durable._check_pins() is 'Laws of pins and their history. A result that was excised stays pinned, and is refused to whoever asks.';
+comment on function durable._check_pins() is 'Laws of pins and their history, whose beginning retention may have removed. A result that was excised stays pinned, and is refused to whoever asks.';
 
 create or replace function durable._check_claims()
 returns table (law text, id text, detail text) language sql stable

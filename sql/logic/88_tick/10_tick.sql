@@ -1,5 +1,6 @@
 -- All that time starts: promise deadlines, lost leases, schedules, journal partitions ahead, retention; and the end of waits
 -- for rows, which commits of users leave to be done. Any number of callers, bounded, SKIP LOCKED; a missed call only delays.
+-- It stands above all concerns, because it starts the housekeeping of each.
 
 create or replace function durable._gone_workers(p_now bigint)
 returns text[] language plpgsql volatile
@@ -323,6 +324,53 @@ end
 $$;
 comment on function durable._lose_leases(bigint, integer) is
   'Takes tasks from workers that are gone or did not renew their leases, and forgets the workers. held: as of _settle_due.';
+
+create or replace function durable._try_lock_sweep(p_now bigint)
+returns durable._retention language plpgsql volatile
+as $$
+declare
+  v_sweep durable._retention;
+begin
+  if (exists (select from durable._retention) and not exists (select from durable._retention r where r.due_at <= p_now))
+     or not pg_try_advisory_xact_lock(1685417579, 0) then
+    return null;
+  end if;
+  select * into v_sweep from durable._retention r
+  where r.due_at <= p_now order by r.due_at limit 1 for no key update skip locked;
+  if not found and not exists (select from durable._retention) then
+    insert into durable._retention (due_at, subject) values (p_now + 3600000, 'runs');
+  elsif v_sweep.subject = 'runs' and (exists (select from durable._objects) or exists (select from durable._claims)) then
+    insert into durable._retention (due_at, subject) values (p_now, 'calls'), (p_now, 'objects')
+    on conflict on constraint retention_pk do nothing;
+  end if;
+  return v_sweep;
+end
+$$;
+comment on function durable._try_lock_sweep(bigint) is
+  'The sweep of retention that is due for the longest time; all null if none is, or another session is at one. Its row is written only under this advisory lock, which is tried. The sweeps of calls and objects begin where there are objects or claims.';
+
+create or replace function durable._sweep_retention(p_now bigint)
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_sweep durable._retention := durable._try_lock_sweep(p_now);
+  v_part record;
+begin
+  if v_sweep.subject is null then
+    return null;
+  end if;
+  case v_sweep.subject
+    when 'runs' then select * into v_part from durable._sweep_runs(v_sweep.place, p_now) s;
+    when 'calls' then select * into v_part from durable._sweep_calls(v_sweep.place, p_now) s;
+    when 'objects' then select * into v_part from durable._sweep_objects(v_sweep.place, p_now) s;
+  end case;
+  update durable._retention r set place = v_part.place, due_at = p_now + v_part.due_in where r.subject = v_sweep.subject;
+  return jsonb_build_object('promises', 0, 'leases', 0, 'schedules', 0, 'removed', v_part.removed,
+                            'next_due_ms', durable._due_in(p_now), 'more', true, 'hints', '[]'::jsonb);
+end
+$$;
+comment on function durable._sweep_retention(bigint) is
+  'The answer of a tick that did one portion of one sweep of retention: of runs, of calls or of objects; also if there was nothing to remove; null if none was due. In a transaction of its own: see durable._sweep_runs.';
 
 create or replace function durable.tick_v1(p_limit integer, p_schedules boolean default true)
 returns jsonb language plpgsql volatile

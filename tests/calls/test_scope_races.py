@@ -1,0 +1,145 @@
+"""Law: a scope that is dropped beside a call, a pin or a result has either all of it or nothing: no pin and
+no running call is left without its scope, and the open drop stops only what concerns that scope.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+
+import psycopg
+import pytest
+
+from tests.calls.scene import Scene
+from tests.calls.test_call_races import done, end_of, scene_of, together
+from tests.support.barrier import Stage
+
+BEGIN = "select durable.call_begin('s', 'dml+exec://fake/f', array[durable.literal(%s)]) ->> 'at'"
+DROP = "select durable.scope_drop('s')"
+NAMES = "abcdef"
+ORPHANS = """
+select (select count(*) from durable._pins p
+        where not exists (select from durable._refs r where r.name = p.scope))
+  + (select count(*) from durable._call_waiters w join durable._call_attempts a using (execution_key)
+     where a.ended_at is null and not exists (select from durable._refs r where r.name = w.scope))"""
+
+
+def sqlstate(error: BaseException | None) -> str:
+    """With which a step was refused."""
+    return str(error.sqlstate) if isinstance(error, psycopg.Error) else "none"
+
+
+@pytest.fixture
+def called(open_scene: Scene) -> Scene:
+    """A shared result of the argument 1, which no scope has pinned, and literals."""
+    open_scene.begin([1], scope="t")
+    open_scene.run(7)
+    open_scene.literal(2)
+    open_scene.one("select durable.node_call('dml+exec://fake/f', array[durable.literal('2')])")
+    return open_scene
+
+
+def pin_by_hand(scene: Scene) -> tuple[str, tuple[object, ...]]:
+    """A pin of an execution that there is."""
+    node, made = scene.all("select node_id, exec_id from durable._pins where scope = 't'")[0]
+    return "select durable.pin_set('s', %s, %s)", (node, made)
+
+
+WRITES = {
+    "start": lambda scene: (BEGIN, ("2",)),
+    "shared_hit": lambda scene: (BEGIN, ("1",)),
+    "pin_set": pin_by_hand,
+    "builtin": lambda scene: (
+        "select durable.builtin('list/construct', array[durable.literal('1')], 's')",
+        (),
+    ),
+    "call": lambda scene: ("select durable.call('dml+exec://fake/f', '[1]', 's')", ()),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_drop_comes_after_what_is_written(called: Scene, dsn: str, write: str) -> None:
+    """It waits for the commit, and sees it: a running call keeps the scope, pins go with it."""
+    with Stage(dsn) as stage:
+        caller, dropper = stage.player("caller"), stage.player("dropper")
+        caller.begin()
+        caller.do(*WRITES[write](called)).rows()
+        drop = dropper.do(DROP)
+        assert drop.blocked
+        caller.commit().rows()
+        assert sqlstate(drop.error) == ("WF003" if write == "start" else "none")
+    assert called.one(ORPHANS) == 0
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_what_is_written_comes_after_a_drop(called: Scene, dsn: str, write: str) -> None:
+    """It waits for the commit and is refused, and leaves nothing; other scopes go on meanwhile."""
+    statement = WRITES[write](called)
+    with Stage(dsn) as stage:
+        caller, dropper = stage.player("caller"), stage.player("dropper")
+        dropper.begin()
+        assert dropper.do(DROP).value() is True
+        written = caller.do(*statement)
+        assert written.blocked
+        assert called.begin([1], scope="u")["at"] == "shared_hit"
+        dropper.commit().rows()
+        assert sqlstate(written.error) == "WF001"
+    assert called.one(ORPHANS) == 0 and called.count("_call_attempts") == 1
+
+
+def test_a_scope_that_is_held_makes_an_integration_busy(dsn: str, open_scene: Scene) -> None:
+    """The worker does not wait; the result is stored, and pinned when the scope is free."""
+    open_scene.begin([1])
+    (document,) = open_scene.lease()
+    with psycopg.connect(dsn) as user, scene_of(dsn) as mine:
+        user.execute("select from durable._refs where name = 's' for update")
+        begun = time.monotonic()
+        assert mine.done(document) == "integrate_ok"
+        assert mine.integrate(document) == "busy"
+        assert time.monotonic() - begun < 1
+        user.commit()
+    assert open_scene.integrate(document) == "completed_ok"
+
+
+def test_scopes_come_and_go(dsn: str, open_scene: Scene, seed: int) -> None:
+    """Six sessions: four call and force calls in six scopes, one works, one drops and opens the scopes."""
+    until = time.monotonic() + 5
+    met: set[str] = set()
+
+    def attempt(scene: Scene, chance: random.Random, step: str) -> None:
+        try:
+            forced = {"cache": "force", "step_id": step} if chance.random() < 0.05 else {}
+            met.add(scene.begin([chance.randrange(3)], scope=chance.choice(NAMES), **forced)["at"])
+        except psycopg.Error as error:
+            met.add(sqlstate(error))
+
+    def caller(number: int) -> None:
+        chance = random.Random(seed + number)
+        with scene_of(dsn) as scene:
+            while time.monotonic() < until:
+                attempt(scene, chance, f"{number}.{chance.random()}")
+
+    def worker() -> None:
+        with scene_of(dsn) as scene:
+            while time.monotonic() < until:
+                for document in scene.lease():
+                    end_of(scene, document, done(scene, document))
+
+    def dropper() -> None:
+        chance = random.Random(seed)
+        with scene_of(dsn) as scene:
+            while time.monotonic() < until:
+                name = chance.choice(NAMES)
+                try:
+                    met.add(f"dropped {scene.one('select durable.scope_drop(%s)', name)}")
+                except psycopg.Error as error:
+                    met.add(sqlstate(error))
+                scene.scope(name)
+
+    open_scene.scope(*NAMES)
+    callers = [lambda number=number: caller(number) for number in range(4)]  # type: ignore[misc]
+    together(*callers, worker, dropper)
+    wanted = {"started", "pinned_hit", "shared_hit", "dropped True"}
+    # a scope is gone, has a running call, or is held for a second
+    assert wanted <= met <= wanted | {"joined", "WF001", "WF003", "55P03"}, f"seed {seed}: {met}"
+    assert open_scene.one(ORPHANS) == 0

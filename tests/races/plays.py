@@ -1,0 +1,112 @@
+"""Plays of test_side_rows.py about calls and objects: what the engine is about to do to two of a kind, `h`
+and `f`, while a user holds rows of `h`.
+
+Nothing here asserts, but that a play begins as it says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.support.clock import Clock
+from tests.support.verbs import Connection, ask, begin_run, complete, report, take_turn, tick
+
+PAIR = ("h", "f")
+OF_CALL = (
+    "select a.{} from durable._call_attempts a join durable._calls c using (value_key) where c.scope = 'h'"
+)
+HOLDS_OF_CALLS = {
+    "_refs": "name = 'h'",
+    "_pins": "scope = 'h'",
+    "_pin_log": "scope = 'h'",
+    "_call_steps": "run_id = 'h'",
+    "_calls": f"value_key in ({OF_CALL.format('value_key')})",
+    "_call_attempts": f"execution_key in ({OF_CALL.format('execution_key')})",
+    "_call_waiters": f"execution_key in ({OF_CALL.format('execution_key')})",
+    "_call_polls": f"execution_key in ({OF_CALL.format('execution_key')})",
+    "_claims": "execution_key = sha256('h')",
+    "_objects": "id = any (durable._literal_ids('h'))",
+    "_object_uses": "id = any (durable._literal_ids('h'))",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """What is about to happen to two of a kind.
+
+    Args:
+        act: lets the engine do it; answers the ids that it names as held.
+        is_done: whether it has happened to one of them.
+    """
+
+    act: Callable[[], list[str]]
+    is_done: Callable[[str], bool]
+
+
+def retaining(conn: Connection, clock: Clock, is_done: Callable[[str], bool]) -> Play:
+    """Ticks for an hour and a day of the sweeps of retention; they name nobody."""
+
+    def act() -> list[str]:
+        conn.execute("update durable._retention set due_at = 0")
+        for _ in range(60):
+            clock.advance(100)
+            tick(conn)
+        return []
+
+    return Play(act, is_done)
+
+
+def calls_of_removed_runs(conn: Connection, clock: Clock) -> Play:
+    """Two runs were removed, each with a scope, a step and a call that was not shared; and two orchestrators
+    are gone for long.
+    """
+    conn.execute("select durable.set_setting('retention_days', '1')")
+    conn.execute("select durable.set_setting('removed_ids_days', '0')")
+    call = "select durable.call_v1('dml+exec://fake/f', %s, '{\"share\": false}', %s, null)"
+    for name in PAIR:
+        held = begin_run(conn, name)
+        ask(conn, (call, (json.dumps([{"datum": {"string": name}}]), f"{name}.0")))
+        (document,) = ask(conn, ("select durable.call_lease_v1('A', '{fake}', 15000, 10)", ()))
+        done_ = json.dumps({"class": "done", "outcome": "ok", "value": {"string": name}})
+        report_ = "select durable.call_report_v1(%s, %s, %s)"
+        key = bytes.fromhex(document["execution_key"])
+        assert ask(conn, (report_, (key, document["version"], done_))) == ("completed_ok",)
+        take_turn(conn, "W", report(held, end=complete()))
+        ask(conn, ("select durable.claim_acquire(sha256(%s), 'o', 1000)", (name.encode(),)))
+    clock.advance(3 * 86_400_000)
+    while ask(conn, ("select durable.tick_v1(500, false)", ()))[0]["more"]:
+        pass
+    conn.execute("select durable.purge('1 day')")
+    left = """
+    select (select count(*) from durable._refs where name = %(name)s)
+      + (select count(*) from durable._pin_log where scope = %(name)s)
+      + (select count(*) from durable._call_steps where run_id = %(name)s)
+      + (select count(*) from durable._call_attempts a join durable._calls c using (value_key)
+         where c.scope = %(name)s)
+      + (select count(*) from durable._calls where scope = %(name)s)
+      + (select count(*) from durable._claims where execution_key = sha256(%(key)s))"""
+
+    def is_done(name: str) -> bool:
+        row = conn.execute(left, {"name": name, "key": name.encode()}).fetchone()
+        return row == (0,)
+
+    tick(conn)
+    return retaining(conn, clock, is_done)
+
+
+def objects_are_unused(conn: Connection, clock: Clock) -> Play:
+    """Two values were used again, and that is long ago."""
+    conn.execute(
+        """create or replace function durable._literal_ids(p_text text) returns bytea[] language sql stable
+        as $$ select array_agg(o.id) from durable._objects o where o.scalar = convert_to(p_text, 'UTF8') $$"""
+    )
+    for _ in range(2):
+        for name in PAIR:
+            ask(conn, ("select durable.literal(%s)", (json.dumps(name),)))
+        clock.advance(7_200_000)
+    tick(conn)
+    clock.advance(2 * 86_400_000)
+    there = "select durable._literal_ids(%s) is null"
+    return retaining(conn, clock, lambda name: ask(conn, (there, (name,)))[0])
