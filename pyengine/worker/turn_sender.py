@@ -8,7 +8,8 @@ journal shows the outcome. Only tasks that the lost turn claimed are unknown her
 (`uncertain`). A report that the database refuses with an error must not spoil the others: the batch is halved
 until the report stands alone, and its run is halted with that error as its problem; the outcomes before its
 end are recorded, unless they are refused too. A batch that times out is halved as well, but a timeout does
-not identify a bad report, so no run is halted for it.
+not identify a bad report, so no run is halted for it. A report that was found to wait for a lock is sent
+alone from then on, until it arrives.
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ class TurnSender:
         self._worker, self._ttl_ms = identity.worker, identity.ttl_ms
         self._where = database.where
         self._trouble = FailureLog(logger, "turn")
+        self._suspects: set[int] = set()
         self.uncertain = False
         self._post = post
 
@@ -125,6 +127,8 @@ class TurnSender:
             hints: it sends the hint that something settled, with its commit.
             idle_ms: if it ends one run and does nothing else, it registers the worker as idle for so long.
         """
+        if self._suspects and len(reports) > 1 and any(one.execution in self._suspects for one in reports):
+            return await self._suspects_alone(reports, want, hints)
         failures = unknown = timeouts = 0
         while True:
             try:
@@ -138,7 +142,7 @@ class TurnSender:
             except EngineError as error:
                 failures += 1
                 timeouts += _timed_out(error)
-                if _locked(error) and failures > 1:
+                if _locked(error) and (failures > 1 or self._is_suspect(reports)):
                     return await self._around(reports, hints)
                 if _poisoned(error) and (len(reports) > 1 or (reports and want < 0)):
                     return await self._apart(reports, error, hints)
@@ -148,6 +152,8 @@ class TurnSender:
                 self._trouble.failed(f"refused by {self._where}: {error}")
             else:
                 self._trouble.succeeded()
+                if self._is_suspect(reports):
+                    self._suspects.discard(reports[0].execution)
                 return [answer]
             if timeouts >= _TIMEOUTS_MAX:
                 if len(reports) > 1:
@@ -207,8 +213,21 @@ class TurnSender:
         """
         if len(reports) > 1:
             return await self._halves(reports, hints)
+        self._suspects.update([report.execution for report in reports])
         executions, ids = [report.execution for report in reports], [report.id for report in reports]
         return [Answer(0, None, [], [], [], False, None, executions, ids)]
+
+    def _is_suspect(self, reports: list[RunReport]) -> bool:
+        return len(reports) == 1 and reports[0].execution in self._suspects
+
+    async def _suspects_alone(self, reports: list[RunReport], want: int, hints: bool) -> list[Answer]:
+        """Send the reports that waited for a lock the last time after all others, each alone."""
+        others = [report for report in reports if report.execution not in self._suspects]
+        answers = await self.send(others, want, hints=hints) if others or want > 0 else []
+        for report in reports:
+            if report.execution in self._suspects:
+                answers += await self.send([report], -1, hints=hints)
+        return answers
 
     async def _halves(self, reports: list[RunReport], hints: bool) -> list[Answer]:
         half = len(reports) // 2
