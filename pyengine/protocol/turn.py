@@ -173,7 +173,7 @@ class Answer(msgspec.Struct):
         settled: some promise settled.
         due_in: milliseconds to the next deadline, possibly `NEVER_MS`; None if the turn did not look.
         busy: runs whose reports were not written, because other sessions lock rows that they need.
-        held: ids of those locked rows, of reports and claims.
+        locked: ids of those rows, of reports and claims.
         idle: the worker was registered as idle by this turn.
     """
 
@@ -185,7 +185,7 @@ class Answer(msgspec.Struct):
     settled: bool
     due_in: int | None
     busy: list[int] = []
-    held: list[str] = []
+    locked: list[str] = []
     idle: bool = False
 
 

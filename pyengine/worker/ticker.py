@@ -70,7 +70,7 @@ class TickAnswer(msgspec.Struct):
     hints: list[str]
     waits: int = 0
     problem: str | None = None
-    held: list[str] = []
+    locked: list[str] = []
 
 
 class Ticker:
@@ -101,7 +101,7 @@ class Ticker:
         self._ticked = ticked
         self._services = services
         self._blocked = blocked
-        self._held: set[str] = set()
+        self._locked: set[str] = set()
         self._vain_ticks = 0
         self._timers: list[float] = []
         self._due_s: float | None = None
@@ -224,7 +224,7 @@ class Ticker:
             self._due_s = now_s
         else:
             self.record_due(asked_s, now_s, answer.next_due_ms)
-        self._left_out(answer.held, now_s)
+        self._left_out(answer.locked, now_s)
         if answer.promises or answer.leases or answer.schedules:
             self._ticked(answer)
 
@@ -235,14 +235,14 @@ class Ticker:
         else:
             self._problem.succeeded()
 
-    def _left_out(self, held: list[str], now_s: float) -> None:
+    def _left_out(self, locked: list[str], now_s: float) -> None:
         """Come back soon for what somebody has locked, and more and more seldom while nothing changes."""
-        if not held:
-            self._held.clear()
+        if not locked:
+            self._locked.clear()
             return
-        self._blocked.record(held, now_s)
-        self._vain_ticks = self._vain_ticks + 1 if self._held.issuperset(held) else 1
-        self._held = set(held)
+        self._blocked.record(locked, now_s)
+        self._vain_ticks = self._vain_ticks + 1 if self._locked.issuperset(locked) else 1
+        self._locked = set(locked)
         again_s = now_s + pause_s(self._vain_ticks)
         self._due_s = again_s if self._due_s is None else min(self._due_s, again_s)
         self._rearm(again_s)

@@ -287,12 +287,12 @@ class TurnLoop:
         """Send again, after a pause, the reports that met what somebody has locked, and claim again."""
         for execution in answer.busy:
             self._parts.dispatcher.post(ReportBusy(sent[execution]))
-        if answer.held:
-            self._parts.blocked.record(answer.held, now_s)
-        if answer.held and not answer.busy:
+        if answer.locked:
+            self._parts.blocked.record(answer.locked, now_s)
+        if answer.locked and not answer.busy:
             self._vain_claims += 1
             self._poll.poll_within(now_s, pause_s(self._vain_claims))
-        elif not answer.held:
+        elif not answer.locked:
             self._vain_claims = 0
 
     def _pass_on(self, queues: list[str]) -> None:

@@ -105,7 +105,7 @@ comment on type durable._turn_batch is
   'The reports of one turn, and properties of all of them. The cost of a turn is mainly the number of its statements, and most statements are for cases that most turns do not have. has_several: some report is more than a single outcome. has_unknown: some report names no run, or an ending that this schema does not know. endings: that of each report, null for none. settles: promises that may be settled. writes_side_rows: a report may write side rows of its own run (it receives, takes or continues). adopts: promises of others to wait for.';
 
 create type durable._turn_answer as (
-  now bigint, verdicts json, tails json, tasks json, hints text[], settled boolean, due_in bigint, busy bigint[], held text[],
+  now bigint, verdicts json, tails json, tasks json, hints text[], settled boolean, due_in bigint, busy bigint[], locked text[],
   idle boolean
 );
 comment on type durable._turn_answer is 'The answer of worker_turn_v1.';

@@ -41,7 +41,7 @@ def test_a_round_with_nothing_to_do(conn: Connection, clock: Clock) -> None:
         "more": False,
         "hints": [],
         "problem": None,
-        "held": [],
+        "locked": [],
     }
 
 
@@ -60,7 +60,7 @@ def test_the_answer(conn: Connection, clock: Clock) -> None:
         "more": False,
         "hints": ["q-r"],
         "problem": None,
-        "held": [],
+        "locked": [],
     }
     assert types_of(conn, "r") == [
         *("execution_started", "timer_scheduled", "timer_scheduled", "execution_awaiting"),

@@ -3,7 +3,7 @@
 
 create or replace function durable._try_lock_reports(
   p_batch durable._turn_batch,
-  out busy bigint[], out held text[], out awaiters text[], out owned boolean)
+  out busy bigint[], out locked text[], out awaiters text[], out owned boolean)
 language plpgsql volatile
 as $$
 declare
@@ -14,7 +14,7 @@ declare
   v_all_heads bigint[];
   v_owners bigint[] := '{}';
 begin
-  busy := '{}'; held := '{}'; awaiters := '{}';
+  busy := '{}'; locked := '{}'; awaiters := '{}';
   if p_batch.settles <> '{}' or p_batch.adopts <> '{}' then
     v_promises := durable._try_lock_promises(p_batch.settles || p_batch.adopts);
   end if;
@@ -47,17 +47,17 @@ begin
     busy := array(select b.execution from unnest(p_batch.reports) b
                   where b.id = any (v_others) or b.execution = any (v_heads)
                      or exists (select from unnest(b.commands) a where a."do" = 'adopt' and a.name = any (v_promises)));
-    held := durable._locked_ids(v_promises || v_tasks, v_heads);
+    locked := durable._locked_ids(v_promises || v_tasks, v_heads);
   end if;
   if p_batch.adopts <> '{}' and not durable._try_lock_adoptions(p_batch.adopts) then
     busy := busy || array(select b.execution from unnest(p_batch.reports) b
                           where exists (select from unnest(b.commands) a where a."do" = 'adopt'));
-    held := held || p_batch.adopts;
+    locked := locked || p_batch.adopts;
   end if;
 end
 $$;
 comment on function durable._try_lock_reports(durable._turn_batch) is
-  'Locks all that the reports need, and for each report all or nothing: its task and head; if it settles, its promise, the tasks that await the promise and its owner''s head; the promises that it adopts; the side rows that it writes. busy: reports that miss a lock now. held: the ids for which they do. awaiters: tasks that this turn may resume. owned: true if a promise to be settled has an owner, whose journal records it.';
+  'Locks all that the reports need, and for each report all or nothing: its task and head; if it settles, its promise, the tasks that await the promise and its owner''s head; the promises that it adopts; the side rows that it writes. busy: reports that miss a lock now. locked: the ids for which they do. awaiters: tasks that this turn may resume. owned: true if a promise to be settled has an owner, whose journal records it.';
 
 create or replace function durable._verdicts(p_reports durable._run_report[])
 returns json language plpgsql stable
@@ -211,7 +211,7 @@ begin
   v_answer := durable._answer(v_now);
   v_answer.tasks := v_tasks;
   v_answer.due_in := case when p_want > 0 then coalesce(durable._due_in(v_now), durable._never()) end;
-  v_answer.held := durable._locked_ids('{}', v_claim.missed);
+  v_answer.locked := durable._locked_ids('{}', v_claim.missed);
   return row_to_json(v_answer);
 end
 $$;
@@ -279,7 +279,7 @@ begin
     v_answer.due_in := coalesce(durable._due_in(v_now), durable._never());
   end if;
   v_answer.busy := v_taken.busy;
-  v_answer.held := durable._locked_ids(v_taken.held, v_missed);
+  v_answer.locked := durable._locked_ids(v_taken.locked, v_missed);
   return row_to_json(v_answer);
 end
 $$;

@@ -265,7 +265,7 @@ comment on function durable._try_lock_lost_tasks(text[], bigint, integer) is
   'Locks tasks whose lease is lost, with their heads and those of their owners. Tasks with a locked head are left out, and others take their places. heads: the ones that were missed.';
 
 create or replace function durable._settle_due(
-  p_now bigint, p_limit integer, out ended integer, out full_batch boolean, out held text[], out queues text[])
+  p_now bigint, p_limit integer, out ended integer, out full_batch boolean, out locked text[], out queues text[])
 language plpgsql volatile
 as $$
 declare
@@ -295,14 +295,14 @@ begin
   perform durable._forget_row_events(p_limit);
   ended := cardinality(v_ids);
   full_batch := greatest(cardinality(v_due.ids || v_overdue.ids), cardinality(v_rows)) = p_limit;
-  held := durable._locked_ids(v_due.tasks || v_overdue.tasks || v_reported.tasks, v_reported.heads);
+  locked := durable._locked_ids(v_due.tasks || v_overdue.tasks || v_reported.tasks, v_reported.heads);
 end
 $$;
 comment on function durable._settle_due(bigint, integer) is
-  'Settles promises past their deadline, runs whose grace of a cancellation is over, and waits for rows that have a result. held: ids that other sessions have locked, so that something was left out.';
+  'Settles promises past their deadline, runs whose grace of a cancellation is over, and waits for rows that have a result. locked: ids that other sessions have locked, so that something was left out.';
 
 create or replace function durable._lose_leases(
-  p_now bigint, p_limit integer, out lost integer, out held text[], out queues text[])
+  p_now bigint, p_limit integer, out lost integer, out locked text[], out queues text[])
 language plpgsql volatile
 as $$
 declare
@@ -319,11 +319,11 @@ begin
   queues := durable._lose(v_ids, 'lease lost', v_now);
   perform durable._forget_workers(v_gone, v_now);
   lost := cardinality(v_ids);
-  held := durable._locked_ids('{}', v_taken.heads);
+  locked := durable._locked_ids('{}', v_taken.heads);
 end
 $$;
 comment on function durable._lose_leases(bigint, integer) is
-  'Takes tasks from workers that are gone or did not renew their leases, and forgets the workers. held: as of _settle_due.';
+  'Takes tasks from workers that are gone or did not renew their leases, and forgets the workers. locked: as of _settle_due.';
 
 create or replace function durable._try_lock_sweep(p_now bigint)
 returns durable._retention language plpgsql volatile
@@ -396,10 +396,10 @@ begin
   perform durable._mark_engine_xact();
   select * into v_settled from durable._settle_due(v_now, v_limit) s;
   select * into v_leases from durable._lose_leases(v_now, v_limit) l;
-  v_locked := v_settled.held || v_leases.held || case when p_schedules then durable._left_schedules(v_now) end;
+  v_locked := v_settled.locked || v_leases.locked || case when p_schedules then durable._left_schedules(v_now) end;
   v_now := durable._now_ms();
   return jsonb_build_object('promises', v_settled.ended, 'leases', v_leases.lost, 'schedules', 0,
-    'next_due_ms', durable._due_in(v_now, case when v_locked <> '{}' then v_now + 1 else 0 end), 'held', v_locked,
+    'next_due_ms', durable._due_in(v_now, case when v_locked <> '{}' then v_now + 1 else 0 end), 'locked', v_locked,
     'more', v_settled.full_batch or v_leases.lost = v_limit
       or exists (select from durable._schedules s where not p_schedules and s.next_run_at <= v_now),
     'hints', to_jsonb(array(select distinct q from unnest(v_settled.queues || v_leases.queues) q)),
@@ -407,7 +407,7 @@ begin
 end
 $$;
 comment on function durable.tick_v1(integer, boolean) is
-  'One round of a tick, the first of these that is due: firing schedules (p_schedules: a caller that has just fired some, or tested waits, passes false, so that neither delays the other); testing waits for rows; settling promises that are due or whose waits for rows have a result, ending cancelled runs whose grace is over, and taking lost leases, at most p_limit of each. Answers what it did, the ms until something is due, whether to call it again, the ids that other sessions have locked (held), for which work was left out, and a problem of its own.';
+  'One round of a tick, the first of these that is due: firing schedules (p_schedules: a caller that has just fired some, or tested waits, passes false, so that neither delays the other); testing waits for rows; settling promises that are due or whose waits for rows have a result, ending cancelled runs whose grace is over, and taking lost leases, at most p_limit of each. Answers what it did, the ms until something is due, whether to call it again, the ids that other sessions have locked, for which work was left out, and a problem of its own.';
 
 create or replace function durable._sweep_for_people()
 returns jsonb language plpgsql volatile
