@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
@@ -214,7 +215,7 @@ class Sender:
                 if state != _BUSY:
                     return state
             tries += 1
-            await asyncio.sleep(resend_pause_s(tries))
+            await asyncio.sleep(resend_pause_s(tries, random))
 
 
 def _is_final(error: EngineError) -> bool:

@@ -9,7 +9,7 @@ errors, which the database only passes on, are texts inside it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,7 +25,6 @@ __all__ = [
     "Journal",
     "Lease",
     "RunReport",
-    "Verdict",
     "Verdicts",
     "decode_answer",
     "decode_handoff",
@@ -78,37 +77,24 @@ class RunReport(msgspec.Struct, omit_defaults=True, gc=False):
     reply: str | None = None
 
 
-class Verdict(msgspec.Struct, frozen=True, gc=False):
-    """The answer to a report.
+class Verdicts(msgspec.Struct, gc=False):
+    """The answers to the reports, as parallel arrays; None where no reports were sent.
 
     Args:
         execution: number of the run.
         verdict: ok, stale or lost.
         state: state of its task now.
-        seq: logical number at which the rows of the report begin.
-        next: logical number after them.
+        next: logical number after the rows of the report; None if it was not accepted.
     """
-
-    execution: int
-    verdict: str
-    state: str
-    seq: int
-    next: int
-
-
-class Verdicts(msgspec.Struct, gc=False):
-    """The answers to the reports, as parallel arrays; None where no reports were sent."""
 
     execution: list[int] | None
     verdict: list[str] | None
     state: list[str] | None
-    seq: list[int | None] | None
     next: list[int | None] | None
 
-    def each(self) -> Iterator[Verdict]:
-        """Return one verdict after the other."""
-        arrays: Any = (self.execution, self.verdict, self.state, self.seq, self.next)
-        return map(Verdict, *arrays)
+    def each(self) -> Iterator[tuple[int, str, str, int | None]]:
+        """Return the fields of one answer after the other."""
+        return zip(self.execution or (), self.verdict or (), self.state or (), self.next or (), strict=True)
 
 
 class ClaimedRun(msgspec.Struct, array_like=True, gc=False):

@@ -10,7 +10,6 @@ lock that lasts for a moment is not reported: mostly it belongs to another worke
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,6 +17,7 @@ import msgspec
 
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import BLOCKED
+from pyengine.definitions.retry import Randomness
 from pyengine.errors import EngineError
 
 __all__ = ["WARN_AFTER_S", "BlockedRuns", "Holder", "pause_s", "resend_pause_s"]
@@ -38,9 +38,9 @@ def pause_s(tries: int) -> float:
     return min(_PAUSE_S * 2.0 ** (tries - 1), _PAUSE_MAX_S)
 
 
-def resend_pause_s(tries: int) -> float:
+def resend_pause_s(tries: int, randomness: Randomness) -> float:
     """Return the same with jitter, so that reports do not come back all at once."""
-    return pause_s(tries) * (0.75 + 0.5 * random.random())
+    return pause_s(tries) * (0.75 + 0.5 * randomness.random())
 
 
 class Holder(msgspec.Struct):

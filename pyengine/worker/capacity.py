@@ -60,8 +60,8 @@ class Capacity:
             packed_ends: reports that end a run and have not left.
         """
         runs = self._leased.values()
-        ending = [sent for run in runs if (sent := run.report) is not None and sent.report.end is not None]
-        locked = sum([sent.busy > 0 for sent in ending])
+        ending = [run for run in runs if run.report is not None and run.report.end is not None]
+        locked = sum([run.resends > 0 for run in ending])
         leaving = len(ending) - packed_ends - max(0, locked - _LOCKED_ENDS_MAX)
         return self.now - len(runs) + leaving
 

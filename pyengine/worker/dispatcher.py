@@ -18,9 +18,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from pyengine.worker.blocked_runs import resend_pause_s
-from pyengine.worker.effects import ResendLater, RetryLater
-from pyengine.worker.events import Event, ResendDue, RetryDue
+from pyengine.worker.effects import PostLater
+from pyengine.worker.events import Event
 from pyengine.worker.run_manager import RunManager
 
 __all__ = ["Dispatcher"]
@@ -44,11 +43,11 @@ class Dispatcher:
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._events: deque[Event] = deque()
+        self._timers: dict[int, asyncio.TimerHandle] = {}
         self._working = False
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self._handlers: dict[type, Callable[[Any], object]] = {
-            RetryLater: self._retry_later,
-            ResendLater: self._resend_later,
+            PostLater: self.post_later,
         }
 
     def start(self, handlers: Mapping[type, Callable[[Any], object]]) -> None:
@@ -72,6 +71,12 @@ class Dispatcher:
                 await asyncio.sleep(0)
         finally:
             self._working = False
+
+    def close(self) -> None:
+        """Post no event any more that waits for its time."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
 
     async def failure(self) -> None:
         """Wait for an error that no part expects.
@@ -119,9 +124,10 @@ class Dispatcher:
         else:
             self._failed.set_exception(error)
 
-    def _retry_later(self, effect: RetryLater) -> None:
-        due = RetryDue(effect.run, effect.call)
-        self._loop.call_later(effect.in_ms / 1000, self.post, due)
+    def post_later(self, effect: PostLater) -> None:
+        """Post an event when its time has come, unless the worker is closed by then."""
+        self._timers[id(effect)] = self._loop.call_later(effect.in_s, self._due, effect)
 
-    def _resend_later(self, effect: ResendLater) -> None:
-        self._loop.call_later(resend_pause_s(effect.times), self.post, ResendDue(effect.run))
+    def _due(self, effect: PostLater) -> None:
+        del self._timers[id(effect)]
+        self.post(effect.event)

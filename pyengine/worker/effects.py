@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from pyengine.replay.advance import StepCall
 from pyengine.replay.transaction_log import Ask, TransactionLog
 from pyengine.worker.attempts import Attempt
+from pyengine.worker.events import Event
 from pyengine.worker.run_state import LeasedRun
 
 __all__ = [
@@ -21,9 +21,8 @@ __all__ = [
     "Effect",
     "Execute",
     "FetchJournal",
+    "PostLater",
     "RecordDeadline",
-    "ResendLater",
-    "RetryLater",
     "RollBack",
     "StartAttempt",
 ]
@@ -46,19 +45,11 @@ class CancelAttempt(_Record):
     attempt: Attempt
 
 
-class RetryLater(_Record):
-    """Post `RetryDue` after a while."""
+class PostLater(_Record):
+    """Post an event after so many seconds."""
 
-    run: LeasedRun
-    call: StepCall
-    in_ms: int
-
-
-class ResendLater(_Record):
-    """Post `ResendDue` after a pause that grows with the number of times in a row."""
-
-    run: LeasedRun
-    times: int
+    event: Event
+    in_s: float
 
 
 class FetchJournal(_Record):
@@ -88,12 +79,5 @@ class RecordDeadline(_Record):
 
 
 Effect: TypeAlias = (
-    StartAttempt
-    | CancelAttempt
-    | RetryLater
-    | ResendLater
-    | FetchJournal
-    | Execute
-    | RollBack
-    | RecordDeadline
+    StartAttempt | CancelAttempt | PostLater | FetchJournal | Execute | RollBack | RecordDeadline
 )

@@ -15,7 +15,7 @@ import msgspec
 from pyengine.errors import EngineError
 from pyengine.protocol.commands import StepOutcome
 from pyengine.protocol.journal import Row
-from pyengine.protocol.turn import ClaimedRun, Journal, Lease, RunReport, Verdict
+from pyengine.protocol.turn import ClaimedRun, Journal, Lease, RunReport
 from pyengine.replay.advance import StepCall
 from pyengine.replay.transaction_log import Ask, Outcome
 from pyengine.worker.attempts import Attempt
@@ -32,7 +32,6 @@ __all__ = [
     "JournalWritten",
     "LeasesLost",
     "PollDue",
-    "ReplayDue",
     "ReportAnswered",
     "ReportBusy",
     "ReportRejected",
@@ -62,13 +61,11 @@ class JournalFetched(_Record):
 
     Args:
         run: whose.
-        rows: the whole journal; None if the lease is lost.
-        next_seq: the logical number after them.
+        journal: the whole journal; None if the lease is lost.
     """
 
     run: LeasedRun
-    rows: list[Row] | None
-    next_seq: int = 0
+    journal: Journal | None
 
 
 # -- attempts of steps
@@ -132,14 +129,18 @@ class ReportAnswered(_Record):
 
     Args:
         report: the report; a run that was claimed again since has another one.
-        verdict: the verdict.
+        verdict: ok, stale or lost.
+        state: state of its task now.
+        next_seq: logical number after the rows of an accepted report.
         before: rows that others appended before those of the report.
         after: rows that others appended after them.
         now_ms: the instant of the turn.
     """
 
     report: RunReport
-    verdict: Verdict
+    verdict: str
+    state: str
+    next_seq: int
     before: list[Row]
     after: list[Row]
     now_ms: int
@@ -192,7 +193,8 @@ class StatementAnswered(_Record):
 
 
 class TransactionBroken(_Record):
-    """Nothing is left of a transaction, for a reason that is not the code's business; a replay follows.
+    """Nothing is left of a transaction, for a reason that is not the code's business; posted when the run may
+    be replayed.
 
     Args:
         run: whose.
@@ -205,13 +207,6 @@ class TransactionBroken(_Record):
     ask: Ask
     problem: str
     counts: bool
-
-
-class ReplayDue(_Record):
-    """The pause after `TransactionBroken` is over."""
-
-    run: LeasedRun
-    ask: Ask
 
 
 class TransactionDeferred(_Record):
@@ -262,7 +257,6 @@ Event: TypeAlias = (
     | PollDue
     | StatementAnswered
     | TransactionBroken
-    | ReplayDue
     | TransactionDeferred
     | TransactionFailed
     | LeasesLost

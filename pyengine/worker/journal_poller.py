@@ -67,11 +67,7 @@ class JournalFetcher:
                 logger.warning("journal of run %s: %s", run.info.id, error.message)
                 await asyncio.sleep(_AGAIN_S)
                 continue
-            if text is None:
-                self._post(JournalFetched(run, None))
-            else:
-                journal = decode_journal(text)
-                self._post(JournalFetched(run, journal.rows, journal.next))
+            self._post(JournalFetched(run, None if text is None else decode_journal(text)))
             return
 
 

@@ -101,20 +101,20 @@ class ReportQueue:
         most -= len(packed.reports)
         while dirty and len(reports) < most and packed.bytes < TURN_BYTES_MAX:
             run = dirty.popleft()
-            phase, sent = run.phase, run.report
+            phase, report = run.phase, run.report
             if not last and phase.attempts:
                 busy.append(run)
                 continue
             run.queued = False
-            if sent is None:
+            if report is None:
                 if not phase.is_dirty:
                     continue
-                sent = phase.take_report(run)
+                report = phase.take_report(run)
             # a run in the queue whose report has left met what somebody had locked
-            reports.append(sent.report)
+            reports.append(report)
             taken.append(run)
             run.reported_s = now_s
-            packed.bytes += sent.bytes
+            packed.bytes += run.report_bytes
         if reports:
             packed.add(taken, reports)
         return busy

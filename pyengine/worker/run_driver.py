@@ -32,10 +32,11 @@ from pyengine.worker.effects import (
     Effect,
     Execute,
     FetchJournal,
-    RetryLater,
+    PostLater,
     RollBack,
     StartAttempt,
 )
+from pyengine.worker.events import RetryDue
 from pyengine.worker.run_state import Fetching, LeasedRun, Live, Speculating, evict
 from pyengine.worker.speculation import ENDS, EndingSteps, may_speculate
 
@@ -140,7 +141,7 @@ class RunDriver:
         for call in calls:
             if call.retry_at_ms is not None and (in_ms := call.retry_at_ms - self._now_ms()) > 0:
                 live.scheduled_retries[call.child] = call
-                self.effects.append(RetryLater(run, call, in_ms))
+                self.effects.append(PostLater(RetryDue(run, call), in_ms / 1000))
             else:
                 self.start(run, live, call)
 
@@ -214,7 +215,7 @@ class RunDriver:
             self.roll_back(run)
         if log is None or log.ask is None or log.ask is live.asked or not log.live or self.stopping:
             return
-        sent = None if run.report is None else run.report.report
+        sent = run.report
         if isinstance(live.end or (sent and sent.end), Halt | Release):
             # it leaves without an answer: what came before this statement is rolled back, or did not begin
             return

@@ -33,7 +33,8 @@ from pyengine.replay.advance import Advance
 from pyengine.values.codec import Codec
 from pyengine.worker import events as on
 from pyengine.worker.attempts import Attempt, start_outcome
-from pyengine.worker.effects import Effect, RecordDeadline, ResendLater
+from pyengine.worker.blocked_runs import resend_pause_s
+from pyengine.worker.effects import Effect, PostLater, RecordDeadline
 from pyengine.worker.run_driver import RunDriver, halt
 from pyengine.worker.run_state import (
     Diverged,
@@ -65,7 +66,7 @@ class RunManager:
         registry: the code.
         codec: values and errors.
         now_ms: the database's time, epoch milliseconds.
-        randomness: source of `ctx.random`.
+        randomness: source of `ctx.random`, and of the jitter of resends.
         max_warm: suspended coroutines kept, at most.
 
     Attributes:
@@ -85,6 +86,7 @@ class RunManager:
     ) -> None:
         self._driver = RunDriver(registry, codec, now_ms, randomness)
         self._max_warm = max_warm
+        self._randomness = randomness
         self.leased: dict[int, LeasedRun] = {}
         self.warm: OrderedDict[int, LeasedRun] = OrderedDict()
         self.dirty = self._driver.dirty
@@ -104,7 +106,6 @@ class RunManager:
             on.PollDue: self._poll_due,
             on.StatementAnswered: self._statement_answered,
             on.TransactionBroken: self._transaction_broken,
-            on.ReplayDue: self._replay_due,
             on.TransactionDeferred: self._transaction_deferred,
             on.TransactionFailed: self._transaction_failed,
             on.LeasesLost: self._leases_lost,
@@ -157,10 +158,11 @@ class RunManager:
         run, phase = event.run, event.run.phase
         if not isinstance(phase, Fetching):
             return
-        if event.rows is None:
+        journal = event.journal
+        if journal is None:
             self._drop(run)
             return
-        if phase.rejected and run.stale_at == event.next_seq:
+        if phase.rejected and run.stale_at == journal.next:
             # the database found it stale, and it was not: whoever gets the lease next may know better
             logger.warning("run.stuck", extra={"run_id": run.info.id})
             self._driver.cancel_all(phase.attempts)
@@ -168,8 +170,8 @@ class RunManager:
             self._driver.queue_report(run)
             return
         if phase.rejected:
-            run.stale_at = event.next_seq
-        self._driver.replay(run, phase, event.rows)
+            run.stale_at = journal.next
+        self._driver.replay(run, phase, journal.rows)
 
     # -- steps
 
@@ -251,8 +253,7 @@ class RunManager:
         run, live, call = event.run, event.run.phase, event.call
         if not isinstance(live, Live) or live.scheduled_retries.get(call.child) is not call:
             return
-        sent = None if run.report is None else run.report.report.end
-        if isinstance(live.end or sent, Release):
+        if isinstance(live.end or (run.report and run.report.end), Release):
             # it would be cancelled when the run leaves; the next lease starts it, as soon as can be
             live.end = live.end and Release(retry_in_ms=0)
             return
@@ -264,19 +265,19 @@ class RunManager:
 
     def _report_answered(self, event: on.ReportAnswered) -> None:
         report, run = event.report, self.leased.get(event.report.execution)
-        if run is None or run.report is None or run.report.report is not report:
+        if run is None or run.report is not report:
             return
         run.report = None
-        if event.verdict.verdict == "ok":
+        if event.verdict == "ok":
             self._recorded(run, report, event)
-        elif event.verdict.verdict == "stale":
+        elif event.verdict == "stale":
             self._driver.fetch(run, sent=report, rejected=True)
         else:
             self._lose(run)
 
     def _recorded(self, run: LeasedRun, report: RunReport, event: on.ReportAnswered) -> None:
         """A report is in the journal."""
-        state, end, phase = event.verdict.state, report.end, run.phase
+        state, end, phase = event.state, report.end, run.phase
         if end is not None and (
             isinstance(end, _LAST) or (isinstance(end, ContinueAsNew) and state != "acquired")
         ):
@@ -291,7 +292,7 @@ class RunManager:
         elif isinstance(phase, Speculating):
             live = run.phase = phase.live
             live.poll, deferred = phase.poll, phase.deferred
-            counts = event.verdict.next == run.replay.next_seq and not (event.before or event.after)
+            counts = event.next_seq == run.replay.next_seq and not (event.before or event.after)
         elif state == "acquired":
             self._driver.fetch(run)
             return
@@ -333,7 +334,7 @@ class RunManager:
             tail=before,
             commands=report.commands,
             outcomes=report.outcomes,
-            next_seq=event.verdict.next,
+            next_seq=event.next_seq,
             now_ms=event.now_ms,
         )
         if after:
@@ -355,13 +356,14 @@ class RunManager:
 
     def _report_busy(self, event: on.ReportBusy) -> None:
         run = self.leased.get(event.report.execution)
-        if run is not None and run.report is not None and run.report.report is event.report:
-            run.report.busy += 1
-            self._driver.effects.append(ResendLater(run, run.report.busy))
+        if run is not None and run.report is event.report:
+            run.resends += 1
+            pause_s = resend_pause_s(run.resends, self._randomness)
+            self._driver.effects.append(PostLater(on.ResendDue(run), pause_s))
 
     def _resend_due(self, event: on.ResendDue) -> None:
         run = event.run
-        if run.report is not None and run.report.busy and not (run.queued or run.gone):
+        if run.report is not None and run.resends and not (run.queued or run.gone):
             run.queued = True
             self.dirty.append(run)
 
@@ -401,11 +403,7 @@ class RunManager:
             return
         level = logging.INFO if tries < _WARN_FROM else logging.WARNING
         logger.log(level, "transaction.again", extra={"run_id": run.info.id, "problem": event.problem})
-
-    def _replay_due(self, event: on.ReplayDue) -> None:
-        run, live = event.run, _asking(event)
-        if live is not None:
-            self._replay_when_quiet(run, live)
+        self._replay_when_quiet(run, live)
 
     def _replay_when_quiet(self, run: LeasedRun, live: Live, *, rejected: bool = False) -> None:
         """Replay a run from its journal, as soon as no report of it is on its way."""
@@ -489,11 +487,7 @@ class RunManager:
 
 
 def _asking(
-    event: on.StatementAnswered
-    | on.TransactionBroken
-    | on.ReplayDue
-    | on.TransactionDeferred
-    | on.TransactionFailed,
+    event: on.StatementAnswered | on.TransactionBroken | on.TransactionDeferred | on.TransactionFailed,
 ) -> Live | None:
     """Return the phase of a run that still waits for this answer; None if the event came too late."""
     live = event.run.phase

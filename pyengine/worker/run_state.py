@@ -1,11 +1,10 @@
 """The state of one run at a worker: its phase, and its report on the way.
 
-Lives here: `LeasedRun`; the phases, one class each, whose fields exist in no other phase; `InFlight`,
-the report that is on its way. May not: the database, the event loop, what an event changes
-(run_manager.py). Design: a run is reported when something of it changed, and has at most one report on
-its way. Its coroutine is advanced by rows that a turn returned; `Speculating` is the one exception. So a step
-waits until the commands of the same advance, and all before them, are recorded; and the next attempt of a
-step waits until the failure of the last one is.
+Lives here: `LeasedRun`; the phases, one class each, whose fields exist in no other phase. May not: the
+database, the event loop, what an event changes (run_manager.py). Design: a run is reported when something of
+it changed, and has at most one report on its way. Its coroutine is advanced by rows that a turn returned;
+`Speculating` is the one exception. So a step waits until the commands of the same advance, and all before
+them, are recorded; and the next attempt of a step waits until the failure of the last one is.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-import msgspec
 from msgspec.structs import replace
 
 from pyengine.definitions.current_run import RunInfo
@@ -46,7 +44,6 @@ __all__ = [
     "Diverged",
     "Fetching",
     "Gone",
-    "InFlight",
     "LeasedRun",
     "Live",
     "Phase",
@@ -102,7 +99,7 @@ class Phase:
         """Whether there is anything to report."""
         return False
 
-    def take_report(self, run: LeasedRun) -> InFlight:
+    def take_report(self, run: LeasedRun) -> RunReport:
         """Return all that is to be reported, as the report on its way.
 
         Raises:
@@ -227,7 +224,7 @@ class Live(Phase):
         """Whether all that is to be reported goes out together."""
         return self._outcomes_that_fit()[0] == len(self.outcomes)
 
-    def take_report(self, run: LeasedRun) -> InFlight:
+    def take_report(self, run: LeasedRun) -> RunReport:
         """Return what is to be reported, as far as it fits, as the report on its way."""
         count, bytes = self._outcomes_that_fit()
         outcomes, self.outcomes = self.outcomes[:count], self.outcomes[count:]
@@ -284,7 +281,7 @@ class Speculating(Phase):
         """Whether there is anything to report."""
         return bool(self.outcomes or self.poll)
 
-    def take_report(self, run: LeasedRun) -> InFlight:
+    def take_report(self, run: LeasedRun) -> RunReport:
         """Return the outcomes, and the end that the coroutine came to with them, as the report on its way."""
         outcomes, self.outcomes = self.outcomes, ()  # type: ignore[misc]
         end, self.end, self.poll = self.end, None, False
@@ -310,7 +307,7 @@ class Diverged(Phase):
         """Whether there is anything to report."""
         return self.end is not None
 
-    def take_report(self, run: LeasedRun) -> InFlight:
+    def take_report(self, run: LeasedRun) -> RunReport:
         """Return how it leaves, as the report on its way."""
         end, self.end = self.end, None
         return run.send_report(run.replay.next_seq, (), (), end, weight((), end))
@@ -338,20 +335,6 @@ class Gone(Phase):
 # -- the run
 
 
-class InFlight(msgspec.Struct, gc=False):
-    """A report on its way.
-
-    Attributes:
-        report: what is sent.
-        bytes: of what it carries.
-        busy: how often in a row it met what somebody has locked; it is sent again, as it is.
-    """
-
-    report: RunReport
-    bytes: int
-    busy: int = 0
-
-
 class LeasedRun:
     """One run under this worker's lease, or suspended with its coroutine kept warm.
 
@@ -364,6 +347,8 @@ class LeasedRun:
         version: version of the lease.
         phase: what it does.
         report: its report on the way.
+        report_bytes: of what that carries.
+        resends: how often in a row that met what somebody has locked; it is sent again, as it is.
         reported_s: when its last report was taken into a turn, by the loop's clock.
         queued: it stands in the queue of runs to report.
         wakeable: others may wake its code: it has child runs, timers, promises or receives, or is cancelling.
@@ -380,7 +365,9 @@ class LeasedRun:
         "replay",
         "reply",
         "report",
+        "report_bytes",
         "reported_s",
+        "resends",
         "stale_at",
         "transaction_tries",
         "version",
@@ -393,7 +380,8 @@ class LeasedRun:
         self.replay = replay
         self.reply = reply
         self.phase: Phase = Live()
-        self.report: InFlight | None = None
+        self.report: RunReport | None = None
+        self.report_bytes = self.resends = 0
         self.reported_s = 0.0
         self.queued = False
         self.wakeable = False
@@ -450,14 +438,14 @@ class LeasedRun:
         commands: Sequence[Command],
         end: Ending | None,
         bytes: int,
-    ) -> InFlight:
+    ) -> RunReport:
         """Fill the slot of the report on its way."""
         info = self.info
         report = RunReport(info.execution, info.id, self.version, seen, outcomes, commands, end)
         if end is not None:
             report.reply = self.reply
-        self.report = sent = InFlight(report, bytes)
-        return sent
+        self.report, self.report_bytes, self.resends = report, bytes, 0
+        return report
 
 
 def run_info(task: ClaimedRun) -> RunInfo:

@@ -42,7 +42,6 @@ from pyengine.worker.effects import Execute, RollBack
 from pyengine.worker.events import (
     Event,
     LeasesLost,
-    ReplayDue,
     StatementAnswered,
     TransactionBroken,
     TransactionDeferred,
@@ -173,9 +172,8 @@ class TransactionRunner:
             # what passes is an excuse only for a transaction that has failed before
             excused = again.passing and run.transaction_tries >= _EXCUSED_FROM
             counts = not (again.expected or excused)
+            await asyncio.sleep(backoff_s(run.transaction_tries + counts) * random.random() / 4)
             self._post(TransactionBroken(run, session.ask, str(again), counts))
-            await asyncio.sleep(backoff_s(run.transaction_tries) * random.random() / 4)
-            self._post(ReplayDue(run, session.ask))
         except LeaseLost:
             self._post(LeasesLost([run.lease]))
         except Exception as error:  # boundary: a fault of ours must not leave the run waiting for ever

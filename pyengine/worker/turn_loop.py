@@ -215,8 +215,10 @@ class TurnLoop:
         while reports := self._reports.collect(self._loop.time()).reports:
             sent.update([report.execution for report in reports])
             busy += await self._send_last(reports)
-        others = [run.report for run in self._parts.runs.leased.values() if run.execution not in sent]
-        busy += await self._send_last([one.report for one in others if one is not None and one.busy])
+        others = [
+            run for run in self._parts.runs.leased.values() if run.resends and run.execution not in sent
+        ]
+        busy += await self._send_last([run.report for run in others if run.report is not None])
         while busy and self._loop.time() <= until_s:
             await asyncio.sleep(pause_s(3))
             busy = await self._send_last(busy)
@@ -406,11 +408,11 @@ class TurnLoop:
 def _events(answer: Answer, sent: dict[int, RunReport]) -> Iterator[Event]:
     """Return the events of an answer to these reports. The tasks left in it have yet to come into slots."""
     verdicts = answer.verdicts
-    if verdicts is not None and verdicts.execution:
+    if verdicts is not None:
         others = {execution: (before, after) for execution, before, after in answer.tails}
-        for verdict in verdicts.each():
-            before, after = others.get(verdict.execution, _NO_ROWS)
-            yield ReportAnswered(sent[verdict.execution], verdict, before, after, answer.now)
+        for execution, verdict, state, next_seq in verdicts.each():
+            before, after = others.get(execution, _NO_ROWS)
+            yield ReportAnswered(sent[execution], verdict, state, next_seq or 0, before, after, answer.now)
     answer.tasks.reverse()
     while answer.tasks:
         yield RunClaimed(answer.tasks.pop())

@@ -330,6 +330,7 @@ class Worker:
         await self._stop_heartbeat()
         self._poller.close()
         self._dispatcher.post(Closed())
+        self._dispatcher.close()
         self._steps.close()
         self._listener.unsubscribe("durable_ready", self._hinted)
         self._listener.unsubscribe("durable_settled", self._poller.hinted)

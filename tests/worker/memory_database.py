@@ -24,7 +24,7 @@ from pyengine.protocol.commands import (
     Suspend,
 )
 from pyengine.protocol.journal import ALLOCATING, RESOLVING, ROW_WIDTH, Row, RowType
-from pyengine.protocol.turn import ClaimedRun, Journal, RunReport, Verdict
+from pyengine.protocol.turn import ClaimedRun, Journal, RunReport
 from pyengine.replay.history import History, outcome_row
 from pyengine.worker.events import ReportAnswered
 
@@ -136,33 +136,31 @@ class MemoryDatabase:
         """Record a report."""
         stored = self.runs[report.execution]
         if stored.version != report.version or stored.state != "acquired":
-            return self._answer(report, "lost", 0, [])
+            return self._answer(report, "lost", [])
         before = stored.since(report.seen)
         unseen = any(row.type == RowType.CANCEL_REQUESTED for row in before)
         writes = report.outcomes or report.commands or isinstance(report.end, LAST)
         repeats = {one.child for one in report.outcomes if not one.begun} & stored.numbers(RESOLVING)
         repeats |= {one.child for one in report.commands} & stored.numbers(ALLOCATING)
         if repeats or (unseen and writes) or report.seen > stored.next:
-            return self._answer(report, "stale", 0, [])
-        first = stored.next
+            return self._answer(report, "stale", [])
         self._append(stored, report)
         end = report.end
         if isinstance(end, LAST):
             stored.end, stored.state = end, "halted" if isinstance(end, Halt) else "ended"
         elif isinstance(end, Release):
             stored.state, stored.left_at = "pending", stored.next
-            return self._answer(report, "ok", first, before, state="released")
+            return self._answer(report, "ok", before, state="released")
         elif isinstance(end, Suspend) and not (set(end.on) & stored.numbers(RESOLVING) or stored.cancelling):
             stored.append(RowType.EXECUTION_AWAITING, data=json.dumps({"on": end.on}))
             stored.state, stored.left_at, stored.waits_for = "suspended", stored.next, frozenset(end.on)
-        return self._answer(report, "ok", first, before)
+        return self._answer(report, "ok", before)
 
     def _answer(
-        self, report: RunReport, verdict: str, seq: int, before: list[Row], *, state: str = ""
+        self, report: RunReport, verdict: str, before: list[Row], *, state: str = ""
     ) -> ReportAnswered:
         stored = self.runs[report.execution]
-        found = Verdict(stored.execution, verdict, state or stored.state, seq, stored.next)
-        return ReportAnswered(report, found, before, [], self.now_ms)
+        return ReportAnswered(report, verdict, state or stored.state, stored.next, before, [], self.now_ms)
 
     def _append(self, stored: Stored, report: RunReport) -> None:
         for command in report.commands:

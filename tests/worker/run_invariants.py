@@ -24,7 +24,7 @@ def check(run: LeasedRun) -> list[str]:
 
 
 def _sent(run: LeasedRun) -> RunReport | None:
-    return None if run.report is None else run.report.report
+    return run.report
 
 
 def _unrecorded(run: LeasedRun, live: Live) -> bool:

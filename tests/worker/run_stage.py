@@ -13,7 +13,7 @@ from pyengine import App, Retry, ctx
 from pyengine.errors import EngineError
 from pyengine.protocol.commands import Complete, Halt
 from pyengine.protocol.journal import Row, RowType
-from pyengine.protocol.turn import Journal, RunReport, Verdict
+from pyengine.protocol.turn import Journal, RunReport
 from pyengine.values.codec import Codec
 from pyengine.worker import events as on
 from pyengine.worker.attempts import Attempt, step_outcome
@@ -148,9 +148,9 @@ class Stage:
         assert run.queued and run.report is None
         self.runs.dirty.remove(run)
         run.queued = False
-        sent = run.phase.take_report(run)
-        assert run.report is sent
-        return sent.report
+        report = run.phase.take_report(run)
+        assert run.report is report
+        return report
 
     def turn(self, run: LeasedRun) -> list[Effect]:
         """Take the report of a run, record it and answer."""
@@ -169,7 +169,7 @@ class Stage:
         """Answer `FetchJournal`."""
         journal = self.database.journal(run.execution, run.version)
         assert journal is not None
-        return self.post(on.JournalFetched(run, journal.rows, journal.next))
+        return self.post(on.JournalFetched(run, journal))
 
     def stale(self, run: LeasedRun) -> list[Effect]:
         """Answer the report of a run with `stale`."""
@@ -178,9 +178,12 @@ class Stage:
     def verdict(self, run: LeasedRun, verdict: str, state: str = "acquired", **more: Any) -> list[Effect]:
         """Answer the report of a run."""
         rows: dict[str, list[Row]] = {"before": [], "after": [], **more}
-        answer = Verdict(run.execution, verdict, state, 0, run.replay.next_seq)
-        report = RunReport(run.execution, run.info.id, 0, 0) if run.report is None else run.report.report
-        return self.post(on.ReportAnswered(report, answer, rows["before"], rows["after"], self.now_ms))
+        report = run.report or RunReport(run.execution, run.info.id, 0, 0)
+        return self.post(
+            on.ReportAnswered(
+                report, verdict, state, run.replay.next_seq, rows["before"], rows["after"], self.now_ms
+            )
+        )
 
 
 def kinds(effects: Iterable[Effect]) -> list[str]:
@@ -290,7 +293,8 @@ def fetching_busy(stage: Stage) -> LeasedRun:
 def speculating(stage: Stage) -> LeasedRun:
     """It ended by an outcome that is not recorded."""
     teacher = live_ending(stage)
-    stage.post(stage.database.report(teacher.report.report))  # type: ignore[union-attr]
+    assert teacher.report is not None
+    stage.post(stage.database.report(teacher.report))
     run = stage.claim("single")
     stage.end(run, 0)
     assert isinstance(run.phase, Speculating) and isinstance(run.phase.end, Complete)
@@ -376,7 +380,7 @@ def claimed_late(stage: Stage, run: LeasedRun) -> list[Effect]:
 def journal_comes(stage: Stage, run: LeasedRun) -> list[Effect]:
     """`JournalFetched`."""
     stored = stage.stored(run)
-    return stage.post(on.JournalFetched(run, list(stored.rows), stored.next))
+    return stage.post(on.JournalFetched(run, Journal(stored.next, list(stored.rows))))
 
 
 def journal_lost(stage: Stage, run: LeasedRun) -> list[Effect]:
@@ -437,7 +441,7 @@ def retry_due(stage: Stage, run: LeasedRun) -> list[Effect]:
 def recorded(stage: Stage, run: LeasedRun) -> list[Effect]:
     """`ReportAnswered`, by the database."""
     assert run.report is not None
-    return stage.post(stage.database.report(run.report.report))
+    return stage.post(stage.database.report(run.report))
 
 
 def found_stale(stage: Stage, run: LeasedRun) -> list[Effect]:
@@ -470,25 +474,25 @@ def answered_again(stage: Stage, run: LeasedRun) -> list[Effect]:
 def lost_before(stage: Stage, run: LeasedRun) -> list[Effect]:
     """`ReportAnswered`: an earlier lease of the run, which it has again, was lost."""
     report = RunReport(run.execution, run.info.id, 0, 0)
-    return stage.post(on.ReportAnswered(report, Verdict(run.execution, "lost", "", 0, 0), [], [], NOW_MS))
+    return stage.post(on.ReportAnswered(report, "lost", "", 0, [], [], NOW_MS))
 
 
 def rejected(stage: Stage, run: LeasedRun) -> list[Effect]:
     """`ReportRejected`: the sender halts the run instead."""
     assert run.report is not None
-    return stage.post(on.ReportRejected(run.report.report, EngineError("no")))
+    return stage.post(on.ReportRejected(run.report, EngineError("no")))
 
 
 def halt_rejected(stage: Stage, run: LeasedRun) -> list[Effect]:
     """`ReportRejected` of the halt."""
     assert run.report is not None
-    run.report.report.end = Halt(problem="{}")
-    return stage.post(on.ReportRejected(run.report.report, EngineError("no")))
+    run.report.end = Halt(problem="{}")
+    return stage.post(on.ReportRejected(run.report, EngineError("no")))
 
 
 def busy(stage: Stage, run: LeasedRun) -> list[Effect]:
     """`ReportBusy`."""
-    report = RunReport(run.execution, run.info.id, 0, 0) if run.report is None else run.report.report
+    report = run.report or RunReport(run.execution, run.info.id, 0, 0)
     return stage.post(on.ReportBusy(report))
 
 
@@ -512,11 +516,9 @@ def executed(stage: Stage, run: LeasedRun) -> list[Effect]:
 
 
 def broken(stage: Stage, run: LeasedRun) -> list[Effect]:
-    """`TransactionBroken`, then `ReplayDue`."""
+    """`TransactionBroken`."""
     assert isinstance(run.phase, Live) and run.phase.asked is not None
-    ask = run.phase.asked
-    assert stage.post(on.TransactionBroken(run, ask, "deadlock", counts=True)) == []
-    return stage.post(on.ReplayDue(run, ask))
+    return stage.post(on.TransactionBroken(run, run.phase.asked, "deadlock", counts=True))
 
 
 def broken_often(stage: Stage, run: LeasedRun) -> list[Effect]:

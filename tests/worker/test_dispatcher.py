@@ -17,7 +17,7 @@ import pytest
 from pyengine import App, Client, Worker
 from pyengine.worker import step_runner
 from pyengine.worker.dispatcher import Dispatcher
-from pyengine.worker.effects import RollBack
+from pyengine.worker.effects import PostLater, RollBack
 from pyengine.worker.events import Event, PollDue
 from pyengine.worker.step_runner import StepRunner, _ThreadPool
 
@@ -118,6 +118,22 @@ def test_slices_that_are_cancelled_leave_their_queue_to_the_next_post(
         dispatcher.start({RollBack: lambda effect: None})
         dispatcher.post(_event("2"))
         assert runs.applied == ["", "1", "2"]
+
+    _driven(body)
+
+
+def test_a_closed_dispatcher_posts_nothing_that_waits_for_its_time() -> None:
+    """Of two events that are to be posted later, one comes before the close and the other never."""
+
+    async def body(dispatcher: Dispatcher, runs: _Runs) -> None:
+        dispatcher.start({RollBack: lambda effect: None})
+        for name, in_s in (("soon", 0.0), ("late", 0.05)):
+            dispatcher.post_later(PostLater(_event(name), in_s))
+        while not runs.applied:
+            await asyncio.sleep(0)
+        dispatcher.close()
+        await asyncio.sleep(0.1)
+        assert runs.applied == ["soon"]
 
     _driven(body)
 

@@ -172,7 +172,7 @@ def test_a_report_is_bounded_by_bytes() -> None:
     sent = []
     while live(run).outcomes:
         live(run).end = Suspend(on=(9,), kind="single")
-        report = live(run).take_report(run).report
+        report = live(run).take_report(run)
         sent.append([one.child for one in report.outcomes])
         assert (report.end is None) == bool(live(run).outcomes)
     assert sent == [[0, 1], [2, 3], [4]]
@@ -195,7 +195,7 @@ def test_commands_and_endings_count() -> None:
     assert [len(queue.collect().reports) for _ in range(4)] == [2, 2, 2, 0]
     run = quiet_run()
     live(run).commands, live(run).outcomes = (child, captured), [outcome(0, 1), outcome(2, 1)]
-    assert len(live(run).take_report(run).report.outcomes) == 1
+    assert len(live(run).take_report(run).outcomes) == 1
 
 
 def test_what_is_packed_leaves_with_the_rest() -> None:
@@ -331,7 +331,7 @@ def test_slots_are_used(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def once(self: TurnSender, bundles: list[RunReport], want: int, *rest: Any) -> Answer:
         sent = [run.report for run in worker._runs.leased.values()]
-        stay = sum(one is None or one.report.end is None for one in sent)
+        stay = sum(one is None or one.end is None for one in sent)
         coming = sum(len(answer.tasks) for answer, _ in worker._turn_loop._answers)
         answer = await plain(self, bundles, want, *rest)
         assert stay + coming + want <= slots

@@ -11,7 +11,8 @@ import pytest
 
 from pyengine import App, Worker, ctx
 from pyengine.errors import EngineError
-from pyengine.worker.run_state import InFlight, LeasedRun, Live
+from pyengine.protocol.turn import RunReport
+from pyengine.worker.run_state import LeasedRun, Live
 from tests.support.idle import until
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -316,11 +317,11 @@ def test_a_run_that_cannot_move_is_begun_from_its_journal(
     app = App(dsn)
     take_report, spoilt = Live.take_report, []
 
-    def spoil(live: Live, run: LeasedRun) -> InFlight:
+    def spoil(live: Live, run: LeasedRun) -> RunReport:
         sent = take_report(live, run)
-        if sent.report.commands and len(spoilt) < 2:
+        if sent.commands and len(spoilt) < 2:
             # every number twice: the database refuses that, each time
-            sent.report.commands *= 2  # type: ignore[operator]
+            sent.commands *= 2  # type: ignore[operator]
             spoilt.append(sent)
         return sent
 

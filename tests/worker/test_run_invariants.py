@@ -22,9 +22,8 @@ from pyengine.worker.effects import (
     Effect,
     Execute,
     FetchJournal,
+    PostLater,
     RecordDeadline,
-    ResendLater,
-    RetryLater,
     RollBack,
     StartAttempt,
 )
@@ -77,7 +76,7 @@ def spoil_speculation(stage: Stage) -> LeasedRun:
     """A speculation reports that it has seen what it predicts."""
     run = speculating_reporting(stage)
     assert run.report is not None
-    run.report.report.seen = run.replay.next_seq
+    run.report.seen = run.replay.next_seq
     return run
 
 
@@ -109,8 +108,8 @@ def spoil_order(stage: Stage) -> LeasedRun:
     """An outcome travels with the command that announces its step."""
     run = live_waiting(stage)
     assert run.report is not None
-    child = run.report.report.commands[0].child
-    run.report.report.outcomes = [StepOutcome(child=child, name="x", hash="0" * 16, attempt=1, value="1")]
+    child = run.report.commands[0].child
+    run.report.outcomes = [StepOutcome(child=child, name="x", hash="0" * 16, attempt=1, value="1")]
     return run
 
 
@@ -188,10 +187,8 @@ class Machine:
                 self.attempts.append(effect.attempt)
             case CancelAttempt():
                 self.attempts.remove(effect.attempt)
-            case RetryLater():
-                self.timers.append(on.RetryDue(effect.run, effect.call))
-            case ResendLater():
-                self.timers.append(on.ResendDue(effect.run))
+            case PostLater():
+                self.timers.append(effect.event)
             case FetchJournal():
                 self.timers.append(on.JournalFetched(effect.run, None))
             case Execute():
@@ -300,7 +297,7 @@ class Machine:
         if isinstance(event, on.JournalFetched):
             journal = self.stage.database.journal(event.run.execution, event.run.version)
             if journal is not None:
-                event = on.JournalFetched(event.run, journal.rows, journal.next)
+                event = on.JournalFetched(event.run, journal)
         self.stage.now_ms += 10_000 if isinstance(event, on.RetryDue) else 1
         self.post(event)
 
@@ -316,8 +313,7 @@ class Machine:
         mine = stored.version == run.version and stored.state == "acquired"
         journal = self.stage.database.commit(run.execution, run.replay.next_seq, row) if mine else None
         if journal is None:
-            self.post(on.TransactionBroken(run, ask, "not seen", counts=False))
-            self.timers.append(on.ReplayDue(run, ask))
+            self.timers.append(on.TransactionBroken(run, ask, "not seen", counts=False))
         else:
             self.post(on.StatementAnswered(run, ask, ("value", None), journal))
 

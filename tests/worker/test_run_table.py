@@ -18,9 +18,8 @@ from pyengine.worker.effects import (
     Effect,
     Execute,
     FetchJournal,
+    PostLater,
     RecordDeadline,
-    ResendLater,
-    RetryLater,
     RollBack,
     StartAttempt,
 )
@@ -84,8 +83,8 @@ from tests.worker.run_stage import (
 )
 
 START, CANCEL, FETCH = StartAttempt.__name__, CancelAttempt.__name__, FetchJournal.__name__
-EXECUTE, ROLL_BACK, LATER = Execute.__name__, RollBack.__name__, RetryLater.__name__
-DEADLINE, RESEND = RecordDeadline.__name__, ResendLater.__name__
+EXECUTE, ROLL_BACK, LATER = Execute.__name__, RollBack.__name__, PostLater.__name__
+DEADLINE = RecordDeadline.__name__
 
 
 @dataclass(frozen=True)
@@ -157,7 +156,7 @@ TABLE = [
     Cell(diverged_reporting, found_lost, "Gone"),
     Cell(live_reporting, rejected, "Live"),
     Cell(live_reporting, halt_rejected, "Gone"),
-    Cell(live_reporting, busy, "Live", (RESEND,)),
+    Cell(live_reporting, busy, "Live", (LATER,)),
     Cell(live, busy, "Live"),
     Cell(live_reporting, resent, "Live", (), dirty=True),
     Cell(live, poll_due, "Live", (), dirty=True),
@@ -215,8 +214,9 @@ def test_the_outcome_of_a_failure_is_recorded_before_the_next_attempt() -> None:
     run = stage.claim("retried")
     stage.end(run, 0, error="{}", retry_in_ms=1000)
     (effect,) = stage.turn(run)
-    assert isinstance(effect, RetryLater)
-    assert (effect.in_ms, effect.call.attempt, effect.call.retry_at_ms) == (1000, 2, NOW_MS + 1000)
+    assert isinstance(effect, PostLater) and isinstance(effect.event, on.RetryDue)
+    call = effect.event.call
+    assert (effect.in_s, call.attempt, call.retry_at_ms) == (1, 2, NOW_MS + 1000)
 
 
 def test_a_step_that_was_cut_off_does_not_run_twice() -> None:
