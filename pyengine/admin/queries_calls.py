@@ -26,6 +26,7 @@ __all__ = [
     "pins",
     "plan",
     "retry",
+    "unserved",
     "value",
 ]
 
@@ -113,6 +114,18 @@ def history(conn: Connection[TupleRow], id: str) -> list[dict[str, Any]]:
         "encode(h.execution_key, 'hex') as execution_key from durable.call_history(decode(%s, 'hex')) h",
         id,
     )
+
+
+def unserved(conn: Connection[TupleRow], id: str) -> str | None:
+    """Return the name under which a call waits for a worker, if no worker has it; None otherwise."""
+    found: str | None = _scalar(
+        conn,
+        "select substr(t.queue, 9) from durable.call_attempts a join durable.tasks t on t.id = a.promise "
+        "where a.node = %s and a.ended_at is null "
+        "and not exists (select from durable.workers w where t.queue = any (w.queues)) limit 1",
+        id,
+    )
+    return found
 
 
 def explain(conn: Connection[TupleRow], scope: str, id: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from pyengine.calls.functions import Memo
 from pyengine.database.connection import Database
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.calls import INPUTS
-from pyengine.errors import EngineError, Unavailable
+from pyengine.errors import DecodeError, EngineError, InvalidRequest, Unavailable
 
 __all__ = ["MemoRunner"]
 
@@ -80,7 +80,8 @@ class MemoRunner:
                 {name: value_of(from_tagged(one)) for name, one in ignored.items()},
             )
         except EngineError as error:
-            return Failed(isinstance(error, Unavailable), {"code": "no_inputs", "message": error.message})
+            code = "wrong_inputs" if isinstance(error, DecodeError | InvalidRequest) else "no_inputs"
+            return Failed(isinstance(error, Unavailable), {"code": code, "message": error.message})
         try:
             result = await self._run(memo, args, kwargs)
             return Done("ok", value=memo.result.encode(result, f"the result of memo {memo.name}"))

@@ -90,6 +90,7 @@ def show(at: Invocation, call: Node) -> None:
         document = _call(at, db, call)
         document["pins"] = queries_calls.pins(db.conn, document["node"])
         document["attempts"] = queries_calls.history(db.conn, document["node"])
+        document["unserved"] = queries_calls.unserved(db.conn, document["node"])
         for pin in document["pins"]:
             pin["value"] = queries_calls.value(db.conn, pin["dag"])
     at.out.answer(document, lambda console: _print_call(console, document))
@@ -104,6 +105,7 @@ def explain_miss(at: Invocation, call: Node, scope: Scope = None) -> None:
         node = _call(at, db, call)["node"]
         document = queries_calls.explain(db.conn, _scope(at, db, node, scope), node)
         document["attempts"] = queries_calls.history(db.conn, node)
+        document["unserved"] = queries_calls.unserved(db.conn, node)
 
     def show(console: Console) -> None:
         texts = [f"{_PLANNED.get(document['at'], document['at'])}: {document['at'].replace('_', ' ')}"]
@@ -116,6 +118,7 @@ def explain_miss(at: Invocation, call: Node, scope: Scope = None) -> None:
         last = document["attempts"][-1] if document["attempts"] else None
         if last and last["message"]:
             texts.append(f"  its last attempt: {last['code']}: {last['message']}")
+        texts += _waiting(document)
         for text in texts:
             console.print(printable(text), soft_wrap=True)
 
@@ -312,8 +315,20 @@ def _print_call(console: Console, document: dict[str, Any]) -> None:
     for one in document["attempts"]:
         took = span(one["ended_at"] - one["started_at"]) if one["ended_at"] else "goes on"
         error = f": {one['code']}: {one['message']}" if one["code"] else ""
-        text = f"  attempt {one['generation']}: {one['state']}, {one['polls']} polls, {took}{error}"
+        polls = f"{one['polls']} poll{'' if one['polls'] == 1 else 's'}"
+        text = f"  attempt {one['generation']}: {one['state']}, {polls}, {took}{error}"
         console.print(printable(text), soft_wrap=True)
+    for text in _waiting(document):
+        console.print(printable(text), soft_wrap=True)
+
+
+def _waiting(document: dict[str, Any]) -> list[str]:
+    """Return the line that says for which worker a call waits, if there is none."""
+    name = document["unserved"]
+    if name is None:
+        return []
+    verb = "worker MODULE:APP" if name.startswith("python.") else f"adapter worker --adapter {name}"
+    return [f"  it waits: no worker serves {name}; pyengine {verb}"]
 
 
 def _plain(tagged: Any) -> str:

@@ -81,6 +81,17 @@ def test_push_and_pull(at_database: Any, conn: Connection, tmp_path: Path) -> No
     assert at_database("call", "pull", "main", "s3://x").code == 2
 
 
+def test_a_call_that_nobody_serves_says_so(at_database: Any, conn: Connection) -> None:
+    """With what to start; once a worker serves it, the line is gone."""
+    node = call(conn, [[1]])["node"]
+    line = "it waits: no worker serves local; pyengine adapter worker --adapter local"
+    for verb in ("show", "why"):
+        assert line in at_database("call", verb, node).out
+    assert at_database("call", "show", node, "--json").document["unserved"] == "local"
+    conn.execute("select durable.worker_hello_v1('w', '{adapter:local}', '{}', '{}', null)")
+    assert "it waits" not in at_database("call", "show", node).out
+
+
 def test_why_names_the_difference(at_database: Any, conn: Connection, sorted_call: str) -> None:
     """A hit is a hit; a call that would run says which part of which input differs from the nearest."""
     assert at_database("call", "why", sorted_call).out.startswith("hit: pinned hit")
