@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections import Counter
+
 import pytest
 
-from tests.calls.scene import Scene
+from tests.calls.scene import Connection, Scene, refusal
+from tests.calls.test_object_laws import LAWS as OBJECTS
+from tests.sql.test_check import LAWS as TASKS
+from tests.sql.test_check_calls import LAWS as JOURNALS
 from tests.support.clock import Clock
-from tests.support.hands import Break, laws_in, laws_of, lay, reported
+from tests.support.hands import LOGIC, Break, laws_in, laws_of, lay, reported
 
 A = "update durable._call_attempts set {} where {}"
 COMPLETED = "exec_id is not null"
@@ -45,6 +52,10 @@ LAWS: dict[str, Break] = {
     ),
     "I18 exec_status_agrees_with_the_outcome": Break(
         A.format("phase = 'integrate_error'", f"{COMPLETED} and phase = 'integrate_ok'")
+    ),
+    "I25 token_is_in_no_object": Break(
+        A.format("token = 'a token of the backend'", LIVE)
+        + '; select durable.datum_put(\'{"string": "a token of the backend"}\')'
     ),
     "attempt_belongs_to_a_call": Break(f"delete from durable._calls c where {OF_LIVE}"),
     "attempt_deadline_is_that_of_its_promise": Break(A.format("deadline = 1", LIVE)),
@@ -149,3 +160,110 @@ def test_a_broken_law_is_reported(scene: Scene, clock: Clock, law: str) -> None:
 def test_no_law_is_missed() -> None:
     """Every law of the source has its hand here, and no hand is for a law that is gone."""
     assert laws_in("call_laws") == set(LAWS)
+
+
+def test_every_invariant_has_its_law() -> None:
+    """The table at the top of the source names each of the 25 once, with laws that some hand breaks."""
+    (source,) = LOGIC.rglob("90_call_laws.sql")
+    table = re.findall(r"^--   (I\d+) +([^(\n]+)", source.read_text(encoding="utf-8"), re.M)
+    assert [number for number, _ in table] == [f"I{number}" for number in range(1, 26)]
+    laws = {law.strip() for _, names in table for law in names.split(",")}
+    assert laws <= {*LAWS, *OBJECTS, *TASKS, *JOURNALS}
+
+
+def lost_rows(conn: Connection) -> None:
+    """Rows that belong to nothing, enough for three portions of each kind."""
+    for statement in LOST.split(";\n"):
+        conn.execute(statement.encode())
+
+
+LOST = """
+insert into durable._claims (created_at, execution_key, submit_token)
+select 1, sha256(n::text::bytea), 'x' from generate_series(1, 4500) n;
+insert into durable._pin_log (pinned_at, version, scope, node_id, exec_id, prev_exec)
+select 1, version, case when n % 2 = 0 then 'lost' else 'lost ' || n end, sha256(n::text::bytea), sha256('x'),
+       case when version > 1 then sha256('y') end
+from generate_series(1, 2250) n cross join generate_series(1, 3, 2) version order by n, version;
+insert into durable._call_steps (created_at, step_id, scope, node_id, execution_key)
+select 1, 'lost ' || n, 'lost', sha256('x'), sha256('x') from generate_series(1, 4500) n
+"""
+PORTION = "select to_jsonb(broken), more from durable.check_portion(%s::jsonb)"
+
+
+@pytest.mark.unlawful
+def test_portions_are_everything(scene: Scene, clock: Clock) -> None:
+    """Keys, pins and steps are checked in spans that have every row of their tables once."""
+    inhabit(scene, clock)
+    lost_rows(scene.conn)
+    stages: list[str] = []
+    found: list[tuple[str, str, str]] = []
+    after: dict[str, str] | None = {"key": ""}
+    while after is not None:
+        stages += {"key", "scope", "step"} & after.keys()
+        broken, after = scene.all(PORTION, json.dumps(after))[0]
+        found += [(each["law"], each["id"], each["detail"]) for each in broken]
+    assert Counter(stages) == {"key": 3, "scope": 3, "step": 3}
+    laws = Counter(law for law, *_ in set(found))
+    assert Counter(law for law, *_ in found) == laws
+    assert laws == {
+        "I19 claim_has_its_promise": 4500,
+        "I15 pins_are_a_chain": 2250,
+        "step_was_given_something_that_is_there": 4500,
+    }
+
+
+ROWS_READ = """
+select sum(seq_tup_read)::integer, sum(idx_tup_fetch)::integer from pg_stat_xact_user_tables
+where schemaname = 'durable' and relname ~ '^_(calls|call_.*|pin.*|claims|objects|refs|promises)$'
+"""
+SINCE = "select law, id from durable.check(since => '1 hour')"
+OF_ID = "select law, id from durable.check(%s)"
+
+
+@pytest.mark.unlawful
+def test_a_check_of_one_reads_little(scene: Scene, clock: Clock) -> None:
+    """Among thousands of rows one attempt or scope, or the last hour, is looked up."""
+    inhabit(scene, clock)
+    lost_rows(scene.conn)
+    promise = scene.one("select promise from durable.call_attempts limit 1")
+    for query, *given in ((OF_ID, promise), (OF_ID, "s"), (SINCE,)):
+        before = scene.all(ROWS_READ)[0]
+        assert scene.all(query, *given) == []
+        walked, fetched = (new - old for new, old in zip(scene.all(ROWS_READ)[0], before, strict=True))
+        assert walked == 0 and 5 < fetched < 2000, (query, given)
+
+
+@pytest.mark.unlawful
+def test_one_attempt_and_one_scope_are_checked(scene: Scene, clock: Clock) -> None:
+    """By the id of the promise, and by the name; what is broken elsewhere is not reported."""
+    inhabit(scene, clock)
+    promises = [row[0] for row in scene.all("select promise from durable.call_attempts")]
+    scene.conn.execute("update durable._call_attempts set created_at = created_at + 1000000")
+    for promise in promises:
+        assert scene.all(OF_ID, promise) == [("attempt_times_are_past", promise)]
+    scene.conn.execute("update durable._call_attempts set created_at = created_at - 1000000")
+    scene.conn.execute("update durable._pins set version = version + 1 where scope = 't'")
+    assert [law for law, _ in scene.all(OF_ID, "t")] == ["I16 pin_is_the_last_of_its_history"]
+    assert scene.all(OF_ID, "s") == []
+    assert refusal(scene.conn, scene.all, OF_ID, "call:" + "ab" * 32).startswith("WF001")
+
+
+@pytest.mark.unlawful
+def test_changes_of_calls_since_the_last_check(scene: Scene, clock: Clock) -> None:
+    """Attempts, pins and objects that were made since are checked, and older ones are not."""
+    inhabit(scene, clock)
+    clock.advance(7_200_000)
+    scene.begin([44], scope="t")
+    scene.run("new")
+    scene.conn.execute("update durable._call_attempts set adapter = 'other' where exec_id is null")
+    scene.conn.execute("update durable._pins set version = version + 1")
+    scene.conn.execute("update durable._objects set scalar = 'x' where kind = 'datum' and sub = 'string'")
+    assert {law for law, _ in scene.all(SINCE)} == {
+        "I16 pin_is_the_last_of_its_history",
+        "I1 object_id_is_the_hash_of_its_content",
+    }
+    scene.begin([45], scope="t")
+    scene.conn.execute("update durable._call_attempts set adapter = 'another' where ended_at is null")
+    assert [law for law, _ in scene.all(SINCE)].count("attempt_is_in_the_queue_of_its_adapter") == 1
+    # those of the two calls that ended within the hour
+    assert len([law for law, _ in scene.all(SINCE) if law.startswith("I16")]) == 2

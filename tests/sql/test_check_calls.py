@@ -22,6 +22,17 @@ LAWS: dict[str, Break] = {
         rows=(("timer_scheduled", 0), ("timer_fired", 0), ("timer_fired", 0)),
         also="C-1 child_has_its_promise",
     ),
+    # content-addressed calls
+    "I22 recorded_call_names_its_exec": Break(
+        "select durable.datum_put('{\"i64\": 1}'); "
+        + J.format(
+            "data = (select jsonb_build_object('exec', o.hex, 'node', o.hex, 'dag', o.hex)::text"
+            " from (select encode(id, 'hex') as hex from durable._objects limit 1) o)",
+            "m",
+            "name = 'durable.call_v1'",
+        ),
+        rows=(("step_completed", 0, 1, "durable.call_v1"),),
+    ),
     # signals
     "CF-2 received_was_delivered": Break(
         rows=(("signal_received", 0, 1, "go"),), drop="_inboxes.inboxes_received_was_delivered"

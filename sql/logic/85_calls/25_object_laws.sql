@@ -1,11 +1,19 @@
 -- The laws of objects and names as queries: a row is a bug of the engine or a hand in the tables. durable.check() asks for them
--- portion by portion. A number of the list of invariants (I24) stands before its law.
+-- portion by portion. A number of the list of invariants (I24), which is in 90_call_laws.sql, stands before its law.
 
-create or replace function durable._check_contents(p_from bytea, p_to bytea)
+create or replace function durable._objects_within(p_from bytea[], p_to bytea[])
+returns setof durable._objects language sql stable
+as $$
+  select x.* from unnest(p_from, p_to) as s (first, beyond)
+  cross join lateral (select o.* from durable._objects o where o.id >= s.first and o.id < s.beyond offset 0) x
+$$;
+comment on function durable._objects_within(bytea[], bytea[]) is 'Objects whose ids lie in the spans; a span has its first id and not its last.';
+
+create or replace function durable._check_contents(p_from bytea[], p_to bytea[])
 returns table (law text, id text, detail text) language sql stable
 as $$
   select v.law, durable._hex(o.id), format('%s %s, %s refs', o.kind, o.sub, cardinality(o.refs))
-  from durable._objects o
+  from durable._objects_within(p_from, p_to) o
   cross join lateral (values
     ('I1 object_id_is_the_hash_of_its_content',
       o.excised_at is null and o.id <> durable._object_id(o.kind, o.sub, o.scalar, o.refs, o.names)),
@@ -29,15 +37,15 @@ as $$
       num_nonnulls(o.excised_at, o.excision, o.reason) not in (0, 3)
       or (o.excised_at is not null and (o.scalar is not null or o.refs <> '{}' or o.names <> '{}')))
   ) as v (law, broken)
-  where o.id >= p_from and (p_to is null or o.id < p_to) and v.broken
+  where v.broken
 $$;
-comment on function durable._check_contents(bytea, bytea) is 'Laws of single objects, by their ids from one to another.';
+comment on function durable._check_contents(bytea[], bytea[]) is 'Laws of single objects.';
 
-create or replace function durable._check_references(p_from bytea, p_to bytea)
+create or replace function durable._check_references(p_from bytea[], p_to bytea[])
 returns table (law text, id text, detail text) language sql stable
 as $$
   select v.law, durable._hex(o.id), format('%s %s, ref %s: %s', o.kind, o.sub, r.place, durable._hex(r.id))
-  from durable._objects o
+  from durable._objects_within(p_from, p_to) o
   cross join lateral unnest(o.refs) with ordinality r (id, place)
   cross join lateral durable._ref_kind(o.kind, o.sub, o.scalar, r.place) e (expected)
   left join durable._objects t on t.id = any (array[r.id])
@@ -49,15 +57,39 @@ as $$
       o.kind = 'exec' and r.place = 2 and t.kind <> case n.sub when 'call' then 'dag' else 'datum' end),
     ('exec_of_a_commit_is_of_its_node', o.kind = 'commit' and t.kind = 'exec' and t.refs[1] <> o.refs[r.place - 1])
   ) as v (law, broken)
-  where o.id >= p_from and (p_to is null or o.id < p_to) and v.broken
+  where v.broken
 $$;
-comment on function durable._check_references(bytea, bytea) is 'Laws of what objects refer to.';
+comment on function durable._check_references(bytea[], bytea[]) is 'Laws of what objects refer to.';
 
-create or replace function durable._check_refs_and_closures()
+create or replace function durable._check_closures(p_from bytea[], p_to bytea[])
+returns table (law text, id text, detail text) language sql stable
+as $$
+  select 'closure_is_as_it_was_walked', durable._hex(c.id), format('excision %s, whole %s', c.excision, c.is_whole)
+  from unnest(p_from, p_to) as s (first, beyond)
+  cross join lateral (select x.* from durable._closures x where x.id >= s.first and x.id < s.beyond offset 0) c
+  where c.is_whole and exists (
+    select from durable._reached(array[c.id], '{}') x
+    join durable._objects o on o.id = any (array[x]) where o.excision <= c.excision)
+$$;
+comment on function durable._check_closures(bytea[], bytea[]) is 'The law of remembered walks.';
+
+create or replace function durable._check_excisions()
+returns table (law text, id text, detail text) language sql stable
+as $$
+  select 'excisions_are_numbered', 'excisions', format('%s excised, the last is number %s', count(*), max(o.excision))
+  from durable._objects o where o.excision is not null having count(*) <> max(o.excision)
+$$;
+comment on function durable._check_excisions() is 'The law of the numbers of excisions, of which there are few.';
+
+create or replace function durable._check_names(p_scopes text[], p_nodes bytea[], p_to_scopes text[], p_to_nodes bytea[])
 returns table (law text, id text, detail text) language sql stable
 as $$
   select v.law, r.name, format('kind %s, version %s, commit %s, base %s', r.kind, r.version, durable._hex(r.commit_id), r.base)
-  from durable._refs r
+  from unnest(p_scopes, p_nodes, p_to_scopes, p_to_nodes) as s (scope, node, to_scope, to_node)
+  cross join lateral (
+    select x.* from durable._refs x
+    where x.name >= s.scope and x.name <= s.to_scope
+      and (x.name, ''::bytea) >= (s.scope, s.node) and (x.name, ''::bytea) < (s.to_scope, s.to_node) offset 0) r
   left join durable._objects c on c.id = any (array[r.commit_id])
   left join durable._refs b on b.name = any (array[r.base])
   cross join lateral (values
@@ -67,30 +99,20 @@ as $$
     ('ref_kind_is_known', r.kind <> all ('{head,index,exec}'))
   ) as v (law, broken)
   where v.broken
-  union all
-  select 'closure_is_as_it_was_walked', durable._hex(c.id), format('excision %s, whole %s', c.excision, c.is_whole)
-  from durable._closures c
-  where c.is_whole and exists (
-    select from durable._reached(array[c.id], '{}') x
-    join durable._objects o on o.id = any (array[x]) where o.excision <= c.excision)
-  union all
-  select 'excisions_are_numbered', 'excisions', format('%s excised, the last is number %s', count(*), max(o.excision))
-  from durable._objects o where o.excision is not null having count(*) <> max(o.excision)
 $$;
-comment on function durable._check_refs_and_closures() is 'Laws of names, of remembered walks, and of the numbers of excisions.';
+comment on function durable._check_names(text[], bytea[], text[], bytea[]) is
+  'Laws of names, in the spans of the pins: a name lies before the pins of its scope.';
 
 create or replace function durable._objects_to(p_from bytea)
 returns bytea language sql stable
 as $$ select o.id from durable._objects o where o.id >= p_from order by o.id offset 2000 limit 1 $$;
 comment on function durable._objects_to(bytea) is 'Where a portion of objects that begins with this id ends; null: it is the last.';
 
-create or replace function durable._check_objects(p_from bytea, p_to bytea)
+create or replace function durable._check_objects(p_from bytea[], p_to bytea[])
 returns table (law text, id text, detail text) language sql stable
 as $$
-  select * from durable._check_contents(p_from, p_to)
-  union all
-  select * from durable._check_references(p_from, p_to)
-  union all
-  select * from durable._check_refs_and_closures() where p_from = ''
+  select x.* from durable._check_contents(p_from, p_to) x
+  union all select x.* from durable._check_references(p_from, p_to) x
+  union all select x.* from durable._check_closures(p_from, p_to) x
 $$;
-comment on function durable._check_objects(bytea, bytea) is 'All laws of a portion of objects; with the first one those of names.';
+comment on function durable._check_objects(bytea[], bytea[]) is 'All laws of objects whose ids lie in the spans.';

@@ -1,22 +1,70 @@
--- The laws of calls as queries, for durable.check(). The numbers I2 to I20 are those of the plan of the executor; laws that are
--- CHECKs of the tables are queries here too, so that they are seen where a constraint was dropped. The laws of objects stand with
--- objects, those of leases with tasks.
+-- The laws of calls as queries, for durable.check(), over portions: spans of execution keys and value keys, of pins by scope and
+-- node, and of steps by id. Each row that lies beside them is looked up by key. Laws that are CHECKs of the tables are queries
+-- here too, so that they are seen where a constraint was dropped. The plan of the executor numbers its invariants; their laws:
+--
+--   I1   I1 object_id_is_the_hash_of_its_content
+--   I2   I2 attempt_exec_is_of_its_outcome
+--   I3   I3 attempt_records_nothing_while_live
+--   I4   I4 attempt_agrees_with_its_promise
+--   I5   I5 pin_is_of_its_node
+--   I6   I6 pinned_result_is_here
+--   I7   I7 result_is_pinned_for_all_waiters
+--   I8   I8 one_live_attempt_of_a_call
+--   I9   I9 generations_have_no_gap
+--   I10  I10 execution_key_is_derived, I10 value_key_is_derived
+--   I11  I11 attempt_waits_for_time_only
+--   I12  I12 attempt_knows_where_to_resume
+--   I13  I13 attempt_within_budget
+--   I14  I14 live_promise_has_its_attempt
+--   I15  I15 pins_are_a_chain
+--   I16  I16 pin_is_the_last_of_its_history
+--   I17  object_refs_are_of_their_kind (the first ref of an exec is a call or builtin)
+--   I18  I18 exec_status_agrees_with_the_outcome
+--   I19  I19 claim_job_is_recorded_whole, I19 claim_has_its_promise
+--   I20  I20 settled_claim_has_an_outcome, I20 claim_outcome_names_a_dag
+--   I21  acquired_task_no_lease, well_formed_task_acquired_iff_has_pid (of all tasks)
+--   I22  I22 recorded_call_names_its_exec
+--   I23  I23 object_is_canonical
+--   I24  I24 object_refs_exist
+--   I25  I25 token_is_in_no_object
 
-create or replace function durable._check_attempts()
+create or replace function durable._no_key_reaches()
+returns bytea language sql immutable parallel safe
+as $$ select decode(repeat('ff', 33), 'hex') $$;
+comment on function durable._no_key_reaches() is 'The end of a span of ids or keys that has no other end: they have 32 bytes.';
+
+create or replace function durable._no_name_reaches()
+returns text language sql immutable parallel safe
+as $$ select repeat(chr(1114111), 257) $$;
+comment on function durable._no_name_reaches() is 'The end of a span of names or steps that has no other end: they have 1024 bytes at most.';
+
+create or replace function durable._attempts_within(p_from bytea[], p_to bytea[])
+returns setof durable._call_attempts language sql stable
+as $$
+  select x.* from unnest(p_from, p_to) as s (first, beyond)
+  cross join lateral (
+    select a.* from durable._call_attempts a where a.execution_key >= s.first and a.execution_key < s.beyond offset 0) x
+$$;
+comment on function durable._attempts_within(bytea[], bytea[]) is 'Attempts whose execution keys lie in the spans.';
+
+create or replace function durable._check_attempts(p_from bytea[], p_to bytea[])
 returns table (law text, id text, detail text) language sql stable
 as $$
   select v.law, durable._call_promise(a.execution_key), format('phase %s, promise %s, task %s, ended %s, exec %s', a.phase,
                                                                p.state, t.state, a.ended_at, durable._hex(a.exec_id))
-  from durable._call_attempts a
-  cross join (select durable._now_ms() as now_ms) n
-  left join durable._calls c on c.value_key = a.value_key
-  left join durable._promises p on p.id = durable._call_promise(a.execution_key)
-  left join durable._tasks t on t.id = p.id
-  left join durable._objects e on e.id = a.exec_id and e.kind = 'exec'
+  from durable._attempts_within(p_from, p_to) a
+  cross join (select durable._now_ms() as now_ms, durable._setting_int('call_results_days') as days) n
+  left join durable._calls c on c.value_key = any (array[a.value_key])
+  left join durable._promises p on p.id = any (array[durable._call_promise(a.execution_key)])
+  left join durable._tasks t on t.id = any (array[p.id])
+  left join durable._objects e on e.id = any (array[a.exec_id]) and e.kind = 'exec'
+  left join durable._objects s
+    on octet_length(a.token) >= 16
+       and s.id = any (array[durable._object_id('datum', 'string', convert_to(a.token, 'UTF8'), '{}', '{}')])
   cross join lateral (values
     ('I2 attempt_exec_is_of_its_outcome',
       a.exec_id is not null
-      and case when e.id is null then durable._setting_int('call_results_days') = 0  -- or collected since
+      and case when e.id is null then n.days = 0  -- or collected since
                else e.excised_at is null and e.refs is distinct from array[a.node_id, a.outcome_dag] end),
     ('I3 attempt_records_nothing_while_live', (a.phase = 'poll_adapter') <> (a.outcome_dag is null)
       or (a.exec_id is not null and a.ended_at is null)),
@@ -28,6 +76,7 @@ as $$
     ('I12 attempt_knows_where_to_resume', a.phase not in ('poll_adapter', 'integrate_ok', 'integrate_error')),
     ('I13 attempt_within_budget', a.failures > a.budget + 1),
     ('I18 exec_status_agrees_with_the_outcome', e.sub <> substr(a.phase, 11)),
+    ('I25 token_is_in_no_object', s.created_at >= a.created_at),
     ('attempt_belongs_to_a_call', c.value_key is null or a.generation > c.generation),
     ('attempt_deadline_is_that_of_its_promise',
       p.id is not null and a.deadline is distinct from nullif(p.timeout_at, durable._never())),
@@ -38,98 +87,89 @@ as $$
   ) as v (law, broken)
   where v.broken
 $$;
-comment on function durable._check_attempts() is 'Laws of single attempts. The promise of one that ended may be removed, and its result collected.';
+comment on function durable._check_attempts(bytea[], bytea[]) is
+  'Laws of single attempts. The promise of one that ended may be removed, and its result collected. A token may be a secret, so no object that is younger than its attempt has it as its text; one of less than 16 bytes is no secret and may be a value by chance.';
 
-create or replace function durable._check_generations()
+create or replace function durable._check_generations(p_from bytea[], p_to bytea[])
 returns table (law text, id text, detail text) language sql stable
 as $$
+  with call as (
+    select x.* from unnest(p_from, p_to) as s (first, beyond)
+    cross join lateral (
+      select c.* from durable._calls c where c.value_key >= s.first and c.value_key < s.beyond offset 0) x
+  )
   select 'I9 generations_have_no_gap', durable._hex(c.value_key),
-         format('latest %s, %s attempts, %s removed', c.generation, count(a.value_key), c.removed)
-  from durable._calls c left join durable._call_attempts a on a.value_key = c.value_key
-  group by c.value_key
-  having count(a.value_key) + c.removed <> c.generation + 1 or max(a.generation) > c.generation
+         format('latest %s, %s attempts, %s removed', c.generation, a.attempts, c.removed)
+  from call c
+  cross join lateral (
+    select count(*) as attempts, max(x.generation) as latest
+    from durable._call_attempts x where x.value_key = any (array[c.value_key])) a
+  where a.attempts + c.removed <> c.generation + 1 or a.latest > c.generation
   union all
   select 'I10 value_key_is_derived', durable._hex(c.value_key), c.function
-  from durable._calls c where c.value_key <> durable._value_key(c.salt, c.scope, c.function_id, c.inputs)
+  from call c where c.value_key <> durable._value_key(c.salt, c.scope, c.function_id, c.inputs)
   union all
-  select 'I8 one_live_attempt_of_a_call', durable._hex(a.value_key), format('generations %s', array_agg(a.generation))
-  from durable._call_attempts a join durable._calls c on c.value_key = a.value_key
-  where a.ended_at is null and a.share and a.step_id is null and a.generation >= c.results_from
-    and durable._is_live(a.execution_key, durable._now_ms())
-  group by a.value_key having count(*) > 1
-  union all
-  select 'I14 live_promise_has_its_attempt', p.id, p.state
-  from durable._promises p
-  where p.id >= 'call:' and p.id < 'call;' and p.id ~ '^call:[0-9a-f]{64}$' and p.state = 'pending'
-    and not exists (select from durable._call_attempts a where p.id = durable._call_promise(a.execution_key))
+  select 'I8 one_live_attempt_of_a_call', durable._hex(c.value_key), format('generations %s', a.generations)
+  from call c
+  cross join lateral (
+    select array_agg(x.generation) as generations
+    from durable._call_attempts x
+    where x.value_key = any (array[c.value_key]) and durable._is_open(x) and x.share and x.step_id is null
+      and x.generation >= c.results_from and durable._is_live(x.execution_key, durable._now_ms())) a
+  where cardinality(a.generations) > 1
 $$;
-comment on function durable._check_generations() is 'Laws of value keys, their attempts and promises. Calls that are not shared may run side by side.';
+comment on function durable._check_generations(bytea[], bytea[]) is
+  'Laws of value keys and their attempts. Calls that are not shared may run side by side.';
 
-create or replace function durable._check_waits()
+create or replace function durable._check_call_promises(p_from bytea[], p_to bytea[])
 returns table (law text, id text, detail text) language sql stable
 as $$
-  select 'I7 result_is_pinned_for_all_waiters', durable._hex(w.node_id), format('scope %s', w.scope)
-  from durable._call_waiters w
-  join durable._call_attempts a on a.execution_key = w.execution_key and a.exec_id is not null
-  join durable._refs r on r.name = w.scope and r.created_at <= a.created_at
-  where not exists (select from durable._pins p where p.scope = w.scope and p.node_id = w.node_id)
-  union all
-  select 'waiter_has_its_attempt', durable._hex(w.node_id), format('scope %s', w.scope)
-  from durable._call_waiters w
-  where not exists (select from durable._call_attempts a where a.execution_key = w.execution_key)
-  union all
-  select 'live_attempt_has_a_waiter', durable._call_promise(a.execution_key), a.adapter
-  from durable._call_attempts a
-  where a.ended_at is null and not exists (select from durable._call_waiters w where w.execution_key = a.execution_key)
-  union all
-  select 'running_call_has_its_scope', durable._hex(w.node_id), format('scope %s', w.scope)
-  from durable._call_waiters w
-  join durable._call_attempts a on a.execution_key = w.execution_key and a.ended_at is null
-  left join durable._refs r on r.name = w.scope
-  where r.kind is distinct from 'index'
-  union all
-  select 'step_was_given_something_that_is_there', s.step_id, durable._hex(s.node_id)
-  from durable._call_steps s
-  where (s.execution_key is not null
-         and not exists (select from durable._call_attempts a where a.execution_key = s.execution_key))
-     or (s.exec_id is not null
-         and not exists (select from durable._objects e where e.id = s.exec_id and e.refs[1] = s.node_id))
+  select 'I14 live_promise_has_its_attempt', x.id, x.state
+  from unnest(p_from, p_to) as s (first, beyond)
+  cross join lateral (
+    select p.id, p.state from durable._promises p
+    where p.id >= durable._call_promise(s.first) and p.id < durable._call_promise(s.beyond) and p.state = 'pending'
+    offset 0) x
+  where x.id ~ '^call:[0-9a-f]{64}$'
+    and not exists (select from durable._call_attempts a
+                    where a.execution_key = any (array[decode(substr(x.id, 6), 'hex')]))
 $$;
-comment on function durable._check_waits() is 'Laws of waiters and steps.';
+comment on function durable._check_call_promises(bytea[], bytea[]) is 'The law of promises with the ids of attempts.';
 
-create or replace function durable._check_pins()
+create or replace function durable._check_waits(p_from bytea[], p_to bytea[])
 returns table (law text, id text, detail text) language sql stable
 as $$
-  select v.law, durable._hex(p.node_id), format('scope %s, exec %s, version %s', p.scope, durable._hex(p.exec_id), p.version)
-  from durable._pins p
-  left join durable._objects e on e.id = p.exec_id and e.kind = 'exec'
-  left join durable._objects r on r.id = e.refs[2]
-  left join durable._refs s on s.name = p.scope
+  select v.law, durable._hex(w.node_id), format('scope %s', w.scope)
+  from unnest(p_from, p_to) as s (first, beyond)
+  cross join lateral (
+    select x.* from durable._call_waiters x where x.execution_key >= s.first and x.execution_key < s.beyond offset 0) w
+  left join durable._call_attempts a on a.execution_key = any (array[w.execution_key])
+  left join durable._refs r on r.name = any (array[w.scope])
   cross join lateral (values
-    ('I5 pin_is_of_its_node', e.refs[1] <> p.node_id),
-    ('I6 pinned_result_is_here', e.id is null or (e.excised_at is null and r.id is null)),
-    ('I16 pin_is_the_last_of_its_history', not exists (
-      select from durable._pin_log l
-      where l.scope = p.scope and l.node_id = p.node_id and l.version = p.version and l.exec_id = p.exec_id)),
-    ('pin_belongs_to_a_scope', s.kind is distinct from 'index')
+    ('I7 result_is_pinned_for_all_waiters',
+      a.exec_id is not null and r.created_at <= a.created_at
+      and not exists (select from durable._pins p
+                      where p.scope = any (array[w.scope]) and p.node_id = any (array[w.node_id]))),
+    ('waiter_has_its_attempt', a.execution_key is null),
+    ('running_call_has_its_scope', a.execution_key is not null and a.ended_at is null and r.kind is distinct from 'index')
   ) as v (law, broken)
   where v.broken
   union all
-  select 'I15 pins_are_a_chain', durable._hex(b.node_id), format('scope %s, version %s', b.scope, b.version)
-  from durable._pin_log b
-  where b.prev_exec is not null and not exists (
-    select from durable._pin_log a
-    where a.scope = b.scope and a.node_id = b.node_id and a.version = b.version - 1 and a.exec_id = b.prev_exec)
-    and exists (select from durable._pin_log o where o.scope = b.scope and o.node_id = b.node_id and o.id < b.id)
+  select 'live_attempt_has_a_waiter', durable._call_promise(a.execution_key), a.adapter
+  from durable._attempts_within(p_from, p_to) a
+  where a.ended_at is null
+    and not exists (select from durable._call_waiters w where w.execution_key = any (array[a.execution_key]))
 $$;
-comment on function durable._check_pins() is 'Laws of pins and their history, whose beginning retention may have removed. A result that was excised stays pinned, and is refused to whoever asks.';
+comment on function durable._check_waits(bytea[], bytea[]) is 'Laws of waiters. A scope that is younger than the attempt had not waited for it.';
 
-create or replace function durable._check_claims()
+create or replace function durable._check_claims(p_from bytea[], p_to bytea[])
 returns table (law text, id text, detail text) language sql stable
 as $$
   select v.law, durable._claim_promise(c.execution_key), format('promise %s, job %s, outcome %s', p.state, c.job_id, c.outcome)
-  from durable._claims c
-  left join durable._promises p on p.id = durable._claim_promise(c.execution_key)
+  from unnest(p_from, p_to) as s (first, beyond)
+  cross join lateral (
+    select x.* from durable._claims x where x.execution_key >= s.first and x.execution_key < s.beyond offset 0) c
+  left join durable._promises p on p.id = any (array[durable._claim_promise(c.execution_key)])
   cross join lateral (values
     ('I19 claim_job_is_recorded_whole', (c.backend is null) <> (c.job_id is null)),
     ('I19 claim_has_its_promise', p.id is null and c.outcome is null),
@@ -138,15 +178,92 @@ as $$
   ) as v (law, broken)
   where v.broken
 $$;
-comment on function durable._check_claims() is 'Laws of claims of orchestrators.';
+comment on function durable._check_claims(bytea[], bytea[]) is 'Laws of claims of orchestrators.';
 
-create or replace function durable._check_all_calls()
+create or replace function durable._check_calls(p_from bytea[], p_to bytea[])
 returns table (law text, id text, detail text) language sql stable
 as $$
-  select x.* from durable._check_attempts() x
-  union all select x.* from durable._check_generations() x
-  union all select x.* from durable._check_waits() x
-  union all select x.* from durable._check_pins() x
-  union all select x.* from durable._check_claims() x
+  select x.* from durable._check_attempts(p_from, p_to) x
+  union all select x.* from durable._check_waits(p_from, p_to) x
+  union all select x.* from durable._check_call_promises(p_from, p_to) x
+  union all select x.* from durable._check_claims(p_from, p_to) x
 $$;
-comment on function durable._check_all_calls() is 'All laws of calls. They lie in no portion of ids or runs.';
+comment on function durable._check_calls(bytea[], bytea[]) is 'All laws of execution keys in the spans: attempts, waiters, promises, claims.';
+
+create or replace function durable._check_pins(p_scopes text[], p_nodes bytea[], p_to_scopes text[], p_to_nodes bytea[])
+returns table (law text, id text, detail text) language sql stable
+as $$
+  select v.law, durable._hex(p.node_id), format('scope %s, exec %s, version %s', p.scope, durable._hex(p.exec_id), p.version)
+  from unnest(p_scopes, p_nodes, p_to_scopes, p_to_nodes) as s (scope, node, to_scope, to_node)
+  cross join lateral (
+    select x.* from durable._pins x
+    where (x.scope, x.node_id) >= (s.scope, s.node) and (x.scope, x.node_id) < (s.to_scope, s.to_node) offset 0) p
+  left join durable._objects e on e.id = any (array[p.exec_id]) and e.kind = 'exec'
+  left join durable._objects r on r.id = any (array[e.refs[2]])
+  left join durable._refs i on i.name = any (array[p.scope])
+  cross join lateral (values
+    ('I5 pin_is_of_its_node', e.refs[1] <> p.node_id),
+    ('I6 pinned_result_is_here', e.id is null or (e.excised_at is null and r.id is null)),
+    ('I16 pin_is_the_last_of_its_history', not exists (
+      select from durable._pin_log l
+      where l.scope = any (array[p.scope]) and l.node_id = any (array[p.node_id]) and l.version = any (array[p.version])
+        and l.exec_id = p.exec_id)),
+    ('pin_belongs_to_a_scope', i.kind is distinct from 'index')
+  ) as v (law, broken)
+  where v.broken
+  union all
+  select 'I15 pins_are_a_chain', durable._hex(b.node_id), format('scope %s, version %s', b.scope, b.version)
+  from unnest(p_scopes, p_nodes, p_to_scopes, p_to_nodes) as s (scope, node, to_scope, to_node)
+  cross join lateral (
+    select x.* from durable._pin_log x
+    where (x.scope, x.node_id) >= (s.scope, s.node) and (x.scope, x.node_id) < (s.to_scope, s.to_node) offset 0) b
+  where b.prev_exec is not null and not exists (
+    select from durable._pin_log a
+    where a.scope = any (array[b.scope]) and a.node_id = any (array[b.node_id]) and a.version = any (array[b.version - 1])
+      and a.exec_id = b.prev_exec)
+    and exists (select from durable._pin_log o
+                where o.scope = any (array[b.scope]) and o.node_id = any (array[b.node_id]) and o.id < b.id)
+$$;
+comment on function durable._check_pins(text[], bytea[], text[], bytea[]) is
+  'Laws of pins and their history, whose beginning retention may have removed, in spans from a scope and node to another. A result that was excised stays pinned, and is refused to whoever asks.';
+
+create or replace function durable._check_steps(p_from text, p_to text)
+returns table (law text, id text, detail text) language sql stable
+as $$
+  select 'step_was_given_something_that_is_there', s.step_id, durable._hex(s.node_id)
+  from (select x.* from durable._call_steps x where x.step_id >= p_from and x.step_id < p_to offset 0) s
+  left join durable._call_attempts a on a.execution_key = any (array[s.execution_key])
+  left join durable._objects e on e.id = any (array[s.exec_id])
+  where (s.execution_key is not null and a.execution_key is null)
+     or (s.exec_id is not null and e.refs[1] is distinct from s.node_id)
+$$;
+comment on function durable._check_steps(text, text) is 'The law of steps: the attempt or execution that one was given exists.';
+
+create or replace function durable._keys_to(p_from bytea)
+returns bytea language sql stable
+as $$
+  select least(
+    (select a.execution_key from durable._call_attempts a where a.execution_key > p_from
+     order by a.execution_key offset 1999 limit 1),
+    (select c.value_key from durable._calls c where c.value_key > p_from order by c.value_key offset 1999 limit 1),
+    (select w.execution_key from durable._call_waiters w where w.execution_key > p_from
+     order by w.execution_key offset 1999 limit 1),
+    (select c.execution_key from durable._claims c where c.execution_key > p_from order by c.execution_key offset 1999 limit 1))
+$$;
+comment on function durable._keys_to(bytea) is
+  'Where a portion of keys that begins here ends: after 2000 rows of any table, and behind the rows of its first key; null: it is the last.';
+
+create or replace function durable._pins_to(p_scope text, p_node bytea, out scope text, out node bytea)
+language sql stable
+as $$
+  select x.scope, x.node from (
+    (select p.scope, p.node_id as node from durable._pins p where (p.scope, p.node_id) > (p_scope, p_node)
+     order by p.scope, p.node_id offset 1999 limit 1)
+    union all
+    (select l.scope, l.node_id from durable._pin_log l where (l.scope, l.node_id) > (p_scope, p_node)
+     order by l.scope, l.node_id offset 1999 limit 1)
+    union all
+    (select r.name, '' from durable._refs r where r.name > p_scope order by r.name offset 1999 limit 1)) x
+  order by x.scope collate "C", x.node limit 1
+$$;
+comment on function durable._pins_to(text, bytea) is 'Where a portion of pins and names that begins here ends; null: it is the last.';

@@ -319,6 +319,35 @@ $$;
 comment on function durable._check_belongings(int8multirange) is
   'Inboxes, signals, join sets and members belong to a run that exists.';
 
+create or replace function durable._has_calls(p_rows durable._journal_line[])
+returns boolean language sql stable
+as $$ select exists (select from unnest(p_rows) j where j.name in ('durable.call_v1', 'durable.call_result_v1')) $$;
+comment on function durable._has_calls(durable._journal_line[]) is 'Whether a portion has steps of content-addressed calls.';
+
+create or replace function durable._check_recorded_calls(p_rows durable._journal_line[])
+returns table (law text, id text, detail text) language sql stable
+as $$
+  with step as (
+    select j.execution, j.bucket, j.seq, durable._completes_step(j.type) as completes,
+           bool_or(coalesce(j.name in ('durable.call_v1', 'durable.call_result_v1'), false))
+             over (partition by j.execution, j.child) as is_call
+    from unnest(p_rows) j where durable._schedules_step(j.type) or durable._completes_step(j.type)
+  )
+  select 'I22 recorded_call_names_its_exec', s.execution::text, format('seq %s, exec %s: %s %s', s.seq, a.exec, e.kind, e.sub)
+  from step s
+  join durable._journal d
+    on d.execution = any (array[s.execution]) and d.bucket = any (array[s.bucket]) and d.seq = any (array[s.seq])
+  cross join lateral (select durable._json(d.data) as answer) x
+  cross join lateral (
+    select x.answer ->> 'exec' as exec, x.answer ->> 'node' as node, x.answer ->> 'dag' as dag) a
+  left join durable._objects e on e.id = any (array[case when a.exec ~ '^[0-9a-f]{64}$' then decode(a.exec, 'hex') end])
+  where s.is_call and s.completes and a.exec is not null
+    and case when e.id is null then durable._setting_int('call_results_days') = 0  -- or collected since
+             else e.kind <> 'exec' or e.refs is distinct from array[decode(a.node, 'hex'), decode(a.dag, 'hex')] end
+$$;
+comment on function durable._check_recorded_calls(durable._journal_line[]) is
+  'The law of calls in journals: the execution that one found, or ended with, is one of its node with that result.';
+
 create or replace function durable._check_runs(p_runs int8multirange)
 returns table (law text, id text, detail text) language plpgsql stable
 as $$
@@ -349,6 +378,9 @@ begin
   end if;
   if 'execution_cancelled' = any (v_types) then
     return query select * from durable._check_causes(p_runs);
+  end if;
+  if durable._has_calls(v_rows) then
+    return query select * from durable._check_recorded_calls(v_rows);
   end if;
 end
 $$;
