@@ -19,6 +19,7 @@ import pytest
 
 from pyengine.database.statements.procedures import SIGNAL, START, Procedure
 from tests.support.cluster import Server, installed_database
+from tests.support.full_calls import FILL_CALLS, VIEWS, call_calls
 from tests.support.verbs import (
     NEVER,
     TTL_MS,
@@ -68,7 +69,8 @@ SWEEPS = {"tick": 1, "tick_for_people": 1, "sweep_of_the_cancelled": 1}
 WALKS = {"purge_among_runs": 2000, "purge_among_promises": 1000}
 GROWING = (
     "relname ~ '^_(promises|tasks|callbacks|listeners|resumes|executions|journal.*|unblocks|schedules"
-    "|inboxes|signals|join_sets|members|row_waits|row_events|removed)$'"
+    "|inboxes|signals|join_sets|members|row_waits|row_events|removed|objects|object_uses|closures|refs|pins"
+    "|pin_log|calls|call_attempts|call_waiters|call_steps|call_polls|claims)$'"
 )
 COUNTERS = f"""
 select relname, true, seq_tup_read from pg_stat_user_tables where schemaname = 'durable' and {GROWING}
@@ -333,6 +335,7 @@ def calls(conn: Connection, tag: str, runs: dict[str, Held]) -> Iterator[tuple[s
     yield "run_by_id", ("select state from durable.runs where id = %s", (f"{tag}r1",))
     yield "events_by_id", ("select count(*) from durable.journal_events where id = %s", (f"{tag}r1",))
     yield from purges()
+    yield from call_calls(conn, tag)
     yield "create_of_what_was_removed", ("select durable._check_removed('{x}', 'w', '', '{y}')", ())
 
 
@@ -409,7 +412,7 @@ def test_no_call_reads_a_growing_table(alone: str, full: int, plans: str) -> Non
         if plans == "of_empty_tables" or plans.startswith("after_vacuum"):
             for turn_ in range(6):
                 act_all(session, f"before{turn_}")
-        filler = FILL.replace("%(count)s", str(full)).replace("%%", "%")
+        filler = (FILL + FILL_CALLS).replace("%(count)s", str(full)).replace("%%", "%")
         own.execute(filler.encode())
         if plans == "analyzed":
             own.execute("analyze")
@@ -471,6 +474,20 @@ def test_sweeps_are_small_however_much_is_due(alone: str, full: int) -> None:
             own, ("select count(*) from durable._promises where state = 'pending' and timeout_at = 2", ())
         )
         assert left == 0
+
+
+def test_views_find_an_id_by_its_text(alone: str, full: int) -> None:
+    """Of objects, executions, pins, calls and attempts: a view whose ids are texts reads no table for one."""
+    with psycopg.connect(alone, autocommit=True) as own, psycopg.connect(alone, autocommit=True) as session:
+        own.execute(FILL_CALLS.replace("%(count)s", str(full)).encode())
+        own.execute("analyze")
+        witness = Witness(own)
+        for text, name in VIEWS.items():
+            (id_,) = ask(own, ("select encode(sha256(%s), 'hex')", (name.encode(),)))
+            with witness.watching(session) as seen:
+                (count,) = ask(session, (text, (id_,)))
+            assert count in (1, 2), text
+            assert seen[0].total() <= 10 and seen[1].total() <= 50, f"{text}: {seen}"
 
 
 @pytest.mark.parametrize("procedure", [START, SIGNAL], ids=lambda one: one.verb)

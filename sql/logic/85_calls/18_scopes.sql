@@ -277,8 +277,9 @@ create or replace function durable._has_running_calls(p_scope text)
 returns boolean language sql stable
 as $$
   select exists (select from durable._call_waiters w
-                 join durable._call_attempts a on a.execution_key = any (array[w.execution_key]) and a.ended_at is null
-                 where w.scope = p_scope)
+                 join durable._call_attempts a on a.execution_key = any (array[w.execution_key])
+                 -- not "is null", which would let the planner read the index of all that run
+                 where w.scope = p_scope and coalesce(a.ended_at, -1) = -1)
 $$;
 comment on function durable._has_running_calls(text) is 'Whether an attempt goes on for a scope.';
 

@@ -41,7 +41,7 @@ begin
   delete from durable._refs r where r.name = any (array(
     select x.name from durable._refs x
     where x.kind = 'exec' and x.created_at <= p_before
-      and not exists (select from durable._call_attempts a where a.ref_name = any (array[x.name]) and a.ended_at is null)
+      and (select count(*) from durable._call_attempts a where a.ref_name = x.name and a.ended_at is null) = 0
     order by x.created_at, x.name limit p_limit for update of x skip locked));
   get diagnostics v_count = row_count;
   return v_count;

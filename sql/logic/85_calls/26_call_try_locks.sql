@@ -45,9 +45,8 @@ returns boolean language plpgsql volatile
 as $$
 declare
   v_rows tid[] := array(
-    select p.ctid from durable._call_waiters w
-    join durable._pins p on p.scope = any (array[w.scope]) and p.node_id = any (array[w.node_id])
-    where w.execution_key = p_execution_key and w.forced order by p.scope, p.node_id);
+    select (select p.ctid from durable._pins p where p.scope = w.scope and p.node_id = w.node_id)
+    from durable._call_waiters w where w.execution_key = p_execution_key and w.forced);
 begin
   if exists (
        select from durable._call_waiters w join durable._refs r on r.name = any (array[w.scope])
@@ -58,9 +57,9 @@ begin
            order by l.name for key share skip locked))) then
     return false;
   end if;
-  return (select count(*) from (
-            select from durable._pins p where p.ctid = any (v_rows)
-            order by p.scope, p.node_id for no key update skip locked) l) = cardinality(v_rows);
+  -- in no order, because none is waited for; an order by would let the planner read the whole index
+  return (select count(*) from (select from durable._pins p where p.ctid = any (v_rows) for no key update skip locked) l)
+         = cardinality(array_remove(v_rows, null));
 end
 $$;
 comment on function durable._try_lock_pins(bytea) is
@@ -120,7 +119,7 @@ returns bytea[] language plpgsql volatile
 as $$
 declare
   -- a promise can be settled by hand at any time, which nothing says here: so some are looked at in each round
-  v_keys bytea[] := durable._live_from(sha256(float8send(random())), least(p_limit, 100)) || array(
+  v_keys bytea[] := durable._live_from(sha256(float8send(random())), least(p_limit, 50)) || array(
     select a.execution_key from durable._call_attempts a
     where a.ended_at is null and a.deadline <= p_now order by a.deadline limit p_limit);
 begin
@@ -132,7 +131,7 @@ begin
 end
 $$;
 comment on function durable._try_lock_ended(integer, bigint) is
-  'Live attempts whose promises were settled behind their back, by their deadline or by a verb of promises: among those past their deadline, and among a hundred others, each time from another place.';
+  'Live attempts whose promises were settled behind their back, by their deadline or by a verb of promises: among those past their deadline, and among fifty others, each time from another place.';
 
 create or replace function durable._try_lock_adapters(p_worker text, p_adapters text[], p_now bigint)
 returns void language plpgsql volatile

@@ -112,9 +112,9 @@ as $$
     from durable._call_polls l where l.execution_key = p_attempt.execution_key
     returning seq
   )
-  delete from durable._call_polls l
-  using added n
-  where l.ctid = any (durable._try_lock_polls(p_attempt.execution_key, n.seq - 100))
+  delete from durable._call_polls l where l.ctid = any (array(
+    select o.row from added n
+    cross join lateral unnest(durable._try_lock_polls(p_attempt.execution_key, n.seq - 100)) o (row)))
 $$;
 comment on function durable._add_poll(durable._call_attempts, integer, text, text, jsonb, text, bigint) is
   'Stores the answer of an adapter, for people, and forgets those that have a hundred newer ones. The caller has locked the attempt, so the number is free.';

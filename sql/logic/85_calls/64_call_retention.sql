@@ -2,7 +2,7 @@
 -- removed, unless its result is still shared, a scope has it pinned, or a step was given it. A scope that was made for a run goes
 -- after the run. As all retention it waits for no lock: a locked row is left for the next time.
 -- Each stage goes through its table in the order of a key, in portions: it answers how many rows it removed, and the key after
--- which to continue, null at the end.
+-- which to continue, null at the end. Other tables are asked by counts: an exists becomes a join, which may read all of them.
 
 create or replace function durable._drop_free_scope(p_scope text, p_limit integer)
 returns integer language plpgsql volatile
@@ -43,7 +43,7 @@ begin
   last := v_names[p_limit];
   removed := (
     select coalesce(sum(durable._drop_free_scope(n, p_limit)), 0) from unnest(v_names) n
-    where not exists (select from durable._promises p where p.id = any (array[n])));
+    where (select count(*) from durable._promises p where p.id = n) = 0);
 end
 $$;
 comment on function durable._purge_scopes(text, integer) is 'Stage 1: scopes of runs that were removed.';
@@ -61,9 +61,9 @@ begin
     select x.step_id from durable._call_steps x
     where x.step_id = any (v_ids)
       and case when x.run_id is null then x.created_at < p_before
-               else not exists (select from durable._promises p where p.id = any (array[x.run_id])) end
-      and not exists (select from durable._call_attempts a
-                      where a.execution_key = any (array[x.execution_key]) and durable._is_open(a))
+               else (select count(*) from durable._promises p where p.id = x.run_id) = 0 end
+      and (select count(*) from durable._call_attempts a
+           where a.execution_key = x.execution_key and durable._is_open(a)) = 0
     for update skip locked));
   get diagnostics removed = row_count;
 end
@@ -81,15 +81,14 @@ declare
   v_old bigint[] := array(
     select l.id from durable._pin_log l
     where l.id = any (v_ids) and l.pinned_at < p_before
-      and not exists (select from durable._pins p
-                      where p.scope = any (array[l.scope]) and p.node_id = any (array[l.node_id]) and p.version = l.version
-                        and p.pinned_at = l.pinned_at)
+      and (select count(*) from durable._pins p
+           where p.scope = l.scope and p.node_id = l.node_id and p.version = l.version and p.pinned_at = l.pinned_at) = 0
     for update of l skip locked);
 begin
   delete from durable._pin_log l
-  where l.id = any (v_old) and not exists (
-    select from durable._pin_log o
-    where o.scope = any (array[l.scope]) and o.node_id = any (array[l.node_id]) and o.id < l.id and o.id <> all (v_old));
+  where l.id = any (v_old) and (
+    select count(*) from durable._pin_log o
+    where o.scope = l.scope and o.node_id = l.node_id and o.id < l.id and o.id <> all (v_old)) = 0;
   get diagnostics removed = row_count;
   last := case when (select l.pinned_at from durable._pin_log l where l.id = v_ids[p_limit]) < p_before
                     or v_ids[p_limit] = any (v_old) then v_ids[p_limit]::text end;
@@ -108,9 +107,10 @@ begin
   return
     exists (select from durable._call_steps s where s.execution_key = p_attempt.execution_key)
     or exists (select from durable._pin_log l
-               join durable._pins p on p.scope = any (array[l.scope]) and p.node_id = any (array[l.node_id])
-                                       and p.version = l.version and p.pinned_at = l.pinned_at
-               where l.execution_key = p_attempt.execution_key)
+               where l.execution_key = p_attempt.execution_key
+                 and (select count(*) from durable._pins p
+                      where p.scope = l.scope and p.node_id = l.node_id and p.version = l.version
+                        and p.pinned_at = l.pinned_at) > 0)
     -- a day for the adapter to cancel the job
     or (p_attempt.cancel_due and p_attempt.ended_at > p_now - 86400000)
     or (p_attempt.exec_id is not null and p_attempt.share and p_attempt.generation >= p_results_from
@@ -137,8 +137,8 @@ declare
 begin
   return array(
     select k from unnest(v_keys) k
-    where not exists (select from durable._call_waiters w where w.execution_key = any (array[k]) and w.ctid <> all (v_waiters))
-      and not exists (select from durable._call_polls l where l.execution_key = any (array[k]) and l.ctid <> all (v_polls)));
+    where (select count(*) from durable._call_waiters w where w.execution_key = k and w.ctid <> all (v_waiters)) = 0
+      and (select count(*) from durable._call_polls l where l.execution_key = k and l.ctid <> all (v_polls)) = 0);
 end
 $$;
 comment on function durable._try_lock_attempts_whole(bytea[]) is
@@ -158,7 +158,7 @@ begin
   v_keys := array(
     select a.execution_key from durable._call_attempts a
     where a.execution_key = any (v_keys) and not durable._is_open(a)
-      and not exists (select from durable._promises p where p.id = any (array[durable._call_promise(a.execution_key)])));
+      and (select count(*) from durable._promises p where p.id = durable._call_promise(a.execution_key)) = 0);
   v_calls := array(
     select c.value_key from durable._calls c
     where c.value_key = any (array(select a.value_key from durable._call_attempts a where a.execution_key = any (v_keys)))
@@ -166,7 +166,7 @@ begin
   v_keys := durable._try_lock_attempts_whole(array(
     select a.execution_key from durable._call_attempts a where a.execution_key = any (v_keys) and a.value_key = any (v_calls)));
   delete from durable._call_waiters w
-  where w.execution_key = any (v_keys) and not exists (select from durable._refs r where r.name = any (array[w.scope]));
+  where w.execution_key = any (v_keys) and (select count(*) from durable._refs r where r.name = w.scope) = 0;
   v_keys := array(
     select a.execution_key from durable._call_attempts a
     join durable._calls c on c.value_key = any (array[a.value_key])
@@ -196,12 +196,12 @@ begin
   v_keys := array(select c.value_key from durable._calls c where c.value_key = any (v_keys)
                   order by c.value_key for update skip locked);
   delete from durable._calls c
-  where c.value_key = any (v_keys) and c.removed = c.generation + 1 and not exists (
-    select from generate_series(0, c.generation) g
+  where c.value_key = any (v_keys) and c.removed = c.generation + 1 and (
+    select count(*) from generate_series(0, c.generation) g
     cross join lateral (select durable._execution_key(c.value_key, g) as execution_key) k
-    where exists (select from durable._claims x where x.execution_key = any (array[k.execution_key]))
-       or exists (select from durable._removed r where r.id = any (array[durable._call_promise(k.execution_key),
-                                                                         durable._claim_promise(k.execution_key)])));
+    where (select count(*) from durable._claims x where x.execution_key = k.execution_key) > 0
+       or (select count(*) from durable._removed r
+           where r.id in (durable._call_promise(k.execution_key), durable._claim_promise(k.execution_key))) > 0) = 0;
   get diagnostics removed = row_count;
 end
 $$;
@@ -240,17 +240,17 @@ begin
   last := durable._hex(v_keys[p_limit]);
   v_ended := array(
     select k from unnest(v_keys) k
-    where not exists (select from durable._call_attempts a where a.execution_key = any (array[k]) and durable._is_open(a)));
+    where (select count(*) from durable._call_attempts a where a.execution_key = k and durable._is_open(a)) = 0);
   perform durable._end_claim(c.execution_key, p_now)
   from durable._claims c join durable._tasks t on t.id = any (array[durable._claim_promise(c.execution_key)])
   where c.execution_key = any (v_ended) and c.outcome is null and c.created_at < p_before and t.state <> 'acquired';
   delete from durable._claims c where c.execution_key = any (array(
     select x.execution_key from durable._claims x
     where x.execution_key = any (v_ended) and x.outcome is not null
-      and not exists (select from durable._promises p where p.id = any (array[durable._claim_promise(x.execution_key)]))
+      and (select count(*) from durable._promises p where p.id = durable._claim_promise(x.execution_key)) = 0
     for update skip locked));
   removed := (select count(*) from unnest(v_keys) k
-              where not exists (select from durable._claims c where c.execution_key = any (array[k])));
+              where (select count(*) from durable._claims c where c.execution_key = k) = 0);
 end
 $$;
 comment on function durable._purge_claims(text, integer, bigint, bigint) is
@@ -284,7 +284,8 @@ begin
   end if;
   more := case when v_stage is not null then jsonb_build_object('stage', v_stage, 'after', coalesce(v_part.last, '')) end;
 end
-$$;
+$$ set plan_cache_mode = force_generic_plan set join_collapse_limit = 1
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off;
 comment on function durable._purge_calls(bigint, jsonb, integer) is
   'One portion of a purge of calls, stage after stage, from a place on. Answers the next place; null after the last portion.';
 
