@@ -55,22 +55,27 @@ def test_s07_a_report_of_a_lost_lease_is_refused(scene: Scene, clock: Clock) -> 
     assert scene.count("_objects where kind = 'exec'") == 1
 
 
-def test_lost_leases_use_the_budget(scene: Scene, clock: Clock) -> None:
-    """A lease that is lost during a poll counts like a failure, until an answer comes; then the next worker
-    is asked not to poll, and a stored outcome is pinned all the same."""
-    answer = scene.begin(request={"retries": 2})
-    for _ in range(2):
-        scene.lease("A")
-        clock.advance(TTL_MS)
-        tick(scene)
-    (document,) = scene.lease("B")
-    assert "lost" not in document
-    assert scene.pending(document, "t1", poll_after_ms=0) == "poll_adapter"
-    for _ in range(3):
+def lose_leases(scene: Scene, clock: Clock, number: int) -> None:
+    """Lose so many leases in a row: at first others poll at once, later after a growing pause."""
+    for lost in range(number):
         (document,) = scene.lease("A")
         assert "lost" not in document
         clock.advance(TTL_MS)
         tick(scene)
+        if lost:
+            assert scene.lease("B") == []
+            clock.advance(2_000 * 2 ** (lost - 1))
+
+
+def test_lost_leases_use_the_budget(scene: Scene, clock: Clock) -> None:
+    """A lease that is lost during a poll counts like a failure, until an answer comes. Once they are too many
+    the next worker is asked not to poll."""
+    answer = scene.begin(request={"retries": 2})
+    lose_leases(scene, clock, 2)
+    (document,) = scene.lease("B")
+    assert "lost" not in document
+    assert scene.pending(document, "t1", poll_after_ms=0) == "poll_adapter"
+    lose_leases(scene, clock, 3)
     (document,) = scene.lease("B")
     assert document["lost"] == 3
     assert scene.failed(document, "retry_budget_exhausted", retryable=False) == "failed_terminal"

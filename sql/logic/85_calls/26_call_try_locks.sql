@@ -73,6 +73,15 @@ as $$
 $$;
 comment on function durable._try_lock_polls(bytea, integer) is 'The polls of an attempt up to a number, to be forgotten.';
 
+create or replace function durable._pause_after_loss(p_id text, p_lost integer)
+returns bigint language sql immutable parallel safe
+as $$
+  select case when p_lost < 2 then 0
+              else (1000 * 2 ^ least(p_lost - 2, 8) * (1 + (hashtext(p_id) & 1023) / 1024.0))::bigint end
+$$;
+comment on function durable._pause_after_loss(text, integer) is
+  'How long an attempt waits that has lost so many leases in a row: the second time a second or two, and each next time twice as long. The times of two attempts differ, so one that kills its workers does not always kill the same others with them.';
+
 create or replace function durable._try_lock_due(p_adapters text[], p_worker text, p_most integer, p_now bigint)
 returns text[] language sql volatile
 as $$
@@ -82,7 +91,7 @@ as $$
       select t.id, t.priority, t.retry_at from durable._tasks t
       where t.queue = 'adapter:' || a.adapter and t.state = 'pending' and t.workflow is null and t.retry_at <= p_now
         and t.id ~ '^call:[0-9a-f]{64}$'  -- and no promise of somebody else for this target
-        and t.deadline > p_now
+        and t.deadline > p_now and (t.crashes < 2 or t.retry_at + durable._pause_after_loss(t.id, t.crashes) <= p_now)
         and (t.released_until is null or t.released_until <= p_now
              or (p_worker <> all (t.released_by) and cardinality(t.released_by) < 16))
       order by t.priority, t.retry_at limit p_most for update skip locked) x
