@@ -72,7 +72,7 @@ $$;
 comment on function durable._interrupt(bigint[], text, bigint) is
   'Closes the open attempts of local steps of runs that left their worker. A client that keeps its own journal reports its attempts itself.';
 
-create or replace function durable._lose(p_ids text[], p_reason text, p_now bigint)
+create or replace function durable._revoke_leases(p_ids text[], p_reason text, p_now bigint)
 returns text[] language plpgsql volatile
 as $$
 declare
@@ -112,7 +112,7 @@ begin
   return v_queues;
 end
 $$;
-comment on function durable._lose(text[], text, bigint) is
+comment on function durable._revoke_leases(text[], text, bigint) is
   'Revokes leases: the tasks become pending again, or halted after too many crashes of a run. The version stays; the next acquire raises it. The caller holds tasks and heads.';
 
 create or replace function durable._end_frozen_sessions()

@@ -258,7 +258,7 @@ $$;
 comment on function durable.task_create(text, bigint, text, bigint, text, jsonb, jsonb) is
   'Creates a targeted promise whose task is acquired from birth by the caller, at version 1. If the id exists, a pending task is acquired and a fulfilled one is answered; WF003 if another process has it. WF004, WF008, WF010.';
 
-create or replace function durable._let_go(p_ids text[], p_retry_in bigint[], p_now bigint)
+create or replace function durable._release_tasks(p_ids text[], p_retry_in bigint[], p_now bigint)
 returns text[] language plpgsql volatile
 as $$
 declare
@@ -277,10 +277,10 @@ begin
   return v_queues;
 end
 $$;
-comment on function durable._let_go(text[], bigint[], bigint) is
+comment on function durable._release_tasks(text[], bigint[], bigint) is
   'Releases acquired tasks: pending at once or after retry_in ms; at once if an awaited promise has settled meanwhile. Version and resumes stay.';
 
-create or replace function durable._give_back(p_task durable._tasks, p_now bigint)
+create or replace function durable._release_with_backoff(p_task durable._tasks, p_now bigint)
 returns void language sql volatile
 as $$
   update durable._tasks t
@@ -291,7 +291,7 @@ as $$
                          then p_task.released_by else array_append(p_task.released_by, p_task.pid) end
   where t.id = p_task.id
 $$;
-comment on function durable._give_back(durable._tasks, bigint) is
+comment on function durable._release_with_backoff(durable._tasks, bigint) is
   'Releases a task of protocol clients. A client that cannot run the task would release it again at once, so it is offered to that client later each time, and to others meanwhile.';
 
 create or replace function durable.task_release(p_id text, p_version integer)
@@ -307,9 +307,9 @@ begin
   v_task := durable._check_lease(p_id, p_version, v_now);
   perform durable._interrupt(array[v_task.execution], 'released', v_now);
   if v_task.workflow is null then
-    perform durable._give_back(v_task, v_now);
+    perform durable._release_with_backoff(v_task, v_now);
   else
-    perform durable._let_go(array[p_id], array[0::bigint], v_now);
+    perform durable._release_tasks(array[p_id], array[0::bigint], v_now);
   end if;
   perform durable._hint('durable_ready', v_now);
 end

@@ -169,7 +169,7 @@ begin
   from durable._tasks t
   where t.id = any (v_ids) and t.execution <> all (v_missed) and durable._is_leased(t, t.version, v_now);
   perform durable._interrupt(v_executions, 'released', v_now);
-  perform durable._let_go(v_ids, array_fill(0::bigint, array[cardinality(v_ids)]), v_now);
+  perform durable._release_tasks(v_ids, array_fill(0::bigint, array[cardinality(v_ids)]), v_now);
   return v_ids;
 end
 $$;

@@ -93,7 +93,7 @@ begin
   perform durable._interrupt(array(select b.execution from unnest(p_reports) b where b.id = any (v_free)), 'released', p_now);
   update durable._executions h set suspend_seq = case when b.seen < b.seq then b.seen else b.next end
   from unnest(p_reports) b where b.id = any (v_free) and h.execution = any (array[b.execution]) and (b.ending).retry_in > 0;
-  v_queues := durable._let_go(
+  v_queues := durable._release_tasks(
     v_free, array(select (b.ending).retry_in from unnest(p_reports) b where b.id = any (v_free) order by b.id), p_now);
   with due_now as (
     update durable._tasks t set retry_at = p_now

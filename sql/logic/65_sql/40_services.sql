@@ -191,7 +191,7 @@ begin
       substr(p_service.name, 7), p_service.args, p_value, p_error, v_now + v_retry_in)], v_now);
   end if;
   if v_retry_in is not null then
-    v_queues := durable._let_go(array[p_id], array[v_retry_in], v_now);
+    v_queues := durable._release_tasks(array[p_id], array[v_retry_in], v_now);
     update durable._tasks t set preference = null where t.id = p_id;
   elsif p_service.is_cancelled then
     v_queues := durable._settle(array[p_id], array['rejected_canceled'], array[null::jsonb], array[durable._cancelled((

@@ -93,7 +93,7 @@ as $$
 declare
   v_id text := durable._call_promise(p_attempt.execution_key);
 begin
-  perform durable._let_go(array[v_id], array[case when p_attempt.woken then 0 else p_retry_in end], p_now);
+  perform durable._release_tasks(array[v_id], array[case when p_attempt.woken then 0 else p_retry_in end], p_now);
   update durable._tasks t
   set preference = null, releases = 0, released_by = null, released_until = null where t.id = v_id;
 end

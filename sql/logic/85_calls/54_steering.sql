@@ -14,7 +14,7 @@ begin
   end if;
   v_now := durable._now_ms();
   v_task := durable._check_lease(v_id, p_version, v_now);
-  perform durable._give_back(v_task, v_now);
+  perform durable._release_with_backoff(v_task, v_now);
   if p_reason = 'not_served' then
     delete from durable._adapters a where a.adapter = substr(v_task.queue, 9) and a.worker = v_task.pid;
   end if;

@@ -67,7 +67,7 @@ begin
     end if;
     return durable._claim_answer(case when v_task.pid = $2 then 'owner' else 'follower' end, v_claim, false);
   elsif v_task.state = 'acquired' then
-    perform durable._lose(array[v_id], 'lease lost', v_now);
+    perform durable._revoke_leases(array[v_id], 'lease lost', v_now);
   end if;
   perform from durable._acquire(array[v_id], $2, $3, v_now, false);
   update durable._claims c set takeovers = c.takeovers + 1 where c.execution_key = $1 returning c.* into v_claim;
@@ -152,7 +152,7 @@ declare
   v_id text := durable._claim_promise($1);
 begin
   perform durable._lock_own_claim($1, $2);
-  perform durable._let_go(array[v_id], array[0::bigint], durable._now_ms());
+  perform durable._release_tasks(array[v_id], array[0::bigint], durable._now_ms());
   update durable._tasks t set preference = null where t.id = v_id;
 end
 $$;

@@ -237,7 +237,7 @@ $$;
 comment on function durable._try_lock_due_settlements(text, bigint, integer, text[], bigint[]) is
   'Locks promises of a kind that are to be settled (past their deadline, past the grace of a cancellation, waits for rows with a result), and all rows that their settlement needs. Locked rows are left out, and others take their places. tasks and heads: the ones that were missed; p_missed: heads that were missed before.';
 
-create or replace function durable._try_lock_lost_tasks(
+create or replace function durable._try_lock_expired_tasks_with_heads(
   p_gone text[], p_now bigint, p_limit integer, out ids text[], out heads bigint[])
 language plpgsql volatile
 as $$
@@ -261,7 +261,7 @@ begin
   end loop;
 end
 $$;
-comment on function durable._try_lock_lost_tasks(text[], bigint, integer) is
+comment on function durable._try_lock_expired_tasks_with_heads(text[], bigint, integer) is
   'Locks tasks whose lease is lost, with their heads and those of their owners. Tasks with a locked head are left out, and others take their places. heads: the ones that were missed.';
 
 create or replace function durable._settle_due(
@@ -301,7 +301,7 @@ $$;
 comment on function durable._settle_due(bigint, integer) is
   'Settles promises past their deadline, runs whose grace of a cancellation is over, and waits for rows that have a result. locked: ids that other sessions have locked, so that something was left out.';
 
-create or replace function durable._lose_leases(
+create or replace function durable._sweep_expired_leases(
   p_now bigint, p_limit integer, out lost integer, out locked text[], out queues text[])
 language plpgsql volatile
 as $$
@@ -311,19 +311,19 @@ declare
   v_ids text[];
   v_now bigint;
 begin
-  select * into v_taken from durable._try_lock_lost_tasks(v_gone, p_now, p_limit) l;
+  select * into v_taken from durable._try_lock_expired_tasks_with_heads(v_gone, p_now, p_limit) l;
   v_now := durable._now_ms();
   v_ids := array(select t.id from durable._tasks t
                  where t.id = any (v_taken.ids) and durable._is_leased(t, t.version, v_now)
                    and (t.expires_at <= v_now or t.pid = any (v_gone)));
-  queues := durable._lose(v_ids, 'lease lost', v_now);
+  queues := durable._revoke_leases(v_ids, 'lease lost', v_now);
   perform durable._forget_workers(v_gone, v_now);
   lost := cardinality(v_ids);
   locked := durable._locked_ids('{}', v_taken.heads);
 end
 $$;
-comment on function durable._lose_leases(bigint, integer) is
-  'Takes tasks from workers that are gone or did not renew their leases, and forgets the workers. locked: as of _settle_due.';
+comment on function durable._sweep_expired_leases(bigint, integer) is
+  'Revokes leases that were not renewed in time, or whose worker is gone, and forgets such workers. locked: as of _settle_due.';
 
 create or replace function durable._try_lock_sweep(p_now bigint)
 returns durable._retention language plpgsql volatile
@@ -395,7 +395,7 @@ begin
   end if;
   perform durable._mark_engine_xact();
   select * into v_settled from durable._settle_due(v_now, v_limit) s;
-  select * into v_leases from durable._lose_leases(v_now, v_limit) l;
+  select * into v_leases from durable._sweep_expired_leases(v_now, v_limit) l;
   v_locked := v_settled.locked || v_leases.locked || case when p_schedules then durable._left_schedules(v_now) end;
   v_now := durable._now_ms();
   return jsonb_build_object('promises', v_settled.ended, 'leases', v_leases.lost, 'schedules', 0,
