@@ -168,7 +168,7 @@ end
 $$;
 comment on function durable._try_lock_head(bigint) is 'Class 3, for one head; all null as for a task.';
 
-create or replace function durable._hindered(p_ids text[], p_tasks text[], p_heads bigint[])
+create or replace function durable._busy_settlements(p_ids text[], p_tasks text[], p_heads bigint[])
 returns text[] language plpgsql stable
 as $$
 begin
@@ -180,7 +180,7 @@ begin
                       where c.awaited_id = p.id and (c.awaiter_id = any (p_tasks) or t.execution = any (p_heads)))));
 end
 $$;
-comment on function durable._hindered(text[], text[], bigint[]) is
+comment on function durable._busy_settlements(text[], text[], bigint[]) is
   'Those of the promises that cannot be settled now, because these tasks and heads were missed: their own, those of their owners, or those of their awaiters.';
 
 create or replace function durable._try_lock_settlement(
@@ -203,7 +203,7 @@ begin
   v_heads := coalesce(durable._heads_of(p_ids, p_ids || awaiters), '{}');
   heads := durable._try_lock_heads(v_heads);
   if tasks <> '{}' or heads <> '{}' then
-    ids := array(select unnest(p_ids) except select unnest(durable._hindered(p_ids, tasks, heads)));
+    ids := array(select unnest(p_ids) except select unnest(durable._busy_settlements(p_ids, tasks, heads)));
   end if;
   v_blocked := durable._try_lock_promise_side_rows(ids, v_heads);
   if v_blocked <> '{}' then

@@ -438,7 +438,7 @@ $$;
 comment on function durable._try_lock_reported_waits(integer, text[], bigint[]) is
   'Locks the promises of waits that a trigger or test has reported as ended, except p_tried and those whose owner is in p_missed.';
 
-create or replace function durable._row_verdicts(p_ids text[])
+create or replace function durable._row_wait_outcomes(p_ids text[])
 returns durable._row_outcome[] language plpgsql stable
 as $$
 declare
@@ -460,7 +460,7 @@ begin
     ) x);
 end
 $$;
-comment on function durable._row_verdicts(text[]) is
+comment on function durable._row_wait_outcomes(text[]) is
   'The results with which these waits, whose promises are locked, are to be settled: the first report of each.';
 
 create or replace function durable._forget_row_events(p_limit integer)

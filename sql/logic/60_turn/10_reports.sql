@@ -393,7 +393,7 @@ comment on function durable._verdict_on(
   integer, integer, boolean, durable._executions, durable._tasks, text, boolean, bigint) is
   'The verdict on a report: lost (drop the run), stale (replay from the journal) or ok. A report that was made before its worker saw a request of cancellation is stale. p_does: it has outcomes, commands or an ending. p_is_stale: its child numbers are taken.';
 
-create or replace function durable._give_end_verdicts(p_reports durable._run_report[], p_worker text, p_now bigint)
+create or replace function durable._decide_end_verdicts(p_reports durable._run_report[], p_worker text, p_now bigint)
 returns durable._run_report[] language plpgsql stable
 as $$
 begin
@@ -406,10 +406,10 @@ begin
     left join durable._tasks t on t.id = any (array[b.id]));
 end
 $$;
-comment on function durable._give_end_verdicts(durable._run_report[], text, bigint) is
+comment on function durable._decide_end_verdicts(durable._run_report[], text, bigint) is
   'The verdicts of a turn in which no report has outcomes or commands. The caller holds tasks and heads.';
 
-create or replace function durable._give_verdicts(p_batch durable._turn_batch, p_worker text, p_now bigint)
+create or replace function durable._decide_verdicts(p_batch durable._turn_batch, p_worker text, p_now bigint)
 returns durable._run_report[] language plpgsql stable
 as $$
 declare
@@ -446,7 +446,7 @@ begin
     cross join lateral (select case when b.commands <> '{}' then durable._invalid_child(b.commands) end) as m (ending));
 end
 $$;
-comment on function durable._give_verdicts(durable._turn_batch, text, bigint) is
+comment on function durable._decide_verdicts(durable._turn_batch, text, bigint) is
   'The verdicts of a turn, and the journal row of a single outcome. The caller holds tasks and heads.';
 
 create or replace function durable._make_children(p_reports durable._run_report[], p_now bigint)
@@ -618,10 +618,10 @@ $$;
 comment on function durable._has_seen(durable._run_report, durable._executions) is
   'True if the coroutine has seen every resolution and request of cancellation, both before its report and in answer to it.';
 
-create or replace function durable._answer(p_now bigint)
+create or replace function durable._empty_turn_answer(p_now bigint)
 returns durable._turn_answer language sql immutable parallel safe
 as $$
   select row(p_now, '{"execution": null, "verdict": null, "state": null, "seq": null, "next": null}', '[]', '[]', '{}',
              false, null, '{}', '{}', false)::durable._turn_answer
 $$;
-comment on function durable._answer(bigint) is 'The empty answer of a turn.';
+comment on function durable._empty_turn_answer(bigint) is 'The empty answer of a turn.';

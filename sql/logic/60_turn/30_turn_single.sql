@@ -68,7 +68,7 @@ begin
 end
 $$;
 comment on function durable._last_event(durable._executions, durable._step_outcome, bigint) is
-  'The journal row of the result that ends the run, as _give_verdicts makes it; null if the outcome is no result or does not fit.';
+  'The journal row of the result that ends the run, as _decide_verdicts makes it; null if the outcome is no result or does not fit.';
 
 create or replace function durable._end_single(p_worker text, p_report jsonb, p_notify boolean, p_idle_ms integer)
 returns json language plpgsql volatile
@@ -118,7 +118,7 @@ begin
       v_id, v_state, case when v_state = 'resolved' then v_value end,
       case when v_state = 'rejected' then durable._error_of(v_state, v_value) end)::text);
   end if;
-  v_answer := durable._answer(v_now);
+  v_answer := durable._empty_turn_answer(v_now);
   v_answer.verdicts := json_build_object('execution', array[v_execution], 'verdict', array['ok'], 'state', array['done'],
                                          'seq', array[v_head.next_seq], 'next', array[v_next]);
   v_answer.settled := true;

@@ -43,7 +43,7 @@ begin
   v_heads := durable._try_lock_heads(v_heads);
   v_tasks := v_tasks || durable._try_lock_side_rows(p_batch, v_all_heads, v_others);
   if v_promises <> '{}' or v_tasks <> '{}' or v_heads <> '{}' then
-    v_others := v_promises || v_tasks || durable._hindered(p_batch.settles, v_tasks, v_heads);
+    v_others := v_promises || v_tasks || durable._busy_settlements(p_batch.settles, v_tasks, v_heads);
     busy := array(select b.execution from unnest(p_batch.reports) b
                   where b.id = any (v_others) or b.execution = any (v_heads)
                      or exists (select from unnest(b.commands) a where a."do" = 'adopt' and a.name = any (v_promises)));
@@ -59,7 +59,7 @@ $$;
 comment on function durable._try_lock_reports(durable._turn_batch) is
   'Locks all that the reports need, and for each report all or nothing: its task and head; if it settles, its promise, the tasks that await the promise and its owner''s head; the promises that it adopts; the side rows that it writes. busy: reports that miss a lock now. locked: the ids for which they do. awaiters: tasks that this turn may resume. owned: true if a promise to be settled has an owner, whose journal records it.';
 
-create or replace function durable._verdicts(p_reports durable._run_report[])
+create or replace function durable._encode_verdicts(p_reports durable._run_report[])
 returns json language plpgsql stable
 as $$
 begin
@@ -75,9 +75,9 @@ begin
       on t.id = any (array[case when not k.goes_on and not durable._has_ended(b.verdict, b.ending) then b.id end]));
 end
 $$;
-comment on function durable._verdicts(durable._run_report[]) is 'The answer to each report, as parallel arrays: a third cheaper for both sides than an object each.';
+comment on function durable._encode_verdicts(durable._run_report[]) is 'The answer to each report, as parallel arrays: a third cheaper for both sides than an object each.';
 
-create or replace function durable._tails(p_reports durable._run_report[], p_has_new_rows boolean, p_now bigint)
+create or replace function durable._rows_of_others(p_reports durable._run_report[], p_has_new_rows boolean, p_now bigint)
 returns json language plpgsql stable
 as $$
 begin
@@ -96,7 +96,7 @@ begin
     where b.verdict = 'ok' and durable._is_leased(t, b.version, p_now) is true and (b.seen < b.seq or b.next < h.next_seq));
 end
 $$;
-comment on function durable._tails(durable._run_report[], boolean, bigint) is
+comment on function durable._rows_of_others(durable._run_report[], boolean, bigint) is
   'For leased runs: rows that others appended before and after those of the report, [execution, before, after]. p_has_new_rows: this turn itself may have appended such rows.';
 
 create or replace function durable._write_reports(p_batch durable._turn_batch, p_now bigint)
@@ -157,9 +157,9 @@ declare
 begin
   queues := '{}';
   if not (p_batch.has_commands or p_batch.has_outcomes) then
-    reports := durable._give_end_verdicts(p_batch.reports, p_worker, p_now);
+    reports := durable._decide_end_verdicts(p_batch.reports, p_worker, p_now);
   else
-    v_batch.reports := durable._give_verdicts(p_batch, p_worker, p_now);
+    v_batch.reports := durable._decide_verdicts(p_batch, p_worker, p_now);
     reports := durable._write_reports(v_batch, p_now);
     -- a verdict may halt a run
     v_endings := v_endings || 'halt'::text;
@@ -208,7 +208,7 @@ begin
   if v_tasks is null or cardinality(v_claim.ids) > 1 or v_claim.owned then
     v_tasks := durable._claim(v_claim.ids, v_claim.owned, p_worker, p_ttl_ms, v_claim.warm, p_codes, p_digests, v_now);
   end if;
-  v_answer := durable._answer(v_now);
+  v_answer := durable._empty_turn_answer(v_now);
   v_answer.tasks := v_tasks;
   v_answer.due_in := case when p_want > 0 then coalesce(durable._due_in(v_now), durable._never()) end;
   v_answer.locked := durable._locked_ids('{}', v_claim.missed);
@@ -258,7 +258,7 @@ begin
     from durable._try_lock_claim(p_worker, p_queues, p_codes, p_want) c;
   end if;
   v_now := durable._now_ms();
-  v_answer := durable._answer(v_now);
+  v_answer := durable._empty_turn_answer(v_now);
   select * into v_written from durable._write_turn(v_batch, p_worker, v_now) t;
   if p_want >= 0 then
     v_woken := durable._woken_warm(v_taken.awaiters, p_worker, v_now);
@@ -271,8 +271,8 @@ begin
   if p_notify and v_answer.settled then
     perform durable._notify('durable_settled');
   end if;
-  v_answer.verdicts := durable._verdicts(v_written.reports);
-  v_answer.tails := durable._tails(
+  v_answer.verdicts := durable._encode_verdicts(v_written.reports);
+  v_answer.tails := durable._rows_of_others(
     v_written.reports, v_batch.has_commands or v_taken.owned or v_taken.awaiters <> '{}' or v_owned, v_now);
   v_answer.hints := durable._distinct(v_written.queues);
   if p_want > 0 or v_batch.has_commands or cardinality(v_written.reports) > 1 then

@@ -281,7 +281,7 @@ begin
   from durable._try_lock_due_settlements('cancellation', p_now, p_limit - cardinality(v_due.ids), v_due.ids, v_due.heads) d;
   select * into v_reported
   from durable._try_lock_due_settlements('row', p_now, p_limit, v_due.ids || v_overdue.ids, v_overdue.heads) d;
-  v_rows := durable._row_verdicts(v_reported.ids);
+  v_rows := durable._row_wait_outcomes(v_reported.ids);
   v_ids := v_due.ids || v_overdue.ids || array(select r.promise_id from unnest(v_rows) r);
   v_now := durable._now_ms();
   queues := durable._settle(
