@@ -30,7 +30,7 @@ def statements(inventory: Inventory) -> Found:
         "debug": ("create", "comment"),
     }
     # rows that every installation has, and what makes the first partitions
-    seeds = (["insert", "into", SCHEMA, ".", "settings"], ["select", SCHEMA, ".", "_open_buckets", "("])
+    seeds = (["insert", "into", SCHEMA, ".", "settings"], ["select", SCHEMA, ".", "_create_partitions", "("])
     for statement in inventory.statements:
         words = [token.text for token in statement.tokens[:12]]
         room = statement.file.room

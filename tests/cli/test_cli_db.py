@@ -35,7 +35,7 @@ def test_status_and_check_report_problems_of_health(at_database: Any, conn: psyc
     for command in (("db", "status"), ("check",)):
         told = at_database(*command)
         assert (told.code, "journal partitions: none for week" in told.err) == (0, True)
-        assert "select durable._open_buckets()" in told.err
+        assert "select durable._create_partitions()" in told.err
 
 
 def test_set_prints_the_old_value(at_database: Any, conn: psycopg.Connection[Any]) -> None:

@@ -556,7 +556,7 @@ OF_TURNS = {"_update_inboxes": "", "_update_join_sets": ""}
 # what the sweep of retention does is bounded, each part of it
 PATIENT = {
     "_remove": "_remove_ended waits 100 ms, and tries tree by tree",
-    "_drop_bucket": "waits 50 ms, and gives up",
+    "_drop_partition": "waits 50 ms, and gives up",
     "_move_rows": "waits 100 ms, and gives up",
     "_collect": "waits 100 ms, and tries object by object",
 }

@@ -107,12 +107,12 @@ def test_no_type_of_a_caller_runs_as_the_owner(conn: Connection, app: Connection
         base = "text" if name == "record" else name
         app.execute(f"create domain pg_temp.{name} as pg_catalog.{base} check (pg_temp.evil(value))".encode())
     app.execute("select set_config('search_path', %s, false)", (path,))
-    app.execute("select durable._open_buckets(), durable._drop_bucket()")
+    app.execute("select durable._create_partitions(), durable._drop_partition()")
     app.execute("insert into public.lab values (1, 'a')")
     app.execute("update public.lab set note = 'b'")
     app.execute("reset search_path")
     conn.execute(LAST_WEEK_IS_MISSING.encode())
-    app.execute("select durable._open_buckets(), durable._drop_bucket()")
+    app.execute("select durable._create_partitions(), durable._drop_partition()")
 
 
 def test_the_attack_is_one(conn: Connection, app: Connection) -> None:

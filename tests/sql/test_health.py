@@ -49,13 +49,13 @@ def test_a_week_without_a_partition_is_reported(conn: Connection) -> None:
         assert troubled(conn) == {}
         conn.execute((DROP % weeks).encode())
     assert list(troubled(conn)) == ["journal partitions"]
-    conn.execute("select durable._open_buckets()")
+    conn.execute("select durable._create_partitions()")
     assert troubled(conn) == {}
 
 
 def test_work_overdue_for_a_minute_is_reported(conn: Connection, clock: Clock) -> None:
     """A timer that was due a minute ago is told, until a tick has done it."""
-    conn.execute("select durable._open_buckets(), durable.start('w', '[1]', timeout => '1 s')")
+    conn.execute("select durable._create_partitions(), durable.start('w', '[1]', timeout => '1 s')")
     clock.advance(60_000)
     assert troubled(conn) == {}
     clock.advance(2_000)
@@ -66,7 +66,7 @@ def test_work_overdue_for_a_minute_is_reported(conn: Connection, clock: Clock) -
 
 def test_a_schedule_and_a_lease_are_due_too(conn: Connection, clock: Clock) -> None:
     """So are schedules that nobody fires, and leases that nobody takes."""
-    conn.execute("select durable._open_buckets(), durable.schedule('often', '* * * * *')")
+    conn.execute("select durable._create_partitions(), durable.schedule('often', '* * * * *')")
     clock.advance(130_000)
     assert list(troubled(conn)) == ["due work"]
     conn.execute("select durable.unschedule('often')")
@@ -83,7 +83,7 @@ def test_a_schedule_and_a_lease_are_due_too(conn: Connection, clock: Clock) -> N
 
 def test_a_worker_that_does_not_tick_is_reported(conn: Connection, clock: Clock) -> None:
     """One that lives and has not ticked for a minute is told; one that is gone is not."""
-    conn.execute("select durable._open_buckets()")
+    conn.execute("select durable._create_partitions()")
     hello(conn, 59_000)
     assert troubled(conn) == {}
     clock.advance(10_000)

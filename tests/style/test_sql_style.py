@@ -473,7 +473,7 @@ CATALOGUE = {
         where p.pronamespace = %(schema)s::regnamespace and p.prosecdef
           -- the trigger on tables of users, who need no right in the engine to change their rows, and
           -- what makes and drops partitions for workers, who own nothing
-          and p.proname not in ('_row_changed', '_open_buckets', '_drop_bucket')""",
+          and p.proname not in ('_row_changed', '_create_partitions', '_drop_partition')""",
     "no generated constraint name": """
         select k.conrelid::regclass || ' ' || k.conname from pg_constraint k
         where k.connamespace = %(schema)s::regnamespace and k.contype <> 'n' and k.coninhcount = 0

@@ -67,7 +67,7 @@ def test_an_outage_is_a_warning_and_each_minute_an_error(
 
 
 @pytest.mark.parametrize(
-    "part", ["_sweep_retention(p_now bigint) returns jsonb", "_keep_buckets(p_now bigint) returns text"]
+    "part", ["_sweep_retention(p_now bigint) returns jsonb", "_ensure_partitions(p_now bigint) returns text"]
 )
 def test_a_part_of_the_tick_that_fails_stops_no_timer(
     dsn: str, conn: Connection, caplog: pytest.LogCaptureFixture, part: str

@@ -36,8 +36,8 @@ returns integer language sql immutable parallel safe
 as $$ select (p_ms / 604800000)::integer $$;
 comment on function durable._week(bigint) is 'The week since the epoch: the journal partition of runs that start then.';
 
-create or replace function durable._stands_alone()
+create or replace function durable._is_autocommit()
 returns boolean language sql volatile
 as $$ select statement_timestamp() = transaction_timestamp() and pg_current_xact_id_if_assigned() is null $$;
-comment on function durable._stands_alone() is
+comment on function durable._is_autocommit() is
   'This statement is the first of its transaction and has written nothing: most likely there is no transaction block around it.';

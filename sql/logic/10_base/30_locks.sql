@@ -2,12 +2,16 @@
 -- id, heads by number (a head is the row of a run in _executions), refs by name. A session that holds a later class never waits
 -- for an earlier one, so there is no cycle. The engine's own locks, which never wait for a user, stand in
 -- 10_base/40_try_locks.sql.
+-- No function owns the order, because a session learns in one class which rows it needs of the next. These repeat it whole:
+-- _lock_settlement, _lock_commit and _try_lock_after_call in this file, _try_lock_settlement in 10_base/40_try_locks.sql,
+-- _lock_fenced and task_suspend in 40_tasks, _try_lock_reports in 60_turn, _lock_client_event in 70_history, and _lock_live_runs
+-- in 90_read. A change of the order is a change of all of them; the other verbs lock a task and then its head.
 -- Names: _lock_x waits until it has every lock. _try_lock_x takes the locks that are free, by SKIP LOCKED or a try, and answers
 -- what it locked or what it missed, or true or false. No other name begins with one of the two words, or with _take_.
 -- Lock first, then read in a new statement: a statement's snapshot predates its own waiting. One row by its key may be read
 -- by the statement that locks it, because that answers the row as it is after the wait.
 
-create or replace function durable._may_lock()
+create or replace function durable._check_may_lock()
 returns void language plpgsql stable
 as $$
 begin
@@ -21,14 +25,14 @@ begin
   end if;
 end
 $$;
-comment on function durable._may_lock() is
+comment on function durable._check_may_lock() is
   'Raises WF003 where waiting would be wrong: above READ COMMITTED, and after durable.fence, whose task lock comes later in the order.';
 
 create or replace function durable._lock_objects(p_ids bytea[])
 returns bytea[] language plpgsql volatile
 as $$
 begin
-  perform durable._may_lock();
+  perform durable._check_may_lock();
   return array(select o.id from durable._objects o where o.id = any (p_ids) order by o.id for key share);
 end
 $$;
@@ -39,7 +43,7 @@ create or replace function durable._lock_refs(p_names text[])
 returns void language plpgsql volatile
 as $$
 begin
-  perform durable._may_lock();
+  perform durable._check_may_lock();
   perform from durable._refs r where r.name = any (p_names) order by r.name for no key update;
 end
 $$;
@@ -49,7 +53,7 @@ create or replace function durable._lock_scope(p_name text)
 returns void language plpgsql volatile
 as $$
 begin
-  perform durable._may_lock();
+  perform durable._check_may_lock();
   perform from durable._refs r where r.name = p_name and r.kind = 'index' for key share;
   if not found then
     perform durable._fail_not_found('scope', p_name, 'select durable.scope_open(...) makes one.');
@@ -63,7 +67,7 @@ create or replace function durable._lock_ref_to_drop(p_name text)
 returns void language plpgsql volatile
 as $$
 begin
-  perform durable._may_lock();
+  perform durable._check_may_lock();
   perform from durable._refs r where r.name = p_name for update;
 end
 $$;
@@ -74,7 +78,7 @@ create or replace function durable._lock_excisions()
 returns void language plpgsql volatile
 as $$
 begin
-  perform durable._may_lock();
+  perform durable._check_may_lock();
   perform pg_advisory_xact_lock(1685417583, 0);
 end
 $$;
@@ -85,7 +89,7 @@ create or replace function durable._lock_promises(p_ids text[])
 returns void language plpgsql volatile
 as $$
 begin
-  perform durable._may_lock();
+  perform durable._check_may_lock();
   perform from durable._promises p where p.id = any (p_ids) order by p.id for no key update;
 end
 $$;
@@ -96,7 +100,7 @@ create or replace function durable._lock_tasks(p_ids text[])
 returns void language plpgsql volatile
 as $$
 begin
-  perform durable._may_lock();
+  perform durable._check_may_lock();
   perform from durable._tasks t where t.id = any (p_ids) order by t.id for no key update;
 end
 $$;
@@ -117,7 +121,7 @@ create or replace function durable._lock_tasks_to_revoke(p_ids text[])
 returns void language plpgsql volatile
 as $$
 begin
-  perform durable._may_lock();
+  perform durable._check_may_lock();
   perform from durable._tasks t where t.id = any (p_ids) order by t.id for update;
 end
 $$;
@@ -131,7 +135,7 @@ begin
   if p_id = current_setting('durable.fenced', true) then
     perform set_config('durable.fenced', '', true);
   end if;
-  perform durable._may_lock();
+  perform durable._check_may_lock();
   perform from durable._tasks t where t.id = p_id for key share;
   perform set_config('durable.fenced', p_id, true);
 end
@@ -224,7 +228,7 @@ create or replace function durable._lock_family(p_id text, p_run boolean)
 returns void language plpgsql volatile
 as $$
 begin
-  perform durable._may_lock();
+  perform durable._check_may_lock();
   if p_run or durable._ancestors(p_id) <> '{}' then
     perform durable._lock_families(array[p_id], p_run);
   end if;
@@ -296,7 +300,7 @@ begin
   if v_count = 0 then
     return;
   end if;
-  perform durable._may_lock();
+  perform durable._check_may_lock();
   if v_count > durable._most_names() then
     perform durable._lock_bulk_start(v_ids);
     return;
@@ -313,7 +317,7 @@ create or replace function durable._lock_name(p_key text, p_id text)
 returns void language plpgsql volatile
 as $$
 begin
-  perform durable._may_lock(),
+  perform durable._check_may_lock(),
           case when p_key is not null then pg_advisory_xact_lock(1685417572, hashtext(p_key)) end,
           case when p_id is not null then pg_advisory_xact_lock(1685417574, hashtext(p_id)) end;
 end
@@ -338,7 +342,7 @@ returns void language plpgsql volatile
 as $$
 begin
   if durable._begins_chain(p_awaited) then
-    perform durable._may_lock();
+    perform durable._check_may_lock();
     perform pg_advisory_xact_lock(1685417575, 0);
   end if;
 end

@@ -8,18 +8,18 @@ returns bigint language sql immutable parallel safe
 as $$ select (1685417580::bigint << 32) + p_xid::text::bigint $$;
 comment on function durable._engine_xact_key(xid) is 'The mark of a transaction of the engine: the key of an advisory lock, made from the number of the transaction.';
 
-create or replace function durable._mark_engine_xact(p_alone boolean default durable._stands_alone())
+create or replace function durable._mark_engine_xact(p_autocommit boolean default durable._is_autocommit())
 returns void language plpgsql volatile
 as $$
 begin
-  perform durable._may_lock();
-  if p_alone then
+  perform durable._check_may_lock();
+  if p_autocommit then
     perform pg_try_advisory_xact_lock(durable._engine_xact_key(pg_current_xact_id()::xid));
   end if;
 end
 $$;
 comment on function durable._mark_engine_xact(boolean) is
-  'Marks the current transaction as one of the engine, before it locks rows that others need. A transaction block of a user gets no mark, because it may stay open for long. p_alone: whether the statement stood alone when it began.';
+  'Marks the current transaction as one of the engine, before it locks rows that others need. A transaction block of a user gets no mark, because it may stay open for long. p_autocommit: whether there was no transaction block when the statement began.';
 
 create or replace function durable._await_engine_xact(p_holder xid)
 returns boolean language plpgsql volatile

@@ -37,8 +37,8 @@ create or replace function durable.fence(id text, version integer)
 returns void language plpgsql volatile
 as $$
 begin
-  if durable._stands_alone() then
-    perform durable._fail_conflict('A fence that stands alone guards nothing: its lock ends with this statement.',
+  if durable._is_autocommit() then
+    perform durable._fail_conflict('A fence outside a transaction block guards nothing: its lock ends with this statement.',
                                    'begin; your writes; select durable.fence(...); commit;');
   end if;
   perform durable._lock_fence($1);

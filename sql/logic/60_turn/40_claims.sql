@@ -94,14 +94,14 @@ declare
   v_resumed text[];
   v_tried text[] := '{}';
   -- a claim that finds nothing draws no transaction number
-  v_alone boolean := durable._stands_alone();
+  v_autocommit boolean := durable._is_autocommit();
 begin
   ids := '{}'; heads := '{}'; warm := '{}'; missed := '{}'; owned := false;
   for v_round in 1..4 loop
     select * into v_some
     from durable._try_lock_ready_tasks(p_worker, p_queues, p_codes, p_want - cardinality(ids), v_tried, missed) c;
     exit when v_some.ids = '{}';
-    if v_alone and v_round = 1 then
+    if v_autocommit and v_round = 1 then
       perform durable._mark_engine_xact(true);
     end if;
     v_missed := durable._try_lock_heads(

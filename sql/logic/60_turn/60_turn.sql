@@ -198,7 +198,7 @@ declare
   v_answer durable._turn_answer;
   v_now bigint;
 begin
-  perform durable._may_lock();
+  perform durable._check_may_lock();
   select * into v_claim from durable._try_lock_claim(p_worker, p_queues, p_codes, greatest(p_want, 0)) c;
   v_now := durable._now_ms();
   if cardinality(v_claim.ids) = 1 and not v_claim.owned then

@@ -86,7 +86,7 @@ as $$
 declare
   v_now bigint;
 begin
-  if durable._stands_alone() then
+  if durable._is_autocommit() then
     perform durable._fail_conflict('The transaction that was to be committed is over.', 'Write nothing that ends it inside.');
   end if;
   perform durable._check_payload(format('What the statements of transaction %L returned', p_name), p_value);

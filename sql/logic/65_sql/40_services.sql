@@ -241,7 +241,7 @@ declare
   v_service durable._service_call;
   v_result text[] := array[null, null, null];
 begin
-  perform durable._may_lock();
+  perform durable._check_may_lock();
   if not durable._try_lock_service_call(p_id) then
     return '{"served": 0, "hints": [], "settled": false}';
   end if;

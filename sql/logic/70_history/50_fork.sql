@@ -382,7 +382,7 @@ create or replace function durable.fork(
 returns text language plpgsql volatile
 as $$
 begin
-  perform durable._may_lock();
+  perform durable._check_may_lock();
   if $5 is not null then
     perform durable._lock_family($5, true);
     perform durable._check_removed(array[$5]);

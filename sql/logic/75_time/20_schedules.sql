@@ -102,7 +102,7 @@ begin
     perform durable._fail_invalid(
       format('Schedule %L: ids as %L do not begin with the origin, the branch and the parent of its tags.', p_id, v_first));
   end if;
-  perform durable._may_lock();
+  perform durable._check_may_lock();
   loop
     insert into durable._schedules (id, cron, timezone, promise_id, promise_timeout, promise_param_data, promise_param_headers,
                                     promise_tags, created_at, next_run_at)
@@ -125,7 +125,7 @@ as $$
 declare
   v_schedule durable._schedules;
 begin
-  perform durable._may_lock();
+  perform durable._check_may_lock();
   delete from durable._schedules s where s.id = p_id returning s.* into v_schedule;
   if not found then
     perform durable._fail_not_found('schedule', p_id);

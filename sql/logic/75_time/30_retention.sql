@@ -341,7 +341,7 @@ begin
                   $3 is null) then
     perform durable._fail_invalid('A purge goes on behind what the one before it answered as more, or begins anew (null).');
   end if;
-  perform durable._may_lock();
+  perform durable._check_may_lock();
   v_before := greatest(durable._now_ms() - durable._ms($1), 0);
   runs := 0;
   promises := 0;
@@ -441,7 +441,7 @@ $$;
 comment on function durable._partition_of(integer, boolean) is
   'The journal partition of a week, found by its bounds and not by its name, because it may have been created from outside. p_alone: it has no other week. Null if there is none.';
 
-create or replace function durable._drop_bucket()
+create or replace function durable._drop_partition()
 returns boolean language plpgsql volatile security definer
 as $$
 declare
@@ -464,7 +464,7 @@ exception when lock_not_available or object_in_use or insufficient_privilege the
   return null;
 end
 $$ set search_path = pg_catalog, pg_temp set lock_timeout = '50ms' set jit = off set quote_all_identifiers = off;
-comment on function durable._drop_bucket() is
+comment on function durable._drop_partition() is
   'Drops one old partition without rows, with the rights of the owner, because workers have none; so it takes nothing from its caller. Its lock, ACCESS EXCLUSIVE on the journal, waits 50 ms at most, and so do the sessions behind it; then the drop is put off for a minute (null). The caller has no lock for which another session waits, so it is part of no circle.';
 
 create or replace function durable._sweep_runs(
@@ -485,7 +485,7 @@ begin
       removed := durable._move_rows(v_before, p_now);
     end if;
     if removed = 0 then
-      v_dropped := durable._drop_bucket();
+      v_dropped := durable._drop_partition();
     end if;
   end if;
   due_in := case when place is not null or removed > 0 or v_dropped then 100 when v_dropped is null then 60000 else 3600000 end;

@@ -126,7 +126,7 @@ begin
   elsif $3 is not null and not coalesce($3 ->> 'created_at' ~ E'^\\d{1,16}$' and $3 ->> 'id' ~ '^[0-9a-f]{64}$', false) then
     perform durable._fail_invalid('Collection goes on behind the place that the call before it answered as more.');
   end if;
-  perform durable._may_lock();
+  perform durable._check_may_lock();
   return query select c.removed, c.examined, c.more from durable._collect_from(v_now - durable._ms($1), $3, $2, v_now) c;
 end
 $$;

@@ -25,7 +25,7 @@ as $$
 declare
   v_id text := durable._call_promise(p_execution_key);
 begin
-  perform durable._may_lock();
+  perform durable._check_may_lock();
   if p_settles then
     if durable._try_lock_promises(array[v_id]) <> '{}'
        or (select s.ids from durable._try_lock_settlement(array[v_id]) s) = '{}' then

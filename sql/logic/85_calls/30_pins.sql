@@ -44,7 +44,7 @@ declare
   v_inputs bytea[];
   v_now bigint;
 begin
-  perform durable._may_lock();
+  perform durable._check_may_lock();
   select * into v_exec from durable._objects o where o.id = $3;
   if not exists (select from durable._refs r where r.name = $1 and r.kind = 'index') then
     perform durable._fail_not_found('scope', $1, 'select durable.scope_open(...) makes one.');

@@ -319,7 +319,7 @@ declare
   v_answer jsonb;
   v_request bytea;
 begin
-  perform durable._may_lock();
+  perform durable._check_may_lock();
   perform durable._check_call(p_call);
   v_call.adapter := durable._adapter_of(p_call.function);
   v_call.forced := coalesce(p_call.forced, p_call.cache = 'force');

@@ -168,7 +168,7 @@ declare
   v_scope text := coalesce(p_options ->> 'scope', durable._scope_of(p_step));
   v_answer jsonb;
 begin
-  perform durable._may_lock();
+  perform durable._check_may_lock();
   -- one that waits here for a user's transaction has locked nothing of the engine yet, and is tried again
   perform set_config('lock_timeout', '1s', true);
   if v_scope is distinct from p_options ->> 'scope' then

@@ -303,7 +303,7 @@ begin
                                            when $3 ->> 'stage' = 'pins' then E'^\\d{0,18}$' end, $3 is null) then
     perform durable._fail_invalid('A purge goes on behind what the one before it answered as more, or begins anew (null).');
   end if;
-  perform durable._may_lock();
+  perform durable._check_may_lock();
   v_before := greatest(durable._now_ms() - durable._ms($1), 0);
   removed := 0;
   more := $3;

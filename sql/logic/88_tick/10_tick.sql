@@ -75,7 +75,7 @@ $$;
 comment on function durable._try_lock_overdue_cancels(bigint, integer, text[], bigint[]) is
   'Locks the promises of runs that did not end within their grace, except p_tried, runs of the heads p_missed and their children.';
 
-create or replace function durable._open_buckets()
+create or replace function durable._create_partitions()
 returns integer language plpgsql volatile security definer
 as $$
 declare
@@ -106,10 +106,10 @@ begin
   return v_count;
 end
 $$ set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' set jit = off set quote_all_identifiers = off;
-comment on function durable._open_buckets() is
+comment on function durable._create_partitions() is
   'Creates the journal partitions of this week and the four after it. With the rights of the owner, because workers may not create tables; so it takes nothing from its caller, and names and values are numbers. They are attached, because "partition of" would wait for every open transaction that touched the journal, and the engine behind it; a session that alters the journal at this moment is waited for 100 ms. A partition that was created from outside, under whatever name, is used as it is.';
 
-create or replace function durable._keep_buckets(p_now bigint)
+create or replace function durable._ensure_partitions(p_now bigint)
 returns text language plpgsql volatile
 as $$
 declare
@@ -119,7 +119,7 @@ declare
 begin
   if v_missing > 0 then
     begin
-      perform durable._open_buckets();
+      perform durable._create_partitions();
     exception when others then
       get stacked diagnostics v_problem = message_text;
       return format('no journal partition could be made: %s', v_problem);
@@ -128,7 +128,7 @@ begin
   return null;
 end
 $$;
-comment on function durable._keep_buckets(bigint) is
+comment on function durable._ensure_partitions(bigint) is
   'Makes the partitions of the next weeks. An error is answered and undone, and fails nothing else.';
 
 create or replace function durable._paused()
@@ -403,7 +403,7 @@ begin
     'more', v_settled.full_batch or v_leases.lost = v_limit
       or exists (select from durable._schedules s where not p_schedules and s.next_run_at <= v_now),
     'hints', to_jsonb(array(select distinct q from unnest(v_settled.queues || v_leases.queues) q)),
-    'problem', durable._keep_buckets(v_now));
+    'problem', durable._ensure_partitions(v_now));
 end
 $$;
 comment on function durable.tick_v1(integer, boolean) is
@@ -473,4 +473,4 @@ as $$ select durable._tick() $$;
 comment on function durable.tick() is
   'For people and for pg_cron where no worker runs: serves one task of a service (durable.serve) or does one bounded round of housekeeping, for both schedules and deadlines. Call it again while it answers "more".';
 
-select durable._open_buckets();
+select durable._create_partitions();

@@ -25,7 +25,7 @@ create or replace view durable.health as
 with clock as (select durable._now_ms() as now)
 select 'journal partitions' as subject, m.missing is null as ok,
        coalesce('none for week ' || m.missing, 'there for this week and the next') as detail,
-       'As the owner of the schema: select durable._open_buckets(); it tells why they are not made.' as hint
+       'As the owner of the schema: select durable._create_partitions(); it tells why they are not made.' as hint
 from (select string_agg(w::text, ' and ' order by w) as missing
       from clock c cross join lateral generate_series(durable._week(c.now), durable._week(c.now) + 1) w
       where not exists (select from durable._buckets b where b.bucket = w)) m
