@@ -136,7 +136,8 @@ class AppCalls(ABC):
     ) -> Any:
         """Make a function a memo: an equal call in any workflow has one result; with or without options.
 
-        Its identity is its name, its version and its arguments. Workers of this app run it.
+        Its identity is its name, its version and its arguments, whatever app it is in: two apps on one
+        database name their different functions apart. Workers of this app run it.
 
         Args:
             fn: an async function, or a plain one, which runs in a thread. Its annotations count as those of a

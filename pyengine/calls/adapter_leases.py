@@ -136,7 +136,14 @@ class DatabaseAttempts:
     async def lease(self, adapters: Sequence[str], most: int) -> list[Leased]:
         """Lease attempts whose next poll is due."""
         text = await self._pool.run(CALL_LEASE, self._worker, list(adapters), self._ttl_ms, most)
-        return [Leased.read(document) for document in msgspec.json.decode(text)]
+        found = []
+        for document in msgspec.json.decode(text):
+            try:
+                found.append(Leased.read(document))
+            except (msgspec.ValidationError, AttributeError, KeyError) as error:
+                # the others go on; this lease runs out
+                logger.error("a leased attempt cannot be read: %r in %.200s", error, document)
+        return found
 
     async def values(self, leased: Leased) -> list[Any]:
         """Return the values of the inputs, tagged."""

@@ -319,7 +319,9 @@ def _read_number(sub: str, text: str) -> int | float:
         return int(text)
     if sub == "f64" and re.fullmatch(r"-?[0-9]+(?:[.][0-9]*)?(?:[eE][+-]?[0-9]+)?|NaN|-?Infinity", text):
         number = float(text)
-        if math.isfinite(number) or text[-1] in "Ny":
+        # too small a number would become zero
+        is_zero = re.fullmatch(r"-?[0.]*(?:[eE].*)?", text) is not None
+        if text[-1] in "Ny" or (math.isfinite(number) and (number != 0 or is_zero)):
             return number
     raise ValueError(f"{text!r:.60} is no {sub}, or outside its range")
 

@@ -230,8 +230,14 @@ class Memo(Generic[P, R]):
                 by_position += [kind.decode(value, where) for value in left[:extra]]
                 del left[:extra]
                 continue
-            given = ignored[one.name] if one.name in self.ignore else left.pop(0)
-            value = kind.decode(given, where)
+            if one.name not in self.ignore:
+                value = kind.decode(left.pop(0), where)
+            elif one.name in ignored:
+                value = kind.decode(ignored[one.name], where)
+            elif one.default is not one.empty:
+                value = one.default
+            else:
+                raise InvalidRequest(f"{where} is missing: it is ignored, so the request of the call has it")
             if one.kind in _BY_POSITION:
                 by_position.append(value)
             elif one.kind is one.VAR_KEYWORD:

@@ -46,7 +46,7 @@ def option_document(options: CallOptions) -> dict[str, Any]:
     if options.name is not None:
         # the adapter gets it too, and people find the attempt by it
         given["request"] = {**(options.request or {}), "name": options.name}
-    return {name: value for name, value in given.items() if value is not None and value is not False}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def begin(within: WorkflowRuntime, bound: BoundCall) -> Handle[Any]:

@@ -86,15 +86,17 @@ class NewObject:
         return object_id(self.kind, self.sub, self.scalar, self.refs, self.names)
 
 
-def value_key(salt: str, function: bytes, inputs: Sequence[bytes]) -> bytes:
+def value_key(salt: str, function: bytes, inputs: Sequence[bytes], scope: str | None = None) -> bytes:
     """Return the key under which the results of a call are shared.
 
     Args:
         salt: the cache namespace; results of two salts are never shared.
         function: id of the datum of the function's URI.
         inputs: ids of the datums that the inputs have as values.
+        scope: of a call that is not shared; None for any other.
     """
-    return object_id("key", "value", salt.encode(), [function, *inputs])
+    namespace = salt.encode() if scope is None else salt.encode() + b"\0" + scope.encode()
+    return object_id("key", "value", namespace, [function, *inputs])
 
 
 def execution_key(value_key: bytes, generation: int) -> bytes:

@@ -152,9 +152,19 @@ def test_only_programs_of_the_folders_are_run(
         "bin/sh",
     ):
         assert failure(request(uri)) == "no_program False", uri
-    assert failure(request("x?output=yaml")) == "adapter_exit False"
+    for uri in ("x?output=yaml", "x%00", "x?arg=%00"):
+        assert failure(request(uri)) == "adapter_exit False", uri
     monkeypatch.delenv("DURABLE_LOCAL_PATH")
     assert failure(request("x")) == "adapter_exit False"
+
+
+def test_inputs_without_values_start_nothing(programs: Path, tmp_path: Path) -> None:
+    """A result that was computed without its inputs would be pinned under them."""
+    wrong.write(programs, "x", f"touch {tmp_path}/ran")
+    given = {"inputs": [KEY, KEY]}
+    assert failure(request("x", **given)) == "adapter_exit False"
+    assert failure(request("x", **given, values=[{"i64": 1}])) == "adapter_exit False"
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_job_is_started_once(programs: Path, tmp_path: Path) -> None:

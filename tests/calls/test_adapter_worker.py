@@ -10,14 +10,16 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
 
+from pyengine.calls.adapter_leases import DatabaseAttempts
 from pyengine.calls.adapter_process import Adapter, Limits
 from pyengine.calls.adapter_worker import AdapterWorker
 from pyengine.calls.program_executor import ProgramExecutor
+from pyengine.database.pool import ConnectionPool
 from tests.calls.adapters import wrong
 from tests.calls.scene import Scene
 from tests.crash.processes import kill, launch, stop
@@ -471,6 +473,22 @@ def test_an_adapter_that_kills_its_worker_is_given_up(
     assert error_code(scene, answer) == "retry_budget_exhausted"
     message = "3 workers in a row were lost while they polled it"
     assert polls(scene, answer) == [("failed", message)]
+
+
+def test_a_document_that_cannot_be_read_ends_no_worker(caplog: pytest.LogCaptureFixture) -> None:
+    """It is left alone and logged, and the attempts beside it are leased."""
+    key = "ab" * 32
+    names = {"node": key, "function": X, "inputs": [], "execution_key": key, "execution_uuid": "u"}
+    good = names | {"adapter": "x", "version": 1, "phase": "poll_adapter"}
+
+    class Pool:
+        async def run(self, *_: Any) -> str:
+            return json.dumps([None, {"adapter": "x"}, good | {"node": 5}, good])
+
+    attempts = DatabaseAttempts(cast("ConnectionPool", Pool()), "w", 1000)
+    (leased,) = asyncio.run(attempts.lease(["x"], 4))
+    assert leased.key == key
+    assert caplog.text.count("cannot be read") == 3
 
 
 def test_a_lost_connection_is_replaced(scene: Scene, dsn: str, tmp_path: Path, batch: Adapter) -> None:

@@ -147,6 +147,7 @@ def test_arguments_become_inputs_in_the_order_of_parameters(app: App) -> None:
     )
     with pytest.raises(InvalidRequest, match="missing a required"):
         values(every)
+    assert every.arguments([1, 7, 4, {}], {}) == ((1, 7), {"verbose": False, "c": 4})
     with pytest.raises(InvalidRequest, match="not 1 inputs"):
         every.arguments([1], {})
 

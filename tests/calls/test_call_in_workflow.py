@@ -409,6 +409,28 @@ def test_s52_forced_steps_keep_their_own_results(lab: Lab, rows: Callable[..., l
     assert rows("select max(version) from durable._pin_log") == [(2,)]
 
 
+def test_what_is_not_shared_stays_in_its_scope(lab: Lab, rows: Callable[..., list[Any]]) -> None:
+    """By an option of the call or of the function: another scope runs it, and joins nothing."""
+
+    @lab.app.memo(version="1", share=False)
+    async def own(n: int) -> int:
+        lab.ran["own"] += 1
+        return n
+
+    @lab.app.workflow
+    async def go() -> list[str | None]:
+        found = [await ctx.call(lab.double, 4, share=False).outcome()]
+        found += [await ctx.call(own, 1).outcome() for _ in range(2)]
+        return [one.at for one in found]
+
+    for _ in range(2):
+        assert lab.app.run(go) == ["started", "started", "pinned_hit"]
+    assert (lab.ran["double"], lab.ran["own"]) == (2, 2)
+    assert rows("select count(*), count(distinct value_key), bool_or(share) from durable._call_attempts") == [
+        (4, 4, False)
+    ]
+
+
 def test_values_have_the_annotated_types(lab: Lab, rows: Callable[..., list[Any]]) -> None:
     """Records, times and members of enumerations go in and come back, from a hit too, as typed datums."""
 

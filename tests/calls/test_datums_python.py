@@ -126,6 +126,18 @@ def test_keys_that_python_has_not_are_refused(tagged: Any) -> None:
         value_of(from_tagged(tagged))
 
 
+@pytest.mark.parametrize(
+    ("text", "value"), [("0", 0.0), ("-0.00", 0.0), ("0e-999", 0.0), ("5e-324", 5e-324), ("1e-400", None)]
+)
+def test_a_number_that_would_become_zero_is_refused(text: str, value: float | None) -> None:
+    """As the database does it; a zero is one however it is written."""
+    if value is None:
+        with pytest.raises(DecodeError):
+            from_tagged({"f64": text})
+    else:
+        assert value_of(from_tagged({"f64": text})) == value
+
+
 def test_objects_are_put_parts_first_and_read_by_id() -> None:
     """Each once, and what is read is checked."""
     datum = datum_of({"a": [1, 2], "b": [1, 2], "c": 1})

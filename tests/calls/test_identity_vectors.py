@@ -127,6 +127,11 @@ def test_s36_keys_are_derived(conn: Connection, vector: dict[str, Any]) -> None:
     text = "select durable._object_id('key', 'exec', int4send(%s), array[%s::bytea], null)"
     assert ask(conn, (text, (vector["generation"], key))) == (own,)
     assert (key.hex(), own.hex()) == (vector["value_key"], vector["execution_key"])
+    for scope in (None, "s", ""):
+        named = (vector["salt"], scope, function, inputs)
+        assert ask(conn, ("select durable._value_key(%s, %s, %s, %s::bytea[])", named)) == (
+            value_key(vector["salt"], function, inputs, scope),
+        )
 
 
 def draw(chance: random.Random, depth: int) -> Any:

@@ -142,14 +142,19 @@ def _prepare(folder: Path, uri: str, request: dict[str, Any]) -> dict[str, Any] 
     output = options.get("output", ["text"])[-1]
     if parts.scheme != "dml+exec" or output not in _VALUES:
         _leave(USAGE, f"a function is dml+exec://local/PROGRAM?arg=x&output={'|'.join(_VALUES)}, not {uri}")
+    if "\0" in unquote(uri):
+        _leave(USAGE, "a program and its arguments have no NUL")
     program = _program(unquote(parts.path).lstrip("/"))
     if program is None:
         return _failed("no_program", f"there is no program {parts.path} in the folders of DURABLE_LOCAL_PATH")
-    command = {"argv": [program, *options.get("arg", [])], "output": output}
+    values, argv = request.get("values", []), [program, *options.get("arg", [])]
+    if len(values) < len(request["inputs"]):
+        _leave(CONFIGURATION, "the inputs have no values here: they have 1 MiB at most, with --inline-inputs")
+    command = {"argv": argv, "output": output}
     inputs = folder / "work" / "inputs"
     shutil.rmtree(folder / "work", ignore_errors=True)
     inputs.mkdir(parents=True)
-    for number, value in enumerate(request.get("values", [])):
+    for number, value in enumerate(values):
         (inputs / str(number)).write_bytes(_plain_bytes(value))
     (folder / "request").write_text(json.dumps(request))
     (folder / "command").write_text(json.dumps(command))
