@@ -2,15 +2,16 @@
 
 Lives here: `Input`, the JSON form that `durable.call_v1` takes, made at the moment of the call, so that a
 value changed afterwards does not matter. May not: the encoding of a value (datums.py). The theory: an input
-is a value, another call, whose node it is, or a list or map that holds calls and becomes a value once they
-have ended.
+is a value, another call, whose node it is, or a list, set or map that holds calls. Such a container is the
+node of the builtin that constructs it, so what a result was made from can be followed.
 """
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Iterator, Mapping, Set
+from typing import Any, Protocol, Self, TypeAlias
 
 import msgspec
 
@@ -31,8 +32,23 @@ __all__ = [
 ]
 
 
+_births = itertools.count()
+
+
 class NodeSource(ABC):
-    """A call whose result can be an input of another."""
+    """A call whose result can be an input of another.
+
+    Attributes:
+        birth: its place in the order in which calls were made; a set of calls has no other order.
+    """
+
+    birth: int
+
+    def __new__(cls, *_given: Any, **_named: Any) -> Self:
+        """Number it."""
+        made = super().__new__(cls)
+        made.birth = next(_births)
+        return made
 
     @property
     @abstractmethod
@@ -49,7 +65,7 @@ class NodeSource(ABC):
 
 
 Input: TypeAlias = "dict[str, Any] | NodeSource"
-"""A form with one key: datum, node, list or map; or a call that stands for its node."""
+"""A form with one key: datum, node, list, set or map; or a call that stands for its node."""
 
 
 class ResultType(Protocol):
@@ -106,7 +122,7 @@ def encode_input(value: Any, where: str) -> Input:
     """Return the form of one input.
 
     Args:
-        value: plain data, a call, or lists, tuples and dicts of them.
+        value: plain data, a call, or lists, tuples, sets and dicts of them.
         where: which input it is, for errors.
 
     Raises:
@@ -122,6 +138,8 @@ def encode_input(value: Any, where: str) -> Input:
                     [encode_value(key, where), encode_input(one, f"{where}[{key!r}]")] for key, one in entries
                 ]
             }
+        if isinstance(value, Set):
+            return {"set": [encode_input(one, where) for one in _ordered(value)]}
         return {"list": [encode_input(one, f"{where}[{place}]") for place, one in enumerate(value)]}
     return {"datum": encode_value(value, where)}
 
@@ -134,7 +152,15 @@ def holds_node(value: Any, depth: int = 0) -> bool:
         return False
     if isinstance(value, Mapping):
         return any(holds_node(one, depth + 1) for one in value.values())
-    return isinstance(value, list | tuple) and any(holds_node(one, depth + 1) for one in value)
+    return isinstance(value, list | tuple | Set) and any(holds_node(one, depth + 1) for one in value)
+
+
+def _ordered(members: Set[Any]) -> list[Any]:
+    """Return the members of a set in an order that a replay has too: values, then calls as they were made."""
+    calls = [one for one in members if isinstance(one, NodeSource)]
+    values = [one for one in members if not isinstance(one, NodeSource)]
+    values.sort(key=lambda one: msgspec.json.encode(encode_value(one, "a member of a set")))
+    return [*values, *sorted(calls, key=lambda one: one.birth)]
 
 
 def pending_nodes(given: Input) -> Iterator[NodeSource]:
@@ -142,7 +168,7 @@ def pending_nodes(given: Input) -> Iterator[NodeSource]:
     if not isinstance(given, dict):
         yield given
         return
-    for one in given.get("list", ()):
+    for one in (*given.get("list", ()), *given.get("set", ())):
         yield from pending_nodes(one)
     for _, one in given.get("map", ()):
         yield from pending_nodes(one)
@@ -152,8 +178,9 @@ def resolved_input(given: Input) -> dict[str, Any]:
     """Return an input in which every call is its node; all of them have ended."""
     if not isinstance(given, dict):
         return {"node": given.node}
-    if "list" in given:
-        return {"list": [resolved_input(one) for one in given["list"]]}
+    for kind in ("list", "set"):
+        if kind in given:
+            return {kind: [resolved_input(one) for one in given[kind]]}
     if "map" in given:
         return {"map": [[key, resolved_input(one)] for key, one in given["map"]]}
     return given

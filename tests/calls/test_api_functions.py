@@ -191,7 +191,7 @@ class Known(NodeSource):
 
 
 def test_calls_within_containers_are_inputs(app: App) -> None:
-    """A list or map that holds a call becomes a value later; a plain one is one now."""
+    """A list or map that holds a call is a node of its own; a plain one is a value."""
     use = app.executable("dml+exec://batch/use")
     bound = use.bind_call(([1, Known()], {"k": Known()}, [1, 2]), {}, CallOptions())
     kinds = [next(iter(one)) for one in bound.inputs if isinstance(one, dict)]

@@ -7,6 +7,8 @@ import uuid
 import psycopg
 import pytest
 
+from tests.calls.scene import Scene, refusal
+from tests.support.clock import Clock
 from tests.support.objects import call, dag, literal, put
 from tests.support.verbs import Connection, ask
 
@@ -76,3 +78,31 @@ def test_old_snapshots_are_pruned(scope: Connection) -> None:
     assert ask(scope, ("select durable.snapshot_prune('1 hour')", ())) == (1,)
     assert ask(scope, ("select count(*) from durable._refs", ())) == (2,)
     assert refused(scope, "select durable.snapshot_prune('-1 hour')") == "WF004"
+
+
+def test_a_call_has_the_snapshot_that_it_asks_for(scene: Scene, clock: Clock) -> None:
+    """Its scope as it was at the start, under the UUID of the attempt, as long as the attempt runs."""
+    first = scene.begin([1])
+    scene.run(7)
+    scene.begin([2], request={"snapshot": True})
+    (document,) = scene.lease()
+    ref, commit = f"exec/{document['execution_uuid']}", document["snapshot"]["commit"]
+    assert document["snapshot"] == {"ref": f"refs/{ref}", "commit": commit, "remote": "durable:"}
+    frozen = scene.all("select node, exec from durable._execs_of(%s)", bytes.fromhex(commit))
+    assert [node.hex() for node, _ in frozen] == [first["node"]]
+    published = publish(scene.conn, bytes.fromhex(commit))
+    assert scene.one(ADVANCE, ref, published, 1) == 2
+    clock.advance(172_800_000)
+    assert scene.one("select durable.snapshot_prune()") == 0
+    assert scene.done(document) == "completed_ok"
+    assert scene.one("select durable.snapshot_prune()") == 1
+
+
+def test_a_call_that_asks_for_none_has_none(scene: Scene) -> None:
+    """Its adapter reads objects by their ids; one that joins has what the attempt has."""
+    scene.begin([1])
+    scene.begin([1], scope="t", request={"snapshot": True})
+    scene.begin([2], request={"snapshot": False})
+    assert [each["snapshot"] for each in scene.lease()] == [None, None]
+    assert scene.count("_refs where kind = 'exec'") == 0
+    assert refusal(scene.conn, scene.begin, [3], request={"snapshot": 1}).startswith("WF004")

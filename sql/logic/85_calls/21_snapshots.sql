@@ -1,16 +1,24 @@
 -- Snapshots: the commit that a call is given to work on. An orchestrator publishes commits on top of it, and nothing else: execs
 -- in such a commit are objects like any other and are never pinned. A snapshot is ephemeral, its result is not.
 
+create or replace function durable._put_snapshot(p_scope text)
+returns bytea language plpgsql volatile
+as $$
+declare
+  v_scope durable._refs := durable._ref(p_scope, '{index}');
+  v_tree bytea := (select o.refs[1] from durable._objects o where o.id = v_scope.commit_id);
+begin
+  return (durable._put_objects(array[durable._commit_object(v_tree, v_scope.commit_id, p_scope)]))[1];
+end
+$$;
+comment on function durable._put_snapshot(text) is 'The commit of a scope as it is, its pins included. WF001, WF004.';
+
 create or replace function durable.snapshot_create(scope text, uuid uuid default gen_random_uuid())
 returns table (ref text, commit_id bytea) language plpgsql volatile
 as $$
-declare
-  v_scope durable._refs := durable._ref($1, '{index}');
-  v_tree bytea;
 begin
   ref := 'exec/' || $2;
-  v_tree := (select o.refs[1] from durable._objects o where o.id = v_scope.commit_id);
-  commit_id := (durable._put_objects(array[durable._commit_object(v_tree, v_scope.commit_id, $1)]))[1];
+  commit_id := durable._put_snapshot($1);
   insert into durable._refs (created_at, commit_id, name, kind)
   values (durable._now_ms(), snapshot_create.commit_id, ref, 'exec') on conflict on constraint refs_pk do nothing;
   if not found then

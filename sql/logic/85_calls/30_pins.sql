@@ -17,7 +17,7 @@ begin
   v_replacing := array(
     select n from unnest(p_pins) n
     join durable._pins p on p.scope = any (array[n.scope]) and p.node_id = any (array[n.node_id])
-    where n.replaces and p.exec_id <> n.exec_id);
+    where n.replaces and (p.exec_id, p.inputs) is distinct from (n.exec_id, n.inputs));
   if v_replacing = '{}' then
     return;
   end if;
@@ -28,13 +28,14 @@ begin
   join durable._pins p on p.scope = any (array[n.scope]) and p.node_id = any (array[n.node_id])
   where p.exec_id <> n.exec_id order by p.scope, p.node_id;
   update durable._pins p
-  set pinned_at = p_now, version = p.version + 1, exec_id = n.exec_id, inputs = n.inputs
+  set exec_id = n.exec_id, inputs = n.inputs, version = p.version + (p.exec_id <> n.exec_id)::integer,
+      pinned_at = case when p.exec_id = n.exec_id then p.pinned_at else p_now end
   from unnest(v_replacing) n
-  where p.scope = any (array[n.scope]) and p.node_id = any (array[n.node_id]) and p.exec_id <> n.exec_id;
+  where p.scope = any (array[n.scope]) and p.node_id = any (array[n.node_id]);
 end
 $$;
 comment on function durable._pin(durable._new_pin[], bytea, bigint) is
-  'Pins results. Where a scope has a pin of the node already, the first one stays unless the new one replaces it. Both are written to the log.';
+  'Pins results. Where a scope has a pin of the node already, the first one stays unless the new one replaces it. Both are written to the log. The same execution from other inputs is no other pin, but no longer a stale one.';
 
 create or replace function durable.pin_set(scope text, node bytea, exec bytea, expect bytea default null)
 returns boolean language plpgsql volatile

@@ -166,3 +166,69 @@ end
 $$;
 comment on function durable.builtin(text, bytea[], text) is
   'Runs a builtin at once and records it as an exec: select durable.builtin(''list/get'', array[list_node, place_node], ''exp-7''). In a scope it is pinned, and an earlier pin stays. A failure, as a place that a list does not have, is a result with the status error and a datum that describes it. WF001, WF013 for an unknown builtin, WF014 for an input without a value.';
+
+create or replace function durable._run_builtins(p_scope text, p_nodes bytea[])
+returns void language plpgsql volatile
+as $$
+declare
+  v_one record;
+  v_inputs record;
+  v_run record;
+  v_exec durable._object;
+  v_objects durable._object[] := '{}';
+  v_pins durable._new_pin[] := '{}';
+begin
+  for v_one in
+    select n.id, regexp_replace(durable._text_of(f.scalar), '^dml://', '') as name, n.refs[2:] as inputs, p.inputs as execs
+    from unnest(p_nodes) as x (id)
+    join durable._objects n on n.id = any (array[x.id])
+    join durable._objects f on f.id = any (array[n.refs[1]])
+    left join durable._pins p on p.scope = p_scope and p.node_id = any (array[x.id])
+  loop
+    select i.value_ids, i.execs into v_inputs from durable._inputs_of(p_scope, v_one.inputs) i;
+    continue when v_one.execs = v_inputs.execs;
+    if durable._builtin_signature(v_one.name) is null then
+      perform durable._fail_no_route('dml://' || v_one.name, '{dml://list/...,dml://set/...,dml://map/...}');
+    end if;
+    select * into v_run from durable._run_builtin(v_one.name, v_inputs.value_ids) r;
+    v_exec := row(durable._object_id('exec', v_run.status, null, array[v_one.id, v_run.datum], '{}'), 'exec', v_run.status, null,
+                  array[v_one.id, v_run.datum], '{}'::text[]);
+    v_objects := v_objects || v_run.objects || v_exec;
+    v_pins := v_pins || row(p_scope, v_one.id, v_exec.id, v_inputs.execs, true)::durable._new_pin;
+  end loop;
+  if v_pins <> '{}' then
+    perform durable._put_objects(v_objects);
+    perform durable._pin(v_pins, null, durable._now_ms());
+  end if;
+end
+$$;
+comment on function durable._run_builtins(text, bytea[]) is
+  'Runs builtins in a scope and pins what they give, except those whose pin was made from the inputs that are pinned now. WF013, WF014, WF015.';
+
+create or replace function durable._evaluate_builtins(p_scope text, p_nodes bytea[])
+returns void language plpgsql volatile
+as $$
+declare
+  v_left bytea[] := array(
+    with recursive below (id) as (
+      select o.id from unnest(p_nodes) as n (id)
+      join durable._objects o on o.id = any (array[n.id]) and o.kind = 'node' and o.sub = 'builtin'
+      union
+      select i.id from below b
+      join durable._objects o on o.id = any (array[b.id])
+      cross join lateral unnest(o.refs[2:]) r (id)
+      join durable._objects i on i.id = any (array[r.id]) and i.kind = 'node' and i.sub = 'builtin')
+    select b.id from below b);
+  v_ready bytea[];
+begin
+  while v_left <> '{}' loop
+    -- the round of a builtin is its height, so all sessions pin in one order
+    v_ready := array(select o.id from unnest(v_left) as l (id)
+                     join durable._objects o on o.id = any (array[l.id]) where not o.refs[2:] && v_left);
+    perform durable._run_builtins(p_scope, v_ready);
+    v_left := array(select l.id from unnest(v_left) as l (id) where l.id <> all (v_ready));
+  end loop;
+end
+$$;
+comment on function durable._evaluate_builtins(text, bytea[]) is
+  'Gives the builtins among these nodes, and below them, the values that their inputs have in a scope now. WF013, WF014 for a call that has no result there, WF015.';

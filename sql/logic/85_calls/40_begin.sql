@@ -22,6 +22,8 @@ begin
     perform durable._fail_invalid('A request is a JSON object: resources, priority, labels, retries.');
   elsif p_call.request ? 'retries' and (p_call.request ->> 'retries') !~ '^[0-9]{1,4}$' then
     perform durable._fail_invalid('retries of a request is a whole number.');
+  elsif coalesce(jsonb_typeof(p_call.request -> 'snapshot'), 'null') not in ('boolean', 'null') then
+    perform durable._fail_invalid('snapshot of a request is true or false.');
   elsif not exists (select from durable._refs r where r.name = p_call.scope and r.kind = 'index') then
     perform durable._fail_not_found('scope', p_call.scope, 'select durable.scope_open(...) makes one.');
   end if;
@@ -214,7 +216,7 @@ as $$
 begin
   insert into durable._call_waiters as w (forced, execution_key, scope, node_id, inputs)
   values (p_call.forced or p_call.is_pinned, p_execution_key, p_call.scope, p_call.node, p_call.execs)
-  on conflict on constraint call_waiters_pk do update set forced = w.forced or excluded.forced;
+  on conflict on constraint call_waiters_pk do update set forced = w.forced or excluded.forced, inputs = excluded.inputs;
 end
 $$;
 comment on function durable._add_waiter(durable._call, bytea) is 'The attempt, which the caller has locked or just made, runs for this scope and node too.';
@@ -237,23 +239,29 @@ end
 $$;
 comment on function durable._join(durable._call, bytea) is 'Waits for an attempt of somebody else, which stays as it is until this transaction ends; null if it has just ended.';
 
-create or replace function durable._start_attempt(p_call durable._call, p_request bytea, p_generation integer, p_now bigint)
+create or replace function durable._start_attempt(
+  p_call durable._call, p_request bytea, p_snapshot bytea, p_generation integer, p_now bigint)
 returns durable._call_attempts language plpgsql volatile
 as $$
 declare
   v_attempt durable._call_attempts;
   v_key bytea := durable._execution_key(p_call.value_key, p_generation);
+  v_uuid uuid := gen_random_uuid();
 begin
+  if p_snapshot is not null then
+    insert into durable._refs (created_at, commit_id, name, kind) values (p_now, p_snapshot, 'exec/' || v_uuid, 'exec');
+  end if;
   update durable._calls c set generation = p_generation where c.value_key = p_call.value_key;
   insert into durable._call_attempts as a (
     created_at, deadline, generation, budget, share, uuid, execution_key, value_key, node_id, adapter, served_as, step_id,
-    request_id)
+    request_id, ref_name)
   values (
     p_now, nullif(durable._later(p_now, p_call.timeout_ms), durable._never()), p_generation,
     coalesce((p_call.request ->> 'retries')::integer, durable._setting_int('call_retries')), p_call.share,
-    gen_random_uuid(), v_key, p_call.value_key, p_call.node, p_call.adapter,
+    v_uuid, v_key, p_call.value_key, p_call.node, p_call.adapter,
     durable._served_as(p_call.function, p_call.adapter),
-    case when p_call.cache = 'force' then p_call.step_id end, p_request)
+    case when p_call.cache = 'force' then p_call.step_id end, p_request,
+    case when p_snapshot is not null then 'exec/' || v_uuid end)
   returning a.* into v_attempt;
   if not durable._insert_promise(
     row(durable._call_promise(v_key), durable._later(p_now, p_call.timeout_ms),
@@ -268,10 +276,10 @@ begin
   return v_attempt;
 end
 $$;
-comment on function durable._start_attempt(durable._call, bytea, integer, bigint) is
-  'A new attempt with its promise and task. The caller has locked the row of the value key. WF003.';
+comment on function durable._start_attempt(durable._call, bytea, bytea, integer, bigint) is
+  'A new attempt with its promise and task, and with a name for its snapshot, if it has one. The caller has locked the row of the value key. WF003.';
 
-create or replace function durable._join_or_start(p_call durable._call, p_request bytea)
+create or replace function durable._join_or_start(p_call durable._call, p_request bytea, p_snapshot bytea)
 returns jsonb language plpgsql volatile
 as $$
 declare
@@ -300,14 +308,15 @@ begin
   if v_key is not null then
     return durable._join(p_call, v_key);
   end if;
-  v_attempt := durable._start_attempt(p_call, p_request, v_row.generation + 1, v_now);
-  if not durable._remember_step(p_call, v_attempt.execution_key, null) then
+  -- first, so that a step that has made another call meanwhile is refused as such
+  if not durable._remember_step(p_call, durable._execution_key(p_call.value_key, v_row.generation + 1), null) then
     return null;
   end if;
+  v_attempt := durable._start_attempt(p_call, p_request, p_snapshot, v_row.generation + 1, v_now);
   return durable._call_answer('started', p_call.node, null, v_attempt);
 end
 $$;
-comment on function durable._join_or_start(durable._call, bytea) is
+comment on function durable._join_or_start(durable._call, bytea, bytea) is
   'Decides under the lock of the value key. Null: there is a result by now, or the attempt has just ended, so the caller has to look again.';
 
 create or replace function durable._begin_call(p_call durable._call)
@@ -318,6 +327,7 @@ declare
   v_objects durable._object[];
   v_answer jsonb;
   v_request bytea;
+  v_snapshot bytea;
 begin
   perform durable._check_may_lock();
   perform durable._check_call(p_call);
@@ -332,13 +342,17 @@ begin
     return v_answer;
   end if;
   perform durable._put_objects(v_objects);
-  select i.value_ids, i.execs into v_call.value_ids, v_call.execs from durable._inputs_of(v_call.scope, v_call.inputs) i;
-  v_call.value_key := durable._value_key(v_call.salt, case when not v_call.share then v_call.scope end, v_call.function_id,
-                                         v_call.value_ids);
   if v_call.request is not null then
     v_request := durable._put_request(v_call.node, v_call.request);
   end if;
   perform durable._lock_scope(v_call.scope);
+  perform durable._evaluate_builtins(v_call.scope, v_call.inputs);
+  if (v_call.request ->> 'snapshot')::boolean then
+    v_snapshot := durable._put_snapshot(v_call.scope);
+  end if;
+  select i.value_ids, i.execs into v_call.value_ids, v_call.execs from durable._inputs_of(v_call.scope, v_call.inputs) i;
+  v_call.value_key := durable._value_key(v_call.salt, case when not v_call.share then v_call.scope end, v_call.function_id,
+                                         v_call.value_ids);
   for v_round in 1..20 loop
     v_call.is_pinned := exists (select from durable._pins p where p.scope = v_call.scope and p.node_id = v_call.node);
     v_answer := durable._hit(v_call);
@@ -346,7 +360,7 @@ begin
       return v_answer;
     end if;
     begin
-      v_answer := durable._join_or_start(v_call, v_request);
+      v_answer := durable._join_or_start(v_call, v_request, v_snapshot);
       if v_answer is not null then
         return v_answer;
       end if;
@@ -385,4 +399,4 @@ begin
 end
 $$;
 comment on function durable.call_begin(text, text, bytea[], text, text, interval, text, boolean, boolean, jsonb, interval) is
-  'Asks for the result of a call: select durable.call_begin(''exp-7'', ''dml+exec://local/sort'', array[durable.literal(''[2, 1]'')]). Answers {at, node, status, exec, dag, promise, execution_key, generation, error}. at: pinned_hit, shared_hit or step_hit with exec, dag and status ok or error; started or joined with a promise to wait for; aborted with an error, for a step whose attempt was given up. cache: shared (default); scope takes no result of other scopes; force always runs, once for each step_id. share => false: neither joins nor is joined, and nobody else gets the result. cache_errors: a shared failure counts as a result. max_age: older shared results do not count. timeout: of a new attempt. request: for the adapter, no part of the key; its retries are the retry budget. WF001, WF003, WF004, WF013, WF014, WF015.';
+  'Asks for the result of a call: select durable.call_begin(''exp-7'', ''dml+exec://local/sort'', array[durable.literal(''[2, 1]'')]). Answers {at, node, status, exec, dag, promise, execution_key, generation, error}. at: pinned_hit, shared_hit or step_hit with exec, dag and status ok or error; started or joined with a promise to wait for; aborted with an error, for a step whose attempt was given up. cache: shared (default); scope takes no result of other scopes; force always runs, once for each step_id. share => false: neither joins nor is joined, and nobody else gets the result. cache_errors: a shared failure counts as a result. max_age: older shared results do not count. timeout: of a new attempt. request: for the adapter, no part of the key; its retries are the retry budget, and with snapshot an attempt that it starts has the scope frozen as a commit. WF001, WF003, WF004, WF013, WF014, WF015.';

@@ -1,35 +1,6 @@
 -- Calls from workflows, clients and psql: values in, what was found out, and the value when there is one. A workflow makes such a
 -- call as a step in SQL, so what it found is recorded with the call, and a replay finds the same whatever the cache holds then.
 
-create or replace function durable._input_value(p_scope text, p_input jsonb)
-returns jsonb language plpgsql volatile
-as $$
-declare
-  v_value bytea;
-begin
-  if p_input ? 'datum' then
-    return p_input -> 'datum';
-  elsif p_input ? 'node' then
-    v_value := (select i.value_ids[1] from durable._inputs_of(p_scope, array[durable._unhex(p_input ->> 'node')]) i);
-    return durable._datum_json(v_value);
-  elsif p_input ? 'list' then
-    return jsonb_build_object('list', (
-      select coalesce(jsonb_agg(durable._input_value(p_scope, i.value) order by i.place), '[]')
-      from jsonb_array_elements(p_input -> 'list') with ordinality i (value, place)));
-  elsif p_input ? 'map' then
-    return jsonb_build_object('map', (
-      select coalesce(jsonb_agg(
-        jsonb_build_array(m.value -> 0, durable._input_value(p_scope, m.value -> 1)) order by m.place), '[]')
-      from jsonb_array_elements(p_input -> 'map') with ordinality m (value, place)));
-  end if;
-  perform durable._fail_invalid(format('%s is no input of a call.', left(p_input::text, 200)),
-                                'An input is {"datum": value}, {"node": id}, {"list": [inputs]} or {"map": [[value, input]]}.');
-  return null;
-end
-$$;
-comment on function durable._input_value(text, jsonb) is
-  'The value of an input, with its types: a value, the result of another call, or a list or map that holds such results. WF004, WF014.';
-
 create or replace function durable._literal_objects(p_value jsonb)
 returns durable._object[] language plpgsql immutable
 as $$
@@ -43,24 +14,73 @@ end
 $$;
 comment on function durable._literal_objects(jsonb) is 'The objects of a value and of its literal node, which is the last; none is put yet.';
 
-create or replace function durable._input_nodes(p_scope text, p_inputs jsonb)
+create or replace function durable._container_inputs(p_kind text, p_members jsonb)
+returns setof jsonb language sql immutable
+as $$
+  select x.input from (
+    select m.place, 0 as side, m.value as input from jsonb_array_elements(p_members) with ordinality m (value, place)
+    where p_kind <> 'map'
+    union all
+    select m.place, s.side, case s.side when 0 then jsonb_build_object('datum', m.value -> 0) else m.value -> 1 end
+    from jsonb_array_elements(p_members) with ordinality m (value, place) cross join generate_series(0, 1) as s (side)
+    where p_kind = 'map') x
+  order by x.place, x.side
+$$;
+comment on function durable._container_inputs(text, jsonb) is 'The members of a list or set; keys, which are values, and members of a map in turn.';
+
+create or replace function durable._input_node(p_input jsonb, out node bytea, out objects durable._object[])
+language plpgsql immutable
+as $$
+declare
+  v_kind text := (select k from unnest('{list,set,map}'::text[]) k where jsonb_typeof(p_input -> k) = 'array');
+  v_nodes bytea[] := '{}';
+  v_member record;
+begin
+  objects := '{}';
+  if p_input ? 'node' then
+    node := durable._unhex(p_input ->> 'node');
+    return;
+  elsif p_input ? 'datum' then
+    objects := durable._literal_objects(p_input -> 'datum');
+  elsif v_kind is not null then
+    for v_member in
+      select n.node, n.objects from durable._container_inputs(v_kind, p_input -> v_kind) as m (input)
+      cross join lateral durable._input_node(m.input) n
+    loop
+      v_nodes := v_nodes || v_member.node;
+      objects := objects || v_member.objects;
+    end loop;
+    v_nodes := case v_kind when 'set' then array(select distinct n from unnest(v_nodes) n order by n)
+                           when 'map' then durable._sorted_pairs(v_nodes) else v_nodes end;
+    objects := objects || durable._call_object('builtin', 'dml://' || v_kind || '/construct', v_nodes);
+  else
+    perform durable._fail_invalid(
+      format('%s is no input of a call.', left(p_input::text, 200)),
+      'An input is {"datum": value}, {"node": id}, {"list": [inputs]}, {"set": [inputs]} or {"map": [[value, input]]}.');
+  end if;
+  node := objects[cardinality(objects)].id;
+end
+$$;
+comment on function durable._input_node(jsonb) is
+  'The node of an input, with the objects that are to be put for it: a value is a literal, another call its node, and a list, set or map that holds calls the builtin that constructs it of theirs. So what a result was made from can be followed. Members of a set and entries of a map are in the order of their ids. WF004.';
+
+create or replace function durable._input_nodes(p_inputs jsonb)
 returns bytea[] language plpgsql volatile
 as $$
 declare
-  v_input jsonb;
+  v_input record;
   v_nodes bytea[] := '{}';
   v_objects durable._object[] := '{}';
 begin
   if jsonb_typeof(p_inputs) is distinct from 'array' then
     perform durable._fail_invalid('Inputs are a JSON array.');
   end if;
-  for v_input in select i.value from jsonb_array_elements(p_inputs) with ordinality i (value, place) order by i.place loop
-    if v_input ? 'node' then
-      v_nodes := v_nodes || durable._unhex(v_input ->> 'node');
-    else
-      v_objects := v_objects || durable._literal_objects(durable._input_value(p_scope, v_input));
-      v_nodes := v_nodes || v_objects[cardinality(v_objects)].id;
-    end if;
+  for v_input in
+    select n.node, n.objects from jsonb_array_elements(p_inputs) with ordinality i (value, place)
+    cross join lateral durable._input_node(i.value) n order by i.place
+  loop
+    v_nodes := v_nodes || v_input.node;
+    v_objects := v_objects || v_input.objects;
   end loop;
   if v_objects <> '{}' then
     perform durable._put_objects(v_objects);
@@ -68,8 +88,8 @@ begin
   return v_nodes;
 end
 $$;
-comment on function durable._input_nodes(text, jsonb) is
-  'The nodes of the inputs of a call. All their values are put at once, in the order of their ids, before anything is locked.';
+comment on function durable._input_nodes(jsonb) is
+  'The nodes of the inputs of a call. All that is new of them is put at once, in the order of the ids, before anything is locked.';
 
 create or replace function durable._scope_of(p_step text)
 returns text language sql stable
@@ -177,7 +197,7 @@ begin
     perform durable.call_scope_v1(v_scope, null);
   end if;
   v_answer := durable._begin_call(durable._asked_call(
-    p_function, durable._input_nodes(v_scope, p_inputs), p_options || jsonb_build_object('scope', v_scope), p_step, p_switch));
+    p_function, durable._input_nodes(p_inputs), p_options || jsonb_build_object('scope', v_scope), p_step, p_switch));
   if v_answer ->> 'at' = 'started' then
     perform durable._hint('durable_ready', durable._now_ms());
   end if;
@@ -186,7 +206,7 @@ begin
 end
 $$;
 comment on function durable.call_v1(text, jsonb, jsonb, text, text) is
-  'For clients and as a step of a workflow: a call whose inputs are values, as durable._input_value reads them. p_step: whose answer it is; null: nobody''s. Answers as durable.call_begin does, with value (tagged) or failure, and status aborted for what was given up. Errors as there.';
+  'For clients and as a step of a workflow: a call whose inputs are values, as durable._input_node reads them. p_step: whose answer it is; null: nobody''s. Answers as durable.call_begin does, with value (tagged) or failure, and status aborted for what was given up. Errors as there.';
 
 create or replace function durable.call_result_v1(p_key text, p_node text)
 returns jsonb language plpgsql volatile
@@ -245,13 +265,15 @@ comment on function durable.call_inputs_v1(bytea) is 'For adapter workers: the v
 create or replace function durable.call_commit_v1(p_scope text, p_root text, p_name text)
 returns text language plpgsql volatile
 as $$
+declare
+  v_roots bytea[] := durable._input_nodes(jsonb_build_array(p_root::jsonb));
 begin
-  return durable._hex(durable.scope_commit(
-    p_scope, (durable._input_nodes(p_scope, jsonb_build_array(p_root::jsonb)))[1], p_name));
+  perform durable._evaluate_builtins(p_scope, v_roots);
+  return durable._hex(durable.scope_commit(p_scope, v_roots[1], p_name));
 end
 $$;
 comment on function durable.call_commit_v1(text, text, text) is
-  'For clients: commits a scope with a DAG of this root, which is an input as durable._input_value reads it. Answers the commit. WF001, WF003, WF004.';
+  'For clients: commits a scope with a DAG of this root, which is an input as durable._input_node reads it. Answers the commit. WF001, WF003, WF004.';
 
 create or replace function durable.call(
   function text, args jsonb default '[]', scope text default null, cache text default 'shared', request jsonb default null)
