@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ _COMMENT = re.compile(
 _SETTING = re.compile(rf"^  \({_TEXT}, {_TEXT}, {_TEXT}\)", re.M)
 _MARK = re.compile(r"^\{\{ (\w+) \}\}$", re.M)
 _OUTSIDE = re.compile(r"\[([^\]]*)\]\((?:\.\./)+((?:sql|tests|bench|pyengine|migrations)/[^)]*|[A-Z]+\.md)\)")
+_LEDGER = Path(__file__).parent.parent / "tests/ledger"
 _RECORDS = sorted(Path(__file__).parent.glob("decisions/0*.md"))
 
 
@@ -111,9 +113,32 @@ def decisions() -> str:
     return "\n".join(f"* [{title}]({name})" for name, title in titles.items())
 
 
+def _ledger_rows(number: str, tables: list[dict[str, Any]]) -> Iterator[str]:
+    """One specification of the ledger: its title, and a table of its rows."""
+    (title,) = (table["seed"]["title"] for table in tables if "seed" in table)
+    yield f"## {number}: {title} {{ #ledger-{number} }}\n"
+    yield "| row | kind | demands | done by | proved by |\n|---|---|---|---|---|"
+    for row in (row for table in tables for row in table["row"]):
+        done = [f"`{name}`" for name in row.get("function", ())]
+        proved = [f"`{name.removeprefix('tests/')}`" for name in row.get("test", ())]
+        if ruling := row.get("ruling"):
+            done.append(f"*Ruling:* {ruling}")
+        cells = (row["id"], row["kind"], row["says"], "<br>".join(done), "<br>".join(proved))
+        yield "| " + " | ".join(re.sub(r"\s*\n\s*", " ", cell).replace("|", r"\|") for cell in cells) + " |"
+    yield ""
+
+
+def ledger() -> str:
+    """What the specifications demand, the functions that do it and the tests that prove it."""
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted(_LEDGER.glob("*.toml")):
+        tables.setdefault(path.stem[:3], []).append(tomllib.loads(path.read_text(encoding="utf-8")))
+    return "\n".join(line for number in tables for line in _ledger_rows(number, tables[number]))
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Fill the marks of a page, and name files of the repository that are no pages; called by MkDocs."""
-    makers = (sql_functions, sql_versioned, sql_views, settings, adapter_rules, commands, decisions)
+    makers = (sql_functions, sql_versioned, sql_views, settings, adapter_rules, commands, decisions, ledger)
     by_name = {maker.__name__: maker for maker in makers}
     return _OUTSIDE.sub(r"`\2`", _MARK.sub(lambda match: by_name[match[1]](), markdown))
 

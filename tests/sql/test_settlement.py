@@ -7,7 +7,9 @@ import pytest
 
 from tests.support.clock import Clock
 from tests.support.verbs import (
+    Call,
     Connection,
+    acquire,
     ask,
     begin_run,
     claim,
@@ -16,6 +18,7 @@ from tests.support.verbs import (
     events_of,
     fail,
     journal,
+    park,
     promise,
     promise_of,
     report,
@@ -205,6 +208,42 @@ def test_an_expired_awaiter_is_left_to_its_own_deadline(conn: Connection, clock:
         *("execution_started", "promise_registered", "execution_awaiting"),
         *("child_settled", "execution_failed"),
     ]
+
+
+ROADS: dict[str, Call] = {
+    "settle": settle("x"),
+    "fulfill": ("select durable.task_fulfill('x', 1, 'resolved')", ()),
+    "fence": ("select durable.task_fence_settle('f', 1, 'x', 'resolved')", ()),
+    "deadline": ("select durable.tick_v1(10)", ()),
+}
+
+
+@pytest.mark.parametrize("road", ROADS)
+def test_every_road_is_the_same_chain(conn: Connection, clock: Clock, road: str) -> None:
+    """Settle, resume, execute: the task ends, the deadline is disarmed, each listener gets one message, the
+    awaiter becomes pending and is offered at its target."""
+    take(conn, "x", clock.now_ms + 100)
+    take(conn, "f")
+    ask(conn, create("t", target="poll://any@elsewhere"))
+    ask(conn, acquire("t"))
+    ask(conn, ("select durable.promise_register_listener('x', 'poll://any@told')", ()))
+    ask(conn, park("t", "x"))
+    clock.advance(100 if road == "deadline" else 99)
+    ask(conn, ROADS[road])
+    row = ask(
+        conn, ("select state, settled_at, due_at, task_version from durable._promises where id = 'x'", ())
+    )
+    assert row == ("rejected_timedout" if road == "deadline" else "resolved", clock.now_ms, None, 1)
+    assert task_of(conn, "x") is None
+    assert ask(conn, ("select count(*) from durable._listeners", ())) == (0,)
+    assert ask(conn, ("select count(*) from durable._callbacks", ())) == (0,)
+    assert conn.execute("select promise_id, address from durable._unblocks").fetchall() == [
+        ("x", "poll://any@told")
+    ]
+    assert task_of(conn, "t") == ("pending", 1, None)
+    assert conn.execute("select task_id, awaited_id from durable._resumes").fetchall() == [("t", "x")]
+    offered = conn.execute("select id, version from durable.task_offer('elsewhere')").fetchall()
+    assert offered == [("t", 1)]
 
 
 def test_a_settlement_settles_nothing_else(conn: Connection) -> None:
