@@ -200,3 +200,13 @@ def test_a_route_serves_other_schemes(scene: Scene) -> None:
     assert scene.lease()[0]["function"] == "s3://spark/job"
     scene.begin(function="s3://else/job")
     assert scene.lease(adapters=["other"])[0]["adapter"] == "other"
+
+
+def test_the_request_is_an_object_of_its_own(scene: Scene) -> None:
+    """It is part of no node and no key: another request joins the same attempt, and the first one counts."""
+    first = scene.begin(request={"queue": "gpu"})
+    assert scene.count("_objects where kind = 'request'") == 1
+    second = scene.begin(scope="t", request={"queue": "cpu"})
+    assert (second["at"], second["node"]) == ("joined", first["node"])
+    assert second["execution_key"] == first["execution_key"]
+    assert scene.lease()[0]["request"] == {"queue": "gpu"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.calls.scene import Scene, refusal
+from tests.calls.scene import F, Scene, refusal
 from tests.support.clock import Clock
 
 OTHER = "dml+exec://fake/g"
@@ -90,6 +90,40 @@ def test_s12_the_result_comes_late(scene: Scene, clock: Clock) -> None:
     assert len(scene.polls) == 1
 
 
+def test_a_failure_is_integrated_in_its_own_state(scene: Scene, clock: Clock) -> None:
+    """A failure whose DAG comes late waits for it, goes on in integrate_error, and is pinned as a failure."""
+    answer = scene.begin()
+    (document,) = scene.lease()
+    with scene.conn.transaction(force_rollback=True):
+        dag = scene.dag({"message": "late"})
+    late = {"class": "done", "outcome": "error", "result": dag.hex()}
+    assert scene.report(document, **late) == "integrate_error"
+    assert scene.integrate(document) == "retry_wait"
+    assert scene.count("_pins") == 0 and scene.promise(answer)[0] == "pending"
+    clock.advance(1000)
+    (document,) = scene.lease()
+    assert document["phase"] == "integrate_error"
+    scene.dag({"message": "late"})
+    assert scene.integrate(document) == "completed_error"
+    again = scene.begin()
+    assert (again["at"], again["status"], again["dag"]) == ("pinned_hit", "error", dag.hex())
+    assert len(scene.polls) == 1
+
+
+def test_the_document_names_the_call(scene: Scene) -> None:
+    """Node, function, inputs, attempt, snapshot and token, as the adapter gets them."""
+    nodes = [scene.literal(1), scene.literal(2)]
+    answer = scene.begin(nodes)
+    (document,) = scene.lease()
+    assert document["node"] == answer["node"]
+    assert document["function"] == F
+    assert document["inputs"] == [node.hex() for node in nodes]
+    assert document["execution_uuid"] == str(scene.one("select uuid from durable._call_attempts"))
+    assert document["token"] is None and "snapshot" in document
+    scene.pending(document, "t1", poll_after_ms=0)
+    assert scene.lease()[0]["token"] == "t1"
+
+
 def test_a_result_that_never_comes_uses_the_budget(scene: Scene, clock: Clock) -> None:
     """It is a failure like others."""
     answer = scene.begin(request={"retries": 1})
@@ -114,14 +148,14 @@ def test_s09_a_report_after_done_changes_nothing(scene: Scene) -> None:
     assert scene.begin()["dag"] == scene.dag(7).hex()
 
 
-def test_s13_done_must_name_a_dag(scene: Scene) -> None:
+@pytest.mark.parametrize("outcome", ["ok", "error"])
+def test_s13_done_must_name_a_dag(scene: Scene, outcome: str) -> None:
     """A node is no result: the attempt ends, and nothing is cached."""
     answer = scene.begin()
     (document,) = scene.lease()
     literal = scene.literal(7).hex()
-    assert (
-        scene.report(document, **{"class": "done", "outcome": "ok", "result": literal}) == "failed_terminal"
-    )
+    report = {"class": "done", "outcome": outcome, "result": literal}
+    assert scene.report(document, **report) == "failed_terminal"
     state, error = scene.promise(answer)
     assert (state, error["data"]["code"]) == ("rejected", "result_invalid")
     assert scene.count("_pins") == 0 and scene.count("_objects where kind = 'exec'") == 0

@@ -110,6 +110,48 @@ def test_the_owner_renews_and_counts(scene: Scene, clock: Clock) -> None:
     assert acquire(scene, "b")["role"] == "follower"
 
 
+def test_ten_race_for_a_stale_claim(dsn: str, open_scene: Scene) -> None:
+    """One of them takes it over, at the next version; the others follow that one."""
+    acquire(open_scene, "gone", 1)
+    while open_scene.one("select expires_at > durable._now_ms() from durable._tasks"):
+        pass
+    barrier = threading.Barrier(10)
+    answers: list[dict[str, Any]] = []
+
+    def race(number: int) -> None:
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            barrier.wait()
+            answers.append(acquire(Scene(conn), f"o{number}", 60_000))
+
+    threads = [threading.Thread(target=race, args=(number,)) for number in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(each["role"] for each in answers) == ["follower"] * 9 + ["owner"]
+    assert {each["version"] for each in answers} == {2}
+    assert open_scene.one("select takeovers from durable._claims") == 1
+
+
+def test_claims_of_other_keys_do_not_wait(dsn: str, open_scene: Scene) -> None:
+    """While one session makes a claim and has not committed, another key is claimed at once."""
+    with psycopg.connect(dsn) as conn:
+        assert acquire(Scene(conn), "a")["role"] == "owner"
+        open_scene.conn.execute("set lock_timeout = '1 s'")
+        claim = "select durable.claim_acquire(%s, 'b', 60000)"
+        assert open_scene.one(claim, bytes(32))["role"] == "owner"
+        assert refusal(open_scene.conn, open_scene.one, claim, KEY).startswith("55P03")
+
+
+@pytest.mark.parametrize("outcome", ["ok", "error"])
+def test_a_claim_ends_with_either_outcome(scene: Scene, outcome: str) -> None:
+    """A job that failed ends its claim like one that succeeded, and nobody submits it again."""
+    acquire(scene, "a")
+    scene.one("select durable.claim_done(%s, 1, %s, sha256('r'))", KEY, outcome)
+    answer = acquire(scene, "b")
+    assert (answer["role"], answer["value"]["outcome"]) == ("settled", outcome)
+
+
 def test_a_settled_claim_answers_its_result(scene: Scene) -> None:
     """Everybody who asks later gets it."""
     acquire(scene, "a")
