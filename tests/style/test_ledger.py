@@ -5,6 +5,7 @@ The form of the tables is described in tests/ledger/README.md.
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections import Counter
 
@@ -71,6 +72,17 @@ def test_every_normative_line_has_a_row(number: str) -> None:
     assert normative <= set(range(1, seed["lines"] + 1))
     assert not (gaps := sorted(normative - named)), f"lines of {number} without a row: {gaps}"
     assert not (gaps := sorted(named - normative)), f"rows of {number} name lines that demand nothing: {gaps}"
+
+
+def test_the_page_shows_every_row() -> None:
+    """The page of the reference is made from these tables, whole."""
+    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs/hooks.py")
+    assert spec is not None and spec.loader is not None
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    page = hooks.on_page_markdown((ROOT / "docs/reference/ledger.md").read_text(encoding="utf-8"))
+    shown = re.findall(r"^\| (\d{3}\.\S+) \|", page, re.M)
+    assert shown == [row["id"] for _, row in ROWS]
 
 
 COMPLETE = {
