@@ -12,12 +12,13 @@ import msgspec
 
 from pyengine.definitions.definition import StepDef
 from pyengine.protocol.commands import Command, End
+from pyengine.replay.history import Attempts
 
 __all__ = ["Advance", "StepCall"]
 
 
-class StepCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A local step that the worker is to execute.
+class StepCall(Attempts, frozen=True, kw_only=True):
+    """A local step that the worker is to execute: which one, and the attempts that precede this one.
 
     Args:
         child: child number.
@@ -27,13 +28,8 @@ class StepCall(msgspec.Struct, frozen=True, kw_only=True):
         name: step name.
         hash: input hash.
         param: JSON text of the arguments.
-        attempt: number of the attempt to make, counted from 1.
-        failures: failed attempts that count for the retry policy.
-        retry_at_ms: not before this epoch millisecond, or None.
-        begun: the journal holds an open intent or start of this very attempt.
-        interrupted: the previous attempt was cut off by a crash, which does not count as a failure.
-        recorded_retry: JSON text of the retry policy in the journal, which wins over that of the code; "" if
-            the step was begun without one, None if the journal holds no row of the step.
+
+    The others are those of `Attempts`.
     """
 
     child: int
@@ -43,12 +39,6 @@ class StepCall(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     hash: str
     param: str
-    attempt: int = 1
-    failures: int = 0
-    retry_at_ms: int | None = None
-    begun: bool = False
-    interrupted: bool = False
-    recorded_retry: str | None = None
 
 
 class Advance(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,6 @@ decision whether code and journal agree (call_sequence.py). Rows are only ever a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -22,7 +21,15 @@ from pyengine.protocol.journal import (
     RowType,
 )
 
-__all__ = ["Attempts", "History", "add_outcomes", "describe_call", "describe_operation", "describe_row"]
+__all__ = [
+    "NO_ATTEMPTS",
+    "Attempts",
+    "History",
+    "add_outcomes",
+    "describe_call",
+    "describe_operation",
+    "describe_row",
+]
 
 _KINDS = dict.fromkeys(SCHEDULING_STEPS, "step") | {
     RowType.CHILD_RUN_SCHEDULED: "child run",
@@ -76,9 +83,18 @@ class _Awaiting(msgspec.Struct):
     on: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempts:
-    """The recorded attempts of one open step; fields as in StepCall."""
+class Attempts(msgspec.Struct, frozen=True, kw_only=True):
+    """The recorded attempts of one open step.
+
+    Args:
+        attempt: number of the attempt to make, counted from 1.
+        failures: failed attempts that count for the retry policy.
+        retry_at_ms: not before this epoch millisecond, or None.
+        begun: the journal holds an open intent or start of this very attempt.
+        interrupted: the previous attempt was cut off by a crash, which does not count as a failure.
+        recorded_retry: JSON text of the retry policy in the journal, which wins over that of the code; "" if
+            the step was begun without one, None if the journal holds no row of the step.
+    """
 
     attempt: int = 1
     failures: int = 0
@@ -88,7 +104,7 @@ class Attempts:
     recorded_retry: str | None = None
 
 
-_FIRST = Attempts()
+NO_ATTEMPTS = Attempts()
 
 
 class History:
@@ -178,7 +194,7 @@ class History:
     def attempts(self, child: int) -> Attempts:
         """Return the recorded attempts of a step that is not completed."""
         if child not in self._attempts:
-            return _FIRST
+            return NO_ATTEMPTS
         ended, failures, begun = 0, 0, 0
         last = _Retrying()
         for row in self._attempts[child]:

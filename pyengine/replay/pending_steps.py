@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import asdict, replace
+
 from pyengine.definitions.definition import StepDef
 from pyengine.replay.advance import StepCall
-from pyengine.replay.history import Attempts
+from pyengine.replay.history import NO_ATTEMPTS, Attempts
 
 __all__ = ["PendingStep"]
 
@@ -48,7 +50,7 @@ class PendingStep:
         """
         step = self.step
         args, kwargs = self.args or step.signature.decode(self.packed)
-        return StepCall(
+        call = StepCall(
             child=child,
             step=step,
             args=args,
@@ -56,10 +58,5 @@ class PendingStep:
             name=step.name,
             hash=self.hash,
             param=self.packed.decode(),
-            attempt=attempts.attempt,
-            failures=attempts.failures,
-            retry_at_ms=attempts.retry_at_ms,
-            begun=attempts.begun,
-            interrupted=attempts.interrupted,
-            recorded_retry=attempts.recorded_retry,
         )
+        return call if attempts is NO_ATTEMPTS else replace(call, **asdict(attempts))
